@@ -34,6 +34,18 @@ pub struct Border {
     pub right: usize,
 }
 
+impl Border {
+    /// The same number of rows and columns on all four sides.
+    pub const fn even(side: usize) -> Self {
+        Self {
+            top: side,
+            bottom: side,
+            left: side,
+            right: side,
+        }
+    }
+}
+
 /// A convolution. Weights are `[kernel_h][kernel_w][in / groups][out]`; `groups == in == out` is depthwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conv {
@@ -54,7 +66,7 @@ pub struct Conv {
 }
 
 /// A transposed convolution. Weights are `[kernel_h][kernel_w][out][in]` (Keras's order): the weights of the
-/// convolution that leads from its output back to its input. Output side = (side - 1) * stride + kernel - crop + output_padding.
+/// convolution that leads from its output back to its input. Output side = (side - 1) * stride + kernel - 2 * crop + output_padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConvTranspose {
     /// Output channels.
@@ -84,6 +96,17 @@ pub struct Dense {
     pub init: Init,
 }
 
+impl Dense {
+    /// Keras's default: with a bias, Glorot weights.
+    pub const fn to(out: usize) -> Self {
+        Self {
+            out,
+            bias: true,
+            init: Init::Glorot,
+        }
+    }
+}
+
 /// Which variance enters the running statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunningVariance {
@@ -106,6 +129,26 @@ pub struct BatchNorm {
     pub momentum: f32,
     /// Which variance enters the running statistics.
     pub running: RunningVariance,
+}
+
+impl BatchNorm {
+    /// Keras's defaults.
+    pub const KERAS: Self = Self {
+        scale: true,
+        shift: true,
+        epsilon: 1e-3,
+        momentum: 0.99,
+        running: RunningVariance::Biased,
+    };
+
+    /// PyTorch's defaults; its momentum of 0.1 is the share of the new value.
+    pub const TORCH: Self = Self {
+        scale: true,
+        shift: true,
+        epsilon: 1e-5,
+        momentum: 0.9,
+        running: RunningVariance::Unbiased,
+    };
 }
 
 /// A pooling window. Border positions never win a maximum and never count in an average.
@@ -198,6 +241,18 @@ impl ParamKind {
     pub const fn trainable(self) -> bool {
         !matches!(self, Self::MovingMean | Self::MovingVariance)
     }
+
+    /// The kind as Keras spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Bias => "bias",
+            Self::Gamma => "gamma",
+            Self::Beta => "beta",
+            Self::MovingMean => "moving_mean",
+            Self::MovingVariance => "moving_variance",
+        }
+    }
 }
 
 /// One parameter tensor.
@@ -262,6 +317,9 @@ impl Graph {
 
     /// The value that the loss judges: logits of a classifier, the picture of an autoencoder.
     pub fn output(&self) -> NodeId {
-        self.nodes.last().expect("invariant: a graph has a loss").inputs[0]
+        self.nodes
+            .last()
+            .expect("invariant: a graph has a loss")
+            .inputs[0]
     }
 }

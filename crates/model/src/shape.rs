@@ -52,7 +52,9 @@ impl fmt::Display for Shape {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// The window does not fit the padded input.
-    #[error("layer {layer}: a {kernel_h}x{kernel_w} window does not fit an input of {input}; use a larger --input")]
+    #[error(
+        "layer {layer}: a {kernel_h}x{kernel_w} window does not fit an input of {input}; use a larger --input"
+    )]
     WindowTooLarge {
         /// The layer's name.
         layer: String,
