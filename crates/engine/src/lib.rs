@@ -1,0 +1,17 @@
+//! How one worker computes: the [`Engine`] seam, and the CPU engine behind it.
+//!
+//! An engine compiles a graph into a [`Program`] with a static memory plan. The program runs forward and backward,
+//! says which gradients have become ready while backward still runs, and applies the update. Nothing in the seam
+//! assumes that the work is done when a call returns: results and times are asked for with [`Program::finish`].
+
+pub mod cpu;
+mod error;
+mod plan;
+mod seam;
+
+pub use error::EngineError;
+pub use plan::MemoryPlan;
+pub use seam::{
+    Engine, LayerTime, Layout, Moment, Optimizer, Place, Precision, Profiling, Program, Ready,
+    Region, Samples, Slot, Spec, StepResult,
+};

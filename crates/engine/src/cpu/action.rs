@@ -1,0 +1,358 @@
+//! The instructions of a compiled program: what is computed, from which buffers, into which.
+
+use paceline_model::ParamId;
+
+use super::flat::{Dropout, Flat, Maps, Padding, Pass, Stretches};
+use super::kernels::tile::Mode;
+use super::loss::{self, Judgement};
+use super::memory::View;
+use super::norm::{Kept, Norm, NormBackward, NormParams, Running};
+use super::pool::Pool;
+use super::product::{Columns, Gather, Operands};
+use super::simd::Simd;
+use super::weights::{WeightOperands, WeightSum};
+use super::windows::{DepthwiseSum, Gathering, Slide};
+
+/// A buffer of the arena, by its number in the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Buffer(pub usize);
+
+/// A product in either layout.
+pub(crate) enum Product {
+    /// Pixels are rows.
+    Rows(Gather),
+    /// Pixels are columns.
+    Columns(Columns),
+}
+
+impl Product {
+    /// Values of workspace that a run needs.
+    pub fn workspace(&self, threads: usize) -> usize {
+        match self {
+            Self::Rows(plan) => plan.workspace(threads),
+            Self::Columns(plan) => plan.workspace(threads),
+        }
+    }
+}
+
+/// Parameters of a batch norm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormIds {
+    pub gamma: Option<ParamId>,
+    pub beta: Option<ParamId>,
+    pub moving_mean: ParamId,
+    pub moving_variance: ParamId,
+}
+
+/// Which gathering a [`Slide`] does, by buffers and parameters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SlideKind {
+    Weighted { kernel: ParamId, bias: Option<ParamId> },
+    Largest { winners: Buffer },
+    Winners { winners: Buffer },
+    Mean,
+    Shares,
+}
+
+/// One instruction.
+pub(crate) enum Action {
+    Product {
+        plan: Product,
+        source: Buffer,
+        kernel: ParamId,
+        bias: Option<ParamId>,
+        dest: Buffer,
+        mode: Mode,
+        workspace: Buffer,
+    },
+    WeightSum {
+        plan: WeightSum,
+        input: Buffer,
+        output_grad: Buffer,
+        kernel: ParamId,
+        bias: Option<ParamId>,
+        workspace: Buffer,
+    },
+    ChannelSums {
+        maps: Maps,
+        grad: Buffer,
+        bias: ParamId,
+        workspace: Buffer,
+    },
+    Slide {
+        plan: Slide,
+        kind: SlideKind,
+        source: Buffer,
+        dest: Buffer,
+        mode: Mode,
+    },
+    DepthwiseSum {
+        plan: DepthwiseSum,
+        input: Buffer,
+        output_grad: Buffer,
+        kernel: ParamId,
+        bias: Option<ParamId>,
+        workspace: Buffer,
+    },
+    Norm {
+        norm: Norm,
+        running: Running,
+        ids: NormIds,
+        input: Buffer,
+        residual: Option<Buffer>,
+        output: Buffer,
+        kept: Buffer,
+        workspace: Buffer,
+    },
+    NormBackward {
+        norm: Norm,
+        ids: NormIds,
+        input: Buffer,
+        output: Option<Buffer>,
+        output_grad: Buffer,
+        input_grad: Buffer,
+        mode: Mode,
+        kept: Buffer,
+        workspace: Buffer,
+    },
+    Flat {
+        pass: Pass,
+        a: Buffer,
+        b: Buffer,
+        out: Buffer,
+    },
+    Stretches {
+        plan: Stretches,
+        from: Buffer,
+        from_offset: usize,
+        to: Buffer,
+        to_offset: usize,
+        mode: Mode,
+    },
+    Pad {
+        plan: Padding,
+        from: Buffer,
+        to: Buffer,
+    },
+    Crop {
+        plan: Padding,
+        from: Buffer,
+        to: Buffer,
+        mode: Mode,
+    },
+    Mean {
+        maps: Maps,
+        map: Buffer,
+        vector: Buffer,
+    },
+    Spread {
+        maps: Maps,
+        vector: Buffer,
+        map: Buffer,
+        mode: Mode,
+    },
+    Flatten {
+        maps: Maps,
+        map: Buffer,
+        vector: Buffer,
+    },
+    Unflatten {
+        maps: Maps,
+        vector: Buffer,
+        map: Buffer,
+        mode: Mode,
+    },
+    Dropout {
+        plan: Dropout,
+        from: Buffer,
+        to: Buffer,
+    },
+    CrossEntropy {
+        logits: Buffer,
+        grad: Buffer,
+    },
+    SquaredError {
+        output: Buffer,
+        target: Buffer,
+        grad: Buffer,
+        workspace: Buffer,
+    },
+}
+
+/// Whether layers behave as in training or as in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Training,
+    Evaluation,
+}
+
+/// What actions run on.
+pub(crate) struct Machine {
+    pub pool: Pool,
+    pub simd: Simd,
+    /// Views of the plan's buffers.
+    pub buffers: Vec<View>,
+    /// Views of all parameters, by id.
+    pub params: Vec<View>,
+    /// Views of the gradients, by id; empty views where a parameter is not trained.
+    pub grads: Vec<View>,
+    pub labels: Vec<u32>,
+    /// Training steps begun: selects dropout's masks.
+    pub step: u64,
+    pub judgement: Judgement,
+}
+
+impl Machine {
+    fn at(&self, buffer: Buffer) -> View {
+        self.buffers[buffer.0]
+    }
+
+    fn param(&self, id: ParamId) -> View {
+        self.params[id.0]
+    }
+
+    fn grad(&self, id: ParamId) -> View {
+        self.grads[id.0]
+    }
+
+    fn norm_params(&self, ids: &NormIds) -> NormParams {
+        NormParams {
+            gamma: ids.gamma.map(|id| self.param(id)),
+            beta: ids.beta.map(|id| self.param(id)),
+            moving_mean: self.param(ids.moving_mean),
+            moving_variance: self.param(ids.moving_variance),
+        }
+    }
+
+    /// Runs one instruction.
+    pub fn run(&mut self, action: &Action, phase: Phase) {
+        let pool = &self.pool;
+        match action {
+            Action::Product { plan, source, kernel, bias, dest, mode, workspace } => {
+                let operands = Operands {
+                    source: self.at(*source),
+                    weights: self.param(*kernel),
+                    bias: bias.map(|id| self.param(id)),
+                    dest: self.at(*dest),
+                    mode: *mode,
+                    workspace: self.at(*workspace),
+                };
+                match plan {
+                    Product::Rows(plan) => plan.run(pool, &operands),
+                    Product::Columns(plan) => plan.run(pool, &operands),
+                }
+            }
+            Action::WeightSum { plan, input, output_grad, kernel, bias, workspace } => {
+                let operands = WeightOperands {
+                    input: self.at(*input),
+                    output_grad: self.at(*output_grad),
+                    weight_grad: self.grad(*kernel),
+                    bias_grad: bias.map(|id| self.grad(id)),
+                    workspace: self.at(*workspace),
+                };
+                plan.run(pool, &operands);
+            }
+            Action::ChannelSums { maps, grad, bias, workspace } => {
+                maps.channel_sums(pool, self.at(*grad), self.grad(*bias), self.at(*workspace));
+            }
+            Action::Slide { plan, kind, source, dest, mode } => {
+                let gathering = match *kind {
+                    SlideKind::Weighted { kernel, bias } => Gathering::Weighted {
+                        weights: self.param(kernel),
+                        bias: bias.map(|id| self.param(id)),
+                    },
+                    SlideKind::Largest { winners } => Gathering::Largest { winners: self.at(winners) },
+                    SlideKind::Winners { winners } => Gathering::Winners { winners: self.at(winners) },
+                    SlideKind::Mean => Gathering::Mean,
+                    SlideKind::Shares => Gathering::Shares,
+                };
+                plan.run(pool, gathering, self.at(*source), self.at(*dest), *mode);
+            }
+            Action::DepthwiseSum { plan, input, output_grad, kernel, bias, workspace } => plan.run(
+                pool,
+                self.at(*input),
+                self.at(*output_grad),
+                (self.grad(*kernel), bias.map(|id| self.grad(id))),
+                self.at(*workspace),
+            ),
+            Action::Norm { norm, running, ids, input, residual, output, kept, workspace } => {
+                let kept = Kept::new(self.at(*kept), norm.channels);
+                let params = self.norm_params(ids);
+                let input = self.at(*input);
+                match phase {
+                    Phase::Training => {
+                        let workspace = self.at(*workspace);
+                        norm.measure(pool, input, &params, *running, &kept, workspace);
+                    }
+                    Phase::Evaluation => norm.recall(&params, &kept),
+                }
+                let residual = residual.map(|buffer| self.at(buffer));
+                norm.apply(pool, input, residual, self.at(*output), &kept);
+            }
+            Action::NormBackward {
+                norm, ids, input, output, output_grad, input_grad, mode, kept, workspace,
+            } => {
+                let operands = NormBackward {
+                    input: self.at(*input),
+                    output: output.map(|buffer| self.at(buffer)),
+                    output_grad: self.at(*output_grad),
+                    input_grad: self.at(*input_grad),
+                    mode: *mode,
+                    gamma_grad: ids.gamma.map(|id| self.grad(id)),
+                    beta_grad: ids.beta.map(|id| self.grad(id)),
+                };
+                let kept = Kept::new(self.at(*kept), norm.channels);
+                norm.backward(pool, &operands, &kept, self.at(*workspace));
+            }
+            Action::Flat { pass, a, b, out } => Flat {
+                pass: *pass,
+                a: self.at(*a),
+                b: self.at(*b),
+                out: self.at(*out),
+            }
+            .run(pool, self.simd),
+            Action::Stretches { plan, from, from_offset, to, to_offset, mode } => {
+                let cut = |view: View, offset: usize| view.part(offset, view.len() - offset);
+                let from = cut(self.at(*from), *from_offset);
+                plan.run(pool, from, cut(self.at(*to), *to_offset), *mode);
+            }
+            Action::Pad { plan, from, to } => plan.forward(pool, self.at(*from), self.at(*to)),
+            Action::Crop { plan, from, to, mode } => {
+                plan.backward(pool, self.at(*from), self.at(*to), *mode);
+            }
+            Action::Mean { maps, map, vector } => maps.mean(pool, self.at(*map), self.at(*vector)),
+            Action::Spread { maps, vector, map, mode } => {
+                maps.spread(pool, self.at(*vector), self.at(*map), *mode);
+            }
+            Action::Flatten { maps, map, vector } => {
+                maps.flatten(pool, self.at(*map), self.at(*vector));
+            }
+            Action::Unflatten { maps, vector, map, mode } => {
+                maps.unflatten(pool, self.at(*vector), self.at(*map), *mode);
+            }
+            Action::Dropout { plan, from, to } => match phase {
+                Phase::Training => plan.run(pool, self.step, self.at(*from), self.at(*to)),
+                Phase::Evaluation => Flat {
+                    pass: Pass::Copy,
+                    a: self.at(*from),
+                    b: self.at(*from),
+                    out: self.at(*to),
+                }
+                .run(pool, self.simd),
+            },
+            Action::CrossEntropy { logits, grad } => {
+                let (logits, grad) = (self.at(*logits), self.at(*grad));
+                self.judgement = loss::softmax_cross_entropy(logits, &self.labels, grad);
+            }
+            Action::SquaredError { output, target, grad, workspace } => {
+                self.judgement = loss::mean_squared_error(
+                    pool,
+                    self.at(*output),
+                    self.at(*target),
+                    self.at(*grad),
+                    self.at(*workspace),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! Layers without weights or windows, and the updates: passes over flat memory.
+
+use paceline_model::{Border, Shape};
+
+use super::kernels::tile::Mode;
+use super::memory::View;
+use super::norm::Bounds;
+use super::pool::Pool;
+use super::random;
+use super::simd::{Kernel, Simd, Vector};
+use crate::{Layout, Optimizer};
+
+/// Values that one task takes.
+const CHUNK: usize = 64 * 1024;
+
+/// Cuts `len` values into chunks and runs `task(offset, len)` on all threads.
+fn chunks(pool: &Pool, len: usize, task: impl Fn(usize, usize) + Sync) {
+    pool.each(len.div_ceil(CHUNK), |chunk, _| {
+        let offset = chunk * CHUNK;
+        task(offset, CHUNK.min(len - offset));
+    });
+}
+
+/// Which pass over flat memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Pass {
+    /// out = bound(a).
+    Bound(Bounds),
+    /// out = a where b was let through.
+    Unbound(Bounds),
+    /// out = a + b.
+    Sum,
+    /// out += a.
+    Accumulate,
+    /// out = a.
+    Copy,
+}
+
+/// Operands of a pass; `b` is read only where the pass names it.
+#[derive(Clone, Copy)]
+pub(crate) struct Flat {
+    pub pass: Pass,
+    pub a: View,
+    pub b: View,
+    pub out: View,
+}
+
+impl Flat {
+    /// Runs the pass over `a`'s length; `out` may be `a` or `b`.
+    pub fn run(self, pool: &Pool, simd: Simd) {
+        chunks(pool, self.a.len(), |offset, len| {
+            let cut = Flat {
+                pass: self.pass,
+                a: self.a.part(offset, len),
+                b: self.b.part(offset, len),
+                out: self.out.part(offset, len),
+            };
+            // SAFETY: the engine checked the instruction set; each chunk is one task's.
+            unsafe { simd.run(cut) }
+        });
+    }
+}
+
+/// Calls `visit(offset, lanes)` for each vector of `len` values.
+#[inline(always)]
+fn vectors<V: Vector>(len: usize, mut visit: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    while at + V::LANES <= len {
+        visit(at, V::LANES);
+        at += V::LANES;
+    }
+    if at < len {
+        visit(at, len - at);
+    }
+}
+
+/// # Safety
+/// `from` must be valid for `lanes` values.
+#[inline(always)]
+unsafe fn load<V: Vector>(from: *const f32, lanes: usize) -> V {
+    // SAFETY: the caller vouches.
+    unsafe { if lanes == V::LANES { V::load(from) } else { V::load_part(from, lanes) } }
+}
+
+/// # Safety
+/// `to` must be valid for `lanes` values.
+#[inline(always)]
+unsafe fn store<V: Vector>(value: V, to: *mut f32, lanes: usize) {
+    // SAFETY: the caller vouches.
+    unsafe { if lanes == V::LANES { value.store(to) } else { value.store_part(to, lanes) } }
+}
+
+impl Kernel for Flat {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let (a, b, out) = (self.a.ptr(), self.b.ptr(), self.out.ptr());
+        // SAFETY: all three views have `a`'s length.
+        unsafe {
+            match self.pass {
+                Pass::Bound(bounds) => {
+                    let (low, high) = (V::splat(bounds.low), V::splat(bounds.high));
+                    vectors::<V>(self.a.len(), |at, lanes| {
+                        let value = load::<V>(a.add(at), lanes).max(low).min(high);
+                        store(value, out.add(at), lanes);
+                    });
+                }
+                Pass::Unbound(bounds) => {
+                    let (low, high) = (V::splat(bounds.low), V::splat(bounds.high));
+                    vectors::<V>(self.a.len(), |at, lanes| {
+                        let probe = load::<V>(b.add(at), lanes);
+                        let value = load::<V>(a.add(at), lanes).keep_between(probe, low, high);
+                        store(value, out.add(at), lanes);
+                    });
+                }
+                Pass::Sum => vectors::<V>(self.a.len(), |at, lanes| {
+                    let value = load::<V>(a.add(at), lanes).add(load(b.add(at), lanes));
+                    store(value, out.add(at), lanes);
+                }),
+                Pass::Accumulate => vectors::<V>(self.a.len(), |at, lanes| {
+                    let value = load::<V>(out.add(at), lanes).add(load(a.add(at), lanes));
+                    store(value, out.add(at), lanes);
+                }),
+                Pass::Copy => vectors::<V>(self.a.len(), |at, lanes| {
+                    store(load::<V>(a.add(at), lanes), out.add(at), lanes);
+                }),
+            }
+        }
+    }
+}
+
+/// Copies (or adds) `count` stretches of `len` values between two strides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretches {
+    pub count: usize,
+    pub len: usize,
+    pub from_stride: usize,
+    pub to_stride: usize,
+}
+
+impl Stretches {
+    /// One input's part of a concatenation, from the part to the whole; `swap` gives the way back.
+    pub fn concat(part: Shape, whole: Shape, batch: usize, layout: Layout) -> Self {
+        let (count, unit) = match layout {
+            Layout::Nhwc => (batch * part.pixels(), 1),
+            Layout::Nchw => (batch, part.pixels()),
+        };
+        Self {
+            count,
+            len: part.c * unit,
+            from_stride: part.c * unit,
+            to_stride: whole.c * unit,
+        }
+    }
+
+    /// The way back.
+    pub fn swap(self) -> Self {
+        Self {
+            from_stride: self.to_stride,
+            to_stride: self.from_stride,
+            ..self
+        }
+    }
+
+    /// Runs it.
+    pub fn run(self, pool: &Pool, from: View, to: View, mode: Mode) {
+        let rows = (CHUNK / self.len.max(1)).max(1);
+        pool.each(self.count.div_ceil(rows), |chunk, _| {
+            for row in chunk * rows..((chunk + 1) * rows).min(self.count) {
+                // SAFETY: stretches of different rows never overlap.
+                let (from, to) = unsafe {
+                    (
+                        from.part(row * self.from_stride, self.len).read(),
+                        to.part(row * self.to_stride, self.len).write(),
+                    )
+                };
+                match mode {
+                    Mode::Write => to.copy_from_slice(from),
+                    Mode::Add => to.iter_mut().zip(from).for_each(|(to, from)| *to += from),
+                }
+            }
+        });
+    }
+}
+
+/// Zeros around a map, and the way back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Padding {
+    pub border: Border,
+    pub inner: Shape,
+    pub outer: Shape,
+    pub batch: usize,
+    pub layout: Layout,
+}
+
+impl Padding {
+    /// Calls `visit(inner offset, outer offset, len)` for each row of one sample.
+    fn rows(&self, sample: usize, mut visit: impl FnMut(usize, usize, usize)) {
+        let (planes, unit) = match self.layout {
+            Layout::Nhwc => (1, self.inner.c),
+            Layout::Nchw => (self.inner.c, 1),
+        };
+        for plane in 0..planes {
+            let inner = (sample * planes + plane) * self.inner.pixels() * unit;
+            let outer = (sample * planes + plane) * self.outer.pixels() * unit;
+            for y in 0..self.inner.h {
+                let row = (y + self.border.top) * self.outer.w + self.border.left;
+                visit(inner + y * self.inner.w * unit, outer + row * unit, self.inner.w * unit);
+            }
+        }
+    }
+
+    /// Zeros, then the map.
+    pub fn forward(&self, pool: &Pool, from: View, to: View) {
+        let len = self.outer.len();
+        pool.each(self.batch, |sample, _| {
+            // SAFETY: each sample is one task's.
+            unsafe {
+                to.part(sample * len, len).write().fill(0.0);
+                self.rows(sample, |inner, outer, len| {
+                    let row = to.part(outer, len).write();
+                    row.copy_from_slice(from.part(inner, len).read());
+                });
+            }
+        });
+    }
+
+    /// The map's own part of the gradient.
+    pub fn backward(&self, pool: &Pool, from: View, to: View, mode: Mode) {
+        pool.each(self.batch, |sample, _| {
+            self.rows(sample, |inner, outer, len| {
+                // SAFETY: each sample is one task's.
+                let (to, from) = unsafe { (to.part(inner, len).write(), from.part(outer, len).read()) };
+                match mode {
+                    Mode::Write => to.copy_from_slice(from),
+                    Mode::Add => to.iter_mut().zip(from).for_each(|(to, from)| *to += from),
+                }
+            });
+        });
+    }
+}
+
+/// Mean over the map, and flattening: both see a sample as pixels by channels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Maps {
+    pub shape: Shape,
+    pub batch: usize,
+    pub layout: Layout,
+}
+
+impl Maps {
+    /// Offset of a value in the layout.
+    fn at(&self, pixel: usize, channel: usize) -> usize {
+        match self.layout {
+            Layout::Nhwc => pixel * self.shape.c + channel,
+            Layout::Nchw => channel * self.shape.pixels() + pixel,
+        }
+    }
+
+    fn each(&self, pool: &Pool, map: View, vector: View, task: impl Fn(&Self, &mut [f32], &mut [f32]) + Sync) {
+        let (map_len, vector_len) = (self.shape.len(), vector.len() / self.batch);
+        pool.each(self.batch, |sample, _| {
+            // SAFETY: each sample is one task's; the side that is only read has no other user.
+            unsafe {
+                task(
+                    self,
+                    map.part(sample * map_len, map_len).write(),
+                    vector.part(sample * vector_len, vector_len).write(),
+                );
+            }
+        });
+    }
+
+    /// vector = mean of the map.
+    pub fn mean(&self, pool: &Pool, map: View, vector: View) {
+        self.each(pool, map, vector, |maps, map, vector| {
+            let pixels = maps.shape.pixels();
+            match maps.layout {
+                Layout::Nhwc => {
+                    vector.fill(0.0);
+                    for pixel in map.chunks_exact(maps.shape.c) {
+                        vector.iter_mut().zip(pixel).for_each(|(sum, value)| *sum += value);
+                    }
+                    vector.iter_mut().for_each(|sum| *sum /= pixels as f32);
+                }
+                Layout::Nchw => {
+                    for (mean, plane) in vector.iter_mut().zip(map.chunks_exact(pixels)) {
+                        *mean = plane.iter().sum::<f32>() / pixels as f32;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Sum of each channel over samples and pixels; `workspace` holds one row of channels a sample.
+    pub fn channel_sums(&self, pool: &Pool, map: View, sums: View, workspace: View) {
+        let channels = self.shape.c;
+        self.each(pool, map, workspace.part(0, self.batch * channels), |maps, map, row| {
+            row.fill(0.0);
+            for pixel in 0..maps.shape.pixels() {
+                for (channel, sum) in row.iter_mut().enumerate() {
+                    *sum += map[maps.at(pixel, channel)];
+                }
+            }
+        });
+        // SAFETY: the rows are complete; the sums are this layer's.
+        let (rows, sums) = unsafe { (workspace.read(), sums.write()) };
+        sums.fill(0.0);
+        for row in rows.chunks_exact(channels).take(self.batch) {
+            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        }
+    }
+
+    /// map = vector / pixels, everywhere.
+    pub fn spread(&self, pool: &Pool, vector: View, map: View, mode: Mode) {
+        self.each(pool, map, vector, |maps, map, vector| {
+            let pixels = maps.shape.pixels();
+            for pixel in 0..pixels {
+                for (channel, value) in vector.iter().enumerate() {
+                    let value = value / pixels as f32;
+                    let target = &mut map[maps.at(pixel, channel)];
+                    match mode {
+                        Mode::Write => *target = value,
+                        Mode::Add => *target += value,
+                    }
+                }
+            }
+        });
+    }
+
+    /// vector = the map in the order height, width, channel.
+    pub fn flatten(&self, pool: &Pool, map: View, vector: View) {
+        self.each(pool, map, vector, |maps, map, vector| {
+            for pixel in 0..maps.shape.pixels() {
+                for channel in 0..maps.shape.c {
+                    vector[pixel * maps.shape.c + channel] = map[maps.at(pixel, channel)];
+                }
+            }
+        });
+    }
+
+    /// map = the vector back in its place.
+    pub fn unflatten(&self, pool: &Pool, vector: View, map: View, mode: Mode) {
+        self.each(pool, map, vector, |maps, map, vector| {
+            for pixel in 0..maps.shape.pixels() {
+                for channel in 0..maps.shape.c {
+                    let value = vector[pixel * maps.shape.c + channel];
+                    let target = &mut map[maps.at(pixel, channel)];
+                    match mode {
+                        Mode::Write => *target = value,
+                        Mode::Add => *target += value,
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Dropout: the mask is a function of seed, step and place, so that it needs no memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropout {
+    pub rate: f32,
+    pub seed: u64,
+}
+
+impl Dropout {
+    /// out = a where the mask keeps it, scaled; forward and backward are the same pass.
+    pub fn run(self, pool: &Pool, step: u64, a: View, out: View) {
+        let scale = 1.0 / (1.0 - self.rate);
+        let stream = random::mix(self.seed ^ random::mix(step));
+        chunks(pool, a.len(), |offset, len| {
+            let (from, to) = (a.part(offset, len).ptr(), out.part(offset, len).ptr());
+            for i in 0..len {
+                let kept = random::uniform(stream, (offset + i) as u64) >= f64::from(self.rate);
+                // SAFETY: i is below len; each chunk is one task's; `out` may be `a`, as values move one by one.
+                unsafe { *to.add(i) = if kept { *from.add(i) * scale } else { 0.0 } };
+            }
+        });
+    }
+}
+
+/// One update over a range of the parameters.
+#[derive(Clone, Copy)]
+pub(crate) struct Update {
+    pub optimizer: Optimizer,
+    pub learning_rate: f32,
+    /// Updates so far, this one included: Adam's bias correction.
+    pub count: i32,
+    pub params: View,
+    pub grads: View,
+    /// Momentum, or Adam's first mean; as long as `params` where there is one.
+    pub first: Option<View>,
+    /// Adam's second mean.
+    pub second: Option<View>,
+}
+
+impl Update {
+    pub fn run(self, pool: &Pool, simd: Simd) {
+        chunks(pool, self.params.len(), |offset, len| {
+            let cut = Update {
+                params: self.params.part(offset, len),
+                grads: self.grads.part(offset, len),
+                first: self.first.map(|view| view.part(offset, len)),
+                second: self.second.map(|view| view.part(offset, len)),
+                ..self
+            };
+            // SAFETY: the engine checked the instruction set; each chunk is one task's.
+            unsafe { simd.run(cut) }
+        });
+    }
+}
+
+impl Kernel for Update {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let (params, grads) = (self.params.ptr(), self.grads.ptr());
+        // SAFETY: all views have the same length.
+        unsafe {
+            let minus_rate = V::splat(-self.learning_rate);
+            match (self.optimizer, self.first, self.second) {
+                (Optimizer::Sgd { momentum, nesterov, weight_decay }, Some(first), _) => {
+                    let (decay, keep) = (V::splat(weight_decay), V::splat(momentum));
+                    vectors::<V>(self.params.len(), |at, lanes| {
+                        let p = load::<V>(params.add(at), lanes);
+                        let g = p.mul_add(decay, load(grads.add(at), lanes));
+                        let v = load::<V>(first.ptr().add(at), lanes).mul_add(keep, g);
+                        store(v, first.ptr().add(at), lanes);
+                        let step = if nesterov { v.mul_add(keep, g) } else { v };
+                        store(step.mul_add(minus_rate, p), params.add(at), lanes);
+                    });
+                }
+                (Optimizer::Sgd { weight_decay, .. }, None, _) => {
+                    let decay = V::splat(weight_decay);
+                    vectors::<V>(self.params.len(), |at, lanes| {
+                        let p = load::<V>(params.add(at), lanes);
+                        let g = p.mul_add(decay, load(grads.add(at), lanes));
+                        store(g.mul_add(minus_rate, p), params.add(at), lanes);
+                    });
+                }
+                (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }, Some(first), Some(second)) => {
+                    let decay = V::splat(weight_decay);
+                    let (keep1, take1) = (V::splat(beta1), V::splat(1.0 - beta1));
+                    let (keep2, take2) = (V::splat(beta2), V::splat(1.0 - beta2));
+                    let root = V::splat((1.0 - beta2.powi(self.count)).sqrt());
+                    let rate = V::splat(-self.learning_rate / (1.0 - beta1.powi(self.count)));
+                    let epsilon = V::splat(epsilon);
+                    vectors::<V>(self.params.len(), |at, lanes| {
+                        let p = load::<V>(params.add(at), lanes);
+                        let g = p.mul_add(decay, load(grads.add(at), lanes));
+                        let m = load::<V>(first.ptr().add(at), lanes).mul_add(keep1, g.mul(take1));
+                        let v = load::<V>(second.ptr().add(at), lanes)
+                            .mul_add(keep2, g.mul(g).mul(take2));
+                        store(m, first.ptr().add(at), lanes);
+                        store(v, second.ptr().add(at), lanes);
+                        let step = m.div(v.sqrt().div(root).add(epsilon));
+                        store(step.mul_add(rate, p), params.add(at), lanes);
+                    });
+                }
+                (Optimizer::Adam { .. }, ..) => unreachable!("invariant: Adam has two states"),
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Memory of a program: large zeroed mappings on huge pages, and raw views into them.
+
+use memmap2::{Advice, MmapMut};
+
+use crate::EngineError;
+
+/// A mapping of 32-bit floats, zero at first.
+pub(crate) struct Memory {
+    map: MmapMut,
+}
+
+impl Memory {
+    /// Maps `len` values; pages are taken when first touched.
+    pub fn new(len: usize) -> Result<Self, EngineError> {
+        let refused = |source| EngineError::Refused {
+            what: "memory",
+            source,
+        };
+        let map = MmapMut::map_anon((len * 4).max(4096)).map_err(refused)?;
+        // Huge pages are a wish: without them the program is slower, not wrong.
+        let _ = map.advise(Advice::HugePage);
+        Ok(Self { map })
+    }
+
+    /// The whole mapping.
+    pub fn view(&mut self) -> View {
+        View {
+            start: self.map.as_mut_ptr().cast(),
+            len: self.map.len() / 4,
+        }
+    }
+}
+
+/// A run of floats inside a [`Memory`]. Views are handed to many threads; the memory plan and the drivers see to it
+/// that no two of them write the same value at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    start: *mut f32,
+    len: usize,
+}
+
+// SAFETY: a view is an address and a length; whoever reads or writes through it does so in an unsafe block of its own.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// A part of the view.
+    pub fn part(self, offset: usize, len: usize) -> Self {
+        assert!(offset + len <= self.len, "invariant: part of a view");
+        Self {
+            // SAFETY: inside the same mapping, as asserted.
+            start: unsafe { self.start.add(offset) },
+            len,
+        }
+    }
+
+    /// Address of the first value.
+    pub fn ptr(self) -> *mut f32 {
+        self.start
+    }
+
+    /// Values.
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// The values, to read.
+    ///
+    /// # Safety
+    /// Nobody may write to them meanwhile.
+    pub unsafe fn read<'a>(self) -> &'a [f32] {
+        // SAFETY: the view lies inside a live mapping; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// The values, to write.
+    ///
+    /// # Safety
+    /// Nobody else may read or write them meanwhile.
+    pub unsafe fn write<'a>(self) -> &'a mut [f32] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}

@@ -1,0 +1,105 @@
+//! The CPU engine: pure Rust, one binary for AVX-512, AVX2 and everything else.
+
+mod action;
+mod available;
+mod backward;
+mod compile;
+mod flat;
+mod geometry;
+mod kernels;
+mod loss;
+mod memory;
+mod norm;
+mod pool;
+mod product;
+mod program;
+mod random;
+mod simd;
+mod weights;
+mod windows;
+
+pub use simd::Simd;
+
+use compile::Compiled;
+use paceline_model::Graph;
+
+use crate::{Engine, EngineError, MemoryPlan, Precision, Program, Spec};
+
+/// How the engine runs.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuOptions {
+    /// Threads of one worker.
+    pub threads: usize,
+    /// Instruction set; the best one that the machine has if none is named.
+    pub simd: Option<Simd>,
+}
+
+/// The CPU engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpu {
+    threads: usize,
+    simd: Simd,
+}
+
+impl Cpu {
+    /// Checks that the machine can do what is asked.
+    pub fn new(options: CpuOptions) -> Result<Self, EngineError> {
+        if options.threads == 0 {
+            return Err(EngineError::Unsupported("0 threads cannot compute; use --threads 1 or more".into()));
+        }
+        let simd = options.simd.unwrap_or_else(Simd::detect);
+        if !simd.available() {
+            return Err(EngineError::Unsupported(format!("this machine has no {simd}")));
+        }
+        Ok(Self { threads: options.threads, simd })
+    }
+
+    /// Lowers the graph, and refuses what the machine has no memory for.
+    fn lower(&self, graph: &Graph, spec: &Spec) -> Result<Compiled, EngineError> {
+        self.check(spec)?;
+        let compiled = compile::compile(graph, spec, self.simd, self.threads);
+        let needed = compiled.plan.total();
+        match available::available() {
+            Some(available) if available < needed => Err(EngineError::TooLarge {
+                model: graph.name.clone(),
+                batch: spec.batch,
+                needed_mb: needed / 1_000_000,
+                available_mb: available / 1_000_000,
+            }),
+            _ => Ok(compiled),
+        }
+    }
+
+    fn check(&self, spec: &Spec) -> Result<(), EngineError> {
+        if spec.batch == 0 {
+            return Err(EngineError::Unsupported("a batch of 0 samples has no loss; use --batch 1 or more".into()));
+        }
+        if spec.precision != Precision::Fp32 {
+            return Err(EngineError::Unsupported(format!(
+                "the CPU engine computes in fp32, not {}; use --precision fp32",
+                spec.precision
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Engine for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn describe(&self) -> String {
+        format!("{} on {} thread{}", self.simd, self.threads, if self.threads == 1 { "" } else { "s" })
+    }
+
+    fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError> {
+        Ok(self.lower(graph, spec)?.plan)
+    }
+
+    fn compile(&self, graph: &Graph, spec: &Spec) -> Result<Box<dyn Program>, EngineError> {
+        let compiled = self.lower(graph, spec)?;
+        let program = program::CpuProgram::new(graph, spec, compiled, self.simd, self.threads)?;
+        Ok(Box::new(program))
+    }
+}

@@ -1,0 +1,198 @@
+//! Threads inside one worker: fork and join, with the caller's own thread taking part.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+use crate::EngineError;
+
+/// Turns of a waiting loop before a thread goes to sleep: some ten microseconds.
+const SPINS: usize = 4000;
+
+/// A job as the helpers see it: a closure behind a thin pointer, and how many tasks it has.
+#[derive(Clone, Copy)]
+struct Job {
+    closure: *const (),
+    call: unsafe fn(*const (), usize, usize),
+    tasks: usize,
+}
+
+// SAFETY: the closure behind the pointer is Sync, and `Pool::each` does not return while a helper may use it.
+unsafe impl Send for Job {}
+
+#[derive(Default)]
+struct Board {
+    job: Option<Job>,
+    round: usize,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    board: Mutex<Board>,
+    posted: Condvar,
+    /// Copy of the board's round that waiting helpers can watch without the lock.
+    round: AtomicUsize,
+    next: AtomicUsize,
+    busy: AtomicUsize,
+    panicked: AtomicBool,
+}
+
+/// A fixed set of threads that run the tasks of one job at a time. It allocates nothing after it is made.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts `threads - 1` helpers; the caller of [`Pool::each`] is the remaining thread.
+    pub fn new(threads: usize) -> Result<Self, EngineError> {
+        let shared = Arc::new(Shared::default());
+        let mut pool = Self {
+            shared: shared.clone(),
+            helpers: Vec::new(),
+        };
+        for thread in 1..threads {
+            let shared = shared.clone();
+            let helper = std::thread::Builder::new()
+                .name(format!("compute-{thread}"))
+                .spawn(move || help(&shared, thread))
+                .map_err(|source| EngineError::Refused {
+                    what: "a thread",
+                    source,
+                })?;
+            pool.helpers.push(helper);
+        }
+        Ok(pool)
+    }
+
+    /// Calls `task(index, thread)` once for each index below `tasks`, on all threads, and returns when all are done.
+    /// Which thread runs which task is not fixed: tasks must write to places of their own.
+    pub fn each<F: Fn(usize, usize) + Sync>(&self, tasks: usize, task: F) {
+        if self.helpers.is_empty() || tasks <= 1 {
+            for index in 0..tasks {
+                task(index, 0);
+            }
+            return;
+        }
+        unsafe fn call<F: Fn(usize, usize)>(closure: *const (), index: usize, thread: usize) {
+            // SAFETY: `closure` is the `&F` that `each` put on the board and keeps alive.
+            unsafe { (*closure.cast::<F>())(index, thread) }
+        }
+        let job = Job {
+            closure: (&raw const task).cast(),
+            call: call::<F>,
+            tasks,
+        };
+        let shared = &*self.shared;
+        shared.next.store(0, Ordering::Relaxed);
+        shared.busy.store(self.helpers.len(), Ordering::Relaxed);
+        {
+            let mut board = shared.board.lock().expect("invariant: no holder panics");
+            board.job = Some(job);
+            board.round += 1;
+            shared.round.store(board.round, Ordering::Release);
+        }
+        shared.posted.notify_all();
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(shared, job, 0)));
+        let mut spins = 0;
+        while shared.busy.load(Ordering::Acquire) > 0 {
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(
+            !shared.panicked.load(Ordering::Relaxed),
+            "a compute thread panicked; its message stands above"
+        );
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Ok(mut board) = self.shared.board.lock() {
+            board.closed = true;
+            board.round += 1;
+            self.shared.round.store(board.round, Ordering::Release);
+        }
+        self.shared.posted.notify_all();
+        for helper in self.helpers.drain(..) {
+            // A helper's panic was reported by `each`.
+            let _ = helper.join();
+        }
+    }
+}
+
+fn work(shared: &Shared, job: Job, thread: usize) {
+    loop {
+        let index = shared.next.fetch_add(1, Ordering::Relaxed);
+        if index >= job.tasks {
+            return;
+        }
+        // SAFETY: `each` keeps the closure alive until every helper has left this function.
+        unsafe { (job.call)(job.closure, index, thread) };
+    }
+}
+
+fn help(shared: &Shared, thread: usize) {
+    let mut seen = 0;
+    loop {
+        let mut spins = 0;
+        while shared.round.load(Ordering::Acquire) == seen && spins < SPINS {
+            std::hint::spin_loop();
+            spins += 1;
+        }
+        let job = {
+            let board = shared.board.lock().expect("invariant: no holder panics");
+            let board = shared
+                .posted
+                .wait_while(board, |board| board.round == seen)
+                .expect("invariant: no holder panics");
+            seen = board.round;
+            if board.closed {
+                return;
+            }
+            board.job.expect("invariant: a round has a job")
+        };
+        if catch_unwind(AssertUnwindSafe(|| work(shared, job, thread))).is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
+        }
+        shared.busy.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_on_any_number_of_threads() {
+        for threads in [1, 2, 3, 5] {
+            let pool = Pool::new(threads).unwrap();
+            for tasks in [0, 1, 2, 7, 1000] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.each(tasks, |index, thread| {
+                    assert!(thread < threads);
+                    counts[index].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_task_reaches_the_caller() {
+        let pool = Pool::new(3).unwrap();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            pool.each(100, |index, _| assert_ne!(index, 57, "planted"));
+        }));
+        assert!(outcome.is_err());
+    }
+}

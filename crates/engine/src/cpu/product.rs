@@ -1,0 +1,614 @@
+//! Forward and backward-data of convolutions and dense layers as products of gathered pixels with packed weights.
+//!
+//! NHWC: a row of the product is a pixel; its taps are stretches of channels read where they lie, so nothing is
+//! unfolded. NCHW: a column of the product is a pixel; panels of columns are gathered, weights are the rows.
+
+use paceline_model::Shape;
+
+use super::geometry::{Class, Window};
+use super::kernels::tile::{MAX_POINTERS, Mode, RowTile, Segment};
+use super::memory::View;
+use super::pool::Pool;
+use super::simd::{Kernel, Simd, Vector};
+
+/// Packed weights up to this many values stay in the second-level cache while all pixels pass by.
+const RESIDENT: usize = 96 * 1024;
+
+/// Rows that one task takes through all panels.
+const ROWS_PER_TASK: usize = 8 * MAX_POINTERS;
+
+/// Which way a convolution is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From its input to its output.
+    Forward,
+    /// From its output's gradient to its input's.
+    Backward,
+}
+
+/// A convolution as the drivers see it; weights are `[tap][in / groups][out]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConvShape {
+    pub window: Window,
+    pub groups: usize,
+    pub batch: usize,
+}
+
+impl ConvShape {
+    pub fn taps(&self) -> usize {
+        self.window.kernel.0 * self.window.kernel.1
+    }
+
+    /// Input channels of a group.
+    pub fn group_in(&self) -> usize {
+        self.window.input.c / self.groups
+    }
+
+    /// Output channels of a group.
+    pub fn group_out(&self) -> usize {
+        self.window.output.c / self.groups
+    }
+}
+
+/// Operands of one run.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub source: View,
+    pub weights: View,
+    pub bias: Option<View>,
+    pub dest: View,
+    pub mode: Mode,
+    pub workspace: View,
+}
+
+struct ClassPlan {
+    pixels: Vec<(u32, u32)>,
+    segments: Vec<Segment>,
+}
+
+#[derive(Clone, Copy)]
+struct Rows {
+    class: usize,
+    first: usize,
+    count: usize,
+}
+
+/// A compiled direction of a convolution in NHWC.
+pub(crate) struct Gather {
+    conv: ConvShape,
+    direction: Direction,
+    simd: Simd,
+    source: Shape,
+    dest: Shape,
+    classes: Vec<ClassPlan>,
+    tasks: Vec<Rows>,
+    /// Length of one tap in a panel: source channels of a group.
+    depth: usize,
+    /// Columns of a group: its destination channels.
+    cols: usize,
+}
+
+impl Gather {
+    pub fn new(conv: ConvShape, direction: Direction, simd: Simd) -> Self {
+        let window = &conv.window;
+        let (classes, source, dest) = match direction {
+            Direction::Forward => (window.forward(), window.input, window.output),
+            Direction::Backward => (window.backward(), window.output, window.input),
+        };
+        let depth = source.c / conv.groups;
+        let classes: Vec<ClassPlan> = classes
+            .into_iter()
+            .map(|class| ClassPlan {
+                segments: segments(&class, depth, source.c),
+                pixels: class.pixels,
+            })
+            .collect();
+        let mut tasks = Vec::new();
+        for (index, class) in classes.iter().enumerate() {
+            let rows = class.pixels.len() * conv.batch;
+            for first in (0..rows).step_by(ROWS_PER_TASK) {
+                tasks.push(Rows {
+                    class: index,
+                    first,
+                    count: ROWS_PER_TASK.min(rows - first),
+                });
+            }
+        }
+        Self {
+            conv,
+            direction,
+            simd,
+            source,
+            dest,
+            classes,
+            tasks,
+            depth,
+            cols: dest.c / conv.groups,
+        }
+    }
+
+    fn width(&self) -> usize {
+        2 * self.simd.lanes()
+    }
+
+    fn panels(&self) -> usize {
+        self.cols.div_ceil(self.width())
+    }
+
+    /// Values of one packed panel: the taps, and a row for the bias.
+    fn panel_len(&self) -> usize {
+        (self.conv.taps() * self.depth + 1) * self.width()
+    }
+
+    fn resident(&self) -> bool {
+        self.panels() * self.panel_len() <= RESIDENT
+    }
+
+    /// Values of workspace that a run needs.
+    pub fn workspace(&self, threads: usize) -> usize {
+        self.panel_len() * if self.resident() { self.panels() } else { threads }
+    }
+
+    /// Runs it: weights that fit the cache stay while pixels pass, else pixels stay while weights pass.
+    pub fn run(&self, pool: &Pool, operands: &Operands) {
+        let panel_len = self.panel_len();
+        for group in 0..self.conv.groups {
+            if self.resident() {
+                pool.each(self.panels(), |panel, _| {
+                    let packed = operands.workspace.part(panel * panel_len, panel_len);
+                    self.pack(operands, group, panel, packed);
+                });
+                pool.each(self.tasks.len(), |task, _| {
+                    self.block(operands, group, self.tasks[task], 0..self.panels(), operands.workspace);
+                });
+            } else {
+                pool.each(self.panels(), |panel, thread| {
+                    let packed = operands.workspace.part(thread * panel_len, panel_len);
+                    self.pack(operands, group, panel, packed);
+                    for &task in &self.tasks {
+                        self.block(operands, group, task, panel..panel + 1, packed);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Vectors across a panel: the last one may need only one.
+    fn vectors(&self, panel: usize) -> usize {
+        if self.cols - panel * self.width() <= self.simd.lanes() { 1 } else { 2 }
+    }
+
+    fn pack(&self, operands: &Operands, group: usize, panel: usize, packed: View) {
+        let width = self.vectors(panel) * self.simd.lanes();
+        let first = panel * self.width();
+        let cols = (self.cols - first).min(width);
+        let (group_in, out) = (self.conv.group_in(), self.conv.window.output.c);
+        let group_out = self.conv.group_out();
+        // SAFETY: a panel's place in the workspace belongs to one task; weights are only read.
+        let (weights, packed) = unsafe { (operands.weights.read(), packed.write()) };
+        let rows = self.conv.taps() * self.depth;
+        match self.direction {
+            Direction::Forward => {
+                for (row, target) in packed.chunks_exact_mut(width).take(rows).enumerate() {
+                    let from = row * out + group * group_out + first;
+                    target[..cols].copy_from_slice(&weights[from..from + cols]);
+                    target[cols..].fill(0.0);
+                }
+            }
+            Direction::Backward => {
+                for tap in 0..self.conv.taps() {
+                    let from = (tap * group_in + first) * out + group * group_out;
+                    let to = tap * self.depth * width;
+                    let target = &mut packed[to..to + self.depth * width];
+                    transpose(&weights[from..], out, cols, target, width);
+                }
+            }
+        }
+        let bias = &mut packed[rows * width..][..width];
+        bias.fill(0.0);
+        if let Some(values) = operands.bias {
+            // SAFETY: a bias is only read.
+            let values = unsafe { values.read() };
+            bias[..cols].copy_from_slice(&values[group * self.cols + first..][..cols]);
+        }
+    }
+
+    fn block(
+        &self,
+        operands: &Operands,
+        group: usize,
+        rows: Rows,
+        panels: std::ops::Range<usize>,
+        packed: View,
+    ) {
+        let class = &self.classes[rows.class];
+        if class.segments.is_empty() && operands.mode == Mode::Add {
+            return;
+        }
+        let kernel = Block {
+            plan: self,
+            operands,
+            class,
+            group,
+            rows,
+            panels,
+            packed,
+        };
+        // SAFETY: the engine checked the instruction set; classes and rows come from the maps' own sizes.
+        unsafe { self.simd.run(kernel) }
+    }
+}
+
+/// The stretches of a class: neighbouring taps that are contiguous on both sides are one.
+fn segments(class: &Class, depth: usize, stride: usize) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for tap in &class.taps {
+        let next = Segment {
+            a: tap.offset * stride as isize,
+            b: tap.weight * depth,
+            len: depth,
+        };
+        match segments.last_mut() {
+            Some(last)
+                if last.a + last.len as isize == next.a && last.b + last.len == next.b =>
+            {
+                last.len += depth;
+            }
+            _ => segments.push(next),
+        }
+    }
+    segments
+}
+
+/// Writes `cols` rows of `from`, `stride` apart, as the columns of rows of `width`.
+fn transpose(from: &[f32], stride: usize, cols: usize, to: &mut [f32], width: usize) {
+    const SIDE: usize = 8;
+    let depth = to.len() / width;
+    let mut column = 0;
+    while column < cols {
+        let side = SIDE.min(cols - column);
+        let mut k = 0;
+        if side == SIDE {
+            while k + SIDE <= depth {
+                let mut tile = [[0.0f32; SIDE]; SIDE];
+                for (i, row) in tile.iter_mut().enumerate() {
+                    let start = (column + i) * stride + k;
+                    row.copy_from_slice(&from[start..start + SIDE]);
+                }
+                for j in 0..SIDE {
+                    let target = &mut to[(k + j) * width + column..][..SIDE];
+                    for i in 0..SIDE {
+                        target[i] = tile[i][j];
+                    }
+                }
+                k += SIDE;
+            }
+        }
+        for k in k..depth {
+            for i in 0..side {
+                to[k * width + column + i] = from[(column + i) * stride + k];
+            }
+        }
+        column += side;
+    }
+    if cols < width {
+        for row in to.chunks_exact_mut(width) {
+            row[cols..].fill(0.0);
+        }
+    }
+}
+
+struct Block<'a> {
+    plan: &'a Gather,
+    operands: &'a Operands,
+    class: &'a ClassPlan,
+    group: usize,
+    rows: Rows,
+    panels: std::ops::Range<usize>,
+    packed: View,
+}
+
+impl Kernel for Block<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let plan = self.plan;
+        let pixels = &self.class.pixels;
+        let source = self.operands.source.ptr();
+        let dest = self.operands.dest.ptr();
+        let mut a = [std::ptr::null::<f32>(); ROWS_PER_TASK];
+        let mut c = [std::ptr::null_mut::<f32>(); ROWS_PER_TASK];
+        let mut sample = self.rows.first / pixels.len();
+        let mut pixel = self.rows.first % pixels.len();
+        for row in 0..self.rows.count {
+            let (to, from) = pixels[pixel];
+            let from = (sample * plan.source.pixels() + from as usize) * plan.source.c;
+            let to = (sample * plan.dest.pixels() + to as usize) * plan.dest.c;
+            // SAFETY: pixel and sample lie inside the maps.
+            unsafe {
+                a[row] = source.add(from + self.group * plan.depth);
+                c[row] = dest.add(to + self.group * plan.cols);
+            }
+            pixel += 1;
+            if pixel == pixels.len() {
+                pixel = 0;
+                sample += 1;
+            }
+        }
+        let tiles = self.rows.count.div_ceil(V::POINTERS);
+        let first_panel = self.panels.start;
+        for panel in self.panels {
+            let column = panel * 2 * V::LANES;
+            let vectors = plan.vectors(panel);
+            let width = vectors * V::LANES;
+            // SAFETY: the panel lies in the packed workspace.
+            let b = unsafe { self.packed.ptr().add((panel - first_panel) * plan.panel_len()) };
+            let bias = if self.operands.bias.is_some() {
+                // SAFETY: the bias row follows the taps.
+                unsafe { b.add(plan.conv.taps() * plan.depth * width) }
+            } else {
+                std::ptr::null_mut()
+            };
+            for tile in 0..tiles {
+                let first = self.rows.count * tile / tiles;
+                let count = self.rows.count * (tile + 1) / tiles - first;
+                let mut rows = RowTile {
+                    a: [std::ptr::null(); MAX_POINTERS],
+                    c: [std::ptr::null_mut(); MAX_POINTERS],
+                    rows: count,
+                    b,
+                    vectors,
+                    cols: (plan.cols - column).min(width),
+                    segments: &self.class.segments,
+                    bias,
+                    mode: self.operands.mode,
+                };
+                for i in 0..count {
+                    rows.a[i] = a[first + i];
+                    // SAFETY: the panel's columns lie inside the row.
+                    rows.c[i] = unsafe { c[first + i].add(column) };
+                }
+                // SAFETY: segments stay inside the source map, as the geometry made them.
+                unsafe { rows.run::<V>() };
+            }
+        }
+    }
+}
+
+/// A compiled direction of a convolution in NCHW.
+pub(crate) struct Columns {
+    conv: ConvShape,
+    direction: Direction,
+    simd: Simd,
+    source: Shape,
+    dest: Shape,
+    classes: Vec<ColumnClass>,
+    tasks: Vec<Rows>,
+    depth: usize,
+    rows: usize,
+    /// From one row of the weights to the next.
+    row_stride: usize,
+}
+
+/// Pixels that see the same taps; the panel holds just those taps, in order.
+struct ColumnClass {
+    class: Class,
+    segments: Vec<Segment>,
+}
+
+impl Columns {
+    pub fn new(conv: ConvShape, direction: Direction, simd: Simd) -> Self {
+        let window = &conv.window;
+        let (classes, source, dest) = match direction {
+            Direction::Forward => (window.forward(), window.input, window.output),
+            Direction::Backward => (window.backward(), window.output, window.input),
+        };
+        let width = 2 * simd.lanes();
+        let depth = source.c / conv.groups;
+        let (row_stride, tap_stride) = match direction {
+            Direction::Forward => (conv.taps() * depth, depth),
+            Direction::Backward => (window.output.c, conv.group_in() * window.output.c),
+        };
+        let mut tasks = Vec::new();
+        for (index, class) in classes.iter().enumerate() {
+            let columns = class.pixels.len() * conv.batch;
+            for first in (0..columns).step_by(width) {
+                tasks.push(Rows {
+                    class: index,
+                    first,
+                    count: width.min(columns - first),
+                });
+            }
+        }
+        let classes = classes
+            .into_iter()
+            .map(|class| {
+                let segments = class.taps.iter().enumerate().map(|(index, tap)| Segment {
+                    a: (tap.weight * tap_stride) as isize,
+                    b: index * depth,
+                    len: depth,
+                });
+                ColumnClass {
+                    segments: segments.collect(),
+                    class,
+                }
+            })
+            .collect();
+        Self {
+            conv,
+            direction,
+            simd,
+            source,
+            dest,
+            classes,
+            tasks,
+            depth,
+            rows: dest.c / conv.groups,
+            row_stride,
+        }
+    }
+
+    fn width(&self) -> usize {
+        2 * self.simd.lanes()
+    }
+
+    /// Values of the weights as rows; backward finds them as they lie.
+    fn rows_len(&self) -> usize {
+        match self.direction {
+            Direction::Forward => self.conv.taps() * self.depth * self.rows,
+            Direction::Backward => 0,
+        }
+    }
+
+    /// Values of a thread's gathered panel and output tile.
+    fn panel_len(&self) -> usize {
+        (self.conv.taps() * self.depth + MAX_POINTERS) * self.width()
+    }
+
+    /// Values of workspace that a run needs.
+    pub fn workspace(&self, threads: usize) -> usize {
+        self.rows_len() + threads * self.panel_len()
+    }
+
+    pub fn run(&self, pool: &Pool, operands: &Operands) {
+        let (rows_len, panel_len) = (self.rows_len(), self.panel_len());
+        for group in 0..self.conv.groups {
+            let rows = operands.workspace.part(0, rows_len);
+            if self.direction == Direction::Forward {
+                pool.each(self.conv.taps(), |tap, _| self.pack_rows(operands, group, tap, rows));
+            }
+            pool.each(self.tasks.len(), |task, thread| {
+                let panel = operands.workspace.part(rows_len + thread * panel_len, panel_len);
+                let weights = match self.direction {
+                    Direction::Forward => rows,
+                    Direction::Backward => {
+                        let offset = group * self.conv.group_out();
+                        operands.weights.part(offset, operands.weights.len() - offset)
+                    }
+                };
+                let kernel = ColumnBlock {
+                    plan: self,
+                    operands,
+                    group,
+                    task: self.tasks[task],
+                    weights,
+                    panel,
+                };
+                // SAFETY: the engine checked the instruction set; a thread's panel is its own.
+                unsafe { self.simd.run(kernel) }
+            });
+        }
+    }
+
+    /// One tap of `[tap][in][out]` as `[out][tap][in]`.
+    fn pack_rows(&self, operands: &Operands, group: usize, tap: usize, rows: View) {
+        let (taps, out) = (self.conv.taps(), self.conv.window.output.c);
+        // SAFETY: each tap writes stretches of its own; weights are only read.
+        let (weights, target) = unsafe { (operands.weights.read(), rows.ptr()) };
+        for input in 0..self.depth {
+            let from = (tap * self.depth + input) * out + group * self.rows;
+            for (row, &value) in weights[from..from + self.rows].iter().enumerate() {
+                // SAFETY: (row, tap, input) lies inside the packed rows.
+                unsafe { *target.add((row * taps + tap) * self.depth + input) = value };
+            }
+        }
+    }
+}
+
+struct ColumnBlock<'a> {
+    plan: &'a Columns,
+    operands: &'a Operands,
+    group: usize,
+    task: Rows,
+    weights: View,
+    panel: View,
+}
+
+/// Columns of the widest panel.
+const MAX_WIDTH: usize = 32;
+
+impl Kernel for ColumnBlock<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let plan = self.plan;
+        let ColumnClass { class, segments } = &plan.classes[self.task.class];
+        if class.taps.is_empty() && self.operands.mode == Mode::Add {
+            return;
+        }
+        let width = 2 * V::LANES;
+        let (source_pixels, dest_pixels) = (plan.source.pixels(), plan.dest.pixels());
+        let mut from = [0usize; MAX_WIDTH];
+        let mut to = [0usize; MAX_WIDTH];
+        for column in 0..width {
+            let index = self.task.first + column.min(self.task.count - 1);
+            let (sample, pixel) = (index / class.pixels.len(), index % class.pixels.len());
+            let (d, s) = class.pixels[pixel];
+            from[column] = sample * plan.source.c * source_pixels + s as usize;
+            to[column] = sample * plan.dest.c * dest_pixels + d as usize;
+        }
+        let contiguous = |at: &[usize; MAX_WIDTH]| at[width - 1] == at[0] + width - 1;
+        let together = contiguous(&from);
+        let source = self.operands.source.ptr();
+        let panel = self.panel.ptr();
+        // SAFETY: pixels, taps and channels lie inside the source map; the panel has room for all taps.
+        unsafe {
+            for (index, tap) in class.taps.iter().enumerate() {
+                for k in 0..plan.depth {
+                    let channel = (self.group * plan.depth + k) * source_pixels;
+                    let base = source.add(channel).offset(tap.offset);
+                    let target = panel.add((index * plan.depth + k) * width);
+                    if together {
+                        V::load(base.add(from[0])).store(target);
+                        V::load(base.add(from[0] + V::LANES)).store(target.add(V::LANES));
+                    } else {
+                        for (column, &at) in from.iter().enumerate().take(width) {
+                            *target.add(column) = *base.add(at);
+                        }
+                    }
+                }
+            }
+        }
+        // SAFETY: the tile lies behind the taps in the thread's own panel.
+        let scratch = unsafe { panel.add(plan.conv.taps() * plan.depth * width) };
+        let dest = self.operands.dest.ptr();
+        let tiles = plan.rows.div_ceil(V::POINTERS);
+        for tile in 0..tiles {
+            let first = plan.rows * tile / tiles;
+            let count = plan.rows * (tile + 1) / tiles - first;
+            let mut rows = RowTile {
+                a: [std::ptr::null(); MAX_POINTERS],
+                c: [std::ptr::null_mut(); MAX_POINTERS],
+                rows: count,
+                b: panel,
+                vectors: 2,
+                cols: width,
+                segments,
+                bias: std::ptr::null(),
+                mode: Mode::Write,
+            };
+            // SAFETY: rows lie inside the weights and the scratch tile.
+            unsafe {
+                for i in 0..count {
+                    rows.a[i] = self.weights.ptr().add((first + i) * plan.row_stride);
+                    rows.c[i] = scratch.add(i * width);
+                }
+                rows.run::<V>();
+                for i in 0..count {
+                    let channel = self.group * plan.rows + first + i;
+                    let bias = self.operands.bias.map_or(0.0, |b| *b.ptr().add(channel));
+                    let row = dest.add(channel * dest_pixels);
+                    for (column, &at) in to.iter().enumerate().take(self.task.count) {
+                        let value = *scratch.add(i * width + column) + bias;
+                        match self.operands.mode {
+                            Mode::Write => *row.add(at) = value,
+                            Mode::Add => *row.add(at) += value,
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! A compiled graph with its memory: runs the instructions, keeps the times, applies updates.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use paceline_model::{Graph, Init, ParamId, ParamKind, Shape};
+
+use super::action::{Buffer, Machine, Phase};
+use super::compile::{Compiled, Step, Unit};
+use super::flat::Update;
+use super::memory::{Memory, View};
+use super::pool::Pool;
+use super::random;
+use super::simd::Simd;
+use crate::{
+    EngineError, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Place, Profiling, Program, Ready,
+    Region, Samples, Slot, Spec, StepResult,
+};
+
+/// Times of one unit, all calls together.
+#[derive(Clone, Copy, Default)]
+struct UnitTime {
+    calls: u64,
+    forward_ns: u64,
+    backward_ns: u64,
+}
+
+/// A program of the CPU engine.
+pub(super) struct CpuProgram {
+    machine: Machine,
+    forward: Vec<Step>,
+    backward: Vec<Step>,
+    units: Vec<Unit>,
+    times: Vec<UnitTime>,
+    input: Buffer,
+    output: Buffer,
+    slots: Vec<Slot>,
+    trainable: Vec<bool>,
+    plan: MemoryPlan,
+    layout: Layout,
+    profiling: Profiling,
+    optimizer: Optimizer,
+    updates: i32,
+    updated: usize,
+    batch: usize,
+    classes: Option<usize>,
+    input_shape: Shape,
+    output_shape: Shape,
+    result: StepResult,
+    params: View,
+    grads: View,
+    state: Vec<View>,
+    /// What the views point into; dropped last.
+    _memory: Vec<Memory>,
+}
+
+fn nanos(since: Instant) -> u64 {
+    since.elapsed().as_nanos() as u64
+}
+
+impl CpuProgram {
+    pub fn new(graph: &Graph, spec: &Spec, compiled: Compiled, simd: Simd, threads: usize) -> Result<Self, EngineError> {
+        let mut memory = Vec::new();
+        let mut take = |len: usize| -> Result<View, EngineError> {
+            let mut part = Memory::new(len)?;
+            let view = part.view().part(0, len);
+            memory.push(part);
+            Ok(view)
+        };
+        let params = take(compiled.trained)?;
+        let grads = take(compiled.trained)?;
+        let moving = take(compiled.moving_len)?;
+        let arena = take(compiled.arena)?;
+        let state = (0..spec.optimizer.state_per_value())
+            .map(|_| take(compiled.trained))
+            .collect::<Result<Vec<_>, _>>()?;
+        let nothing = params.part(0, 0);
+        let mut param_views = vec![nothing; graph.params.len()];
+        let mut grad_views = vec![nothing; graph.params.len()];
+        for (index, range) in compiled.moving.iter().enumerate() {
+            if let Some(range) = range {
+                param_views[index] = moving.part(range.start, range.len());
+            }
+        }
+        for Slot { param, range } in &compiled.slots {
+            param_views[param.0] = params.part(range.start, range.len());
+            grad_views[param.0] = grads.part(range.start, range.len());
+        }
+        let machine = Machine {
+            pool: Pool::new(threads)?,
+            simd,
+            buffers: compiled
+                .buffers
+                .iter()
+                .map(|range| arena.part(range.start, range.len()))
+                .collect(),
+            params: param_views,
+            grads: grad_views,
+            labels: vec![0; spec.batch],
+            step: 0,
+            judgement: Default::default(),
+        };
+        let output = graph.output();
+        let program = Self {
+            machine,
+            times: vec![UnitTime::default(); compiled.units.len()],
+            forward: compiled.forward,
+            backward: compiled.backward,
+            units: compiled.units,
+            input: compiled.input,
+            output: compiled.output,
+            slots: compiled.slots,
+            trainable: graph.params.iter().map(|param| param.kind.trainable()).collect(),
+            plan: compiled.plan,
+            layout: spec.layout,
+            profiling: spec.profiling,
+            optimizer: spec.optimizer,
+            updates: 0,
+            updated: 0,
+            batch: spec.batch,
+            classes: judges_labels(graph).then_some(graph.classes),
+            input_shape: graph.input(),
+            output_shape: graph.node(output).shape,
+            result: StepResult::default(),
+            params,
+            grads,
+            state,
+            _memory: memory,
+        };
+        program.draw(graph, spec.seed);
+        Ok(program)
+    }
+
+    /// Draws the initial weights: each tensor a stream of its own, so that no other tensor's size matters.
+    fn draw(&self, graph: &Graph, seed: u64) {
+        self.machine.pool.each(graph.params.len(), |index, _| {
+            let param = &graph.params[index];
+            let stream = random::mix(seed ^ random::mix(index as u64));
+            // SAFETY: each tensor is one task's.
+            let values = unsafe { self.machine.params[index].write() };
+            let fan_in = param.fan_in as f64;
+            match (param.kind, param.init) {
+                (ParamKind::Kernel, Some(Init::He)) => {
+                    let deviation = (2.0 / fan_in).sqrt();
+                    for (i, value) in values.iter_mut().enumerate() {
+                        *value = (deviation * random::normal(stream, i as u64)) as f32;
+                    }
+                }
+                (ParamKind::Kernel, _) => {
+                    let limit = (6.0 / (fan_in + param.fan_out as f64)).sqrt();
+                    for (i, value) in values.iter_mut().enumerate() {
+                        *value = (limit * (2.0 * random::uniform(stream, i as u64) - 1.0)) as f32;
+                    }
+                }
+                (ParamKind::Gamma | ParamKind::MovingVariance, _) => values.fill(1.0),
+                _ => values.fill(0.0),
+            }
+        });
+    }
+
+    fn run_forward(&mut self, phase: Phase) {
+        let start = Instant::now();
+        for step in &self.forward {
+            match self.profiling {
+                Profiling::Phases => self.machine.run(&step.action, phase),
+                Profiling::Layers => {
+                    let start = Instant::now();
+                    self.machine.run(&step.action, phase);
+                    self.times[step.unit].forward_ns += nanos(start);
+                }
+            }
+        }
+        self.result.forward_ns = nanos(start);
+        self.result.backward_ns = 0;
+        self.result.ready_ns = 0;
+    }
+
+    /// Copies between the layout and the host's `[sample][row][column][channel]`.
+    fn convert(&self, shape: Shape, mut visit: impl FnMut(usize, usize)) {
+        let (pixels, channels) = (shape.pixels(), shape.c);
+        for sample in 0..self.batch {
+            let first = sample * shape.len();
+            for pixel in 0..pixels {
+                for channel in 0..channels {
+                    visit(first + pixel * channels + channel, first + channel * pixels + pixel);
+                }
+            }
+        }
+    }
+
+    fn plain(&self, shape: Shape) -> bool {
+        self.layout == Layout::Nhwc || shape.pixels() == 1
+    }
+
+    fn region(view: View) -> Region {
+        Region {
+            place: Place::Host,
+            address: view.ptr() as u64,
+            len: view.len(),
+        }
+    }
+}
+
+/// Whether the loss compares with labels.
+fn judges_labels(graph: &Graph) -> bool {
+    graph
+        .nodes
+        .iter()
+        .any(|node| node.op == paceline_model::Op::SoftmaxCrossEntropy)
+}
+
+fn check(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {
+    if expected == got {
+        Ok(())
+    } else {
+        Err(EngineError::WrongLength { what, expected, got })
+    }
+}
+
+impl Program for CpuProgram {
+    fn plan(&self) -> &MemoryPlan {
+        &self.plan
+    }
+
+    fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    fn parameters(&mut self) -> Region {
+        Self::region(self.params)
+    }
+
+    fn gradients(&mut self) -> Region {
+        Self::region(self.grads)
+    }
+
+    fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError> {
+        let start = Instant::now();
+        check("images", self.batch * self.input_shape.len(), samples.images.len())?;
+        check("labels", self.batch, samples.labels.len())?;
+        if let Some(classes) = self.classes {
+            for (sample, &label) in samples.labels.iter().enumerate() {
+                if label as usize >= classes {
+                    return Err(EngineError::BadLabel { sample, label, classes });
+                }
+            }
+        }
+        self.machine.labels.copy_from_slice(samples.labels);
+        // SAFETY: no instruction is running.
+        let input = unsafe { self.machine.buffers[self.input.0].write() };
+        if self.plain(self.input_shape) {
+            input.copy_from_slice(samples.images);
+        } else {
+            self.convert(self.input_shape, |host, own| input[own] = samples.images[host]);
+        }
+        self.result.copy_in_ns = nanos(start);
+        Ok(())
+    }
+
+    fn forward_backward(&mut self, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
+        self.machine.step += 1;
+        self.run_forward(Phase::Training);
+        let start = Instant::now();
+        let mut inside = 0;
+        let mut steps = self.backward.iter().peekable();
+        while let Some(step) = steps.next() {
+            match self.profiling {
+                Profiling::Phases => self.machine.run(&step.action, Phase::Training),
+                Profiling::Layers => {
+                    let start = Instant::now();
+                    self.machine.run(&step.action, Phase::Training);
+                    self.times[step.unit].backward_ns += nanos(start);
+                }
+            }
+            let slots = &self.units[step.unit].slots;
+            if !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
+                let before = Instant::now();
+                for slot in &self.slots[slots.clone()] {
+                    ready(Ready {
+                        param: slot.param,
+                        range: slot.range.clone(),
+                        when: Moment::Now,
+                    });
+                }
+                inside += nanos(before);
+            }
+        }
+        if self.profiling == Profiling::Layers {
+            self.times.iter_mut().for_each(|time| time.calls += 1);
+        }
+        self.result.backward_ns = nanos(start) - inside;
+        self.result.ready_ns = inside;
+        Ok(())
+    }
+
+    fn evaluate(&mut self) -> Result<(), EngineError> {
+        self.run_forward(Phase::Evaluation);
+        Ok(())
+    }
+
+    fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError> {
+        let start = Instant::now();
+        if range.start > range.end || range.end > self.params.len() {
+            return Err(EngineError::WrongLength {
+                what: "range of parameters",
+                expected: self.params.len(),
+                got: range.end,
+            });
+        }
+        if self.updated == 0 {
+            self.updates += 1;
+        }
+        self.updated += range.len();
+        let cut = |view: View| view.part(range.start, range.len());
+        Update {
+            optimizer: self.optimizer,
+            learning_rate,
+            count: self.updates,
+            params: cut(self.params),
+            grads: cut(self.grads),
+            first: self.state.first().copied().map(cut),
+            second: self.state.get(1).copied().map(cut),
+        }
+        .run(&self.machine.pool, self.machine.simd);
+        self.result.update_ns += nanos(start);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<StepResult, EngineError> {
+        self.result.loss = self.machine.judgement.loss;
+        self.result.correct = self.machine.judgement.correct;
+        self.updated = 0;
+        let result = self.result;
+        self.result.update_ns = 0;
+        Ok(result)
+    }
+
+    fn read_param(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
+        let view = self.machine.params[param.0];
+        check("parameter", view.len(), into.len())?;
+        // SAFETY: no instruction is running.
+        into.copy_from_slice(unsafe { view.read() });
+        Ok(())
+    }
+
+    fn write_param(&mut self, param: ParamId, from: &[f32]) -> Result<(), EngineError> {
+        let view = self.machine.params[param.0];
+        check("parameter", view.len(), from.len())?;
+        // SAFETY: no instruction is running.
+        unsafe { view.write() }.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn read_gradient(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
+        if !self.trainable[param.0] {
+            return Err(EngineError::Unsupported(format!(
+                "parameter {} is a running statistic and has no gradient",
+                param.0
+            )));
+        }
+        let view = self.machine.grads[param.0];
+        check("gradient", view.len(), into.len())?;
+        // SAFETY: no instruction is running.
+        into.copy_from_slice(unsafe { view.read() });
+        Ok(())
+    }
+
+    fn read_output(&mut self, into: &mut [f32]) -> Result<(), EngineError> {
+        let view = self.machine.buffers[self.output.0];
+        check("output", view.len(), into.len())?;
+        // SAFETY: no instruction is running.
+        let output = unsafe { view.read() };
+        if self.plain(self.output_shape) {
+            into.copy_from_slice(output);
+        } else {
+            self.convert(self.output_shape, |host, own| into[host] = output[own]);
+        }
+        Ok(())
+    }
+
+    fn layer_times(&self) -> Vec<LayerTime> {
+        if self.profiling == Profiling::Phases {
+            return Vec::new();
+        }
+        self.units
+            .iter()
+            .zip(&self.times)
+            .map(|(unit, time)| LayerTime {
+                name: unit.name.clone(),
+                calls: time.calls,
+                forward_ns: time.forward_ns,
+                backward_ns: time.backward_ns,
+                forward_flops: unit.forward_flops,
+                backward_flops: unit.backward_flops,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,35 @@
+//! Random numbers as a pure function of a stream and an index: any thread can draw any of them.
+
+/// Scrambles a number (SplitMix64's finaliser; Steele, Lea and Flood 2014).
+pub(crate) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// The `index`-th uniform number of a stream, in \[0, 1).
+pub(crate) fn uniform(stream: u64, index: u64) -> f64 {
+    let z = mix(stream.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    (z >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The `index`-th standard normal number of a stream (Box and Muller 1958).
+pub(crate) fn normal(stream: u64, index: u64) -> f64 {
+    let radius = (-2.0 * (1.0 - uniform(stream, 2 * index)).ln()).sqrt();
+    radius * (std::f64::consts::TAU * uniform(stream, 2 * index + 1)).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_those_of_the_distributions() {
+        let n = 200_000;
+        let mean = |f: &dyn Fn(u64) -> f64| (0..n).map(f).sum::<f64>() / n as f64;
+        assert!((mean(&|i| uniform(7, i)) - 0.5).abs() < 3e-3);
+        assert!(mean(&|i| normal(7, i)).abs() < 8e-3);
+        assert!((mean(&|i| normal(7, i).powi(2)) - 1.0).abs() < 1.5e-2);
+    }
+}

@@ -1,0 +1,320 @@
+//! The seam between the step loop and whatever computes: object-safe traits, concrete payloads.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use paceline_model::{Graph, ParamId};
+use serde::{Deserialize, Serialize};
+
+use crate::{EngineError, MemoryPlan};
+
+/// Order of the dimensions of activations in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Channels last: the fast one here.
+    #[default]
+    Nhwc,
+    /// Channels first.
+    Nchw,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nhwc => "nhwc",
+            Self::Nchw => "nchw",
+        })
+    }
+}
+
+impl FromStr for Layout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "nhwc" => Ok(Self::Nhwc),
+            "nchw" => Ok(Self::Nchw),
+            _ => Err(format!("unknown layout '{text}'; use nhwc or nchw")),
+        }
+    }
+}
+
+/// Number format of the arithmetic; master weights and statistics are always fp32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit floats throughout.
+    #[default]
+    Fp32,
+    /// Products on a GPU's tensor cores with 10-bit mantissas.
+    Tf32,
+    /// Activations and products in bfloat16.
+    Bf16,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fp32 => "fp32",
+            Self::Tf32 => "tf32",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "fp32" => Ok(Self::Fp32),
+            "tf32" => Ok(Self::Tf32),
+            "bf16" => Ok(Self::Bf16),
+            _ => Err(format!(
+                "unknown precision '{text}'; use fp32, tf32 or bf16"
+            )),
+        }
+    }
+}
+
+/// The update rule, less the learning rate, which changes from step to step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Optimizer {
+    /// Stochastic gradient descent in PyTorch's form: g += decay * p; v = momentum * v + g; p -= lr * v.
+    Sgd {
+        /// Share of the old velocity that is kept; 0 needs no state.
+        momentum: f32,
+        /// Whether the step looks ahead: p -= lr * (g + momentum * v).
+        nesterov: bool,
+        /// L2 penalty added to the gradient.
+        weight_decay: f32,
+    },
+    /// Adam (Kingma and Ba 2015) in PyTorch's form.
+    Adam {
+        /// Decay of the mean of gradients.
+        beta1: f32,
+        /// Decay of the mean of squares.
+        beta2: f32,
+        /// Added to the root.
+        epsilon: f32,
+        /// L2 penalty added to the gradient.
+        weight_decay: f32,
+    },
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self::Sgd {
+            momentum: 0.9,
+            nesterov: false,
+            weight_decay: 0.0,
+        }
+    }
+}
+
+impl Optimizer {
+    /// Values of state kept for each trained value.
+    pub fn state_per_value(self) -> usize {
+        match self {
+            Self::Sgd { momentum, .. } => usize::from(momentum != 0.0),
+            Self::Adam { .. } => 2,
+        }
+    }
+}
+
+/// Whether each layer is timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profiling {
+    /// Only the phases.
+    #[default]
+    Phases,
+    /// Each layer too, forward and backward.
+    Layers,
+}
+
+/// What a graph is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Samples a step.
+    pub batch: usize,
+    /// Order of dimensions.
+    pub layout: Layout,
+    /// Number format.
+    pub precision: Precision,
+    /// Update rule: decides how much state is planned.
+    pub optimizer: Optimizer,
+    /// Seed of the initial weights and of dropout.
+    pub seed: u64,
+    /// Whether each layer is timed.
+    pub profiling: Profiling,
+}
+
+impl Spec {
+    /// NHWC, fp32, SGD with momentum 0.9, seed 0.
+    pub fn new(batch: usize) -> Self {
+        Self {
+            batch,
+            layout: Layout::Nhwc,
+            precision: Precision::Fp32,
+            optimizer: Optimizer::default(),
+            seed: 0,
+            profiling: Profiling::Phases,
+        }
+    }
+}
+
+/// A batch on the host: images as `[sample][row][column][channel]`, whatever the engine's layout, and their labels.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples<'a> {
+    /// The images.
+    pub images: &'a [f32],
+    /// One label a sample, below the number of classes.
+    pub labels: &'a [u32],
+}
+
+/// Which memory an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The host's.
+    Host,
+    /// The GPU with this number.
+    Device(usize),
+}
+
+/// A run of 32-bit floats somewhere: what a collective is handed. It stays valid as long as its program.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Whose memory.
+    pub place: Place,
+    /// Address there.
+    pub address: u64,
+    /// Values.
+    pub len: usize,
+}
+
+/// When something a program announced is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Already.
+    Now,
+    /// When the device event with this handle has passed.
+    Event(u64),
+}
+
+/// Gradients that have become ready: a range of the gradient region, final from `when` on.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// The parameter.
+    pub param: ParamId,
+    /// Where its gradient lies in [`Program::gradients`], in values. Ranges come in rising order.
+    pub range: Range<usize>,
+    /// From when on it may be read.
+    pub when: Moment,
+}
+
+/// Where one trained tensor lies in the parameter, gradient and state regions, in values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The parameter.
+    pub param: ParamId,
+    /// Its place.
+    pub range: Range<usize>,
+}
+
+/// What a step gave, and how long its parts took on the clock of whoever computed it, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepResult {
+    /// Mean loss over the batch.
+    pub loss: f32,
+    /// Samples whose largest output was their label; 0 for an autoencoder.
+    pub correct: usize,
+    /// Copying the batch in.
+    pub copy_in_ns: u64,
+    /// Forward.
+    pub forward_ns: u64,
+    /// Backward, less the time spent in the `ready` calls.
+    pub backward_ns: u64,
+    /// Time spent inside the `ready` calls.
+    pub ready_ns: u64,
+    /// Applying updates since the last [`Program::finish`].
+    pub update_ns: u64,
+}
+
+/// Time of one layer since profiling began.
+#[derive(Clone, Debug)]
+pub struct LayerTime {
+    /// The layer, or the layers that run as one.
+    pub name: String,
+    /// Calls counted.
+    pub calls: u64,
+    /// Forward, all calls.
+    pub forward_ns: u64,
+    /// Backward, all calls.
+    pub backward_ns: u64,
+    /// Floating-point operations of forward, per call.
+    pub forward_flops: u64,
+    /// Floating-point operations of backward, per call.
+    pub backward_flops: u64,
+}
+
+/// Something that can compile graphs: a CPU, a GPU.
+pub trait Engine: Send {
+    /// The name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// What it found to run on, in words.
+    fn describe(&self) -> String;
+
+    /// The memory that a program would take, without taking it; an error where the machine has less left.
+    fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError>;
+
+    /// Plans memory, takes it, and draws the initial weights.
+    fn compile(&self, graph: &Graph, spec: &Spec) -> Result<Box<dyn Program>, EngineError>;
+}
+
+/// A compiled graph with its weights. Calls may return before the work is done; [`Program::finish`] waits.
+pub trait Program: Send {
+    /// The memory it holds.
+    fn plan(&self) -> &MemoryPlan;
+
+    /// Where each trained tensor lies, in the order in which backward makes gradients ready.
+    fn slots(&self) -> &[Slot];
+
+    /// The trained values.
+    fn parameters(&mut self) -> Region;
+
+    /// Their gradients.
+    fn gradients(&mut self) -> Region;
+
+    /// Hands over a batch for the next run.
+    fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError>;
+
+    /// Runs forward and backward in training mode; calls `ready` for each gradient, in order, while backward goes on.
+    fn forward_backward(&mut self, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError>;
+
+    /// Runs forward in evaluation mode: running statistics, no dropout.
+    fn evaluate(&mut self) -> Result<(), EngineError>;
+
+    /// Applies the update rule to a range of the parameters.
+    fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError>;
+
+    /// Waits until all is done; what the last run gave and took.
+    fn finish(&mut self) -> Result<StepResult, EngineError>;
+
+    /// Copies a parameter out, in the graph's canonical order.
+    fn read_param(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError>;
+
+    /// Sets a parameter, in the graph's canonical order.
+    fn write_param(&mut self, param: ParamId, from: &[f32]) -> Result<(), EngineError>;
+
+    /// Copies the last gradient of a trained parameter out, in the graph's canonical order.
+    fn read_gradient(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError>;
+
+    /// Copies the network's output for the batch out, as `[sample][row][column][channel]`.
+    fn read_output(&mut self, into: &mut [f32]) -> Result<(), EngineError>;
+
+    /// Time of each layer since compilation; empty unless it was asked for.
+    fn layer_times(&self) -> Vec<LayerTime>;
+}

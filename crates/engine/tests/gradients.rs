@@ -1,0 +1,350 @@
+//! Every layer kind: values against a naive evaluator in double precision, gradients against its finite differences,
+//! in both layouts, on every instruction set and several thread counts.
+
+mod reference;
+
+use paceline_engine::cpu::{Cpu, CpuOptions, Simd};
+use paceline_engine::{Engine, Layout, Program, Samples, Spec};
+use paceline_model::{
+    BatchNorm, Border, Builder, Conv2d, ConvTranspose, Dense, Graph, Init, NodeId, ParamId, Shape, ShapeError,
+    Window,
+};
+use proptest::prelude::*;
+
+/// SplitMix64, so that a case is a function of its name.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
+    }
+}
+
+struct Case {
+    graph: Graph,
+    batch: usize,
+    params: reference::Params,
+    images: Vec<f32>,
+    labels: Vec<u32>,
+}
+
+impl Case {
+    fn new(graph: Graph, batch: usize, seed: u64) -> Self {
+        let mut draw = Draw(seed);
+        let params = graph
+            .params
+            .iter()
+            .map(|param| {
+                let (middle, spread) = match param.fan_in {
+                    0 => (if param.name.ends_with("gamma") || param.name.ends_with("variance") { 1.0 } else { 0.0 }, 0.3),
+                    fan_in => (0.0, (3.0 / fan_in as f64).sqrt()),
+                };
+                (0..param.len())
+                    .map(|_| f64::from((middle + spread * draw.next()) as f32))
+                    .collect()
+            })
+            .collect();
+        let images = (0..batch * graph.input().len()).map(|_| (1.5 * draw.next()) as f32).collect();
+        let labels = (0..batch).map(|n| (n * 7 % graph.classes) as u32).collect();
+        Self { graph, batch, params, images, labels }
+    }
+
+    fn loss(&self, params: &reference::Params) -> f64 {
+        reference::loss(&self.graph, params, &self.images, &self.labels).0
+    }
+
+    fn run(&self, layout: Layout, simd: Simd, threads: usize) -> (f64, Vec<f32>, Vec<Vec<f32>>) {
+        let engine = Cpu::new(CpuOptions { threads, simd: Some(simd) }).unwrap();
+        let mut spec = Spec::new(self.batch);
+        spec.layout = layout;
+        let mut program = engine.compile(&self.graph, &spec).unwrap();
+        for (id, values) in self.params.iter().enumerate() {
+            let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+            program.write_param(ParamId(id), &values).unwrap();
+        }
+        // Twice, so that what the first step leaves behind cannot help the second.
+        let mut ready = Vec::new();
+        for _ in 0..2 {
+            ready.clear();
+            program.feed(Samples { images: &self.images, labels: &self.labels }).unwrap();
+            program.forward_backward(&mut |event| ready.push(event)).unwrap();
+        }
+        let slots: Vec<_> = program.slots().iter().map(|slot| (slot.param, slot.range.clone())).collect();
+        assert_eq!(slots, ready.iter().map(|r| (r.param, r.range.clone())).collect::<Vec<_>>());
+        let result = program.finish().unwrap();
+        let mut output = vec![0.0; self.batch * self.graph.node(self.graph.output()).shape.len()];
+        program.read_output(&mut output).unwrap();
+        (f64::from(result.loss), output, gradients(&self.graph, &mut *program))
+    }
+
+    /// Values and gradients agree with the oracle for each configuration.
+    fn check(&self, configurations: &[(Layout, Simd, usize)]) -> Result<(), TestCaseError> {
+        let (loss, output) = reference::loss(&self.graph, &self.params, &self.images, &self.labels);
+        let slopes = self.slopes();
+        for &(layout, simd, threads) in configurations {
+            let label = format!("{layout} {simd} {threads} threads");
+            let (own_loss, own_output, grads) = self.run(layout, simd, threads);
+            prop_assert!((own_loss - loss).abs() < 2e-5 * loss.abs().max(1.0), "{label}: loss {own_loss}, not {loss}");
+            let scale = output.iter().fold(1e-3, |top: f64, v| top.max(v.abs()));
+            for (i, (own, real)) in own_output.iter().zip(&output).enumerate() {
+                prop_assert!((f64::from(*own) - real).abs() < 1e-4 * scale, "{label}: output {i}: {own}, not {real}");
+            }
+            let largest = slopes.iter().fold(1e-4, |top: f64, slope| top.max(slope.numeric.abs()));
+            for slope in &slopes {
+                let own: f64 = grads[slope.param].iter().zip(&slope.direction).map(|(&g, d)| f64::from(g) * d).sum();
+                prop_assert!(
+                    (own - slope.numeric).abs() < 2e-3 * slope.numeric.abs() + 2e-4 * largest,
+                    "{label}: {}: slope {own}, not {}",
+                    self.graph.params[slope.param].name,
+                    slope.numeric
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Central differences of the loss along a random direction of each trained tensor, and along one axis of it.
+    fn slopes(&self) -> Vec<Slope> {
+        let mut slopes = Vec::new();
+        let mut draw = Draw(99);
+        for (param, info) in self.graph.params.iter().enumerate().filter(|(_, p)| p.kind.trainable()) {
+            let axis = ((draw.next() * 0.5 + 0.5) * info.len() as f64) as usize % info.len();
+            let random: Vec<f64> = (0..info.len()).map(|_| draw.next()).collect();
+            let single: Vec<f64> = (0..info.len()).map(|i| f64::from(u8::from(i == axis))).collect();
+            for direction in [random, single] {
+                let step = 1e-6;
+                let shifted = |sign: f64| {
+                    let mut params = self.params.clone();
+                    params[param].iter_mut().zip(&direction).for_each(|(p, d)| *p += sign * step * d);
+                    self.loss(&params)
+                };
+                let numeric = (shifted(1.0) - shifted(-1.0)) / (2.0 * step);
+                slopes.push(Slope { param, direction, numeric });
+            }
+        }
+        slopes
+    }
+}
+
+struct Slope {
+    param: usize,
+    direction: Vec<f64>,
+    numeric: f64,
+}
+
+fn gradients(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
+    let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
+        let mut values = vec![0.0; param.len()];
+        if param.kind.trainable() {
+            program.read_gradient(ParamId(id), &mut values).unwrap();
+        }
+        values
+    };
+    graph.params.iter().enumerate().map(read).collect()
+}
+
+/// All instruction sets of this machine, both layouts.
+fn everywhere() -> Vec<(Layout, Simd, usize)> {
+    let mut all = Vec::new();
+    for simd in [Simd::Avx512, Simd::Avx2, Simd::Portable] {
+        if simd.available() {
+            all.push((Layout::Nhwc, simd, 1));
+            all.push((Layout::Nchw, simd, 1));
+        }
+    }
+    all.push((Layout::Nhwc, Simd::detect(), 3));
+    all.push((Layout::Nchw, Simd::detect(), 2));
+    all
+}
+
+/// A classifier around a piece: a convolution before it, so that its input gradient counts, and a head behind it.
+fn around(
+    input: Shape,
+    channels: usize,
+    piece: impl FnOnce(&mut Builder, NodeId) -> Result<NodeId, ShapeError>,
+) -> Result<Graph, ShapeError> {
+    let (mut b, x) = Builder::new("case", input, 5)?;
+    let x = b.conv("stem", x, Conv2d::k(1, 1).out(channels).bias())?;
+    let x = piece(&mut b, x)?;
+    let x = b.flatten("flatten", x);
+    let x = b.dense("head", x, Dense { out: 5, bias: true, init: Init::Glorot })?;
+    b.softmax_cross_entropy("loss", x)
+}
+
+fn check(graph: Graph, batch: usize, seed: u64) {
+    if let Err(error) = Case::new(graph, batch, seed).check(&everywhere()) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn convolutions_of_all_kinds_have_right_gradients() {
+    let border = |top, bottom, left, right| Border { top, bottom, left, right };
+    let cases = [
+        (Shape::new(5, 7, 3), 4, 9, (3, 3), 1, border(1, 1, 1, 1), 1),
+        (Shape::new(5, 7, 3), 4, 9, (3, 3), 2, border(0, 1, 0, 1), 1),
+        (Shape::new(6, 6, 3), 4, 40, (1, 1), 2, border(0, 0, 0, 0), 1),
+        (Shape::new(1, 1, 3), 19, 33, (3, 3), 1, border(1, 1, 1, 1), 1),
+        (Shape::new(2, 2, 3), 19, 35, (3, 3), 1, border(1, 1, 1, 1), 1),
+        (Shape::new(9, 9, 3), 3, 16, (7, 7), 2, border(3, 3, 3, 3), 1),
+        (Shape::new(4, 9, 3), 8, 6, (1, 7), 1, border(0, 0, 3, 3), 1),
+        (Shape::new(8, 5, 3), 8, 12, (3, 2), 3, border(1, 0, 0, 1), 2),
+        (Shape::new(5, 5, 3), 12, 24, (3, 3), 1, border(1, 1, 1, 1), 4),
+    ];
+    for (seed, (input, channels, out, kernel, stride, border, groups)) in cases.into_iter().enumerate() {
+        let conv = Conv2d::k(kernel.0, kernel.1).out(out).stride(stride).border(border).groups(groups).bias();
+        let graph = around(input, channels, |b, x| b.conv("conv", x, conv)).unwrap();
+        check(graph, 3, seed as u64);
+    }
+}
+
+#[test]
+fn depthwise_convolutions_have_right_gradients() {
+    for (seed, (side, channels, stride)) in [(5, 6, 1), (4, 70, 1), (5, 17, 2), (2, 33, 1), (1, 80, 1)].into_iter().enumerate() {
+        let conv = Conv2d::k(3, 3).stride(stride).same().bias();
+        let graph = around(Shape::new(side, side + 1, 2), channels, |b, x| b.depthwise_conv("dw", x, conv)).unwrap();
+        check(graph, 9, seed as u64);
+    }
+}
+
+#[test]
+fn transposed_convolutions_have_right_gradients() {
+    for (seed, (side, channels, out)) in [(3, 5, 4), (1, 33, 17), (2, 8, 35)].into_iter().enumerate() {
+        let conv = ConvTranspose {
+            out,
+            kernel: (3, 3),
+            stride: (2, 2),
+            crop: 1,
+            output_padding: 1,
+            bias: true,
+            init: Init::Glorot,
+        };
+        let graph = around(Shape::new(side, side + 1, 2), channels, |b, x| b.conv_transpose("up", x, conv)).unwrap();
+        check(graph, 3, seed as u64);
+    }
+}
+
+#[test]
+fn batch_norm_with_its_neighbours_has_right_gradients() {
+    for (seed, (side, channels, scale)) in [(4, 5, true), (3, 40, false), (1, 19, true)].into_iter().enumerate() {
+        let norm = BatchNorm { scale, ..BatchNorm::KERAS };
+        let input = Shape::new(side, side, 3);
+        for shape in 0..5 {
+            let graph = around(input, channels, |b, x| {
+                let y = b.conv("conv", x, Conv2d::k(1, 1).out(channels).bias())?;
+                let y = b.batch_norm("norm", y, norm);
+                Ok(match shape {
+                    0 => y,
+                    1 => b.relu("relu", y),
+                    2 => b.relu6("relu6", y),
+                    3 => b.add("add", x, y)?,
+                    _ => {
+                        let y = b.add("add", y, x)?;
+                        let y = b.relu("relu", y);
+                        let z = b.conv("again", y, Conv2d::k(1, 1).out(channels))?;
+                        let z = b.batch_norm("norm2", z, norm);
+                        b.add("add2", y, z)?
+                    }
+                })
+            })
+            .unwrap();
+            check(graph, 6, seed as u64 * 10 + shape);
+        }
+    }
+}
+
+#[test]
+fn batch_norm_keeps_its_digits_far_from_zero() {
+    let norm = BatchNorm { scale: true, ..BatchNorm::KERAS };
+    let graph = around(Shape::new(4, 4, 3), 8, |b, x| Ok(b.batch_norm("norm", x, norm))).unwrap();
+    let mut case = Case::new(graph, 8, 1);
+    let bias = case.graph.params.iter().position(|p| p.name == "stem/bias").unwrap();
+    case.params[bias].iter_mut().for_each(|b| *b += 300.0);
+    let (loss, _) = reference::loss(&case.graph, &case.params, &case.images, &case.labels);
+    for (layout, simd, threads) in everywhere() {
+        let own = case.run(layout, simd, threads).0;
+        assert!((own - loss).abs() < 1e-3, "{layout} {simd}: {own}, not {loss}");
+    }
+}
+
+#[test]
+fn pooling_padding_and_joins_have_right_gradients() {
+    let windows = [
+        (3, 2, true),
+        (2, 2, false),
+        (3, 1, true),
+        (1, 2, false),
+    ];
+    for (seed, (kernel, stride, same)) in windows.into_iter().enumerate() {
+        let window = || {
+            let window = Window::k(kernel, kernel).stride(stride);
+            if same { window.same() } else { window }
+        };
+        for channels in [6, 37] {
+            for largest in [true, false] {
+                let graph = around(Shape::new(5, 6, 3), channels, |b, x| {
+                    if largest { b.max_pool("pool", x, window()) } else { b.avg_pool("pool", x, window()) }
+                })
+                .unwrap();
+                check(graph, 3, seed as u64);
+            }
+        }
+    }
+    let graph = around(Shape::new(4, 5, 3), 7, |b, x| {
+        let left = b.relu("left", x);
+        let right = b.conv("right", x, Conv2d::k(3, 3).out(20).same().bias())?;
+        let right = b.relu6("bound", right);
+        let both = b.concat("both", &[left, right, x])?;
+        let wide = b.pad("pad", both, Border { top: 1, bottom: 0, left: 2, right: 1 })?;
+        let pooled = b.max_pool("pool", wide, Window::k(3, 3).stride(2))?;
+        let sum = b.add("sum", pooled, pooled)?;
+        Ok(b.global_avg_pool("mean", sum))
+    })
+    .unwrap();
+    check(graph, 4, 5);
+}
+
+#[test]
+fn an_autoencoder_learns_from_the_squared_error_to_its_input() {
+    let (mut b, input) = Builder::new("auto", Shape::new(4, 6, 3), 1).unwrap();
+    let x = b.conv("down", input, Conv2d::k(3, 3).out(12).stride(2).same().bias()).unwrap();
+    let x = b.batch_norm("norm", x, BatchNorm::KERAS);
+    let x = b.relu("relu", x);
+    let up = ConvTranspose {
+        out: 3,
+        kernel: (3, 3),
+        stride: (2, 2),
+        crop: 1,
+        output_padding: 1,
+        bias: true,
+        init: Init::Glorot,
+    };
+    let x = b.conv_transpose("up", x, up).unwrap();
+    check(b.mean_squared_error("loss", x, input).unwrap(), 3, 11);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn random_convolutions_have_right_gradients(
+        (h, w) in (1usize..8, 1usize..8),
+        (kh, kw) in (1usize..4, 1usize..4),
+        stride in 1usize..4,
+        (channels, out) in (1usize..40, 1usize..40),
+        borders in [0usize..3, 0usize..3, 0usize..3, 0usize..3],
+        batch in 1usize..5,
+        seed in 0u64..1000,
+    ) {
+        let [top, bottom, left, right] = borders;
+        let conv = Conv2d::k(kh, kw).out(out).stride(stride).border(Border { top, bottom, left, right }).bias();
+        let graph = around(Shape::new(h, w, 2), channels, |b, x| b.conv("conv", x, conv));
+        // A window that does not fit is the builder's to refuse.
+        prop_assume!(graph.is_ok());
+        Case::new(graph.unwrap(), batch, seed).check(&everywhere())?;
+    }
+}

@@ -1,0 +1,158 @@
+use paceline_record::log::LauncherLog;
+use paceline_record::{LauncherHeader, Nanos, Rank, RankHeader, Step, StepRecord};
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// A rank that starts its main at 10 ms and its first step at 100 ms, and whose steps take the given milliseconds, of
+/// which 3/10 are forward, 5/10 backward and 1/10 update.
+fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
+    let mut begin = Nanos(100 * MS);
+    let step = |(number, &ms): (usize, &u64)| {
+        let mut step = StepRecord::open(Step(number as u64), begin);
+        step.book(Phase::Forward, Nanos(ms * MS * 3 / 10));
+        step.book(Phase::Backward, Nanos(ms * MS * 5 / 10));
+        step.book(Phase::Update, Nanos(ms * MS / 10));
+        step.end = begin + Nanos(ms * MS);
+        step.examples = 64;
+        step.loss = Some(2.0 - 0.5 * number as f32);
+        begin = step.end;
+        step
+    };
+    RankLog {
+        header: RankHeader {
+            rank: Rank(rank),
+            world,
+        },
+        main: Some(Nanos(10 * MS)),
+        planned: Some(Bytes(1000)),
+        steps: steps.iter().enumerate().map(step).collect(),
+        peak_resident: Some(Bytes(2000 + u64::from(rank))),
+    }
+}
+
+fn run(ranks: Vec<RankLog>, last_reap: u64) -> Run {
+    let case = Case {
+        model: "resnet50".into(),
+        workers: ranks.len() as u32,
+        ..Case::default()
+    };
+    Run {
+        launcher: LauncherLog {
+            header: LauncherHeader { case },
+            first_spawn: Some(Nanos(0)),
+            last_reap: Some(Nanos(last_reap * MS)),
+            over: Some((Outcome::Done, None)),
+        },
+        ranks,
+    }
+}
+
+fn near(got: Option<f64>, expected: f64) -> bool {
+    got.is_some_and(|got| (got - expected).abs() < 1e-9)
+}
+
+#[test]
+fn one_worker_s_numbers_are_those_of_its_log() {
+    let report = CaseReport::of(&run(vec![rank(0, 1, &[50, 40, 20, 20])], 250));
+    assert!(near(report.init_s, 0.1));
+    assert!(near(report.train_s, 0.13));
+    assert!(near(report.total_s, 0.25));
+    assert_eq!((report.steps, report.examples), (4, 256));
+    let rate = report.images_per_s.expect("a finished case has a rate");
+    assert!(near(Some(rate.mean), 3200.0) && near(Some(rate.median), 3200.0));
+    assert!(near(rate.lo, 3200.0) && near(rate.hi, 3200.0));
+    let steady = report.steady.expect("steps");
+    assert_eq!(steady.from_step, 2);
+    assert_eq!(steady.verdict, Some("too short"));
+    assert_eq!(
+        (report.loss_first, report.loss_last),
+        (Some(2.0), Some(0.5))
+    );
+    assert_eq!(
+        report.peak_memory_bytes.map(|m| m.per_worker),
+        Some(Bytes(2000))
+    );
+}
+
+#[test]
+fn phases_tile_the_whole_run() {
+    let report = CaseReport::of(&run(vec![rank(0, 1, &[50, 40, 20, 20])], 250));
+    let phases = report.phases_s.expect("a finished case has phases");
+    assert_eq!(phases.len(), Phase::ALL.len());
+    for (phase, expected) in [
+        (Phase::Launch, 0.010),
+        (Phase::Init, 0.090),
+        (Phase::Forward, 0.039),
+        (Phase::Backward, 0.065),
+        (Phase::Update, 0.013),
+        (Phase::Load, 0.0),
+        (Phase::Tail, 0.020),
+        (Phase::Other, 0.013),
+    ] {
+        assert!(
+            near(Some(phases[&phase]), expected),
+            "{phase}: {}",
+            phases[&phase]
+        );
+    }
+    assert!(near(Some(phases.values().sum()), 0.25));
+}
+
+#[test]
+fn phases_of_several_ranks_sum_to_ranks_times_the_span() {
+    let ranks = vec![rank(0, 2, &[30, 20, 20]), rank(1, 2, &[20, 20, 25])];
+    let report = CaseReport::of(&run(ranks, 200));
+    let phases = report.phases_s.expect("a finished case has phases");
+    assert!(near(Some(phases.values().sum()), 0.4));
+    assert_eq!(report.comm_busy_s, None, "arrivals are not compared yet");
+    assert_eq!(report.peak_memory_bytes.map(|m| m.total), Some(Bytes(4001)));
+}
+
+#[test]
+fn a_global_step_ends_when_its_last_rank_does() {
+    let steps = run(vec![rank(0, 2, &[30, 20]), rank(1, 2, &[20, 45])], 200).global_steps();
+    assert_eq!(steps.len(), 2);
+    assert!(near(Some(steps[0].seconds), 0.030));
+    assert!(near(Some(steps[1].seconds), 0.035));
+    assert_eq!(steps[1].amount, 128.0);
+}
+
+#[test]
+fn even_one_step_has_a_rate_but_no_interval() {
+    let report = CaseReport::of(&run(vec![rank(0, 1, &[50])], 250));
+    let rate = report.images_per_s.expect("a finished case has a rate");
+    assert!(near(Some(rate.mean), 1280.0));
+    assert_eq!((rate.lo, rate.hi), (None, None));
+}
+
+#[test]
+fn long_runs_have_no_verdict_yet() {
+    let report = CaseReport::of(&run(vec![rank(0, 1, &[10; 20])], 400));
+    assert_eq!(report.steady.expect("steps").verdict, None);
+}
+
+#[test]
+fn a_failed_run_keeps_only_what_is_certain() {
+    let mut failed = run(vec![rank(0, 1, &[50, 40])], 250);
+    failed.launcher.over = Some((Outcome::Failed, Some("killed".into())));
+    let report = CaseReport::of(&failed);
+    assert_eq!(report.status, Outcome::Failed);
+    assert_eq!(report.reason.as_deref(), Some("killed"));
+    assert_eq!(report.steps, 2);
+    assert!(near(report.total_s, 0.25));
+    assert_eq!(report.images_per_s, None);
+    assert_eq!(report.phases_s, None);
+}
+
+#[test]
+fn a_launcher_that_did_not_live_to_tell_is_a_failure() {
+    let mut lost = run(vec![rank(0, 1, &[50])], 250);
+    lost.launcher.over = None;
+    lost.launcher.last_reap = None;
+    let report = CaseReport::of(&lost);
+    assert_eq!(report.status, Outcome::Failed);
+    assert!(report.reason.is_some());
+    assert_eq!(report.total_s, None);
+}

@@ -1,0 +1,64 @@
+//! What can go wrong between logs and a report.
+
+use std::io;
+use std::path::PathBuf;
+
+use paceline_record::LogError;
+
+/// A study that could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// Reject the input: a log is missing or damaged.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// Reject the input: the logs of a case contradict each other.
+    #[error("{folder}: {why}", folder = folder.display())]
+    Contradiction {
+        /// The case's folder.
+        folder: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
+    /// Reject the input: the folder holds something, but no study.
+    #[error("{path} is not empty and holds no study.json; choose another --out", path = path.display())]
+    NotAStudy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Reject the input: a file that is not what its name says.
+    #[error("{path} is not a study of this program: {why}", path = path.display())]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Reject the input: a study in a form this program does not read.
+    #[error("{path} has schema version {found}; this program reads {known}", path = path.display(), known = crate::SCHEMA)]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// The version it has.
+        found: u32,
+    },
+    /// The system refused: see the cause.
+    #[error("cannot {what} {path}: {source}", path = path.display())]
+    Io {
+        /// The verb.
+        what: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl LabError {
+    pub(crate) fn io(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+}

@@ -1,0 +1,129 @@
+//! What `paceline bench` can be asked for, and the jobs that follow from it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use paceline_engine::{Layout, Precision};
+use paceline_lab::terminal::Rows;
+use paceline_train::Job;
+use paceline_train::data::Data;
+
+use crate::machine;
+use crate::outcome::Usage;
+use crate::size::{self, Size};
+
+/// Options of `paceline bench`.
+#[derive(Args)]
+pub struct Options {
+    /// Networks, each a case of the study (see `paceline models`)
+    #[arg(value_name = "MODEL", default_values = ["mobilenet_v2", "resnet50"])]
+    models: Vec<String>,
+    /// Worker processes
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    workers: Vec<u32>,
+    /// Threads in each worker [default: cores / workers]
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Samples a step on each worker
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    batch: u32,
+    /// Size of the pictures [default: the data's]
+    #[arg(long, value_name = "HxW", value_parser = size::parse)]
+    input: Option<Size>,
+    /// Classes [default: the data's]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    classes: Option<u32>,
+    /// What computes: cpu
+    #[arg(long, default_value = "cpu")]
+    pub engine: String,
+    /// Order of dimensions: nhwc or nchw
+    #[arg(long, default_value_t = Layout::Nhwc)]
+    layout: Layout,
+    /// Number format: fp32
+    #[arg(long, default_value_t = Precision::Fp32)]
+    precision: Precision,
+    /// Steps of each worker
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    steps: u64,
+    /// Seed of weights and data
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 0.01, allow_negative_numbers = true, value_parser = parse_rate)]
+    lr: f32,
+    /// synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC
+    #[arg(long, default_value = "synthetic:cifar10")]
+    data: String,
+    /// Folder of the study [default: a new study-N here]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print report.json to standard output, and nothing else
+    #[arg(long)]
+    pub json: bool,
+    /// Time each layer and print the slowest, or all of them
+    #[arg(long, value_name = "ROWS|all", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = parse_rows)]
+    pub profile: Option<Rows>,
+}
+
+impl Options {
+    /// Threads in each worker.
+    pub fn threads(&self) -> usize {
+        let most = self.workers.iter().copied().max().unwrap_or(1).max(1);
+        self.threads.map_or_else(
+            || (machine::cores() / most as usize).max(1),
+            |threads| threads as usize,
+        )
+    }
+
+    /// The cases, in the order in which they run. Their folders are not known yet.
+    pub fn jobs(&self) -> Result<Vec<Job>> {
+        if self.workers != [1] {
+            let reason = "several workers are not there yet; use --workers 1";
+            return Err(Usage::new(reason).into());
+        }
+        let data: Data = self.data.parse().map_err(Usage::new)?;
+        let mut jobs: Vec<Job> = Vec::new();
+        for model in &self.models {
+            if jobs.iter().any(|job| job.model == *model) {
+                continue;
+            }
+            jobs.push(Job {
+                model: model.clone(),
+                engine: self.engine.clone(),
+                layout: self.layout,
+                precision: self.precision,
+                workers: 1,
+                batch: self.batch as usize,
+                threads: self.threads(),
+                input: self.input.unwrap_or((data.shape.h, data.shape.w)),
+                classes: self
+                    .classes
+                    .map_or(data.classes, |classes| classes as usize),
+                data: self.data.clone(),
+                steps: self.steps,
+                seed: self.seed,
+                learning_rate: self.lr,
+                profile: self.profile.is_some(),
+                folder: PathBuf::new(),
+            });
+        }
+        Ok(jobs)
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f32, String> {
+    let rate: Option<f32> = text.parse().ok();
+    rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
+        .ok_or_else(|| "a learning rate is a number from 0 up, as 0.01".into())
+}
+
+fn parse_rows(text: &str) -> Result<Rows, String> {
+    match text {
+        "all" => Ok(Rows::All),
+        _ => text
+            .parse()
+            .map(Rows::Top)
+            .map_err(|_| "use a number of layers, or all".into()),
+    }
+}

@@ -1,0 +1,40 @@
+//! The command line.
+
+mod bench;
+mod machine;
+mod models;
+mod outcome;
+mod progress;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use paceline_train::{clock, worker};
+
+/// Data-parallel training that tells you where the time went.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a scaling study and report it
+    Bench(bench::Options),
+    /// List the networks: parameters, tensors, FLOPs, activation bytes
+    Models(models::Options),
+}
+
+fn main() -> ExitCode {
+    let began = clock::now();
+    if worker::is_assigned() {
+        return outcome::exit(worker::run(began).map_err(Into::into));
+    }
+    outcome::exit(match Cli::parse().command {
+        Command::Bench(options) => bench::run(&options),
+        Command::Models(options) => models::run(&options),
+    })
+}

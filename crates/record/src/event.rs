@@ -1,0 +1,211 @@
+//! What a log can say: headers and events.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, Nanos, Phase, PhaseTimes, Rank, Step};
+
+/// What one case of a study trains, and how. What its source does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Case {
+    /// The network.
+    pub model: String,
+    /// What computes.
+    pub engine: Option<String>,
+    /// Order of dimensions.
+    pub layout: Option<String>,
+    /// Number format.
+    pub precision: Option<String>,
+    /// Update strategy.
+    pub update: Option<String>,
+    /// `weak` or `strong`.
+    pub scaling: Option<String>,
+    /// Worker processes.
+    pub workers: u32,
+    /// Samples a step on each worker.
+    pub batch_per_worker: Option<u64>,
+    /// Threads in each worker.
+    pub threads: Option<u32>,
+    /// Height and width of the images, as `32x32`.
+    pub input: Option<String>,
+    /// Classes of the data.
+    pub classes: Option<u64>,
+}
+
+/// First line of a rank's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankHeader {
+    /// Whose log.
+    pub rank: Rank,
+    /// Ranks in the run.
+    pub world: u32,
+}
+
+/// First line of the launcher's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LauncherHeader {
+    /// What was run.
+    pub case: Case,
+}
+
+/// One step of one rank. The time between `begin` and `end` that no phase holds is [`Phase::Other`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// Its number.
+    pub step: Step,
+    /// When it began: where the step before ended, or where the first began.
+    pub begin: Nanos,
+    /// When it ended.
+    pub end: Nanos,
+    /// What it spent its time on.
+    pub phases: PhaseTimes,
+    /// Samples this rank worked on.
+    pub examples: u64,
+    /// Mean loss over them; `None` where it is not known or not a number.
+    pub loss: Option<f32>,
+}
+
+impl StepRecord {
+    /// A step that begins at `begin` and has not done anything yet.
+    pub fn open(step: Step, begin: Nanos) -> Self {
+        Self {
+            step,
+            begin,
+            end: begin,
+            phases: PhaseTimes::default(),
+            examples: 0,
+            loss: None,
+        }
+    }
+
+    /// Books time to a phase.
+    pub fn book(&mut self, phase: Phase, time: Nanos) {
+        self.phases[phase] += time;
+    }
+}
+
+/// What a rank tells. On a line, an object whose one key names the event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankEvent {
+    /// The worker's first instruction.
+    Main {
+        /// When.
+        at: Nanos,
+        /// Its process.
+        pid: u32,
+    },
+    /// The program is compiled.
+    Compiled {
+        /// When.
+        at: Nanos,
+        /// Memory it planned.
+        planned: Option<Bytes>,
+    },
+    /// A step ended.
+    Step(StepRecord),
+    /// The worker has nothing left to do.
+    Done {
+        /// When.
+        at: Nanos,
+        /// The most memory it held.
+        peak_resident: Option<Bytes>,
+    },
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// By itself, with this status.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// Whether it did what it was asked to.
+    pub fn is_success(self) -> bool {
+        self == Self::Code(0)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => {
+                write!(f, "signal {signal}")?;
+                match signal {
+                    2 => f.write_str(" (SIGINT)"),
+                    4 => f.write_str(" (SIGILL)"),
+                    6 => f.write_str(" (SIGABRT)"),
+                    7 => f.write_str(" (SIGBUS)"),
+                    9 => f.write_str(" (SIGKILL)"),
+                    11 => f.write_str(" (SIGSEGV)"),
+                    15 => f.write_str(" (SIGTERM)"),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// How a case ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All ranks did all their steps.
+    Done,
+    /// A rank failed.
+    Failed,
+    /// The user stopped it.
+    Interrupted,
+}
+
+/// What the launcher tells. On a line, an object whose one key names the event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LauncherEvent {
+    /// A worker is about to be started.
+    Spawn {
+        /// Which.
+        rank: Rank,
+        /// When.
+        at: Nanos,
+    },
+    /// A worker has ended and nothing is left of it.
+    Reap {
+        /// Which.
+        rank: Rank,
+        /// When.
+        at: Nanos,
+        /// How.
+        exit: Exit,
+    },
+    /// The case is over.
+    Over {
+        /// How it ended.
+        outcome: Outcome,
+        /// Why, unless all went well.
+        reason: Option<String>,
+    },
+}
+
+/// Time of one layer over a run, as `layers.json` lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerTime {
+    /// The layer, or the layers that run as one.
+    pub name: String,
+    /// Calls counted.
+    pub calls: u64,
+    /// Forward, all calls.
+    pub forward: Nanos,
+    /// Backward, all calls.
+    pub backward: Nanos,
+    /// Floating-point operations of forward, per call.
+    pub forward_flops: u64,
+    /// Floating-point operations of backward, per call.
+    pub backward_flops: u64,
+}

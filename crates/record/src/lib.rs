@@ -1,0 +1,18 @@
+//! What happened: units, phases, events, and the run log that carries them.
+//!
+//! The log is the only door between the part that trains and the part that says what it means; see [`log`] for its
+//! format.
+
+mod error;
+mod event;
+pub mod log;
+mod phase;
+mod units;
+
+pub use error::LogError;
+pub use event::{
+    Case, Exit, LauncherEvent, LauncherHeader, LayerTime, Outcome, RankEvent, RankHeader,
+    StepRecord,
+};
+pub use phase::{Phase, PhaseTimes};
+pub use units::{Bytes, Nanos, Rank, Step};

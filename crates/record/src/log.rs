@@ -1,0 +1,332 @@
+//! The run log: append-only JSON lines.
+//!
+//! A case's folder holds `rank-<r>.jsonl`, written by each worker, and `launcher.jsonl`, written by the process that
+//! started them. The first line is the header; it names the format and its version:
+//!
+//! ```text
+//! {"format":"paceline-log","version":1,"rank":0,"world":1}
+//! {"format":"paceline-log","version":1,"case":{"model":"resnet50","workers":1,...}}
+//! ```
+//!
+//! Every further line is one event, an object whose one key names it. A rank writes
+//!
+//! ```text
+//! {"main":{"at":81020304,"pid":4711}}
+//! {"compiled":{"at":81520304,"planned":412000000}}
+//! {"step":{"step":0,"begin":81520400,"end":98234000,"phases":{"forward":9000000,...},"examples":64,"loss":2.31}}
+//! {"done":{"at":98240000,"peak_resident":430000000}}
+//! ```
+//!
+//! and the launcher
+//!
+//! ```text
+//! {"spawn":{"rank":0,"at":81000000}}
+//! {"reap":{"rank":0,"at":98300000,"exit":{"code":0}}}
+//! {"over":{"outcome":"done","reason":null}}
+//! ```
+//!
+//! Times are nanoseconds on the host's monotonic clock (`CLOCK_MONOTONIC`), which all processes share. A run lasts from
+//! the first spawn to the last reap. Each rank's time over that span is tiled by phases: `launch` up to its `main`,
+//! `init` up to its first step, the steps' own phases, `tail` from the end of its last step, and `other`, the rest.
+//!
+//! Each event reaches the system in one write, so that whatever ends a process leaves whole lines and at most one torn
+//! last line, which readers leave out. A whole line that is no event is an error. Fields that a reader does not know are
+//! passed over; what cannot be read by an older reader raises the version.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Bytes, LauncherEvent, LauncherHeader, LogError, Nanos, Outcome, Rank, RankEvent, RankHeader,
+    StepRecord,
+};
+
+/// The version that this program writes and reads.
+pub const VERSION: u32 = 1;
+
+const FORMAT: &str = "paceline-log";
+
+/// Name of a rank's log in its case's folder.
+pub fn rank_file(rank: Rank) -> String {
+    format!("rank-{rank}.jsonl")
+}
+
+/// Name of the launcher's log in its case's folder.
+pub const LAUNCHER_FILE: &str = "launcher.jsonl";
+
+#[derive(Serialize)]
+struct Stamped<'a, H> {
+    format: &'static str,
+    version: u32,
+    #[serde(flatten)]
+    header: &'a H,
+}
+
+#[derive(Deserialize)]
+struct Stamp {
+    format: String,
+    version: u32,
+}
+
+/// Appends events to a log, one write each, without allocating once its line has reached its usual length.
+#[derive(Debug)]
+pub struct Writer<E> {
+    path: PathBuf,
+    file: File,
+    line: Vec<u8>,
+    events: PhantomData<fn(E)>,
+}
+
+/// A rank's log, open for writing.
+pub type RankWriter = Writer<RankEvent>;
+
+/// The launcher's log, open for writing.
+pub type LauncherWriter = Writer<LauncherEvent>;
+
+impl RankWriter {
+    /// Starts `rank-<r>.jsonl` in a case's folder.
+    pub fn create(folder: &Path, header: &RankHeader) -> Result<Self, LogError> {
+        Self::start(folder.join(rank_file(header.rank)), header)
+    }
+}
+
+impl LauncherWriter {
+    /// Starts `launcher.jsonl` in a case's folder.
+    pub fn create(folder: &Path, header: &LauncherHeader) -> Result<Self, LogError> {
+        Self::start(folder.join(LAUNCHER_FILE), header)
+    }
+}
+
+impl<E: Serialize> Writer<E> {
+    fn start<H: Serialize>(path: PathBuf, header: &H) -> Result<Self, LogError> {
+        let file = File::create(&path).map_err(|source| LogError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        let mut writer = Self {
+            path,
+            file,
+            line: Vec::with_capacity(512),
+            events: PhantomData,
+        };
+        writer.write_line(&Stamped {
+            format: FORMAT,
+            version: VERSION,
+            header,
+        })?;
+        Ok(writer)
+    }
+
+    /// Appends an event.
+    pub fn append(&mut self, event: &E) -> Result<(), LogError> {
+        self.write_line(event)
+    }
+
+    fn write_line<T: Serialize>(&mut self, value: &T) -> Result<(), LogError> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, value)
+            .map_err(io::Error::from)
+            .and_then(|()| {
+                self.line.push(b'\n');
+                self.file.write_all(&self.line)
+            })
+            .map_err(|source| LogError::Io {
+                path: self.path.clone(),
+                source,
+            })
+    }
+}
+
+/// Reads a log's whole lines, event by event. At the end of the file it can be asked again later: a log that is still
+/// being written can be followed.
+#[derive(Debug)]
+pub struct Reader<H, E> {
+    path: PathBuf,
+    file: BufReader<File>,
+    /// The line so far; what is left in it at the end of the file is torn, or not yet written to its end.
+    line: Vec<u8>,
+    number: u64,
+    header: H,
+    events: PhantomData<fn() -> E>,
+}
+
+/// A rank's log, open for reading.
+pub type RankReader = Reader<RankHeader, RankEvent>;
+
+/// The launcher's log, open for reading.
+pub type LauncherReader = Reader<LauncherHeader, LauncherEvent>;
+
+impl RankReader {
+    /// Opens `rank-<r>.jsonl` in a case's folder.
+    pub fn open(folder: &Path, rank: Rank) -> Result<Self, LogError> {
+        Self::begin(folder.join(rank_file(rank)))
+    }
+}
+
+impl LauncherReader {
+    /// Opens `launcher.jsonl` in a case's folder.
+    pub fn open(folder: &Path) -> Result<Self, LogError> {
+        Self::begin(folder.join(LAUNCHER_FILE))
+    }
+}
+
+impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
+    fn begin(path: PathBuf) -> Result<Self, LogError> {
+        let io = |source| LogError::Io {
+            path: path.clone(),
+            source,
+        };
+        let mut file = BufReader::new(File::open(&path).map_err(io)?);
+        let mut line = Vec::new();
+        file.read_until(b'\n', &mut line).map_err(io)?;
+        let stamp = match serde_json::from_slice::<Stamp>(&line) {
+            Ok(stamp) if stamp.format == FORMAT && line.ends_with(b"\n") => stamp,
+            _ => return Err(LogError::NoHeader { path }),
+        };
+        if stamp.version != VERSION {
+            return Err(LogError::Version {
+                path,
+                found: stamp.version,
+            });
+        }
+        let header = serde_json::from_slice(&line).map_err(|error| LogError::Garbage {
+            path: path.clone(),
+            line: 1,
+            why: error.to_string(),
+        })?;
+        line.clear();
+        Ok(Self {
+            path,
+            file,
+            line,
+            number: 1,
+            header,
+            events: PhantomData,
+        })
+    }
+
+    /// What the first line says.
+    pub fn header(&self) -> &H {
+        &self.header
+    }
+
+    /// The next event, or `None` where the whole lines end for now.
+    pub fn next_event(&mut self) -> Result<Option<E>, LogError> {
+        self.file
+            .read_until(b'\n', &mut self.line)
+            .map_err(|source| LogError::Io {
+                path: self.path.clone(),
+                source,
+            })?;
+        if !self.line.ends_with(b"\n") {
+            return Ok(None);
+        }
+        self.number += 1;
+        let event = serde_json::from_slice(&self.line).map_err(|error| LogError::Garbage {
+            path: self.path.clone(),
+            line: self.number,
+            why: error.to_string(),
+        });
+        self.line.clear();
+        event.map(Some)
+    }
+}
+
+/// All that a rank told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankLog {
+    /// Whose log.
+    pub header: RankHeader,
+    /// The worker's first instruction.
+    pub main: Option<Nanos>,
+    /// Memory that the program planned.
+    pub planned: Option<Bytes>,
+    /// The steps that ended, in order.
+    pub steps: Vec<StepRecord>,
+    /// The most memory the worker held.
+    pub peak_resident: Option<Bytes>,
+}
+
+impl RankLog {
+    /// Reads `rank-<r>.jsonl` in a case's folder.
+    pub fn read(folder: &Path, rank: Rank) -> Result<Self, LogError> {
+        let mut reader = RankReader::open(folder, rank)?;
+        let mut log = Self {
+            header: reader.header().clone(),
+            main: None,
+            planned: None,
+            steps: Vec::new(),
+            peak_resident: None,
+        };
+        while let Some(event) = reader.next_event()? {
+            match event {
+                RankEvent::Main { at, .. } => log.main = Some(at),
+                RankEvent::Compiled { planned, .. } => log.planned = planned,
+                RankEvent::Step(step) => {
+                    let expected = log.steps.last().map_or(step.begin, |last| last.end);
+                    if step.end < step.begin || step.begin < expected {
+                        return Err(LogError::Garbage {
+                            path: reader.path,
+                            line: reader.number,
+                            why: format!("step {} runs backwards in time", step.step),
+                        });
+                    }
+                    log.steps.push(step);
+                }
+                RankEvent::Done { peak_resident, .. } => log.peak_resident = peak_resident,
+            }
+        }
+        Ok(log)
+    }
+}
+
+/// All that the launcher told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LauncherLog {
+    /// What was run.
+    pub header: LauncherHeader,
+    /// When the first worker was started.
+    pub first_spawn: Option<Nanos>,
+    /// When the last worker had ended.
+    pub last_reap: Option<Nanos>,
+    /// How the case ended, and why; `None` if the launcher did not live to tell.
+    pub over: Option<(Outcome, Option<String>)>,
+}
+
+impl LauncherLog {
+    /// How the case ended; failed, if the launcher did not live to tell.
+    pub fn outcome(&self) -> Outcome {
+        self.over
+            .as_ref()
+            .map_or(Outcome::Failed, |&(outcome, _)| outcome)
+    }
+
+    /// Reads `launcher.jsonl` in a case's folder.
+    pub fn read(folder: &Path) -> Result<Self, LogError> {
+        let mut reader = LauncherReader::open(folder)?;
+        let mut log = Self {
+            header: reader.header().clone(),
+            first_spawn: None,
+            last_reap: None,
+            over: None,
+        };
+        while let Some(event) = reader.next_event()? {
+            match event {
+                LauncherEvent::Spawn { at, .. } => {
+                    log.first_spawn = Some(log.first_spawn.map_or(at, |first| first.min(at)));
+                }
+                LauncherEvent::Reap { at, .. } => log.last_reap = log.last_reap.max(Some(at)),
+                LauncherEvent::Over { outcome, reason } => log.over = Some((outcome, reason)),
+            }
+        }
+        Ok(log)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! What can go wrong in training, grouped by what the caller can do.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use paceline_engine::EngineError;
+use paceline_model::ModelError;
+use paceline_record::{Exit, LogError, Rank, Step};
+
+/// A job that cannot be run, or did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// Reject the input: there is no such data.
+    #[error(
+        "unknown data '{name}': {why}; use synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC"
+    )]
+    Data {
+        /// What was asked for.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Reject the input: the network reads pictures of another depth.
+    #[error(
+        "{model} reads {expected} channels, but the data has {got}; use synthetic:HxWx{expected}"
+    )]
+    Channels {
+        /// The network.
+        model: String,
+        /// Channels it reads.
+        expected: usize,
+        /// Channels of the data.
+        got: usize,
+    },
+    /// Reject the input: there is no such engine.
+    #[error("unknown engine '{0}'; use cpu")]
+    UnknownEngine(String),
+    /// Reject the input: the network cannot be built as asked.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Reject the input, or report the failure: the engine says which.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Report the failure: the run log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// Report the failure: a worker was started by something that is no launcher.
+    #[error("a worker is started by the launcher, not by hand: {0}")]
+    NoAssignment(String),
+    /// Report the failure: the launcher is gone, and with it the run.
+    #[error("the launcher ended")]
+    Orphaned,
+    /// Report the failure: the system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Report the failure: a worker did not finish.
+    #[error("{0}")]
+    Died(Death),
+    /// Stop: the user asked for it.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl TrainError {
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+}
+
+/// How a worker ended that should not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Which.
+    pub rank: Rank,
+    /// The step it was in; `None` before the first.
+    pub step: Option<Step>,
+    /// How.
+    pub exit: Exit,
+    /// Where all that it said lies.
+    pub log: PathBuf,
+    /// The end of that.
+    pub last_words: String,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} ended ", self.rank)?;
+        match self.step {
+            Some(step) => write!(f, "in step {step}")?,
+            None => f.write_str("before its first step")?,
+        }
+        write!(f, " with {}", self.exit)?;
+        if self.exit == Exit::Signal(9) {
+            f.write_str(", as when memory runs out")?;
+        }
+        write!(f, "; its log is {}", self.log.display())?;
+        if !self.last_words.is_empty() {
+            write!(f, "\n{}", self.last_words)?;
+        }
+        Ok(())
+    }
+}

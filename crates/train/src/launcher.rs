@@ -1,0 +1,288 @@
+//! Starts the workers of a job, watches them, and sees them off.
+//!
+//! Workers are tied to the thread that calls [`launch`]: should it end, the system kills them. Call it from a thread that
+//! lives as long as the process, the main one.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use paceline_record::log::{LauncherWriter, RankLog, RankReader};
+use paceline_record::{
+    Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Rank, RankEvent, Step,
+};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+use crate::job::Assignment;
+use crate::{Death, Job, TrainError, clock};
+
+/// How often progress is looked up and an interruption noticed.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Lines of a dead worker's log that are quoted.
+const LAST_WORDS: usize = 5;
+
+/// What the launcher needs from its surroundings.
+pub struct Surroundings<'a> {
+    /// The program that a worker is a process of.
+    pub program: PathBuf,
+    /// Set when the user wants to stop.
+    pub interrupted: &'a AtomicBool,
+    /// Called with the number of finished steps, now and then.
+    pub progress: &'a mut dyn FnMut(u64),
+}
+
+/// Runs a job in processes of its own and waits for it. Its logs in the job's folder tell how it ended, whatever
+/// this returns.
+pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
+    let header = LauncherHeader { case: job.case() };
+    let mut log = LauncherWriter::create(&job.folder, &header)?;
+    let result = supervise(job, surroundings, &mut log);
+    let (outcome, reason) = match &result {
+        Ok(()) => (Outcome::Done, None),
+        Err(TrainError::Interrupted) => (Outcome::Interrupted, Some("by the user".into())),
+        Err(error) => (Outcome::Failed, Some(error.to_string())),
+    };
+    log.append(&LauncherEvent::Over { outcome, reason })?;
+    result
+}
+
+fn supervise(
+    job: &Job,
+    surroundings: Surroundings<'_>,
+    log: &mut LauncherWriter,
+) -> Result<(), TrainError> {
+    let (tell, ended) = mpsc::channel();
+    let mut workers = Vec::new();
+    for rank in (0..job.workers).map(Rank) {
+        log.append(&LauncherEvent::Spawn {
+            rank,
+            at: clock::now(),
+        })?;
+        workers.push(Worker::spawn(job, rank, &surroundings.program)?);
+    }
+    for worker in &workers {
+        worker.watch(tell.clone())?;
+    }
+    drop(tell);
+    let failed = reap_all(&mut workers, &ended, surroundings, log)?;
+    match failed {
+        None => Ok(()),
+        Some(Failure::Interrupted) => Err(TrainError::Interrupted),
+        Some(Failure::Died(rank, exit)) => Err(TrainError::Died(examine(job, rank, exit))),
+    }
+}
+
+/// Why not all workers did all their steps: what came first.
+enum Failure {
+    Interrupted,
+    Died(Rank, Exit),
+}
+
+/// Reaps every worker. From the first failure on the others are killed: without all its ranks a run cannot go on.
+fn reap_all(
+    workers: &mut [Worker],
+    ended: &Receiver<Rank>,
+    surroundings: Surroundings<'_>,
+    log: &mut LauncherWriter,
+) -> Result<Option<Failure>, TrainError> {
+    let mut failed = None;
+    let mut progress = Progress::new(workers[0].folder.clone());
+    loop {
+        match ended.recv_timeout(TICK) {
+            Ok(rank) => {
+                let exit = workers[rank.0 as usize].reap()?;
+                log.append(&LauncherEvent::Reap {
+                    rank,
+                    at: clock::now(),
+                    exit,
+                })?;
+                // A terminal sends Ctrl-C to the workers too, and they may be first to notice.
+                if failed.is_none() && exit == Exit::Signal(2) {
+                    failed = Some(Failure::Interrupted);
+                } else if failed.is_none() && !exit.is_success() {
+                    failed = Some(Failure::Died(rank, exit));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if failed.is_none() && surroundings.interrupted.load(Ordering::Relaxed) {
+            failed = Some(Failure::Interrupted);
+        }
+        if failed.is_some() {
+            workers.iter_mut().for_each(Worker::kill);
+        } else if let Some(steps) = progress.look() {
+            (surroundings.progress)(steps);
+        }
+    }
+    // An interruption that came when all was done changes nothing.
+    let all_well = workers.iter().all(|w| w.exit.is_some_and(Exit::is_success));
+    Ok(failed.filter(|_| !all_well))
+}
+
+/// A worker's process. Dropped before it is reaped, it is killed.
+struct Worker {
+    rank: Rank,
+    folder: PathBuf,
+    child: Child,
+    exit: Option<Exit>,
+}
+
+impl Worker {
+    fn spawn(job: &Job, rank: Rank, program: &Path) -> Result<Self, TrainError> {
+        let assignment = Assignment {
+            job: job.clone(),
+            rank,
+            launcher: std::process::id() as i32,
+        };
+        let path = words_file(&job.folder, rank);
+        let words =
+            File::create(&path).map_err(TrainError::system(format!("write {}", path.display())))?;
+        let child = Command::new(program)
+            .args(["worker", &rank.to_string()])
+            .env(Assignment::VARIABLE, assignment.to_json())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(words)
+            .spawn()
+            .map_err(TrainError::system(format!("start {}", program.display())))?;
+        Ok(Self {
+            rank,
+            folder: job.folder.clone(),
+            child,
+            exit: None,
+        })
+    }
+
+    /// Tells when the process has ended. It stays a zombie until it is reaped, so that its number cannot pass to
+    /// another process while somebody may still want to kill it.
+    fn watch(&self, tell: Sender<Rank>) -> Result<(), TrainError> {
+        let rank = self.rank;
+        let pid = Pid::from_child(&self.child);
+        let wait = move || {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            // Neither can fail in a way that matters: reaping tells more, and a receiver that is gone cares no more.
+            let _ = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options));
+            let _ = tell.send(rank);
+        };
+        thread::Builder::new()
+            .name(format!("watch-{rank}"))
+            .spawn(wait)
+            .map_err(TrainError::system("start a thread"))?;
+        Ok(())
+    }
+
+    fn reap(&mut self) -> Result<Exit, TrainError> {
+        let status = self
+            .child
+            .wait()
+            .map_err(TrainError::system(format!("wait for rank {}", self.rank)))?;
+        let exit = exit_of(status);
+        self.exit = Some(exit);
+        if exit.is_success() {
+            remove_if_empty(&words_file(&self.folder, self.rank));
+        }
+        Ok(exit)
+    }
+
+    fn kill(&mut self) {
+        if self.exit.is_none() {
+            // It can only fail where the process has ended by itself.
+            let _ = self.child.kill();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.exit.is_none() {
+            self.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn exit_of(status: ExitStatus) -> Exit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, signal) => Exit::Signal(signal.unwrap_or_default()),
+    }
+}
+
+/// Where a worker's standard error goes.
+fn words_file(folder: &Path, rank: Rank) -> PathBuf {
+    folder.join(format!("rank-{rank}.stderr"))
+}
+
+fn remove_if_empty(path: &Path) {
+    if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+        // An empty file left behind does no harm.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// What is known about a worker that died.
+fn examine(job: &Job, rank: Rank, exit: Exit) -> Death {
+    let log = words_file(&job.folder, rank);
+    let words = fs::read(&log).unwrap_or_default();
+    let words = String::from_utf8_lossy(&words);
+    let lines: Vec<&str> = words.lines().collect();
+    let steps = RankLog::read(&job.folder, rank).map_or(0, |log| log.steps.len() as u64);
+    Death {
+        rank,
+        step: (steps > 0).then_some(Step(steps)),
+        exit,
+        log,
+        last_words: lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n"),
+    }
+}
+
+/// Follows the log of rank 0 while it is being written.
+struct Progress {
+    folder: PathBuf,
+    reader: Option<RankReader>,
+    steps: u64,
+}
+
+impl Progress {
+    fn new(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            reader: None,
+            steps: 0,
+        }
+    }
+
+    /// Steps finished so far, if there are more than at the last look. It is for the eye only: a log that cannot be
+    /// read yet is none of its business.
+    fn look(&mut self) -> Option<u64> {
+        self.catch_up()
+            .ok()
+            .filter(|&more| more)
+            .map(|_| self.steps)
+    }
+
+    fn catch_up(&mut self) -> Result<bool, LogError> {
+        if self.reader.is_none() {
+            self.reader = Some(RankReader::open(&self.folder, Rank(0))?);
+        }
+        let before = self.steps;
+        while let Some(event) = self
+            .reader
+            .as_mut()
+            .map_or(Ok(None), RankReader::next_event)?
+        {
+            self.steps += u64::from(matches!(event, RankEvent::Step(_)));
+        }
+        Ok(self.steps > before)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,15 @@
+//! How workers learn: data, the step loop, and the launcher that starts workers and sees them off.
+//!
+//! A worker is a process of the same binary. The launcher hands it its [`Job`] and its rank through the environment,
+//! and reads what became of it from its exit status and its run log.
+
+pub mod clock;
+pub mod data;
+mod error;
+mod job;
+pub mod launcher;
+mod process;
+pub mod worker;
+
+pub use error::{Death, TrainError};
+pub use job::{Job, open_engine};

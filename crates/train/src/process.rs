@@ -1,0 +1,42 @@
+//! What a worker asks of its own process.
+
+use std::fs;
+
+use paceline_record::Bytes;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use crate::TrainError;
+
+/// Ties this process to its launcher: when that ends, however it ends, this one is killed.
+pub fn die_with(launcher: i32) -> Result<(), TrainError> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| TrainError::system("follow the launcher")(error.into()))?;
+    // It may have ended before the line above; then nobody is left to send the signal.
+    match getppid() {
+        Some(parent) if parent.as_raw_pid() == launcher => Ok(()),
+        _ => Err(TrainError::Orphaned),
+    }
+}
+
+/// The most memory this process has held so far; `None` where the system does not tell.
+pub fn peak_resident() -> Option<Bytes> {
+    parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
+}
+
+fn parse_peak(status: &str) -> Option<Bytes> {
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Bytes(kibibytes * 1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_found_among_other_lines() {
+        let status = "Name:\tpaceline\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n";
+        assert_eq!(parse_peak(status), Some(Bytes(2 << 20)));
+        assert_eq!(parse_peak("Name:\tpaceline\n"), None);
+    }
+}

@@ -1,0 +1,187 @@
+use std::ops::Range;
+
+use paceline_engine::{
+    EngineError, LayerTime as EngineLayer, MemoryPlan, Place, Ready, Region, Samples, Slot, Spec,
+};
+use paceline_model::{Graph, ParamId};
+use paceline_record::log::RankLog;
+
+use super::*;
+use crate::job::tests::job;
+
+/// An engine that computes nothing and says what it was asked.
+struct Fake;
+
+struct FakeProgram {
+    plan: MemoryPlan,
+    batch: usize,
+    runs: u64,
+    applied: u64,
+}
+
+impl Engine for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn describe(&self) -> String {
+        "nothing".into()
+    }
+
+    fn plan(&self, _: &Graph, _: &Spec) -> Result<MemoryPlan, EngineError> {
+        Ok(MemoryPlan {
+            parameters: 4096,
+            ..MemoryPlan::default()
+        })
+    }
+
+    fn compile(&self, graph: &Graph, spec: &Spec) -> Result<Box<dyn Program>, EngineError> {
+        Ok(Box::new(FakeProgram {
+            plan: self.plan(graph, spec)?,
+            batch: spec.batch,
+            runs: 0,
+            applied: 0,
+        }))
+    }
+}
+
+impl Program for FakeProgram {
+    fn plan(&self) -> &MemoryPlan {
+        &self.plan
+    }
+
+    fn slots(&self) -> &[Slot] {
+        &[]
+    }
+
+    fn parameters(&mut self) -> Region {
+        Region {
+            place: Place::Host,
+            address: 0,
+            len: 1024,
+        }
+    }
+
+    fn gradients(&mut self) -> Region {
+        self.parameters()
+    }
+
+    fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError> {
+        assert_eq!(samples.images.len(), self.batch * 32 * 32 * 3);
+        assert_eq!(samples.labels.len(), self.batch);
+        Ok(())
+    }
+
+    fn forward_backward(&mut self, _: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
+        self.runs += 1;
+        match self.runs {
+            4 => Err(EngineError::Unsupported("the fourth step".into())),
+            _ => Ok(()),
+        }
+    }
+
+    fn evaluate(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError> {
+        assert_eq!((learning_rate, range), (0.125, 0..1024));
+        self.applied += 1;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<StepResult, EngineError> {
+        assert_eq!(self.applied, self.runs);
+        Ok(StepResult {
+            loss: 1.0 / self.runs as f32,
+            forward_ns: 300,
+            backward_ns: 600,
+            ..StepResult::default()
+        })
+    }
+
+    fn read_param(&mut self, _: ParamId, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn write_param(&mut self, _: ParamId, _: &[f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn read_gradient(&mut self, _: ParamId, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn read_output(&mut self, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn layer_times(&self) -> Vec<EngineLayer> {
+        vec![EngineLayer {
+            name: "conv1".into(),
+            calls: self.runs,
+            forward_ns: 300 * self.runs,
+            backward_ns: 600 * self.runs,
+            forward_flops: 10,
+            backward_flops: 20,
+        }]
+    }
+}
+
+fn train_fake(job: &Job) -> Result<(), TrainError> {
+    let header = RankHeader {
+        rank: Rank(0),
+        world: 1,
+    };
+    let mut log = RankWriter::create(&job.folder, &header)?;
+    train(job, Rank(0), &Fake, &mut log)
+}
+
+#[test]
+fn every_step_leaves_a_record_that_begins_where_the_last_ended() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let job = Job {
+        steps: 3,
+        ..job(folder.path())
+    };
+    train_fake(&job).expect("three steps");
+    let log = RankLog::read(folder.path(), Rank(0)).expect("a whole log");
+    assert_eq!(log.planned, Some(Bytes(4096)));
+    assert!(log.peak_resident > Some(Bytes(0)));
+    assert_eq!(log.steps.len(), 3);
+    for (number, step) in log.steps.iter().enumerate() {
+        assert_eq!(step.step, Step(number as u64));
+        assert_eq!(step.examples, 4);
+        assert_eq!(step.phases[Phase::Forward], Nanos(300));
+        assert_eq!(step.phases[Phase::Backward], Nanos(600));
+        assert_eq!(step.loss, Some(1.0 / (number + 1) as f32));
+    }
+    assert!(
+        log.steps
+            .windows(2)
+            .all(|pair| pair[0].end == pair[1].begin)
+    );
+}
+
+#[test]
+fn a_profiled_job_leaves_its_layers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let job = Job {
+        steps: 2,
+        ..job(folder.path())
+    };
+    train_fake(&job).expect("two steps");
+    let text = fs::read(folder.path().join(LAYERS_FILE)).expect("the layers");
+    let layers: Vec<LayerTime> = serde_json::from_slice(&text).expect("own output");
+    assert_eq!(layers[0].name, "conv1");
+    assert_eq!((layers[0].calls, layers[0].forward), (2, Nanos(600)));
+}
+
+#[test]
+fn an_engine_s_error_ends_the_job_and_keeps_the_steps_before_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let error = train_fake(&job(folder.path())).expect_err("the fourth step");
+    assert!(error.to_string().contains("fourth"), "{error}");
+    let log = RankLog::read(folder.path(), Rank(0)).expect("a whole log");
+    assert_eq!(log.steps.len(), 3);
+}

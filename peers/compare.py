@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Runs PyTorch in both layouts and Paceline in turns and prints the ratio; `peers/compare` prepares both and calls this.
+
+Each row of the table is one network at one input size and batch. PyTorch's two processes stay alive and wait while another
+one runs; Paceline is a new process each round. In a round all three time the same number of steps, so what slows the
+machine for a while slows all of them, and the ratio is taken round by round.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+PEERS = pathlib.Path(__file__).resolve().parent
+ROOT = PEERS.parent
+
+ROWS = [
+    # network, input, batch
+    ("resnet50", "32x32", 64),
+    ("mobilenet_v2", "32x32", 64),
+    ("vgg_19", "32x32", 64),
+    ("resnet50", "224x224", 8),
+]
+
+PACELINE_WARMUP = 2  # steps that Paceline's report leaves out of its rate
+
+
+class Failure(Exception):
+    pass
+
+
+class Torch:
+    """A torch_train.py that waits for rounds."""
+
+    def __init__(self, row, layout, options):
+        network, size, batch = row
+        command = pin(options) + [sys.executable, str(PEERS / "torch_train.py"), network, "--serve"]
+        command += ["--input", size, "--batch", str(batch), "--threads", str(options.threads), "--layout", layout]
+        self.command = " ".join(command)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self.read() != "ready":
+            raise Failure(f"PyTorch did not get ready: {self.command}")
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failure(f"PyTorch ended early with status {self.process.wait()}: {self.command}")
+        return line.strip()
+
+    def run(self, steps):
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        return json.loads(self.read())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def run_paceline(row, options, steps):
+    """One `paceline bench`; its report's only case."""
+    network, size, batch = row
+    with tempfile.TemporaryDirectory() as folder:
+        command = pin(options) + [str(options.paceline), "bench", network, "--workers", "1"]
+        command += ["--threads", str(options.threads), "--batch", str(batch), "--input", size, "--classes", "10"]
+        command += ["--steps", str(steps + PACELINE_WARMUP), "--out", os.path.join(folder, "study"), "--json"]
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        raise Failure(f"{' '.join(command)} ended with status {result.returncode}:\n{result.stderr.strip()}")
+    case = json.loads(result.stdout)["cases"][0]
+    return {
+        "images_per_s": case["images_per_s"]["median"],
+        "peak_memory_bytes": case["peak_memory_bytes"]["per_worker"],
+        "init_s": case["init_s"],
+    }
+
+
+def pin(options):
+    """What keeps a process on its cores: the first ones, as many as it has threads."""
+    if not shutil.which("taskset"):
+        return []
+    last = options.core + options.threads - 1
+    return ["taskset", "-c", f"{options.core}-{last}"]
+
+
+def measure(row, options):
+    """All rounds of a row: for each contender, what it reported, round by round."""
+    contenders = {}
+    torches = []
+    try:
+        for layout in ("nchw", "nhwc"):
+            torches.append(Torch(row, layout, options))
+            contenders[layout] = torches[-1].run
+        if options.paceline:
+            contenders["paceline"] = lambda steps: run_paceline(row, options, steps)
+        rounds = {name: [] for name in contenders}
+        names = list(contenders)
+        for number in range(options.rounds):
+            for name in names:
+                progress(f"{row[0]} {row[1]}: round {number + 1} of {options.rounds}, {name}")
+                rounds[name].append(contenders[name](options.steps))
+            names = names[1:] + names[:1]  # another one goes first in the next round
+    finally:
+        progress("")
+        for torch in torches:
+            torch.close()
+    return rounds
+
+
+def progress(text):
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def summarise(row, rounds):
+    """A row's numbers: medians over rounds, and the ratio to PyTorch's better layout with its extremes."""
+    speed = {name: statistics.median(r["images_per_s"] for r in results) for name, results in rounds.items()}
+    memory = {name: max(r["peak_memory_bytes"] for r in results) for name, results in rounds.items()}
+    better = max(("nchw", "nhwc"), key=speed.get)
+    summary = {
+        "network": row[0],
+        "input": row[1],
+        "batch": row[2],
+        "images_per_s": speed,
+        "better": better,
+        "peak_memory_bytes": memory,
+        "torch_import_memory_bytes": rounds[better][0]["import_memory_bytes"],
+        "torch": rounds[better][0]["torch"],
+        "params": rounds[better][0]["params"],
+        "rounds": rounds,
+    }
+    if "paceline" in rounds:
+        ratios = [ours["images_per_s"] / theirs["images_per_s"] for ours, theirs in zip(rounds["paceline"], rounds[better])]
+        summary["ratio"] = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+        summary["memory_ratio"] = memory["paceline"] / memory[better]
+        summary["init_s"] = statistics.median(r["init_s"] for r in rounds["paceline"])
+    return summary
+
+
+def render(summaries, options):
+    heads = ["network", "input", "batch", "torch nchw", "torch nhwc", "paceline", "ratio", "min to max"]
+    heads += ["torch MB", "(library)", "paceline MB", "ratio", "start s"]
+    lines = [heads]
+    for s in summaries:
+        speed, memory = s["images_per_s"], s["peak_memory_bytes"]
+        mb = lambda count: f"{count / 1e6:.0f}"
+        line = [s["network"], s["input"], str(s["batch"]), f"{speed['nchw']:.1f}", f"{speed['nhwc']:.1f}"]
+        theirs = [mb(memory[s["better"]]), f"({mb(s['torch_import_memory_bytes'])})"]
+        if "ratio" in s:
+            ratio = s["ratio"]
+            line += [f"{speed['paceline']:.1f}", f"{ratio['median']:.2f}", f"{ratio['min']:.2f} to {ratio['max']:.2f}"]
+            line += theirs + [mb(memory["paceline"]), f"{s['memory_ratio']:.2f}", f"{s['init_s']:.2f}"]
+        else:
+            line += ["-"] * 3 + theirs + ["-"] * 3
+        lines.append(line)
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    text = ["  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(l, widths))) for l in lines]
+    text.append("")
+    text.append(
+        f"images/s, median of {options.rounds} rounds of {options.steps} steps, {options.threads} thread(s), PyTorch "
+        f"{summaries[0]['torch']}; ratio to PyTorch's better layout, round by round."
+    )
+    text.append("MB: peak resident; (library): what PyTorch takes before it has a network. start s: process start to first step.")
+    return "\n".join(text)
+
+
+def positive(text):
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+    return int(text)
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [f"{network}@{size}" for network, size, _ in ROWS]
+    parser.add_argument(
+        "--networks", default=",".join(names), metavar="A,B", help=f"rows, by network or network@input ({', '.join(names)})"
+    )
+    parser.add_argument("--rounds", type=positive, default=5, help="rounds a row (5)")
+    parser.add_argument("--steps", type=positive, default=8, help="timed steps a round (8)")
+    parser.add_argument("--threads", type=positive, default=1, help="threads of each (1)")
+    parser.add_argument("--core", type=int, default=0, help="first core to pin to (0)")
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    parser.add_argument("--paceline", type=pathlib.Path, default=target / "release" / "paceline", help="the program to run")
+    parser.add_argument("--no-paceline", action="store_const", const=None, dest="paceline", help="PyTorch alone")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all numbers here")
+    options = parser.parse_args()
+
+    wanted = options.networks.split(",")
+    for name in wanted:
+        if not any(name in (network, f"{network}@{size}") for network, size, _ in ROWS):
+            parser.error(f"unknown row '{name}'; there are {', '.join(names)}")
+    options.rows = [row for row in ROWS if row[0] in wanted or f"{row[0]}@{row[1]}" in wanted]
+    if options.paceline and not os.access(options.paceline, os.X_OK):
+        parser.error(f"{options.paceline} is not there; build it with `cargo build --release`, or use --no-paceline")
+    return options
+
+
+def main():
+    options = parse_args()
+    try:
+        summaries = [summarise(row, measure(row, options)) for row in options.rows]
+    except Failure as failure:
+        sys.exit(f"compare: {failure}")
+    print(render(summaries, options))
+    if options.json:
+        options.json.write_text(json.dumps(summaries, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
