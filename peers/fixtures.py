@@ -234,15 +234,13 @@ def image_compression(height, width):
     layers = keras.layers
     x = picture = keras.Input((height, width, 3))
 
-    def normalised(x):
-        return layers.ReLU()(layers.BatchNormalization()(x))
-
-    for i, filters in enumerate([48, 96, 384, 768]):
-        x = normalised(layers.Conv2D(filters, 3, strides=2, padding="same")(x))
-    for i, filters in enumerate([768, 384, 64, 32]):
-        name = f"conv2d_transpose_{i}" if i else "conv2d_transpose"
-        x = normalised(DoublingConv2DTranspose(filters, 3, strides=2, padding="same", name=name)(x))
-    return keras.Model(picture, layers.Conv2D(3, 1)(x))
+    for i, filters in enumerate([48, 96, 384, 768], start=1):
+        x = layers.Conv2D(filters, 3, strides=2, padding="same", name=f"encoder{i}_conv")(x)
+        x = layers.ReLU()(layers.BatchNormalization(name=f"encoder{i}_bn")(x))
+    for i, filters in enumerate([768, 384, 64, 32], start=1):
+        x = DoublingConv2DTranspose(filters, 3, strides=2, padding="same", name=f"decoder{i}_conv")(x)
+        x = layers.ReLU()(layers.BatchNormalization(name=f"decoder{i}_bn")(x))
+    return keras.Model(picture, layers.Conv2D(3, 1, name="picture")(x))
 
 
 def build(network, height, width, dtype):

@@ -7,7 +7,7 @@ use super::memory::View;
 use super::norm::Bounds;
 use super::pool::Pool;
 use super::random;
-use super::simd::{Kernel, Simd, Vector};
+use super::simd::{Kernel, Simd, Vector, each_vector};
 use crate::{Layout, Optimizer};
 
 /// Values that one task takes.
@@ -61,35 +61,6 @@ impl Flat {
     }
 }
 
-/// Calls `visit(offset, lanes)` for each vector of `len` values.
-#[inline(always)]
-fn vectors<V: Vector>(len: usize, mut visit: impl FnMut(usize, usize)) {
-    let mut at = 0;
-    while at + V::LANES <= len {
-        visit(at, V::LANES);
-        at += V::LANES;
-    }
-    if at < len {
-        visit(at, len - at);
-    }
-}
-
-/// # Safety
-/// `from` must be valid for `lanes` values.
-#[inline(always)]
-unsafe fn load<V: Vector>(from: *const f32, lanes: usize) -> V {
-    // SAFETY: the caller vouches.
-    unsafe { if lanes == V::LANES { V::load(from) } else { V::load_part(from, lanes) } }
-}
-
-/// # Safety
-/// `to` must be valid for `lanes` values.
-#[inline(always)]
-unsafe fn store<V: Vector>(value: V, to: *mut f32, lanes: usize) {
-    // SAFETY: the caller vouches.
-    unsafe { if lanes == V::LANES { value.store(to) } else { value.store_part(to, lanes) } }
-}
-
 impl Kernel for Flat {
     type Output = ();
 
@@ -101,29 +72,29 @@ impl Kernel for Flat {
             match self.pass {
                 Pass::Bound(bounds) => {
                     let (low, high) = (V::splat(bounds.low), V::splat(bounds.high));
-                    vectors::<V>(self.a.len(), |at, lanes| {
-                        let value = load::<V>(a.add(at), lanes).max(low).min(high);
-                        store(value, out.add(at), lanes);
+                    each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
+                        let value = V::load_lanes(a.add(at), lanes).max(low).min(high);
+                        V::store_lanes(value, out.add(at), lanes);
                     });
                 }
                 Pass::Unbound(bounds) => {
                     let (low, high) = (V::splat(bounds.low), V::splat(bounds.high));
-                    vectors::<V>(self.a.len(), |at, lanes| {
-                        let probe = load::<V>(b.add(at), lanes);
-                        let value = load::<V>(a.add(at), lanes).keep_between(probe, low, high);
-                        store(value, out.add(at), lanes);
+                    each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
+                        let probe = V::load_lanes(b.add(at), lanes);
+                        let value = V::load_lanes(a.add(at), lanes).keep_between(probe, low, high);
+                        V::store_lanes(value, out.add(at), lanes);
                     });
                 }
-                Pass::Sum => vectors::<V>(self.a.len(), |at, lanes| {
-                    let value = load::<V>(a.add(at), lanes).add(load(b.add(at), lanes));
-                    store(value, out.add(at), lanes);
+                Pass::Sum => each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
+                    let value = V::load_lanes(a.add(at), lanes).add(V::load_lanes(b.add(at), lanes));
+                    V::store_lanes(value, out.add(at), lanes);
                 }),
-                Pass::Accumulate => vectors::<V>(self.a.len(), |at, lanes| {
-                    let value = load::<V>(out.add(at), lanes).add(load(a.add(at), lanes));
-                    store(value, out.add(at), lanes);
+                Pass::Accumulate => each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
+                    let value = V::load_lanes(out.add(at), lanes).add(V::load_lanes(a.add(at), lanes));
+                    V::store_lanes(value, out.add(at), lanes);
                 }),
-                Pass::Copy => vectors::<V>(self.a.len(), |at, lanes| {
-                    store(load::<V>(a.add(at), lanes), out.add(at), lanes);
+                Pass::Copy => each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
+                    V::store_lanes(V::load_lanes(a.add(at), lanes), out.add(at), lanes);
                 }),
             }
         }
@@ -423,21 +394,21 @@ impl Kernel for Update {
             match (self.optimizer, self.first, self.second) {
                 (Optimizer::Sgd { momentum, nesterov, weight_decay }, Some(first), _) => {
                     let (decay, keep) = (V::splat(weight_decay), V::splat(momentum));
-                    vectors::<V>(self.params.len(), |at, lanes| {
-                        let p = load::<V>(params.add(at), lanes);
-                        let g = p.mul_add(decay, load(grads.add(at), lanes));
-                        let v = load::<V>(first.ptr().add(at), lanes).mul_add(keep, g);
-                        store(v, first.ptr().add(at), lanes);
+                    each_vector::<V>(self.params.len(), #[inline(always)] |at, lanes| {
+                        let p = V::load_lanes(params.add(at), lanes);
+                        let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
+                        let v = V::load_lanes(first.ptr().add(at), lanes).mul_add(keep, g);
+                        V::store_lanes(v, first.ptr().add(at), lanes);
                         let step = if nesterov { v.mul_add(keep, g) } else { v };
-                        store(step.mul_add(minus_rate, p), params.add(at), lanes);
+                        V::store_lanes(step.mul_add(minus_rate, p), params.add(at), lanes);
                     });
                 }
                 (Optimizer::Sgd { weight_decay, .. }, None, _) => {
                     let decay = V::splat(weight_decay);
-                    vectors::<V>(self.params.len(), |at, lanes| {
-                        let p = load::<V>(params.add(at), lanes);
-                        let g = p.mul_add(decay, load(grads.add(at), lanes));
-                        store(g.mul_add(minus_rate, p), params.add(at), lanes);
+                    each_vector::<V>(self.params.len(), #[inline(always)] |at, lanes| {
+                        let p = V::load_lanes(params.add(at), lanes);
+                        let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
+                        V::store_lanes(g.mul_add(minus_rate, p), params.add(at), lanes);
                     });
                 }
                 (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }, Some(first), Some(second)) => {
@@ -447,16 +418,16 @@ impl Kernel for Update {
                     let root = V::splat((1.0 - beta2.powi(self.count)).sqrt());
                     let rate = V::splat(-self.learning_rate / (1.0 - beta1.powi(self.count)));
                     let epsilon = V::splat(epsilon);
-                    vectors::<V>(self.params.len(), |at, lanes| {
-                        let p = load::<V>(params.add(at), lanes);
-                        let g = p.mul_add(decay, load(grads.add(at), lanes));
-                        let m = load::<V>(first.ptr().add(at), lanes).mul_add(keep1, g.mul(take1));
-                        let v = load::<V>(second.ptr().add(at), lanes)
+                    each_vector::<V>(self.params.len(), #[inline(always)] |at, lanes| {
+                        let p = V::load_lanes(params.add(at), lanes);
+                        let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
+                        let m = V::load_lanes(first.ptr().add(at), lanes).mul_add(keep1, g.mul(take1));
+                        let v = V::load_lanes(second.ptr().add(at), lanes)
                             .mul_add(keep2, g.mul(g).mul(take2));
-                        store(m, first.ptr().add(at), lanes);
-                        store(v, second.ptr().add(at), lanes);
+                        V::store_lanes(m, first.ptr().add(at), lanes);
+                        V::store_lanes(v, second.ptr().add(at), lanes);
                         let step = m.div(v.sqrt().div(root).add(epsilon));
-                        store(step.mul_add(rate, p), params.add(at), lanes);
+                        V::store_lanes(step.mul_add(rate, p), params.add(at), lanes);
                     });
                 }
                 (Optimizer::Adam { .. }, ..) => unreachable!("invariant: Adam has two states"),

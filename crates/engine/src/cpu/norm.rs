@@ -3,7 +3,7 @@
 use super::kernels::tile::Mode;
 use super::memory::View;
 use super::pool::Pool;
-use super::simd::{Kernel, Simd, Vector};
+use super::simd::{Kernel, Simd, Vector, each_vector};
 use crate::Layout;
 
 /// Rows (NHWC) that are summed before they join the total. Fixed, so that the sum never depends on the threads.
@@ -251,19 +251,6 @@ impl Norm {
         }
     }
 
-    /// Calls `visit(offset within the stretch, lanes, coefficient index)` for each vector of a stretch.
-    #[inline(always)]
-    fn vectors<V: Vector>(len: usize, mut visit: impl FnMut(usize, usize)) {
-        let mut at = 0;
-        while at + V::LANES <= len {
-            visit(at, V::LANES);
-            at += V::LANES;
-        }
-        if at < len {
-            visit(at, len - at);
-        }
-    }
-
     /// A coefficient for a vector of a stretch: one a lane in NHWC, one for all in NCHW.
     ///
     /// # Safety
@@ -273,28 +260,12 @@ impl Norm {
         // SAFETY: the caller vouches; a vector of a row never passes the last channel.
         unsafe {
             if rows {
-                load::<V>(values.add(at), lanes)
+                V::load_lanes(values.add(at), lanes)
             } else {
                 V::splat(*values.add(channel))
             }
         }
     }
-}
-
-/// # Safety
-/// `from` must be valid for `lanes` values.
-#[inline(always)]
-unsafe fn load<V: Vector>(from: *const f32, lanes: usize) -> V {
-    // SAFETY: the caller vouches.
-    unsafe { if lanes == V::LANES { V::load(from) } else { V::load_part(from, lanes) } }
-}
-
-/// # Safety
-/// `to` must be valid for `lanes` values.
-#[inline(always)]
-unsafe fn store<V: Vector>(value: V, to: *mut f32, lanes: usize) {
-    // SAFETY: the caller vouches.
-    unsafe { if lanes == V::LANES { value.store(to) } else { value.store_part(to, lanes) } }
 }
 
 /// Sums two vectors a value over the rows of a chunk (NHWC) or over one image (NCHW).
@@ -335,14 +306,14 @@ unsafe fn sum_part<V: Vector>(
                     let (a, b) = values(row * channels + at, lanes, 0, at);
                     acc = [acc[0].add(a), acc[1].add(b)];
                 }
-                store(acc[0], sums.ptr().add(at), lanes);
-                store(acc[1], sums.ptr().add(channels + at), lanes);
+                V::store_lanes(acc[0], sums.ptr().add(at), lanes);
+                V::store_lanes(acc[1], sums.ptr().add(channels + at), lanes);
                 at += lanes;
             }
         } else {
-            norm.stretches(part, |offset, len, channel| {
+            norm.stretches(part, #[inline(always)] |offset, len, channel| {
                 let mut acc = [V::splat(0.0); 2];
-                Norm::vectors::<V>(len, |at, lanes| {
+                each_vector::<V>(len, #[inline(always)] |at, lanes| {
                     let (a, b) = values(offset + at, lanes, channel, at);
                     acc = [acc[0].add(a), acc[1].add(b)];
                 });
@@ -380,13 +351,13 @@ impl Kernel for Moments<'_> {
         let (norm, input, rows) = (self.norm, self.input.ptr(), self.norm.rows());
         // SAFETY: offsets lie inside the input; a partial vector's empty lanes are cleared by `keep`.
         unsafe {
-            sum_part::<V>(norm, self.part, self.sums, |offset, lanes, channel, at| {
+            sum_part::<V>(norm, self.part, self.sums, #[inline(always)] |offset, lanes, channel, at| {
                 let pivot = if rows {
-                    load::<V>(input.add(at), lanes)
+                    V::load_lanes(input.add(at), lanes)
                 } else {
                     V::splat(*input.add(channel * norm.pixels))
                 };
-                let value = keep(load::<V>(input.add(offset), lanes).sub(pivot), lanes);
+                let value = keep(V::load_lanes(input.add(offset), lanes).sub(pivot), lanes);
                 (value, value.mul(value))
             });
         }
@@ -430,15 +401,15 @@ impl Kernel for Apply<'_> {
         // SAFETY: stretches lie inside the maps.
         unsafe {
             let (low, high) = (V::splat(norm.bounds.low), V::splat(norm.bounds.high));
-            norm.stretches(self.part, |offset, len, channel| {
-                Norm::vectors::<V>(len, |at, lanes| {
+            norm.stretches(self.part, #[inline(always)] |offset, len, channel| {
+                each_vector::<V>(len, #[inline(always)] |at, lanes| {
                     let a: V = Norm::coefficient(rows, scale, channel, at, lanes);
                     let b: V = Norm::coefficient(rows, shift, channel, at, lanes);
-                    let mut value = load::<V>(input.add(offset + at), lanes).mul_add(a, b);
+                    let mut value = V::load_lanes(input.add(offset + at), lanes).mul_add(a, b);
                     if let Some(residual) = self.residual {
-                        value = value.add(load::<V>(residual.ptr().add(offset + at), lanes));
+                        value = value.add(V::load_lanes(residual.ptr().add(offset + at), lanes));
                     }
-                    store(value.max(low).min(high), output.add(offset + at), lanes);
+                    V::store_lanes(value.max(low).min(high), output.add(offset + at), lanes);
                 });
             });
         }
@@ -460,12 +431,12 @@ unsafe fn passed<V: Vector>(
     let (offset, lanes, channel, at) = place;
     // SAFETY: the caller vouches.
     unsafe {
-        let grad = load::<V>(operands.output_grad.ptr().add(offset), lanes);
+        let grad = V::load_lanes(operands.output_grad.ptr().add(offset), lanes);
         if norm.bounds == Bounds::NONE {
             return grad;
         }
         let probe = match operands.output {
-            Some(output) => load::<V>(output.ptr().add(offset), lanes),
+            Some(output) => V::load_lanes(output.ptr().add(offset), lanes),
             None => {
                 let a: V = Norm::coefficient(norm.rows(), kept.scale.ptr(), channel, at, lanes);
                 let b: V = Norm::coefficient(norm.rows(), kept.shift.ptr(), channel, at, lanes);
@@ -495,11 +466,11 @@ impl Kernel for BackwardSums<'_> {
         let write_back = operands.output.is_some() && norm.bounds != Bounds::NONE;
         // SAFETY: offsets lie inside the maps.
         unsafe {
-            sum_part::<V>(norm, self.part, self.sums, |offset, lanes, channel, at| {
-                let value = load::<V>(operands.input.ptr().add(offset), lanes);
+            sum_part::<V>(norm, self.part, self.sums, #[inline(always)] |offset, lanes, channel, at| {
+                let value = V::load_lanes(operands.input.ptr().add(offset), lanes);
                 let grad = passed(norm, operands, kept, (offset, lanes, channel, at), value);
                 if write_back {
-                    store(grad, operands.output_grad.ptr().add(offset), lanes);
+                    V::store_lanes(grad, operands.output_grad.ptr().add(offset), lanes);
                 }
                 let mean: V = Norm::coefficient(rows, kept.mean.ptr(), channel, at, lanes);
                 (grad, grad.mul(value.sub(mean)))
@@ -531,12 +502,12 @@ impl Kernel for BackwardInput<'_> {
         let bounded = operands.output.is_some();
         // SAFETY: stretches lie inside the maps.
         unsafe {
-            norm.stretches(self.part, |offset, len, channel| {
-                Norm::vectors::<V>(len, |at, lanes| {
+            norm.stretches(self.part, #[inline(always)] |offset, len, channel| {
+                each_vector::<V>(len, #[inline(always)] |at, lanes| {
                     let place = (offset + at, lanes, channel, at);
-                    let value = load::<V>(operands.input.ptr().add(offset + at), lanes);
+                    let value = V::load_lanes(operands.input.ptr().add(offset + at), lanes);
                     let grad = if bounded {
-                        load::<V>(operands.output_grad.ptr().add(offset + at), lanes)
+                        V::load_lanes(operands.output_grad.ptr().add(offset + at), lanes)
                     } else {
                         passed(norm, operands, kept, place, value)
                     };
@@ -547,9 +518,9 @@ impl Kernel for BackwardInput<'_> {
                     let mut result = grad.mul_add(scale, value.sub(mean).mul_add(slope, constant));
                     let target = operands.input_grad.ptr().add(offset + at);
                     if operands.mode == Mode::Add {
-                        result = result.add(load::<V>(target, lanes));
+                        result = result.add(V::load_lanes(target, lanes));
                     }
-                    store(result, target, lanes);
+                    V::store_lanes(result, target, lanes);
                 });
             });
         }

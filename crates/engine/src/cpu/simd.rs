@@ -115,14 +115,27 @@ impl FromStr for Simd {
     }
 }
 
-/// A computation written once for every instruction set. `run` must be `#[inline(always)]`, so that it is compiled
-/// inside the function that switches the instruction set on.
+/// A computation written once for every instruction set. `run`, and every function and closure that it calls, must be
+/// `#[inline(always)]`, so that all is compiled inside the function that switches the instruction set on.
 pub(crate) trait Kernel {
     type Output;
 
     /// # Safety
     /// The vector's instruction set must be available; each kernel says what its pointers must satisfy.
     unsafe fn run<V: Vector>(self) -> Self::Output;
+}
+
+/// Calls `visit(offset, lanes)` for each vector of `len` values, the last one possibly short.
+#[inline(always)]
+pub(crate) fn each_vector<V: Vector>(len: usize, mut visit: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    while at + V::LANES <= len {
+        visit(at, V::LANES);
+        at += V::LANES;
+    }
+    if at < len {
+        visit(at, len - at);
+    }
 }
 
 /// A vector of 32-bit floats.
@@ -144,6 +157,18 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_part(from: *const f32, count: usize) -> Self;
     /// Stores the first `count` lanes only.
     unsafe fn store_part(self, to: *mut f32, count: usize);
+    /// All lanes, or the first `count`.
+    #[inline(always)]
+    unsafe fn load_lanes(from: *const f32, count: usize) -> Self {
+        // SAFETY: the caller vouches for `count` floats.
+        unsafe { if count == Self::LANES { Self::load(from) } else { Self::load_part(from, count) } }
+    }
+    /// Stores all lanes, or the first `count`.
+    #[inline(always)]
+    unsafe fn store_lanes(self, to: *mut f32, count: usize) {
+        // SAFETY: the caller vouches for `count` floats.
+        unsafe { if count == Self::LANES { self.store(to) } else { self.store_part(to, count) } }
+    }
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;

@@ -144,6 +144,16 @@ impl Kernel for Image<'_> {
     }
 }
 
+/// The vector of a source pixel, `offset` pixels from `base`.
+///
+/// # Safety
+/// The pixel must lie inside the source map.
+#[inline(always)]
+unsafe fn gather<V: Vector>(base: *const f32, offset: isize, channels: usize, lanes: usize) -> V {
+    // SAFETY: the caller vouches.
+    unsafe { V::load_lanes(base.offset(offset * channels as isize), lanes) }
+}
+
 impl Image<'_> {
     /// # Safety
     /// The pixels must be the class's own, `at + lanes` at most the number of channels.
@@ -153,63 +163,56 @@ impl Image<'_> {
         let (to, from) = pixel;
         // SAFETY: the caller vouches.
         unsafe {
-            let load = |from: *const f32| {
-                if lanes == V::LANES { V::load(from) } else { V::load_part(from, lanes) }
-            };
-            let store = |value: V, to: *mut f32| {
-                if lanes == V::LANES { value.store(to) } else { value.store_part(to, lanes) }
-            };
             let base = self.source.ptr().add(from * channels + at);
             let target = self.dest.ptr().add(to * channels + at);
-            let source = |offset: isize| load(base.offset(offset * channels as isize));
             let mut acc = V::splat(0.0);
             match self.gathering {
                 Gathering::Weighted { weights, bias } => {
                     for tap in &class.taps {
-                        let weight = load(weights.ptr().add(tap.weight * channels + at));
-                        acc = source(tap.offset).mul_add(weight, acc);
+                        let weight = V::load_lanes(weights.ptr().add(tap.weight * channels + at), lanes);
+                        acc = gather::<V>(base, tap.offset, channels, lanes).mul_add(weight, acc);
                     }
                     if let Some(bias) = bias {
-                        acc = acc.add(load(bias.ptr().add(at)));
+                        acc = acc.add(V::load_lanes(bias.ptr().add(at), lanes));
                     }
                 }
                 Gathering::Largest { winners } => {
                     acc = V::splat(f32::NEG_INFINITY);
                     let mut winner = V::splat(0.0);
                     for tap in &class.taps {
-                        let value = source(tap.offset);
+                        let value = gather::<V>(base, tap.offset, channels, lanes);
                         winner = value.choose_greater(acc, V::splat(tap.weight as f32), winner);
                         acc = value.choose_greater(acc, value, acc);
                     }
-                    store(winner, winners.ptr().add(self.first + to * channels + at));
+                    V::store_lanes(winner, winners.ptr().add(self.first + to * channels + at), lanes);
                 }
                 Gathering::Winners { winners } => {
                     for tap in &class.taps {
                         let pixel = from as isize + tap.offset;
                         let place = self.first + pixel as usize * channels + at;
-                        let winner = load(winners.ptr().add(place));
+                        let winner = V::load_lanes(winners.ptr().add(place), lanes);
                         let tap_number = tap.weight as f32;
                         let (low, high) = (V::splat(tap_number - 0.5), V::splat(tap_number + 0.5));
-                        acc = acc.add(source(tap.offset).keep_between(winner, low, high));
+                        acc = acc.add(gather::<V>(base, tap.offset, channels, lanes).keep_between(winner, low, high));
                     }
                 }
                 Gathering::Mean => {
                     for tap in &class.taps {
-                        acc = acc.add(source(tap.offset));
+                        acc = acc.add(gather::<V>(base, tap.offset, channels, lanes));
                     }
                     acc = acc.mul(V::splat(1.0 / class.taps.len() as f32));
                 }
                 Gathering::Shares => {
                     for tap in &class.taps {
                         let share = self.slide.shares[(from as isize + tap.offset) as usize];
-                        acc = source(tap.offset).mul_add(V::splat(share), acc);
+                        acc = gather::<V>(base, tap.offset, channels, lanes).mul_add(V::splat(share), acc);
                     }
                 }
             }
             if self.mode == Mode::Add {
-                acc = acc.add(load(target));
+                acc = acc.add(V::load_lanes(target, lanes));
             }
-            store(acc, target);
+            V::store_lanes(acc, target, lanes);
         }
     }
 
@@ -399,12 +402,6 @@ impl DepthwisePart<'_> {
         let (channels, step) = (window.input.c, window.stride.1);
         // SAFETY: the caller vouches for the columns, the geometry for the pixels.
         unsafe {
-            let load = |from: *const f32| {
-                if lanes == V::LANES { V::load(from) } else { V::load_part(from, lanes) }
-            };
-            let store = |value: V, to: *mut f32| {
-                if lanes == V::LANES { value.store(to) } else { value.store_part(to, lanes) }
-            };
             for (tap, runs) in self.plan.runs.iter().enumerate() {
                 let mut acc = [V::splat(0.0); N];
                 for image in self.images.clone() {
@@ -415,14 +412,14 @@ impl DepthwisePart<'_> {
                             let x = x.add((input + i * step) * channels);
                             let g = g.add((output + i) * channels);
                             for (j, acc) in acc.iter_mut().enumerate() {
-                                let x = load(x.add(j * V::LANES));
-                                *acc = x.mul_add(load(g.add(j * V::LANES)), *acc);
+                                let x = V::load_lanes(x.add(j * V::LANES), lanes);
+                                *acc = x.mul_add(V::load_lanes(g.add(j * V::LANES), lanes), *acc);
                             }
                         }
                     }
                 }
                 for (j, acc) in acc.into_iter().enumerate() {
-                    store(acc, self.sums.ptr().add(tap * channels + at + j * V::LANES));
+                    V::store_lanes(acc, self.sums.ptr().add(tap * channels + at + j * V::LANES), lanes);
                 }
             }
             let mut acc = [V::splat(0.0); N];
@@ -430,13 +427,13 @@ impl DepthwisePart<'_> {
                 let g = self.output_grad.ptr().add(image * window.output.len() + at);
                 for pixel in 0..window.output.pixels() {
                     for (j, acc) in acc.iter_mut().enumerate() {
-                        *acc = acc.add(load(g.add(pixel * channels + j * V::LANES)));
+                        *acc = acc.add(V::load_lanes(g.add(pixel * channels + j * V::LANES), lanes));
                     }
                 }
             }
             for (j, acc) in acc.into_iter().enumerate() {
                 let bias = self.plan.runs.len() * channels + at + j * V::LANES;
-                store(acc, self.sums.ptr().add(bias));
+                V::store_lanes(acc, self.sums.ptr().add(bias), lanes);
             }
         }
         if lanes == V::LANES { N * V::LANES } else { lanes }
