@@ -8,11 +8,15 @@ use paceline_model::Shape;
 use super::geometry::{Class, Window};
 use super::kernels::tile::{MAX_POINTERS, Mode, RowTile, Segment};
 use super::memory::View;
+use super::kernels::transpose::{prefetch, transpose};
 use super::pool::Pool;
 use super::simd::{Kernel, Simd, Vector};
 
 /// Packed weights up to this many values stay in the second-level cache while all pixels pass by.
 const RESIDENT: usize = 96 * 1024;
+
+/// Rows of the weights by which packing runs ahead: they lie too far apart for the hardware to foresee.
+const AHEAD: usize = 12;
 
 /// Rows that one task takes through all panels.
 const ROWS_PER_TASK: usize = 8 * MAX_POINTERS;
@@ -189,8 +193,10 @@ impl Gather {
         let rows = self.conv.taps() * self.depth;
         match self.direction {
             Direction::Forward => {
+                let column = group * group_out + first;
                 for (row, target) in packed.chunks_exact_mut(width).take(rows).enumerate() {
-                    let from = row * out + group * group_out + first;
+                    let from = row * out + column;
+                    prefetch(weights, from + AHEAD * out, width);
                     target[..cols].copy_from_slice(&weights[from..from + cols]);
                     target[cols..].fill(0.0);
                 }
@@ -258,44 +264,6 @@ fn segments(class: &Class, depth: usize, stride: usize) -> Vec<Segment> {
         }
     }
     segments
-}
-
-/// Writes `cols` rows of `from`, `stride` apart, as the columns of rows of `width`.
-fn transpose(from: &[f32], stride: usize, cols: usize, to: &mut [f32], width: usize) {
-    const SIDE: usize = 8;
-    let depth = to.len() / width;
-    let mut column = 0;
-    while column < cols {
-        let side = SIDE.min(cols - column);
-        let mut k = 0;
-        if side == SIDE {
-            while k + SIDE <= depth {
-                let mut tile = [[0.0f32; SIDE]; SIDE];
-                for (i, row) in tile.iter_mut().enumerate() {
-                    let start = (column + i) * stride + k;
-                    row.copy_from_slice(&from[start..start + SIDE]);
-                }
-                for j in 0..SIDE {
-                    let target = &mut to[(k + j) * width + column..][..SIDE];
-                    for i in 0..SIDE {
-                        target[i] = tile[i][j];
-                    }
-                }
-                k += SIDE;
-            }
-        }
-        for k in k..depth {
-            for i in 0..side {
-                to[k * width + column + i] = from[(column + i) * stride + k];
-            }
-        }
-        column += side;
-    }
-    if cols < width {
-        for row in to.chunks_exact_mut(width) {
-            row[cols..].fill(0.0);
-        }
-    }
 }
 
 struct Block<'a> {

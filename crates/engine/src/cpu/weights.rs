@@ -3,6 +3,8 @@
 //! Images are taken in chunks. A chunk's input is packed in blocks of channels, its output gradient in panels; then
 //! each tap multiplies the stretches of positions where it reads real input. Chunks are added in order.
 
+use paceline_model::Shape;
+
 use super::kernels::tile::{Mode, OuterTile, Run};
 use super::memory::View;
 use super::pool::Pool;
@@ -113,12 +115,17 @@ impl WeightSum {
                     images: self.images.min(self.conv.batch - first),
                     mode: if first == 0 { Mode::Write } else { Mode::Add },
                 };
-                pool.each(self.blocks.len() + self.panels(), |task, _| {
-                    if task < self.blocks.len() {
-                        chunk.pack_input(task, input);
-                    } else {
-                        let panel = task - self.blocks.len();
-                        chunk.pack_panel(panel, panels.part(panel * panel_len, panel_len));
+                let outer = chunk.outer(self.conv.window.input);
+                pool.each(outer + self.panels(), |task, _| {
+                    // SAFETY: the engine checked the instruction set; positions and panels have places of their own.
+                    unsafe {
+                        if task < outer {
+                            self.simd.run(PackInput { chunk: &chunk, outer: task, packed: input });
+                        } else {
+                            let panel = task - outer;
+                            let packed = panels.part(panel * panel_len, panel_len);
+                            self.simd.run(PackPanel { chunk: &chunk, panel, packed });
+                        }
                     }
                 });
                 pool.each(self.panels() * taps, |task, _| {
@@ -189,116 +196,172 @@ struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Calls `visit(position, offset of the pixel's first channel)` for each pixel of the chunk, in packed order.
-    /// Images that a last, shorter chunk lacks are passed as `None`.
+    /// Where a pixel's first channel lies; `None` for the images that a last, shorter chunk lacks.
     #[inline(always)]
-    fn pixels(&self, pixels: usize, channels: usize, mut visit: impl FnMut(usize, Option<usize>)) {
-        let address = |image: usize, pixel: usize| {
-            (image < self.images).then(|| match self.sum.layout {
-                Layout::Nhwc => ((self.first + image) * pixels + pixel) * channels,
-                Layout::Nchw => (self.first + image) * pixels * channels + pixel,
-            })
-        };
+    fn address(&self, shape: Shape, image: usize, pixel: usize) -> Option<usize> {
+        (image < self.images).then(|| match self.sum.layout {
+            Layout::Nhwc => ((self.first + image) * shape.pixels() + pixel) * shape.c,
+            Layout::Nchw => (self.first + image) * shape.len() + pixel,
+        })
+    }
+
+    /// Distance between the channels of a pixel.
+    #[inline(always)]
+    fn channel_stride(&self, shape: Shape) -> usize {
+        match self.sum.layout {
+            Layout::Nhwc => 1,
+            Layout::Nchw => shape.pixels(),
+        }
+    }
+
+    /// Calls `visit(position, address)` for the positions of the outer index `outer` (an image or a pixel).
+    #[inline(always)]
+    fn positions(&self, shape: Shape, outer: usize, mut visit: impl FnMut(usize, Option<usize>)) {
         match self.sum.order {
             Order::ImagesInner => {
-                for pixel in 0..pixels {
-                    for image in 0..self.sum.images {
-                        visit(pixel * self.sum.images + image, address(image, pixel));
-                    }
+                for image in 0..self.sum.images {
+                    visit(outer * self.sum.images + image, self.address(shape, image, outer));
                 }
             }
             Order::PixelsInner => {
-                for image in 0..self.sum.images {
-                    for pixel in 0..pixels {
-                        visit(image * pixels + pixel, address(image, pixel));
-                    }
+                for pixel in 0..shape.pixels() {
+                    visit(outer * shape.pixels() + pixel, self.address(shape, outer, pixel));
                 }
             }
         }
     }
 
-    fn pack_input(&self, block: usize, packed: View) {
-        let sum = self.sum;
-        let (first, width) = sum.blocks[block];
+    /// How many outer indices there are.
+    fn outer(&self, shape: Shape) -> usize {
+        match self.sum.order {
+            Order::ImagesInner => shape.pixels(),
+            Order::PixelsInner => self.sum.images,
+        }
+    }
+}
+
+/// Packs the positions of one outer index of the input, all blocks.
+struct PackInput<'a> {
+    chunk: &'a Chunk<'a>,
+    outer: usize,
+    packed: View,
+}
+
+impl Kernel for PackInput<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let (chunk, sum) = (self.chunk, self.chunk.sum);
         let shape = sum.conv.window.input;
-        let stride = self.channel_stride(shape.pixels());
-        let channel = (self.group * sum.conv.group_in() + first) * stride;
-        // SAFETY: each block has a place of its own in the packed input; the input is only read.
-        let (from, to) = unsafe {
-            (
-                self.operands.input.read(),
-                packed.part(sum.input_positions() * first, sum.input_positions() * width).write(),
-            )
-        };
-        self.pixels(shape.pixels(), shape.c, |position, offset| {
-            let target = &mut to[position * width..][..width];
-            match offset {
-                Some(offset) if stride == 1 => {
-                    let source = &from[offset + channel..][..width];
-                    for i in 0..width {
-                        target[i] = source[i];
+        let stride = chunk.channel_stride(shape);
+        let from = chunk.operands.input.ptr();
+        let channel = chunk.group * sum.conv.group_in();
+        chunk.positions(
+            shape,
+            self.outer,
+            #[inline(always)]
+            |position, address| {
+                for &(first, width) in &sum.blocks {
+                    // SAFETY: pixels lie inside the input, each position has a place of its own in every block.
+                    unsafe {
+                        let to = self.packed.ptr().add(sum.input_positions() * first + position * width);
+                        match address {
+                            Some(address) if stride == 1 => {
+                                copy::<V>(from.add(address + channel + first), to, width);
+                            }
+                            Some(address) => {
+                                for i in 0..width {
+                                    *to.add(i) = *from.add(address + (channel + first + i) * stride);
+                                }
+                            }
+                            None => std::ptr::write_bytes(to, 0, width),
+                        }
                     }
                 }
-                Some(offset) => {
-                    for (i, value) in target.iter_mut().enumerate() {
-                        *value = from[offset + channel + i * stride];
-                    }
-                }
-                None => target.fill(0.0),
-            }
-        });
+            },
+        );
     }
+}
 
-    fn channel_stride(&self, pixels: usize) -> usize {
-        match self.sum.layout {
-            Layout::Nhwc => 1,
-            Layout::Nchw => pixels,
+/// Copies a few values: at most as many as a block is wide.
+///
+/// # Safety
+/// Both must be valid for `width` values.
+#[inline(always)]
+unsafe fn copy<V: Vector>(from: *const f32, to: *mut f32, width: usize) {
+    // SAFETY: the caller vouches.
+    unsafe {
+        if width <= V::LANES {
+            V::load_lanes(from, width).store_lanes(to, width);
+        } else {
+            std::ptr::copy_nonoverlapping(from, to, width);
         }
     }
+}
 
-    /// Packs a panel of the output gradient and, on the way, adds up the bias's gradient.
-    fn pack_panel(&self, panel: usize, packed: View) {
-        let sum = self.sum;
-        let width = sum.vectors(panel) * sum.simd.lanes();
-        let first = panel * sum.width();
+/// Packs a panel of the output gradient and, on the way, adds up the bias's gradient.
+struct PackPanel<'a> {
+    chunk: &'a Chunk<'a>,
+    panel: usize,
+    packed: View,
+}
+
+impl Kernel for PackPanel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let (chunk, sum) = (self.chunk, self.chunk.sum);
+        let vectors = sum.vectors(self.panel);
+        let width = vectors * V::LANES;
+        let first = self.panel * sum.width();
         let cols = (sum.conv.group_out() - first).min(width);
         let shape = sum.conv.window.output;
-        let stride = self.channel_stride(shape.pixels());
-        let column = self.group * sum.conv.group_out() + first;
-        let mut total = [0.0f32; 32];
-        // SAFETY: each panel has a place of its own; the gradient is only read.
-        let (from, to) = unsafe { (self.operands.output_grad.read(), packed.write()) };
-        self.pixels(shape.pixels(), shape.c, |position, offset| {
-            let target = &mut to[position * width..][..width];
-            match offset {
-                Some(offset) if stride == 1 && cols == 32 && width == 32 => {
-                    let source: &[f32; 32] = from[offset + column..][..32]
-                        .try_into()
-                        .expect("invariant: 32 columns");
-                    let target: &mut [f32; 32] = target.try_into().expect("invariant: 32 columns");
-                    *target = *source;
-                    for i in 0..32 {
-                        total[i] += source[i];
-                    }
-                }
-                Some(offset) => {
-                    for i in 0..cols {
-                        let value = from[offset + (column + i) * stride];
-                        target[i] = value;
-                        total[i] += value;
-                    }
-                    target[cols..].fill(0.0);
-                }
-                None => target.fill(0.0),
+        let stride = chunk.channel_stride(shape);
+        let column = chunk.group * sum.conv.group_out() + first;
+        let from = chunk.operands.output_grad.ptr();
+        // SAFETY: pixels lie inside the gradient; each panel has a place of its own.
+        unsafe {
+            let mut total = [V::splat(0.0); 2];
+            for outer in 0..chunk.outer(shape) {
+                chunk.positions(
+                    shape,
+                    outer,
+                    #[inline(always)]
+                    |position, address| {
+                        let to = self.packed.ptr().add(position * width);
+                        for (j, total) in total.iter_mut().enumerate().take(vectors) {
+                            let lanes = V::LANES.min(cols - j * V::LANES);
+                            let at = j * V::LANES;
+                            let value = match address {
+                                Some(address) if stride == 1 => {
+                                    V::load_lanes(from.add(address + column + at), lanes)
+                                }
+                                Some(address) => {
+                                    let mut all = [0.0f32; 16];
+                                    for (i, value) in all.iter_mut().enumerate().take(lanes) {
+                                        *value = *from.add(address + (column + at + i) * stride);
+                                    }
+                                    V::load(all.as_ptr())
+                                }
+                                None => V::splat(0.0),
+                            };
+                            value.store(to.add(at));
+                            *total = total.add(value);
+                        }
+                    },
+                );
             }
-        });
-        if let Some(bias) = self.operands.bias_grad {
-            // SAFETY: a panel's columns of the bias belong to this task.
-            let bias = unsafe { bias.part(column, cols).write() };
-            for (value, total) in bias.iter_mut().zip(total) {
-                match self.mode {
-                    Mode::Write => *value = total,
-                    Mode::Add => *value += total,
+            if let Some(bias) = chunk.operands.bias_grad {
+                for (j, &total) in total.iter().enumerate().take(vectors) {
+                    let lanes = V::LANES.min(cols - j * V::LANES);
+                    let to = bias.ptr().add(column + j * V::LANES);
+                    let sum = match chunk.mode {
+                        Mode::Write => total,
+                        Mode::Add => V::load_lanes(to, lanes).add(total),
+                    };
+                    sum.store_lanes(to, lanes);
                 }
             }
         }
