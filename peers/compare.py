@@ -144,7 +144,7 @@ def summarise(row, rounds):
 
 def render(summaries, options):
     heads = ["network", "input", "batch", "torch nchw", "torch nhwc", "paceline", "ratio", "min to max"]
-    heads += ["torch MB", "(library)", "paceline MB", "ratio", "start s"]
+    heads += ["torch MB", "(library)", "paceline MB", "MB ratio", "start s"]
     lines = [heads]
     for s in summaries:
         speed, memory = s["images_per_s"], s["peak_memory_bytes"]

@@ -42,22 +42,43 @@ pub(crate) struct WeightSum {
     images: usize,
     /// Stretches of each tap over a whole chunk, image by image where pixels run fastest.
     runs: Vec<Vec<Run>>,
+    /// Packed input pixels from one output pixel to the next.
+    step: usize,
     /// First channel and width of each block of input channels.
     blocks: Vec<(usize, usize)>,
+    /// Input pixels that any tap reads, in packed order.
+    pixels: Vec<u32>,
+    /// Whether the input is read where it lies: one tap on every pixel, channels last.
+    in_place: bool,
 }
 
 impl WeightSum {
     pub fn new(conv: ConvShape, layout: Layout, simd: Simd) -> Self {
         let window = &conv.window;
-        let (input, output) = (window.input, window.output);
-        let per_image = input.pixels() * conv.group_in() + output.pixels() * conv.group_out();
+        let output = window.output;
+        let mut tap_runs = window.tap_runs();
+        let mut step = window.stride.1;
+        let pixels: Vec<u32> = if conv.taps() == 1 && output.pixels() > 0 {
+            // A single tap: only the pixels that it reads are packed, in the order of its outputs.
+            let inputs = tap_runs[0].iter();
+            let pixels = inputs.flat_map(|&(input, _, len)| (0..len).map(move |i| (input + i * step) as u32));
+            let pixels: Vec<u32> = pixels.collect();
+            if pixels.len() == output.pixels() {
+                tap_runs = vec![vec![(0, 0, pixels.len())]];
+                step = 1;
+                pixels
+            } else {
+                (0..window.input.pixels() as u32).collect()
+            }
+        } else {
+            (0..window.input.pixels() as u32).collect()
+        };
+        let in_place = window.input.c <= 256 && layout == Layout::Nhwc && step == 1 && conv.taps() == 1 && window.input == Shape { c: window.input.c, ..output };
+        let per_image = pixels.len() * conv.group_in() + output.pixels() * conv.group_out();
         let images = (CHUNK / per_image).clamp(1, conv.batch);
-        let order = if images > output.w { Order::ImagesInner } else { Order::PixelsInner };
-        let runs = window
-            .tap_runs()
-            .iter()
-            .map(|rows| chunk_runs(rows, &conv, images, order))
-            .collect();
+        let order = if images > output.w && !in_place { Order::ImagesInner } else { Order::PixelsInner };
+        let geometry = ChunkGeometry { images, order, step, pixels: (pixels.len(), output.pixels()) };
+        let runs = tap_runs.iter().map(|rows| chunk_runs(rows, &geometry)).collect();
         let channels = conv.group_in();
         let count = channels.div_ceil(simd.rows());
         let blocks = (0..count)
@@ -73,7 +94,10 @@ impl WeightSum {
             order,
             images,
             runs,
+            step,
             blocks,
+            pixels,
+            in_place,
         }
     }
 
@@ -86,7 +110,11 @@ impl WeightSum {
     }
 
     fn input_positions(&self) -> usize {
-        self.images * self.conv.window.input.pixels()
+        self.images * self.pixels.len()
+    }
+
+    fn packed_input(&self) -> usize {
+        if self.in_place { 0 } else { self.input_positions() * self.conv.group_in() }
     }
 
     fn output_positions(&self) -> usize {
@@ -95,12 +123,11 @@ impl WeightSum {
 
     /// Values of workspace that a run needs.
     pub fn workspace(&self) -> usize {
-        self.input_positions() * self.conv.group_in()
-            + self.panels() * self.output_positions() * self.width()
+        self.packed_input() + self.panels() * self.output_positions() * self.width()
     }
 
     pub fn run(&self, pool: &Pool, operands: &WeightOperands) {
-        let packed_input = self.input_positions() * self.conv.group_in();
+        let packed_input = self.packed_input();
         let panel_len = self.output_positions() * self.width();
         let input = operands.workspace.part(0, packed_input);
         let panels = operands.workspace.part(packed_input, self.panels() * panel_len);
@@ -115,7 +142,7 @@ impl WeightSum {
                     images: self.images.min(self.conv.batch - first),
                     mode: if first == 0 { Mode::Write } else { Mode::Add },
                 };
-                let outer = chunk.outer(self.conv.window.input);
+                let outer = if self.in_place { 0 } else { chunk.outer(self.pixels.len()) };
                 pool.each(outer + self.panels(), |task, _| {
                     // SAFETY: the engine checked the instruction set; positions and panels have places of their own.
                     unsafe {
@@ -144,14 +171,18 @@ impl WeightSum {
     }
 }
 
-/// The stretches of one tap over a chunk of images, adjacent ones joined.
-fn chunk_runs(
-    rows: &[(usize, usize, usize)],
-    conv: &ConvShape,
+/// What the stretches of a chunk depend on.
+struct ChunkGeometry {
     images: usize,
     order: Order,
-) -> Vec<Run> {
-    let step = conv.window.stride.1;
+    step: usize,
+    /// Packed pixels of an image, input and output.
+    pixels: (usize, usize),
+}
+
+/// The stretches of one tap over a chunk of images, adjacent ones joined.
+fn chunk_runs(rows: &[(usize, usize, usize)], geometry: &ChunkGeometry) -> Vec<Run> {
+    let &ChunkGeometry { images, order, step, pixels: (input_pixels, output_pixels) } = geometry;
     let mut runs: Vec<Run> = Vec::new();
     let mut push = |a: usize, b: usize, len: usize, a_step: usize| match runs.last_mut() {
         Some(last)
@@ -174,8 +205,6 @@ fn chunk_runs(
             }
         }
         Order::PixelsInner => {
-            let (input_pixels, output_pixels) =
-                (conv.window.input.pixels(), conv.window.output.pixels());
             for image in 0..images {
                 for &(input, output, len) in rows {
                     push(image * input_pixels + input, image * output_pixels + output, len, step);
@@ -216,25 +245,31 @@ impl Chunk<'_> {
 
     /// Calls `visit(position, address)` for the positions of the outer index `outer` (an image or a pixel).
     #[inline(always)]
-    fn positions(&self, shape: Shape, outer: usize, mut visit: impl FnMut(usize, Option<usize>)) {
+    fn positions(
+        &self,
+        pixels: usize,
+        outer: usize,
+        address: impl Fn(usize, usize) -> Option<usize>,
+        mut visit: impl FnMut(usize, Option<usize>),
+    ) {
         match self.sum.order {
             Order::ImagesInner => {
                 for image in 0..self.sum.images {
-                    visit(outer * self.sum.images + image, self.address(shape, image, outer));
+                    visit(outer * self.sum.images + image, address(image, outer));
                 }
             }
             Order::PixelsInner => {
-                for pixel in 0..shape.pixels() {
-                    visit(outer * shape.pixels() + pixel, self.address(shape, outer, pixel));
+                for pixel in 0..pixels {
+                    visit(outer * pixels + pixel, address(outer, pixel));
                 }
             }
         }
     }
 
     /// How many outer indices there are.
-    fn outer(&self, shape: Shape) -> usize {
+    fn outer(&self, pixels: usize) -> usize {
         match self.sum.order {
-            Order::ImagesInner => shape.pixels(),
+            Order::ImagesInner => pixels,
             Order::PixelsInner => self.sum.images,
         }
     }
@@ -258,8 +293,10 @@ impl Kernel for PackInput<'_> {
         let from = chunk.operands.input.ptr();
         let channel = chunk.group * sum.conv.group_in();
         chunk.positions(
-            shape,
+            sum.pixels.len(),
             self.outer,
+            #[inline(always)]
+            |image, pixel| chunk.address(shape, image, sum.pixels[pixel] as usize),
             #[inline(always)]
             |position, address| {
                 for &(first, width) in &sum.blocks {
@@ -324,10 +361,12 @@ impl Kernel for PackPanel<'_> {
         // SAFETY: pixels lie inside the gradient; each panel has a place of its own.
         unsafe {
             let mut total = [V::splat(0.0); 2];
-            for outer in 0..chunk.outer(shape) {
+            for outer in 0..chunk.outer(shape.pixels()) {
                 chunk.positions(
-                    shape,
+                    shape.pixels(),
                     outer,
+                    #[inline(always)]
+                    |image, pixel| chunk.address(shape, image, pixel),
                     #[inline(always)]
                     |position, address| {
                         let to = self.packed.ptr().add(position * width);
@@ -387,18 +426,27 @@ impl Kernel for TapBlocks<'_> {
         let column = self.panel * 2 * V::LANES;
         let vectors = sum.vectors(self.panel);
         let all = &sum.runs[self.tap];
-        let a_step = match sum.order {
+        let input = sum.conv.window.input;
+        let step = match sum.order {
             Order::ImagesInner => 1,
-            Order::PixelsInner => sum.conv.window.stride.1,
+            Order::PixelsInner => sum.step,
         };
         for &(first, width) in &sum.blocks {
             // SAFETY: block and panel lie in the packed workspace, the tile inside the weights' gradient.
             unsafe {
                 let row = self.tap * sum.conv.group_in() + first;
                 let offset = row * out + self.chunk.group * sum.conv.group_out() + column;
+                let (a, a_stride) = if sum.in_place {
+                    let channel = self.chunk.group * sum.conv.group_in() + first;
+                    let image = self.chunk.first * input.len();
+                    (self.chunk.operands.input.ptr().add(image + channel), input.c)
+                } else {
+                    (self.input.ptr().add(sum.input_positions() * first), width)
+                };
                 OuterTile {
-                    a: self.input.ptr().add(sum.input_positions() * first),
-                    a_step,
+                    a,
+                    a_stride,
+                    a_step: step,
                     rows: width,
                     b: self.b.ptr(),
                     vectors,

@@ -175,11 +175,13 @@ pub(crate) struct Run {
 
 /// One tile: C\[i\]\[..cols\] (+)= sum over positions p of A\[p\]\[i\] * B\[p\]\[..\].
 pub(crate) struct OuterTile<'a> {
-    /// Packed block of A: `rows` values a position.
+    /// First row of A at the first position.
     pub a: *const f32,
+    /// From one position of A to the next.
+    pub a_stride: usize,
     /// Positions that A advances for each of B.
     pub a_step: usize,
-    /// Rows of the tile, and width of A's block.
+    /// Rows of the tile: neighbouring values of a position of A.
     pub rows: usize,
     /// Packed panel of B: `vectors * LANES` values a position.
     pub b: *const f32,
@@ -220,11 +222,13 @@ unsafe fn outer_tile<V: Vector, const ROWS: usize, const NV: usize>(tile: &Outer
     // SAFETY: the caller vouches for the pointers.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; ROWS];
-        let step = tile.a_step * ROWS;
+        let step = tile.a_step * tile.a_stride;
         for run in tile.runs {
-            let mut a = tile.a.add(run.a as usize * ROWS);
+            let mut a = tile.a.add(run.a as usize * tile.a_stride);
             let mut b = tile.b.add(run.b as usize * NV * V::LANES);
-            for _ in 0..run.len {
+            // A run is never empty; told so, the compiler keeps the sums in registers from run to run.
+            let mut left = run.len;
+            loop {
                 let row: [V; NV] = std::array::from_fn(|j| V::load(b.add(j * V::LANES)));
                 for i in 0..ROWS {
                     let x = V::splat(*a.add(i));
@@ -234,6 +238,10 @@ unsafe fn outer_tile<V: Vector, const ROWS: usize, const NV: usize>(tile: &Outer
                 }
                 a = a.add(step);
                 b = b.add(NV * V::LANES);
+                left -= 1;
+                if left == 0 {
+                    break;
+                }
             }
         }
         store_tile::<V, ROWS, NV>(&acc, tile.mode, tile.cols, |i| tile.c.add(i * tile.c_stride));
