@@ -39,7 +39,7 @@ class Torch:
 
     def __init__(self, row, layout, options):
         network, size, batch = row
-        command = pin(options) + [sys.executable, str(PEERS / "torch_train.py"), network, "--serve"]
+        command = pin(options) + [sys.executable, str(PEERS / "torch_train.py"), network, "--serve", "--flush-denormals"]
         command += ["--input", size, "--batch", str(batch), "--threads", str(options.threads), "--layout", layout]
         self.command = " ".join(command)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -159,7 +159,10 @@ def render(summaries, options):
             line += ["-"] * 3 + theirs + ["-"] * 3
         lines.append(line)
     widths = [max(map(len, column)) for column in zip(*lines)]
-    text = ["  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(l, widths))) for l in lines]
+    text = []
+    for line in lines:
+        cells = [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
+        text.append("  ".join(cells))
     text.append("")
     text.append(
         f"images/s, median of {options.rounds} rounds of {options.steps} steps, {options.threads} thread(s), PyTorch "

@@ -369,6 +369,7 @@ def fixture(network, case):
         "loss": relative(single["losses"][0], reference["losses"][0]),
         "output": norm(single["output"] - reference["output"]) / norm(reference["output"]),
         **apart,
+        "moving_norm": max([relative(norm(b), norm(a)) for a, b in zip(reference["moving"], single["moving"])], default=0.0),
         "last_loss": relative(single["losses"][-1], reference["losses"][-1]),
         "eval_loss": relative(single["eval_loss"], reference["eval_loss"]),
     }

@@ -15,6 +15,12 @@ use crate::Layout;
 /// Values of both packed operands that a chunk aims at.
 const CHUNK: usize = 192 * 1024;
 
+/// Rows of more channels than this lie so far apart that they push each other out of the cache: they are packed.
+const IN_PLACE_CHANNELS: usize = 256;
+
+/// Panels that one task takes: their rows of the gradient are neighbours in memory.
+const PANELS_PER_TASK: usize = 16;
+
 /// Which of image and pixel runs fastest in the packed operands: the longer stretches win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
@@ -58,7 +64,7 @@ impl WeightSum {
         let output = window.output;
         let mut tap_runs = window.tap_runs();
         let mut step = window.stride.1;
-        let pixels: Vec<u32> = if conv.taps() == 1 && output.pixels() > 0 {
+        let pixels: Vec<u32> = if conv.taps() == 1 {
             // A single tap: only the pixels that it reads are packed, in the order of its outputs.
             let inputs = tap_runs[0].iter();
             let pixels = inputs.flat_map(|&(input, _, len)| (0..len).map(move |i| (input + i * step) as u32));
@@ -73,7 +79,11 @@ impl WeightSum {
         } else {
             (0..window.input.pixels() as u32).collect()
         };
-        let in_place = window.input.c <= 256 && layout == Layout::Nhwc && step == 1 && conv.taps() == 1 && window.input == Shape { c: window.input.c, ..output };
+        let same_map = window.input.pixels() == output.pixels() && step == 1;
+        let in_place = layout == Layout::Nhwc
+            && conv.taps() == 1
+            && same_map
+            && window.input.c <= IN_PLACE_CHANNELS;
         let per_image = pixels.len() * conv.group_in() + output.pixels() * conv.group_out();
         let images = (CHUNK / per_image).clamp(1, conv.batch);
         let order = if images > output.w && !in_place { Order::ImagesInner } else { Order::PixelsInner };
@@ -155,11 +165,19 @@ impl WeightSum {
                         }
                     }
                 });
-                pool.each(self.panels() * taps, |task, _| {
-                    let (panel, tap) = (task / taps, task % taps);
-                    let b = panels.part(panel * panel_len, panel_len);
-                    // SAFETY: the engine checked the instruction set; a (panel, tap) writes weights of its own.
-                    unsafe { self.simd.run(TapBlocks { chunk: &chunk, panel, tap, input, b }) }
+                let groups = self.panels().div_ceil(PANELS_PER_TASK);
+                pool.each(taps * self.blocks.len() * groups, |task, _| {
+                    let (block, panels_first) = (task / groups, task % groups * PANELS_PER_TASK);
+                    let kernel = BlockPanels {
+                        chunk: &chunk,
+                        tap: block / self.blocks.len(),
+                        block: self.blocks[block % self.blocks.len()],
+                        panels: panels_first..(panels_first + PANELS_PER_TASK).min(self.panels()),
+                        input,
+                        packed: panels,
+                    };
+                    // SAFETY: the engine checked the instruction set; each task writes weights of its own.
+                    unsafe { self.simd.run(kernel) }
                 });
             }
         }
@@ -407,54 +425,55 @@ impl Kernel for PackPanel<'_> {
     }
 }
 
-/// All blocks of input channels of one tap and one panel.
-struct TapBlocks<'a> {
+/// Some panels of one tap and one block of input channels: neighbouring rows of the weights' gradient.
+struct BlockPanels<'a> {
     chunk: &'a Chunk<'a>,
-    panel: usize,
     tap: usize,
+    block: (usize, usize),
+    panels: std::ops::Range<usize>,
     input: View,
-    b: View,
+    packed: View,
 }
 
-impl Kernel for TapBlocks<'_> {
+impl Kernel for BlockPanels<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let sum = self.chunk.sum;
-        let out = sum.conv.window.output.c;
-        let column = self.panel * 2 * V::LANES;
-        let vectors = sum.vectors(self.panel);
-        let all = &sum.runs[self.tap];
-        let input = sum.conv.window.input;
-        let step = match sum.order {
+        let (chunk, sum) = (self.chunk, self.chunk.sum);
+        let (input, out) = (sum.conv.window.input, sum.conv.window.output.c);
+        let (first, width) = self.block;
+        let panel_len = sum.output_positions() * sum.width();
+        let a_step = match sum.order {
             Order::ImagesInner => 1,
             Order::PixelsInner => sum.step,
         };
-        for &(first, width) in &sum.blocks {
-            // SAFETY: block and panel lie in the packed workspace, the tile inside the weights' gradient.
+        for panel in self.panels {
+            let column = panel * sum.width();
+            let vectors = sum.vectors(panel);
+            let row = self.tap * sum.conv.group_in() + first;
+            let offset = row * out + chunk.group * sum.conv.group_out() + column;
+            // SAFETY: block and panel lie in the packed workspace or the input, the tile inside the gradient.
             unsafe {
-                let row = self.tap * sum.conv.group_in() + first;
-                let offset = row * out + self.chunk.group * sum.conv.group_out() + column;
                 let (a, a_stride) = if sum.in_place {
-                    let channel = self.chunk.group * sum.conv.group_in() + first;
-                    let image = self.chunk.first * input.len();
-                    (self.chunk.operands.input.ptr().add(image + channel), input.c)
+                    let channel = chunk.group * sum.conv.group_in() + first;
+                    let image = chunk.first * input.len();
+                    (chunk.operands.input.ptr().add(image + channel), input.c)
                 } else {
                     (self.input.ptr().add(sum.input_positions() * first), width)
                 };
                 OuterTile {
                     a,
                     a_stride,
-                    a_step: step,
+                    a_step,
                     rows: width,
-                    b: self.b.ptr(),
+                    b: self.packed.ptr().add(panel * panel_len),
                     vectors,
-                    runs: all,
-                    c: self.chunk.operands.weight_grad.ptr().add(offset),
+                    runs: &sum.runs[self.tap],
+                    c: chunk.operands.weight_grad.ptr().add(offset),
                     c_stride: out,
                     cols: (sum.conv.group_out() - column).min(vectors * V::LANES),
-                    mode: self.chunk.mode,
+                    mode: chunk.mode,
                 }
                 .run::<V>();
             }

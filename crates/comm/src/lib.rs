@@ -1,0 +1,34 @@
+//! How workers talk: collectives between the worker processes of one host.
+//!
+//! The launcher [creates](Segment::create) a [`Segment`] of shared memory and starts the workers, which inherit it by the
+//! number of its file descriptor. Each worker [attaches](Segment::attach) to it and [joins](Segment::join) as a rank; the
+//! [`Shm`] that it gets is a [`Collective`]. A world of one uses [`Solo`] instead.
+//!
+//! Values live in the segment from the start, so that an operation copies nothing in or out. The steps and bytes of each
+//! operation are in `docs/algorithms.md`.
+
+mod area;
+mod clock;
+mod collective;
+mod error;
+mod futex;
+mod handoff;
+mod ledger;
+mod memory;
+pub mod measure;
+mod operation;
+mod reduction;
+mod segment;
+mod share;
+mod shm;
+mod solo;
+
+pub use area::Area;
+pub use clock::Deadline;
+pub use collective::{Collective, Finished, Ticket, Waited};
+pub use error::{CommError, Stage, Underway};
+pub use operation::{Operation, Reduction};
+pub use segment::{Segment, SegmentSize};
+pub use share::share;
+pub use shm::Shm;
+pub use solo::Solo;
