@@ -42,10 +42,7 @@ impl Deadline {
     }
 
     pub(crate) fn timespec(self) -> Timespec {
-        Timespec {
-            tv_sec: (self.0.0 / 1_000_000_000) as i64,
-            tv_nsec: (self.0.0 % 1_000_000_000) as _,
-        }
+        Timespec { tv_sec: (self.0.0 / 1_000_000_000) as i64, tv_nsec: (self.0.0 % 1_000_000_000) as _ }
     }
 }
 

@@ -45,12 +45,7 @@ pub trait Collective: Send {
     }
 
     /// Copies one rank's values to all.
-    fn broadcast(
-        &mut self,
-        range: Range<usize>,
-        root: Rank,
-        by: Deadline,
-    ) -> Result<Finished, CommError> {
+    fn broadcast(&mut self, range: Range<usize>, root: Rank, by: Deadline) -> Result<Finished, CommError> {
         let ticket = self.begin(Operation::Broadcast { range, root }, by)?;
         self.finish(ticket)
     }

@@ -36,9 +36,7 @@ pub enum CommError {
         waited: Nanos,
     },
     /// Report a bug: the ranks do not do the same things in the same order.
-    #[error(
-        "rank {rank} began {began} as its operation {number} where rank {other} began {other_began}"
-    )]
+    #[error("rank {rank} began {began} as its operation {number} where rank {other} began {other_began}")]
     Mismatch {
         /// The number of the operation on every rank.
         number: u64,
@@ -98,10 +96,7 @@ pub enum CommError {
 
 impl CommError {
     pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::System {
-            what,
-            source: source.into(),
-        }
+        move |source| Self::System { what, source: source.into() }
     }
 
     pub(crate) fn segment(why: impl Into<String>) -> Self {
@@ -161,18 +156,12 @@ mod tests {
     use crate::Reduction;
 
     fn reduce(range: std::ops::Range<usize>) -> Operation {
-        Operation::AllReduce {
-            range,
-            reduction: Reduction::Sum,
-        }
+        Operation::AllReduce { range, reduction: Reduction::Sum }
     }
 
     #[test]
     fn errors_say_who_and_in_what() {
-        let operation = Underway {
-            number: 7,
-            operation: reduce(0..50),
-        };
+        let operation = Underway { number: 7, operation: reduce(0..50) };
         let lost = CommError::PeerLost {
             rank: Rank(2),
             operation: operation.clone(),
@@ -208,11 +197,8 @@ mod tests {
 
     #[test]
     fn too_little_memory_is_told_in_numbers() {
-        let error = CommError::TooLarge {
-            world: 16,
-            needed: Bytes(3_000_000_001),
-            available: Bytes(2_000_000_000),
-        };
+        let error =
+            CommError::TooLarge { world: 16, needed: Bytes(3_000_000_001), available: Bytes(2_000_000_000) };
         assert_eq!(
             error.to_string(),
             "shared memory for 16 workers takes 3001 MB, and 2000 MB are available; use fewer workers or a smaller model"

@@ -32,19 +32,9 @@ impl Word for Futex {
 
     fn sleep(&self, value: u32, by: Deadline) -> Slept {
         let everyone = NonZeroU32::MAX;
-        let answer = futex::wait_bitset(
-            &self.0,
-            Flags::empty(),
-            value,
-            Some(&by.timespec()),
-            everyone,
-        );
+        let answer = futex::wait_bitset(&self.0, Flags::empty(), value, Some(&by.timespec()), everyone);
         // Whatever the system answers, the deadline holds.
-        if answer == Err(Errno::TIMEDOUT) || by.has_passed() {
-            Slept::TimedOut
-        } else {
-            Slept::Woken
-        }
+        if answer == Err(Errno::TIMEDOUT) || by.has_passed() { Slept::TimedOut } else { Slept::Woken }
     }
 
     fn wake(&self) {

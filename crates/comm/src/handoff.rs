@@ -42,7 +42,7 @@ pub(crate) enum Slept {
 
 /// How waiting for a count ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waited {
+pub(crate) enum Wait {
     /// It was reached.
     Reached,
     /// It never will be.
@@ -78,14 +78,14 @@ fn is_reached(value: u32, count: u64) -> bool {
 }
 
 /// Sleeps until the count has come to `count`.
-pub(crate) fn wait<W: Word>(word: &W, count: u64, by: Deadline) -> Waited {
+pub(crate) fn wait<W: Word>(word: &W, count: u64, by: Deadline) -> Wait {
     loop {
         let mut seen = word.load();
         if is_reached(seen, count) {
-            return Waited::Reached;
+            return Wait::Reached;
         }
         if seen & POISONED != 0 {
-            return Waited::Poisoned;
+            return Wait::Poisoned;
         }
         if seen & SLEEPERS == 0 {
             if word.set(SLEEPERS) != seen {
@@ -94,11 +94,7 @@ pub(crate) fn wait<W: Word>(word: &W, count: u64, by: Deadline) -> Waited {
             seen |= SLEEPERS;
         }
         if word.sleep(seen, by) == Slept::TimedOut {
-            return if has_reached(word, count) {
-                Waited::Reached
-            } else {
-                Waited::TimedOut
-            };
+            return if has_reached(word, count) { Wait::Reached } else { Wait::TimedOut };
         }
     }
 }

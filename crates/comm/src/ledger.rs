@@ -41,12 +41,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// For a rank of a world of `world`, with so many values of its own.
     pub fn new(world: u32, own: usize) -> Self {
-        Self {
-            world,
-            own,
-            next: 0,
-            pending: VecDeque::new(),
-        }
+        Self { world, own, next: 0, pending: VecDeque::new() }
     }
 
     /// The number of the next operation.
@@ -56,12 +51,7 @@ impl Ledger {
 
     /// Whether the operation can be begun now.
     pub fn check(&self, operation: &Operation) -> Result<(), CommError> {
-        let invalid = |why| {
-            Err(CommError::Invalid {
-                operation: operation.clone(),
-                why,
-            })
-        };
+        let invalid = |why| Err(CommError::Invalid { operation: operation.clone(), why });
         if let Err(why) = self.is_free(&operation.range()) {
             return invalid(why);
         }
@@ -73,33 +63,22 @@ impl Ledger {
         if let Some(oldest) = self.pending.front()
             && self.next - oldest.underway.number >= LIMIT
         {
-            return invalid(format!(
-                "{} is still to be finished, {LIMIT} operations ago",
-                oldest.underway
-            ));
+            return invalid(format!("{} is still to be finished, {LIMIT} operations ago", oldest.underway));
         }
         Ok(())
     }
 
     /// Whether these values exist and no operation over them is under way.
     pub fn check_free(&self, range: &Range<usize>) -> Result<(), CommError> {
-        self.is_free(range).map_err(|why| CommError::Busy {
-            range: range.clone(),
-            why,
-        })
+        self.is_free(range).map_err(|why| CommError::Busy { range: range.clone(), why })
     }
 
     fn is_free(&self, range: &Range<usize>) -> Result<(), String> {
         if range.start > range.end || range.end > self.own {
             return Err(format!("each rank has values 0..{}", self.own));
         }
-        let overlaps =
-            |other: Range<usize>| range.start.max(other.start) < range.end.min(other.end);
-        match self
-            .pending
-            .iter()
-            .find(|pending| overlaps(pending.underway.operation.range()))
-        {
+        let overlaps = |other: Range<usize>| range.start.max(other.start) < range.end.min(other.end);
+        match self.pending.iter().find(|pending| overlaps(pending.underway.operation.range())) {
             Some(pending) => Err(format!("{} is under way", pending.underway)),
             None => Ok(()),
         }
@@ -139,9 +118,7 @@ impl Ledger {
     /// As above.
     pub fn close(&mut self, number: u64) -> Pending {
         let place = self.place(number);
-        self.pending
-            .remove(place)
-            .expect("invariant: its place was just found")
+        self.pending.remove(place).expect("invariant: its place was just found")
     }
 
     fn place(&self, number: u64) -> usize {

@@ -10,12 +10,13 @@
 mod area;
 mod clock;
 mod collective;
+mod control;
 mod error;
 mod futex;
 mod handoff;
 mod ledger;
-mod memory;
 pub mod measure;
+mod memory;
 mod operation;
 mod reduction;
 mod segment;

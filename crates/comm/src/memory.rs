@@ -11,15 +11,8 @@ pub(crate) fn available() -> Option<u64> {
     });
     let number = |path: &str| -> Option<u64> { fs::read_to_string(path).ok()?.trim().parse().ok() };
     let left = |limit, used| Some(number(limit)?.saturating_sub(number(used)?));
-    let container = left(
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/memory.current",
-    )
-    .or_else(|| {
-        left(
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        )
+    let container = left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current").or_else(|| {
+        left("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
     });
     [machine, container].into_iter().flatten().min()
 }

@@ -126,11 +126,7 @@ impl From<&Operation> for Descriptor {
             Operation::Barrier => (6, 0),
         };
         let range = operation.range();
-        Self {
-            kind: kind | extra << KIND_BITS,
-            start: range.start as u64,
-            end: range.end as u64,
-        }
+        Self { kind: kind | extra << KIND_BITS, start: range.start as u64, end: range.end as u64 }
     }
 }
 
@@ -145,23 +141,11 @@ impl Descriptor {
             _ => None,
         };
         Some(match self.kind & ((1 << KIND_BITS) - 1) {
-            1 => Operation::AllReduce {
-                range,
-                reduction: reduction?,
-            },
-            2 => Operation::ReduceScatter {
-                range,
-                reduction: reduction?,
-            },
+            1 => Operation::AllReduce { range, reduction: reduction? },
+            2 => Operation::ReduceScatter { range, reduction: reduction? },
             3 => Operation::AllGather { range },
-            4 => Operation::ReplicatedSum {
-                range,
-                reduction: reduction?,
-            },
-            5 => Operation::Broadcast {
-                range,
-                root: Rank(u32::try_from(extra).ok()?),
-            },
+            4 => Operation::ReplicatedSum { range, reduction: reduction? },
+            5 => Operation::Broadcast { range, root: Rank(u32::try_from(extra).ok()?) },
             6 => Operation::Barrier,
             _ => return None,
         })
@@ -176,26 +160,15 @@ mod tests {
     fn every_operation_comes_back_from_its_descriptor() {
         let range = 3..1_000_000_007;
         let mut all = vec![
-            Operation::AllGather {
-                range: range.clone(),
-            },
-            Operation::Broadcast {
-                range: range.clone(),
-                root: Rank(u32::MAX),
-            },
+            Operation::AllGather { range: range.clone() },
+            Operation::Broadcast { range: range.clone(), root: Rank(u32::MAX) },
             Operation::Barrier,
         ];
         for reduction in [Reduction::Sum, Reduction::Mean] {
             let range = range.clone();
             all.extend([
-                Operation::AllReduce {
-                    range: range.clone(),
-                    reduction,
-                },
-                Operation::ReduceScatter {
-                    range: range.clone(),
-                    reduction,
-                },
+                Operation::AllReduce { range: range.clone(), reduction },
+                Operation::ReduceScatter { range: range.clone(), reduction },
                 Operation::ReplicatedSum { range, reduction },
             ]);
         }
@@ -203,28 +176,15 @@ mod tests {
             let back = Descriptor::from(&operation).operation();
             assert_eq!(back.as_ref(), Some(&operation), "{operation}");
         }
-        let nonsense = Descriptor {
-            kind: 0,
-            start: 0,
-            end: 0,
-        };
+        let nonsense = Descriptor { kind: 0, start: 0, end: 0 };
         assert_eq!(nonsense.operation(), None);
     }
 
     #[test]
     fn an_operation_says_what_it_does_to_which_values() {
-        let broadcast = Operation::Broadcast {
-            range: 2..5,
-            root: Rank(1),
-        };
-        assert_eq!(
-            broadcast.to_string(),
-            "broadcast of values 2..5 from rank 1"
-        );
-        let mean = Operation::AllReduce {
-            range: 0..9,
-            reduction: Reduction::Mean,
-        };
+        let broadcast = Operation::Broadcast { range: 2..5, root: Rank(1) };
+        assert_eq!(broadcast.to_string(), "broadcast of values 2..5 from rank 1");
+        let mean = Operation::AllReduce { range: 0..9, reduction: Reduction::Mean };
         assert_eq!(mean.to_string(), "all-reduce (mean) of values 0..9");
     }
 }

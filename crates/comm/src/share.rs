@@ -14,10 +14,7 @@ const LINE: usize = 16;
 /// # Panics
 /// If the rank is not of this world.
 pub fn share(range: Range<usize>, rank: Rank, world: u32) -> Range<usize> {
-    assert!(
-        rank.0 < world,
-        "rank {rank} is not one of a world of {world}"
-    );
+    assert!(rank.0 < world, "rank {rank} is not one of a world of {world}");
     if range.is_empty() {
         return range.start..range.start;
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapRaw};
 use paceline_record::{Bytes, Rank};
 
 use crate::ledger::Ledger;
@@ -10,8 +10,8 @@ use crate::{Area, Collective, CommError, Deadline, Finished, Operation, Ticket};
 
 /// A collective of one rank: the values of all are its own, and every operation leaves them as they are.
 pub struct Solo {
-    own: MmapMut,
-    common: MmapMut,
+    own: MmapRaw,
+    common: MmapRaw,
     sizes: [usize; 2],
     ledger: Ledger,
 }
@@ -21,14 +21,9 @@ impl Solo {
     pub fn new(own: usize, common: usize) -> Result<Self, CommError> {
         let map = |values: usize| {
             let bytes = values.saturating_mul(size_of::<f32>()).max(1);
-            MmapMut::map_anon(bytes).map_err(CommError::system("map memory"))
+            MmapMut::map_anon(bytes).map(MmapRaw::from).map_err(CommError::system("map memory"))
         };
-        Ok(Self {
-            own: map(own)?,
-            common: map(common)?,
-            sizes: [own, common],
-            ledger: Ledger::new(1, own),
-        })
+        Ok(Self { own: map(own)?, common: map(common)?, sizes: [own, common], ledger: Ledger::new(1, own) })
     }
 }
 
@@ -42,11 +37,11 @@ impl Collective for Solo {
     }
 
     fn own(&self) -> Area {
-        Area::new(self.own.as_ptr().cast_mut().cast(), self.sizes[0])
+        Area::new(self.own.as_mut_ptr().cast(), self.sizes[0])
     }
 
     fn common(&self) -> Area {
-        Area::new(self.common.as_ptr().cast_mut().cast(), self.sizes[1])
+        Area::new(self.common.as_mut_ptr().cast(), self.sizes[1])
     }
 
     fn values(&mut self, range: Range<usize>) -> Result<&mut [f32], CommError> {
@@ -93,17 +88,11 @@ mod tests {
         let mut solo = Solo::new(10, 5).expect("memory");
         let by = Deadline::after(Duration::from_secs(1));
         solo.values(0..10).expect("free").fill(3.0);
-        let mean = Operation::AllReduce {
-            range: 2..10,
-            reduction: Reduction::Mean,
-        };
+        let mean = Operation::AllReduce { range: 2..10, reduction: Reduction::Mean };
         let ticket = solo.begin(mean.clone(), by).expect("valid");
         solo.progress().expect("nothing to do");
         assert!(matches!(solo.values(9..10), Err(CommError::Busy { .. })));
-        assert!(matches!(
-            solo.begin(mean.clone(), by),
-            Err(CommError::Invalid { .. })
-        ));
+        assert!(matches!(solo.begin(mean.clone(), by), Err(CommError::Invalid { .. })));
         assert!(solo.values(0..2).is_ok(), "outside of the operation");
         let finished = solo.finish(ticket).expect("nobody to wait for");
         assert_eq!((finished.number, finished.operation), (0, mean));

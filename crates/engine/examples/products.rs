@@ -28,7 +28,10 @@ fn main() {
     let graph = zoo::build(&model, Some((side(h), side(w))), 10).expect("the zoo has it");
 
     let ours = least_times(&graph, batch);
-    println!("{:>6} {:>5} {:>5}  {:>5}  {:>15}  {:>15}  {:>15}", "rows", "depth", "cols", "times", "ours fwd", "gemm fwd", "ours : gemm");
+    println!(
+        "{:>6} {:>5} {:>5}  {:>5}  {:>15}  {:>15}  {:>15}",
+        "rows", "depth", "cols", "times", "ours fwd", "gemm fwd", "ours : gemm"
+    );
     let mut total = (0.0, 0.0);
     for ((rows, depth, cols), (count, forward, backward)) in products(&graph, batch, &ours) {
         let flops = 2.0 * (rows * depth * cols) as f64;
@@ -46,7 +49,12 @@ fn main() {
         total.0 += count as f64 * (forward + backward);
         total.1 += count as f64 * (gemm_forward + gemm_backward);
     }
-    println!("all of them: ours {:.1} ms, gemm {:.1} ms, {:.2} times", total.0 * 1e3, total.1 * 1e3, total.1 / total.0);
+    println!(
+        "all of them: ours {:.1} ms, gemm {:.1} ms, {:.2} times",
+        total.0 * 1e3,
+        total.1 * 1e3,
+        total.1 / total.0
+    );
 }
 
 /// Least time of each layer over some steps, in nanoseconds.
@@ -55,7 +63,8 @@ fn least_times(graph: &Graph, batch: usize) -> BTreeMap<String, (u64, u64)> {
     let mut spec = Spec::new(batch);
     spec.profiling = Profiling::Layers;
     let mut program = engine.compile(graph, &spec).expect("it compiles");
-    let images: Vec<f32> = (0..batch * graph.input().len()).map(|i| ((i * 7919) % 997) as f32 / 500.0 - 1.0).collect();
+    let images: Vec<f32> =
+        (0..batch * graph.input().len()).map(|i| ((i * 7919) % 997) as f32 / 500.0 - 1.0).collect();
     let labels: Vec<u32> = (0..batch).map(|i| (i % graph.classes) as u32).collect();
     program.feed(Samples { images: &images, labels: &labels }).expect("the batch fits");
     let mut least = BTreeMap::new();
@@ -74,7 +83,11 @@ fn least_times(graph: &Graph, batch: usize) -> BTreeMap<String, (u64, u64)> {
 }
 
 /// The distinct products of a network's convolutions: how often, and mean seconds forward and backward.
-fn products(graph: &Graph, batch: usize, times: &BTreeMap<String, (u64, u64)>) -> BTreeMap<Product, (usize, f64, f64)> {
+fn products(
+    graph: &Graph,
+    batch: usize,
+    times: &BTreeMap<String, (u64, u64)>,
+) -> BTreeMap<Product, (usize, f64, f64)> {
     let mut all: BTreeMap<Product, (usize, f64, f64)> = BTreeMap::new();
     for node in &graph.nodes {
         let Op::Conv(conv) = node.op else { continue };

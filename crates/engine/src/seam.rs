@@ -72,9 +72,7 @@ impl FromStr for Precision {
             "fp32" => Ok(Self::Fp32),
             "tf32" => Ok(Self::Tf32),
             "bf16" => Ok(Self::Bf16),
-            _ => Err(format!(
-                "unknown precision '{text}'; use fp32, tf32 or bf16"
-            )),
+            _ => Err(format!("unknown precision '{text}'; use fp32, tf32 or bf16")),
         }
     }
 }
@@ -106,11 +104,7 @@ pub enum Optimizer {
 
 impl Default for Optimizer {
     fn default() -> Self {
-        Self::Sgd {
-            momentum: 0.9,
-            nesterov: false,
-            weight_decay: 0.0,
-        }
+        Self::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }
     }
 }
 

@@ -6,8 +6,8 @@ mod reference;
 use paceline_engine::cpu::{Cpu, CpuOptions, Simd};
 use paceline_engine::{Engine, Layout, Program, Samples, Spec};
 use paceline_model::{
-    BatchNorm, Border, Builder, Conv2d, ConvTranspose, Dense, Graph, Init, NodeId, ParamId, Shape, ShapeError,
-    Window,
+    BatchNorm, Border, Builder, Conv2d, ConvTranspose, Dense, Graph, Init, NodeId, ParamId, Shape,
+    ShapeError, Window,
 };
 use proptest::prelude::*;
 
@@ -40,12 +40,17 @@ impl Case {
             .iter()
             .map(|param| {
                 let (middle, spread) = match param.fan_in {
-                    0 => (if param.name.ends_with("gamma") || param.name.ends_with("variance") { 1.0 } else { 0.0 }, 0.3),
+                    0 => (
+                        if param.name.ends_with("gamma") || param.name.ends_with("variance") {
+                            1.0
+                        } else {
+                            0.0
+                        },
+                        0.3,
+                    ),
                     fan_in => (0.0, (3.0 / fan_in as f64).sqrt()),
                 };
-                (0..param.len())
-                    .map(|_| f64::from((middle + spread * draw.next()) as f32))
-                    .collect()
+                (0..param.len()).map(|_| f64::from((middle + spread * draw.next()) as f32)).collect()
             })
             .collect();
         let images = (0..batch * graph.input().len()).map(|_| (1.5 * draw.next()) as f32).collect();
@@ -88,14 +93,21 @@ impl Case {
         for &(layout, simd, threads) in configurations {
             let label = format!("{layout} {simd} {threads} threads");
             let (own_loss, own_output, grads) = self.run(layout, simd, threads);
-            prop_assert!((own_loss - loss).abs() < 2e-5 * loss.abs().max(1.0), "{label}: loss {own_loss}, not {loss}");
+            prop_assert!(
+                (own_loss - loss).abs() < 2e-5 * loss.abs().max(1.0),
+                "{label}: loss {own_loss}, not {loss}"
+            );
             let scale = output.iter().fold(1e-3, |top: f64, v| top.max(v.abs()));
             for (i, (own, real)) in own_output.iter().zip(&output).enumerate() {
-                prop_assert!((f64::from(*own) - real).abs() < 1e-4 * scale, "{label}: output {i}: {own}, not {real}");
+                prop_assert!(
+                    (f64::from(*own) - real).abs() < 1e-4 * scale,
+                    "{label}: output {i}: {own}, not {real}"
+                );
             }
             let largest = slopes.iter().fold(1e-4, |top: f64, slope| top.max(slope.numeric.abs()));
             for slope in &slopes {
-                let own: f64 = grads[slope.param].iter().zip(&slope.direction).map(|(&g, d)| f64::from(g) * d).sum();
+                let own: f64 =
+                    grads[slope.param].iter().zip(&slope.direction).map(|(&g, d)| f64::from(g) * d).sum();
                 prop_assert!(
                     (own - slope.numeric).abs() < 2e-3 * slope.numeric.abs() + 2e-4 * largest,
                     "{label}: {}: slope {own}, not {}",
@@ -204,9 +216,12 @@ fn convolutions_of_all_kinds_have_right_gradients() {
 
 #[test]
 fn depthwise_convolutions_have_right_gradients() {
-    for (seed, (side, channels, stride)) in [(5, 6, 1), (4, 70, 1), (5, 17, 2), (2, 33, 1), (1, 80, 1)].into_iter().enumerate() {
+    for (seed, (side, channels, stride)) in
+        [(5, 6, 1), (4, 70, 1), (5, 17, 2), (2, 33, 1), (1, 80, 1)].into_iter().enumerate()
+    {
         let conv = Conv2d::k(3, 3).stride(stride).same().bias();
-        let graph = around(Shape::new(side, side + 1, 2), channels, |b, x| b.depthwise_conv("dw", x, conv)).unwrap();
+        let graph =
+            around(Shape::new(side, side + 1, 2), channels, |b, x| b.depthwise_conv("dw", x, conv)).unwrap();
         check(graph, 9, seed as u64);
     }
 }
@@ -223,14 +238,17 @@ fn transposed_convolutions_have_right_gradients() {
             bias: true,
             init: Init::Glorot,
         };
-        let graph = around(Shape::new(side, side + 1, 2), channels, |b, x| b.conv_transpose("up", x, conv)).unwrap();
+        let graph =
+            around(Shape::new(side, side + 1, 2), channels, |b, x| b.conv_transpose("up", x, conv)).unwrap();
         check(graph, 3, seed as u64);
     }
 }
 
 #[test]
 fn batch_norm_with_its_neighbours_has_right_gradients() {
-    for (seed, (side, channels, scale)) in [(4, 5, true), (3, 40, false), (1, 19, true)].into_iter().enumerate() {
+    for (seed, (side, channels, scale)) in
+        [(4, 5, true), (3, 40, false), (1, 19, true)].into_iter().enumerate()
+    {
         let norm = BatchNorm { scale, ..BatchNorm::KERAS };
         let input = Shape::new(side, side, 3);
         for shape in 0..5 {
@@ -273,12 +291,7 @@ fn batch_norm_keeps_its_digits_far_from_zero() {
 
 #[test]
 fn pooling_padding_and_joins_have_right_gradients() {
-    let windows = [
-        (3, 2, true),
-        (2, 2, false),
-        (3, 1, true),
-        (1, 2, false),
-    ];
+    let windows = [(3, 2, true), (2, 2, false), (3, 1, true), (1, 2, false)];
     for (seed, (kernel, stride, same)) in windows.into_iter().enumerate() {
         let window = || {
             let window = Window::k(kernel, kernel).stride(stride);
@@ -328,7 +341,7 @@ fn an_autoencoder_learns_from_the_squared_error_to_its_input() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn random_convolutions_have_right_gradients(

@@ -156,10 +156,7 @@ impl CaseReport {
     fn finished(self, run: &Run, span: Span, training: Span) -> Self {
         let steps = run.global_steps();
         let steady = find_steady(&steps);
-        let init = Span {
-            begin: span.begin,
-            end: training.begin,
-        };
+        let init = Span { begin: span.begin, end: training.begin };
         let phases = sum_phases(run, span);
         // One worker has nobody to wait for; what several waited for needs their arrivals side by side.
         let alone = run.case().workers == 1;
@@ -168,10 +165,7 @@ impl CaseReport {
             train_s: Some(training.seconds()),
             images_per_s: steady.and_then(|s| find_rate(&steps[s.from_step as usize..])),
             phases_s: phases,
-            comm_wait_split_s: alone.then_some(CommWaitSplit {
-                late_rank: 0.0,
-                transfer: 0.0,
-            }),
+            comm_wait_split_s: alone.then_some(CommWaitSplit { late_rank: 0.0, transfer: 0.0 }),
             comm_busy_s: alone.then_some(0.0),
             peak_memory_bytes: sum_memory(run, |rank| rank.peak_resident),
             planned_memory_bytes: sum_memory(run, |rank| rank.planned),
@@ -184,10 +178,7 @@ impl CaseReport {
 
     /// Whether two cases are the same but for the number of workers.
     pub fn same_but_workers(&self, other: &Self) -> bool {
-        let unified = Case {
-            workers: self.case.workers,
-            ..other.case.clone()
-        };
+        let unified = Case { workers: self.case.workers, ..other.case.clone() };
         self.case == unified
     }
 
@@ -196,21 +187,14 @@ impl CaseReport {
         let workers = f64::from(self.case.workers);
         let rate = |case: &Self| case.images_per_s.map(|rate| rate.mean);
         let per_example = |time: Option<f64>, case: &Self| {
-            time.filter(|_| case.examples > 0)
-                .map(|time| time / case.examples as f64)
+            time.filter(|_| case.examples > 0).map(|time| time / case.examples as f64)
         };
         let ratio = |above: Option<f64>, below: Option<f64>| {
             below.filter(|&b| b > 0.0).and_then(|b| Some(above? / b))
         };
         self.speedup_speed = ratio(rate(self), rate(one));
-        self.speedup_time = ratio(
-            per_example(one.train_s, one),
-            per_example(self.train_s, self),
-        );
-        self.speedup_total = ratio(
-            per_example(one.total_s, one),
-            per_example(self.total_s, self),
-        );
+        self.speedup_time = ratio(per_example(one.train_s, one), per_example(self.train_s, self));
+        self.speedup_total = ratio(per_example(one.total_s, one), per_example(self.total_s, self));
         self.efficiency_speed = self.speedup_speed.map(|s| s / workers);
         self.efficiency_time = self.speedup_time.map(|s| s / workers);
     }
@@ -250,10 +234,7 @@ fn sum_phases(run: &Run, span: Span) -> Option<BTreeMap<Phase, f64>> {
 fn sum_memory(run: &Run, of: fn(&RankLog) -> Option<Bytes>) -> Option<Memory> {
     let all: Option<Vec<Bytes>> = run.ranks.iter().map(of).collect();
     let all = all?;
-    Some(Memory {
-        per_worker: *all.iter().max()?,
-        total: Bytes(all.iter().map(|bytes| bytes.0).sum()),
-    })
+    Some(Memory { per_worker: *all.iter().max()?, total: Bytes(all.iter().map(|bytes| bytes.0).sum()) })
 }
 
 #[cfg(test)]

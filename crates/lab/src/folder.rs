@@ -58,13 +58,8 @@ impl StudyFolder {
     }
 
     /// Reads the logs of some cases and sets their numbers side by side.
-    pub fn analyse<'a>(
-        &self,
-        cases: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Report, LabError> {
-        let runs = cases
-            .into_iter()
-            .map(|case| Ok(CaseReport::of(&Run::read(&self.path.join(case))?)));
+    pub fn analyse<'a>(&self, cases: impl IntoIterator<Item = &'a str>) -> Result<Report, LabError> {
+        let runs = cases.into_iter().map(|case| Ok(CaseReport::of(&Run::read(&self.path.join(case))?)));
         Ok(Report::new(runs.collect::<Result<_, LabError>>()?))
     }
 
@@ -79,22 +74,17 @@ impl StudyFolder {
         let bytes = match fs::read(&study) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut entries =
-                    fs::read_dir(&self.path).map_err(LabError::io("read", &self.path))?;
+                let mut entries = fs::read_dir(&self.path).map_err(LabError::io("read", &self.path))?;
                 return match entries.next() {
                     None => Ok(()),
-                    Some(_) => Err(LabError::NotAStudy {
-                        path: self.path.clone(),
-                    }),
+                    Some(_) => Err(LabError::NotAStudy { path: self.path.clone() }),
                 };
             }
             Err(error) => return Err(LabError::io("read", study)(error)),
         };
         for case in parse_study(&study, &bytes)?.cases {
             let folder = self.path.join(&case.folder);
-            if is_plain_name(&case.folder)
-                && folder.join(paceline_record::log::LAUNCHER_FILE).exists()
-            {
+            if is_plain_name(&case.folder) && folder.join(paceline_record::log::LAUNCHER_FILE).exists() {
                 fs::remove_dir_all(&folder).map_err(LabError::io("remove", folder))?;
             }
         }
@@ -138,16 +128,10 @@ fn parse_study(path: &Path, bytes: &[u8]) -> Result<Study, LabError> {
     struct Versioned {
         schema: u32,
     }
-    let bad = |error: serde_json::Error| LabError::BadFile {
-        path: path.into(),
-        why: error.to_string(),
-    };
+    let bad = |error: serde_json::Error| LabError::BadFile { path: path.into(), why: error.to_string() };
     let Versioned { schema } = serde_json::from_slice(bytes).map_err(bad)?;
     if schema != SCHEMA {
-        return Err(LabError::Schema {
-            path: path.into(),
-            found: schema,
-        });
+        return Err(LabError::Schema { path: path.into(), found: schema });
     }
     serde_json::from_slice(bytes).map_err(bad)
 }
@@ -193,13 +177,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let old = StudyFolder::start(folder.path(), &study(&["a-w1", "../b"])).expect("new");
         let logged = old.create_case("a-w1").expect("a case");
-        let header = LauncherHeader {
-            case: Case::default(),
-        };
+        let header = LauncherHeader { case: Case::default() };
         LauncherWriter::create(&logged, &header).expect("a log");
         old.create_case("notes").expect("something of the user's");
-        old.write_report(&Report::new(vec![case(1, 1.0, 1.0)]))
-            .expect("a report");
+        old.write_report(&Report::new(vec![case(1, 1.0, 1.0)])).expect("a report");
         let new = StudyFolder::start(folder.path(), &study(&["c-w1"])).expect("a study");
         assert!(!logged.exists() && !new.report_path().exists());
         assert!(folder.path().join("notes").exists());
@@ -225,9 +206,7 @@ mod tests {
     fn a_written_report_leaves_no_draft() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let started = StudyFolder::start(folder.path(), &study(&[])).expect("a study");
-        started
-            .write_report(&Report::new(Vec::new()))
-            .expect("a report");
+        started.write_report(&Report::new(Vec::new())).expect("a report");
         let mut names: Vec<_> = fs::read_dir(folder.path())
             .expect("the folder")
             .map(|entry| entry.expect("an entry").file_name())

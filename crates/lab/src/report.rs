@@ -26,11 +26,7 @@ impl Report {
                 case.compare(one);
             }
         }
-        Self {
-            schema: SCHEMA,
-            cases,
-            explained: [],
-        }
+        Self { schema: SCHEMA, cases, explained: [] }
     }
 }
 
@@ -46,11 +42,7 @@ pub(crate) mod tests {
         let empty = Run {
             launcher: paceline_record::log::LauncherLog {
                 header: paceline_record::LauncherHeader {
-                    case: Case {
-                        model: "resnet50".into(),
-                        workers,
-                        ..Case::default()
-                    },
+                    case: Case { model: "resnet50".into(), workers, ..Case::default() },
                 },
                 first_spawn: None,
                 last_reap: None,
@@ -60,12 +52,7 @@ pub(crate) mod tests {
         };
         CaseReport {
             examples: 1000,
-            images_per_s: Some(Rate {
-                median: rate,
-                mean: rate,
-                lo: Some(rate - 1.0),
-                hi: Some(rate + 1.0),
-            }),
+            images_per_s: Some(Rate { median: rate, mean: rate, lo: Some(rate - 1.0), hi: Some(rate + 1.0) }),
             train_s: Some(train_s),
             total_s: Some(train_s + 1.0),
             ..CaseReport::of(&empty)

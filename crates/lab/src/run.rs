@@ -64,21 +64,14 @@ impl Run {
 
     /// A finished run has a span, and all its ranks did the same steps within it.
     fn check_complete(&self, folder: &Path) -> Result<(), LabError> {
-        let contradiction = |why: String| LabError::Contradiction {
-            folder: folder.into(),
-            why,
-        };
-        let whole = self
-            .span()
-            .ok_or_else(|| contradiction("a finished run without a spawn and a reap".into()))?;
+        let contradiction = |why: String| LabError::Contradiction { folder: folder.into(), why };
+        let whole =
+            self.span().ok_or_else(|| contradiction("a finished run without a spawn and a reap".into()))?;
         for log in &self.ranks {
             let rank = log.header.rank;
-            let (Some(main), Some(first), Some(last)) =
-                (log.main, log.steps.first(), log.steps.last())
+            let (Some(main), Some(first), Some(last)) = (log.main, log.steps.first(), log.steps.last())
             else {
-                return Err(contradiction(format!(
-                    "rank {rank} finished without a step"
-                )));
+                return Err(contradiction(format!("rank {rank} finished without a step")));
             };
             if log.steps.len() != self.ranks[0].steps.len() {
                 return Err(contradiction(format!(
@@ -88,9 +81,7 @@ impl Run {
                 )));
             }
             if main < whole.begin || first.begin < main || whole.end < last.end {
-                return Err(contradiction(format!(
-                    "rank {rank} reports times outside of the run"
-                )));
+                return Err(contradiction(format!("rank {rank} reports times outside of the run")));
             }
         }
         Ok(())
@@ -103,20 +94,14 @@ impl Run {
 
     /// First spawn to last reap.
     pub fn span(&self) -> Option<Span> {
-        Some(Span {
-            begin: self.launcher.first_spawn?,
-            end: self.launcher.last_reap?,
-        })
+        Some(Span { begin: self.launcher.first_spawn?, end: self.launcher.last_reap? })
     }
 
     /// Begin of the first step to the end of the last, over all ranks.
     pub fn training(&self) -> Option<Span> {
         let first = self.ranks.iter().filter_map(|rank| rank.steps.first());
         let last = self.ranks.iter().filter_map(|rank| rank.steps.last());
-        Some(Span {
-            begin: first.map(|step| step.begin).min()?,
-            end: last.map(|step| step.end).max()?,
-        })
+        Some(Span { begin: first.map(|step| step.begin).min()?, end: last.map(|step| step.end).max()? })
     }
 
     /// Steps that every rank finished.
@@ -153,11 +138,8 @@ impl Run {
 
     /// Mean over the ranks of the loss of a step.
     pub fn loss(&self, step: usize) -> Option<f64> {
-        let losses: Option<Vec<f64>> = self
-            .ranks
-            .iter()
-            .map(|rank| rank.steps.get(step)?.loss.map(f64::from))
-            .collect();
+        let losses: Option<Vec<f64>> =
+            self.ranks.iter().map(|rank| rank.steps.get(step)?.loss.map(f64::from)).collect();
         let losses = losses.filter(|losses| !losses.is_empty())?;
         Some(losses.iter().sum::<f64>() / losses.len() as f64)
     }

@@ -81,10 +81,7 @@ mod tests {
     use super::*;
 
     fn pieces(seconds: &[f64]) -> Vec<Work> {
-        let piece = |&seconds| Work {
-            amount: 64.0,
-            seconds,
-        };
+        let piece = |&seconds| Work { amount: 64.0, seconds };
         seconds.iter().map(piece).collect()
     }
 
@@ -129,9 +126,8 @@ mod tests {
         let mut draw = SplitMix(7);
         let mut covered = 0;
         for trial in 0..200 {
-            let seconds: Vec<f64> = (0..40)
-                .map(|_| 0.9 + 0.2 * (draw.next() as f64 / u64::MAX as f64))
-                .collect();
+            let seconds: Vec<f64> =
+                (0..40).map(|_| 0.9 + 0.2 * (draw.next() as f64 / u64::MAX as f64)).collect();
             let (lo, hi) = bootstrap_rate(&pieces(&seconds), trial).expect("forty pieces");
             covered += usize::from(lo <= 64.0 && 64.0 <= hi);
         }

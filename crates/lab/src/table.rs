@@ -21,14 +21,8 @@ pub struct Table {
 impl Table {
     /// A table with this header and no rows.
     pub fn new<S: Into<String>>(header: impl IntoIterator<Item = (S, Align)>) -> Self {
-        let (names, align) = header
-            .into_iter()
-            .map(|(name, align)| (name.into(), align))
-            .unzip();
-        Self {
-            align,
-            rows: vec![names],
-        }
+        let (names, align) = header.into_iter().map(|(name, align)| (name.into(), align)).unzip();
+        Self { align, rows: vec![names] }
     }
 
     /// Adds a row. One that has fewer cells than the header lets its last cell run on to the right.
@@ -42,11 +36,7 @@ impl fmt::Display for Table {
         let columns = self.align.len();
         let mut widths = vec![0; columns];
         for row in &self.rows {
-            let fixed = if row.len() < columns {
-                row.len() - 1
-            } else {
-                columns
-            };
+            let fixed = if row.len() < columns { row.len() - 1 } else { columns };
             for (width, cell) in widths.iter_mut().zip(&row[..fixed]) {
                 *width = (*width).max(cell.chars().count());
             }
@@ -77,10 +67,7 @@ mod tests {
         let mut table = Table::new([("name", Align::Left), ("n", Align::Right)]);
         table.row(["resnet50", "1"]);
         table.row(["vgg", "1000"]);
-        assert_eq!(
-            table.to_string(),
-            "name         n\nresnet50     1\nvgg       1000\n"
-        );
+        assert_eq!(table.to_string(), "name         n\nresnet50     1\nvgg       1000\n");
     }
 
     #[test]
@@ -88,9 +75,6 @@ mod tests {
         let mut table = Table::new([("a", Align::Left), ("b", Align::Right), ("c", Align::Right)]);
         table.row(["x", "1", "2"]);
         table.row(["y", "a reason that is long"]);
-        assert_eq!(
-            table.to_string(),
-            "a  b  c\nx  1  2\ny  a reason that is long\n"
-        );
+        assert_eq!(table.to_string(), "a  b  c\nx  1  2\ny  a reason that is long\n");
     }
 }

@@ -7,11 +7,7 @@ use crate::{Align, CaseReport, Rate, Report, Table};
 /// The tables of a study: what each case gave, and where its steps spent their time.
 pub fn render_report(report: &Report) -> String {
     let mut text = render_cases(report).to_string();
-    let done: Vec<_> = report
-        .cases
-        .iter()
-        .filter(|case| case.status == Outcome::Done)
-        .collect();
+    let done: Vec<_> = report.cases.iter().filter(|case| case.status == Outcome::Done).collect();
     if !done.is_empty() {
         text.push('\n');
         text.push_str(&render_phases(&done).to_string());
@@ -45,8 +41,7 @@ fn render_cases(report: &Report) -> Table {
             table.row([model, workers, format!("{ended}: {first}")]);
             continue;
         }
-        let memory =
-            |memory: Option<crate::Memory>| or_dash(memory, |memory| megabytes(memory.per_worker));
+        let memory = |memory: Option<crate::Memory>| or_dash(memory, |memory| megabytes(memory.per_worker));
         table.row([
             model,
             workers,
@@ -73,28 +68,17 @@ fn render_phases(cases: &[&CaseReport]) -> Table {
     let shown: Vec<Phase> = Phase::ALL
         .into_iter()
         .filter(|phase| !AROUND.contains(phase))
-        .filter(|phase| {
-            ALWAYS.contains(phase) || cases.iter().any(|case| time(case, *phase) > Some(0.0))
-        })
+        .filter(|phase| ALWAYS.contains(phase) || cases.iter().any(|case| time(case, *phase) > Some(0.0)))
         .collect();
     let numbers = shown.iter().map(|phase| (phase.name(), Align::Right));
-    let mut table = Table::new(
-        [("ms a step", Align::Left), ("workers", Align::Right)]
-            .into_iter()
-            .chain(numbers),
-    );
+    let mut table =
+        Table::new([("ms a step", Align::Left), ("workers", Align::Right)].into_iter().chain(numbers));
     for case in cases {
         let steps = case.steps as f64 * f64::from(case.case.workers);
-        let cells = shown.iter().map(|&phase| {
-            or_dash(time(case, phase), |time| {
-                format!("{:.3}", 1e3 * time / steps)
-            })
-        });
-        table.row(
-            [case.case.model.clone(), case.case.workers.to_string()]
-                .into_iter()
-                .chain(cells),
-        );
+        let cells = shown
+            .iter()
+            .map(|&phase| or_dash(time(case, phase), |time| format!("{:.3}", 1e3 * time / steps)));
+        table.row([case.case.model.clone(), case.case.workers.to_string()].into_iter().chain(cells));
     }
     table
 }
@@ -132,12 +116,8 @@ pub fn render_layers(layers: &[LayerTime], rows: Rows) -> String {
             layer.name.clone(),
             format!("{:.3}", 1e3 * layer.forward.seconds() / calls),
             format!("{:.3}", 1e3 * layer.backward.seconds() / calls),
-            or_dash((time > 0.0).then_some(flops / time), |rate| {
-                format!("{:.1}", 1e-9 * rate)
-            }),
-            or_dash((total > 0.0).then_some(time / total), |share| {
-                format!("{:.1}", 100.0 * share)
-            }),
+            or_dash((time > 0.0).then_some(flops / time), |rate| format!("{:.1}", 1e-9 * rate)),
+            or_dash((total > 0.0).then_some(time / total), |share| format!("{:.1}", 100.0 * share)),
         ]);
     }
     let rest = &sorted[shown..];
@@ -180,8 +160,7 @@ mod tests {
         let mut done = case(1, 116.25, 16.5);
         done.steps = 10;
         done.init_s = Some(0.25);
-        let mut phases: std::collections::BTreeMap<_, _> =
-            Phase::ALL.map(|phase| (phase, 0.0)).into();
+        let mut phases: std::collections::BTreeMap<_, _> = Phase::ALL.map(|phase| (phase, 0.0)).into();
         phases.insert(Phase::Forward, 5.5);
         phases.insert(Phase::Backward, 10.0);
         phases.insert(Phase::CopyIn, 0.01);

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use crate::{
-    BatchNorm, Border, Conv2d, ConvTranspose, Dense, Graph, Init, Node, NodeId, Op, ParamId,
-    ParamInfo, ParamKind, Shape, ShapeError, Window,
+    BatchNorm, Border, Conv2d, ConvTranspose, Dense, Graph, Init, Node, NodeId, Op, ParamId, ParamInfo,
+    ParamKind, Shape, ShapeError, Window,
 };
 
 /// Values that one tensor may hold: far beyond any machine, far below an overflow.
@@ -26,16 +26,8 @@ impl Builder {
             return Err(refuse("input", input, "every side is at least 1"));
         }
         check_size("input", input, &[input.h, input.w, input.c])?;
-        let graph = Graph {
-            name: name.to_owned(),
-            classes,
-            nodes: Vec::new(),
-            params: Vec::new(),
-        };
-        let mut builder = Self {
-            graph,
-            names: HashSet::new(),
-        };
+        let graph = Graph { name: name.to_owned(), classes, nodes: Vec::new(), params: Vec::new() };
+        let mut builder = Self { graph, names: HashSet::new() };
         let x = builder.push("input", Op::Input, &[], input);
         Ok((builder, x))
     }
@@ -52,12 +44,7 @@ impl Builder {
         let shape = Shape::new(h, w, conv.out);
         let receptive = conv.kernel.0.saturating_mul(conv.kernel.1);
         let kernel = Kernel {
-            dims: vec![
-                conv.kernel.0,
-                conv.kernel.1,
-                input.c / conv.groups,
-                conv.out,
-            ],
+            dims: vec![conv.kernel.0, conv.kernel.1, input.c / conv.groups, conv.out],
             fan_in: receptive.saturating_mul(input.c / conv.groups),
             fan_out: receptive.saturating_mul(conv.out),
             init: conv.init,
@@ -67,12 +54,7 @@ impl Builder {
     }
 
     /// A convolution of each channel by itself; the output channels and groups of `conv` are the input's.
-    pub fn depthwise_conv(
-        &mut self,
-        name: &str,
-        x: NodeId,
-        conv: Conv2d,
-    ) -> Result<NodeId, ShapeError> {
+    pub fn depthwise_conv(&mut self, name: &str, x: NodeId, conv: Conv2d) -> Result<NodeId, ShapeError> {
         let channels = self.shape(x).c;
         self.conv(name, x, conv.out(channels).groups(channels))
     }
@@ -86,11 +68,7 @@ impl Builder {
     ) -> Result<NodeId, ShapeError> {
         let input = self.shape(x);
         if conv.out == 0 || conv.stride.0.min(conv.stride.1) == 0 {
-            return Err(refuse(
-                name,
-                input,
-                "output channels and stride are at least 1",
-            ));
+            return Err(refuse(name, input, "output channels and stride are at least 1"));
         }
         let side = |side: usize, kernel: usize, stride: usize| {
             (side - 1)
@@ -113,24 +91,14 @@ impl Builder {
             init: conv.init,
             bias: conv.bias.then_some(conv.out),
         };
-        self.push_weighted(
-            name,
-            Op::ConvTranspose(conv),
-            x,
-            Shape::new(h, w, conv.out),
-            kernel,
-        )
+        self.push_weighted(name, Op::ConvTranspose(conv), x, Shape::new(h, w, conv.out), kernel)
     }
 
     /// A fully connected layer; its input is a vector, so flatten or pool first.
     pub fn dense(&mut self, name: &str, x: NodeId, dense: Dense) -> Result<NodeId, ShapeError> {
         let input = self.shape(x);
         if input.pixels() != 1 {
-            return Err(refuse(
-                name,
-                input,
-                "a dense layer takes a vector; flatten or pool first",
-            ));
+            return Err(refuse(name, input, "a dense layer takes a vector; flatten or pool first"));
         }
         if dense.out == 0 {
             return Err(refuse(name, input, "a dense layer has at least one output"));
@@ -172,24 +140,14 @@ impl Builder {
     }
 
     /// Maximum over a window; zeros that must take part are a [`Builder::pad`] in front.
-    pub fn max_pool(
-        &mut self,
-        name: &str,
-        x: NodeId,
-        window: Window,
-    ) -> Result<NodeId, ShapeError> {
+    pub fn max_pool(&mut self, name: &str, x: NodeId, window: Window) -> Result<NodeId, ShapeError> {
         let input = self.shape(x);
         let (pool, (h, w)) = window.meet(name, input)?;
         Ok(self.push(name, Op::MaxPool(pool), &[x], Shape::new(h, w, input.c)))
     }
 
     /// Mean over a window, border left out.
-    pub fn avg_pool(
-        &mut self,
-        name: &str,
-        x: NodeId,
-        window: Window,
-    ) -> Result<NodeId, ShapeError> {
+    pub fn avg_pool(&mut self, name: &str, x: NodeId, window: Window) -> Result<NodeId, ShapeError> {
         let input = self.shape(x);
         let (pool, (h, w)) = window.meet(name, input)?;
         Ok(self.push(name, Op::AvgPool(pool), &[x], Shape::new(h, w, input.c)))
@@ -197,12 +155,7 @@ impl Builder {
 
     /// Mean over the whole map.
     pub fn global_avg_pool(&mut self, name: &str, x: NodeId) -> NodeId {
-        self.push(
-            name,
-            Op::GlobalAvgPool,
-            &[x],
-            Shape::vector(self.shape(x).c),
-        )
+        self.push(name, Op::GlobalAvgPool, &[x], Shape::vector(self.shape(x).c))
     }
 
     /// Sum of two maps of one shape.
@@ -214,43 +167,26 @@ impl Builder {
     /// Channels of all inputs, one after the other.
     pub fn concat(&mut self, name: &str, inputs: &[NodeId]) -> Result<NodeId, ShapeError> {
         let Some(&first) = inputs.first() else {
-            return Err(refuse(
-                name,
-                Shape::new(0, 0, 0),
-                "there must be a map to join",
-            ));
+            return Err(refuse(name, Shape::new(0, 0, 0), "there must be a map to join"));
         };
         let left = self.shape(first);
         let mut channels = 0usize;
         for &x in inputs {
             let right = self.shape(x);
             if (left.h, left.w) != (right.h, right.w) {
-                return Err(ShapeError::Mismatch {
-                    layer: name.to_owned(),
-                    left,
-                    right,
-                });
+                return Err(ShapeError::Mismatch { layer: name.to_owned(), left, right });
             }
             channels = channels.saturating_add(right.c);
         }
         check_size(name, left, &[left.h, left.w, channels])?;
-        Ok(self.push(
-            name,
-            Op::Concat,
-            inputs,
-            Shape::new(left.h, left.w, channels),
-        ))
+        Ok(self.push(name, Op::Concat, inputs, Shape::new(left.h, left.w, channels)))
     }
 
     /// Dropout with this probability of a zero, at least 0 and below 1.
     pub fn dropout(&mut self, name: &str, x: NodeId, rate: f32) -> Result<NodeId, ShapeError> {
         let shape = self.shape(x);
         if !(0.0..1.0).contains(&rate) {
-            return Err(refuse(
-                name,
-                shape,
-                "a dropout rate is at least 0 and below 1",
-            ));
+            return Err(refuse(name, shape, "a dropout rate is at least 0 and below 1"));
         }
         Ok(self.push(name, Op::Dropout { rate }, &[x], shape))
     }
@@ -263,43 +199,24 @@ impl Builder {
     /// Zeros around a map.
     pub fn pad(&mut self, name: &str, x: NodeId, border: Border) -> Result<NodeId, ShapeError> {
         let input = self.shape(x);
-        let h = input
-            .h
-            .saturating_add(border.top)
-            .saturating_add(border.bottom);
-        let w = input
-            .w
-            .saturating_add(border.left)
-            .saturating_add(border.right);
+        let h = input.h.saturating_add(border.top).saturating_add(border.bottom);
+        let w = input.w.saturating_add(border.left).saturating_add(border.right);
         check_size(name, input, &[h, w, input.c])?;
         Ok(self.push(name, Op::Pad(border), &[x], Shape::new(h, w, input.c)))
     }
 
     /// Closes a classifier: one logit a class.
-    pub fn softmax_cross_entropy(
-        mut self,
-        name: &str,
-        logits: NodeId,
-    ) -> Result<Graph, ShapeError> {
+    pub fn softmax_cross_entropy(mut self, name: &str, logits: NodeId) -> Result<Graph, ShapeError> {
         let (left, right) = (self.shape(logits), Shape::vector(self.graph.classes));
         if left != right {
-            return Err(ShapeError::Mismatch {
-                layer: name.to_owned(),
-                left,
-                right,
-            });
+            return Err(ShapeError::Mismatch { layer: name.to_owned(), left, right });
         }
         self.push(name, Op::SoftmaxCrossEntropy, &[logits], Shape::vector(1));
         Ok(self.graph)
     }
 
     /// Closes a regression or an autoencoder: `x` against `target`.
-    pub fn mean_squared_error(
-        mut self,
-        name: &str,
-        x: NodeId,
-        target: NodeId,
-    ) -> Result<Graph, ShapeError> {
+    pub fn mean_squared_error(mut self, name: &str, x: NodeId, target: NodeId) -> Result<Graph, ShapeError> {
         self.match_shapes(name, x, target)?;
         self.push(name, Op::MeanSquaredError, &[x, target], Shape::vector(1));
         Ok(self.graph)
@@ -310,28 +227,15 @@ impl Builder {
         if left == right {
             Ok(left)
         } else {
-            Err(ShapeError::Mismatch {
-                layer: name.to_owned(),
-                left,
-                right,
-            })
+            Err(ShapeError::Mismatch { layer: name.to_owned(), left, right })
         }
     }
 
     fn push(&mut self, name: &str, op: Op, inputs: &[NodeId], shape: Shape) -> NodeId {
         let fresh = self.names.insert(name.to_owned());
-        assert!(
-            fresh,
-            "invariant: layer names are unique, and {name} is taken"
-        );
+        assert!(fresh, "invariant: layer names are unique, and {name} is taken");
         let inputs = inputs.to_vec();
-        self.graph.nodes.push(Node {
-            name: name.to_owned(),
-            op,
-            inputs,
-            shape,
-            params: Vec::new(),
-        });
+        self.graph.nodes.push(Node { name: name.to_owned(), op, inputs, shape, params: Vec::new() });
         NodeId(self.graph.nodes.len() - 1)
     }
 
@@ -364,15 +268,7 @@ impl Builder {
 
     fn push_vector(&mut self, node: NodeId, kind: ParamKind, len: usize) {
         let name = format!("{}/{}", self.graph.node(node).name, kind.name());
-        self.push_param(ParamInfo {
-            name,
-            kind,
-            node,
-            dims: vec![len],
-            fan_in: 0,
-            fan_out: 0,
-            init: None,
-        });
+        self.push_param(ParamInfo { name, kind, node, dims: vec![len], fan_in: 0, fan_out: 0, init: None });
     }
 
     fn push_param(&mut self, param: ParamInfo) {
@@ -392,23 +288,13 @@ struct Kernel {
 }
 
 fn refuse(layer: &str, input: Shape, why: &str) -> ShapeError {
-    ShapeError::NotAdmitted {
-        layer: layer.to_owned(),
-        input,
-        why: why.to_owned(),
-    }
+    ShapeError::NotAdmitted { layer: layer.to_owned(), input, why: why.to_owned() }
 }
 
 fn check_size(layer: &str, input: Shape, dims: &[usize]) -> Result<(), ShapeError> {
-    let values = dims
-        .iter()
-        .try_fold(1u64, |product, &dim| product.checked_mul(dim as u64));
+    let values = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64));
     match values {
         Some(values) if values <= MOST_VALUES => Ok(()),
-        _ => Err(refuse(
-            layer,
-            input,
-            "a tensor of more than 2^40 values would be needed",
-        )),
+        _ => Err(refuse(layer, input, "a tensor of more than 2^40 values would be needed")),
     }
 }

@@ -104,21 +104,13 @@ pub fn summarize(graph: &Graph) -> Summary {
 /// The trained parameters in the order in which backward produces their gradients: nodes from last to first, and
 /// within a node in the node's own order.
 pub fn gradient_order(graph: &Graph) -> Vec<ParamId> {
-    let params = graph
-        .nodes
-        .iter()
-        .rev()
-        .flat_map(|node| node.params.iter().copied());
-    params
-        .filter(|&id| graph.param(id).kind.trainable())
-        .collect()
+    let params = graph.nodes.iter().rev().flat_map(|node| node.params.iter().copied());
+    params.filter(|&id| graph.param(id).kind.trainable()).collect()
 }
 
 /// Bytes of each fp32 gradient, in the order of [`gradient_order`].
 pub fn gradient_bytes(graph: &Graph) -> Vec<u64> {
-    let values = gradient_order(graph)
-        .into_iter()
-        .map(|id| graph.param(id).len() as u64);
+    let values = gradient_order(graph).into_iter().map(|id| graph.param(id).len() as u64);
     values.map(|len| BYTES_PER_VALUE * len).collect()
 }
 
@@ -130,10 +122,7 @@ fn count_values<'a>(params: impl Iterator<Item = &'a ParamInfo>) -> u64 {
 fn find_reached(graph: &Graph) -> Vec<bool> {
     let mut reached = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
-        let trained = node
-            .params
-            .iter()
-            .any(|&id| graph.param(id).kind.trainable());
+        let trained = node.params.iter().any(|&id| graph.param(id).kind.trainable());
         reached.push(trained || node.inputs.iter().any(|input| reached[input.0]));
     }
     reached
@@ -146,22 +135,11 @@ fn count_flops(graph: &Graph, node: &Node, reached: &[bool]) -> (u64, u64) {
     let products = |multiply_adds: u64, bias: bool| {
         let bias = if bias { out } else { 0 };
         let product = multiply_adds.saturating_mul(2);
-        let backward = if passes_on {
-            product.saturating_mul(2)
-        } else {
-            product
-        };
+        let backward = if passes_on { product.saturating_mul(2) } else { product };
         (product.saturating_add(bias), backward.saturating_add(bias))
     };
     let each = |values: u64, forward: u64, backward: u64| {
-        (
-            values.saturating_mul(forward),
-            if passes_on {
-                values.saturating_mul(backward)
-            } else {
-                0
-            },
-        )
+        (values.saturating_mul(forward), if passes_on { values.saturating_mul(backward) } else { 0 })
     };
     let window = |kernel: (usize, usize)| (kernel.0 * kernel.1) as u64;
     match node.op {
@@ -194,9 +172,7 @@ mod tests {
 
     fn two_layers() -> Graph {
         let (mut b, x) = Builder::new("two", Shape::new(4, 4, 3), 5).unwrap();
-        let x = b
-            .conv("conv", x, Conv2d::k(3, 3).out(8).same().bias())
-            .unwrap();
+        let x = b.conv("conv", x, Conv2d::k(3, 3).out(8).same().bias()).unwrap();
         let x = b.relu("relu", x);
         let x = b.global_avg_pool("pool", x);
         let x = b.dense("top", x, Dense::to(5)).unwrap();
@@ -208,36 +184,21 @@ mod tests {
         let costs = layer_costs(&two_layers());
         let product = 2 * 16 * 8 * 27;
         let conv = costs[1];
-        assert_eq!(
-            (conv.flops_forward, conv.flops_backward),
-            (product + 128, product + 128)
-        );
+        assert_eq!((conv.flops_forward, conv.flops_backward), (product + 128, product + 128));
         let dense = costs[4];
-        assert_eq!(
-            (dense.flops_forward, dense.flops_backward),
-            (80 + 5, 160 + 5)
-        );
+        assert_eq!((dense.flops_forward, dense.flops_backward), (80 + 5, 160 + 5));
     }
 
     #[test]
     fn activation_bytes_are_all_outputs_in_fp32() {
-        assert_eq!(
-            summarize(&two_layers()).activation_bytes,
-            4 * (48 + 128 + 128 + 8 + 5 + 1)
-        );
+        assert_eq!(summarize(&two_layers()).activation_bytes, 4 * (48 + 128 + 128 + 8 + 5 + 1));
     }
 
     #[test]
     fn gradients_come_from_the_last_node_and_kernel_before_bias() {
         let graph = two_layers();
-        let names: Vec<_> = gradient_order(&graph)
-            .iter()
-            .map(|&id| graph.param(id).name.as_str())
-            .collect();
-        assert_eq!(
-            names,
-            ["top/kernel", "top/bias", "conv/kernel", "conv/bias"]
-        );
+        let names: Vec<_> = gradient_order(&graph).iter().map(|&id| graph.param(id).name.as_str()).collect();
+        assert_eq!(names, ["top/kernel", "top/bias", "conv/kernel", "conv/bias"]);
         assert_eq!(gradient_bytes(&graph), [160, 20, 864, 32]);
     }
 }

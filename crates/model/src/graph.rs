@@ -37,12 +37,7 @@ pub struct Border {
 impl Border {
     /// The same number of rows and columns on all four sides.
     pub const fn even(side: usize) -> Self {
-        Self {
-            top: side,
-            bottom: side,
-            left: side,
-            right: side,
-        }
+        Self { top: side, bottom: side, left: side, right: side }
     }
 }
 
@@ -99,11 +94,7 @@ pub struct Dense {
 impl Dense {
     /// Keras's default: with a bias, Glorot weights.
     pub const fn to(out: usize) -> Self {
-        Self {
-            out,
-            bias: true,
-            init: Init::Glorot,
-        }
+        Self { out, bias: true, init: Init::Glorot }
     }
 }
 
@@ -126,29 +117,19 @@ pub struct BatchNorm {
     /// Added to the variance.
     pub epsilon: f32,
     /// Share of the old value that the running statistics keep at each step (Keras's meaning).
-    pub momentum: f32,
+    pub momentum: f64,
     /// Which variance enters the running statistics.
     pub running: RunningVariance,
 }
 
 impl BatchNorm {
     /// Keras's defaults.
-    pub const KERAS: Self = Self {
-        scale: true,
-        shift: true,
-        epsilon: 1e-3,
-        momentum: 0.99,
-        running: RunningVariance::Biased,
-    };
+    pub const KERAS: Self =
+        Self { scale: true, shift: true, epsilon: 1e-3, momentum: 0.99, running: RunningVariance::Biased };
 
     /// PyTorch's defaults; its momentum of 0.1 is the share of the new value.
-    pub const TORCH: Self = Self {
-        scale: true,
-        shift: true,
-        epsilon: 1e-5,
-        momentum: 0.9,
-        running: RunningVariance::Unbiased,
-    };
+    pub const TORCH: Self =
+        Self { scale: true, shift: true, epsilon: 1e-5, momentum: 0.9, running: RunningVariance::Unbiased };
 }
 
 /// A pooling window. Border positions never win a maximum and never count in an average.
@@ -317,9 +298,6 @@ impl Graph {
 
     /// The value that the loss judges: logits of a classifier, the picture of an autoencoder.
     pub fn output(&self) -> NodeId {
-        self.nodes
-            .last()
-            .expect("invariant: a graph has a loss")
-            .inputs[0]
+        self.nodes.last().expect("invariant: a graph has a loss").inputs[0]
     }
 }

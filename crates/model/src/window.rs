@@ -28,13 +28,7 @@ pub struct Conv2d {
 impl Conv2d {
     /// A window of `h` x `w`.
     pub const fn k(h: usize, w: usize) -> Self {
-        Self {
-            window: Window::k(h, w),
-            out: 1,
-            groups: 1,
-            bias: false,
-            init: Init::Glorot,
-        }
+        Self { window: Window::k(h, w), out: 1, groups: 1, bias: false, init: Init::Glorot }
     }
 
     /// Output channels.
@@ -44,18 +38,12 @@ impl Conv2d {
 
     /// The same step down and across.
     pub const fn stride(self, step: usize) -> Self {
-        Self {
-            window: self.window.stride(step),
-            ..self
-        }
+        Self { window: self.window.stride(step), ..self }
     }
 
     /// Padding by rule.
     pub const fn padding(self, padding: Padding) -> Self {
-        Self {
-            window: self.window.padding(padding),
-            ..self
-        }
+        Self { window: self.window.padding(padding), ..self }
     }
 
     /// TensorFlow's SAME padding.
@@ -84,11 +72,7 @@ impl Conv2d {
     }
 
     /// The convolution on this input, and the height and width that result.
-    pub(crate) fn meet(
-        self,
-        layer: &str,
-        input: Shape,
-    ) -> Result<(Conv, (usize, usize)), ShapeError> {
+    pub(crate) fn meet(self, layer: &str, input: Shape) -> Result<(Conv, (usize, usize)), ShapeError> {
         if self.out == 0
             || self.groups == 0
             || !input.c.is_multiple_of(self.groups)
@@ -98,33 +82,12 @@ impl Conv2d {
                 "{} input and {} output channels do not divide into {} groups",
                 input.c, self.out, self.groups
             );
-            return Err(ShapeError::NotAdmitted {
-                layer: layer.to_owned(),
-                input,
-                why,
-            });
+            return Err(ShapeError::NotAdmitted { layer: layer.to_owned(), input, why });
         }
         let Window { kernel, stride, .. } = self.window;
         let (border, side) = self.window.slide(layer, input)?;
-        let Self {
-            out,
-            groups,
-            bias,
-            init,
-            ..
-        } = self;
-        Ok((
-            Conv {
-                out,
-                kernel,
-                stride,
-                border,
-                groups,
-                bias,
-                init,
-            },
-            side,
-        ))
+        let Self { out, groups, bias, init, .. } = self;
+        Ok((Conv { out, kernel, stride, border, groups, bias, init }, side))
     }
 }
 
@@ -139,19 +102,12 @@ pub struct Window {
 impl Window {
     /// A window of `h` x `w`.
     pub const fn k(h: usize, w: usize) -> Self {
-        Self {
-            kernel: (h, w),
-            stride: (1, 1),
-            padding: Padding::Valid,
-        }
+        Self { kernel: (h, w), stride: (1, 1), padding: Padding::Valid }
     }
 
     /// The same step down and across.
     pub const fn stride(self, step: usize) -> Self {
-        Self {
-            stride: (step, step),
-            ..self
-        }
+        Self { stride: (step, step), ..self }
     }
 
     /// Padding by rule.
@@ -165,40 +121,21 @@ impl Window {
     }
 
     /// The pool on this input, and the height and width that result.
-    pub(crate) fn meet(
-        self,
-        layer: &str,
-        input: Shape,
-    ) -> Result<(Pool, (usize, usize)), ShapeError> {
+    pub(crate) fn meet(self, layer: &str, input: Shape) -> Result<(Pool, (usize, usize)), ShapeError> {
         let (border, side) = self.slide(layer, input)?;
         let Self { kernel, stride, .. } = self;
         if border.top.max(border.bottom) >= kernel.0 || border.left.max(border.right) >= kernel.1 {
             let why = "a pooling window would see nothing but border".to_owned();
-            return Err(ShapeError::NotAdmitted {
-                layer: layer.to_owned(),
-                input,
-                why,
-            });
+            return Err(ShapeError::NotAdmitted { layer: layer.to_owned(), input, why });
         }
-        Ok((
-            Pool {
-                kernel,
-                stride,
-                border,
-            },
-            side,
-        ))
+        Ok((Pool { kernel, stride, border }, side))
     }
 
     fn slide(self, layer: &str, input: Shape) -> Result<(Border, (usize, usize)), ShapeError> {
         let (kernel, stride) = (self.kernel, self.stride);
         if kernel.0.min(kernel.1) == 0 || stride.0.min(stride.1) == 0 {
             let why = "a window and its stride are at least 1".to_owned();
-            return Err(ShapeError::NotAdmitted {
-                layer: layer.to_owned(),
-                input,
-                why,
-            });
+            return Err(ShapeError::NotAdmitted { layer: layer.to_owned(), input, why });
         }
         let border = match self.padding {
             Padding::Valid => Border::default(),
@@ -206,12 +143,7 @@ impl Window {
             Padding::Same => {
                 let (top, bottom) = pad_same(input.h, kernel.0, stride.0);
                 let (left, right) = pad_same(input.w, kernel.1, stride.1);
-                Border {
-                    top,
-                    bottom,
-                    left,
-                    right,
-                }
+                Border { top, bottom, left, right }
             }
         };
         let h = count_stops(input.h, (border.top, border.bottom), kernel.0, stride.0);
@@ -237,10 +169,7 @@ fn pad_same(side: usize, kernel: usize, stride: usize) -> (usize, usize) {
 
 /// Positions at which the window fits the padded side.
 fn count_stops(side: usize, pad: (usize, usize), kernel: usize, stride: usize) -> Option<usize> {
-    let free = side
-        .checked_add(pad.0)?
-        .checked_add(pad.1)?
-        .checked_sub(kernel)?;
+    let free = side.checked_add(pad.0)?.checked_add(pad.1)?.checked_sub(kernel)?;
     Some(free / stride + 1)
 }
 
@@ -264,15 +193,8 @@ mod tests {
             (1, 2, 2, (0, 1)),
             (5, 2, 1, (0, 1)),
         ] {
-            assert_eq!(
-                pad_same(side, kernel, stride),
-                expected,
-                "{side} {kernel} {stride}"
-            );
-            assert_eq!(
-                count_stops(side, expected, kernel, stride),
-                Some(side.div_ceil(stride))
-            );
+            assert_eq!(pad_same(side, kernel, stride), expected, "{side} {kernel} {stride}");
+            assert_eq!(count_stops(side, expected, kernel, stride), Some(side.div_ceil(stride)));
         }
     }
 
@@ -280,20 +202,11 @@ mod tests {
     fn a_border_as_wide_as_a_pooling_window_is_refused() {
         let window = Window::k(2, 2).padding(Padding::Explicit(Border::even(2)));
         let error = window.meet("pool", Shape::new(4, 4, 1)).unwrap_err();
-        assert!(
-            error.to_string().contains("layer pool: input of 4x4x1"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("layer pool: input of 4x4x1"), "{error}");
     }
 
     #[test]
     fn a_stride_of_zero_is_refused() {
-        assert!(
-            Window::k(2, 2)
-                .stride(0)
-                .same()
-                .meet("pool", Shape::new(4, 4, 1))
-                .is_err()
-        );
+        assert!(Window::k(2, 2).stride(0).same().meet("pool", Shape::new(4, 4, 1)).is_err());
     }
 }

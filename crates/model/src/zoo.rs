@@ -69,10 +69,7 @@ pub enum ModelError {
 }
 
 fn suggest(closest: Option<&str>) -> String {
-    closest.map_or_else(
-        || "nothing is called like that".to_owned(),
-        |name| format!("did you mean {name}?"),
-    )
+    closest.map_or_else(|| "nothing is called like that".to_owned(), |name| format!("did you mean {name}?"))
 }
 
 /// What the zoo knows about a network before building it.
@@ -88,55 +85,13 @@ struct Network {
 }
 
 const NETWORKS: [Network; 7] = [
-    Network {
-        name: "resnet50",
-        side: 224,
-        least: 1,
-        step: 1,
-        build: resnet50::build,
-    },
-    Network {
-        name: "resnet_v2_101",
-        side: 224,
-        least: 1,
-        step: 1,
-        build: resnet_v2_101::build,
-    },
-    Network {
-        name: "vgg_19",
-        side: 224,
-        least: 32,
-        step: 1,
-        build: vgg_19::build,
-    },
-    Network {
-        name: "inception_v3",
-        side: 299,
-        least: 75,
-        step: 1,
-        build: inception_v3::build,
-    },
-    Network {
-        name: "inception_v4",
-        side: 299,
-        least: 75,
-        step: 1,
-        build: inception_v4::build,
-    },
-    Network {
-        name: "mobilenet_v2",
-        side: 224,
-        least: 1,
-        step: 1,
-        build: mobilenet_v2::build,
-    },
-    Network {
-        name: "image_compression",
-        side: 256,
-        least: 16,
-        step: 16,
-        build: image_compression::build,
-    },
+    Network { name: "resnet50", side: 224, least: 1, step: 1, build: resnet50::build },
+    Network { name: "resnet_v2_101", side: 224, least: 1, step: 1, build: resnet_v2_101::build },
+    Network { name: "vgg_19", side: 224, least: 32, step: 1, build: vgg_19::build },
+    Network { name: "inception_v3", side: 299, least: 75, step: 1, build: inception_v3::build },
+    Network { name: "inception_v4", side: 299, least: 75, step: 1, build: inception_v4::build },
+    Network { name: "mobilenet_v2", side: 224, least: 1, step: 1, build: mobilenet_v2::build },
+    Network { name: "image_compression", side: 256, least: 16, step: 16, build: image_compression::build },
 ];
 
 /// The names that [`build`] knows.
@@ -157,40 +112,20 @@ pub const NAMES: [&str; 7] = {
 /// assert_eq!(paceline_model::summarize(&graph).params_trainable, 23_555_082);
 /// # Ok::<(), paceline_model::ModelError>(())
 /// ```
-pub fn build(
-    name: &str,
-    input: Option<(usize, usize)>,
-    classes: usize,
-) -> Result<Graph, ModelError> {
+pub fn build(name: &str, input: Option<(usize, usize)>, classes: usize) -> Result<Graph, ModelError> {
     let network = find(name)?;
-    let Network {
-        name: model,
-        least,
-        step,
-        ..
-    } = *network;
+    let Network { name: model, least, step, .. } = *network;
     let (h, w) = input.unwrap_or((network.side, network.side));
     if classes == 0 {
-        return Err(ModelError::Classes {
-            model: model.to_owned(),
-        });
+        return Err(ModelError::Classes { model: model.to_owned() });
     }
     if h.min(w) < least {
         return Err(ModelError::TooSmall { model, h, w, least });
     }
-    if let (Some(near_h), Some(near_w)) = (
-        h.checked_next_multiple_of(step),
-        w.checked_next_multiple_of(step),
-    ) && (near_h, near_w) != (h, w)
+    if let (Some(near_h), Some(near_w)) = (h.checked_next_multiple_of(step), w.checked_next_multiple_of(step))
+        && (near_h, near_w) != (h, w)
     {
-        return Err(ModelError::NotMultiple {
-            model,
-            h,
-            w,
-            step,
-            near_h,
-            near_w,
-        });
+        return Err(ModelError::NotMultiple { model, h, w, step, near_h, near_w });
     }
     Ok((network.build)(Shape::new(h, w, COLOURS), classes)?)
 }
@@ -201,39 +136,24 @@ pub fn default_input(name: &str) -> Result<(usize, usize), ModelError> {
 }
 
 fn find(name: &str) -> Result<&'static Network, ModelError> {
-    const { &NETWORKS }
-        .iter()
-        .find(|network| network.name == name)
-        .ok_or_else(|| {
-            let closest = find_closest(name);
-            ModelError::Unknown {
-                name: name.to_owned(),
-                closest,
-            }
-        })
+    const { &NETWORKS }.iter().find(|network| network.name == name).ok_or_else(|| {
+        let closest = find_closest(name);
+        ModelError::Unknown { name: name.to_owned(), closest }
+    })
 }
 
 /// The name with the fewest edits, if they are fewer than half of its letters; case and punctuation do not count.
 fn find_closest(name: &str) -> Option<&'static str> {
     let letters = |name: &str| -> Vec<char> {
-        name.chars()
-            .filter(|c| c.is_alphanumeric())
-            .take(40)
-            .flat_map(char::to_lowercase)
-            .collect()
+        name.chars().filter(|c| c.is_alphanumeric()).take(40).flat_map(char::to_lowercase).collect()
     };
     let asked = letters(name);
     let scored = NAMES.into_iter().map(|known| {
         let known_letters = letters(known);
-        (
-            count_edits(&asked, &known_letters),
-            known_letters.len(),
-            known,
-        )
+        (count_edits(&asked, &known_letters), known_letters.len(), known)
     });
     let near = scored.filter(|&(edits, len, _)| 2 * edits < len);
-    near.min_by_key(|&(edits, ..)| edits)
-        .map(|(.., known)| known)
+    near.min_by_key(|&(edits, ..)| edits).map(|(.., known)| known)
 }
 
 /// Levenshtein's distance.
@@ -275,12 +195,8 @@ mod tests {
 
     #[test]
     fn edits_are_counted() {
-        let count = |a: &str, b: &str| {
-            count_edits(
-                &a.chars().collect::<Vec<_>>(),
-                &b.chars().collect::<Vec<_>>(),
-            )
-        };
+        let count =
+            |a: &str, b: &str| count_edits(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
         assert_eq!(count("kitten", "sitting"), 3);
         assert_eq!(count("", "abc"), 3);
     }

@@ -8,12 +8,7 @@ use paceline_model::{
 };
 
 fn shape_of(graph: &Graph, layer: &str) -> Shape {
-    graph
-        .nodes
-        .iter()
-        .find(|node| node.name == layer)
-        .unwrap()
-        .shape
+    graph.nodes.iter().find(|node| node.name == layer).unwrap().shape
 }
 
 fn build_at(name: &str, h: usize, w: usize) -> Graph {
@@ -36,11 +31,7 @@ fn parameters_and_tensors_are_exactly_kerass_and_timms() {
         let summary = summarize(&build(name, None, classes).unwrap());
         let found = (summary.params_trainable, summary.tensors_trainable);
         assert_eq!(found, (params, tensors), "{name} with {classes} classes");
-        assert_eq!(
-            summary.params_total - params,
-            untrained,
-            "{name}, not trained"
-        );
+        assert_eq!(summary.params_total - params, untrained, "{name}, not trained");
     }
 }
 
@@ -58,20 +49,12 @@ fn products_cost_what_the_literature_says() {
         let graph = build(name, None, 1000).unwrap();
         let product = |op| matches!(op, Op::Conv(_) | Op::Dense(_));
         let costs = layer_costs(&graph);
-        let products = costs
-            .iter()
-            .filter(|cost| product(graph.node(cost.node).op));
+        let products = costs.iter().filter(|cost| product(graph.node(cost.node).op));
         let found = products.map(|cost| cost.flops_forward).sum::<u64>() as f64 / 2e9;
-        assert!(
-            (found / billions - 1.0).abs() < 0.01,
-            "{name}: {found} instead of {billions}"
-        );
+        assert!((found / billions - 1.0).abs() < 0.01, "{name}: {found} instead of {billions}");
         let summary = summarize(&graph);
         let ratio = summary.flops_backward as f64 / summary.flops_forward as f64;
-        assert!(
-            (1.85..2.0).contains(&ratio),
-            "{name}: backward is {ratio} times forward"
-        );
+        assert!((1.85..2.0).contains(&ratio), "{name}: backward is {ratio} times forward");
     }
 }
 
@@ -111,23 +94,14 @@ fn maps_have_kerass_sizes_at_many_inputs() {
 
 #[test]
 fn vgg_19_flattens_what_is_left() {
-    assert_eq!(
-        shape_of(&build_at("vgg_19", 32, 32), "flatten"),
-        Shape::vector(512)
-    );
-    assert_eq!(
-        shape_of(&build_at("vgg_19", 64, 96), "flatten"),
-        Shape::vector(2 * 3 * 512)
-    );
+    assert_eq!(shape_of(&build_at("vgg_19", 32, 32), "flatten"), Shape::vector(512));
+    assert_eq!(shape_of(&build_at("vgg_19", 64, 96), "flatten"), Shape::vector(2 * 3 * 512));
 }
 
 #[test]
 fn the_stride_of_a_stage_is_where_keras_has_it() {
     let strided = |graph: &Graph| -> Vec<String> {
-        let strided = graph
-            .nodes
-            .iter()
-            .filter(|node| matches!(node.op, Op::Conv(c) if c.stride == (2, 2)));
+        let strided = graph.nodes.iter().filter(|node| matches!(node.op, Op::Conv(c) if c.stride == (2, 2)));
         strided.map(|node| node.name.clone()).collect()
     };
     assert_eq!(
@@ -144,12 +118,7 @@ fn the_stride_of_a_stage_is_where_keras_has_it() {
     );
     assert_eq!(
         strided(&build_at("resnet_v2_101", 64, 64)),
-        [
-            "conv1_conv",
-            "conv2_block3_2_conv",
-            "conv3_block4_2_conv",
-            "conv4_block23_2_conv"
-        ]
+        ["conv1_conv", "conv2_block3_2_conv", "conv3_block4_2_conv", "conv4_block23_2_conv"]
     );
 }
 
@@ -157,20 +126,9 @@ fn the_stride_of_a_stage_is_where_keras_has_it() {
 fn mobilenet_v2_pads_even_maps_below_and_right_only() {
     let border = |side| {
         let graph = build_at("mobilenet_v2", side, side);
-        let node = graph
-            .nodes
-            .iter()
-            .find(|node| node.name == "Conv1")
-            .unwrap();
-        let Op::Conv(conv) = node.op else {
-            panic!("Conv1 is {:?}", node.op)
-        };
-        (
-            conv.border.top,
-            conv.border.bottom,
-            conv.border.left,
-            conv.border.right,
-        )
+        let node = graph.nodes.iter().find(|node| node.name == "Conv1").unwrap();
+        let Op::Conv(conv) = node.op else { panic!("Conv1 is {:?}", node.op) };
+        (conv.border.top, conv.border.bottom, conv.border.left, conv.border.right)
     };
     assert_eq!(border(32), (0, 1, 0, 1));
     assert_eq!(border(33), (1, 1, 1, 1));
@@ -182,39 +140,15 @@ fn every_graph_is_sound() {
     let zoo = NAMES.iter().map(|name| build(name, None, 10).unwrap());
     for graph in zoo.chain([small]) {
         let names: HashSet<_> = graph.nodes.iter().map(|node| &node.name).collect();
-        assert_eq!(
-            names.len(),
-            graph.nodes.len(),
-            "{}: a name twice",
-            graph.name
-        );
+        assert_eq!(names.len(), graph.nodes.len(), "{}: a name twice", graph.name);
         let mut read = BTreeSet::new();
         for (index, node) in graph.nodes.iter().enumerate() {
-            assert!(
-                !node.shape.is_empty(),
-                "{}: {} is empty",
-                graph.name,
-                node.name
-            );
-            assert!(
-                node.inputs.iter().all(|input| input.0 < index),
-                "{}: {}",
-                graph.name,
-                node.name
-            );
-            assert!(
-                node.params
-                    .iter()
-                    .all(|&id| graph.param(id).node == NodeId(index))
-            );
+            assert!(!node.shape.is_empty(), "{}: {} is empty", graph.name, node.name);
+            assert!(node.inputs.iter().all(|input| input.0 < index), "{}: {}", graph.name, node.name);
+            assert!(node.params.iter().all(|&id| graph.param(id).node == NodeId(index)));
             read.extend(node.inputs.iter().copied());
         }
-        assert_eq!(
-            read.len(),
-            graph.nodes.len() - 1,
-            "{}: an output that nobody reads",
-            graph.name
-        );
+        assert_eq!(read.len(), graph.nodes.len() - 1, "{}: an output that nobody reads", graph.name);
         assert_eq!(graph.nodes.last().unwrap().shape, Shape::vector(1));
     }
 }
@@ -226,15 +160,8 @@ fn the_gradient_order_holds_every_trained_parameter_once() {
         let order = gradient_order(&graph);
         let unique: HashSet<_> = order.iter().collect();
         assert_eq!(unique.len(), order.len(), "{name}");
-        assert_eq!(
-            order.len() as u64,
-            summarize(&graph).tensors_trainable,
-            "{name}"
-        );
-        assert!(
-            order.is_sorted_by_key(|&id| std::cmp::Reverse(graph.param(id).node)),
-            "{name}"
-        );
+        assert_eq!(order.len() as u64, summarize(&graph).tensors_trainable, "{name}");
+        assert!(order.is_sorted_by_key(|&id| std::cmp::Reverse(graph.param(id).node)), "{name}");
     }
 }
 
@@ -250,33 +177,13 @@ fn the_autoencoder_is_judged_against_its_own_input() {
 #[test]
 fn sizes_that_a_network_does_not_admit_are_told_with_a_way_out() {
     for (name, input, parts) in [
-        (
-            "image_compression",
-            (40, 64),
-            ["40x64", "multiples of 16", "--input 48x64"],
-        ),
-        (
-            "inception_v3",
-            (74, 299),
-            ["74x299", "inception_v3", "--input 75x75"],
-        ),
-        (
-            "inception_v4",
-            (299, 74),
-            ["299x74", "inception_v4", "--input 75x75"],
-        ),
+        ("image_compression", (40, 64), ["40x64", "multiples of 16", "--input 48x64"]),
+        ("inception_v3", (74, 299), ["74x299", "inception_v3", "--input 75x75"]),
+        ("inception_v4", (299, 74), ["299x74", "inception_v4", "--input 75x75"]),
         ("vgg_19", (31, 32), ["31x32", "vgg_19", "--input 32x32"]),
         ("resnet50", (0, 32), ["0x32", "resnet50", "--input 1x1"]),
-        (
-            "resnet50",
-            (usize::MAX, 32),
-            ["layer input", "x32x3", "2^40"],
-        ),
-        (
-            "image_compression",
-            (usize::MAX, 32),
-            ["layer input", "x32x3", "2^40"],
-        ),
+        ("resnet50", (usize::MAX, 32), ["layer input", "x32x3", "2^40"]),
+        ("image_compression", (usize::MAX, 32), ["layer input", "x32x3", "2^40"]),
     ] {
         let error = build(name, Some(input), 10).unwrap_err().to_string();
         for part in parts {
@@ -302,26 +209,17 @@ fn the_shortest_side_admitted_is_the_shortest_that_works() {
 #[test]
 fn classes_are_one_or_more() {
     for name in NAMES {
-        assert!(
-            matches!(build(name, None, 0), Err(ModelError::Classes { .. })),
-            "{name}"
-        );
+        assert!(matches!(build(name, None, 0), Err(ModelError::Classes { .. })), "{name}");
         assert!(build(name, None, 1).is_ok(), "{name}");
     }
     let many = build("resnet50", None, usize::MAX);
-    assert!(matches!(
-        many,
-        Err(ModelError::Shape(ShapeError::NotAdmitted { .. }))
-    ));
+    assert!(matches!(many, Err(ModelError::Shape(ShapeError::NotAdmitted { .. }))));
 }
 
 #[test]
 fn an_unknown_model_is_answered_with_the_closest_and_all_names() {
     let error = build("resnet-50", None, 10).unwrap_err().to_string();
-    assert!(
-        error.starts_with("unknown model \"resnet-50\": did you mean resnet50?"),
-        "{error}"
-    );
+    assert!(error.starts_with("unknown model \"resnet-50\": did you mean resnet50?"), "{error}");
     assert!(NAMES.iter().all(|name| error.contains(name)), "{error}");
     assert!(default_input("transformer").is_err());
 }
@@ -331,10 +229,7 @@ fn defaults_are_the_papers_sizes() {
     assert_eq!(default_input("resnet50").unwrap(), (224, 224));
     assert_eq!(default_input("inception_v4").unwrap(), (299, 299));
     assert_eq!(default_input("image_compression").unwrap(), (256, 256));
-    assert_eq!(
-        summarize(&build("inception_v3", None, 10).unwrap()).input,
-        "299x299"
-    );
+    assert_eq!(summarize(&build("inception_v3", None, 10).unwrap()).input, "299x299");
 }
 
 #[test]

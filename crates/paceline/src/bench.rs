@@ -34,15 +34,9 @@ pub fn run(options: &Options) -> Result<()> {
         print(&text)?;
     } else {
         print(&terminal::render_report(&report))?;
-        print(&format!(
-            "\nThe report lies in {}\n",
-            folder.path().display()
-        ))?;
+        print(&format!("\nThe report lies in {}\n", folder.path().display()))?;
     }
-    let done = report
-        .cases
-        .iter()
-        .filter(|case| case.status == Outcome::Done);
+    let done = report.cases.iter().filter(|case| case.status == Outcome::Done);
     if done.count() < jobs.len() {
         return Err(Unfinished.into());
     }
@@ -56,11 +50,7 @@ fn check(job: &Job, engine: &dyn Engine) -> Result<(), TrainError> {
 }
 
 /// Makes the study's folder and tells the jobs where their logs go.
-fn start_study(
-    options: &Options,
-    jobs: &mut [Job],
-    engine: &dyn Engine,
-) -> Result<StudyFolder, LabError> {
+fn start_study(options: &Options, jobs: &mut [Job], engine: &dyn Engine) -> Result<StudyFolder, LabError> {
     let planned = |job: &Job| Planned {
         folder: case_name(job),
         case: job.case(),
@@ -96,8 +86,7 @@ fn run_cases(options: &Options, jobs: &[Job], folder: &StudyFolder) -> Result<Re
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, interrupted.clone())
-            .context("cannot watch for Ctrl-C")?;
+        signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
     }
     let mut names = Vec::new();
     let mut report = Report::new(Vec::new());
@@ -134,11 +123,7 @@ fn show_layers(options: &Options, job: &Job) -> Result<()> {
     let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let layers: Vec<LayerTime> =
         serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
-    let table = format!(
-        "{}\n{}\n",
-        job.model,
-        terminal::render_layers(&layers, rows)
-    );
+    let table = format!("{}\n{}\n", job.model, terminal::render_layers(&layers, rows));
     if options.json {
         eprint!("{table}");
         return Ok(());

@@ -30,11 +30,7 @@ fn field(text: &str, name: &str) -> Option<String> {
 }
 
 fn parse_memory(text: &str) -> Option<Bytes> {
-    let kibibytes: u64 = field(text, "MemTotal")?
-        .strip_suffix("kB")?
-        .trim()
-        .parse()
-        .ok()?;
+    let kibibytes: u64 = field(text, "MemTotal")?.strip_suffix("kB")?.trim().parse().ok()?;
     Some(Bytes(kibibytes * 1024))
 }
 

@@ -28,8 +28,7 @@ pub fn run(options: &Options) -> Result<()> {
         .into_iter()
         .map(|name| Row {
             name,
-            summary: zoo::build(name, options.input, options.classes as usize)
-                .map(|graph| summarize(&graph)),
+            summary: zoo::build(name, options.input, options.classes as usize).map(|graph| summarize(&graph)),
         })
         .collect();
     if let Some(Err(reason)) = rows.first().map(|row| &row.summary)
@@ -37,11 +36,7 @@ pub fn run(options: &Options) -> Result<()> {
     {
         return Err(Usage::new(reason).into());
     }
-    if options.json {
-        print_json(&rows)
-    } else {
-        print(&render(&rows).to_string())
-    }
+    if options.json { print_json(&rows) } else { print(&render(&rows).to_string()) }
 }
 
 struct Row {
@@ -108,12 +103,7 @@ mod tests {
 
     #[test]
     fn thousands_are_set_apart() {
-        for (number, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (23555082, "23,555,082"),
-        ] {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (23555082, "23,555,082")] {
             assert_eq!(thousands(number), text);
         }
     }

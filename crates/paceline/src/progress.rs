@@ -30,10 +30,7 @@ impl Progress {
                 job.model, job.steps, job.batch, job.input.0, job.input.1, job.workers, job.threads
             );
         }
-        Self {
-            model: job.model.clone(),
-            bar,
-        }
+        Self { model: job.model.clone(), bar }
     }
 
     /// Shows how many steps are done.

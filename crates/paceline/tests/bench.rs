@@ -54,10 +54,7 @@ fn a_small_study_leaves_a_report_whose_numbers_add_up() {
     let case = &report["cases"][0];
     assert_eq!(case["status"], "done");
     assert_eq!(case["model"], "mobilenet_v2");
-    assert_eq!(
-        (&case["steps"], &case["examples"]),
-        (&8.into(), &128.into())
-    );
+    assert_eq!((&case["steps"], &case["examples"]), (&8.into(), &128.into()));
     assert_eq!(case["steady"]["verdict"], "too short");
     assert_eq!(number(&case["speedup_total"]), 1.0);
 
@@ -66,10 +63,7 @@ fn a_small_study_leaves_a_report_whose_numbers_add_up() {
     let sum: f64 = phases.values().map(number).sum();
     assert!((sum - total).abs() < 1e-6, "{sum} is not {total}");
     let other = number(&phases["other"]);
-    assert!(
-        other.abs() < 0.01 * total,
-        "{other} of {total} s went elsewhere"
-    );
+    assert!(other.abs() < 0.01 * total, "{other} of {total} s went elsewhere");
     assert!(number(&case["init_s"]) + number(&case["train_s"]) <= total);
     assert!(number(&case["init_s"]) < 1.0);
 
@@ -95,10 +89,7 @@ fn a_profile_lists_layers() {
     let out = folder.path().join("study");
     let output = run(&out, "mobilenet_v2 --batch 2 --steps 2 --profile=3");
     let text = String::from_utf8(output.stdout).expect("text");
-    assert!(
-        text.contains("GFLOP/s") && text.contains("share %"),
-        "{text}"
-    );
+    assert!(text.contains("GFLOP/s") && text.contains("share %"), "{text}");
     assert!(out.join("mobilenet_v2-w1/layers.json").exists());
 }
 
@@ -106,17 +97,9 @@ fn a_profile_lists_layers() {
 fn several_networks_are_several_cases() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let out = folder.path().join("study");
-    run(
-        &out,
-        "mobilenet_v2 image_compression --batch 2 --steps 2 --layout nchw",
-    );
+    run(&out, "mobilenet_v2 image_compression --batch 2 --steps 2 --layout nchw");
     let report = report(&out);
-    let models: Vec<_> = report["cases"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|c| &c["model"])
-        .collect();
+    let models: Vec<_> = report["cases"].as_array().expect("a list").iter().map(|c| &c["model"]).collect();
     assert_eq!(models, ["mobilenet_v2", "image_compression"]);
     let study = fs::read(out.join("study.json")).expect("what was asked");
     let study: Value = serde_json::from_slice(&study).expect("JSON");
@@ -156,12 +139,7 @@ fn start_endless() -> Endless {
         .expect("the program runs");
     let case = out.join("mobilenet_v2-w1");
     let worker = wait_for(|| find_worker(&case));
-    Endless {
-        launcher,
-        worker,
-        out,
-        _folder: folder,
-    }
+    Endless { launcher, worker, out, _folder: folder }
 }
 
 /// The worker's process, once it has done a step.
@@ -192,21 +170,12 @@ fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
 fn wait_until_gone(process: Pid) {
     let path = format!("/proc/{}/status", process.as_raw_pid());
     let is_zombie = |status: String| status.lines().any(|line| line.starts_with("State:\tZ"));
-    wait_for(|| {
-        fs::read_to_string(&path)
-            .map_or(true, is_zombie)
-            .then_some(())
-    });
+    wait_for(|| fs::read_to_string(&path).map_or(true, is_zombie).then_some(()));
 }
 
 #[test]
 fn a_worker_that_is_killed_is_named_with_its_step_and_signal() {
-    let Endless {
-        launcher,
-        worker,
-        out,
-        _folder,
-    } = start_endless();
+    let Endless { launcher, worker, out, _folder } = start_endless();
     kill_process(worker, Signal::KILL).expect("it runs");
     let output = launcher.wait_with_output().expect("the launcher ends");
     assert_eq!(output.status.code(), Some(1));
@@ -215,11 +184,7 @@ fn a_worker_that_is_killed_is_named_with_its_step_and_signal() {
     assert!(said.contains("signal 9 (SIGKILL)"), "{said}");
     let report = report(&out);
     assert_eq!(report["cases"][0]["status"], "failed");
-    assert!(
-        report["cases"][0]["reason"]
-            .as_str()
-            .is_some_and(|r| r.contains("SIGKILL"))
-    );
+    assert!(report["cases"][0]["reason"].as_str().is_some_and(|r| r.contains("SIGKILL")));
     assert_eq!(report["cases"][0]["images_per_s"], Value::Null);
 }
 
@@ -233,12 +198,7 @@ fn a_worker_dies_with_its_launcher() {
 
 #[test]
 fn an_interruption_ends_the_worker_and_is_reported() {
-    let Endless {
-        launcher,
-        worker,
-        out,
-        _folder,
-    } = start_endless();
+    let Endless { launcher, worker, out, _folder } = start_endless();
     kill_process(Pid::from_child(&launcher), Signal::INT).expect("it runs");
     let output = launcher.wait_with_output().expect("the launcher ends");
     assert_eq!(output.status.code(), Some(1));

@@ -21,13 +21,7 @@ fn the_table_lists_every_network_with_its_parameters() {
     let (table, warnings) = models(&[]);
     assert_eq!(table.lines().count(), 8);
     assert!(warnings.is_empty());
-    for count in [
-        "143,667,240",
-        "23,817,352",
-        "44,577,896",
-        "42,679,816",
-        "11,238,723",
-    ] {
+    for count in ["143,667,240", "23,817,352", "44,577,896", "42,679,816", "11,238,723"] {
         assert!(table.contains(count), "{count} is missing:\n{table}");
     }
 }

@@ -14,10 +14,7 @@ fn refuse(arguments: &str) -> String {
         .expect("the program runs");
     let said = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(2), "{arguments}: {said}");
-    assert!(
-        output.stdout.is_empty(),
-        "{arguments} wrote to standard output"
-    );
+    assert!(output.stdout.is_empty(), "{arguments} wrote to standard output");
     let errors = said.lines().filter(|line| line.starts_with("error: "));
     assert_eq!(errors.count(), 1, "{arguments}: {said}");
     let left = folder.path().read_dir().expect("the folder").count();
@@ -34,10 +31,7 @@ fn assert_refused(cases: &[(&str, &str)]) {
 
 #[test]
 fn a_network_that_is_not_there_is_refused_with_the_nearest_name() {
-    assert_refused(&[
-        ("bench resnet", "did you mean resnet50"),
-        ("bench nonesuch", "vgg_19"),
-    ]);
+    assert_refused(&[("bench resnet", "did you mean resnet50"), ("bench nonesuch", "vgg_19")]);
 }
 
 #[test]
@@ -100,10 +94,7 @@ fn folders_that_cannot_hold_a_study_are_refused() {
     let path = taken.path().display();
     assert_refused(&[
         (&format!("bench --out {path}"), "holds no study.json"),
-        (
-            &format!("bench --out {path}/thesis.tex/study"),
-            "cannot create",
-        ),
+        (&format!("bench --out {path}/thesis.tex/study"), "cannot create"),
         ("bench --out /proc/study", "cannot create"),
     ]);
 }

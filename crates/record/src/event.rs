@@ -69,14 +69,7 @@ pub struct StepRecord {
 impl StepRecord {
     /// A step that begins at `begin` and has not done anything yet.
     pub fn open(step: Step, begin: Nanos) -> Self {
-        Self {
-            step,
-            begin,
-            end: begin,
-            phases: PhaseTimes::default(),
-            examples: 0,
-            loss: None,
-        }
+        Self { step, begin, end: begin, phases: PhaseTimes::default(), examples: 0, loss: None }
     }
 
     /// Books time to a phase.

@@ -42,8 +42,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, LauncherEvent, LauncherHeader, LogError, Nanos, Outcome, Rank, RankEvent, RankHeader,
-    StepRecord,
+    Bytes, LauncherEvent, LauncherHeader, LogError, Nanos, Outcome, Rank, RankEvent, RankHeader, StepRecord,
 };
 
 /// The version that this program writes and reads.
@@ -104,21 +103,9 @@ impl LauncherWriter {
 
 impl<E: Serialize> Writer<E> {
     fn start<H: Serialize>(path: PathBuf, header: &H) -> Result<Self, LogError> {
-        let file = File::create(&path).map_err(|source| LogError::Io {
-            path: path.clone(),
-            source,
-        })?;
-        let mut writer = Self {
-            path,
-            file,
-            line: Vec::with_capacity(512),
-            events: PhantomData,
-        };
-        writer.write_line(&Stamped {
-            format: FORMAT,
-            version: VERSION,
-            header,
-        })?;
+        let file = File::create(&path).map_err(|source| LogError::Io { path: path.clone(), source })?;
+        let mut writer = Self { path, file, line: Vec::with_capacity(512), events: PhantomData };
+        writer.write_line(&Stamped { format: FORMAT, version: VERSION, header })?;
         Ok(writer)
     }
 
@@ -135,10 +122,7 @@ impl<E: Serialize> Writer<E> {
                 self.line.push(b'\n');
                 self.file.write_all(&self.line)
             })
-            .map_err(|source| LogError::Io {
-                path: self.path.clone(),
-                source,
-            })
+            .map_err(|source| LogError::Io { path: self.path.clone(), source })
     }
 }
 
@@ -177,10 +161,7 @@ impl LauncherReader {
 
 impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
     fn begin(path: PathBuf) -> Result<Self, LogError> {
-        let io = |source| LogError::Io {
-            path: path.clone(),
-            source,
-        };
+        let io = |source| LogError::Io { path: path.clone(), source };
         let mut file = BufReader::new(File::open(&path).map_err(io)?);
         let mut line = Vec::new();
         file.read_until(b'\n', &mut line).map_err(io)?;
@@ -189,10 +170,7 @@ impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
             _ => return Err(LogError::NoHeader { path }),
         };
         if stamp.version != VERSION {
-            return Err(LogError::Version {
-                path,
-                found: stamp.version,
-            });
+            return Err(LogError::Version { path, found: stamp.version });
         }
         let header = serde_json::from_slice(&line).map_err(|error| LogError::Garbage {
             path: path.clone(),
@@ -200,14 +178,7 @@ impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
             why: error.to_string(),
         })?;
         line.clear();
-        Ok(Self {
-            path,
-            file,
-            line,
-            number: 1,
-            header,
-            events: PhantomData,
-        })
+        Ok(Self { path, file, line, number: 1, header, events: PhantomData })
     }
 
     /// What the first line says.
@@ -219,10 +190,7 @@ impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
     pub fn next_event(&mut self) -> Result<Option<E>, LogError> {
         self.file
             .read_until(b'\n', &mut self.line)
-            .map_err(|source| LogError::Io {
-                path: self.path.clone(),
-                source,
-            })?;
+            .map_err(|source| LogError::Io { path: self.path.clone(), source })?;
         if !self.line.ends_with(b"\n") {
             return Ok(None);
         }
@@ -301,20 +269,14 @@ pub struct LauncherLog {
 impl LauncherLog {
     /// How the case ended; failed, if the launcher did not live to tell.
     pub fn outcome(&self) -> Outcome {
-        self.over
-            .as_ref()
-            .map_or(Outcome::Failed, |&(outcome, _)| outcome)
+        self.over.as_ref().map_or(Outcome::Failed, |&(outcome, _)| outcome)
     }
 
     /// Reads `launcher.jsonl` in a case's folder.
     pub fn read(folder: &Path) -> Result<Self, LogError> {
         let mut reader = LauncherReader::open(folder)?;
-        let mut log = Self {
-            header: reader.header().clone(),
-            first_spawn: None,
-            last_reap: None,
-            over: None,
-        };
+        let mut log =
+            Self { header: reader.header().clone(), first_spawn: None, last_reap: None, over: None };
         while let Some(event) = reader.next_event()? {
             match event {
                 LauncherEvent::Spawn { at, .. } => {

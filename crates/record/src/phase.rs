@@ -101,10 +101,7 @@ impl PhaseTimes {
 
     /// Phases that took time, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Phase, Nanos)> + '_ {
-        Phase::ALL
-            .into_iter()
-            .map(|phase| (phase, self[phase]))
-            .filter(|&(_, time)| time > Nanos(0))
+        Phase::ALL.into_iter().map(|phase| (phase, self[phase])).filter(|&(_, time)| time > Nanos(0))
     }
 }
 
@@ -175,10 +172,7 @@ mod tests {
         times[Phase::Forward] = Nanos(7);
         let json = serde_json::to_string(&times).expect("times are plain data");
         assert_eq!(json, r#"{"copy_in":5,"forward":7}"#);
-        assert_eq!(
-            serde_json::from_str::<PhaseTimes>(&json).expect("own output"),
-            times
-        );
+        assert_eq!(serde_json::from_str::<PhaseTimes>(&json).expect("own output"), times);
         assert_eq!(times.total(), Nanos(12));
     }
 }

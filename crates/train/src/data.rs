@@ -30,10 +30,7 @@ const DEFAULT_CLASSES: usize = 10;
 impl Data {
     /// The same with pictures of another size and another number of classes.
     pub fn resized(self, (h, w): (usize, usize), classes: usize) -> Self {
-        Self {
-            shape: Shape::new(h, w, self.shape.c),
-            classes,
-        }
+        Self { shape: Shape::new(h, w, self.shape.c), classes }
     }
 }
 
@@ -41,13 +38,8 @@ impl FromStr for Data {
     type Err = TrainError;
 
     fn from_str(name: &str) -> Result<Self, TrainError> {
-        let bad = |why| TrainError::Data {
-            name: name.into(),
-            why,
-        };
-        let kind = name
-            .strip_prefix("synthetic:")
-            .ok_or_else(|| bad("only synthetic data is there yet"))?;
+        let bad = |why| TrainError::Data { name: name.into(), why };
+        let kind = name.strip_prefix("synthetic:").ok_or_else(|| bad("only synthetic data is there yet"))?;
         let (shape, classes) = match kind {
             "cifar10" => (Shape::new(32, 32, 3), 10),
             "imagenet" => (Shape::new(224, 224, 3), 1000),
@@ -94,20 +86,14 @@ impl Loader {
         let batches = (POOL_VALUES / values.max(1)).clamp(1, POOL);
         let mut draw = Draw::new(&[job.seed, u64::from(rank.0)]);
         let pool = (0..batches).map(|_| draw_batch(data, job, &mut draw));
-        Self {
-            pool: pool.collect(),
-            next: 0,
-        }
+        Self { pool: pool.collect(), next: 0 }
     }
 
     /// The next batch.
     pub fn next_batch(&mut self) -> Samples<'_> {
         let batch = &self.pool[self.next];
         self.next = (self.next + 1) % self.pool.len();
-        Samples {
-            images: &batch.images,
-            labels: &batch.labels,
-        }
+        Samples { images: &batch.images, labels: &batch.labels }
     }
 }
 
@@ -184,11 +170,7 @@ mod tests {
     use crate::job::tests::job;
 
     fn loader(seed: u64, rank: u32) -> Loader {
-        let job = Job {
-            seed,
-            batch: 64,
-            ..job("case".as_ref())
-        };
+        let job = Job { seed, batch: 64, ..job("case".as_ref()) };
         let data: Data = job.data.parse().expect("a known name");
         Loader::new(&data, &job, Rank(rank))
     }
@@ -206,14 +188,7 @@ mod tests {
 
     #[test]
     fn bad_names_are_refused_with_the_good_ones() {
-        for name in [
-            "",
-            "cifar10",
-            "synthetic:",
-            "synthetic:32",
-            "synthetic:0x3x3",
-            "synthetic:9x99999x3",
-        ] {
+        for name in ["", "cifar10", "synthetic:", "synthetic:32", "synthetic:0x3x3", "synthetic:9x99999x3"] {
             let message = name.parse::<Data>().expect_err(name).to_string();
             assert!(message.contains("synthetic:cifar10"), "{message}");
         }
@@ -224,10 +199,7 @@ mod tests {
         let (mut a, mut b) = (loader(1, 0), loader(1, 0));
         assert_eq!(a.next_batch().images, b.next_batch().images);
         assert_ne!(a.next_batch().images, loader(2, 0).next_batch().images);
-        assert_ne!(
-            loader(1, 0).next_batch().images,
-            loader(1, 1).next_batch().images
-        );
+        assert_ne!(loader(1, 0).next_batch().images, loader(1, 1).next_batch().images);
     }
 
     #[test]
@@ -270,10 +242,7 @@ mod tests {
     #[test]
     fn a_pool_of_large_pictures_is_small() {
         let data: Data = "synthetic:imagenet".parse().expect("a known name");
-        let job = Job {
-            batch: 64,
-            ..job("case".as_ref())
-        };
+        let job = Job { batch: 64, ..job("case".as_ref()) };
         assert_eq!(Loader::new(&data, &job, Rank(0)).pool.len(), 1);
     }
 

@@ -12,9 +12,7 @@ use paceline_record::{Exit, LogError, Rank, Step};
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// Reject the input: there is no such data.
-    #[error(
-        "unknown data '{name}': {why}; use synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC"
-    )]
+    #[error("unknown data '{name}': {why}; use synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC")]
     Data {
         /// What was asked for.
         name: String,
@@ -22,9 +20,7 @@ pub enum TrainError {
         why: &'static str,
     },
     /// Reject the input: the network reads pictures of another depth.
-    #[error(
-        "{model} reads {expected} channels, but the data has {got}; use synthetic:HxWx{expected}"
-    )]
+    #[error("{model} reads {expected} channels, but the data has {got}; use synthetic:HxWx{expected}")]
     Channels {
         /// The network.
         model: String,

@@ -54,11 +54,7 @@ impl Job {
         let graph = paceline_model::zoo::build(&self.model, Some(self.input), self.classes)?;
         let (expected, got) = (graph.input().c, self.data.parse::<Data>()?.shape.c);
         if expected != got {
-            return Err(TrainError::Channels {
-                model: self.model.clone(),
-                expected,
-                got,
-            });
+            return Err(TrainError::Channels { model: self.model.clone(), expected, got });
         }
         Ok(graph)
     }
@@ -69,11 +65,7 @@ impl Job {
             layout: self.layout,
             precision: self.precision,
             seed: self.seed,
-            profiling: if self.profile {
-                Profiling::Layers
-            } else {
-                Profiling::Phases
-            },
+            profiling: if self.profile { Profiling::Layers } else { Profiling::Phases },
             ..Spec::new(self.batch)
         }
     }
@@ -100,10 +92,7 @@ impl Job {
 pub fn open_engine(name: &str, threads: usize) -> Result<Box<dyn Engine>, TrainError> {
     match name {
         "cpu" => {
-            let options = CpuOptions {
-                threads,
-                simd: None,
-            };
+            let options = CpuOptions { threads, simd: None };
             Ok(Box::new(Cpu::new(options)?))
         }
         _ => Err(TrainError::UnknownEngine(name.into())),
@@ -128,8 +117,8 @@ impl Assignment {
     }
 
     pub fn from_environment() -> Result<Self, TrainError> {
-        let text = std::env::var(Self::VARIABLE)
-            .map_err(|error| TrainError::NoAssignment(error.to_string()))?;
+        let text =
+            std::env::var(Self::VARIABLE).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
         serde_json::from_str(&text).map_err(|error| TrainError::NoAssignment(error.to_string()))
     }
 }
@@ -141,10 +130,7 @@ mod text {
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub fn serialize<T: Display, S: Serializer>(
-        value: &T,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(value)
     }
 
@@ -153,9 +139,7 @@ mod text {
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,
     {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -186,21 +170,14 @@ pub(crate) mod tests {
 
     #[test]
     fn an_assignment_survives_its_journey() {
-        let assignment = Assignment {
-            job: job("case".as_ref()),
-            rank: Rank(0),
-            launcher: 4711,
-        };
+        let assignment = Assignment { job: job("case".as_ref()), rank: Rank(0), launcher: 4711 };
         let arrived: Assignment = serde_json::from_str(&assignment.to_json()).expect("own output");
         assert_eq!(arrived, assignment);
     }
 
     #[test]
     fn data_of_another_depth_is_refused() {
-        let grey = Job {
-            data: "synthetic:32x32x1".into(),
-            ..job("case".as_ref())
-        };
+        let grey = Job { data: "synthetic:32x32x1".into(), ..job("case".as_ref()) };
         let message = grey.graph().expect_err("one channel").to_string();
         assert!(message.contains("3 channels"), "{message}");
     }

@@ -13,9 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_record::log::{LauncherWriter, RankLog, RankReader};
-use paceline_record::{
-    Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Rank, RankEvent, Step,
-};
+use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Rank, RankEvent, Step};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::job::Assignment;
@@ -52,18 +50,11 @@ pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainErro
     result
 }
 
-fn supervise(
-    job: &Job,
-    surroundings: Surroundings<'_>,
-    log: &mut LauncherWriter,
-) -> Result<(), TrainError> {
+fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter) -> Result<(), TrainError> {
     let (tell, ended) = mpsc::channel();
     let mut workers = Vec::new();
     for rank in (0..job.workers).map(Rank) {
-        log.append(&LauncherEvent::Spawn {
-            rank,
-            at: clock::now(),
-        })?;
+        log.append(&LauncherEvent::Spawn { rank, at: clock::now() })?;
         workers.push(Worker::spawn(job, rank, &surroundings.program)?);
     }
     for worker in &workers {
@@ -97,11 +88,7 @@ fn reap_all(
         match ended.recv_timeout(TICK) {
             Ok(rank) => {
                 let exit = workers[rank.0 as usize].reap()?;
-                log.append(&LauncherEvent::Reap {
-                    rank,
-                    at: clock::now(),
-                    exit,
-                })?;
+                log.append(&LauncherEvent::Reap { rank, at: clock::now(), exit })?;
                 // A terminal sends Ctrl-C to the workers too, and they may be first to notice.
                 if failed.is_none() && exit == Exit::Signal(2) {
                     failed = Some(Failure::Interrupted);
@@ -136,14 +123,9 @@ struct Worker {
 
 impl Worker {
     fn spawn(job: &Job, rank: Rank, program: &Path) -> Result<Self, TrainError> {
-        let assignment = Assignment {
-            job: job.clone(),
-            rank,
-            launcher: std::process::id() as i32,
-        };
+        let assignment = Assignment { job: job.clone(), rank, launcher: std::process::id() as i32 };
         let path = words_file(&job.folder, rank);
-        let words =
-            File::create(&path).map_err(TrainError::system(format!("write {}", path.display())))?;
+        let words = File::create(&path).map_err(TrainError::system(format!("write {}", path.display())))?;
         let child = Command::new(program)
             .args(["worker", &rank.to_string()])
             .env(Assignment::VARIABLE, assignment.to_json())
@@ -152,12 +134,7 @@ impl Worker {
             .stderr(words)
             .spawn()
             .map_err(TrainError::system(format!("start {}", program.display())))?;
-        Ok(Self {
-            rank,
-            folder: job.folder.clone(),
-            child,
-            exit: None,
-        })
+        Ok(Self { rank, folder: job.folder.clone(), child, exit: None })
     }
 
     /// Tells when the process has ended. It stays a zombie until it is reaped, so that its number cannot pass to
@@ -179,10 +156,7 @@ impl Worker {
     }
 
     fn reap(&mut self) -> Result<Exit, TrainError> {
-        let status = self
-            .child
-            .wait()
-            .map_err(TrainError::system(format!("wait for rank {}", self.rank)))?;
+        let status = self.child.wait().map_err(TrainError::system(format!("wait for rank {}", self.rank)))?;
         let exit = exit_of(status);
         self.exit = Some(exit);
         if exit.is_success() {
@@ -252,20 +226,13 @@ struct Progress {
 
 impl Progress {
     fn new(folder: PathBuf) -> Self {
-        Self {
-            folder,
-            reader: None,
-            steps: 0,
-        }
+        Self { folder, reader: None, steps: 0 }
     }
 
     /// Steps finished so far, if there are more than at the last look. It is for the eye only: a log that cannot be
     /// read yet is none of its business.
     fn look(&mut self) -> Option<u64> {
-        self.catch_up()
-            .ok()
-            .filter(|&more| more)
-            .map(|_| self.steps)
+        self.catch_up().ok().filter(|&more| more).map(|_| self.steps)
     }
 
     fn catch_up(&mut self) -> Result<bool, LogError> {
@@ -273,11 +240,7 @@ impl Progress {
             self.reader = Some(RankReader::open(&self.folder, Rank(0))?);
         }
         let before = self.steps;
-        while let Some(event) = self
-            .reader
-            .as_mut()
-            .map_or(Ok(None), RankReader::next_event)?
-        {
+        while let Some(event) = self.reader.as_mut().map_or(Ok(None), RankReader::next_event)? {
             self.steps += u64::from(matches!(event, RankEvent::Step(_)));
         }
         Ok(self.steps > before)

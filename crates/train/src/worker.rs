@@ -4,9 +4,7 @@ use std::fs;
 
 use paceline_engine::{Engine, Program, StepResult};
 use paceline_record::log::RankWriter;
-use paceline_record::{
-    Bytes, LayerTime, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord,
-};
+use paceline_record::{Bytes, LayerTime, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord};
 
 use crate::data::{Data, Loader};
 use crate::job::Assignment;
@@ -22,35 +20,20 @@ pub fn is_assigned() -> bool {
 
 /// Does what the launcher assigned to this process, which began at `main`.
 pub fn run(main: Nanos) -> Result<(), TrainError> {
-    let Assignment {
-        job,
-        rank,
-        launcher,
-    } = Assignment::from_environment()?;
+    let Assignment { job, rank, launcher } = Assignment::from_environment()?;
     process::die_with(launcher)?;
     let world = job.workers;
     let mut log = RankWriter::create(&job.folder, &RankHeader { rank, world })?;
-    log.append(&RankEvent::Main {
-        at: main,
-        pid: std::process::id(),
-    })?;
+    log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
     let engine = open_engine(&job.engine, job.threads)?;
     train(&job, rank, &*engine, &mut log)
 }
 
 /// Trains: load, feed, forward and backward, update, and a line in the log.
-fn train(
-    job: &Job,
-    rank: Rank,
-    engine: &dyn Engine,
-    log: &mut RankWriter,
-) -> Result<(), TrainError> {
+fn train(job: &Job, rank: Rank, engine: &dyn Engine, log: &mut RankWriter) -> Result<(), TrainError> {
     let graph = job.graph()?;
     let mut program = engine.compile(&graph, &job.spec())?;
-    log.append(&RankEvent::Compiled {
-        at: clock::now(),
-        planned: Some(Bytes(program.plan().total())),
-    })?;
+    log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
     let data: Data = job.data.parse()?;
     let mut loader = Loader::new(&data.resized(job.input, job.classes), job, rank);
     let everything = 0..program.parameters().len;
@@ -70,10 +53,7 @@ fn train(
     if job.profile {
         write_layers(job, &*program)?;
     }
-    log.append(&RankEvent::Done {
-        at: clock::now(),
-        peak_resident: process::peak_resident(),
-    })?;
+    log.append(&RankEvent::Done { at: clock::now(), peak_resident: process::peak_resident() })?;
     Ok(())
 }
 

@@ -19,11 +19,7 @@ struct Futex {
 
 impl Futex {
     fn new(value: u32) -> Self {
-        Self {
-            word: AtomicU32::new(value),
-            queue: Mutex::new(()),
-            wakes: Condvar::new(),
-        }
+        Self { word: AtomicU32::new(value), queue: Mutex::new(()), wakes: Condvar::new() }
     }
 }
 
@@ -76,13 +72,7 @@ impl World {
     }
 
     /// An operation as a rank does it: write, arrive, wait for all, work, tell, wait for all.
-    fn operation(
-        &self,
-        rank: usize,
-        number: u64,
-        value: u32,
-        work: impl FnOnce(&Self),
-    ) -> Result<(), Waited> {
+    fn operation(&self, rank: usize, number: u64, value: u32, work: impl FnOnce(&Self)) -> Result<(), Wait> {
         // SAFETY: until this rank arrives, its value is its own; loom checks it.
         self.values[rank].with_mut(|own| unsafe { *own = value });
         advance(&self.arrived[rank]);
@@ -116,11 +106,11 @@ fn never() -> Deadline {
     Deadline::after(Duration::MAX)
 }
 
-fn all(words: &[Futex], count: u64) -> Result<(), Waited> {
+fn all(words: &[Futex], count: u64) -> Result<(), Wait> {
     words
         .iter()
         .map(|word| wait(word, count, never()))
-        .find(|&waited| waited != Waited::Reached)
+        .find(|&waited| waited != Wait::Reached)
         .map_or(Ok(()), Err)
 }
 
@@ -142,9 +132,7 @@ fn two_ranks_hand_values_over_twice_in_any_interleaving() {
             }
         });
         for number in 0..2 {
-            world
-                .operation(0, number, 1 + number as u32, World::reduce)
-                .expect("nobody dies");
+            world.operation(0, number, 1 + number as u32, World::reduce).expect("nobody dies");
             assert_eq!(world.value(0), 11 + number as u32);
         }
         second.join().expect("the rank did not panic");
@@ -165,9 +153,7 @@ fn three_ranks_hand_values_over_in_any_interleaving() {
                 })
             })
             .collect();
-        world
-            .operation(0, 0, 1, World::reduce)
-            .expect("nobody dies");
+        world.operation(0, 0, 1, World::reduce).expect("nobody dies");
         assert_eq!(world.value(0), 11);
         for other in others {
             other.join().expect("the rank did not panic");
@@ -182,7 +168,7 @@ fn two_sleepers_on_one_word_are_both_woken() {
         let sleepers: Vec<_> = (0..2)
             .map(|_| {
                 let word = Arc::clone(&word);
-                thread::spawn(move || assert_eq!(wait(&*word, 1, never()), Waited::Reached))
+                thread::spawn(move || assert_eq!(wait(&*word, 1, never()), Wait::Reached))
             })
             .collect();
         advance(&*word);
@@ -204,10 +190,10 @@ fn a_poisoned_count_wakes_its_sleepers_whatever_its_owner_does() {
             let word = Arc::clone(&word);
             thread::spawn(move || advance(&*word))
         };
-        assert_eq!(wait(&*word, 2, never()), Waited::Poisoned);
+        assert_eq!(wait(&*word, 2, never()), Wait::Poisoned);
         launcher.join().expect("it did not panic");
         owner.join().expect("it did not panic");
-        assert_eq!(wait(&*word, 1, never()), Waited::Reached);
+        assert_eq!(wait(&*word, 1, never()), Wait::Reached);
     });
 }
 

@@ -290,7 +290,15 @@ impl Machine {
                 norm.apply(pool, input, residual, self.at(*output), &kept);
             }
             Action::NormBackward {
-                norm, ids, input, output, output_grad, input_grad, mode, kept, workspace,
+                norm,
+                ids,
+                input,
+                output,
+                output_grad,
+                input_grad,
+                mode,
+                kept,
+                workspace,
             } => {
                 let operands = NormBackward {
                     input: self.at(*input),
@@ -304,13 +312,9 @@ impl Machine {
                 let kept = Kept::new(self.at(*kept), norm.channels);
                 norm.backward(pool, &operands, &kept, self.at(*workspace));
             }
-            Action::Flat { pass, a, b, out } => Flat {
-                pass: *pass,
-                a: self.at(*a),
-                b: self.at(*b),
-                out: self.at(*out),
+            Action::Flat { pass, a, b, out } => {
+                Flat { pass: *pass, a: self.at(*a), b: self.at(*b), out: self.at(*out) }.run(pool, self.simd)
             }
-            .run(pool, self.simd),
             Action::Stretches { plan, from, from_offset, to, to_offset, mode } => {
                 let cut = |view: View, offset: usize| view.part(offset, view.len() - offset);
                 let from = cut(self.at(*from), *from_offset);
@@ -332,13 +336,10 @@ impl Machine {
             }
             Action::Dropout { plan, from, to } => match phase {
                 Phase::Training => plan.run(pool, self.step, self.at(*from), self.at(*to)),
-                Phase::Evaluation => Flat {
-                    pass: Pass::Copy,
-                    a: self.at(*from),
-                    b: self.at(*from),
-                    out: self.at(*to),
+                Phase::Evaluation => {
+                    Flat { pass: Pass::Copy, a: self.at(*from), b: self.at(*from), out: self.at(*to) }
+                        .run(pool, self.simd)
                 }
-                .run(pool, self.simd),
             },
             Action::CrossEntropy { logits, grad } => {
                 let (logits, grad) = (self.at(*logits), self.at(*grad));

@@ -31,12 +31,7 @@ pub(crate) fn lower(lowering: &mut Lowering) -> Vec<Step> {
     for (index, node) in graph.nodes.iter().enumerate() {
         wanted[index] = !node.params.is_empty() || node.inputs.iter().any(|input| wanted[input.0]);
     }
-    let mut reverse = Reverse {
-        grads: vec![None; graph.nodes.len()],
-        wanted,
-        unit: 0,
-        lowering,
-    };
+    let mut reverse = Reverse { grads: vec![None; graph.nodes.len()], wanted, unit: 0, lowering };
     for unit in (0..reverse.lowering.units.len()).rev() {
         reverse.unit = unit;
         let kind = std::mem::replace(
@@ -118,10 +113,8 @@ impl Reverse<'_, '_> {
             Kind::Conv { x, y, conv, transposed } => {
                 let grad = self.take(y);
                 let node = self.lowering.graph.node(y);
-                let kernel = self
-                    .lowering
-                    .param(node, ParamKind::Kernel)
-                    .expect("invariant: the layer has a kernel");
+                let kernel =
+                    self.lowering.param(node, ParamKind::Kernel).expect("invariant: the layer has a kernel");
                 let bias = self.lowering.param(node, ParamKind::Bias);
                 let value = self.lowering.value(x);
                 let single = conv.window.input.pixels() == 1 && conv.window.output.pixels() == 1;
@@ -131,7 +124,14 @@ impl Reverse<'_, '_> {
                 // A transposed convolution's own output is the input of the convolution that it undoes.
                 let (input, output_grad) = if transposed { (grad, value) } else { (value, grad) };
                 let plain_bias = bias.filter(|_| !transposed);
-                self.push(Action::WeightSum { plan, input, output_grad, kernel, bias: plain_bias, workspace });
+                self.push(Action::WeightSum {
+                    plan,
+                    input,
+                    output_grad,
+                    kernel,
+                    bias: plain_bias,
+                    workspace,
+                });
                 if let Some(bias) = bias.filter(|_| transposed) {
                     let maps = self.lowering.maps(self.lowering.shape(y));
                     let workspace = self.lowering.buffer(batch * maps.shape.c);
@@ -148,10 +148,8 @@ impl Reverse<'_, '_> {
             Kind::Depthwise { x, y, window } => {
                 let grad = self.take(y);
                 let node = self.lowering.graph.node(y);
-                let kernel = self
-                    .lowering
-                    .param(node, ParamKind::Kernel)
-                    .expect("invariant: the layer has a kernel");
+                let kernel =
+                    self.lowering.param(node, ParamKind::Kernel).expect("invariant: the layer has a kernel");
                 let bias = self.lowering.param(node, ParamKind::Bias);
                 let plan = DepthwiseSum::new(window, batch, layout, simd);
                 let workspace = self.lowering.buffer(plan.workspace());
@@ -213,7 +211,12 @@ impl Reverse<'_, '_> {
             Kind::MaxPool { x, y, window, winners } => {
                 let source = self.take(y);
                 let winners = self.lowering.touch(winners);
-                self.slide_back(x, source, Slide::backward(&window, batch, layout, simd), SlideKind::Winners { winners });
+                self.slide_back(
+                    x,
+                    source,
+                    Slide::backward(&window, batch, layout, simd),
+                    SlideKind::Winners { winners },
+                );
             }
             Kind::AvgPool { x, y, window } => {
                 let source = self.take(y);

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use paceline_model::{BatchNorm, Graph, Node, NodeId, Op, ParamId, ParamKind, Pool as PoolSpec, RunningVariance};
+use paceline_model::{
+    BatchNorm, Graph, Node, NodeId, Op, ParamId, ParamKind, Pool as PoolSpec, RunningVariance,
+};
 use paceline_model::{Border, LayerCost, Shape, layer_costs};
 
 use super::action::{Action, Buffer, NormIds, Product, SlideKind};
@@ -176,11 +178,7 @@ impl Lowering<'_> {
 
     /// A new buffer, alive now.
     pub fn buffer(&mut self, len: usize) -> Buffer {
-        self.buffers.push(Lifetime {
-            len,
-            first: self.now,
-            last: self.now,
-        });
+        self.buffers.push(Lifetime { len, first: self.now, last: self.now });
         Buffer(self.buffers.len() - 1)
     }
 
@@ -209,11 +207,7 @@ impl Lowering<'_> {
     }
 
     pub fn maps(&self, shape: Shape) -> Maps {
-        Maps {
-            shape,
-            batch: self.spec.batch,
-            layout: self.spec.layout,
-        }
+        Maps { shape, batch: self.spec.batch, layout: self.spec.layout }
     }
 
     /// One direction of a convolution, in the layout that fits.
@@ -235,16 +229,11 @@ impl Lowering<'_> {
 
     /// A node's parameters by kind.
     pub fn param(&self, node: &Node, kind: ParamKind) -> Option<ParamId> {
-        node.params
-            .iter()
-            .copied()
-            .find(|&id| self.graph.param(id).kind == kind)
+        node.params.iter().copied().find(|&id| self.graph.param(id).kind == kind)
     }
 
     fn kernel(&self, node: &Node) -> (ParamId, Option<ParamId>) {
-        let kernel = self
-            .param(node, ParamKind::Kernel)
-            .expect("invariant: the layer has a kernel");
+        let kernel = self.param(node, ParamKind::Kernel).expect("invariant: the layer has a kernel");
         (kernel, self.param(node, ParamKind::Bias))
     }
 
@@ -252,10 +241,7 @@ impl Lowering<'_> {
     fn finish(&mut self, nodes: &[NodeId], kind: Kind) {
         let costs = &self.costs;
         let batch = self.spec.batch as u64;
-        let names: Vec<&str> = nodes
-            .iter()
-            .map(|&id| self.graph.node(id).name.as_str())
-            .collect();
+        let names: Vec<&str> = nodes.iter().map(|&id| self.graph.node(id).name.as_str()).collect();
         self.units.push(Unit {
             name: names.join(" + "),
             kind,
@@ -298,12 +284,7 @@ impl Lowering<'_> {
                 }
             }
             Op::ConvTranspose(spec) => {
-                let border = Border {
-                    top: spec.crop,
-                    left: spec.crop,
-                    bottom: spec.crop,
-                    right: spec.crop,
-                };
+                let border = Border { top: spec.crop, left: spec.crop, bottom: spec.crop, right: spec.crop };
                 let window = Window {
                     kernel: spec.kernel,
                     stride: spec.stride,
@@ -445,10 +426,7 @@ impl Lowering<'_> {
         let plan = self.product(conv, direction);
         let workspace = self.buffer(plan.workspace(self.threads));
         let (source, dest) = (self.value(x), self.output(id));
-        self.push(
-            unit,
-            Action::Product { plan, source, kernel, bias, dest, mode: Mode::Write, workspace },
-        );
+        self.push(unit, Action::Product { plan, source, kernel, bias, dest, mode: Mode::Write, workspace });
         let transposed = direction == Direction::Backward;
         self.finish(&[id], Kind::Conv { x, y: id, conv, transposed });
     }
@@ -503,10 +481,7 @@ impl Lowering<'_> {
                 RunningVariance::Unbiased => count as f32 / (count - 1).max(1) as f32,
             },
         };
-        let moving = |kind| {
-            self.param(node, kind)
-                .expect("invariant: batch norm has running statistics")
-        };
+        let moving = |kind| self.param(node, kind).expect("invariant: batch norm has running statistics");
         let ids = NormIds {
             gamma: self.param(node, ParamKind::Gamma),
             beta: self.param(node, ParamKind::Beta),
@@ -531,10 +506,7 @@ impl Lowering<'_> {
         let x = self.graph.node(id).inputs[0];
         let unit = self.units.len();
         let in_place = self.sole_consumer(x).is_some()
-            && matches!(
-                self.graph.node(x).op,
-                Op::Conv(_) | Op::ConvTranspose(_) | Op::Dense(_) | Op::Add
-            );
+            && matches!(self.graph.node(x).op, Op::Conv(_) | Op::ConvTranspose(_) | Op::Dense(_) | Op::Add);
         let a = self.value(x);
         let out = if in_place { a } else { self.output(id) };
         self.data[id.0] = Some(out);

@@ -72,30 +72,50 @@ impl Kernel for Flat {
             match self.pass {
                 Pass::Bound(bounds) => {
                     let (low, high) = (V::splat(bounds.low), V::splat(bounds.high));
-                    each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
-                        let value = V::load_lanes(a.add(at), lanes).max(low).min(high);
-                        V::store_lanes(value, out.add(at), lanes);
-                    });
+                    each_vector::<V>(
+                        self.a.len(),
+                        #[inline(always)]
+                        |at, lanes| {
+                            let value = V::load_lanes(a.add(at), lanes).max(low).min(high);
+                            V::store_lanes(value, out.add(at), lanes);
+                        },
+                    );
                 }
                 Pass::Unbound(bounds) => {
                     let (low, high) = (V::splat(bounds.low), V::splat(bounds.high));
-                    each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
-                        let probe = V::load_lanes(b.add(at), lanes);
-                        let value = V::load_lanes(a.add(at), lanes).keep_between(probe, low, high);
-                        V::store_lanes(value, out.add(at), lanes);
-                    });
+                    each_vector::<V>(
+                        self.a.len(),
+                        #[inline(always)]
+                        |at, lanes| {
+                            let probe = V::load_lanes(b.add(at), lanes);
+                            let value = V::load_lanes(a.add(at), lanes).keep_between(probe, low, high);
+                            V::store_lanes(value, out.add(at), lanes);
+                        },
+                    );
                 }
-                Pass::Sum => each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
-                    let value = V::load_lanes(a.add(at), lanes).add(V::load_lanes(b.add(at), lanes));
-                    V::store_lanes(value, out.add(at), lanes);
-                }),
-                Pass::Accumulate => each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
-                    let value = V::load_lanes(out.add(at), lanes).add(V::load_lanes(a.add(at), lanes));
-                    V::store_lanes(value, out.add(at), lanes);
-                }),
-                Pass::Copy => each_vector::<V>(self.a.len(), #[inline(always)] |at, lanes| {
-                    V::store_lanes(V::load_lanes(a.add(at), lanes), out.add(at), lanes);
-                }),
+                Pass::Sum => each_vector::<V>(
+                    self.a.len(),
+                    #[inline(always)]
+                    |at, lanes| {
+                        let value = V::load_lanes(a.add(at), lanes).add(V::load_lanes(b.add(at), lanes));
+                        V::store_lanes(value, out.add(at), lanes);
+                    },
+                ),
+                Pass::Accumulate => each_vector::<V>(
+                    self.a.len(),
+                    #[inline(always)]
+                    |at, lanes| {
+                        let value = V::load_lanes(out.add(at), lanes).add(V::load_lanes(a.add(at), lanes));
+                        V::store_lanes(value, out.add(at), lanes);
+                    },
+                ),
+                Pass::Copy => each_vector::<V>(
+                    self.a.len(),
+                    #[inline(always)]
+                    |at, lanes| {
+                        V::store_lanes(V::load_lanes(a.add(at), lanes), out.add(at), lanes);
+                    },
+                ),
             }
         }
     }
@@ -117,21 +137,12 @@ impl Stretches {
             Layout::Nhwc => (batch * part.pixels(), 1),
             Layout::Nchw => (batch, part.pixels()),
         };
-        Self {
-            count,
-            len: part.c * unit,
-            from_stride: part.c * unit,
-            to_stride: whole.c * unit,
-        }
+        Self { count, len: part.c * unit, from_stride: part.c * unit, to_stride: whole.c * unit }
     }
 
     /// The way back.
     pub fn swap(self) -> Self {
-        Self {
-            from_stride: self.to_stride,
-            to_stride: self.from_stride,
-            ..self
-        }
+        Self { from_stride: self.to_stride, to_stride: self.from_stride, ..self }
     }
 
     /// Runs it.
@@ -229,7 +240,13 @@ impl Maps {
         }
     }
 
-    fn each(&self, pool: &Pool, map: View, vector: View, task: impl Fn(&Self, &mut [f32], &mut [f32]) + Sync) {
+    fn each(
+        &self,
+        pool: &Pool,
+        map: View,
+        vector: View,
+        task: impl Fn(&Self, &mut [f32], &mut [f32]) + Sync,
+    ) {
         let (map_len, vector_len) = (self.shape.len(), vector.len() / self.batch);
         pool.each(self.batch, |sample, _| {
             // SAFETY: each sample is one task's; the side that is only read has no other user.
@@ -394,22 +411,30 @@ impl Kernel for Update {
             match (self.optimizer, self.first, self.second) {
                 (Optimizer::Sgd { momentum, nesterov, weight_decay }, Some(first), _) => {
                     let (decay, keep) = (V::splat(weight_decay), V::splat(momentum));
-                    each_vector::<V>(self.params.len(), #[inline(always)] |at, lanes| {
-                        let p = V::load_lanes(params.add(at), lanes);
-                        let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                        let v = V::load_lanes(first.ptr().add(at), lanes).mul_add(keep, g);
-                        V::store_lanes(v, first.ptr().add(at), lanes);
-                        let step = if nesterov { v.mul_add(keep, g) } else { v };
-                        V::store_lanes(step.mul_add(minus_rate, p), params.add(at), lanes);
-                    });
+                    each_vector::<V>(
+                        self.params.len(),
+                        #[inline(always)]
+                        |at, lanes| {
+                            let p = V::load_lanes(params.add(at), lanes);
+                            let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
+                            let v = V::load_lanes(first.ptr().add(at), lanes).mul_add(keep, g);
+                            V::store_lanes(v, first.ptr().add(at), lanes);
+                            let step = if nesterov { v.mul_add(keep, g) } else { v };
+                            V::store_lanes(step.mul_add(minus_rate, p), params.add(at), lanes);
+                        },
+                    );
                 }
                 (Optimizer::Sgd { weight_decay, .. }, None, _) => {
                     let decay = V::splat(weight_decay);
-                    each_vector::<V>(self.params.len(), #[inline(always)] |at, lanes| {
-                        let p = V::load_lanes(params.add(at), lanes);
-                        let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                        V::store_lanes(g.mul_add(minus_rate, p), params.add(at), lanes);
-                    });
+                    each_vector::<V>(
+                        self.params.len(),
+                        #[inline(always)]
+                        |at, lanes| {
+                            let p = V::load_lanes(params.add(at), lanes);
+                            let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
+                            V::store_lanes(g.mul_add(minus_rate, p), params.add(at), lanes);
+                        },
+                    );
                 }
                 (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }, Some(first), Some(second)) => {
                     let decay = V::splat(weight_decay);
@@ -418,17 +443,21 @@ impl Kernel for Update {
                     let root = V::splat((1.0 - beta2.powi(self.count)).sqrt());
                     let rate = V::splat(-self.learning_rate / (1.0 - beta1.powi(self.count)));
                     let epsilon = V::splat(epsilon);
-                    each_vector::<V>(self.params.len(), #[inline(always)] |at, lanes| {
-                        let p = V::load_lanes(params.add(at), lanes);
-                        let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                        let m = V::load_lanes(first.ptr().add(at), lanes).mul_add(keep1, g.mul(take1));
-                        let v = V::load_lanes(second.ptr().add(at), lanes)
-                            .mul_add(keep2, g.mul(g).mul(take2));
-                        V::store_lanes(m, first.ptr().add(at), lanes);
-                        V::store_lanes(v, second.ptr().add(at), lanes);
-                        let step = m.div(v.sqrt().div(root).add(epsilon));
-                        V::store_lanes(step.mul_add(rate, p), params.add(at), lanes);
-                    });
+                    each_vector::<V>(
+                        self.params.len(),
+                        #[inline(always)]
+                        |at, lanes| {
+                            let p = V::load_lanes(params.add(at), lanes);
+                            let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
+                            let m = V::load_lanes(first.ptr().add(at), lanes).mul_add(keep1, g.mul(take1));
+                            let v = V::load_lanes(second.ptr().add(at), lanes)
+                                .mul_add(keep2, g.mul(g).mul(take2));
+                            V::store_lanes(m, first.ptr().add(at), lanes);
+                            V::store_lanes(v, second.ptr().add(at), lanes);
+                            let step = m.div(v.sqrt().div(root).add(epsilon));
+                            V::store_lanes(step.mul_add(rate, p), params.add(at), lanes);
+                        },
+                    );
                 }
                 (Optimizer::Adam { .. }, ..) => unreachable!("invariant: Adam has two states"),
             }

@@ -39,16 +39,11 @@ fn group(count: usize, hits: impl Fn(usize) -> Vec<(usize, usize)>) -> Vec<Line>
     for d in 0..count {
         let hits = hits(d);
         let base = hits.first().map_or(0, |&(_, source)| source);
-        let taps: Vec<(usize, isize)> = hits
-            .iter()
-            .map(|&(tap, source)| (tap, source as isize - base as isize))
-            .collect();
+        let taps: Vec<(usize, isize)> =
+            hits.iter().map(|&(tap, source)| (tap, source as isize - base as isize)).collect();
         match lines.iter_mut().find(|line| line.taps == taps) {
             Some(line) => line.members.push((d, base)),
-            None => lines.push(Line {
-                taps,
-                members: vec![(d, base)],
-            }),
+            None => lines.push(Line { taps, members: vec![(d, base)] }),
         }
     }
     lines
@@ -68,10 +63,7 @@ fn cross(rows: &[Line], columns: &[Line], kernel_w: usize, width: (usize, usize)
             let mut taps = Vec::with_capacity(row.taps.len() * column.taps.len());
             for &(ky, dy) in &row.taps {
                 for &(kx, dx) in &column.taps {
-                    taps.push(Tap {
-                        weight: ky * kernel_w + kx,
-                        offset: dy * src_w as isize + dx,
-                    });
+                    taps.push(Tap { weight: ky * kernel_w + kx, offset: dy * src_w as isize + dx });
                 }
             }
             classes.push(Class { pixels, taps });
@@ -130,9 +122,7 @@ impl Window {
         for ky in 0..self.kernel.0 {
             for kx in 0..self.kernel.1 {
                 let valid = |d: usize, k: usize, stride: usize, before: usize, side: usize| {
-                    (d * stride + k)
-                        .checked_sub(before)
-                        .filter(|&source| source < side)
+                    (d * stride + k).checked_sub(before).filter(|&source| source < side)
                 };
                 let columns: Vec<(usize, usize)> = (0..self.output.w)
                     .filter_map(|x| {
@@ -142,8 +132,7 @@ impl Window {
                 let mut runs = Vec::new();
                 if let Some(&(x0, s0)) = columns.first() {
                     for y in 0..self.output.h {
-                        if let Some(sy) = valid(y, ky, self.stride.0, self.border.top, self.input.h)
-                        {
+                        if let Some(sy) = valid(y, ky, self.stride.0, self.border.top, self.input.h) {
                             let input = sy * self.input.w + s0;
                             let output = y * self.output.w + x0;
                             runs.push((input, output, columns.len()));
@@ -159,11 +148,7 @@ impl Window {
     /// Multiply-adds that touch real input, over those that the full window would do.
     #[cfg(test)]
     pub fn real_share(&self) -> f64 {
-        let real: usize = self
-            .forward()
-            .iter()
-            .map(|class| class.pixels.len() * class.taps.len())
-            .sum();
+        let real: usize = self.forward().iter().map(|class| class.pixels.len() * class.taps.len()).sum();
         real as f64 / (self.output.pixels() * self.kernel.0 * self.kernel.1) as f64
     }
 }
@@ -176,12 +161,7 @@ mod tests {
         Window {
             kernel: (3, 3),
             stride: (1, 1),
-            border: Border {
-                top: 1,
-                bottom: 1,
-                left: 1,
-                right: 1,
-            },
+            border: Border { top: 1, bottom: 1, left: 1, right: 1 },
             input: Shape::new(side, side, 1),
             output: Shape::new(side, side, 1),
         }

@@ -36,10 +36,7 @@ pub(crate) fn softmax_cross_entropy(logits: View, labels: &[u32], grad: View) ->
             *grad = ((probability - target) * share) as f32;
         }
     }
-    Judgement {
-        loss: (loss * share) as f32,
-        correct,
-    }
+    Judgement { loss: (loss * share) as f32, correct }
 }
 
 /// Values that are summed before they join the total; fixed, as the order of sums is.
@@ -78,10 +75,7 @@ pub(crate) fn mean_squared_error(
     // SAFETY: the sums are complete.
     let sums = unsafe { workspace.part(0, count.div_ceil(CHUNK)).read() };
     let total: f64 = sums.iter().map(|&sum| f64::from(sum)).sum();
-    Judgement {
-        loss: (total / count as f64) as f32,
-        correct: 0,
-    }
+    Judgement { loss: (total / count as f64) as f32, correct: 0 }
 }
 
 /// Values of workspace that [`mean_squared_error`] needs.

@@ -12,10 +12,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Maps `len` values; pages are taken when first touched.
     pub fn new(len: usize) -> Result<Self, EngineError> {
-        let refused = |source| EngineError::Refused {
-            what: "memory",
-            source,
-        };
+        let refused = |source| EngineError::Refused { what: "memory", source };
         let map = MmapMut::map_anon((len * 4).max(4096)).map_err(refused)?;
         // Huge pages are a wish: without them the program is slower, not wrong.
         let _ = map.advise(Advice::HugePage);
@@ -24,10 +21,7 @@ impl Memory {
 
     /// The whole mapping.
     pub fn view(&mut self) -> View {
-        View {
-            start: self.map.as_mut_ptr().cast(),
-            len: self.map.len() / 4,
-        }
+        View { start: self.map.as_mut_ptr().cast(), len: self.map.len() / 4 }
     }
 }
 

@@ -72,7 +72,9 @@ impl Cpu {
 
     fn check(&self, spec: &Spec) -> Result<(), EngineError> {
         if spec.batch == 0 {
-            return Err(EngineError::Unsupported("a batch of 0 samples has no loss; use --batch 1 or more".into()));
+            return Err(EngineError::Unsupported(
+                "a batch of 0 samples has no loss; use --batch 1 or more".into(),
+            ));
         }
         if spec.precision != Precision::Fp32 {
             return Err(EngineError::Unsupported(format!(

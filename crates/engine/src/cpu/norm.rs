@@ -17,14 +17,8 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    pub const NONE: Self = Self {
-        low: f32::NEG_INFINITY,
-        high: f32::INFINITY,
-    };
-    pub const RELU: Self = Self {
-        low: 0.0,
-        high: f32::INFINITY,
-    };
+    pub const NONE: Self = Self { low: f32::NEG_INFINITY, high: f32::INFINITY };
+    pub const RELU: Self = Self { low: 0.0, high: f32::INFINITY };
     pub const RELU6: Self = Self { low: 0.0, high: 6.0 };
 }
 
@@ -53,12 +47,7 @@ impl Kept {
     /// Cuts a view of `4 * channels` values.
     pub fn new(view: View, channels: usize) -> Self {
         let row = |i| view.part(i * channels, channels);
-        Self {
-            mean: row(0),
-            inverse: row(1),
-            scale: row(2),
-            shift: row(3),
-        }
+        Self { mean: row(0), inverse: row(1), scale: row(2), shift: row(3) }
     }
 }
 
@@ -74,7 +63,7 @@ pub(crate) struct NormParams {
 /// How the running statistics follow the batch's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
-    pub momentum: f32,
+    pub momentum: f64,
     /// n / (n - 1) where the unbiased variance is kept, else 1.
     pub correction: f32,
 }
@@ -142,12 +131,12 @@ impl Norm {
                 *kept.inverse.ptr().add(channel) = inverse;
                 self.coefficients(params, kept, channel, mean, inverse);
                 let keep = running.momentum;
-                let follow = |old: View, new: f32| {
+                let follow = |old: View, new: f64| {
                     let at = old.ptr().add(channel);
-                    *at = keep * *at + (1.0 - keep) * new;
+                    *at = (keep * f64::from(*at) + (1.0 - keep) * new) as f32;
                 };
-                follow(params.moving_mean, mean);
-                follow(params.moving_variance, variance as f32 * running.correction);
+                follow(params.moving_mean, f64::from(mean));
+                follow(params.moving_variance, variance * f64::from(running.correction));
             }
         }
     }
@@ -256,15 +245,15 @@ impl Norm {
     /// # Safety
     /// `values` must hold this layer's channels.
     #[inline(always)]
-    unsafe fn coefficient<V: Vector>(rows: bool, values: *const f32, channel: usize, at: usize, lanes: usize) -> V {
+    unsafe fn coefficient<V: Vector>(
+        rows: bool,
+        values: *const f32,
+        channel: usize,
+        at: usize,
+        lanes: usize,
+    ) -> V {
         // SAFETY: the caller vouches; a vector of a row never passes the last channel.
-        unsafe {
-            if rows {
-                V::load_lanes(values.add(at), lanes)
-            } else {
-                V::splat(*values.add(channel))
-            }
-        }
+        unsafe { if rows { V::load_lanes(values.add(at), lanes) } else { V::splat(*values.add(channel)) } }
     }
 }
 
@@ -311,15 +300,23 @@ unsafe fn sum_part<V: Vector>(
                 at += lanes;
             }
         } else {
-            norm.stretches(part, #[inline(always)] |offset, len, channel| {
-                let mut acc = [V::splat(0.0); 2];
-                each_vector::<V>(len, #[inline(always)] |at, lanes| {
-                    let (a, b) = values(offset + at, lanes, channel, at);
-                    acc = [acc[0].add(a), acc[1].add(b)];
-                });
-                *sums.ptr().add(channel) = across(acc[0]);
-                *sums.ptr().add(channels + channel) = across(acc[1]);
-            });
+            norm.stretches(
+                part,
+                #[inline(always)]
+                |offset, len, channel| {
+                    let mut acc = [V::splat(0.0); 2];
+                    each_vector::<V>(
+                        len,
+                        #[inline(always)]
+                        |at, lanes| {
+                            let (a, b) = values(offset + at, lanes, channel, at);
+                            acc = [acc[0].add(a), acc[1].add(b)];
+                        },
+                    );
+                    *sums.ptr().add(channel) = across(acc[0]);
+                    *sums.ptr().add(channels + channel) = across(acc[1]);
+                },
+            );
         }
     }
 }
@@ -351,15 +348,21 @@ impl Kernel for Moments<'_> {
         let (norm, input, rows) = (self.norm, self.input.ptr(), self.norm.rows());
         // SAFETY: offsets lie inside the input; a partial vector's empty lanes are cleared by `keep`.
         unsafe {
-            sum_part::<V>(norm, self.part, self.sums, #[inline(always)] |offset, lanes, channel, at| {
-                let pivot = if rows {
-                    V::load_lanes(input.add(at), lanes)
-                } else {
-                    V::splat(*input.add(channel * norm.pixels))
-                };
-                let value = keep(V::load_lanes(input.add(offset), lanes).sub(pivot), lanes);
-                (value, value.mul(value))
-            });
+            sum_part::<V>(
+                norm,
+                self.part,
+                self.sums,
+                #[inline(always)]
+                |offset, lanes, channel, at| {
+                    let pivot = if rows {
+                        V::load_lanes(input.add(at), lanes)
+                    } else {
+                        V::splat(*input.add(channel * norm.pixels))
+                    };
+                    let value = keep(V::load_lanes(input.add(offset), lanes).sub(pivot), lanes);
+                    (value, value.mul(value))
+                },
+            );
         }
     }
 }
@@ -401,17 +404,25 @@ impl Kernel for Apply<'_> {
         // SAFETY: stretches lie inside the maps.
         unsafe {
             let (low, high) = (V::splat(norm.bounds.low), V::splat(norm.bounds.high));
-            norm.stretches(self.part, #[inline(always)] |offset, len, channel| {
-                each_vector::<V>(len, #[inline(always)] |at, lanes| {
-                    let a: V = Norm::coefficient(rows, scale, channel, at, lanes);
-                    let b: V = Norm::coefficient(rows, shift, channel, at, lanes);
-                    let mut value = V::load_lanes(input.add(offset + at), lanes).mul_add(a, b);
-                    if let Some(residual) = self.residual {
-                        value = value.add(V::load_lanes(residual.ptr().add(offset + at), lanes));
-                    }
-                    V::store_lanes(value.max(low).min(high), output.add(offset + at), lanes);
-                });
-            });
+            norm.stretches(
+                self.part,
+                #[inline(always)]
+                |offset, len, channel| {
+                    each_vector::<V>(
+                        len,
+                        #[inline(always)]
+                        |at, lanes| {
+                            let a: V = Norm::coefficient(rows, scale, channel, at, lanes);
+                            let b: V = Norm::coefficient(rows, shift, channel, at, lanes);
+                            let mut value = V::load_lanes(input.add(offset + at), lanes).mul_add(a, b);
+                            if let Some(residual) = self.residual {
+                                value = value.add(V::load_lanes(residual.ptr().add(offset + at), lanes));
+                            }
+                            V::store_lanes(value.max(low).min(high), output.add(offset + at), lanes);
+                        },
+                    );
+                },
+            );
         }
     }
 }
@@ -466,15 +477,21 @@ impl Kernel for BackwardSums<'_> {
         let write_back = operands.output.is_some() && norm.bounds != Bounds::NONE;
         // SAFETY: offsets lie inside the maps.
         unsafe {
-            sum_part::<V>(norm, self.part, self.sums, #[inline(always)] |offset, lanes, channel, at| {
-                let value = V::load_lanes(operands.input.ptr().add(offset), lanes);
-                let grad = passed(norm, operands, kept, (offset, lanes, channel, at), value);
-                if write_back {
-                    V::store_lanes(grad, operands.output_grad.ptr().add(offset), lanes);
-                }
-                let mean: V = Norm::coefficient(rows, kept.mean.ptr(), channel, at, lanes);
-                (grad, grad.mul(value.sub(mean)))
-            });
+            sum_part::<V>(
+                norm,
+                self.part,
+                self.sums,
+                #[inline(always)]
+                |offset, lanes, channel, at| {
+                    let value = V::load_lanes(operands.input.ptr().add(offset), lanes);
+                    let grad = passed(norm, operands, kept, (offset, lanes, channel, at), value);
+                    if write_back {
+                        V::store_lanes(grad, operands.output_grad.ptr().add(offset), lanes);
+                    }
+                    let mean: V = Norm::coefficient(rows, kept.mean.ptr(), channel, at, lanes);
+                    (grad, grad.mul(value.sub(mean)))
+                },
+            );
         }
     }
 }
@@ -494,35 +511,41 @@ impl Kernel for BackwardInput<'_> {
     unsafe fn run<V: Vector>(self) {
         let (norm, operands, kept) = (self.norm, self.operands, self.kept);
         let rows = norm.rows();
-        let (slope, offset_factor) = (
-            self.factors.ptr(),
-            self.factors.part(norm.channels, norm.channels).ptr(),
-        );
+        let (slope, offset_factor) =
+            (self.factors.ptr(), self.factors.part(norm.channels, norm.channels).ptr());
         // With a residual the first pass has already bounded the gradient in place.
         let bounded = operands.output.is_some();
         // SAFETY: stretches lie inside the maps.
         unsafe {
-            norm.stretches(self.part, #[inline(always)] |offset, len, channel| {
-                each_vector::<V>(len, #[inline(always)] |at, lanes| {
-                    let place = (offset + at, lanes, channel, at);
-                    let value = V::load_lanes(operands.input.ptr().add(offset + at), lanes);
-                    let grad = if bounded {
-                        V::load_lanes(operands.output_grad.ptr().add(offset + at), lanes)
-                    } else {
-                        passed(norm, operands, kept, place, value)
-                    };
-                    let mean: V = Norm::coefficient(rows, kept.mean.ptr(), channel, at, lanes);
-                    let scale: V = Norm::coefficient(rows, kept.scale.ptr(), channel, at, lanes);
-                    let slope: V = Norm::coefficient(rows, slope, channel, at, lanes);
-                    let constant: V = Norm::coefficient(rows, offset_factor, channel, at, lanes);
-                    let mut result = grad.mul_add(scale, value.sub(mean).mul_add(slope, constant));
-                    let target = operands.input_grad.ptr().add(offset + at);
-                    if operands.mode == Mode::Add {
-                        result = result.add(V::load_lanes(target, lanes));
-                    }
-                    V::store_lanes(result, target, lanes);
-                });
-            });
+            norm.stretches(
+                self.part,
+                #[inline(always)]
+                |offset, len, channel| {
+                    each_vector::<V>(
+                        len,
+                        #[inline(always)]
+                        |at, lanes| {
+                            let place = (offset + at, lanes, channel, at);
+                            let value = V::load_lanes(operands.input.ptr().add(offset + at), lanes);
+                            let grad = if bounded {
+                                V::load_lanes(operands.output_grad.ptr().add(offset + at), lanes)
+                            } else {
+                                passed(norm, operands, kept, place, value)
+                            };
+                            let mean: V = Norm::coefficient(rows, kept.mean.ptr(), channel, at, lanes);
+                            let scale: V = Norm::coefficient(rows, kept.scale.ptr(), channel, at, lanes);
+                            let slope: V = Norm::coefficient(rows, slope, channel, at, lanes);
+                            let constant: V = Norm::coefficient(rows, offset_factor, channel, at, lanes);
+                            let mut result = grad.mul_add(scale, value.sub(mean).mul_add(slope, constant));
+                            let target = operands.input_grad.ptr().add(offset + at);
+                            if operands.mode == Mode::Add {
+                                result = result.add(V::load_lanes(target, lanes));
+                            }
+                            V::store_lanes(result, target, lanes);
+                        },
+                    );
+                },
+            );
         }
     }
 }

@@ -49,19 +49,13 @@ impl Pool {
     /// Starts `threads - 1` helpers; the caller of [`Pool::each`] is the remaining thread.
     pub fn new(threads: usize) -> Result<Self, EngineError> {
         let shared = Arc::new(Shared::default());
-        let mut pool = Self {
-            shared: shared.clone(),
-            helpers: Vec::new(),
-        };
+        let mut pool = Self { shared: shared.clone(), helpers: Vec::new() };
         for thread in 1..threads {
             let shared = shared.clone();
             let helper = std::thread::Builder::new()
                 .name(format!("compute-{thread}"))
                 .spawn(move || help(&shared, thread))
-                .map_err(|source| EngineError::Refused {
-                    what: "a thread",
-                    source,
-                })?;
+                .map_err(|source| EngineError::Refused { what: "a thread", source })?;
             pool.helpers.push(helper);
         }
         Ok(pool)
@@ -80,11 +74,7 @@ impl Pool {
             // SAFETY: `closure` is the `&F` that `each` put on the board and keeps alive.
             unsafe { (*closure.cast::<F>())(index, thread) }
         }
-        let job = Job {
-            closure: (&raw const task).cast(),
-            call: call::<F>,
-            tasks,
-        };
+        let job = Job { closure: (&raw const task).cast(), call: call::<F>, tasks };
         let shared = &*self.shared;
         shared.next.store(0, Ordering::Relaxed);
         shared.busy.store(self.helpers.len(), Ordering::Relaxed);

@@ -7,8 +7,8 @@ use paceline_model::Shape;
 
 use super::geometry::{Class, Window};
 use super::kernels::tile::{MAX_POINTERS, Mode, RowTile, Segment};
-use super::memory::View;
 use super::kernels::transpose::{prefetch, transpose};
+use super::memory::View;
 use super::pool::Pool;
 use super::simd::{Kernel, Simd, Vector};
 
@@ -102,33 +102,16 @@ impl Gather {
         let depth = source.c / conv.groups;
         let classes: Vec<ClassPlan> = classes
             .into_iter()
-            .map(|class| ClassPlan {
-                segments: segments(&class, depth, source.c),
-                pixels: class.pixels,
-            })
+            .map(|class| ClassPlan { segments: segments(&class, depth, source.c), pixels: class.pixels })
             .collect();
         let mut tasks = Vec::new();
         for (index, class) in classes.iter().enumerate() {
             let rows = class.pixels.len() * conv.batch;
             for first in (0..rows).step_by(ROWS_PER_TASK) {
-                tasks.push(Rows {
-                    class: index,
-                    first,
-                    count: ROWS_PER_TASK.min(rows - first),
-                });
+                tasks.push(Rows { class: index, first, count: ROWS_PER_TASK.min(rows - first) });
             }
         }
-        Self {
-            conv,
-            direction,
-            simd,
-            source,
-            dest,
-            classes,
-            tasks,
-            depth,
-            cols: dest.c / conv.groups,
-        }
+        Self { conv, direction, simd, source, dest, classes, tasks, depth, cols: dest.c / conv.groups }
     }
 
     fn width(&self) -> usize {
@@ -231,15 +214,7 @@ impl Gather {
         if class.segments.is_empty() && operands.mode == Mode::Add {
             return;
         }
-        let kernel = Block {
-            plan: self,
-            operands,
-            class,
-            group,
-            rows,
-            panels,
-            packed,
-        };
+        let kernel = Block { plan: self, operands, class, group, rows, panels, packed };
         // SAFETY: the engine checked the instruction set; classes and rows come from the maps' own sizes.
         unsafe { self.simd.run(kernel) }
     }
@@ -249,15 +224,9 @@ impl Gather {
 fn segments(class: &Class, depth: usize, stride: usize) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for tap in &class.taps {
-        let next = Segment {
-            a: tap.offset * stride as isize,
-            b: tap.weight * depth,
-            len: depth,
-        };
+        let next = Segment { a: tap.offset * stride as isize, b: tap.weight * depth, len: depth };
         match segments.last_mut() {
-            Some(last)
-                if last.a + last.len as isize == next.a && last.b + last.len == next.b =>
-            {
+            Some(last) if last.a + last.len as isize == next.a && last.b + last.len == next.b => {
                 last.len += depth;
             }
             _ => segments.push(next),
@@ -382,11 +351,7 @@ impl Columns {
         for (index, class) in classes.iter().enumerate() {
             let columns = class.pixels.len() * conv.batch;
             for first in (0..columns).step_by(width) {
-                tasks.push(Rows {
-                    class: index,
-                    first,
-                    count: width.min(columns - first),
-                });
+                tasks.push(Rows { class: index, first, count: width.min(columns - first) });
             }
         }
         let classes = classes
@@ -397,10 +362,7 @@ impl Columns {
                     b: index * depth,
                     len: depth,
                 });
-                ColumnClass {
-                    segments: segments.collect(),
-                    class,
-                }
+                ColumnClass { segments: segments.collect(), class }
             })
             .collect();
         Self {
@@ -455,14 +417,8 @@ impl Columns {
                         operands.weights.part(offset, operands.weights.len() - offset)
                     }
                 };
-                let kernel = ColumnBlock {
-                    plan: self,
-                    operands,
-                    group,
-                    task: self.tasks[task],
-                    weights,
-                    panel,
-                };
+                let kernel =
+                    ColumnBlock { plan: self, operands, group, task: self.tasks[task], weights, panel };
                 // SAFETY: the engine checked the instruction set; a thread's panel is its own.
                 unsafe { self.simd.run(kernel) }
             });
@@ -517,8 +473,8 @@ impl Kernel for ColumnBlock<'_> {
             from[column] = sample * plan.source.c * source_pixels + s as usize;
             to[column] = sample * plan.dest.c * dest_pixels + d as usize;
         }
-        let contiguous = |at: &[usize; MAX_WIDTH]| at[width - 1] == at[0] + width - 1;
-        let together = contiguous(&from);
+        // Source pixels of a class rise strictly: a full panel that spans no more than its width has no gap.
+        let together = self.task.count == width && from[width - 1] == from[0] + width - 1;
         let source = self.operands.source.ptr();
         let panel = self.panel.ptr();
         // SAFETY: pixels, taps and channels lie inside the source map; the panel has room for all taps.

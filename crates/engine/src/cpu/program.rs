@@ -13,8 +13,8 @@ use super::pool::Pool;
 use super::random;
 use super::simd::Simd;
 use crate::{
-    EngineError, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Place, Profiling, Program, Ready,
-    Region, Samples, Slot, Spec, StepResult,
+    EngineError, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Place, Profiling, Program, Ready, Region,
+    Samples, Slot, Spec, StepResult,
 };
 
 /// Times of one unit, all calls together.
@@ -59,7 +59,13 @@ fn nanos(since: Instant) -> u64 {
 }
 
 impl CpuProgram {
-    pub fn new(graph: &Graph, spec: &Spec, compiled: Compiled, simd: Simd, threads: usize) -> Result<Self, EngineError> {
+    pub fn new(
+        graph: &Graph,
+        spec: &Spec,
+        compiled: Compiled,
+        simd: Simd,
+        threads: usize,
+    ) -> Result<Self, EngineError> {
         let mut memory = Vec::new();
         let mut take = |len: usize| -> Result<View, EngineError> {
             let mut part = Memory::new(len)?;
@@ -89,11 +95,7 @@ impl CpuProgram {
         let machine = Machine {
             pool: Pool::new(threads)?,
             simd,
-            buffers: compiled
-                .buffers
-                .iter()
-                .map(|range| arena.part(range.start, range.len()))
-                .collect(),
+            buffers: compiled.buffers.iter().map(|range| arena.part(range.start, range.len())).collect(),
             params: param_views,
             grads: grad_views,
             labels: vec![0; spec.batch],
@@ -193,28 +195,17 @@ impl CpuProgram {
     }
 
     fn region(view: View) -> Region {
-        Region {
-            place: Place::Host,
-            address: view.ptr() as u64,
-            len: view.len(),
-        }
+        Region { place: Place::Host, address: view.ptr() as u64, len: view.len() }
     }
 }
 
 /// Whether the loss compares with labels.
 fn judges_labels(graph: &Graph) -> bool {
-    graph
-        .nodes
-        .iter()
-        .any(|node| node.op == paceline_model::Op::SoftmaxCrossEntropy)
+    graph.nodes.iter().any(|node| node.op == paceline_model::Op::SoftmaxCrossEntropy)
 }
 
 fn check(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {
-    if expected == got {
-        Ok(())
-    } else {
-        Err(EngineError::WrongLength { what, expected, got })
-    }
+    if expected == got { Ok(()) } else { Err(EngineError::WrongLength { what, expected, got }) }
 }
 
 impl Program for CpuProgram {
@@ -276,11 +267,7 @@ impl Program for CpuProgram {
             if !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
                 let before = Instant::now();
                 for slot in &self.slots[slots.clone()] {
-                    ready(Ready {
-                        param: slot.param,
-                        range: slot.range.clone(),
-                        when: Moment::Now,
-                    });
+                    ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });
                 }
                 inside += nanos(before);
             }

@@ -17,10 +17,7 @@ pub enum Simd {
 impl Simd {
     /// The best that this machine can run.
     pub fn detect() -> Self {
-        [Self::Avx512, Self::Avx2]
-            .into_iter()
-            .find(|simd| simd.available())
-            .unwrap_or(Self::Portable)
+        [Self::Avx512, Self::Avx2].into_iter().find(|simd| simd.available()).unwrap_or(Self::Portable)
     }
 
     /// Whether this machine can run it.
@@ -35,9 +32,7 @@ impl Simd {
                     && std::is_x86_feature_detected!("bmi2")
             }
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => {
-                std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma")
-            }
+            Self::Avx2 => std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx512 | Self::Avx2 => false,
             Self::Portable => true,
@@ -108,9 +103,7 @@ impl FromStr for Simd {
             "avx512" => Ok(Self::Avx512),
             "avx2" => Ok(Self::Avx2),
             "portable" => Ok(Self::Portable),
-            _ => Err(format!(
-                "unknown instruction set '{text}'; use avx512, avx2 or portable"
-            )),
+            _ => Err(format!("unknown instruction set '{text}'; use avx512, avx2 or portable")),
         }
     }
 }
@@ -261,18 +254,12 @@ impl Vector for Plain {
     #[inline(always)]
     unsafe fn keep_between(self, probe: Self, low: Self, high: Self) -> Self {
         Self(std::array::from_fn(|i| {
-            if probe.0[i] > low.0[i] && probe.0[i] < high.0[i] {
-                self.0[i]
-            } else {
-                0.0
-            }
+            if probe.0[i] > low.0[i] && probe.0[i] < high.0[i] { self.0[i] } else { 0.0 }
         }))
     }
     #[inline(always)]
     unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            if self.0[i] > other.0[i] { yes.0[i] } else { no.0[i] }
-        }))
+        Self(std::array::from_fn(|i| if self.0[i] > other.0[i] { yes.0[i] } else { no.0[i] }))
     }
 }
 

@@ -80,10 +80,8 @@ impl WeightSum {
             (0..window.input.pixels() as u32).collect()
         };
         let same_map = window.input.pixels() == output.pixels() && step == 1;
-        let in_place = layout == Layout::Nhwc
-            && conv.taps() == 1
-            && same_map
-            && window.input.c <= IN_PLACE_CHANNELS;
+        let in_place =
+            layout == Layout::Nhwc && conv.taps() == 1 && same_map && window.input.c <= IN_PLACE_CHANNELS;
         let per_image = pixels.len() * conv.group_in() + output.pixels() * conv.group_out();
         let images = (CHUNK / per_image).clamp(1, conv.batch);
         let order = if images > output.w && !in_place { Order::ImagesInner } else { Order::PixelsInner };
@@ -97,18 +95,7 @@ impl WeightSum {
                 (first, channels * (block + 1) / count - first)
             })
             .collect();
-        Self {
-            conv,
-            layout,
-            simd,
-            order,
-            images,
-            runs,
-            step,
-            blocks,
-            pixels,
-            in_place,
-        }
+        Self { conv, layout, simd, order, images, runs, step, blocks, pixels, in_place }
     }
 
     fn width(&self) -> usize {
@@ -208,11 +195,7 @@ fn chunk_runs(rows: &[(usize, usize, usize)], geometry: &ChunkGeometry) -> Vec<R
         {
             last.len += len as u32;
         }
-        _ => runs.push(Run {
-            a: a as u32,
-            b: b as u32,
-            len: len as u32,
-        }),
+        _ => runs.push(Run { a: a as u32, b: b as u32, len: len as u32 }),
     };
     match order {
         Order::ImagesInner => {

@@ -193,7 +193,9 @@ impl Image<'_> {
                         let winner = V::load_lanes(winners.ptr().add(place), lanes);
                         let tap_number = tap.weight as f32;
                         let (low, high) = (V::splat(tap_number - 0.5), V::splat(tap_number + 0.5));
-                        acc = acc.add(gather::<V>(base, tap.offset, channels, lanes).keep_between(winner, low, high));
+                        acc = acc.add(
+                            gather::<V>(base, tap.offset, channels, lanes).keep_between(winner, low, high),
+                        );
                     }
                 }
                 Gathering::Mean => {
@@ -250,9 +252,8 @@ impl Image<'_> {
             Gathering::Weighted { weights, bias } => {
                 // SAFETY: weights and bias are only read.
                 let (weights, bias) = unsafe { (weights.read(), bias.map(|b| b.read())) };
-                let sum: f32 = taps
-                    .map(|tap| at(tap.offset) * weights[tap.weight * slide.dest.c + channel])
-                    .sum();
+                let sum: f32 =
+                    taps.map(|tap| at(tap.offset) * weights[tap.weight * slide.dest.c + channel]).sum();
                 sum + bias.map_or(0.0, |bias| bias[channel])
             }
             Gathering::Largest { winners } => {
@@ -275,12 +276,10 @@ impl Image<'_> {
                     .map(|tap| at(tap.offset))
                     .sum()
             }
-            Gathering::Mean => {
-                taps.map(|tap| at(tap.offset)).sum::<f32>() / class.taps.len() as f32
+            Gathering::Mean => taps.map(|tap| at(tap.offset)).sum::<f32>() / class.taps.len() as f32,
+            Gathering::Shares => {
+                taps.map(|tap| at(tap.offset) * slide.shares[(from + tap.offset) as usize]).sum()
             }
-            Gathering::Shares => taps
-                .map(|tap| at(tap.offset) * slide.shares[(from + tap.offset) as usize])
-                .sum(),
         }
     }
 }

@@ -44,11 +44,8 @@ pub fn loss(graph: &Graph, params: &Params, images: &[f32], labels: &[u32]) -> (
     let mut values: HashMap<usize, Maps> = HashMap::new();
     let mut result = 0.0;
     for (index, node) in graph.nodes.iter().enumerate() {
-        let inputs: Vec<(&Maps, Shape)> = node
-            .inputs
-            .iter()
-            .map(|id| (&values[&id.0], graph.node(*id).shape))
-            .collect();
+        let inputs: Vec<(&Maps, Shape)> =
+            node.inputs.iter().map(|id| (&values[&id.0], graph.node(*id).shape)).collect();
         let value = match node.op {
             Op::Input => images.iter().map(|&v| f64::from(v)).collect(),
             Op::SoftmaxCrossEntropy => {
@@ -101,8 +98,8 @@ fn evaluate(graph: &Graph, node: &Node, inputs: &[(&Maps, Shape)], params: &Para
                         for ci in 0..per_in {
                             let channel = co / per_out * per_in + ci;
                             let tap = ky * conv.kernel.1 + kx;
-                            y[at(out, n, oy, ox, co)] += x[at(shape, n, iy, ix, channel)]
-                                * kernel[(tap * per_in + ci) * out.c + co];
+                            y[at(out, n, oy, ox, co)] +=
+                                x[at(shape, n, iy, ix, channel)] * kernel[(tap * per_in + ci) * out.c + co];
                         }
                     }
                 });
@@ -118,8 +115,8 @@ fn evaluate(graph: &Graph, node: &Node, inputs: &[(&Maps, Shape)], params: &Para
                     for co in 0..out.c {
                         for ci in 0..shape.c {
                             let tap = ky * conv.kernel.1 + kx;
-                            y[at(out, n, oy, ox, co)] += x[at(shape, n, iy, ix, ci)]
-                                * kernel[(tap * out.c + co) * shape.c + ci];
+                            y[at(out, n, oy, ox, co)] +=
+                                x[at(shape, n, iy, ix, ci)] * kernel[(tap * out.c + co) * shape.c + ci];
                         }
                     }
                 });
@@ -198,8 +195,7 @@ fn evaluate(graph: &Graph, node: &Node, inputs: &[(&Maps, Shape)], params: &Para
                 for iy in 0..shape.h {
                     for ix in 0..shape.w {
                         for c in 0..shape.c {
-                            y[at(out, n, iy + border.top, ix + border.left, c)] =
-                                x[at(shape, n, iy, ix, c)];
+                            y[at(out, n, iy + border.top, ix + border.left, c)] = x[at(shape, n, iy, ix, c)];
                         }
                     }
                 }

@@ -21,10 +21,7 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
         step
     };
     RankLog {
-        header: RankHeader {
-            rank: Rank(rank),
-            world,
-        },
+        header: RankHeader { rank: Rank(rank), world },
         main: Some(Nanos(10 * MS)),
         planned: Some(Bytes(1000)),
         steps: steps.iter().enumerate().map(step).collect(),
@@ -33,11 +30,7 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
 }
 
 fn run(ranks: Vec<RankLog>, last_reap: u64) -> Run {
-    let case = Case {
-        model: "resnet50".into(),
-        workers: ranks.len() as u32,
-        ..Case::default()
-    };
+    let case = Case { model: "resnet50".into(), workers: ranks.len() as u32, ..Case::default() };
     Run {
         launcher: LauncherLog {
             header: LauncherHeader { case },
@@ -66,14 +59,8 @@ fn one_worker_s_numbers_are_those_of_its_log() {
     let steady = report.steady.expect("steps");
     assert_eq!(steady.from_step, 2);
     assert_eq!(steady.verdict, Some("too short"));
-    assert_eq!(
-        (report.loss_first, report.loss_last),
-        (Some(2.0), Some(0.5))
-    );
-    assert_eq!(
-        report.peak_memory_bytes.map(|m| m.per_worker),
-        Some(Bytes(2000))
-    );
+    assert_eq!((report.loss_first, report.loss_last), (Some(2.0), Some(0.5)));
+    assert_eq!(report.peak_memory_bytes.map(|m| m.per_worker), Some(Bytes(2000)));
 }
 
 #[test]
@@ -91,11 +78,7 @@ fn phases_tile_the_whole_run() {
         (Phase::Tail, 0.020),
         (Phase::Other, 0.013),
     ] {
-        assert!(
-            near(Some(phases[&phase]), expected),
-            "{phase}: {}",
-            phases[&phase]
-        );
+        assert!(near(Some(phases[&phase]), expected), "{phase}: {}", phases[&phase]);
     }
     assert!(near(Some(phases.values().sum()), 0.25));
 }

@@ -11,11 +11,7 @@ pub(super) fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
     let (mut b, image) = Builder::new("image_compression", input, classes)?;
     let mut x = image;
     for (layer, out) in (1..).zip(ENCODER) {
-        x = b.conv(
-            &format!("encoder{layer}_conv"),
-            x,
-            Conv2d::k(3, 3).out(out).stride(2).same().bias(),
-        )?;
+        x = b.conv(&format!("encoder{layer}_conv"), x, Conv2d::k(3, 3).out(out).stride(2).same().bias())?;
         x = b.batch_norm(&format!("encoder{layer}_bn"), x, BatchNorm::KERAS);
         x = b.relu(&format!("encoder{layer}_relu"), x);
     }

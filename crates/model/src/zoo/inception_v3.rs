@@ -4,22 +4,14 @@
 
 use crate::{BatchNorm, Builder, Conv2d, Dense, Graph, NodeId, Shape, ShapeError, Window};
 
-const NORM: BatchNorm = BatchNorm {
-    scale: false,
-    ..BatchNorm::KERAS
-};
+const NORM: BatchNorm = BatchNorm { scale: false, ..BatchNorm::KERAS };
 
 /// Filters and window of a convolution with batch norm and ReLU.
 type Step = (usize, (usize, usize));
 
 pub(super) fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
     let (b, x) = Builder::new("inception_v3", input, classes)?;
-    let mut net = Net {
-        b,
-        convs: 0,
-        max_pools: 0,
-        avg_pools: 0,
-    };
+    let mut net = Net { b, convs: 0, max_pools: 0, avg_pools: 0 };
     let x = net.conv(x, Conv2d::k(3, 3).out(32).stride(2))?;
     let x = net.conv(x, Conv2d::k(3, 3).out(32))?;
     let x = net.conv(x, Conv2d::k(3, 3).out(64).same())?;
@@ -31,19 +23,11 @@ pub(super) fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
         x = net.add_block_35(name, x, pooled)?;
     }
     x = net.reduce_to_17("mixed3", x)?;
-    for (name, narrow) in [
-        ("mixed4", 128),
-        ("mixed5", 160),
-        ("mixed6", 160),
-        ("mixed7", 192),
-    ] {
+    for (name, narrow) in [("mixed4", 128), ("mixed5", 160), ("mixed6", 160), ("mixed7", 192)] {
         x = net.add_block_17(name, x, narrow)?;
     }
     x = net.reduce_to_8("mixed8", x)?;
-    for names in [
-        ["mixed9_0", "concatenate", "mixed9"],
-        ["mixed9_1", "concatenate_1", "mixed10"],
-    ] {
+    for names in [["mixed9_0", "concatenate", "mixed9"], ["mixed9_1", "concatenate_1", "mixed10"]] {
         x = net.add_block_8(names, x)?;
     }
     let mut b = net.b;
@@ -83,16 +67,8 @@ impl Net {
         let (row, column) = ((1, 7), (7, 1));
         let single = self.branch(x, &[(192, (1, 1))])?;
         let seven = self.branch(x, &[(narrow, (1, 1)), (narrow, row), (192, column)])?;
-        let double = self.branch(
-            x,
-            &[
-                (narrow, (1, 1)),
-                (narrow, column),
-                (narrow, row),
-                (narrow, column),
-                (192, row),
-            ],
-        )?;
+        let double = self
+            .branch(x, &[(narrow, (1, 1)), (narrow, column), (narrow, row), (narrow, column), (192, row)])?;
         let pool = self.pool_branch(x, 192)?;
         self.b.concat(name, &[single, seven, double, pool])
     }
@@ -125,9 +101,7 @@ impl Net {
     }
 
     fn branch(&mut self, x: NodeId, steps: &[Step]) -> Result<NodeId, ShapeError> {
-        steps.iter().try_fold(x, |x, &(out, (h, w))| {
-            self.conv(x, Conv2d::k(h, w).out(out).same())
-        })
+        steps.iter().try_fold(x, |x, &(out, (h, w))| self.conv(x, Conv2d::k(h, w).out(out).same()))
     }
 
     fn pool_branch(&mut self, x: NodeId, out: usize) -> Result<NodeId, ShapeError> {
@@ -147,18 +121,12 @@ impl Net {
         let index = self.convs;
         self.convs += 1;
         let x = self.b.conv(&number("conv2d", index), x, conv)?;
-        let x = self
-            .b
-            .batch_norm(&number("batch_normalization", index), x, NORM);
+        let x = self.b.batch_norm(&number("batch_normalization", index), x, NORM);
         Ok(self.b.relu(&number("activation", index), x))
     }
 }
 
 /// Keras's automatic name: the first of a kind has no number.
 fn number(kind: &str, index: usize) -> String {
-    if index == 0 {
-        kind.to_owned()
-    } else {
-        format!("{kind}_{index}")
-    }
+    if index == 0 { kind.to_owned() } else { format!("{kind}_{index}") }
 }

@@ -4,10 +4,7 @@
 
 use crate::{BatchNorm, Builder, Conv2d, Dense, Graph, Init, NodeId, Shape, ShapeError, Window};
 
-const NORM: BatchNorm = BatchNorm {
-    epsilon: 1e-3,
-    ..BatchNorm::TORCH
-};
+const NORM: BatchNorm = BatchNorm { epsilon: 1e-3, ..BatchNorm::TORCH };
 
 pub(super) fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
     let (b, x) = Builder::new("inception_v4", input, classes)?;
@@ -25,9 +22,7 @@ pub(super) fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
         (Net::add_reduction_b, 1),
         (Net::add_inception_c, 3),
     ];
-    let all = blocks
-        .into_iter()
-        .flat_map(|(block, times)| std::iter::repeat_n(block, times));
+    let all = blocks.into_iter().flat_map(|(block, times)| std::iter::repeat_n(block, times));
     for (index, block) in (3..).zip(all) {
         x = block(&mut net, &format!("features.{index}"), x)?;
     }
@@ -51,17 +46,8 @@ impl Net {
     }
 
     fn add_mixed_4a(&mut self, path: &str, x: NodeId) -> Result<NodeId, ShapeError> {
-        let short = self.chain(
-            &format!("{path}.branch0"),
-            x,
-            &[conv(64, 1, 1), conv(96, 3, 3)],
-        )?;
-        let steps = [
-            conv(64, 1, 1),
-            conv(64, 1, 7).same(),
-            conv(64, 7, 1).same(),
-            conv(96, 3, 3),
-        ];
+        let short = self.chain(&format!("{path}.branch0"), x, &[conv(64, 1, 1), conv(96, 3, 3)])?;
+        let steps = [conv(64, 1, 1), conv(64, 1, 7).same(), conv(64, 7, 1).same(), conv(96, 3, 3)];
         let long = self.chain(&format!("{path}.branch1"), x, &steps)?;
         self.b.concat(path, &[short, long])
     }
@@ -76,22 +62,14 @@ impl Net {
         let three = conv(96, 3, 3).same();
         let single = self.conv(&format!("{path}.branch0"), x, conv(96, 1, 1))?;
         let one = self.chain(&format!("{path}.branch1"), x, &[conv(64, 1, 1), three])?;
-        let two = self.chain(
-            &format!("{path}.branch2"),
-            x,
-            &[conv(64, 1, 1), three, three],
-        )?;
+        let two = self.chain(&format!("{path}.branch2"), x, &[conv(64, 1, 1), three, three])?;
         let pool = self.pool_branch(&format!("{path}.branch3"), x, 96)?;
         self.b.concat(path, &[single, one, two, pool])
     }
 
     fn add_reduction_a(&mut self, path: &str, x: NodeId) -> Result<NodeId, ShapeError> {
         let single = self.conv(&format!("{path}.branch0"), x, conv(384, 3, 3).stride(2))?;
-        let steps = [
-            conv(192, 1, 1),
-            conv(224, 3, 3).same(),
-            conv(256, 3, 3).stride(2),
-        ];
+        let steps = [conv(192, 1, 1), conv(224, 3, 3).same(), conv(256, 3, 3).stride(2)];
         let double = self.chain(&format!("{path}.branch1"), x, &steps)?;
         let pool = self.max_pool(&format!("{path}.branch2"), x)?;
         self.b.concat(path, &[single, double, pool])
@@ -100,18 +78,8 @@ impl Net {
     fn add_inception_b(&mut self, path: &str, x: NodeId) -> Result<NodeId, ShapeError> {
         let (row, column) = (|out| conv(out, 1, 7).same(), |out| conv(out, 7, 1).same());
         let single = self.conv(&format!("{path}.branch0"), x, conv(384, 1, 1))?;
-        let one = self.chain(
-            &format!("{path}.branch1"),
-            x,
-            &[conv(192, 1, 1), row(224), column(256)],
-        )?;
-        let steps = [
-            conv(192, 1, 1),
-            column(192),
-            row(224),
-            column(224),
-            row(256),
-        ];
+        let one = self.chain(&format!("{path}.branch1"), x, &[conv(192, 1, 1), row(224), column(256)])?;
+        let steps = [conv(192, 1, 1), column(192), row(224), column(224), row(256)];
         let two = self.chain(&format!("{path}.branch2"), x, &steps)?;
         let pool = self.pool_branch(&format!("{path}.branch3"), x, 128)?;
         self.b.concat(path, &[single, one, two, pool])
@@ -120,12 +88,8 @@ impl Net {
     fn add_reduction_b(&mut self, path: &str, x: NodeId) -> Result<NodeId, ShapeError> {
         let steps = [conv(192, 1, 1), conv(192, 3, 3).stride(2)];
         let three = self.chain(&format!("{path}.branch0"), x, &steps)?;
-        let steps = [
-            conv(256, 1, 1),
-            conv(256, 1, 7).same(),
-            conv(320, 7, 1).same(),
-            conv(320, 3, 3).stride(2),
-        ];
+        let steps =
+            [conv(256, 1, 1), conv(256, 1, 7).same(), conv(320, 7, 1).same(), conv(320, 3, 3).stride(2)];
         let seven = self.chain(&format!("{path}.branch1"), x, &steps)?;
         let pool = self.max_pool(&format!("{path}.branch2"), x)?;
         self.b.concat(path, &[three, seven, pool])
@@ -151,9 +115,7 @@ impl Net {
     }
 
     fn pool_branch(&mut self, path: &str, x: NodeId, out: usize) -> Result<NodeId, ShapeError> {
-        let x = self
-            .b
-            .avg_pool(&format!("{path}.0"), x, Window::k(3, 3).same())?;
+        let x = self.b.avg_pool(&format!("{path}.0"), x, Window::k(3, 3).same())?;
         self.conv(&format!("{path}.1"), x, conv(out, 1, 1))
     }
 
@@ -163,9 +125,7 @@ impl Net {
 
     fn chain(&mut self, path: &str, x: NodeId, steps: &[Conv2d]) -> Result<NodeId, ShapeError> {
         let mut steps = steps.iter().enumerate();
-        steps.try_fold(x, |x, (index, &step)| {
-            self.conv(&format!("{path}.{index}"), x, step)
-        })
+        steps.try_fold(x, |x, (index, &step)| self.conv(&format!("{path}.{index}"), x, step))
     }
 
     /// Convolution, batch norm, ReLU.

@@ -4,24 +4,14 @@
 
 use crate::{BatchNorm, Builder, Conv2d, Dense, Graph, NodeId, Shape, ShapeError};
 
-const NORM: BatchNorm = BatchNorm {
-    momentum: 0.999,
-    ..BatchNorm::KERAS
-};
+const NORM: BatchNorm = BatchNorm { momentum: 0.999, ..BatchNorm::KERAS };
 
 /// Widening inside a block, once the first block has passed.
 const EXPANSION: usize = 6;
 
 /// Filters, blocks and stride of a stage.
-const STAGES: [(usize, usize, usize); 7] = [
-    (16, 1, 1),
-    (24, 2, 2),
-    (32, 3, 2),
-    (64, 4, 2),
-    (96, 3, 1),
-    (160, 3, 2),
-    (320, 1, 1),
-];
+const STAGES: [(usize, usize, usize); 7] =
+    [(16, 1, 1), (24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1)];
 
 pub(super) fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
     let (mut b, x) = Builder::new("mobilenet_v2", input, classes)?;
@@ -56,26 +46,14 @@ fn add_block(
     };
     let mut x = input;
     if block > 0 {
-        x = b.conv(
-            &format!("{name}_expand"),
-            x,
-            Conv2d::k(1, 1).out(EXPANSION * channels),
-        )?;
+        x = b.conv(&format!("{name}_expand"), x, Conv2d::k(1, 1).out(EXPANSION * channels))?;
         x = b.batch_norm(&format!("{name}_expand_BN"), x, NORM);
         x = b.relu6(&format!("{name}_expand_relu"), x);
     }
-    let x = b.depthwise_conv(
-        &format!("{name}_depthwise"),
-        x,
-        Conv2d::k(3, 3).stride(stride).same(),
-    )?;
+    let x = b.depthwise_conv(&format!("{name}_depthwise"), x, Conv2d::k(3, 3).stride(stride).same())?;
     let x = b.batch_norm(&format!("{name}_depthwise_BN"), x, NORM);
     let x = b.relu6(&format!("{name}_depthwise_relu"), x);
     let x = b.conv(&format!("{name}_project"), x, Conv2d::k(1, 1).out(filters))?;
     let x = b.batch_norm(&format!("{name}_project_BN"), x, NORM);
-    if channels == filters && stride == 1 {
-        b.add(&format!("{name}_add"), input, x)
-    } else {
-        Ok(x)
-    }
+    if channels == filters && stride == 1 { b.add(&format!("{name}_add"), input, x) } else { Ok(x) }
 }

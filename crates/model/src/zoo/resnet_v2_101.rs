@@ -4,10 +4,7 @@
 
 use crate::{BatchNorm, Border, Builder, Conv2d, Dense, Graph, NodeId, Shape, ShapeError, Window};
 
-const NORM: BatchNorm = BatchNorm {
-    epsilon: 1.001e-5,
-    ..BatchNorm::KERAS
-};
+const NORM: BatchNorm = BatchNorm { epsilon: 1.001e-5, ..BatchNorm::KERAS };
 
 /// Name, filters and blocks of a stage, and what the last block's shortcut does.
 const STAGES: [(&str, usize, usize, Shortcut); 4] = [
@@ -27,15 +24,7 @@ enum Shortcut {
 
 pub(super) fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
     let (mut b, x) = Builder::new("resnet_v2_101", input, classes)?;
-    let x = b.conv(
-        "conv1_conv",
-        x,
-        Conv2d::k(7, 7)
-            .out(64)
-            .stride(2)
-            .border(Border::even(3))
-            .bias(),
-    )?;
+    let x = b.conv("conv1_conv", x, Conv2d::k(7, 7).out(64).stride(2).border(Border::even(3)).bias())?;
     let x = b.pad("pool1_pad", x, Border::even(1))?;
     let mut x = b.max_pool("pool1_pool", x, Window::k(3, 3).stride(2))?;
     for (stage, filters, blocks, last) in STAGES {
@@ -73,24 +62,13 @@ fn add_block(
         }
         Shortcut::Subsample(pool) => (b.max_pool(pool, x, Window::k(1, 1).stride(2))?, 2),
     };
-    let x = b.conv(
-        &format!("{name}_1_conv"),
-        preact,
-        Conv2d::k(1, 1).out(filters),
-    )?;
+    let x = b.conv(&format!("{name}_1_conv"), preact, Conv2d::k(1, 1).out(filters))?;
     let x = b.batch_norm(&format!("{name}_1_bn"), x, NORM);
     let x = b.relu(&format!("{name}_1_relu"), x);
-    let middle = Conv2d::k(3, 3)
-        .out(filters)
-        .stride(stride)
-        .border(Border::even(1));
+    let middle = Conv2d::k(3, 3).out(filters).stride(stride).border(Border::even(1));
     let x = b.conv(&format!("{name}_2_conv"), x, middle)?;
     let x = b.batch_norm(&format!("{name}_2_bn"), x, NORM);
     let x = b.relu(&format!("{name}_2_relu"), x);
-    let x = b.conv(
-        &format!("{name}_3_conv"),
-        x,
-        Conv2d::k(1, 1).out(4 * filters).bias(),
-    )?;
+    let x = b.conv(&format!("{name}_3_conv"), x, Conv2d::k(1, 1).out(4 * filters).bias())?;
     b.add(&format!("{name}_out"), shortcut, x)
 }

@@ -5,9 +5,7 @@ use crate::{BatchNorm, Builder, Conv2d, Dense, Graph, ModelError, Shape, Window}
 /// Builds the small test network for any input of at least 1x1x1; it is not in [`super::NAMES`].
 pub fn small_cnn(input: Shape, classes: usize) -> Result<Graph, ModelError> {
     if classes == 0 {
-        return Err(ModelError::Classes {
-            model: "small_cnn".to_owned(),
-        });
+        return Err(ModelError::Classes { model: "small_cnn".to_owned() });
     }
     let (mut b, x) = Builder::new("small_cnn", input, classes)?;
     let x = b.conv("conv1", x, Conv2d::k(3, 3).out(16).same())?;

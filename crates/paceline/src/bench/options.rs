@@ -70,10 +70,7 @@ impl Options {
     /// Threads in each worker.
     pub fn threads(&self) -> usize {
         let most = self.workers.iter().copied().max().unwrap_or(1).max(1);
-        self.threads.map_or_else(
-            || (machine::cores() / most as usize).max(1),
-            |threads| threads as usize,
-        )
+        self.threads.map_or_else(|| (machine::cores() / most as usize).max(1), |threads| threads as usize)
     }
 
     /// The cases, in the order in which they run. Their folders are not known yet.
@@ -97,9 +94,7 @@ impl Options {
                 batch: self.batch as usize,
                 threads: self.threads(),
                 input: self.input.unwrap_or((data.shape.h, data.shape.w)),
-                classes: self
-                    .classes
-                    .map_or(data.classes, |classes| classes as usize),
+                classes: self.classes.map_or(data.classes, |classes| classes as usize),
                 data: self.data.clone(),
                 steps: self.steps,
                 seed: self.seed,
@@ -121,9 +116,6 @@ fn parse_rate(text: &str) -> Result<f32, String> {
 fn parse_rows(text: &str) -> Result<Rows, String> {
     match text {
         "all" => Ok(Rows::All),
-        _ => text
-            .parse()
-            .map(Rows::Top)
-            .map_err(|_| "use a number of layers, or all".into()),
+        _ => text.parse().map(Rows::Top).map_err(|_| "use a number of layers, or all".into()),
     }
 }

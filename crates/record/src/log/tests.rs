@@ -4,10 +4,7 @@ use super::*;
 use crate::{Case, Exit, Phase, Step};
 
 fn header() -> RankHeader {
-    RankHeader {
-        rank: Rank(0),
-        world: 1,
-    }
+    RankHeader { rank: Rank(0), world: 1 }
 }
 
 fn step(number: u64) -> StepRecord {
@@ -24,14 +21,8 @@ fn written() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut log = RankWriter::create(folder.path(), &header()).expect("a new log");
     let events = [
-        RankEvent::Main {
-            at: Nanos(900),
-            pid: 7,
-        },
-        RankEvent::Compiled {
-            at: Nanos(990),
-            planned: Some(Bytes(4096)),
-        },
+        RankEvent::Main { at: Nanos(900), pid: 7 },
+        RankEvent::Compiled { at: Nanos(990), planned: Some(Bytes(4096)) },
         RankEvent::Step(step(0)),
         RankEvent::Step(step(1)),
         RankEvent::Step(step(2)),
@@ -66,26 +57,12 @@ fn what_a_rank_writes_is_what_is_read() {
 #[test]
 fn what_the_launcher_writes_is_what_is_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let case = Case {
-        model: "resnet50".into(),
-        workers: 2,
-        ..Case::default()
-    };
+    let case = Case { model: "resnet50".into(), workers: 2, ..Case::default() };
     let header = LauncherHeader { case };
     let mut log = LauncherWriter::create(folder.path(), &header).expect("a new log");
-    let spawn = |rank, at| LauncherEvent::Spawn {
-        rank: Rank(rank),
-        at: Nanos(at),
-    };
-    let reap = |rank, at| LauncherEvent::Reap {
-        rank: Rank(rank),
-        at: Nanos(at),
-        exit: Exit::Signal(9),
-    };
-    let over = LauncherEvent::Over {
-        outcome: Outcome::Failed,
-        reason: Some("rank 1 was killed".into()),
-    };
+    let spawn = |rank, at| LauncherEvent::Spawn { rank: Rank(rank), at: Nanos(at) };
+    let reap = |rank, at| LauncherEvent::Reap { rank: Rank(rank), at: Nanos(at), exit: Exit::Signal(9) };
+    let over = LauncherEvent::Over { outcome: Outcome::Failed, reason: Some("rank 1 was killed".into()) };
     for event in [spawn(0, 5), spawn(1, 6), reap(1, 90), reap(0, 80), over] {
         log.append(&event).expect("room for an event");
     }
@@ -93,10 +70,7 @@ fn what_the_launcher_writes_is_what_is_read() {
     assert_eq!(log.header, header);
     assert_eq!(log.first_spawn, Some(Nanos(5)));
     assert_eq!(log.last_reap, Some(Nanos(90)));
-    assert_eq!(
-        log.over,
-        Some((Outcome::Failed, Some("rank 1 was killed".into())))
-    );
+    assert_eq!(log.over, Some((Outcome::Failed, Some("rank 1 was killed".into()))));
 }
 
 proptest::proptest! {
@@ -117,22 +91,15 @@ proptest::proptest! {
 #[test]
 fn a_damaged_line_in_the_middle_is_named() {
     let folder = written();
-    edit(folder.path(), |text| {
-        text.replacen("{\"step\":", "{step:", 1)
-    });
+    edit(folder.path(), |text| text.replacen("{\"step\":", "{step:", 1));
     let message = read(folder.path()).expect_err("garbage").to_string();
-    assert!(
-        message.contains("rank-0.jsonl line 4 is damaged"),
-        "{message}"
-    );
+    assert!(message.contains("rank-0.jsonl line 4 is damaged"), "{message}");
 }
 
 #[test]
 fn time_that_runs_backwards_is_damage() {
     let folder = written();
-    edit(folder.path(), |text| {
-        text.replacen("\"end\":1200", "\"end\":12", 1)
-    });
+    edit(folder.path(), |text| text.replacen("\"end\":1200", "\"end\":12", 1));
     let message = read(folder.path()).expect_err("garbage").to_string();
     assert!(message.contains("line 5"), "{message}");
     assert!(message.contains("backwards"), "{message}");
@@ -141,30 +108,18 @@ fn time_that_runs_backwards_is_damage() {
 #[test]
 fn another_version_is_refused_by_its_number() {
     let folder = written();
-    edit(folder.path(), |text| {
-        text.replacen("\"version\":1", "\"version\":9", 1)
-    });
-    let message = read(folder.path())
-        .expect_err("a later version")
-        .to_string();
+    edit(folder.path(), |text| text.replacen("\"version\":1", "\"version\":9", 1));
+    let message = read(folder.path()).expect_err("a later version").to_string();
     assert!(message.contains("version 9"), "{message}");
 }
 
 #[test]
 fn a_file_without_a_whole_header_is_no_log() {
-    for text in [
-        "",
-        "{\"format\":\"paceline-log\",\"version\":1",
-        "hello\n",
-        "{}\n",
-    ] {
+    for text in ["", "{\"format\":\"paceline-log\",\"version\":1", "hello\n", "{}\n"] {
         let folder = written();
         edit(folder.path(), |_| text.into());
         let error = read(folder.path()).expect_err("no header");
-        assert!(
-            matches!(error, LogError::NoHeader { .. }),
-            "{text:?}: {error}"
-        );
+        assert!(matches!(error, LogError::NoHeader { .. }), "{text:?}: {error}");
     }
 }
 
@@ -187,10 +142,6 @@ fn a_loss_that_is_not_a_number_is_unknown() {
     let mut log = RankWriter::create(folder.path(), &header()).expect("a new log");
     let mut lost = step(0);
     lost.loss = Some(f32::NAN);
-    log.append(&RankEvent::Step(lost))
-        .expect("room for an event");
-    assert_eq!(
-        read(folder.path()).expect("a whole log").steps[0].loss,
-        None
-    );
+    log.append(&RankEvent::Step(lost)).expect("room for an event");
+    assert_eq!(read(folder.path()).expect("a whole log").steps[0].loss, None);
 }

@@ -30,19 +30,14 @@ fn a_worker_that_succeeds_ends_the_job_well() {
 fn a_worker_that_fails_is_named_with_its_exit_code() {
     let (result, log) = launch_program("false", false);
     let message = result.expect_err("`false` fails").to_string();
-    assert!(
-        message.starts_with("rank 0 ended before its first step with exit code 1"),
-        "{message}"
-    );
+    assert!(message.starts_with("rank 0 ended before its first step with exit code 1"), "{message}");
     assert_eq!(log.over, Some((Outcome::Failed, Some(message))));
 }
 
 #[test]
 fn a_worker_s_last_words_are_quoted() {
     let (result, _) = launch_program("ls", false);
-    let message = result
-        .expect_err("there is no file called worker")
-        .to_string();
+    let message = result.expect_err("there is no file called worker").to_string();
     assert!(message.contains("exit code 2"), "{message}");
     assert!(message.contains("worker"), "{message}");
 }

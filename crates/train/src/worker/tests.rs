@@ -29,19 +29,11 @@ impl Engine for Fake {
     }
 
     fn plan(&self, _: &Graph, _: &Spec) -> Result<MemoryPlan, EngineError> {
-        Ok(MemoryPlan {
-            parameters: 4096,
-            ..MemoryPlan::default()
-        })
+        Ok(MemoryPlan { parameters: 4096, ..MemoryPlan::default() })
     }
 
     fn compile(&self, graph: &Graph, spec: &Spec) -> Result<Box<dyn Program>, EngineError> {
-        Ok(Box::new(FakeProgram {
-            plan: self.plan(graph, spec)?,
-            batch: spec.batch,
-            runs: 0,
-            applied: 0,
-        }))
+        Ok(Box::new(FakeProgram { plan: self.plan(graph, spec)?, batch: spec.batch, runs: 0, applied: 0 }))
     }
 }
 
@@ -55,11 +47,7 @@ impl Program for FakeProgram {
     }
 
     fn parameters(&mut self) -> Region {
-        Region {
-            place: Place::Host,
-            address: 0,
-            len: 1024,
-        }
+        Region { place: Place::Host, address: 0, len: 1024 }
     }
 
     fn gradients(&mut self) -> Region {
@@ -129,10 +117,7 @@ impl Program for FakeProgram {
 }
 
 fn train_fake(job: &Job) -> Result<(), TrainError> {
-    let header = RankHeader {
-        rank: Rank(0),
-        world: 1,
-    };
+    let header = RankHeader { rank: Rank(0), world: 1 };
     let mut log = RankWriter::create(&job.folder, &header)?;
     train(job, Rank(0), &Fake, &mut log)
 }
@@ -140,10 +125,7 @@ fn train_fake(job: &Job) -> Result<(), TrainError> {
 #[test]
 fn every_step_leaves_a_record_that_begins_where_the_last_ended() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let job = Job {
-        steps: 3,
-        ..job(folder.path())
-    };
+    let job = Job { steps: 3, ..job(folder.path()) };
     train_fake(&job).expect("three steps");
     let log = RankLog::read(folder.path(), Rank(0)).expect("a whole log");
     assert_eq!(log.planned, Some(Bytes(4096)));
@@ -156,20 +138,13 @@ fn every_step_leaves_a_record_that_begins_where_the_last_ended() {
         assert_eq!(step.phases[Phase::Backward], Nanos(600));
         assert_eq!(step.loss, Some(1.0 / (number + 1) as f32));
     }
-    assert!(
-        log.steps
-            .windows(2)
-            .all(|pair| pair[0].end == pair[1].begin)
-    );
+    assert!(log.steps.windows(2).all(|pair| pair[0].end == pair[1].begin));
 }
 
 #[test]
 fn a_profiled_job_leaves_its_layers() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let job = Job {
-        steps: 2,
-        ..job(folder.path())
-    };
+    let job = Job { steps: 2, ..job(folder.path()) };
     train_fake(&job).expect("two steps");
     let text = fs::read(folder.path().join(LAYERS_FILE)).expect("the layers");
     let layers: Vec<LayerTime> = serde_json::from_slice(&text).expect("own output");

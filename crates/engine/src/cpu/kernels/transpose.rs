@@ -95,7 +95,9 @@ mod tests {
 
     #[test]
     fn every_size_comes_out_turned_and_padded() {
-        for (cols, depth, width) in [(1, 1, 16), (4, 4, 16), (7, 9, 16), (32, 13, 32), (30, 64, 32), (0, 3, 8)] {
+        for (cols, depth, width) in
+            [(1, 1, 16), (4, 4, 16), (7, 9, 16), (32, 13, 32), (30, 64, 32), (0, 3, 8)]
+        {
             let stride = depth + 3;
             let from: Vec<f32> = (0..cols * stride + depth).map(|i| i as f32 + 1.0).collect();
             let mut to = vec![f32::NAN; depth * width];

@@ -1,0 +1,372 @@
+//! Training as a whole: it learns, it repeats to the bit, it forgets nothing it should keep, it refuses what is wrong.
+
+use paceline_engine::cpu::{Cpu, CpuOptions, Simd};
+use paceline_engine::{Engine, EngineError, Layout, Optimizer, Precision, Program, Samples, Spec};
+use paceline_model::{Builder, Conv2d, Dense, Graph, Init, NodeId, Op, ParamId, Shape, zoo};
+
+const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+
+fn engine(threads: usize) -> Cpu {
+    Cpu::new(CpuOptions { threads, simd: None }).unwrap()
+}
+
+/// Numbers in \[-1, 1) as a function of a seed.
+fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Images whose class is the place of a bright stripe, under noise.
+fn stripes(shape: Shape, classes: usize, batch: usize, seed: u64) -> (Vec<f32>, Vec<u32>) {
+    let mut images = noise(seed, batch * shape.len());
+    let labels: Vec<u32> = (0..batch).map(|n| ((n as u64 * 5 + seed) % classes as u64) as u32).collect();
+    for (n, &label) in labels.iter().enumerate() {
+        for y in 0..shape.h {
+            if y * classes / shape.h == label as usize {
+                for value in &mut images[n * shape.len() + y * shape.w * shape.c..][..shape.w * shape.c] {
+                    *value += 1.0;
+                }
+            }
+        }
+    }
+    (images, labels)
+}
+
+fn params(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
+    let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
+        let mut values = vec![0.0; param.len()];
+        program.read_param(ParamId(id), &mut values).unwrap();
+        values
+    };
+    graph.params.iter().enumerate().map(read).collect()
+}
+
+/// Trains some steps on fresh batches; the weights and the last loss.
+fn train(graph: &Graph, spec: &Spec, cpu: &Cpu, steps: u64) -> (Vec<Vec<f32>>, f32) {
+    let mut program = cpu.compile(graph, spec).unwrap();
+    let everything = 0..program.parameters().len;
+    let mut loss = 0.0;
+    for step in 0..steps {
+        let (images, labels) = stripes(graph.input(), graph.classes, spec.batch, step);
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.forward_backward(&mut |_| {}).unwrap();
+        program.apply(0.05, everything.clone()).unwrap();
+        loss = program.finish().unwrap().loss;
+    }
+    (params(graph, &mut *program), loss)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_at_any_thread_count() {
+    let small = zoo::small_cnn(Shape::new(13, 9, 3), 10).unwrap();
+    let mobile = zoo::build("mobilenet_v2", Some((32, 32)), 10).unwrap();
+    let compression = zoo::build("image_compression", Some((32, 32)), 10).unwrap();
+    for (graph, batch) in [(&small, 19), (&mobile, 6), (&compression, 3)] {
+        for layout in [Layout::Nhwc, Layout::Nchw] {
+            let mut spec = Spec::new(batch);
+            spec.layout = layout;
+            let one = train(graph, &spec, &engine(1), 3);
+            for threads in [1, 2, 3, 7] {
+                let again = train(graph, &spec, &engine(threads), 3);
+                assert!(one == again, "{} {layout}, {threads} threads", graph.name);
+            }
+            spec.seed = 1;
+            assert!(one != train(graph, &spec, &engine(1), 3), "another seed is another run");
+        }
+    }
+}
+
+#[test]
+fn vector_instruction_sets_agree_to_the_bit_with_each_other_and_closely_with_plain_rust() {
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    let run = |simd| {
+        train(&graph, &Spec::new(16), &Cpu::new(CpuOptions { threads: 1, simd: Some(simd) }).unwrap(), 1)
+    };
+    let plain = run(Simd::Portable);
+    for simd in [Simd::Avx512, Simd::Avx2].into_iter().filter(|simd| simd.available()) {
+        let (weights, loss) = run(simd);
+        assert!((loss - plain.1).abs() < 1e-5, "{simd}");
+        for (own, other) in weights.iter().flatten().zip(plain.0.iter().flatten()) {
+            assert!((own - other).abs() < 1e-4, "{simd}: {own} and {other}");
+        }
+    }
+}
+
+#[test]
+fn a_small_network_finds_the_planted_classes() {
+    let graph = zoo::small_cnn(Shape::new(16, 16, 3), 8).unwrap();
+    let spec = Spec::new(32);
+    let mut program = engine(2).compile(&graph, &spec).unwrap();
+    let everything = 0..program.parameters().len;
+    for step in 0..150 {
+        let (images, labels) = stripes(graph.input(), 8, 32, step);
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.forward_backward(&mut |_| {}).unwrap();
+        program.apply(0.05, everything.clone()).unwrap();
+        program.finish().unwrap();
+    }
+    let mut correct = 0;
+    for step in 1000..1010 {
+        let (images, labels) = stripes(graph.input(), 8, 32, step);
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.evaluate().unwrap();
+        correct += program.finish().unwrap().correct;
+    }
+    assert!(correct >= 288, "{correct} of 320 right in evaluation mode; 40 would be chance");
+}
+
+#[test]
+fn every_network_of_the_zoo_lowers_its_loss_on_a_repeated_batch() {
+    for name in zoo::NAMES {
+        let side = if name.starts_with("inception") { 75 } else { 32 };
+        let graph = zoo::build(name, Some((side, side)), 10).unwrap();
+        let mut program = engine(2).compile(&graph, &Spec::new(4)).unwrap();
+        let everything = 0..program.parameters().len;
+        let (images, labels) = stripes(graph.input(), 10, 4, 3);
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        let mut losses = Vec::new();
+        for _ in 0..8 {
+            program.forward_backward(&mut |_| {}).unwrap();
+            program.apply(0.005, everything.clone()).unwrap();
+            losses.push(program.finish().unwrap().loss);
+        }
+        assert!(losses.iter().all(|loss| loss.is_finite()), "{name}: {losses:?}");
+        assert!(losses[7] < 0.9 * losses[0], "{name}: {losses:?}");
+    }
+}
+
+#[test]
+fn gradients_become_ready_in_the_order_that_the_graph_foretells() {
+    for name in zoo::NAMES {
+        let side = if name.starts_with("inception") { 75 } else { 32 };
+        let graph = zoo::build(name, Some((side, side)), 10).unwrap();
+        let program = engine(1).compile(&graph, &Spec::new(1)).unwrap();
+        let slots: Vec<ParamId> = program.slots().iter().map(|slot| slot.param).collect();
+        assert_eq!(slots, paceline_model::gradient_order(&graph), "{name}");
+        assert!(program.slots().is_sorted_by(|a, b| a.range.end <= b.range.start), "{name}");
+    }
+}
+
+/// What each rule does to one weight, in PyTorch's form, in double precision.
+fn update_by_hand(optimizer: Optimizer, weight: f64, gradients: &[f64], rate: f64) -> f64 {
+    let (mut p, mut m, mut v) = (weight, 0.0, 0.0);
+    for (step, g) in gradients.iter().enumerate() {
+        match optimizer {
+            Optimizer::Sgd { momentum, nesterov, weight_decay } => {
+                let g = g + f64::from(weight_decay) * p;
+                m = f64::from(momentum) * m + g;
+                p -= rate * if nesterov { g + f64::from(momentum) * m } else { m };
+            }
+            Optimizer::Adam { beta1, beta2, epsilon, weight_decay } => {
+                let (beta1, beta2) = (f64::from(beta1), f64::from(beta2));
+                let g = g + f64::from(weight_decay) * p;
+                m = beta1 * m + (1.0 - beta1) * g;
+                v = beta2 * v + (1.0 - beta2) * g * g;
+                let t = step as i32 + 1;
+                let root = (v / (1.0 - beta2.powi(t))).sqrt() + f64::from(epsilon);
+                p -= rate * m / (1.0 - beta1.powi(t)) / root;
+            }
+        }
+    }
+    p
+}
+
+#[test]
+fn update_rules_have_pytorchs_form() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
+    let rules = [
+        Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+        Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.1 },
+        Optimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.01 },
+        Optimizer::Sgd { momentum: 0.8, nesterov: true, weight_decay: 0.02 },
+        Optimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.05 },
+    ];
+    for optimizer in rules {
+        let mut spec = Spec::new(4);
+        spec.optimizer = optimizer;
+        let mut program = engine(1).compile(&graph, &spec).unwrap();
+        let len = program.parameters().len;
+        let before = params(&graph, &mut *program);
+        let mut gradients: Vec<Vec<Vec<f32>>> = Vec::new();
+        for step in 0..3 {
+            let (images, labels) = stripes(graph.input(), 10, 4, step);
+            program.feed(Samples { images: &images, labels: &labels }).unwrap();
+            program.forward_backward(&mut |_| {}).unwrap();
+            let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
+                let mut values = vec![0.0; param.len()];
+                if param.kind.trainable() {
+                    program.read_gradient(ParamId(id), &mut values).unwrap();
+                }
+                values
+            };
+            gradients.push(graph.params.iter().enumerate().map(read).collect());
+            // In two parts, as a worker that owns a share would.
+            program.apply(0.01, 0..len / 3).unwrap();
+            program.apply(0.01, len / 3..len).unwrap();
+            program.finish().unwrap();
+        }
+        let after = params(&graph, &mut *program);
+        for (id, param) in graph.params.iter().enumerate().filter(|(_, p)| p.kind.trainable()) {
+            for i in 0..param.len() {
+                let history: Vec<f64> = gradients.iter().map(|g| f64::from(g[id][i])).collect();
+                let expected = update_by_hand(optimizer, f64::from(before[id][i]), &history, 0.01);
+                let own = f64::from(after[id][i]);
+                assert!(
+                    (own - expected).abs() < 2e-6 + 1e-5 * expected.abs(),
+                    "{optimizer:?}: {own}, not {expected}"
+                );
+            }
+        }
+    }
+}
+
+fn with_dropout(rate: f32) -> Graph {
+    let (mut b, x) = Builder::new("dropout", Shape::new(1, 1, 1), 2).unwrap();
+    let x = b.conv("spread", x, Conv2d::k(1, 1).out(4000)).unwrap();
+    let x = b.dropout("drop", x, rate).unwrap();
+    let x = b.dense("head", x, Dense { out: 2, bias: false, init: Init::Glorot }).unwrap();
+    b.softmax_cross_entropy("loss", x).unwrap()
+}
+
+#[test]
+fn dropout_drops_its_share_scales_the_rest_and_rests_in_evaluation() {
+    let graph = with_dropout(0.3);
+    let find = |name: &str| ParamId(graph.params.iter().position(|p| p.name == name).unwrap());
+    let (spread, head) = (find("spread/kernel"), find("head/kernel"));
+    let mut program = engine(1).compile(&graph, &Spec::new(1)).unwrap();
+    program.write_param(spread, &[1.0; 4000]).unwrap();
+    let run = |program: &mut dyn Program| {
+        program.feed(Samples { images: &[1.0], labels: &[1] }).unwrap();
+        program.forward_backward(&mut |_| {}).unwrap();
+        let mut gradient = vec![0.0; 8000];
+        program.read_gradient(head, &mut gradient).unwrap();
+        gradient
+    };
+    let first = run(&mut *program);
+    let dropped = first.chunks(2).filter(|pair| pair[0] == 0.0).count();
+    assert!((1100..1300).contains(&dropped), "{dropped} of 4000 dropped at rate 0.3");
+    let kept: Vec<f32> = first.chunks(2).map(|pair| pair[0].abs()).filter(|g| *g > 0.0).collect();
+    assert!(kept.iter().all(|g| (g - kept[0]).abs() < 1e-6), "the rest share one scale");
+    assert!(first != run(&mut *program), "each step draws a mask of its own");
+    let mut again = engine(1).compile(&graph, &Spec::new(1)).unwrap();
+    again.write_param(spread, &[1.0; 4000]).unwrap();
+    assert!(first == run(&mut *again), "the mask follows from the seed");
+    let mut mask_of_input = vec![0.0; 4000];
+    again.read_gradient(spread, &mut mask_of_input).unwrap();
+    for (input, head) in mask_of_input.iter().zip(first.chunks(2)) {
+        assert_eq!(*input == 0.0, head[0] == 0.0, "backward uses forward's mask");
+    }
+    let mut weights = vec![0.0; 8000];
+    program.read_param(head, &mut weights).unwrap();
+    program.evaluate().unwrap();
+    let mut logits = [0.0; 2];
+    program.read_output(&mut logits).unwrap();
+    let expected: f32 = weights.chunks(2).map(|pair| pair[0]).sum();
+    assert!((logits[0] - expected).abs() < 1e-3, "evaluation keeps everything");
+}
+
+#[test]
+fn evaluation_neither_trains_nor_moves_the_running_statistics() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
+    let mut program = engine(1).compile(&graph, &Spec::new(4)).unwrap();
+    let before = params(&graph, &mut *program);
+    let (images, labels) = stripes(graph.input(), 10, 4, 1);
+    program.feed(Samples { images: &images, labels: &labels }).unwrap();
+    program.evaluate().unwrap();
+    assert!(before == params(&graph, &mut *program));
+}
+
+/// The largest resident size of this process so far, in bytes.
+fn peak_resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn the_planned_peak_is_what_is_used() {
+    // Alone in a process of its own: other tests would be counted in.
+    if std::env::var_os("PLAN_ALONE").is_none() {
+        let this = std::env::current_exe().unwrap();
+        let status = std::process::Command::new(this)
+            .args(["--exact", "the_planned_peak_is_what_is_used"])
+            .env("PLAN_ALONE", "1")
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    let graph = zoo::build("mobilenet_v2", Some((64, 64)), 10).unwrap();
+    let spec = Spec { optimizer: SGD, ..Spec::new(64) };
+    let (images, labels) = stripes(graph.input(), 10, 64, 1);
+    let before = peak_resident();
+    let mut program = engine(1).compile(&graph, &spec).unwrap();
+    let planned = program.plan().total();
+    assert_eq!(planned, engine(1).plan(&graph, &spec).unwrap().total());
+    let everything = 0..program.parameters().len;
+    for _ in 0..2 {
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.forward_backward(&mut |_| {}).unwrap();
+        program.apply(0.01, everything.clone()).unwrap();
+    }
+    let used = peak_resident() - before;
+    let (planned, used) = (planned as f64, used as f64);
+    assert!((0.95 * planned..1.05 * planned + 12e6).contains(&used), "planned {planned}, used {used}");
+    let plan = program.plan();
+    assert!(2 * plan.arena < plan.arena_unshared, "buffers share memory: {plan:?}");
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_the_reason() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
+    let refusal = |spec: Spec| engine(1).plan(&graph, &spec).unwrap_err().to_string();
+    assert!(refusal(Spec::new(0)).contains("--batch"));
+    assert!(refusal(Spec { precision: Precision::Bf16, ..Spec::new(1) }).contains("fp32"));
+    let large = zoo::build("resnet50", Some((224, 224)), 10).unwrap();
+    match engine(1).plan(&large, &Spec::new(1 << 20)) {
+        Err(EngineError::TooLarge { needed_mb, available_mb, .. }) => assert!(needed_mb > available_mb),
+        other => panic!("{other:?}"),
+    }
+    assert!(engine(1).compile(&large, &Spec::new(1 << 20)).is_err());
+    assert!(Cpu::new(CpuOptions { threads: 0, simd: None }).is_err());
+
+    let mut program = engine(1).compile(&graph, &Spec::new(2)).unwrap();
+    let images = vec![0.0; 2 * graph.input().len()];
+    let labels = [0, 10];
+    let error = program.feed(Samples { images: &images[1..], labels: &labels }).unwrap_err();
+    assert!(matches!(error, EngineError::WrongLength { what: "images", .. }));
+    let error = program.feed(Samples { images: &images, labels: &labels[1..] }).unwrap_err();
+    assert!(matches!(error, EngineError::WrongLength { what: "labels", .. }));
+    let error = program.feed(Samples { images: &images, labels: &labels }).unwrap_err();
+    assert!(matches!(error, EngineError::BadLabel { sample: 1, label: 10, classes: 10 }));
+    let len = program.parameters().len;
+    assert!(program.apply(0.1, 0..len + 1).is_err());
+    assert!(program.read_param(ParamId(0), &mut [0.0]).is_err());
+    let moving = graph.params.iter().position(|p| !p.kind.trainable()).unwrap();
+    assert!(program.read_gradient(ParamId(moving), &mut vec![0.0; graph.params[moving].len()]).is_err());
+}
+
+#[test]
+fn layers_are_timed_on_request() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
+    let mut spec = Spec::new(4);
+    assert!(engine(1).compile(&graph, &spec).unwrap().layer_times().is_empty());
+    spec.profiling = paceline_engine::Profiling::Layers;
+    let mut program = engine(1).compile(&graph, &spec).unwrap();
+    let (images, labels) = stripes(graph.input(), 10, 4, 1);
+    for _ in 0..3 {
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.forward_backward(&mut |_| {}).unwrap();
+    }
+    let times = program.layer_times();
+    let convolutions = graph.nodes.iter().filter(|node| matches!(node.op, Op::Conv(_))).count();
+    let named =
+        |id: usize| times.iter().any(|time| time.name.split(" + ").any(|n| n == graph.node(NodeId(id)).name));
+    assert!((1..graph.nodes.len()).all(named), "every layer but the input is in the table");
+    let busy = times.iter().filter(|time| time.calls == 3 && time.forward_ns > 0 && time.backward_flops > 0);
+    assert!(busy.count() >= convolutions);
+}
