@@ -132,11 +132,16 @@ mod tests {
 
     use super::*;
 
+    /// To be called as [`Sum::run`] is.
     type Run = unsafe fn(&Sum<'_>);
 
     fn every_instruction_set() -> Vec<(&'static str, Run)> {
-        let mut sets: Vec<(&str, Run)> =
-            vec![("chosen", |sum| unsafe { sum.run() }), ("portable", |sum| unsafe { sum.add_up() })];
+        let mut sets: Vec<(&str, Run)> = vec![
+            // SAFETY: as the caller of a `Run` vouches.
+            ("chosen", |sum| unsafe { sum.run() }),
+            // SAFETY: as above.
+            ("portable", |sum| unsafe { sum.add_up() }),
+        ];
         #[cfg(target_arch = "x86_64")]
         {
             if std::is_x86_feature_detected!("avx512f") {

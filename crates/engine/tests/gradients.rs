@@ -322,6 +322,23 @@ fn pooling_padding_and_joins_have_right_gradients() {
 }
 
 #[test]
+fn a_sum_of_a_value_and_of_what_a_layer_makes_of_it_has_right_gradients() {
+    for channels in [5, 24, 40] {
+        let graph = around(Shape::new(3, 4, 3), channels, |b, x| {
+            let y = b.conv("conv", x, Conv2d::k(1, 1).out(channels).bias())?;
+            let y = b.add("add", x, y)?;
+            let z = b.depthwise_conv("depthwise", y, Conv2d::k(3, 3).same())?;
+            let z = b.add("again", z, y)?;
+            let w = b.avg_pool("mean", z, Window::k(3, 3).stride(1).same())?;
+            let w = b.add("smooth", z, w)?;
+            let v = b.relu("relu", w);
+            b.add("bent", v, w)
+        });
+        check(graph.unwrap(), 5, channels as u64);
+    }
+}
+
+#[test]
 fn an_autoencoder_learns_from_the_squared_error_to_its_input() {
     let (mut b, input) = Builder::new("auto", Shape::new(4, 6, 3), 1).unwrap();
     let x = b.conv("down", input, Conv2d::k(3, 3).out(12).stride(2).same().bias()).unwrap();

@@ -141,7 +141,7 @@ fn two_ranks_hand_values_over_twice_in_any_interleaving() {
 
 #[test]
 fn three_ranks_hand_values_over_in_any_interleaving() {
-    explore(2, || {
+    explore(1, || {
         let world = World::new(3);
         let others: Vec<_> = [1, 2]
             .into_iter()
@@ -175,6 +175,19 @@ fn two_sleepers_on_one_word_are_both_woken() {
         for sleeper in sleepers {
             sleeper.join().expect("the sleeper did not panic");
         }
+    });
+}
+
+#[test]
+fn a_sleeper_that_wants_a_later_count_is_not_forgotten() {
+    explore(3, || {
+        let word = Arc::new(Futex::new(0));
+        let owner = {
+            let word = Arc::clone(&word);
+            thread::spawn(move || (0..2).for_each(|_| advance(&*word)))
+        };
+        assert_eq!(wait(&*word, 2, never()), Wait::Reached);
+        owner.join().expect("it did not panic");
     });
 }
 

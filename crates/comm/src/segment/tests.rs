@@ -108,3 +108,11 @@ fn more_than_the_machine_has_is_refused_with_the_numbers() {
     let size = SegmentSize { world: 0, ..SMALL };
     assert!(why(Segment::create(size)).contains("at least one rank"));
 }
+
+#[test]
+fn a_segment_has_no_name_that_could_be_left_behind() {
+    let segment = create(SMALL);
+    let path = format!("/proc/self/fd/{}", number(&segment));
+    let target = fs::read_link(&path).expect("it is open");
+    assert_eq!(target.to_str(), Some("/memfd:paceline (deleted)"));
+}

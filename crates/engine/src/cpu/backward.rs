@@ -22,6 +22,8 @@ struct Reverse<'a, 'g> {
     grads: Vec<Option<Buffer>>,
     /// Whether anything trained lies below a node.
     wanted: Vec<bool>,
+    /// The gradient that the unit at hand reads while it writes others.
+    reading: Option<Buffer>,
 }
 
 /// Emits backward; time goes on from forward's end.
@@ -31,7 +33,8 @@ pub(crate) fn lower(lowering: &mut Lowering) -> Vec<Step> {
     for (index, node) in graph.nodes.iter().enumerate() {
         wanted[index] = !node.params.is_empty() || node.inputs.iter().any(|input| wanted[input.0]);
     }
-    let mut reverse = Reverse { grads: vec![None; graph.nodes.len()], wanted, unit: 0, lowering };
+    let mut reverse =
+        Reverse { grads: vec![None; graph.nodes.len()], wanted, reading: None, unit: 0, lowering };
     for unit in (0..reverse.lowering.units.len()).rev() {
         reverse.unit = unit;
         let kind = std::mem::replace(
@@ -57,6 +60,7 @@ impl Reverse<'_, '_> {
     /// The gradient of a unit's output, used now and given up by it.
     fn take(&mut self, y: NodeId) -> Buffer {
         let buffer = self.grads[y.0].take().expect("invariant: every value reaches the loss");
+        self.reading = Some(buffer);
         self.lowering.touch(buffer)
     }
 
@@ -66,9 +70,10 @@ impl Reverse<'_, '_> {
 
     /// The buffer, or a copy of it where another value still needs it as it is.
     fn own(&mut self, buffer: Buffer) -> Buffer {
-        if !self.shared(buffer) {
-            return buffer;
-        }
+        if self.shared(buffer) { self.copy(buffer) } else { buffer }
+    }
+
+    fn copy(&mut self, buffer: Buffer) -> Buffer {
         let out = self.lowering.buffer(self.lowering.buffers[buffer.0].len);
         self.push(Action::Flat { pass: Pass::Copy, a: buffer, b: buffer, out });
         out
@@ -83,7 +88,8 @@ impl Reverse<'_, '_> {
             None => (self.lowering.buffer(self.len(x)), Mode::Write),
             Some(buffer) => {
                 self.lowering.touch(buffer);
-                (self.own(buffer), Mode::Add)
+                let taken = self.shared(buffer) || self.reading == Some(buffer);
+                (if taken { self.copy(buffer) } else { buffer }, Mode::Add)
             }
         };
         self.grads[x.0] = Some(buffer);

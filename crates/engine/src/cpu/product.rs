@@ -77,6 +77,36 @@ struct Rows {
     count: usize,
 }
 
+/// The rows (or columns) of all classes, cut into tasks.
+struct Tasks {
+    /// Rows of each class.
+    rows: Vec<usize>,
+    /// First task of each class, and the number of all.
+    starts: Vec<usize>,
+    /// Rows a task.
+    size: usize,
+}
+
+impl Tasks {
+    fn new(rows: Vec<usize>, size: usize) -> Self {
+        let mut starts = vec![0];
+        for &rows in &rows {
+            starts.push(starts[starts.len() - 1] + rows.div_ceil(size));
+        }
+        Self { rows, starts, size }
+    }
+
+    fn count(&self) -> usize {
+        self.starts[self.rows.len()]
+    }
+
+    fn get(&self, task: usize) -> Rows {
+        let class = self.starts.partition_point(|&start| start <= task) - 1;
+        let first = (task - self.starts[class]) * self.size;
+        Rows { class, first, count: self.size.min(self.rows[class] - first) }
+    }
+}
+
 /// A compiled direction of a convolution in NHWC.
 pub(crate) struct Gather {
     conv: ConvShape,
@@ -85,7 +115,7 @@ pub(crate) struct Gather {
     source: Shape,
     dest: Shape,
     classes: Vec<ClassPlan>,
-    tasks: Vec<Rows>,
+    tasks: Tasks,
     /// Length of one tap in a panel: source channels of a group.
     depth: usize,
     /// Columns of a group: its destination channels.
@@ -104,13 +134,8 @@ impl Gather {
             .into_iter()
             .map(|class| ClassPlan { segments: segments(&class, depth, source.c), pixels: class.pixels })
             .collect();
-        let mut tasks = Vec::new();
-        for (index, class) in classes.iter().enumerate() {
-            let rows = class.pixels.len() * conv.batch;
-            for first in (0..rows).step_by(ROWS_PER_TASK) {
-                tasks.push(Rows { class: index, first, count: ROWS_PER_TASK.min(rows - first) });
-            }
-        }
+        let rows = classes.iter().map(|class| class.pixels.len() * conv.batch).collect();
+        let tasks = Tasks::new(rows, ROWS_PER_TASK);
         Self { conv, direction, simd, source, dest, classes, tasks, depth, cols: dest.c / conv.groups }
     }
 
@@ -145,15 +170,15 @@ impl Gather {
                     let packed = operands.workspace.part(panel * panel_len, panel_len);
                     self.pack(operands, group, panel, packed);
                 });
-                pool.each(self.tasks.len(), |task, _| {
-                    self.block(operands, group, self.tasks[task], 0..self.panels(), operands.workspace);
+                pool.each(self.tasks.count(), |task, _| {
+                    self.block(operands, group, self.tasks.get(task), 0..self.panels(), operands.workspace);
                 });
             } else {
                 pool.each(self.panels(), |panel, thread| {
                     let packed = operands.workspace.part(thread * panel_len, panel_len);
                     self.pack(operands, group, panel, packed);
-                    for &task in &self.tasks {
-                        self.block(operands, group, task, panel..panel + 1, packed);
+                    for task in 0..self.tasks.count() {
+                        self.block(operands, group, self.tasks.get(task), panel..panel + 1, packed);
                     }
                 });
             }
@@ -321,7 +346,7 @@ pub(crate) struct Columns {
     source: Shape,
     dest: Shape,
     classes: Vec<ColumnClass>,
-    tasks: Vec<Rows>,
+    tasks: Tasks,
     depth: usize,
     rows: usize,
     /// From one row of the weights to the next.
@@ -347,13 +372,8 @@ impl Columns {
             Direction::Forward => (conv.taps() * depth, depth),
             Direction::Backward => (window.output.c, conv.group_in() * window.output.c),
         };
-        let mut tasks = Vec::new();
-        for (index, class) in classes.iter().enumerate() {
-            let columns = class.pixels.len() * conv.batch;
-            for first in (0..columns).step_by(width) {
-                tasks.push(Rows { class: index, first, count: width.min(columns - first) });
-            }
-        }
+        let columns = classes.iter().map(|class| class.pixels.len() * conv.batch).collect();
+        let tasks = Tasks::new(columns, width);
         let classes = classes
             .into_iter()
             .map(|class| {
@@ -408,7 +428,7 @@ impl Columns {
             if self.direction == Direction::Forward {
                 pool.each(self.conv.taps(), |tap, _| self.pack_rows(operands, group, tap, rows));
             }
-            pool.each(self.tasks.len(), |task, thread| {
+            pool.each(self.tasks.count(), |task, thread| {
                 let panel = operands.workspace.part(rows_len + thread * panel_len, panel_len);
                 let weights = match self.direction {
                     Direction::Forward => rows,
@@ -418,7 +438,7 @@ impl Columns {
                     }
                 };
                 let kernel =
-                    ColumnBlock { plan: self, operands, group, task: self.tasks[task], weights, panel };
+                    ColumnBlock { plan: self, operands, group, task: self.tasks.get(task), weights, panel };
                 // SAFETY: the engine checked the instruction set; a thread's panel is its own.
                 unsafe { self.simd.run(kernel) }
             });

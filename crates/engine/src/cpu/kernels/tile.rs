@@ -3,6 +3,9 @@
 //! Each output value is one chain of fused multiply-adds in the order of k. How outputs are cut into tiles, or shared
 //! out among threads, therefore never changes a bit of the result.
 
+// Rows and vectors are indexed by constants, so that the compiler keeps all of a tile in registers.
+#![allow(clippy::needless_range_loop)]
+
 use crate::cpu::simd::Vector;
 
 /// Rows of the largest [`RowTile`] of any instruction set.
@@ -53,8 +56,9 @@ pub(crate) struct RowTile<'a> {
 macro_rules! by_rows {
     ($rows:expr, $limit:expr, $call:ident, $v:ty, $nv:literal, $arg:expr, [$($n:literal)*]) => {
         match $rows {
-            $($n => if $n <= $limit { unsafe { $call::<$v, $n, $nv>($arg) } },)*
-            _ => {}
+            // SAFETY: the caller's, passed on.
+            $($n if $n <= $limit => unsafe { $call::<$v, $n, $nv>($arg) },)*
+            rows => unreachable!("invariant: a tile of {rows} rows"),
         }
     };
 }
