@@ -47,11 +47,11 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Notes who died and why, unless somebody already has.
-    pub fn fail(&self, rank: Rank, why: &str) {
+    /// Notes who died and why; `false` where somebody else has, or is about to.
+    pub fn fail(&self, rank: Rank, why: &str) -> bool {
         let first = self.failed.compare_exchange(0, FAILING, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err() {
-            return;
+            return false;
         }
         let why = &why[..why.floor_char_boundary(REASON)];
         for (into, byte) in self.reason.iter().zip(why.bytes()) {
@@ -59,6 +59,7 @@ impl Header {
         }
         self.reason_len.store(why.len() as u32, Ordering::Relaxed);
         self.failed.store(rank.0 + 1, Ordering::Release);
+        true
     }
 
     /// Who died first, and why.
@@ -174,8 +175,8 @@ mod tests {
     fn the_first_death_counts_and_keeps_its_reason() {
         let header = header();
         assert_eq!(header.failure(), None);
-        header.fail(Rank(1), "signal 9");
-        header.fail(Rank(0), "exit code 1");
+        assert!(header.fail(Rank(1), "signal 9"));
+        assert!(!header.fail(Rank(0), "exit code 1"));
         assert_eq!(header.failure(), Some((Rank(1), "signal 9".into())));
     }
 

@@ -90,8 +90,10 @@ impl Segment {
         if plan.size as u64 > room.0 {
             return Err(room.too_small(size, plan));
         }
-        // Not closed on exec: that is how workers come by it.
-        let file = rustix::fs::memfd_create("paceline", MemfdFlags::ALLOW_SEALING)
+        // Not closed on exec: that is how workers come by it. Older systems do not know the first flag.
+        let create = |flags| rustix::fs::memfd_create("paceline", flags);
+        let file = create(MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| create(MemfdFlags::ALLOW_SEALING))
             .map_err(CommError::system("create shared memory"))?;
         let allocate = || rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, plan.size as u64);
         retry_on_intr(allocate).map_err(CommError::system("allocate shared memory"))?;
@@ -180,9 +182,9 @@ impl Segment {
     pub fn mark_dead(&self, rank: Rank, why: &str) {
         let world = self.size().world;
         assert!(rank.0 < world, "rank {rank} is not one of a world of {world}");
-        self.mapping.header().fail(rank, why);
-        for rank in 0..world {
-            self.mapping.lane(Rank(rank)).poison();
+        // Whoever finds a count poisoned finds the reason noted.
+        if self.mapping.header().fail(rank, why) {
+            (0..world).for_each(|rank| self.mapping.lane(Rank(rank)).poison());
         }
     }
 }

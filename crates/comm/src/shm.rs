@@ -79,7 +79,7 @@ impl Shm {
     fn wait_for_all(&mut self, stage: Stage, number: u64) -> Result<(Nanos, Nanos), CommError> {
         let begin = clock::now();
         while clock::now().since(begin) < self.spin {
-            for _ in 0..32 {
+            for _ in 0..8 {
                 std::hint::spin_loop();
             }
             if self.have_all(stage, number) {

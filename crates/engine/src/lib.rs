@@ -12,6 +12,6 @@ mod seam;
 pub use error::EngineError;
 pub use plan::MemoryPlan;
 pub use seam::{
-    Engine, LayerTime, Layout, Moment, Optimizer, Place, Precision, Profiling, Program, Ready, Region,
-    Samples, Slot, Spec, StepResult,
+    Drawing, Engine, Homes, LayerTime, Layout, Moment, Optimizer, Pass, Place, Precision, Profiling, Program,
+    Ready, Region, Samples, Slot, Spec, StepResult,
 };

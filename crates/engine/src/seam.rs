@@ -159,6 +159,47 @@ impl Spec {
     }
 }
 
+/// Memory that somebody else provides for a program's values: a segment that worker processes share, say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Homes {
+    pub(crate) parameters: Option<(Region, Drawing)>,
+    pub(crate) gradients: Option<Region>,
+}
+
+/// Whether a program draws the initial weights of memory that it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drawing {
+    /// It does.
+    Draw,
+    /// Another program with the same memory does.
+    Leave,
+}
+
+impl Homes {
+    /// Names the memory; what is `None` the program provides itself.
+    ///
+    /// # Safety
+    /// The regions must stay valid as long as the program, aligned to 64 bytes, and nobody may use them while a call of
+    /// the program that reads or writes those values is under way.
+    pub unsafe fn new(parameters: Option<(Region, Drawing)>, gradients: Option<Region>) -> Self {
+        Self { parameters, gradients }
+    }
+}
+
+/// One of the passes whose gradients are added up before they are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Its number, from 0. The first replaces what the gradients held, the others add to it.
+    pub index: usize,
+    /// How many there are. Gradients become those of the mean loss over all passes.
+    pub count: usize,
+}
+
+impl Pass {
+    /// The only one.
+    pub const ONLY: Self = Self { index: 0, count: 1 };
+}
+
 /// A batch on the host: images as `[sample][row][column][channel]`, whatever the engine's layout, and their labels.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples<'a> {
@@ -265,7 +306,17 @@ pub trait Engine: Send {
     fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError>;
 
     /// Plans memory, takes it, and draws the initial weights.
-    fn compile(&self, graph: &Graph, spec: &Spec) -> Result<Box<dyn Program>, EngineError>;
+    fn compile(&self, graph: &Graph, spec: &Spec) -> Result<Box<dyn Program>, EngineError> {
+        self.compile_in(graph, spec, &Homes::default())
+    }
+
+    /// The same, with memory for parameters or gradients that the caller provides.
+    fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError>;
+
+    /// Values that a program's parameter region has, and so its gradient region: what [`Homes`] must hold.
+    fn trained_values(&self, graph: &Graph, spec: &Spec) -> Result<usize, EngineError> {
+        Ok((self.plan(graph, spec)?.gradients / 4) as usize)
+    }
 }
 
 /// A compiled graph with its weights. Calls may return before the work is done; [`Program::finish`] waits.
@@ -285,8 +336,9 @@ pub trait Program: Send {
     /// Hands over a batch for the next run.
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError>;
 
-    /// Runs forward and backward in training mode; calls `ready` for each gradient, in order, while backward goes on.
-    fn forward_backward(&mut self, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError>;
+    /// Runs forward and backward in training mode; in the last pass, calls `ready` for each gradient, in order, while
+    /// backward goes on.
+    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError>;
 
     /// Runs forward in evaluation mode: running statistics, no dropout.
     fn evaluate(&mut self) -> Result<(), EngineError>;

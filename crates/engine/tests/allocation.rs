@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Samples, Spec};
+use paceline_engine::{Engine, Pass, Samples, Spec};
 use paceline_model::zoo;
 
 struct Counting;
@@ -39,7 +39,7 @@ fn a_step_allocates_nothing() {
             let (images, labels) = (vec![0.5; 4 * graph.input().len()], [0, 1, 2, 3]);
             let mut step = || {
                 program.feed(Samples { images: &images, labels: &labels }).unwrap();
-                program.forward_backward(&mut |_| {}).unwrap();
+                program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
                 program.apply(0.01, everything.clone()).unwrap();
                 program.finish().unwrap();
             };

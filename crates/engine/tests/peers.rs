@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Layout, Optimizer, Program, Samples, Spec};
+use paceline_engine::{Engine, Layout, Optimizer, Pass, Program, Samples, Spec};
 use paceline_model::{Graph, ParamId, ParamKind, zoo};
 use serde::Deserialize;
 
@@ -150,7 +150,7 @@ fn agrees_with_its_peer(network: &str, layout: Layout) {
     let labels: Vec<u32> = (0..fixture.batch).map(|n| ((3 * n + 1) % fixture.classes) as u32).collect();
     program.feed(Samples { images: &images, labels: &labels }).unwrap();
 
-    program.forward_backward(&mut |_| {}).unwrap();
+    program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
     let loss = f64::from(program.finish().unwrap().loss);
     close("loss at step 1", loss, fixture.loss, 1e-5 * fixture.loss);
     let mut output = vec![0.0; fixture.batch * graph.node(graph.output()).shape.len()];
@@ -185,7 +185,7 @@ fn agrees_with_its_peer(network: &str, layout: Layout) {
     for (step, &peer) in fixture.losses.iter().enumerate() {
         // Step 1 has run already.
         if step > 0 {
-            program.forward_backward(&mut |_| {}).unwrap();
+            program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
         }
         program.apply(fixture.lr, everything.clone()).unwrap();
         let loss = f64::from(program.finish().unwrap().loss);

@@ -1,7 +1,10 @@
 //! Training as a whole: it learns, it repeats to the bit, it forgets nothing it should keep, it refuses what is wrong.
 
 use paceline_engine::cpu::{Cpu, CpuOptions, Simd};
-use paceline_engine::{Engine, EngineError, Layout, Optimizer, Precision, Program, Samples, Spec};
+use paceline_engine::{
+    Drawing, Engine, EngineError, Homes, Layout, Optimizer, Pass, Place, Precision, Program, Region, Samples,
+    Spec,
+};
 use paceline_model::{Builder, Conv2d, Dense, Graph, Init, NodeId, Op, ParamId, Shape, zoo};
 
 const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
@@ -53,7 +56,7 @@ fn train(graph: &Graph, spec: &Spec, cpu: &Cpu, steps: u64) -> (Vec<Vec<f32>>, f
     for step in 0..steps {
         let (images, labels) = stripes(graph.input(), graph.classes, spec.batch, step);
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        program.forward_backward(&mut |_| {}).unwrap();
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
         program.apply(0.05, everything.clone()).unwrap();
         loss = program.finish().unwrap().loss;
     }
@@ -108,7 +111,7 @@ fn a_small_network_finds_the_planted_classes() {
     for step in 0..300 {
         let (images, labels) = stripes(graph.input(), 8, 32, step);
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        program.forward_backward(&mut |_| {}).unwrap();
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
         program.apply(0.05, everything.clone()).unwrap();
         program.finish().unwrap();
     }
@@ -135,7 +138,7 @@ fn every_network_of_the_zoo_lowers_its_loss_on_a_repeated_batch() {
         // Without batch norm the first steps need a higher rate.
         let rate = if name == "vgg_19" { 0.02 } else { 0.005 };
         for _ in 0..8 {
-            program.forward_backward(&mut |_| {}).unwrap();
+            program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
             program.apply(rate, everything.clone()).unwrap();
             losses.push(program.finish().unwrap().loss);
         }
@@ -200,7 +203,7 @@ fn update_rules_have_pytorchs_form() {
         for step in 0..3 {
             let (images, labels) = stripes(graph.input(), 10, 4, step);
             program.feed(Samples { images: &images, labels: &labels }).unwrap();
-            program.forward_backward(&mut |_| {}).unwrap();
+            program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
             let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
                 let mut values = vec![0.0; param.len()];
                 if param.kind.trainable() {
@@ -246,7 +249,7 @@ fn dropout_drops_its_share_scales_the_rest_and_rests_in_evaluation() {
     program.write_param(spread, &[1.0; 4000]).unwrap();
     let run = |program: &mut dyn Program| {
         program.feed(Samples { images: &[1.0], labels: &[1] }).unwrap();
-        program.forward_backward(&mut |_| {}).unwrap();
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
         let mut gradient = vec![0.0; 8000];
         program.read_gradient(head, &mut gradient).unwrap();
         gradient
@@ -315,7 +318,7 @@ fn the_planned_peak_is_what_is_used() {
     let everything = 0..program.parameters().len;
     for _ in 0..2 {
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        program.forward_backward(&mut |_| {}).unwrap();
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
         program.apply(0.01, everything.clone()).unwrap();
     }
     let used = peak_resident() - before;
@@ -365,7 +368,7 @@ fn layers_are_timed_on_request() {
     let (images, labels) = stripes(graph.input(), 10, 4, 1);
     for _ in 0..3 {
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        program.forward_backward(&mut |_| {}).unwrap();
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
     }
     let times = program.layer_times();
     let convolutions = graph.nodes.iter().filter(|node| matches!(node.op, Op::Conv(_))).count();
@@ -374,4 +377,86 @@ fn layers_are_timed_on_request() {
     assert!((1..graph.nodes.len()).all(named), "every layer but the input is in the table");
     let busy = times.iter().filter(|time| time.calls == 3 && time.forward_ns > 0 && time.backward_flops > 0);
     assert!(busy.count() >= convolutions);
+}
+
+#[test]
+fn passes_add_up_to_the_gradient_of_one_large_batch() {
+    // Without batch norm, which sees each pass by itself.
+    for layout in [Layout::Nhwc, Layout::Nchw] {
+        let (mut b, input) = Builder::new("plain", Shape::new(6, 6, 3), 5).unwrap();
+        let x = b.conv("conv", input, Conv2d::k(3, 3).out(12).same().bias()).unwrap();
+        let x = b.relu("relu", x);
+        let x = b.depthwise_conv("depthwise", x, Conv2d::k(3, 3).same().bias()).unwrap();
+        let x = b.global_avg_pool("mean", x);
+        let x = b.dense("head", x, Dense::to(5)).unwrap();
+        let graph = b.softmax_cross_entropy("loss", x).unwrap();
+        let gradient = |batch: usize, passes: usize| {
+            let spec = Spec { layout, ..Spec::new(batch) };
+            let mut program = engine(1).compile(&graph, &spec).unwrap();
+            let (images, labels) = stripes(graph.input(), 5, 12, 3);
+            let mut ready = 0;
+            for index in 0..passes {
+                let samples = index * batch..(index + 1) * batch;
+                let pixels = samples.start * graph.input().len()..samples.end * graph.input().len();
+                program.feed(Samples { images: &images[pixels], labels: &labels[samples] }).unwrap();
+                program.forward_backward(Pass { index, count: passes }, &mut |_| ready += 1).unwrap();
+            }
+            assert_eq!(ready, program.slots().len(), "gradients become ready once, in the last pass");
+            let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
+                let mut values = vec![0.0; param.len()];
+                program.read_gradient(ParamId(id), &mut values).unwrap();
+                values
+            };
+            graph.params.iter().enumerate().flat_map(read).collect::<Vec<f32>>()
+        };
+        let whole = gradient(12, 1);
+        for passes in [2, 3, 4] {
+            for (own, one) in gradient(12 / passes, passes).iter().zip(&whole) {
+                assert!((own - one).abs() < 1e-5, "{layout}, {passes} passes: {own}, not {one}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_works_in_memory_that_it_was_given() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
+    let spec = Spec::new(4);
+    let cpu = engine(1);
+    let values = cpu.trained_values(&graph, &spec).unwrap();
+    // One cache line more, to start on its boundary.
+    let mut memory = vec![0.0f32; 2 * values + 32];
+    let start = memory.as_mut_ptr().align_offset(64);
+    let region = |offset: usize, len: usize, memory: &mut Vec<f32>| Region {
+        place: Place::Host,
+        address: memory[start + offset..].as_mut_ptr() as u64,
+        len,
+    };
+    let gap = values.next_multiple_of(16);
+    let (parameters, gradients) = (region(0, values, &mut memory), region(gap, values, &mut memory));
+    // SAFETY: the memory outlives the programs, and nothing else uses it while they run.
+    let homes = unsafe { Homes::new(Some((parameters, Drawing::Draw)), Some(gradients)) };
+    let own = train(&graph, &spec, &cpu, 2);
+    let mut program = cpu.compile_in(&graph, &spec, &homes).unwrap();
+    let everything = 0..values;
+    for step in 0..2 {
+        let (images, labels) = stripes(graph.input(), 10, 4, step);
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+        program.apply(0.05, everything.clone()).unwrap();
+    }
+    assert!(own.0 == params(&graph, &mut *program));
+    assert_eq!(program.parameters().address, parameters.address);
+    drop(program);
+    assert!(memory[start..start + values].iter().any(|v| *v != 0.0), "the weights lie there");
+
+    let kept = memory[start..start + values].to_vec();
+    // SAFETY: as above.
+    let homes = unsafe { Homes::new(Some((parameters, Drawing::Leave)), None) };
+    drop(cpu.compile_in(&graph, &spec, &homes).unwrap());
+    assert!(kept == memory[start..start + values], "left as they were");
+    let short = Region { len: values - 1, ..parameters };
+    // SAFETY: as above.
+    let homes = unsafe { Homes::new(None, Some(short)) };
+    assert!(matches!(cpu.compile_in(&graph, &spec, &homes), Err(EngineError::WrongLength { .. })));
 }

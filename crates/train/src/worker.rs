@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use paceline_engine::{Engine, Program, StepResult};
+use paceline_engine::{Engine, Pass, Program, StepResult};
 use paceline_record::log::RankWriter;
 use paceline_record::{Bytes, LayerTime, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord};
 
@@ -43,7 +43,7 @@ fn train(job: &Job, rank: Rank, engine: &dyn Engine, log: &mut RankWriter) -> Re
         let mut record = StepRecord::open(step, begin);
         let batch = clock::timed(&mut record, Phase::Load, || loader.next_batch());
         program.feed(batch)?;
-        program.forward_backward(&mut |_ready| {})?;
+        program.forward_backward(Pass::ONLY, &mut |_ready| {})?;
         program.apply(job.learning_rate, everything.clone())?;
         let result = program.finish()?;
         begin = close(&mut record, result, job.batch);

@@ -19,8 +19,11 @@ const OWN: usize = 1000;
 /// What tells a process that it is a rank: `story rank descriptor`.
 const ASSIGNMENT: &str = "PACELINE_COMM_TEST_RANK";
 
-/// What ranks do, by name. Each prints one line.
-const STORIES: [(&str, fn(&mut Shm)); 4] = [
+/// What ranks do, by name.
+type Story = (&'static str, fn(&mut Shm));
+
+/// All that they do in these tests.
+const STORIES: [Story; 4] = [
     ("everything", do_everything),
     ("endurance", endurance::endure),
     ("death", die_inside_an_operation),
@@ -93,12 +96,14 @@ fn ten_thousand_operations_leave_no_memory_descriptor_or_mapping_behind() {
 fn die_inside_an_operation(rank: &mut Shm) {
     let reduce = |range| Operation::AllReduce { range, reduction: Reduction::Sum };
     perform(rank, reduce(0..OWN));
-    let ticket = rank.begin(reduce(5..OWN), soon()).expect("valid");
+    // A rank that comes after the death is told so at once.
+    let ticket = rank.begin(reduce(5..OWN), soon());
     if rank.rank() == Rank(2) {
         println!("\nready");
         std::thread::sleep(Duration::from_secs(60));
     }
-    let error = rank.finish(ticket).expect_err("rank 2 does not do its part");
+    let finished = ticket.and_then(|ticket| rank.finish(ticket));
+    let error = finished.expect_err("rank 2 does not do its part");
     println!("\nrank {}: {error}", rank.rank());
 }
 
@@ -119,7 +124,7 @@ fn a_killed_process_is_named_by_all_others_at_once() {
         );
         assert!(words.lines().any(|line| line == expected), "{words}");
     }
-    assert!(told.elapsed() < Duration::from_secs(1), "they are woken and end: {:?}", told.elapsed());
+    assert!(told.elapsed() < Duration::from_secs(2), "they are woken and end: {:?}", told.elapsed());
 }
 
 /// Sizes of `measure`, the largest of them what ResNet-50's gradients take; this many values are measured by

@@ -2,7 +2,7 @@
 
 use paceline_model::ParamId;
 
-use super::flat::{Dropout, Flat, Maps, Padding, Pass, Stretches};
+use super::flat::{Dropout, Flat, Maps, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
 use super::loss::{self, Judgement};
 use super::memory::View;
@@ -11,7 +11,8 @@ use super::pool::Pool;
 use super::product::{Columns, Gather, Operands};
 use super::simd::Simd;
 use super::weights::{WeightOperands, WeightSum};
-use super::windows::{DepthwiseSum, Gathering, Slide};
+use super::windows::{DepthwiseOperands, DepthwiseSum, Gathering, Slide};
+use crate::Pass;
 
 /// A buffer of the arena, by its number in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +117,7 @@ pub(crate) enum Action {
         workspace: Buffer,
     },
     Flat {
-        pass: Pass,
+        sweep: Sweep,
         a: Buffer,
         b: Buffer,
         out: Buffer,
@@ -200,9 +201,16 @@ pub(crate) struct Machine {
     /// Training steps begun: selects dropout's masks.
     pub step: u64,
     pub judgement: Judgement,
+    /// Which of the passes runs whose gradients are added up.
+    pub pass: Pass,
 }
 
 impl Machine {
+    /// Whether gradients of parameters are replaced or added to.
+    fn grad_mode(&self) -> Mode {
+        if self.pass.index == 0 { Mode::Write } else { Mode::Add }
+    }
+
     fn at(&self, buffer: Buffer) -> View {
         self.buffers[buffer.0]
     }
@@ -248,12 +256,14 @@ impl Machine {
                     output_grad: self.at(*output_grad),
                     weight_grad: self.grad(*kernel),
                     bias_grad: bias.map(|id| self.grad(id)),
+                    mode: self.grad_mode(),
                     workspace: self.at(*workspace),
                 };
                 plan.run(pool, &operands);
             }
             Action::ChannelSums { maps, grad, bias, workspace } => {
-                maps.channel_sums(pool, self.at(*grad), self.grad(*bias), self.at(*workspace));
+                let sums = (self.grad(*bias), self.grad_mode());
+                maps.channel_sums(pool, self.at(*grad), sums, self.at(*workspace));
             }
             Action::Slide { plan, kind, source, dest, mode } => {
                 let gathering = match *kind {
@@ -268,13 +278,17 @@ impl Machine {
                 };
                 plan.run(pool, gathering, self.at(*source), self.at(*dest), *mode);
             }
-            Action::DepthwiseSum { plan, input, output_grad, kernel, bias, workspace } => plan.run(
-                pool,
-                self.at(*input),
-                self.at(*output_grad),
-                (self.grad(*kernel), bias.map(|id| self.grad(id))),
-                self.at(*workspace),
-            ),
+            Action::DepthwiseSum { plan, input, output_grad, kernel, bias, workspace } => {
+                let operands = DepthwiseOperands {
+                    input: self.at(*input),
+                    output_grad: self.at(*output_grad),
+                    weight_grad: self.grad(*kernel),
+                    bias_grad: bias.map(|id| self.grad(id)),
+                    mode: self.grad_mode(),
+                    workspace: self.at(*workspace),
+                };
+                plan.run(pool, &operands);
+            }
             Action::Norm { norm, running, ids, input, residual, output, kept, workspace } => {
                 let kept = Kept::new(self.at(*kept), norm.channels);
                 let params = self.norm_params(ids);
@@ -308,12 +322,14 @@ impl Machine {
                     mode: *mode,
                     gamma_grad: ids.gamma.map(|id| self.grad(id)),
                     beta_grad: ids.beta.map(|id| self.grad(id)),
+                    param_mode: self.grad_mode(),
                 };
                 let kept = Kept::new(self.at(*kept), norm.channels);
                 norm.backward(pool, &operands, &kept, self.at(*workspace));
             }
-            Action::Flat { pass, a, b, out } => {
-                Flat { pass: *pass, a: self.at(*a), b: self.at(*b), out: self.at(*out) }.run(pool, self.simd)
+            Action::Flat { sweep, a, b, out } => {
+                Flat { sweep: *sweep, a: self.at(*a), b: self.at(*b), out: self.at(*out) }
+                    .run(pool, self.simd)
             }
             Action::Stretches { plan, from, from_offset, to, to_offset, mode } => {
                 let cut = |view: View, offset: usize| view.part(offset, view.len() - offset);
@@ -337,20 +353,20 @@ impl Machine {
             Action::Dropout { plan, from, to } => match phase {
                 Phase::Training => plan.run(pool, self.step, self.at(*from), self.at(*to)),
                 Phase::Evaluation => {
-                    Flat { pass: Pass::Copy, a: self.at(*from), b: self.at(*from), out: self.at(*to) }
+                    Flat { sweep: Sweep::Copy, a: self.at(*from), b: self.at(*from), out: self.at(*to) }
                         .run(pool, self.simd)
                 }
             },
             Action::CrossEntropy { logits, grad } => {
                 let (logits, grad) = (self.at(*logits), self.at(*grad));
-                self.judgement = loss::softmax_cross_entropy(logits, &self.labels, grad);
+                self.judgement = loss::softmax_cross_entropy(logits, &self.labels, grad, self.pass.count);
             }
             Action::SquaredError { output, target, grad, workspace } => {
                 self.judgement = loss::mean_squared_error(
                     pool,
                     self.at(*output),
                     self.at(*target),
-                    self.at(*grad),
+                    (self.at(*grad), self.pass.count),
                     self.at(*workspace),
                 );
             }

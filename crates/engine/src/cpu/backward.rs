@@ -7,7 +7,7 @@ use paceline_model::{NodeId, ParamKind};
 
 use super::action::{Action, Buffer, Product, SlideKind};
 use super::compile::{Kind, Lowering, Step};
-use super::flat::{Pass, Stretches};
+use super::flat::{Stretches, Sweep};
 use super::kernels::tile::Mode;
 use super::norm::Bounds;
 use super::product::Direction;
@@ -75,7 +75,7 @@ impl Reverse<'_, '_> {
 
     fn copy(&mut self, buffer: Buffer) -> Buffer {
         let out = self.lowering.buffer(self.lowering.buffers[buffer.0].len);
-        self.push(Action::Flat { pass: Pass::Copy, a: buffer, b: buffer, out });
+        self.push(Action::Flat { sweep: Sweep::Copy, a: buffer, b: buffer, out });
         out
     }
 
@@ -104,7 +104,7 @@ impl Reverse<'_, '_> {
         if self.grads[x.0].is_none() {
             self.grads[x.0] = Some(grad);
         } else if let Some((out, _)) = self.target(x) {
-            self.push(Action::Flat { pass: Pass::Accumulate, a: grad, b: grad, out });
+            self.push(Action::Flat { sweep: Sweep::Accumulate, a: grad, b: grad, out });
         }
     }
 
@@ -211,7 +211,7 @@ impl Reverse<'_, '_> {
                 }
                 let grad = self.own(grad);
                 let value = self.lowering.value(y);
-                self.push(Action::Flat { pass: Pass::Unbound(bounds), a: grad, b: value, out: grad });
+                self.push(Action::Flat { sweep: Sweep::Unbound(bounds), a: grad, b: value, out: grad });
                 self.hand(x, grad);
             }
             Kind::MaxPool { x, y, window, winners } => {

@@ -9,7 +9,7 @@ use paceline_model::{Border, LayerCost, Shape, layer_costs};
 
 use super::action::{Action, Buffer, NormIds, Product, SlideKind};
 use super::backward;
-use super::flat::{Dropout, Maps, Padding, Pass, Stretches};
+use super::flat::{Dropout, Maps, Padding, Stretches, Sweep};
 use super::geometry::Window;
 use super::kernels::tile::Mode;
 use super::loss::squared_error_workspace;
@@ -341,7 +341,7 @@ impl Lowering<'_> {
                 let inputs = node.inputs.clone();
                 let (a, b) = (self.value(inputs[0]), self.value(inputs[1]));
                 let out = self.output(id);
-                self.push(unit, Action::Flat { pass: Pass::Sum, a, b, out });
+                self.push(unit, Action::Flat { sweep: Sweep::Sum, a, b, out });
                 self.finish(&[id], Kind::Add { y: id, inputs });
             }
             Op::Concat => {
@@ -510,7 +510,7 @@ impl Lowering<'_> {
         let a = self.value(x);
         let out = if in_place { a } else { self.output(id) };
         self.data[id.0] = Some(out);
-        self.push(unit, Action::Flat { pass: Pass::Bound(bounds), a, b: a, out });
+        self.push(unit, Action::Flat { sweep: Sweep::Bound(bounds), a, b: a, out });
         self.finish(&[id], Kind::Bound { x, y: id, bounds });
     }
 

@@ -21,9 +21,9 @@ fn chunks(pool: &Pool, len: usize, task: impl Fn(usize, usize) + Sync) {
     });
 }
 
-/// Which pass over flat memory.
+/// Which sweep over flat memory.
 #[derive(Clone, Copy)]
-pub(crate) enum Pass {
+pub(crate) enum Sweep {
     /// out = bound(a).
     Bound(Bounds),
     /// out = a where b was let through.
@@ -36,21 +36,21 @@ pub(crate) enum Pass {
     Copy,
 }
 
-/// Operands of a pass; `b` is read only where the pass names it.
+/// Operands of a sweep; `b` is read only where the sweep names it.
 #[derive(Clone, Copy)]
 pub(crate) struct Flat {
-    pub pass: Pass,
+    pub sweep: Sweep,
     pub a: View,
     pub b: View,
     pub out: View,
 }
 
 impl Flat {
-    /// Runs the pass over `a`'s length; `out` may be `a` or `b`.
+    /// Runs the sweep over `a`'s length; `out` may be `a` or `b`.
     pub fn run(self, pool: &Pool, simd: Simd) {
         chunks(pool, self.a.len(), |offset, len| {
             let cut = Flat {
-                pass: self.pass,
+                sweep: self.sweep,
                 a: self.a.part(offset, len),
                 b: self.b.part(offset, len),
                 out: self.out.part(offset, len),
@@ -69,8 +69,8 @@ impl Kernel for Flat {
         let (a, b, out) = (self.a.ptr(), self.b.ptr(), self.out.ptr());
         // SAFETY: all three views have `a`'s length.
         unsafe {
-            match self.pass {
-                Pass::Bound(bounds) => {
+            match self.sweep {
+                Sweep::Bound(bounds) => {
                     let (low, high) = (V::splat(bounds.low), V::splat(bounds.high));
                     each_vector::<V>(
                         self.a.len(),
@@ -81,7 +81,7 @@ impl Kernel for Flat {
                         },
                     );
                 }
-                Pass::Unbound(bounds) => {
+                Sweep::Unbound(bounds) => {
                     let (low, high) = (V::splat(bounds.low), V::splat(bounds.high));
                     each_vector::<V>(
                         self.a.len(),
@@ -93,7 +93,7 @@ impl Kernel for Flat {
                         },
                     );
                 }
-                Pass::Sum => each_vector::<V>(
+                Sweep::Sum => each_vector::<V>(
                     self.a.len(),
                     #[inline(always)]
                     |at, lanes| {
@@ -101,7 +101,7 @@ impl Kernel for Flat {
                         V::store_lanes(value, out.add(at), lanes);
                     },
                 ),
-                Pass::Accumulate => each_vector::<V>(
+                Sweep::Accumulate => each_vector::<V>(
                     self.a.len(),
                     #[inline(always)]
                     |at, lanes| {
@@ -109,7 +109,7 @@ impl Kernel for Flat {
                         V::store_lanes(value, out.add(at), lanes);
                     },
                 ),
-                Pass::Copy => each_vector::<V>(
+                Sweep::Copy => each_vector::<V>(
                     self.a.len(),
                     #[inline(always)]
                     |at, lanes| {
@@ -282,7 +282,7 @@ impl Maps {
     }
 
     /// Sum of each channel over samples and pixels; `workspace` holds one row of channels a sample.
-    pub fn channel_sums(&self, pool: &Pool, map: View, sums: View, workspace: View) {
+    pub fn channel_sums(&self, pool: &Pool, map: View, (sums, mode): (View, Mode), workspace: View) {
         let channels = self.shape.c;
         self.each(pool, map, workspace.part(0, self.batch * channels), |maps, map, row| {
             row.fill(0.0);
@@ -294,7 +294,9 @@ impl Maps {
         });
         // SAFETY: the rows are complete; the sums are this layer's.
         let (rows, sums) = unsafe { (workspace.read(), sums.write()) };
-        sums.fill(0.0);
+        if mode == Mode::Write {
+            sums.fill(0.0);
+        }
         for row in rows.chunks_exact(channels).take(self.batch) {
             sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
         }

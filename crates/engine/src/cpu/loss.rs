@@ -10,14 +10,15 @@ pub(crate) struct Judgement {
     pub correct: usize,
 }
 
-/// Mean cross-entropy of softmax(logits) against the labels; leaves (softmax - one-hot) / batch in `grad`.
-pub(crate) fn softmax_cross_entropy(logits: View, labels: &[u32], grad: View) -> Judgement {
+/// Mean cross-entropy of softmax(logits) against the labels; leaves (softmax - one-hot) / (batch * passes) in `grad`.
+pub(crate) fn softmax_cross_entropy(logits: View, labels: &[u32], grad: View, passes: usize) -> Judgement {
     let classes = logits.len() / labels.len();
     // SAFETY: the loss runs alone.
     let (logits, grad) = unsafe { (logits.read(), grad.write()) };
     let mut loss = 0.0;
     let mut correct = 0;
     let share = 1.0 / labels.len() as f64;
+    let grad_share = share / passes as f64;
     let samples = logits.chunks_exact(classes).zip(grad.chunks_exact_mut(classes));
     for ((logits, grad), &label) in samples.zip(labels) {
         let (mut top, mut best) = (f32::NEG_INFINITY, 0);
@@ -33,7 +34,7 @@ pub(crate) fn softmax_cross_entropy(logits: View, labels: &[u32], grad: View) ->
         for (class, (grad, &value)) in grad.iter_mut().zip(logits).enumerate() {
             let probability = f64::from(value - top).exp() / sum;
             let target = if class == label { 1.0 } else { 0.0 };
-            *grad = ((probability - target) * share) as f32;
+            *grad = ((probability - target) * grad_share) as f32;
         }
     }
     Judgement { loss: (loss * share) as f32, correct }
@@ -42,16 +43,16 @@ pub(crate) fn softmax_cross_entropy(logits: View, labels: &[u32], grad: View) ->
 /// Values that are summed before they join the total; fixed, as the order of sums is.
 const CHUNK: usize = 4096;
 
-/// Mean squared difference; leaves 2 (output - target) / count in `grad`. `workspace` holds a sum a chunk.
+/// Mean squared difference; leaves 2 (output - target) / (count * passes) in `grad`. `workspace` holds a sum a chunk.
 pub(crate) fn mean_squared_error(
     pool: &Pool,
     output: View,
     target: View,
-    grad: View,
+    (grad, passes): (View, usize),
     workspace: View,
 ) -> Judgement {
     let count = output.len();
-    let factor = (2.0 / count as f64) as f32;
+    let factor = (2.0 / (count * passes) as f64) as f32;
     pool.each(count.div_ceil(CHUNK), |chunk, _| {
         let offset = chunk * CHUNK;
         let len = CHUNK.min(count - offset);

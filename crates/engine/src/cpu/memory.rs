@@ -2,7 +2,7 @@
 
 use memmap2::{Advice, MmapMut};
 
-use crate::EngineError;
+use crate::{EngineError, Place, Region};
 
 /// A mapping of 32-bit floats, zero at first.
 pub(crate) struct Memory {
@@ -39,6 +39,17 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
+    /// The first `len` values of a region that a caller of the engine vouched for.
+    pub fn of_region(region: Region, len: usize) -> Result<Self, EngineError> {
+        if region.place != Place::Host {
+            return Err(EngineError::Unsupported("the CPU engine needs memory of the host".into()));
+        }
+        if region.len < len {
+            return Err(EngineError::WrongLength { what: "memory provided", expected: len, got: region.len });
+        }
+        Ok(Self { start: region.address as *mut f32, len })
+    }
+
     /// A part of the view.
     pub fn part(self, offset: usize, len: usize) -> Self {
         assert!(offset + len <= self.len, "invariant: part of a view");

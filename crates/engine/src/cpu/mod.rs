@@ -23,7 +23,7 @@ pub use simd::Simd;
 use compile::Compiled;
 use paceline_model::Graph;
 
-use crate::{Engine, EngineError, MemoryPlan, Precision, Program, Spec};
+use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
 /// How the engine runs.
 #[derive(Clone, Copy, Debug)]
@@ -99,9 +99,9 @@ impl Engine for Cpu {
         Ok(self.lower(graph, spec)?.plan)
     }
 
-    fn compile(&self, graph: &Graph, spec: &Spec) -> Result<Box<dyn Program>, EngineError> {
+    fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
         let compiled = self.lower(graph, spec)?;
-        let program = program::CpuProgram::new(graph, spec, compiled, self.simd, self.threads)?;
+        let program = program::CpuProgram::new(graph, spec, homes, compiled, (self.simd, self.threads))?;
         Ok(Box::new(program))
     }
 }

@@ -80,6 +80,8 @@ pub(crate) struct NormBackward {
     pub mode: Mode,
     pub gamma_grad: Option<View>,
     pub beta_grad: Option<View>,
+    /// Whether the gradients of gamma and beta are replaced or added to.
+    pub param_mode: Mode,
 }
 
 impl Norm {
@@ -208,12 +210,16 @@ impl Norm {
             unsafe {
                 let scale = f64::from(*kept.scale.ptr().add(channel));
                 let inverse = f64::from(*kept.inverse.ptr().add(channel));
-                if let Some(gamma) = operands.gamma_grad {
-                    *gamma.ptr().add(channel) = (second * inverse) as f32;
-                }
-                if let Some(beta) = operands.beta_grad {
-                    *beta.ptr().add(channel) = first as f32;
-                }
+                let book = |grad: Option<View>, value: f64| {
+                    let Some(grad) = grad else { return };
+                    let at = grad.ptr().add(channel);
+                    match operands.param_mode {
+                        Mode::Write => *at = value as f32,
+                        Mode::Add => *at += value as f32,
+                    }
+                };
+                book(operands.gamma_grad, second * inverse);
+                book(operands.beta_grad, first);
                 *factors.ptr().add(channel) = (-scale * inverse * inverse * second / count) as f32;
                 *factors.ptr().add(self.channels + channel) = (-scale * first / count) as f32;
             }

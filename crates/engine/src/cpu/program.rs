@@ -13,8 +13,8 @@ use super::pool::Pool;
 use super::random;
 use super::simd::Simd;
 use crate::{
-    EngineError, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Place, Profiling, Program, Ready, Region,
-    Samples, Slot, Spec, StepResult,
+    Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place, Profiling,
+    Program, Ready, Region, Samples, Slot, Spec, StepResult,
 };
 
 /// Times of one unit, all calls together.
@@ -62,23 +62,26 @@ impl CpuProgram {
     pub fn new(
         graph: &Graph,
         spec: &Spec,
+        homes: &Homes,
         compiled: Compiled,
-        simd: Simd,
-        threads: usize,
+        (simd, threads): (Simd, usize),
     ) -> Result<Self, EngineError> {
         let mut memory = Vec::new();
-        let mut take = |len: usize| -> Result<View, EngineError> {
+        let mut take = |len: usize, home: Option<Region>| -> Result<View, EngineError> {
+            if let Some(region) = home {
+                return View::of_region(region, len);
+            }
             let mut part = Memory::new(len)?;
             let view = part.view().part(0, len);
             memory.push(part);
             Ok(view)
         };
-        let params = take(compiled.trained)?;
-        let grads = take(compiled.trained)?;
-        let moving = take(compiled.moving_len)?;
-        let arena = take(compiled.arena)?;
+        let params = take(compiled.trained, homes.parameters.map(|(region, _)| region))?;
+        let grads = take(compiled.trained, homes.gradients)?;
+        let moving = take(compiled.moving_len, None)?;
+        let arena = take(compiled.arena, None)?;
         let state = (0..spec.optimizer.state_per_value())
-            .map(|_| take(compiled.trained))
+            .map(|_| take(compiled.trained, None))
             .collect::<Result<Vec<_>, _>>()?;
         let nothing = params.part(0, 0);
         let mut param_views = vec![nothing; graph.params.len()];
@@ -101,6 +104,7 @@ impl CpuProgram {
             labels: vec![0; spec.batch],
             step: 0,
             judgement: Default::default(),
+            pass: Pass::ONLY,
         };
         let output = graph.output();
         let program = Self {
@@ -129,14 +133,18 @@ impl CpuProgram {
             state,
             _memory: memory,
         };
-        program.draw(graph, spec.seed);
+        let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
+        program.draw(graph, spec.seed, leave);
         Ok(program)
     }
 
     /// Draws the initial weights: each tensor a stream of its own, so that no other tensor's size matters.
-    fn draw(&self, graph: &Graph, seed: u64) {
+    fn draw(&self, graph: &Graph, seed: u64, leave_trained: bool) {
         self.machine.pool.each(graph.params.len(), |index, _| {
             let param = &graph.params[index];
+            if leave_trained && param.kind.trainable() {
+                return;
+            }
             let stream = random::mix(seed ^ random::mix(index as u64));
             // SAFETY: each tensor is one task's.
             let values = unsafe { self.machine.params[index].write() };
@@ -248,8 +256,9 @@ impl Program for CpuProgram {
         Ok(())
     }
 
-    fn forward_backward(&mut self, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
+    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
         self.machine.step += 1;
+        self.machine.pass = pass;
         self.run_forward(Phase::Training);
         let start = Instant::now();
         let mut inside = 0;
@@ -264,7 +273,8 @@ impl Program for CpuProgram {
                 }
             }
             let slots = &self.units[step.unit].slots;
-            if !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
+            let last = pass.index + 1 == pass.count;
+            if last && !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
                 let before = Instant::now();
                 for slot in &self.slots[slots.clone()] {
                     ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });

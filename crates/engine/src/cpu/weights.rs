@@ -35,6 +35,7 @@ pub(crate) struct WeightOperands {
     pub output_grad: View,
     pub weight_grad: View,
     pub bias_grad: Option<View>,
+    pub mode: Mode,
     pub workspace: View,
 }
 
@@ -137,7 +138,7 @@ impl WeightSum {
                     group,
                     first,
                     images: self.images.min(self.conv.batch - first),
-                    mode: if first == 0 { Mode::Write } else { Mode::Add },
+                    mode: if first == 0 { operands.mode } else { Mode::Add },
                 };
                 let outer = if self.in_place { 0 } else { chunk.outer(self.pixels.len()) };
                 pool.each(outer + self.panels(), |task, _| {

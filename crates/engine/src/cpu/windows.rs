@@ -318,17 +318,12 @@ impl DepthwiseSum {
         self.parts() * self.part_len()
     }
 
-    pub fn run(
-        &self,
-        pool: &Pool,
-        input: View,
-        output_grad: View,
-        grads: (View, Option<View>),
-        workspace: View,
-    ) {
+    pub fn run(&self, pool: &Pool, operands: &DepthwiseOperands) {
+        let workspace = operands.workspace;
         pool.each(self.parts(), |part, _| {
             let sums = workspace.part(part * self.part_len(), self.part_len());
             let images = part * CHUNK..((part + 1) * CHUNK).min(self.batch);
+            let (input, output_grad) = (operands.input, operands.output_grad);
             let kernel = DepthwisePart { plan: self, input, output_grad, sums, images };
             match self.layout {
                 // SAFETY: the engine checked the instruction set; each part has sums of its own.
@@ -336,27 +331,37 @@ impl DepthwiseSum {
                 Layout::Nchw => kernel.planes(),
             }
         });
-        let channels = self.window.input.c;
-        let taps = self.runs.len() * channels;
+        let taps = self.runs.len() * self.window.input.c;
+        self.add_up(operands, operands.weight_grad, 0..taps);
+        if let Some(bias) = operands.bias_grad {
+            self.add_up(operands, bias, taps..self.part_len());
+        }
+    }
+
+    /// Adds up some of the sums of all parts, in order.
+    fn add_up(&self, operands: &DepthwiseOperands, total: View, range: std::ops::Range<usize>) {
         // SAFETY: the parts are complete; the layer's gradients are its own.
-        let (sums, weight_grad) = unsafe { (workspace.read(), grads.0.write()) };
-        weight_grad.fill(0.0);
+        let (sums, total) = unsafe { (operands.workspace.read(), total.write()) };
+        if operands.mode == Mode::Write {
+            total.fill(0.0);
+        }
         for part in sums.chunks_exact(self.part_len()).take(self.parts()) {
-            for (total, value) in weight_grad.iter_mut().zip(&part[..taps]) {
+            for (total, value) in total.iter_mut().zip(&part[range.clone()]) {
                 *total += value;
             }
         }
-        if let Some(bias) = grads.1 {
-            // SAFETY: as above.
-            let bias = unsafe { bias.write() };
-            bias.fill(0.0);
-            for part in sums.chunks_exact(self.part_len()).take(self.parts()) {
-                for (total, value) in bias.iter_mut().zip(&part[taps..]) {
-                    *total += value;
-                }
-            }
-        }
     }
+}
+
+/// Operands of [`DepthwiseSum::run`].
+#[derive(Clone, Copy)]
+pub(crate) struct DepthwiseOperands {
+    pub input: View,
+    pub output_grad: View,
+    pub weight_grad: View,
+    pub bias_grad: Option<View>,
+    pub mode: Mode,
+    pub workspace: View,
 }
 
 struct DepthwisePart<'a> {
