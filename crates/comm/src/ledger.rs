@@ -18,6 +18,8 @@ pub(crate) struct Pending {
     /// This rank's part, once it is done.
     pub part: Option<Part>,
     pub waited: Waited,
+    /// Processor time before it was begun.
+    pub prepared: Nanos,
 }
 
 /// What a rank did for an operation.
@@ -54,6 +56,11 @@ impl Ledger {
         let invalid = |why| Err(CommError::Invalid { operation: operation.clone(), why });
         if let Err(why) = self.is_free(&operation.range()) {
             return invalid(why);
+        }
+        if let Operation::AllReduceHalf { range, halves, .. } = operation
+            && (*halves < range.end || halves.saturating_add(range.end.div_ceil(2)) > self.own)
+        {
+            return invalid(format!("their rounded forms do not fit behind them in {} values", self.own));
         }
         if let Operation::Broadcast { root, .. } = operation
             && root.0 >= self.world
@@ -94,6 +101,7 @@ impl Ledger {
             begun: clock::now(),
             part: None,
             waited: Waited::default(),
+            prepared: Nanos(0),
         });
         Ticket { number }
     }

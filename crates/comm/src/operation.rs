@@ -24,6 +24,15 @@ impl Reduction {
     }
 }
 
+/// A number format of 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// IEEE half precision.
+    Fp16,
+    /// The upper half of a 32-bit float.
+    Bf16,
+}
+
 /// One operation. Ranges are of values in each rank's own area, and all ranks name the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -33,6 +42,18 @@ pub enum Operation {
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
+    },
+    /// Every rank ends with the reduced values, which travelled in 16 bits: each rank's own are rounded to that format
+    /// before they are added up, and the result once more.
+    AllReduceHalf {
+        /// Which values.
+        range: Range<usize>,
+        /// Sum or mean.
+        reduction: Reduction,
+        /// The format.
+        half: Half,
+        /// Where in each rank's own area the rounded values lie, two to a value: those of value i at `halves` + i / 2.
+        halves: usize,
     },
     /// Each rank ends with its own [share](crate::share()) of the reduced values; the rest of its range is unchanged.
     ReduceScatter {
@@ -70,6 +91,7 @@ impl Operation {
     pub fn range(&self) -> Range<usize> {
         match self {
             Self::AllReduce { range, .. }
+            | Self::AllReduceHalf { range, .. }
             | Self::ReduceScatter { range, .. }
             | Self::AllGather { range }
             | Self::ReplicatedSum { range, .. }
@@ -83,6 +105,7 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, how) = match self {
             Self::AllReduce { reduction, .. } => ("all-reduce", Some(reduction)),
+            Self::AllReduceHalf { reduction, .. } => ("all-reduce in 16 bits", Some(reduction)),
             Self::ReduceScatter { reduction, .. } => ("reduce-scatter", Some(reduction)),
             Self::AllGather { .. } => ("all-gather", None),
             Self::ReplicatedSum { reduction, .. } => ("replicated sum", Some(reduction)),
@@ -124,6 +147,9 @@ impl From<&Operation> for Descriptor {
             Operation::ReplicatedSum { reduction, .. } => (4, reduction as u64),
             Operation::Broadcast { root, .. } => (5, u64::from(root.0)),
             Operation::Barrier => (6, 0),
+            Operation::AllReduceHalf { reduction, half, halves, .. } => {
+                (7, reduction as u64 | (half as u64) << 1 | (halves as u64) << 2)
+            }
         };
         let range = operation.range();
         Self { kind: kind | extra << KIND_BITS, start: range.start as u64, end: range.end as u64 }
@@ -147,6 +173,12 @@ impl Descriptor {
             4 => Operation::ReplicatedSum { range, reduction: reduction? },
             5 => Operation::Broadcast { range, root: Rank(u32::try_from(extra).ok()?) },
             6 => Operation::Barrier,
+            7 => Operation::AllReduceHalf {
+                range,
+                reduction: if extra & 1 == 0 { Reduction::Sum } else { Reduction::Mean },
+                half: if extra & 2 == 0 { Half::Fp16 } else { Half::Bf16 },
+                halves: usize::try_from(extra >> 2).ok()?,
+            },
             _ => return None,
         })
     }
@@ -169,7 +201,14 @@ mod tests {
             all.extend([
                 Operation::AllReduce { range: range.clone(), reduction },
                 Operation::ReduceScatter { range: range.clone(), reduction },
-                Operation::ReplicatedSum { range, reduction },
+                Operation::ReplicatedSum { range: range.clone(), reduction },
+                Operation::AllReduceHalf {
+                    range: range.clone(),
+                    reduction,
+                    half: Half::Fp16,
+                    halves: 1 << 40,
+                },
+                Operation::AllReduceHalf { range, reduction, half: Half::Bf16, halves: 7 },
             ]);
         }
         for operation in all {

@@ -9,6 +9,7 @@ use paceline_record::{Bytes, Nanos, Rank};
 
 use crate::control::Lane;
 use crate::futex::Futex;
+use crate::half::{self, HalfSum};
 use crate::handoff::{self, Wait};
 use crate::ledger::{Ledger, Part, Pending};
 use crate::operation::Descriptor;
@@ -174,6 +175,21 @@ impl Shm {
                 unsafe { self.add_up(&runs, &runs, part.len(), *reduction) };
                 2 * world * part.len()
             }
+            Operation::AllReduceHalf { range, reduction, half, halves } => {
+                let part = own_share(range);
+                let sum = HalfSum {
+                    half: *half,
+                    from: self.ranks().map(|rank| half_run(self.mapping.own(rank), *halves, &part)).collect(),
+                    into: self.runs(&part),
+                    len: part.len(),
+                    scale: reduction.scale(self.world()),
+                };
+                // SAFETY: all ranks have handed these values over, rounded ones included, and of all of them only this
+                // one touches this share.
+                unsafe { sum.run() };
+                // The rounded values are half as long as the others.
+                world * part.len() / 2 + world * part.len()
+            }
             Operation::ReduceScatter { range, reduction } => {
                 let part = own_share(range);
                 let runs = self.runs(&part);
@@ -209,6 +225,22 @@ impl Shm {
             }
             Operation::Broadcast { .. } | Operation::Barrier => 0,
         })
+    }
+
+    /// What a rank does for an operation before it hands its values over; the processor time it took.
+    fn prepare(&mut self, operation: &Operation) -> Nanos {
+        let Operation::AllReduceHalf { range, half, halves, .. } = operation else {
+            return Nanos(0);
+        };
+        let before = clock::thread_cpu();
+        let own = self.own();
+        // SAFETY: the ledger has checked that both lie in the own area, apart from each other; until this operation is
+        // begun they are this rank's alone.
+        unsafe {
+            let values = own.read(range.clone());
+            half::encode(*half, values, half_run(own, *halves, range));
+        }
+        clock::thread_cpu().since(before)
     }
 
     /// # Safety
@@ -281,6 +313,11 @@ fn count_of(lane: &Lane, stage: Stage) -> &Futex {
     }
 }
 
+/// Where the rounded form of a run of values begins in an area.
+fn half_run(area: Area, halves: usize, range: &Range<usize>) -> *mut u16 {
+    area.address().wrapping_add(halves).cast::<u16>().wrapping_add(range.start)
+}
+
 impl Collective for Shm {
     fn rank(&self) -> Rank {
         self.rank
@@ -310,7 +347,9 @@ impl Collective for Shm {
         let number = self.ledger.next();
         self.check_alive(|| Underway { number, operation: operation.clone() })?;
         let descriptor = Descriptor::from(&operation);
+        let prepared = self.prepare(&operation);
         let ticket = self.ledger.open(operation, by);
+        self.ledger.pending(number).prepared = prepared;
         let begun = self.ledger.pending(number).begun;
         let lane = self.mapping.lane(self.rank);
         lane.slot(number).note_arrival(descriptor, begun);
@@ -338,7 +377,7 @@ impl Collective for Shm {
             Operation::ReplicatedSum { range, .. } => Some(self.take_sum(range)?),
             _ => None,
         };
-        let Pending { begun, part, waited, .. } = self.ledger.close(number);
+        let Pending { begun, part, waited, prepared, .. } = self.ledger.close(number);
         let part = part.expect("invariant: this rank has caught up");
         let done_at = |rank| self.mapping.lane(rank).slot(number).done_at();
         let ended = match extra {
@@ -355,7 +394,7 @@ impl Collective for Shm {
             last_rank: part.last_rank,
             started: part.started,
             ended,
-            cpu: part.cpu + cpu,
+            cpu: prepared + part.cpu + cpu,
             waited,
             moved: Bytes(part.moved.0 + moved.0),
         })

@@ -313,6 +313,9 @@ pub trait Engine: Send {
     /// The same, with memory for parameters or gradients that the caller provides.
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError>;
 
+    /// Bytes of memory that programs could still take; `None` where nobody can tell.
+    fn available_memory(&self) -> Option<u64>;
+
     /// Values that a program's parameter region has, and so its gradient region: what [`Homes`] must hold.
     fn trained_values(&self, graph: &Graph, spec: &Spec) -> Result<usize, EngineError> {
         Ok((self.plan(graph, spec)?.gradients / 4) as usize)

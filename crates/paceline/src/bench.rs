@@ -12,7 +12,7 @@ use paceline_engine::Engine;
 use paceline_lab::{LabError, Planned, Report, SCHEMA, Study, StudyFolder, terminal};
 use paceline_record::{LayerTime, Outcome};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Job, TrainError, open_engine, worker};
+use paceline_train::{Job, Strategy, TrainError, open_engine, worker};
 
 pub use options::Options;
 
@@ -27,6 +27,7 @@ pub fn run(options: &Options) -> Result<()> {
     for job in &jobs {
         check(job, &*engine).map_err(Usage::new)?;
     }
+    warn_if_crowded(&jobs);
     let folder = start_study(options, &mut jobs, &*engine).map_err(Usage::new)?;
     let report = run_cases(options, &jobs, &folder)?;
     if options.json {
@@ -46,7 +47,20 @@ pub fn run(options: &Options) -> Result<()> {
 /// Whether the engine can run a job, memory included.
 fn check(job: &Job, engine: &dyn Engine) -> Result<(), TrainError> {
     engine.plan(&job.graph()?, &job.spec())?;
+    job.check_memory(engine)?;
     Ok(())
+}
+
+/// Says what more workers than cores do to the numbers.
+fn warn_if_crowded(jobs: &[Job]) {
+    let cores = machine::cores();
+    let busiest = jobs.iter().map(|job| job.workers as usize * job.threads).max().unwrap_or(0);
+    if busiest > cores {
+        eprintln!(
+            "warning: {busiest} threads on {cores} cores take turns: step times then measure the sharing of cores, \
+             waiting for late ranks grows, and speed-ups beyond {cores} are not to be expected"
+        );
+    }
 }
 
 /// Makes the study's folder and tells the jobs where their logs go.
@@ -78,7 +92,10 @@ fn start_study(options: &Options, jobs: &mut [Job], engine: &dyn Engine) -> Resu
 }
 
 fn case_name(job: &Job) -> String {
-    format!("{}-w{}", job.model, job.workers)
+    match job.update {
+        Strategy::AllReduce => format!("{}-w{}", job.model, job.workers),
+        update => format!("{}-{update}-w{}", job.model, job.workers),
+    }
 }
 
 /// Runs case after case and saves the report after each. An interruption ends the study; a failure only its case.

@@ -49,8 +49,31 @@ pub struct LauncherHeader {
     pub case: Case,
 }
 
+/// One exchange of a step: a bucket of gradients. Moments are on the clock that all ranks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketRecord {
+    /// Gradients in it.
+    pub bytes: Bytes,
+    /// When this rank arrived.
+    pub begun: Nanos,
+    /// When the last rank arrived: before, nothing could be done.
+    pub last_arrival: Nanos,
+    /// Who that was.
+    pub last_rank: Rank,
+    /// When the last part was done.
+    pub ended: Nanos,
+    /// Time that this rank was blocked until the last rank arrived.
+    pub waited_late: Nanos,
+    /// Time that this rank was blocked while others moved bytes.
+    pub waited_transfer: Nanos,
+    /// Processor time of this rank.
+    pub cpu: Nanos,
+    /// What this rank read and wrote.
+    pub moved: Bytes,
+}
+
 /// One step of one rank. The time between `begin` and `end` that no phase holds is [`Phase::Other`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
     /// Its number.
     pub step: Step,
@@ -64,12 +87,31 @@ pub struct StepRecord {
     pub examples: u64,
     /// Mean loss over them; `None` where it is not known or not a number.
     pub loss: Option<f32>,
+    /// Part of [`Phase::CommWait`] that was spent until the last rank arrived; the rest went to moving bytes.
+    #[serde(default, skip_serializing_if = "Nanos::is_zero")]
+    pub late_rank: Nanos,
+    /// Time that a collective was under way at all, beside the phases.
+    #[serde(default, skip_serializing_if = "Nanos::is_zero")]
+    pub comm_busy: Nanos,
+    /// The exchanges, in the order in which they began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buckets: Vec<BucketRecord>,
 }
 
 impl StepRecord {
     /// A step that begins at `begin` and has not done anything yet.
     pub fn open(step: Step, begin: Nanos) -> Self {
-        Self { step, begin, end: begin, phases: PhaseTimes::default(), examples: 0, loss: None }
+        Self {
+            step,
+            begin,
+            end: begin,
+            phases: PhaseTimes::default(),
+            examples: 0,
+            loss: None,
+            late_rank: Nanos(0),
+            comm_busy: Nanos(0),
+            buckets: Vec::new(),
+        }
     }
 
     /// Books time to a phase.

@@ -32,6 +32,11 @@ impl Nanos {
         self.0 as f64 * 1e-9
     }
 
+    /// Whether it is no time at all.
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// Time from `earlier` to here; zero if that lies ahead.
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))

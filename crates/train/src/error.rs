@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use paceline_comm::CommError;
 use paceline_engine::EngineError;
 use paceline_model::ModelError;
 use paceline_record::{Exit, LogError, Rank, Step};
@@ -38,6 +39,9 @@ pub enum TrainError {
     /// Reject the input, or report the failure: the engine says which.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Report the failure: the other ranks, or the memory shared with them.
+    #[error(transparent)]
+    Comm(#[from] CommError),
     /// Report the failure: the run log.
     #[error(transparent)]
     Log(#[from] LogError),

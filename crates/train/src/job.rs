@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Layout, Precision, Profiling, Spec};
+use paceline_engine::{Engine, EngineError, Layout, Precision, Profiling, Spec};
 use paceline_model::Graph;
 use paceline_record::{Case, Rank};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::data::Data;
+use crate::strategy::{ExchangeOptions, Strategy};
 
 /// Everything that determines a run, but for the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,10 +20,8 @@ pub struct Job {
     /// What computes.
     pub engine: String,
     /// Order of dimensions.
-    #[serde(with = "text")]
     pub layout: Layout,
     /// Number format.
-    #[serde(with = "text")]
     pub precision: Precision,
     /// Worker processes.
     pub workers: u32,
@@ -42,6 +41,14 @@ pub struct Job {
     pub seed: u64,
     /// Learning rate.
     pub learning_rate: f32,
+    /// How workers share what they learn.
+    pub update: Strategy,
+    /// How gradients are handed over.
+    pub exchange: ExchangeOptions,
+    /// Passes of each worker whose gradients are added up before one exchange.
+    pub accumulate: usize,
+    /// Whether each worker keeps to cores of its own.
+    pub pin: bool,
     /// Whether each layer is timed.
     pub profile: bool,
     /// Where the logs go.
@@ -70,6 +77,29 @@ impl Job {
         }
     }
 
+    /// Values of shared memory that the ranks need: each for itself, and in common.
+    pub(crate) fn shared_values(&self, trained: usize) -> (usize, usize) {
+        let common = if self.update.shares_parameters() { trained } else { 0 };
+        (self.exchange.compress.own_values(trained), common)
+    }
+
+    /// Refuses a job whose workers together need more memory than the machine has left.
+    pub fn check_memory(&self, engine: &dyn Engine) -> Result<(), TrainError> {
+        let plan = engine.plan(&self.graph()?, &self.spec())?;
+        // One worker's plan was checked by the engine itself; shared gradients are counted in each plan once.
+        let needed = plan.total() * u64::from(self.workers);
+        match engine.available_memory() {
+            Some(available) if available < needed => Err(EngineError::TooLarge {
+                model: format!("{} on {} workers", self.model, self.workers),
+                batch: self.batch,
+                needed_mb: needed / 1_000_000,
+                available_mb: available / 1_000_000,
+            }
+            .into()),
+            _ => Ok(()),
+        }
+    }
+
     /// How the run log describes this job.
     pub fn case(&self) -> Case {
         Case {
@@ -77,7 +107,7 @@ impl Job {
             engine: Some(self.engine.clone()),
             layout: Some(self.layout.to_string()),
             precision: Some(self.precision.to_string()),
-            update: Some("allreduce".into()),
+            update: Some(self.update.to_string()),
             scaling: Some("weak".into()),
             workers: self.workers,
             batch_per_worker: Some(self.batch as u64),
@@ -106,6 +136,8 @@ pub(crate) struct Assignment {
     pub rank: Rank,
     /// Process of the launcher.
     pub launcher: i32,
+    /// File descriptor of the memory that the ranks share; none in a world of one.
+    pub segment: Option<i32>,
 }
 
 impl Assignment {
@@ -120,26 +152,6 @@ impl Assignment {
         let text =
             std::env::var(Self::VARIABLE).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
         serde_json::from_str(&text).map_err(|error| TrainError::NoAssignment(error.to_string()))
-    }
-}
-
-/// Serialises what has a form as text in that form.
-mod text {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -163,6 +175,10 @@ pub(crate) mod tests {
             steps: 5,
             seed: 7,
             learning_rate: 0.125,
+            update: Strategy::AllReduce,
+            exchange: ExchangeOptions::default(),
+            accumulate: 1,
+            pin: true,
             profile: true,
             folder: folder.into(),
         }
@@ -170,7 +186,8 @@ pub(crate) mod tests {
 
     #[test]
     fn an_assignment_survives_its_journey() {
-        let assignment = Assignment { job: job("case".as_ref()), rank: Rank(0), launcher: 4711 };
+        let assignment =
+            Assignment { job: job("case".as_ref()), rank: Rank(0), launcher: 4711, segment: Some(5) };
         let arrived: Assignment = serde_json::from_str(&assignment.to_json()).expect("own output");
         assert_eq!(arrived, assignment);
     }

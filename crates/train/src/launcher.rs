@@ -12,12 +12,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use paceline_comm::{Segment, SegmentSize};
 use paceline_record::log::{LauncherWriter, RankLog, RankReader};
 use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Rank, RankEvent, Step};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::job::Assignment;
-use crate::{Death, Job, TrainError, clock};
+use crate::{Death, Job, TrainError, clock, open_engine};
 
 /// How often progress is looked up and an interruption noticed.
 const TICK: Duration = Duration::from_millis(100);
@@ -53,20 +54,32 @@ pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainErro
 fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter) -> Result<(), TrainError> {
     let (tell, ended) = mpsc::channel();
     let mut workers = Vec::new();
+    let segment = share_memory(job)?;
     for rank in (0..job.workers).map(Rank) {
         log.append(&LauncherEvent::Spawn { rank, at: clock::now() })?;
-        workers.push(Worker::spawn(job, rank, &surroundings.program)?);
+        workers.push(Worker::spawn(job, rank, segment.as_ref(), &surroundings.program)?);
     }
     for worker in &workers {
         worker.watch(tell.clone())?;
     }
     drop(tell);
-    let failed = reap_all(&mut workers, &ended, surroundings, log)?;
+    let failed = reap_all(&mut workers, &ended, surroundings, segment.as_ref(), log)?;
     match failed {
         None => Ok(()),
         Some(Failure::Interrupted) => Err(TrainError::Interrupted),
         Some(Failure::Died(rank, exit)) => Err(TrainError::Died(examine(job, rank, exit))),
     }
+}
+
+/// Takes the memory that several workers share, before any of them starts.
+fn share_memory(job: &Job) -> Result<Option<Segment>, TrainError> {
+    if job.workers == 1 {
+        return Ok(None);
+    }
+    let engine = open_engine(&job.engine, 1)?;
+    let trained = engine.trained_values(&job.graph()?, &job.spec())?;
+    let (own, common) = job.shared_values(trained);
+    Ok(Some(Segment::create(SegmentSize { world: job.workers, own, common })?))
 }
 
 /// Why not all workers did all their steps: what came first.
@@ -80,6 +93,7 @@ fn reap_all(
     workers: &mut [Worker],
     ended: &Receiver<Rank>,
     surroundings: Surroundings<'_>,
+    segment: Option<&Segment>,
     log: &mut LauncherWriter,
 ) -> Result<Option<Failure>, TrainError> {
     let mut failed = None;
@@ -94,6 +108,10 @@ fn reap_all(
                     failed = Some(Failure::Interrupted);
                 } else if failed.is_none() && !exit.is_success() {
                     failed = Some(Failure::Died(rank, exit));
+                    // Whoever waits for it learns why it waits in vain.
+                    if let Some(segment) = segment {
+                        segment.mark_dead(rank, &exit.to_string());
+                    }
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -122,8 +140,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn spawn(job: &Job, rank: Rank, program: &Path) -> Result<Self, TrainError> {
-        let assignment = Assignment { job: job.clone(), rank, launcher: std::process::id() as i32 };
+    fn spawn(job: &Job, rank: Rank, segment: Option<&Segment>, program: &Path) -> Result<Self, TrainError> {
+        let assignment = Assignment {
+            job: job.clone(),
+            rank,
+            launcher: std::process::id() as i32,
+            segment: segment.and_then(Segment::descriptor),
+        };
         let path = words_file(&job.folder, rank);
         let words = File::create(&path).map_err(TrainError::system(format!("write {}", path.display())))?;
         let child = Command::new(program)

@@ -3,13 +3,18 @@
 //! A worker is a process of the same binary. The launcher hands it its [`Job`] and its rank through the environment,
 //! and reads what became of it from its exit status and its run log.
 
+mod affinity;
+mod buckets;
 pub mod clock;
 pub mod data;
 mod error;
+mod exchange;
 mod job;
 pub mod launcher;
 mod process;
+mod strategy;
 pub mod worker;
 
 pub use error::{Death, TrainError};
 pub use job::{Job, open_engine};
+pub use strategy::{Compress, ExchangeOptions, Strategy};

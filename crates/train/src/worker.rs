@@ -7,8 +7,9 @@ use paceline_record::log::RankWriter;
 use paceline_record::{Bytes, LayerTime, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord};
 
 use crate::data::{Data, Loader};
+use crate::exchange::Exchange;
 use crate::job::Assignment;
-use crate::{Job, TrainError, clock, open_engine, process};
+use crate::{Job, TrainError, affinity, clock, open_engine, process};
 
 /// Name of the file in a case's folder that holds the time of each layer.
 pub const LAYERS_FILE: &str = "layers.json";
@@ -20,57 +21,72 @@ pub fn is_assigned() -> bool {
 
 /// Does what the launcher assigned to this process, which began at `main`.
 pub fn run(main: Nanos) -> Result<(), TrainError> {
-    let Assignment { job, rank, launcher } = Assignment::from_environment()?;
+    let Assignment { job, rank, launcher, segment } = Assignment::from_environment()?;
     process::die_with(launcher)?;
+    if job.pin {
+        affinity::pin(rank, job.workers, job.threads)?;
+    }
     let world = job.workers;
     let mut log = RankWriter::create(&job.folder, &RankHeader { rank, world })?;
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
     let engine = open_engine(&job.engine, job.threads)?;
-    train(&job, rank, &*engine, &mut log)
+    let exchange = Exchange::join(&job, rank, segment)?;
+    train(&job, exchange, rank, &*engine, &mut log)
 }
 
-/// Trains: load, feed, forward and backward, update, and a line in the log.
-fn train(job: &Job, rank: Rank, engine: &dyn Engine, log: &mut RankWriter) -> Result<(), TrainError> {
+/// Trains: load, feed, forward and backward, exchange and update, and a line in the log.
+fn train(
+    job: &Job,
+    mut exchange: Exchange,
+    rank: Rank,
+    engine: &dyn Engine,
+    log: &mut RankWriter,
+) -> Result<(), TrainError> {
     let graph = job.graph()?;
-    let mut program = engine.compile(&graph, &job.spec())?;
+    let homes = exchange.homes(engine.trained_values(&graph, &job.spec())?);
+    let mut program = engine.compile_in(&graph, &job.spec(), &homes)?;
     log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
     let data: Data = job.data.parse()?;
     let mut loader = Loader::new(&data.resized(job.input, job.classes), job, rank);
-    let everything = 0..program.parameters().len;
+    exchange.start(&mut *program, job)?;
 
     let mut begin = clock::now();
     for step in (0..job.steps).map(Step) {
         let mut record = StepRecord::open(step, begin);
-        let batch = clock::timed(&mut record, Phase::Load, || loader.next_batch());
-        program.feed(batch)?;
-        program.forward_backward(Pass::ONLY, &mut |_ready| {})?;
-        program.apply(job.learning_rate, everything.clone())?;
-        let result = program.finish()?;
-        begin = close(&mut record, result, job.batch);
+        let mut ready_time = Nanos(0);
+        for index in 0..job.accumulate {
+            let pass = Pass { index, count: job.accumulate };
+            let batch = clock::timed(&mut record, Phase::Load, || loader.next_batch());
+            program.feed(batch)?;
+            program.forward_backward(pass, &mut |ready| exchange.gradient_ready(ready))?;
+            ready_time += book(&mut record, program.finish()?, job.batch);
+        }
+        exchange.finish(&mut *program, &mut record, ready_time)?;
+        record.book(Phase::Update, Nanos(program.finish()?.update_ns));
+        record.end = clock::now();
+        begin = record.end;
         log.append(&RankEvent::Step(record))?;
     }
 
-    if job.profile {
+    if job.profile && rank == Rank(0) {
         write_layers(job, &*program)?;
     }
     log.append(&RankEvent::Done { at: clock::now(), peak_resident: process::peak_resident() })?;
     Ok(())
 }
 
-/// Books what the engine measured, and ends the step: where it ends, the next begins.
-fn close(record: &mut StepRecord, result: StepResult, examples: usize) -> Nanos {
+/// Books what the engine measured of a pass; what it spent in calls of the exchange is the exchange's to book.
+fn book(record: &mut StepRecord, result: StepResult, examples: usize) -> Nanos {
     for (phase, time) in [
         (Phase::CopyIn, result.copy_in_ns),
         (Phase::Forward, result.forward_ns),
         (Phase::Backward, result.backward_ns),
-        (Phase::Update, result.update_ns),
     ] {
         record.book(phase, Nanos(time));
     }
-    record.examples = examples as u64;
+    record.examples += examples as u64;
     record.loss = Some(result.loss);
-    record.end = clock::now();
-    record.end
+    Nanos(result.ready_ns)
 }
 
 fn write_layers(job: &Job, program: &dyn Program) -> Result<(), TrainError> {

@@ -99,6 +99,10 @@ impl Engine for Cpu {
         Ok(self.lower(graph, spec)?.plan)
     }
 
+    fn available_memory(&self) -> Option<u64> {
+        available::available()
+    }
+
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
         let compiled = self.lower(graph, spec)?;
         let program = program::CpuProgram::new(graph, spec, homes, compiled, (self.simd, self.threads))?;

@@ -6,8 +6,8 @@ use anyhow::Result;
 use clap::Args;
 use paceline_engine::{Layout, Precision};
 use paceline_lab::terminal::Rows;
-use paceline_train::Job;
 use paceline_train::data::Data;
+use paceline_train::{Compress, ExchangeOptions, Job, Strategy};
 
 use crate::machine;
 use crate::outcome::Usage;
@@ -19,10 +19,29 @@ pub struct Options {
     /// Networks, each a case of the study (see `paceline models`)
     #[arg(value_name = "MODEL", default_values = ["mobilenet_v2", "resnet50"])]
     models: Vec<String>,
-    /// Worker processes
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    /// Worker processes; several numbers, as 1,2,4, make several cases
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     workers: Vec<u32>,
-    /// Threads in each worker [default: cores / workers]
+    /// How workers share what they learn: allreduce, sharded, replicated, ps-cpu or independent; several make several
+    /// cases
+    #[arg(long, value_name = "STRATEGY", value_delimiter = ',', default_value = "allreduce")]
+    update: Vec<Strategy>,
+    /// Gradients are handed over in buckets of so many MB; the first is 1 MB at most
+    #[arg(long, value_name = "MB", default_value_t = 25.0, value_parser = parse_bucket)]
+    bucket_mb: f64,
+    /// Whether gradients are exchanged while backward goes on: yes or no
+    #[arg(long, value_name = "yes|no", default_value = "yes", value_parser = parse_choice, action = clap::ArgAction::Set)]
+    overlap: bool,
+    /// Number format of gradients on their way, with --update allreduce: none, fp16 or bf16
+    #[arg(long, value_name = "FORMAT", default_value_t = Compress::None)]
+    compress: Compress,
+    /// Passes of each worker whose gradients are added up before one exchange
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    accumulate: u32,
+    /// Whether each worker keeps to cores of its own: yes or no
+    #[arg(long, value_name = "yes|no", default_value = "yes", value_parser = parse_choice, action = clap::ArgAction::Set)]
+    pin: bool,
+    /// Threads in each worker [default: cores / the largest number of workers]
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Samples a step on each worker
@@ -75,33 +94,49 @@ impl Options {
 
     /// The cases, in the order in which they run. Their folders are not known yet.
     pub fn jobs(&self) -> Result<Vec<Job>> {
-        if self.workers != [1] {
-            let reason = "several workers are not there yet; use --workers 1";
+        let data: Data = self.data.parse().map_err(Usage::new)?;
+        if self.compress != Compress::None && self.update.iter().any(|&update| update != Strategy::AllReduce)
+        {
+            let reason = "gradients travel in 16 bits with --update allreduce only; leave --compress out";
             return Err(Usage::new(reason).into());
         }
-        let data: Data = self.data.parse().map_err(Usage::new)?;
+        let bucket_bytes = (self.bucket_mb * f64::from(1 << 20)) as usize;
+        let exchange = ExchangeOptions {
+            bucket_bytes,
+            first_bucket_bytes: bucket_bytes.min(1 << 20),
+            overlap: self.overlap,
+            compress: self.compress,
+        };
         let mut jobs: Vec<Job> = Vec::new();
         for model in &self.models {
-            if jobs.iter().any(|job| job.model == *model) {
-                continue;
+            for &update in &self.update {
+                for &workers in &self.workers {
+                    let job = Job {
+                        model: model.clone(),
+                        engine: self.engine.clone(),
+                        layout: self.layout,
+                        precision: self.precision,
+                        workers,
+                        batch: self.batch as usize,
+                        threads: self.threads(),
+                        input: self.input.unwrap_or((data.shape.h, data.shape.w)),
+                        classes: self.classes.map_or(data.classes, |classes| classes as usize),
+                        data: self.data.clone(),
+                        steps: self.steps,
+                        seed: self.seed,
+                        learning_rate: self.lr,
+                        update,
+                        exchange,
+                        accumulate: self.accumulate as usize,
+                        pin: self.pin,
+                        profile: self.profile.is_some(),
+                        folder: PathBuf::new(),
+                    };
+                    if !jobs.contains(&job) {
+                        jobs.push(job);
+                    }
+                }
             }
-            jobs.push(Job {
-                model: model.clone(),
-                engine: self.engine.clone(),
-                layout: self.layout,
-                precision: self.precision,
-                workers: 1,
-                batch: self.batch as usize,
-                threads: self.threads(),
-                input: self.input.unwrap_or((data.shape.h, data.shape.w)),
-                classes: self.classes.map_or(data.classes, |classes| classes as usize),
-                data: self.data.clone(),
-                steps: self.steps,
-                seed: self.seed,
-                learning_rate: self.lr,
-                profile: self.profile.is_some(),
-                folder: PathBuf::new(),
-            });
         }
         Ok(jobs)
     }
@@ -111,6 +146,20 @@ fn parse_rate(text: &str) -> Result<f32, String> {
     let rate: Option<f32> = text.parse().ok();
     rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
         .ok_or_else(|| "a learning rate is a number from 0 up, as 0.01".into())
+}
+
+fn parse_bucket(text: &str) -> Result<f64, String> {
+    let size: Option<f64> = text.parse().ok();
+    size.filter(|size| size.is_finite() && *size > 0.0 && *size <= 1e6)
+        .ok_or_else(|| "a bucket is a number of MB above 0, as 25".into())
+}
+
+fn parse_choice(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("use yes or no".into()),
+    }
 }
 
 fn parse_rows(text: &str) -> Result<Rows, String> {

@@ -1,0 +1,45 @@
+//! Cores of its own for each worker.
+
+use paceline_record::Rank;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::TrainError;
+
+/// The cores of a rank, out of those that this process may use: `threads` neighbours. `None` where there are not enough
+/// for all, so that the system had better move workers about.
+fn choose(allowed: &[usize], rank: Rank, world: u32, threads: usize) -> Option<&[usize]> {
+    if world as usize * threads > allowed.len() {
+        return None;
+    }
+    let first = rank.0 as usize * threads;
+    Some(&allowed[first..first + threads])
+}
+
+/// Keeps this process, and the threads that it starts from now on, to the cores of its rank.
+pub(crate) fn pin(rank: Rank, world: u32, threads: usize) -> Result<(), TrainError> {
+    let refused = |error: rustix::io::Errno| TrainError::system("choose cores")(error.into());
+    let mask = sched_getaffinity(None).map_err(refused)?;
+    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect();
+    let Some(cores) = choose(&allowed, rank, world, threads) else {
+        return Ok(());
+    };
+    let mut set = CpuSet::new();
+    cores.iter().for_each(|&core| set.set(core));
+    sched_setaffinity(None, &set).map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_get_cores_of_their_own_while_there_are_enough() {
+        let allowed = [1, 2, 5, 7];
+        let cores = |rank, world, threads| choose(&allowed, Rank(rank), world, threads);
+        assert_eq!(cores(0, 4, 1), Some(&[1][..]));
+        assert_eq!(cores(3, 4, 1), Some(&[7][..]));
+        assert_eq!(cores(1, 2, 2), Some(&[5, 7][..]));
+        assert_eq!(cores(0, 5, 1), None);
+        assert_eq!(cores(0, 2, 3), None);
+    }
+}

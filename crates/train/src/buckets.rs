@@ -1,0 +1,79 @@
+//! Gradients in buckets: neighbours in memory, in the order in which backward makes them ready.
+
+use std::ops::Range;
+
+use paceline_engine::Slot;
+
+use crate::strategy::ExchangeOptions;
+
+/// A bucket: a stretch of the gradient region, complete when the slot with this number is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    pub range: Range<usize>,
+    pub last_slot: usize,
+}
+
+/// Cuts `slots` into buckets of at least the wanted size, the last aside; together they cover `0..len` without a gap.
+pub(crate) fn cut(slots: &[Slot], len: usize, options: &ExchangeOptions) -> Vec<Bucket> {
+    let mut buckets: Vec<Bucket> = Vec::new();
+    let mut start = 0;
+    for (index, slot) in slots.iter().enumerate() {
+        let wanted = if buckets.is_empty() { options.first_bucket_bytes } else { options.bucket_bytes };
+        let end = slots.get(index + 1).map_or(len, |next| next.range.start);
+        debug_assert!(slot.range.end <= end);
+        if (end - start) * size_of::<f32>() >= wanted.max(1) || end == len {
+            buckets.push(Bucket { range: start..end, last_slot: index });
+            start = end;
+        }
+    }
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_model::ParamId;
+
+    use super::*;
+
+    fn slots(lengths: &[usize]) -> (Vec<Slot>, usize) {
+        let mut at = 0;
+        let slot = |(index, &len): (usize, &usize)| {
+            let range = at..at + len;
+            at += len.next_multiple_of(16);
+            Slot { param: ParamId(index), range }
+        };
+        (lengths.iter().enumerate().map(slot).collect(), at)
+    }
+
+    #[test]
+    fn buckets_cover_everything_once_and_in_order() {
+        let (slots, len) = slots(&[10, 300, 5, 70, 2000, 1, 64]);
+        for (first, rest) in [(1, 1), (64, 1024), (1 << 20, 25 << 20), (2048, 1)] {
+            let options = ExchangeOptions {
+                first_bucket_bytes: first,
+                bucket_bytes: rest,
+                ..ExchangeOptions::default()
+            };
+            let buckets = cut(&slots, len, &options);
+            assert_eq!(buckets[0].range.start, 0);
+            assert_eq!(buckets[buckets.len() - 1].range.end, len);
+            assert_eq!(buckets[buckets.len() - 1].last_slot, slots.len() - 1);
+            for pair in buckets.windows(2) {
+                assert_eq!(pair[0].range.end, pair[1].range.start);
+                assert!(pair[0].last_slot < pair[1].last_slot);
+            }
+            for bucket in &buckets {
+                assert!(slots[bucket.last_slot].range.end <= bucket.range.end);
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_bucket_is_small_and_the_others_are_not() {
+        let (slots, len) = slots(&[100_000; 100]);
+        let buckets = cut(&slots, len, &ExchangeOptions::default());
+        assert_eq!(buckets[0].range.len(), 300_000);
+        assert!(buckets[1].range.len() * 4 >= 25 << 20);
+        assert_eq!(buckets.len(), 3);
+    }
+}

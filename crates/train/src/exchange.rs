@@ -1,0 +1,294 @@
+//! One rank's part in an update strategy: hands gradients over while backward runs, and updates with what comes back.
+
+use std::time::Duration;
+
+use paceline_comm::{
+    Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket, share,
+};
+use paceline_engine::{Drawing, Homes, Place, Program, Ready, Region};
+use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, StepRecord};
+
+use crate::buckets::{self, Bucket};
+use crate::strategy::{Compress, Strategy};
+use crate::{Job, TrainError, clock};
+
+/// How long a rank waits for the others before it gives up: a dead one is noticed long before.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The exchange of one rank with all others. In a world of one, and where nothing is exchanged, it only updates.
+pub(crate) struct Exchange {
+    strategy: Strategy,
+    overlap: bool,
+    compress: Compress,
+    learning_rate: f32,
+    /// The other ranks; `None` in a world of one.
+    peers: Option<Peers>,
+    buckets: Vec<Bucket>,
+    /// Values of the parameter region.
+    len: usize,
+    /// Slots that have become ready in this step.
+    ready: usize,
+    /// Buckets handed over, in order.
+    begun: Vec<Ticket>,
+    /// What became of them, and of the barriers between.
+    finished: Vec<Finished>,
+    /// An error inside a call of backward, to be told afterwards.
+    failed: Option<TrainError>,
+}
+
+struct Peers {
+    collective: Box<dyn Collective>,
+    segment: Segment,
+    rank: Rank,
+    world: u32,
+}
+
+impl Exchange {
+    /// Joins the world that the launcher made.
+    pub fn join(job: &Job, rank: Rank, segment: Option<i32>) -> Result<Self, TrainError> {
+        let peers = match segment {
+            None => None,
+            Some(descriptor) => {
+                let segment = Segment::attach(descriptor)?;
+                let collective = Box::new(segment.join(rank)?);
+                Some(Peers { collective, segment, rank, world: job.workers })
+            }
+        };
+        Ok(Self {
+            strategy: job.update,
+            overlap: job.exchange.overlap,
+            compress: job.exchange.compress,
+            learning_rate: job.learning_rate,
+            peers,
+            buckets: Vec::new(),
+            len: 0,
+            ready: 0,
+            begun: Vec::new(),
+            finished: Vec::new(),
+            failed: None,
+        })
+    }
+
+    /// Where the program's values must lie. `trained` is their number.
+    pub fn homes(&self, trained: usize) -> Homes {
+        let Some(peers) = &self.peers else {
+            return Homes::default();
+        };
+        let region = |area: Area| Region { place: Place::Host, address: area.address() as u64, len: trained };
+        let gradients = Some(region(peers.collective.own()));
+        let first = peers.rank == Rank(0);
+        let parameters = match self.strategy {
+            Strategy::Sharded => {
+                Some((region(peers.collective.common()), if first { Drawing::Draw } else { Drawing::Leave }))
+            }
+            Strategy::PsCpu if first => Some((region(peers.collective.common()), Drawing::Draw)),
+            _ => None,
+        };
+        // SAFETY: the segment outlives the program, which the worker drops first. Own values are used by the program
+        // alone but between `begin` and `finish`, when it does not touch them; common ones are written only between the
+        // barriers of `finish`, each share by one rank.
+        unsafe { Homes::new(parameters, gradients) }
+    }
+
+    /// Waits until all ranks are ready to train.
+    pub fn start(&mut self, program: &mut dyn Program, options: &Job) -> Result<(), TrainError> {
+        self.len = program.parameters().len;
+        self.buckets = buckets::cut(program.slots(), self.len, &options.exchange);
+        self.begun.reserve(self.buckets.len());
+        self.finished.reserve(self.buckets.len() + 2);
+        if let Some(peers) = &mut self.peers {
+            peers.collective.barrier(Deadline::after(PATIENCE))?;
+        }
+        Ok(())
+    }
+
+    fn exchanges(&self) -> bool {
+        self.peers.is_some() && self.strategy != Strategy::Independent
+    }
+
+    /// Takes note of a gradient that has become ready; called during backward.
+    pub fn gradient_ready(&mut self, _ready: Ready) {
+        self.ready += 1;
+        if !self.exchanges() || !self.overlap || self.failed.is_some() {
+            return;
+        }
+        if let Err(error) = self.hand_over() {
+            self.failed = Some(error);
+        }
+    }
+
+    /// Begins the exchange of every bucket that is complete, and does what can be done for those under way.
+    fn hand_over(&mut self) -> Result<(), TrainError> {
+        let next = self.begun.len();
+        if let Some(bucket) = self.buckets.get(next)
+            && self.ready > bucket.last_slot
+        {
+            let operation = self.operation(bucket);
+            let ticket = self.peers().collective.begin(operation, Deadline::after(PATIENCE))?;
+            self.begun.push(ticket);
+        }
+        Ok(self.peers().collective.progress()?)
+    }
+
+    fn peers(&mut self) -> &mut Peers {
+        self.peers.as_mut().expect("invariant: there is somebody to exchange with")
+    }
+
+    fn operation(&self, bucket: &Bucket) -> Operation {
+        let range = bucket.range.clone();
+        let reduction = Reduction::Mean;
+        let half = match self.compress {
+            Compress::None => None,
+            Compress::Fp16 => Some(Half::Fp16),
+            Compress::Bf16 => Some(Half::Bf16),
+        };
+        match (self.strategy, half) {
+            (Strategy::AllReduce, None) => Operation::AllReduce { range, reduction },
+            (Strategy::AllReduce, Some(half)) => {
+                Operation::AllReduceHalf { range, reduction, half, halves: self.len }
+            }
+            (Strategy::Sharded, _) => Operation::ReduceScatter { range, reduction },
+            (Strategy::Replicated, _) => Operation::ReplicatedSum { range, reduction },
+            // The server reads where the gradients lie: that they are there is all it must know.
+            (Strategy::PsCpu, _) => Operation::Barrier,
+            (Strategy::Independent, _) => unreachable!("invariant: nothing is exchanged"),
+        }
+    }
+
+    /// Waits for what was handed over, and updates the parameters. `ready_time` is what [`Self::gradient_ready`] took
+    /// in all, as the engine measured it.
+    pub fn finish(
+        &mut self,
+        program: &mut dyn Program,
+        record: &mut StepRecord,
+        ready_time: Nanos,
+    ) -> Result<(), TrainError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if !self.exchanges() {
+            self.ready = 0;
+            return Ok(program.apply(self.learning_rate, 0..self.len)?);
+        }
+        let before = clock::now();
+        let mut updating = Nanos(0);
+        while self.begun.len() < self.buckets.len() {
+            self.hand_over()?;
+        }
+        let mut server_cpu = Nanos(0);
+        let server = self.peers().rank == Rank(0);
+        for (index, ticket) in std::mem::take(&mut self.begun).into_iter().enumerate() {
+            let finished = self.peers().collective.finish(ticket)?;
+            self.finished.push(finished);
+            let range = self.buckets[index].range.clone();
+            let update = match self.strategy {
+                Strategy::Sharded => {
+                    let Peers { rank, world, .. } = *self.peers();
+                    Some(share(range, rank, world))
+                }
+                Strategy::PsCpu if server => {
+                    let cpu = clock::thread_cpu();
+                    self.peers().average(&range);
+                    server_cpu += clock::thread_cpu().since(cpu);
+                    Some(range)
+                }
+                Strategy::PsCpu => None,
+                _ => Some(range),
+            };
+            if let Some(range) = update {
+                let start = clock::now();
+                program.apply(self.learning_rate, range)?;
+                updating += clock::now().since(start);
+            }
+        }
+        if self.strategy.shares_parameters() {
+            let finished = self.peers().collective.barrier(Deadline::after(PATIENCE))?;
+            self.finished.push(finished);
+        }
+        let mut fetching = Nanos(0);
+        if self.strategy == Strategy::PsCpu {
+            let start = clock::now();
+            let len = self.len;
+            self.peers().fetch(program.parameters(), len);
+            fetching = clock::now().since(start);
+            // Nobody may update while somebody still fetches.
+            let finished = self.peers().collective.barrier(Deadline::after(PATIENCE))?;
+            self.finished.push(finished);
+        }
+        record.book(Phase::CopyIn, fetching);
+        let exchange = ready_time + clock::now().since(before).since(updating).since(fetching);
+        self.book(record, exchange, server_cpu);
+        Ok(())
+    }
+
+    /// Books the exchange's time: processor time of this rank for it, and the rest as waiting.
+    fn book(&mut self, record: &mut StepRecord, exchange: Nanos, server_cpu: Nanos) {
+        let cpu = self.finished.iter().map(|f| f.cpu).sum::<Nanos>() + server_cpu;
+        let cpu = cpu.min(exchange);
+        record.book(Phase::CommCpu, cpu);
+        record.book(Phase::CommWait, exchange.since(cpu));
+        let late = self.finished.iter().map(|f| f.waited.late_rank).sum::<Nanos>();
+        record.late_rank = late.min(exchange.since(cpu));
+        record.comm_busy = busy(&self.finished);
+        for (finished, bucket) in self.finished.iter().zip(&self.buckets) {
+            record.buckets.push(BucketRecord {
+                bytes: Bytes(4 * bucket.range.len() as u64),
+                begun: finished.begun,
+                last_arrival: finished.last_arrival,
+                last_rank: finished.last_rank,
+                ended: finished.ended,
+                waited_late: finished.waited.late_rank,
+                waited_transfer: finished.waited.transfer,
+                cpu: finished.cpu,
+                moved: finished.moved,
+            });
+        }
+        self.finished.clear();
+        self.ready = 0;
+    }
+}
+
+impl Peers {
+    /// The server's part: its own gradients become the mean of all ranks', added in the order of the ranks.
+    fn average(&mut self, range: &std::ops::Range<usize>) {
+        const BLOCK: usize = 4096;
+        let scale = 1.0 / self.world as f32;
+        let mut sum = [0.0f32; BLOCK];
+        for start in range.clone().step_by(BLOCK) {
+            let block = start..(start + BLOCK).min(range.end);
+            let sum = &mut sum[..block.len()];
+            sum.fill(0.0);
+            for rank in (0..self.world).map(Rank) {
+                // SAFETY: all ranks have arrived and touch these values no more until the barrier that follows.
+                let values = unsafe { self.segment.own(rank).read(block.clone()) };
+                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            }
+            // SAFETY: these are this rank's own.
+            let own = unsafe { self.segment.own(self.rank).write(block.clone()) };
+            own.iter_mut().zip(sum).for_each(|(own, sum)| *own = *sum * scale);
+        }
+    }
+
+    /// A worker's part: the server's parameters become its own. The server has them already.
+    fn fetch(&mut self, parameters: Region, len: usize) {
+        if self.rank == Rank(0) {
+            return;
+        }
+        // SAFETY: the server updates between barriers only; the program's own parameters have no other user now.
+        unsafe {
+            let from = self.collective.common().read(0..len);
+            std::slice::from_raw_parts_mut(parameters.address as *mut f32, len).copy_from_slice(from);
+        }
+    }
+}
+
+/// Time in which at least one of these was under way.
+fn busy(finished: &[Finished]) -> Nanos {
+    let mut total = Nanos(0);
+    let mut reached = Nanos(0);
+    for one in finished {
+        total += one.ended.since(one.begun.max(reached));
+        reached = reached.max(one.ended);
+    }
+    total
+}
