@@ -158,16 +158,19 @@ impl CaseReport {
         let steady = find_steady(&steps);
         let init = Span { begin: span.begin, end: training.begin };
         let phases = sum_phases(run, span);
-        // One worker has nobody to wait for; what several waited for needs their arrivals side by side.
-        let alone = run.case().workers == 1;
+        let waited = run.sum_steps(|step| step.phases[Phase::CommWait]);
+        let late_rank = run.sum_steps(|step| step.late_rank);
+        let busy = run.sum_steps(|step| step.comm_busy);
+        let exposed = waited + run.sum_steps(|step| step.phases[Phase::CommCpu]);
         Self {
             init_s: Some(init.seconds()),
             train_s: Some(training.seconds()),
             images_per_s: steady.and_then(|s| find_rate(&steps[s.from_step as usize..])),
             phases_s: phases,
-            comm_wait_split_s: alone.then_some(CommWaitSplit { late_rank: 0.0, transfer: 0.0 }),
-            comm_busy_s: alone.then_some(0.0),
-            peak_memory_bytes: sum_memory(run, |rank| rank.peak_resident),
+            comm_wait_split_s: Some(CommWaitSplit { late_rank, transfer: waited - late_rank }),
+            comm_busy_s: Some(busy),
+            overlap: (busy > 0.0).then(|| 1.0 - exposed / busy),
+            peak_memory_bytes: sum_peaks(run),
             planned_memory_bytes: sum_memory(run, |rank| rank.planned),
             steady,
             loss_first: run.loss(0),
@@ -229,6 +232,14 @@ fn sum_phases(run: &Run, span: Span) -> Option<BTreeMap<Phase, f64>> {
         }
     }
     Some(sums)
+}
+
+/// Peak memory measured; what ranks share counts once.
+fn sum_peaks(run: &Run) -> Option<Memory> {
+    let memory = sum_memory(run, |rank| rank.peak_resident)?;
+    let shared: Vec<u64> = run.ranks.iter().map(|rank| rank.shared.map_or(0, |bytes| bytes.0)).collect();
+    let again = shared.iter().sum::<u64>() - shared.iter().max()?;
+    Some(Memory { total: Bytes(memory.total.0.saturating_sub(again)), ..memory })
 }
 
 fn sum_memory(run: &Run, of: fn(&RankLog) -> Option<Bytes>) -> Option<Memory> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use paceline_record::log::{LauncherLog, RankLog};
-use paceline_record::{Case, Nanos, Outcome, Phase, PhaseTimes, Rank};
+use paceline_record::{Case, Nanos, Outcome, Phase, PhaseTimes, Rank, StepRecord};
 
 use crate::LabError;
 use crate::stats::Work;
@@ -116,11 +116,15 @@ impl Run {
         steps.map(|step| step.examples).sum()
     }
 
-    /// The global steps: step k lasts from the latest end of k - 1 to the latest end of k over the ranks.
+    /// The global steps: step k lasts from the latest end of k - 1 to the latest end of k over the ranks. Ranks that do
+    /// not wait for each other have no step in common: there the ranks' own rates are summed.
     pub fn global_steps(&self) -> Vec<Work> {
         let Some(training) = self.training() else {
             return Vec::new();
         };
+        if self.case().update.as_deref() == Some("independent") {
+            return (0..self.steps()).map(|step| self.independent_step(step)).collect();
+        }
         let mut begin = training.begin;
         let step = |k: usize| {
             let parts = self.ranks.iter().map(|rank| &rank.steps[k]);
@@ -134,6 +138,20 @@ impl Run {
             work
         };
         (0..self.steps()).map(step).collect()
+    }
+
+    /// A step of each rank by itself: as much work as all did, at the sum of their rates.
+    fn independent_step(&self, step: usize) -> Work {
+        let parts = self.ranks.iter().map(|rank| &rank.steps[step]);
+        let amount = parts.clone().map(|step| step.examples as f64).sum();
+        let rate: f64 = parts.map(|step| step.examples as f64 / step.end.since(step.begin).seconds()).sum();
+        Work { amount, seconds: amount / rate }
+    }
+
+    /// Seconds of `of` over all steps of all ranks.
+    pub fn sum_steps(&self, of: impl Fn(&StepRecord) -> Nanos) -> f64 {
+        let steps = self.ranks.iter().flat_map(|rank| &rank.steps);
+        steps.map(of).sum::<Nanos>().seconds()
     }
 
     /// Mean over the ranks of the loss of a step.

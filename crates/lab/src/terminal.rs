@@ -18,17 +18,21 @@ pub fn render_report(report: &Report) -> String {
 fn render_cases(report: &Report) -> Table {
     let mut table = Table::new([
         ("model", Align::Left),
+        ("update", Align::Left),
         ("workers", Align::Right),
         ("init s", Align::Right),
         ("train s", Align::Right),
         ("total s", Align::Right),
         ("images/s", Align::Right),
         ("95 % interval", Align::Right),
+        ("speed-up", Align::Right),
+        ("overlap %", Align::Right),
         ("memory MB", Align::Right),
         ("planned MB", Align::Right),
     ]);
     for case in &report.cases {
         let (model, workers) = (case.case.model.clone(), case.case.workers.to_string());
+        let update = case.case.update.clone().unwrap_or_else(|| "-".into());
         let ended = match case.status {
             Outcome::Done => None,
             Outcome::Failed => Some("failed"),
@@ -38,18 +42,21 @@ fn render_cases(report: &Report) -> Table {
             let reason = case.reason.as_deref().unwrap_or("for an unknown reason");
             // A reason may quote several lines; the table has room for one.
             let first = reason.lines().next().unwrap_or_default();
-            table.row([model, workers, format!("{ended}: {first}")]);
+            table.row([model, update, workers, format!("{ended}: {first}")]);
             continue;
         }
         let memory = |memory: Option<crate::Memory>| or_dash(memory, |memory| megabytes(memory.per_worker));
         table.row([
             model,
+            update,
             workers,
             seconds(case.init_s),
             seconds(case.train_s),
             seconds(case.total_s),
             or_dash(case.images_per_s, |rate| format!("{:.1}", rate.mean)),
             or_dash(case.images_per_s.and_then(interval), |text| text),
+            or_dash(case.speedup_speed, |speedup| format!("{speedup:.2}")),
+            or_dash(case.overlap, |overlap| format!("{:.0}", 100.0 * overlap)),
             memory(case.peak_memory_bytes),
             memory(case.planned_memory_bytes),
         ]);

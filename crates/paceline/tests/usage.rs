@@ -77,8 +77,15 @@ fn names_that_mean_nothing_are_refused() {
 fn what_the_cpu_does_not_do_is_refused() {
     assert_refused(&[
         ("bench --precision bf16", "fp32"),
-        ("bench --workers 2", "--workers 1"),
-        ("bench --workers 1,2", "--workers 1"),
+        ("bench --workers 0", "0"),
+        ("bench --workers two", "two"),
+        ("bench --update gossip", "ps-cpu"),
+        ("bench --compress zip", "bf16"),
+        ("bench --compress bf16 --update sharded", "allreduce only"),
+        ("bench --bucket-mb 0", "above 0"),
+        ("bench --overlap maybe", "yes or no"),
+        ("bench --accumulate 0", "0"),
+        ("bench --pin perhaps", "yes or no"),
     ]);
 }
 

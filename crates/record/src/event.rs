@@ -146,6 +146,9 @@ pub enum RankEvent {
         at: Nanos,
         /// The most memory it held.
         peak_resident: Option<Bytes>,
+        /// Part of that which it shares with the other ranks, so that nobody counts it twice.
+        #[serde(default)]
+        shared: Option<Bytes>,
     },
 }
 

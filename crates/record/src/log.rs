@@ -218,6 +218,8 @@ pub struct RankLog {
     pub steps: Vec<StepRecord>,
     /// The most memory the worker held.
     pub peak_resident: Option<Bytes>,
+    /// Part of that which it shares with the other ranks.
+    pub shared: Option<Bytes>,
 }
 
 impl RankLog {
@@ -230,6 +232,7 @@ impl RankLog {
             planned: None,
             steps: Vec::new(),
             peak_resident: None,
+            shared: None,
         };
         while let Some(event) = reader.next_event()? {
             match event {
@@ -246,7 +249,10 @@ impl RankLog {
                     }
                     log.steps.push(step);
                 }
-                RankEvent::Done { peak_resident, .. } => log.peak_resident = peak_resident,
+                RankEvent::Done { peak_resident, shared, .. } => {
+                    log.peak_resident = peak_resident;
+                    log.shared = shared;
+                }
             }
         }
         Ok(log)

@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The exchange of one rank with all others. In a world of one, and where nothing is exchanged, it only updates.
 pub(crate) struct Exchange {
+    rank: Rank,
     strategy: Strategy,
     overlap: bool,
     compress: Compress,
@@ -55,6 +56,7 @@ impl Exchange {
             }
         };
         Ok(Self {
+            rank,
             strategy: job.update,
             overlap: job.exchange.overlap,
             compress: job.exchange.compress,
@@ -69,6 +71,11 @@ impl Exchange {
         })
     }
 
+    /// Whose part it is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// Where the program's values must lie. `trained` is their number.
     pub fn homes(&self, trained: usize) -> Homes {
         let Some(peers) = &self.peers else {
@@ -76,7 +83,7 @@ impl Exchange {
         };
         let region = |area: Area| Region { place: Place::Host, address: area.address() as u64, len: trained };
         let gradients = Some(region(peers.collective.own()));
-        let first = peers.rank == Rank(0);
+        let first = self.rank == Rank(0);
         let parameters = match self.strategy {
             Strategy::Sharded => {
                 Some((region(peers.collective.common()), if first { Drawing::Draw } else { Drawing::Leave }))
@@ -176,7 +183,7 @@ impl Exchange {
             self.hand_over()?;
         }
         let mut server_cpu = Nanos(0);
-        let server = self.peers().rank == Rank(0);
+        let server = self.rank == Rank(0);
         for (index, ticket) in std::mem::take(&mut self.begun).into_iter().enumerate() {
             let finished = self.peers().collective.finish(ticket)?;
             self.finished.push(finished);
@@ -292,3 +299,6 @@ fn busy(finished: &[Finished]) -> Nanos {
     }
     total
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,11 +20,16 @@ pub fn die_with(launcher: i32) -> Result<(), TrainError> {
 
 /// The most memory this process has held so far; `None` where the system does not tell.
 pub fn peak_resident() -> Option<Bytes> {
-    parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
+    find_memory(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-fn parse_peak(status: &str) -> Option<Bytes> {
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+/// Memory that this process holds and others may hold too.
+pub fn shared_resident() -> Option<Bytes> {
+    find_memory(&fs::read_to_string("/proc/self/status").ok()?, "RssShmem:")
+}
+
+fn find_memory(status: &str, name: &str) -> Option<Bytes> {
+    let line = status.lines().find_map(|l| l.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(Bytes(kibibytes * 1024))
 }
@@ -36,7 +41,7 @@ mod tests {
     #[test]
     fn the_peak_is_found_among_other_lines() {
         let status = "Name:\tpaceline\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n";
-        assert_eq!(parse_peak(status), Some(Bytes(2 << 20)));
-        assert_eq!(parse_peak("Name:\tpaceline\n"), None);
+        assert_eq!(find_memory(status, "VmHWM:"), Some(Bytes(2 << 20)));
+        assert_eq!(find_memory("Name:\tpaceline\n", "VmHWM:"), None);
     }
 }

@@ -31,18 +31,17 @@ pub fn run(main: Nanos) -> Result<(), TrainError> {
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
     let engine = open_engine(&job.engine, job.threads)?;
     let exchange = Exchange::join(&job, rank, segment)?;
-    train(&job, exchange, rank, &*engine, &mut log)
+    train(&job, exchange, &*engine, &mut log)
 }
 
 /// Trains: load, feed, forward and backward, exchange and update, and a line in the log.
 fn train(
     job: &Job,
     mut exchange: Exchange,
-    rank: Rank,
     engine: &dyn Engine,
     log: &mut RankWriter,
 ) -> Result<(), TrainError> {
-    let graph = job.graph()?;
+    let (graph, rank) = (job.graph()?, exchange.rank());
     let homes = exchange.homes(engine.trained_values(&graph, &job.spec())?);
     let mut program = engine.compile_in(&graph, &job.spec(), &homes)?;
     log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
@@ -71,7 +70,11 @@ fn train(
     if job.profile && rank == Rank(0) {
         write_layers(job, &*program)?;
     }
-    log.append(&RankEvent::Done { at: clock::now(), peak_resident: process::peak_resident() })?;
+    log.append(&RankEvent::Done {
+        at: clock::now(),
+        peak_resident: process::peak_resident(),
+        shared: process::shared_resident(),
+    })?;
     Ok(())
 }
 

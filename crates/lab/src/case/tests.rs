@@ -26,6 +26,7 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
         planned: Some(Bytes(1000)),
         steps: steps.iter().enumerate().map(step).collect(),
         peak_resident: Some(Bytes(2000 + u64::from(rank))),
+        shared: Some(Bytes(500)),
     }
 }
 
