@@ -68,7 +68,7 @@ def run_paceline(row, options, steps):
     with tempfile.TemporaryDirectory() as folder:
         command = pin(options) + [str(options.paceline), "bench", network, "--workers", "1"]
         command += ["--threads", str(options.threads), "--batch", str(batch), "--input", size, "--classes", "10"]
-        command += ["--steps", str(steps + PACELINE_WARMUP), "--out", os.path.join(folder, "study"), "--json"]
+        command += ["--steps", str(steps + PACELINE_WARMUP), "--out", os.path.join(folder, "study"), "--fresh", "--json"]
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if result.returncode != 0:
         raise Failure(f"{' '.join(command)} ended with status {result.returncode}:\n{result.stderr.strip()}")

@@ -209,6 +209,10 @@ def about(args):
 
 def run(world, args, steps):
     ranks = world.command("run", steps)
+    expected = EXPECTED_PARAMS[args.network]
+    comparable = args.classes == 10 and (args.network != "vgg_19" or args.input == (32, 32))
+    if comparable and ranks[0]["params"] != expected:
+        raise Failure(f"{args.network} has {ranks[0]['params']} parameters, Keras's has {expected}")
     memory = [reply["peak_memory_bytes"] for reply in ranks]
     seconds, block_s = ranks[0]["seconds"], ranks[0]["block_s"]
     images = args.workers * args.batch
@@ -274,12 +278,7 @@ def main():
         if args.serve:
             serve(world, args)
         else:
-            result = run(world, args, args.steps)
-            expected = EXPECTED_PARAMS[args.network]
-            comparable = args.classes == 10 and (args.network != "vgg_19" or args.input == (32, 32))
-            if comparable and result["params"] != expected:
-                raise Failure(f"{args.network} has {result['params']} parameters, Keras's has {expected}")
-            print(json.dumps(result))
+            print(json.dumps(run(world, args, args.steps)))
         world.close()
     except Failure as failure:
         sys.exit(f"torch_ddp.py: {failure}")

@@ -378,3 +378,34 @@ proptest! {
         Case::new(graph.unwrap(), batch, seed).check(&everywhere())?;
     }
 }
+
+/// Chunks of images do not divide these batches: the last is shorter.
+#[test]
+fn a_last_shorter_chunk_reads_nothing_beyond_its_images() {
+    for (channels, out, side, batch) in [(32, 64, 8, 33), (64, 64, 8, 31), (256, 24, 4, 67)] {
+        let graph = around(Shape::new(side, side, 3), channels, |b, x| {
+            let y = b.conv("conv", x, Conv2d::k(1, 1).out(out).bias())?;
+            Ok(b.global_avg_pool("mean", y))
+        })
+        .unwrap();
+        let case = Case::new(graph, batch, 3);
+        let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).unwrap();
+        let whole = case.run(Layout::Nhwc, Simd::detect(), 1).2;
+        // The same samples without batching: one by one, added up.
+        let mut program = engine.compile(&case.graph, &Spec::new(1)).unwrap();
+        for (id, values) in case.params.iter().enumerate() {
+            let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+            program.write_param(ParamId(id), &values).unwrap();
+        }
+        let len = case.graph.input().len();
+        for index in 0..batch {
+            let samples =
+                Samples { images: &case.images[index * len..][..len], labels: &case.labels[index..=index] };
+            program.feed(samples).unwrap();
+            program.forward_backward(Pass { index, count: batch }, &mut |_| {}).unwrap();
+        }
+        for (own, one) in whole.iter().flatten().zip(gradients(&case.graph, &mut *program).iter().flatten()) {
+            assert!((own - one).abs() < 1e-4 * one.abs().max(0.1), "{own}, not {one}");
+        }
+    }
+}

@@ -460,3 +460,26 @@ fn a_program_works_in_memory_that_it_was_given() {
     let homes = unsafe { Homes::new(None, Some(short)) };
     assert!(matches!(cpu.compile_in(&graph, &spec, &homes), Err(EngineError::WrongLength { .. })));
 }
+
+#[test]
+fn what_is_not_a_number_is_not_hidden() {
+    for simd in [Simd::Avx512, Simd::Avx2, Simd::Portable].into_iter().filter(|simd| simd.available()) {
+        for layout in [Layout::Nhwc, Layout::Nchw] {
+            let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
+            let cpu = Cpu::new(CpuOptions { threads: 1, simd: Some(simd) }).unwrap();
+            let mut program = cpu.compile(&graph, &Spec { layout, ..Spec::new(4) }).unwrap();
+            let images = vec![f32::NAN; 4 * graph.input().len()];
+            program.feed(Samples { images: &images, labels: &[0, 1, 2, 3] }).unwrap();
+            program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+            assert!(program.finish().unwrap().loss.is_nan(), "{simd} {layout}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_that_is_out_of_reach_is_refused_before_it_is_made() {
+    let graph = zoo::build("vgg_19", Some((16_384, 16_384)), 10).unwrap();
+    let before = peak_resident();
+    assert!(matches!(engine(1).plan(&graph, &Spec::new(64)), Err(EngineError::TooLarge { .. })));
+    assert!(peak_resident() - before < 200 << 20, "refusing takes little memory");
+}

@@ -25,6 +25,12 @@ pub enum LabError {
         /// The folder.
         path: PathBuf,
     },
+    /// Reject the input: the folder holds a study that nobody asked to replace.
+    #[error("{path} holds a study already; use --fresh to replace it, or another --out", path = path.display())]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
     /// Reject the input: a file that is not what its name says.
     #[error("{path} is not a study of this program: {why}", path = path.display())]
     BadFile {

@@ -31,10 +31,13 @@ impl StudyFolder {
         unreachable!("no folder holds four billion studies")
     }
 
-    /// Starts a study in a folder: a new one, an empty one, or one that holds a study, which it replaces.
-    pub fn start(path: &Path, study: &Study) -> Result<Self, LabError> {
+    /// Starts a study in a folder: a new one, an empty one, or, on request, one that holds a study to be replaced.
+    pub fn start(path: &Path, study: &Study, replace: bool) -> Result<Self, LabError> {
         fs::create_dir_all(path).map_err(LabError::io("create", path))?;
         let folder = Self { path: path.into() };
+        if folder.path.join(STUDY).exists() && !replace {
+            return Err(LabError::Exists { path: folder.path });
+        }
         folder.clear()?;
         folder.write_json(STUDY, study)?;
         Ok(folder)
@@ -167,7 +170,7 @@ mod tests {
     fn a_folder_with_something_else_in_it_is_refused_and_left_alone() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         fs::write(folder.path().join("thesis.tex"), "years of work").expect("a file");
-        let error = StudyFolder::start(folder.path(), &study(&[])).expect_err("not a study");
+        let error = StudyFolder::start(folder.path(), &study(&[]), true).expect_err("not a study");
         assert!(matches!(error, LabError::NotAStudy { .. }), "{error}");
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);
     }
@@ -175,13 +178,15 @@ mod tests {
     #[test]
     fn an_older_study_is_replaced_and_nothing_else_is() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let old = StudyFolder::start(folder.path(), &study(&["a-w1", "../b"])).expect("new");
+        let old = StudyFolder::start(folder.path(), &study(&["a-w1", "../b"]), false).expect("new");
         let logged = old.create_case("a-w1").expect("a case");
         let header = LauncherHeader { case: Case::default() };
         LauncherWriter::create(&logged, &header).expect("a log");
         old.create_case("notes").expect("something of the user's");
         old.write_report(&Report::new(vec![case(1, 1.0, 1.0)])).expect("a report");
-        let new = StudyFolder::start(folder.path(), &study(&["c-w1"])).expect("a study");
+        let kept = StudyFolder::start(folder.path(), &study(&["c-w1"]), false).expect_err("nobody asked");
+        assert!(kept.to_string().contains("--fresh"), "{kept}");
+        let new = StudyFolder::start(folder.path(), &study(&["c-w1"]), true).expect("a study");
         assert!(!logged.exists() && !new.report_path().exists());
         assert!(folder.path().join("notes").exists());
     }
@@ -190,7 +195,7 @@ mod tests {
     fn a_study_of_another_schema_is_refused() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         fs::write(folder.path().join(STUDY), r#"{"schema": 99}"#).expect("a file");
-        let error = StudyFolder::start(folder.path(), &study(&[])).expect_err("other schema");
+        let error = StudyFolder::start(folder.path(), &study(&[]), true).expect_err("other schema");
         assert!(error.to_string().contains("schema version 99"), "{error}");
     }
 
@@ -205,7 +210,7 @@ mod tests {
     #[test]
     fn a_written_report_leaves_no_draft() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let started = StudyFolder::start(folder.path(), &study(&[])).expect("a study");
+        let started = StudyFolder::start(folder.path(), &study(&[]), true).expect("a study");
         started.write_report(&Report::new(Vec::new())).expect("a report");
         let mut names: Vec<_> = fs::read_dir(folder.path())
             .expect("the folder")

@@ -100,6 +100,7 @@ pub enum Rows {
 }
 
 /// Layers by the time they took, slowest first: milliseconds a step, GFLOP/s and share of all layers.
+/// GFLOP/s are nominal: products with padding count, though the engine skips them, so small maps may exceed the peak.
 pub fn render_layers(layers: &[LayerTime], rows: Rows) -> String {
     let mut sorted: Vec<&LayerTime> = layers.iter().collect();
     sorted.sort_by_key(|layer| std::cmp::Reverse(layer.forward + layer.backward));
@@ -108,7 +109,7 @@ pub fn render_layers(layers: &[LayerTime], rows: Rows) -> String {
         ("layer", Align::Left),
         ("forward ms", Align::Right),
         ("backward ms", Align::Right),
-        ("GFLOP/s", Align::Right),
+        ("nominal GFLOP/s", Align::Right),
         ("share %", Align::Right),
     ]);
     let shown = match rows {
@@ -180,9 +181,9 @@ mod tests {
         failed.status = Outcome::Failed;
         failed.reason = Some("rank 0 died in step 3\nof a cold".into());
         insta::assert_snapshot!(render_report(&Report::new(vec![done, failed])), @r"
-        model     workers  init s  train s  total s  images/s   95 % interval  memory MB  planned MB
-        resnet50        1    0.25    16.50    17.50     116.2  115.2 .. 117.2          -           -
-        vgg_19          1  failed: rank 0 died in step 3
+        model     update  workers  init s  train s  total s  images/s   95 % interval  speed-up  overlap %  memory MB  planned MB
+        resnet50  -             1    0.25    16.50    17.50     116.2  115.2 .. 117.2      1.00          -          -           -
+        vgg_19    -             1  failed: rank 0 died in step 3
 
         ms a step  workers  copy_in  forward  backward  update  other
         resnet50         1    1.000  550.000  1000.000  90.000  9.000
@@ -201,9 +202,9 @@ mod tests {
         };
         let layers = [layer("conv1", 10), layer("conv2", 30), layer("head", 10)];
         insta::assert_snapshot!(render_layers(&layers, Rows::Top(2)), @r"
-        layer  forward ms  backward ms  GFLOP/s  share %
-        conv2       3.000        6.000      0.3     60.0
-        conv1       1.000        2.000      1.0     20.0
+        layer  forward ms  backward ms  nominal GFLOP/s  share %
+        conv2       3.000        6.000              0.3     60.0
+        conv1       1.000        2.000              1.0     20.0
         1 more: 20.0 %
         ");
         assert_eq!(render_layers(&layers, Rows::All).lines().count(), 4);

@@ -212,14 +212,31 @@ impl Builder {
             return Err(ShapeError::Mismatch { layer: name.to_owned(), left, right });
         }
         self.push(name, Op::SoftmaxCrossEntropy, &[logits], Shape::vector(1));
-        Ok(self.graph)
+        self.close()
     }
 
     /// Closes a regression or an autoencoder: `x` against `target`.
     pub fn mean_squared_error(mut self, name: &str, x: NodeId, target: NodeId) -> Result<Graph, ShapeError> {
         self.match_shapes(name, x, target)?;
         self.push(name, Op::MeanSquaredError, &[x, target], Shape::vector(1));
-        Ok(self.graph)
+        self.close()
+    }
+
+    /// The graph, if all of it leads to the loss.
+    fn close(self) -> Result<Graph, ShapeError> {
+        let mut read = vec![false; self.graph.nodes.len()];
+        for input in self.graph.nodes.iter().flat_map(|node| &node.inputs) {
+            read[input.0] = true;
+        }
+        let loss = self.graph.nodes.len() - 1;
+        match (0..loss).find(|&node| !read[node]) {
+            None => Ok(self.graph),
+            Some(node) => Err(ShapeError::NotAdmitted {
+                layer: self.graph.nodes[node].name.clone(),
+                input: self.graph.nodes[node].shape,
+                why: "nothing reads what it makes".to_owned(),
+            }),
+        }
     }
 
     fn match_shapes(&self, name: &str, left: NodeId, right: NodeId) -> Result<Shape, ShapeError> {

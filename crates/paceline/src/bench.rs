@@ -14,15 +14,18 @@ use paceline_record::{LayerTime, Outcome};
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Job, Strategy, TrainError, open_engine, worker};
 
-pub use options::Options;
+pub use options::{Options, parse_choice};
 
 use crate::machine;
-use crate::outcome::{Unfinished, Usage, print};
+use crate::outcome::{Unfinished, Usage, print, say};
 use crate::progress::Progress;
 
 /// Runs the study. What cannot be run is refused before anything starts.
 pub fn run(options: &Options) -> Result<()> {
     let engine = open_engine(&options.engine, options.threads()).map_err(Usage::new)?;
+    if options.out.as_ref().is_some_and(|path| path.to_str().is_none()) {
+        return Err(Usage::new("the name of --out is not valid UTF-8; choose another").into());
+    }
     let mut jobs = options.jobs()?;
     for job in &jobs {
         check(job, &*engine).map_err(Usage::new)?;
@@ -56,10 +59,10 @@ fn warn_if_crowded(jobs: &[Job]) {
     let cores = machine::cores();
     let busiest = jobs.iter().map(|job| job.workers as usize * job.threads).max().unwrap_or(0);
     if busiest > cores {
-        eprintln!(
+        say(&format!(
             "warning: {busiest} threads on {cores} cores take turns: step times then measure the sharing of cores, \
              waiting for late ranks grows, and speed-ups beyond {cores} are not to be expected"
-        );
+        ));
     }
 }
 
@@ -76,7 +79,7 @@ fn start_study(options: &Options, jobs: &mut [Job], engine: &dyn Engine) -> Resu
     let study = Study {
         schema: SCHEMA,
         program: env!("CARGO_PKG_VERSION").into(),
-        command: std::env::args().skip(1).collect(),
+        command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
         machine: machine::describe(engine.describe()),
         cases: jobs.iter().map(planned).collect(),
     };
@@ -84,7 +87,7 @@ fn start_study(options: &Options, jobs: &mut [Job], engine: &dyn Engine) -> Resu
         Some(path) => path.clone(),
         None => StudyFolder::numbered(Path::new(""))?,
     };
-    let folder = StudyFolder::start(&path, &study)?;
+    let folder = StudyFolder::start(&path, &study, options.fresh)?;
     for job in jobs {
         job.folder = folder.create_case(&case_name(job))?;
     }
@@ -142,7 +145,7 @@ fn show_layers(options: &Options, job: &Job) -> Result<()> {
         serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
     let table = format!("{}\n{}\n", job.model, terminal::render_layers(&layers, rows));
     if options.json {
-        eprint!("{table}");
+        say(&table);
         return Ok(());
     }
     print(&table)

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod allreduce;
 mod bench;
 mod machine;
 mod models;
@@ -10,7 +11,7 @@ mod size;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use paceline_train::{clock, worker};
+use paceline_train::{clock, measure, worker};
 
 /// Data-parallel training that tells you where the time went.
 #[derive(Parser)]
@@ -23,7 +24,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a scaling study and report it
-    Bench(bench::Options),
+    Bench(Box<bench::Options>),
+    /// Time all-reduces between worker processes, as nccl-tests does
+    Allreduce(allreduce::Options),
     /// List the networks: parameters, tensors, FLOPs, activation bytes
     Models(models::Options),
 }
@@ -33,8 +36,12 @@ fn main() -> ExitCode {
     if worker::is_assigned() {
         return outcome::exit(worker::run(began).map_err(Into::into));
     }
+    if measure::is_assigned() {
+        return outcome::exit(measure::run().map_err(Into::into));
+    }
     outcome::exit(match Cli::parse().command {
         Command::Bench(options) => bench::run(&options),
+        Command::Allreduce(options) => allreduce::run(&options),
         Command::Models(options) => models::run(&options),
     })
 }

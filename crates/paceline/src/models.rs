@@ -5,7 +5,7 @@ use clap::Args;
 use paceline_lab::{Align, Table};
 use paceline_model::{ModelError, Summary, summarize, zoo};
 
-use crate::outcome::{Usage, print};
+use crate::outcome::{Usage, print, say};
 use crate::size::{self, Size};
 
 /// Options of `paceline models`.
@@ -49,7 +49,7 @@ fn print_json(rows: &[Row]) -> Result<()> {
     for row in rows {
         match &row.summary {
             Ok(summary) => admitted.push(summary),
-            Err(reason) => eprintln!("warning: {} is left out: {reason}", row.name),
+            Err(reason) => say(&format!("warning: {} is left out: {reason}", row.name)),
         }
     }
     print(&format!("{}\n", serde_json::to_string_pretty(&admitted)?))

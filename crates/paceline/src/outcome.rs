@@ -30,7 +30,7 @@ pub fn exit(result: Result<()>) -> ExitCode {
     if error.is::<Unfinished>() {
         return ExitCode::from(1);
     }
-    eprintln!("error: {error:#}");
+    say(&format!("error: {error}"));
     ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }
 
@@ -41,4 +41,9 @@ pub fn print(text: &str) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Prints a line to standard error. That it cannot be written is nothing that anybody could be told.
+pub fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

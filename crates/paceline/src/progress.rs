@@ -7,6 +7,8 @@ use paceline_lab::CaseReport;
 use paceline_record::Outcome;
 use paceline_train::Job;
 
+use crate::outcome::say;
+
 /// The progress of one case.
 pub struct Progress {
     model: String,
@@ -25,10 +27,10 @@ impl Progress {
             bar
         });
         if bar.is_none() {
-            eprintln!(
+            say(&format!(
                 "{}: {} steps of {} at {}x{}, {} worker(s) of {} thread(s)",
                 job.model, job.steps, job.batch, job.input.0, job.input.1, job.workers, job.threads
-            );
+            ));
         }
         Self { model: job.model.clone(), bar }
     }
@@ -48,12 +50,12 @@ impl Progress {
         let model = self.model;
         match (case.status, case.images_per_s, case.total_s) {
             (Outcome::Done, Some(rate), Some(total)) => {
-                eprintln!("{model}: {:.1} images/s, {total:.1} s in all", rate.mean);
+                say(&format!("{model}: {:.1} images/s, {total:.1} s in all", rate.mean));
             }
-            (Outcome::Interrupted, ..) => eprintln!("{model}: interrupted"),
+            (Outcome::Interrupted, ..) => say(&format!("{model}: interrupted")),
             _ => {
                 let reason = case.reason.as_deref().unwrap_or("it did not finish");
-                eprintln!("error: {model}: {reason}");
+                say(&format!("error: {model}: {reason}"));
             }
         }
     }

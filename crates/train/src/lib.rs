@@ -11,6 +11,7 @@ mod error;
 mod exchange;
 mod job;
 pub mod launcher;
+pub mod measure;
 mod process;
 mod strategy;
 pub mod worker;

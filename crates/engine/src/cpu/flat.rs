@@ -76,7 +76,7 @@ impl Kernel for Flat {
                         self.a.len(),
                         #[inline(always)]
                         |at, lanes| {
-                            let value = V::load_lanes(a.add(at), lanes).max(low).min(high);
+                            let value = high.min(low.max(V::load_lanes(a.add(at), lanes)));
                             V::store_lanes(value, out.add(at), lanes);
                         },
                     );

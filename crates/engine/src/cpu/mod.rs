@@ -21,7 +21,7 @@ mod windows;
 pub use simd::Simd;
 
 use compile::Compiled;
-use paceline_model::Graph;
+use paceline_model::{Graph, NodeId, Op};
 
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
@@ -57,17 +57,21 @@ impl Cpu {
     /// Lowers the graph, and refuses what the machine has no memory for.
     fn lower(&self, graph: &Graph, spec: &Spec) -> Result<Compiled, EngineError> {
         self.check(spec)?;
-        let compiled = compile::compile(graph, spec, self.simd, self.threads);
-        let needed = compiled.plan.total();
-        match available::available() {
+        let available = available::available();
+        let refuse_beyond = |needed: u64| match available {
             Some(available) if available < needed => Err(EngineError::TooLarge {
                 model: graph.name.clone(),
                 batch: spec.batch,
                 needed_mb: needed / 1_000_000,
                 available_mb: available / 1_000_000,
             }),
-            _ => Ok(compiled),
-        }
+            _ => Ok(()),
+        };
+        // Planning takes memory of its own: what is out of reach anyhow is refused before.
+        refuse_beyond(least_memory(graph, spec))?;
+        let compiled = compile::compile(graph, spec, self.simd, self.threads);
+        refuse_beyond(compiled.plan.total())?;
+        Ok(compiled)
     }
 
     fn check(&self, spec: &Spec) -> Result<(), EngineError> {
@@ -84,6 +88,21 @@ impl Cpu {
         }
         Ok(())
     }
+}
+
+/// Bytes that no plan can do without: parameters, their gradients, and what each layer with weights must keep of its input.
+fn least_memory(graph: &Graph, spec: &Spec) -> u64 {
+    let mut kept: Vec<NodeId> = graph
+        .nodes
+        .iter()
+        .filter(|node| matches!(node.op, Op::Conv(_) | Op::ConvTranspose(_) | Op::Dense(_)))
+        .map(|node| node.inputs[0])
+        .collect();
+    kept.sort();
+    kept.dedup();
+    let activations: u64 = kept.iter().map(|&id| graph.node(id).shape.len() as u64).sum();
+    let params: u64 = graph.params.iter().map(|param| param.len() as u64).sum();
+    4 * (activations.saturating_mul(spec.batch as u64)).saturating_add(2 * params)
 }
 
 impl Engine for Cpu {

@@ -126,7 +126,9 @@ impl Norm {
             unsafe {
                 let pivot = f64::from(*input.ptr().add(self.pivot(channel)));
                 let mean = first / count;
-                let variance = (second / count - mean * mean).max(0.0);
+                // Rounding may leave a little less than nothing; what is not a number stays so.
+                let variance = second / count - mean * mean;
+                let variance = if variance < 0.0 { 0.0 } else { variance };
                 let mean = (mean + pivot) as f32;
                 let inverse = (1.0 / (variance + f64::from(self.epsilon)).sqrt()) as f32;
                 *kept.mean.ptr().add(channel) = mean;
@@ -424,7 +426,7 @@ impl Kernel for Apply<'_> {
                             if let Some(residual) = self.residual {
                                 value = value.add(V::load_lanes(residual.ptr().add(offset + at), lanes));
                             }
-                            V::store_lanes(value.max(low).min(high), output.add(offset + at), lanes);
+                            V::store_lanes(high.min(low.max(value)), output.add(offset + at), lanes);
                         },
                     );
                 },

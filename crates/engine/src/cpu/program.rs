@@ -41,7 +41,8 @@ pub(super) struct CpuProgram {
     profiling: Profiling,
     optimizer: Optimizer,
     updates: i32,
-    updated: usize,
+    /// Whether an update has begun that [`Program::finish`] has not ended.
+    updating: bool,
     batch: usize,
     classes: Option<usize>,
     input_shape: Shape,
@@ -122,7 +123,7 @@ impl CpuProgram {
             profiling: spec.profiling,
             optimizer: spec.optimizer,
             updates: 0,
-            updated: 0,
+            updating: false,
             batch: spec.batch,
             classes: judges_labels(graph).then_some(graph.classes),
             input_shape: graph.input(),
@@ -304,10 +305,10 @@ impl Program for CpuProgram {
                 got: range.end,
             });
         }
-        if self.updated == 0 {
+        if !self.updating {
             self.updates += 1;
+            self.updating = true;
         }
-        self.updated += range.len();
         let cut = |view: View| view.part(range.start, range.len());
         Update {
             optimizer: self.optimizer,
@@ -326,7 +327,7 @@ impl Program for CpuProgram {
     fn finish(&mut self) -> Result<StepResult, EngineError> {
         self.result.loss = self.machine.judgement.loss;
         self.result.correct = self.machine.judgement.correct;
-        self.updated = 0;
+        self.updating = false;
         let result = self.result;
         self.result.update_ns = 0;
         Ok(result)

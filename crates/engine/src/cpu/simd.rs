@@ -167,13 +167,15 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     unsafe fn div(self, other: Self) -> Self;
     unsafe fn sqrt(self) -> Self;
+    /// The larger one; `other` where either is not a number.
     unsafe fn max(self, other: Self) -> Self;
+    /// The smaller one; `other` where either is not a number.
     unsafe fn min(self, other: Self) -> Self;
     /// self * a + b, rounded once where the hardware can.
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// `self` in the lanes where low < probe < high, else 0.
     unsafe fn keep_between(self, probe: Self, low: Self, high: Self) -> Self;
-    /// `yes` in the lanes where self > other, else `no`.
+    /// `yes` in the lanes where self > other or self is not a number, else `no`.
     unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self;
 }
 
@@ -259,7 +261,9 @@ impl Vector for Plain {
     }
     #[inline(always)]
     unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self {
-        Self(std::array::from_fn(|i| if self.0[i] > other.0[i] { yes.0[i] } else { no.0[i] }))
+        Self(std::array::from_fn(|i| {
+            if self.0[i] > other.0[i] || self.0[i].is_nan() { yes.0[i] } else { no.0[i] }
+        }))
     }
 }
 
@@ -361,7 +365,8 @@ mod x86 {
         unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self {
             unsafe {
                 let greater = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, other.0);
-                Self(_mm512_mask_blend_ps(greater, no.0, yes.0))
+                let broken = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+                Self(_mm512_mask_blend_ps(greater | broken, no.0, yes.0))
             }
         }
     }
@@ -447,7 +452,8 @@ mod x86 {
         unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self {
             unsafe {
                 let greater = _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, other.0);
-                Self(_mm256_blendv_ps(no.0, yes.0, greater))
+                let broken = _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0);
+                Self(_mm256_blendv_ps(no.0, yes.0, _mm256_or_ps(greater, broken)))
             }
         }
     }

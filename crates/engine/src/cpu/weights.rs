@@ -432,6 +432,9 @@ impl Kernel for BlockPanels<'_> {
             Order::ImagesInner => 1,
             Order::PixelsInner => sum.step,
         };
+        // Read where it lies, a last, shorter chunk ends where the input does; packed ones are filled up with zeros.
+        let in_place = [Run { a: 0, b: 0, len: (chunk.images * sum.conv.window.output.pixels()) as u32 }];
+        let runs = if sum.in_place { &in_place[..] } else { &sum.runs[self.tap] };
         for panel in self.panels {
             let column = panel * sum.width();
             let vectors = sum.vectors(panel);
@@ -440,6 +443,8 @@ impl Kernel for BlockPanels<'_> {
             // SAFETY: block and panel lie in the packed workspace or the input, the tile inside the gradient.
             unsafe {
                 let (a, a_stride) = if sum.in_place {
+                    let end = |run: &Run| (run.a + run.len) as usize * input.c;
+                    debug_assert!(runs.iter().all(|run| end(run) <= chunk.images * input.len()));
                     let channel = chunk.group * sum.conv.group_in() + first;
                     let image = chunk.first * input.len();
                     (chunk.operands.input.ptr().add(image + channel), input.c)
@@ -453,7 +458,7 @@ impl Kernel for BlockPanels<'_> {
                     rows: width,
                     b: self.packed.ptr().add(panel * panel_len),
                     vectors,
-                    runs: &sum.runs[self.tap],
+                    runs,
                     c: chunk.operands.weight_grad.ptr().add(offset),
                     c_stride: out,
                     cols: (sum.conv.group_out() - column).min(vectors * V::LANES),

@@ -259,7 +259,7 @@ impl Image<'_> {
             Gathering::Largest { winners } => {
                 let (mut best, mut winner) = (f32::NEG_INFINITY, 0);
                 for tap in taps {
-                    if at(tap.offset) > best {
+                    if at(tap.offset) > best || at(tap.offset).is_nan() {
                         (best, winner) = (at(tap.offset), tap.weight);
                     }
                 }

@@ -90,8 +90,36 @@ fn phases_of_several_ranks_sum_to_ranks_times_the_span() {
     let report = CaseReport::of(&run(ranks, 200));
     let phases = report.phases_s.expect("a finished case has phases");
     assert!(near(Some(phases.values().sum()), 0.4));
-    assert_eq!(report.comm_busy_s, None, "arrivals are not compared yet");
-    assert_eq!(report.peak_memory_bytes.map(|m| m.total), Some(Bytes(4001)));
+    assert_eq!(report.comm_busy_s, Some(0.0));
+    assert_eq!(report.overlap, None, "without communication nothing is hidden");
+    let memory = report.peak_memory_bytes.expect("both ranks told");
+    assert_eq!((memory.per_worker, memory.total), (Bytes(2001), Bytes(3501)), "what is shared counts once");
+}
+
+#[test]
+fn waiting_is_split_and_overlap_is_what_did_not_show() {
+    let mut ranks = vec![rank(0, 2, &[50, 50]), rank(1, 2, &[50, 50])];
+    for log in &mut ranks {
+        for step in &mut log.steps {
+            step.book(Phase::CommWait, Nanos(3 * MS));
+            step.book(Phase::CommCpu, Nanos(MS));
+            step.late_rank = Nanos(2 * MS);
+            step.comm_busy = Nanos(16 * MS);
+        }
+    }
+    let report = CaseReport::of(&run(ranks, 250));
+    let split = report.comm_wait_split_s.expect("a finished case");
+    assert!(near(Some(split.late_rank), 0.008) && near(Some(split.transfer), 0.004));
+    assert!(near(report.comm_busy_s, 0.064));
+    assert!(near(report.overlap, 0.75));
+}
+
+#[test]
+fn rates_of_independent_ranks_are_summed() {
+    let mut alone = run(vec![rank(0, 2, &[20; 4]), rank(1, 2, &[40; 4])], 400);
+    alone.launcher.header.case.update = Some("independent".into());
+    let rate = CaseReport::of(&alone).images_per_s.expect("a rate");
+    assert!(near(Some(rate.mean), 64.0 / 0.02 + 64.0 / 0.04), "{}", rate.mean);
 }
 
 #[test]

@@ -77,6 +77,9 @@ pub struct Options {
     /// Folder of the study [default: a new study-N here]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Replace the study that --out holds
+    #[arg(long)]
+    pub fresh: bool,
     /// Print report.json to standard output, and nothing else
     #[arg(long)]
     pub json: bool,
@@ -154,7 +157,8 @@ fn parse_bucket(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a bucket is a number of MB above 0, as 25".into())
 }
 
-fn parse_choice(text: &str) -> Result<bool, String> {
+/// Reads yes or no.
+pub fn parse_choice(text: &str) -> Result<bool, String> {
     match text {
         "yes" => Ok(true),
         "no" => Ok(false),

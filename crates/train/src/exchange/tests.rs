@@ -28,7 +28,8 @@ fn plain() -> Graph {
 /// Samples of a step: those of rank r are the r-th share.
 fn samples(graph: &Graph, step: u64, range: Range<usize>) -> (Vec<f32>, Vec<u32>) {
     let len = graph.input().len();
-    let value = |i: usize| (((i as u64 + 7919 * step).wrapping_mul(2_654_435_761) >> 8) % 1999) as f32 / 1000.0 - 1.0;
+    let value =
+        |i: usize| (((i as u64 + 7919 * step).wrapping_mul(2_654_435_761) >> 8) % 1999) as f32 / 1000.0 - 1.0;
     let images = (range.start * len..range.end * len).map(value).collect();
     let labels = range.map(|n| ((n as u64 * 3 + step) % graph.classes as u64) as u32).collect();
     (images, labels)
@@ -78,7 +79,8 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
         (weights, last)
     };
     thread::scope(|scope| {
-        let ranks: Vec<_> = (0..job.workers).map(|rank| scope.spawn(move || rank_of_world(Rank(rank)))).collect();
+        let ranks: Vec<_> =
+            (0..job.workers).map(|rank| scope.spawn(move || rank_of_world(Rank(rank)))).collect();
         ranks.into_iter().map(|rank| rank.join().expect("a rank that ends well")).collect()
     })
 }
@@ -111,7 +113,8 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
     (difference / size).sqrt()
 }
 
-const EXCHANGING: [Strategy; 4] = [Strategy::AllReduce, Strategy::Sharded, Strategy::Replicated, Strategy::PsCpu];
+const EXCHANGING: [Strategy; 4] =
+    [Strategy::AllReduce, Strategy::Sharded, Strategy::Replicated, Strategy::PsCpu];
 
 #[test]
 fn every_strategy_gives_the_weights_of_one_worker_on_the_joint_batch() {
@@ -144,7 +147,10 @@ fn averaging_gradients_is_the_same_sum_as_concatenating_predictions() {
     let averaged = run_world(&graph, &job);
     let concatenated = run_alone(&graph, &job, 4 * BATCH);
     assert!(distance(&averaged[0].0, &concatenated) < 1e-6);
-    assert!(distance(&averaged[0].0, &run_alone(&graph, &job, BATCH)) > 1e-3, "fewer samples are another sum");
+    assert!(
+        distance(&averaged[0].0, &run_alone(&graph, &job, BATCH)) > 1e-3,
+        "fewer samples are another sum"
+    );
 }
 
 #[test]
@@ -214,7 +220,10 @@ fn gradients_in_16_bits_cost_no_more_than_their_digits() {
             assert!(off < tolerance, "{compress}: {off}");
             let (moved, bytes): (u64, u64) =
                 record.buckets.iter().fold((0, 0), |sum, b| (sum.0 + b.moved.0, sum.1 + b.bytes.0));
-            assert!(moved < 2 * bytes, "less than the 2 bytes a byte of an all-reduce in 32 bits: {moved} of {bytes}");
+            assert!(
+                moved < 2 * bytes,
+                "less than the 2 bytes a byte of an all-reduce in 32 bits: {moved} of {bytes}"
+            );
         }
         assert!(distance(&ranks[0].0, &joint) > 1e-9, "{compress}: rounding shows");
     }

@@ -1,0 +1,138 @@
+//! How fast workers exchange: all-reduces of several sizes between processes, and copies of memory as the limit.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use paceline_comm::measure::{self, AllReduceRow, CopyRow, Trial};
+use paceline_comm::{Segment, SegmentSize};
+use paceline_record::{Bytes, Rank};
+use serde::{Deserialize, Serialize};
+
+use crate::{TrainError, affinity, process};
+
+/// The environment variable that makes a process a rank of a measurement.
+const VARIABLE: &str = "PACELINE_MEASUREMENT";
+
+/// How often the ranks are looked after.
+const TICK: Duration = Duration::from_millis(5);
+
+#[derive(Serialize, Deserialize)]
+struct Assignment {
+    rank: Rank,
+    world: u32,
+    launcher: i32,
+    segment: i32,
+    sizes: Vec<Bytes>,
+    pin: bool,
+}
+
+/// What a rank found.
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    reduced: Vec<AllReduceRow>,
+    copied: Vec<CopyRow>,
+}
+
+/// One size: what rank 0 took for it, and the values that any rank got wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The all-reduce.
+    pub reduced: AllReduceRow,
+    /// A copy of as much memory, on all ranks at once.
+    pub copied: CopyRow,
+}
+
+/// Whether this process was started as a rank of a measurement.
+pub fn is_assigned() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
+
+/// Does this rank's part and prints what it found.
+pub fn run() -> Result<(), TrainError> {
+    let text = std::env::var(VARIABLE).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
+    let assignment: Assignment =
+        serde_json::from_str(&text).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
+    process::die_with(assignment.launcher)?;
+    if assignment.pin {
+        affinity::pin(assignment.rank, assignment.world, 1)?;
+    }
+    let mut collective = Segment::attach(assignment.segment)?.join(assignment.rank)?;
+    let found = Found {
+        reduced: measure::all_reduce(&mut collective, &assignment.sizes, Trial::default())?,
+        copied: measure::memcpy(&mut collective, &assignment.sizes, Trial::default())?,
+    };
+    println!("{}", serde_json::to_string(&found).expect("invariant: rows are plain data"));
+    Ok(())
+}
+
+/// Measures all sizes between `world` processes of `program`.
+pub fn all_reduce(program: &Path, world: u32, sizes: &[Bytes], pin: bool) -> Result<Vec<Row>, TrainError> {
+    let largest = sizes.iter().map(|size| size.0).max().unwrap_or(0);
+    let own = (largest as usize).div_ceil(size_of::<f32>());
+    let segment = Segment::create(SegmentSize { world, own, common: 0 })?;
+    let mut ranks = Vec::new();
+    for rank in (0..world).map(Rank) {
+        let assignment = Assignment {
+            rank,
+            world,
+            launcher: std::process::id() as i32,
+            segment: segment.descriptor().expect("invariant: created here"),
+            sizes: sizes.to_vec(),
+            pin,
+        };
+        let child = Command::new(program)
+            .env(VARIABLE, serde_json::to_string(&assignment).expect("invariant: plain data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(TrainError::system(format!("start {}", program.display())))?;
+        ranks.push(Running(child));
+    }
+    wait_for_all(&mut ranks, &segment)?;
+    let found = ranks.iter_mut().map(Running::found).collect::<Result<Vec<_>, _>>()?;
+    let row = |size: usize| {
+        let mut reduced = found[0].reduced[size];
+        reduced.wrong = found.iter().map(|rank| rank.reduced[size].wrong).sum();
+        Row { reduced, copied: found[0].copied[size] }
+    };
+    Ok((0..sizes.len()).map(row).collect())
+}
+
+fn wait_for_all(ranks: &mut [Running], segment: &Segment) -> Result<(), TrainError> {
+    let mut left: Vec<usize> = (0..ranks.len()).collect();
+    while !left.is_empty() {
+        for index in left.clone() {
+            let ended = ranks[index].0.try_wait().map_err(TrainError::system("wait for a rank"))?;
+            let Some(status) = ended else { continue };
+            if !status.success() {
+                segment.mark_dead(Rank(index as u32), &status.to_string());
+                let why = std::io::Error::other(format!("rank {index} ended with {status}"));
+                return Err(TrainError::system("measure")(why));
+            }
+            left.retain(|&other| other != index);
+        }
+        thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+/// A rank's process; dropped, it is killed and reaped.
+struct Running(Child);
+
+impl Running {
+    fn found(&mut self) -> Result<Found, TrainError> {
+        let mut out = self.0.stdout.take().expect("invariant: piped");
+        let text = std::io::read_to_string(&mut out).map_err(TrainError::system("read from a rank"))?;
+        serde_json::from_str(&text).map_err(|error| TrainError::system("read from a rank")(error.into()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It can only fail where the process has ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
