@@ -5,6 +5,7 @@ For each network and each number of workers, N, one DDP world (torch_ddp.py, glo
 sleeps while another contender runs. In a round each contender times its steps once: `paceline bench` with each --update, a
 new process every time, and DDP. The one that begins changes from round to round. What slows the machine for a while slows
 all of a round, so ratios are taken round by round. One worker has nothing to exchange: there Paceline runs once a round.
+Then both all-reduce ResNet-50's gradients between two processes.
 
 The table is Markdown, on standard output; progress goes to standard error. Ctrl-C, SIGTERM and the end of --budget-s print
 the table of what is there. Exit status: 0 done, 1 something failed or was left out, 2 bad usage.
@@ -32,7 +33,7 @@ PACELINE_WARMUP = 2  # steps that Paceline's report leaves out of its rate
 DDP_WARMUP = 3  # DDP orders its buckets anew after the first
 STEPS = {"mobilenet_v2": 40, "other": 12}  # its steps are short
 DDP_STEPS = {"mobilenet_v2": 20, "other": 8}
-ALLREDUCE_NETWORK, ALLREDUCE_WORKERS, ALLREDUCE_SIZE = "resnet50", 2, "94M"  # the size of ResNet-50's gradients
+ALLREDUCE_NETWORK, ALLREDUCE_WORKERS, ALLREDUCE_BYTES = "resnet50", 2, 4 * 23_555_082  # its gradients
 ALLREDUCE_TIMES = 20
 
 
@@ -79,14 +80,17 @@ class Ddp:
         self.steps = options.ddp_steps(network)
         self.limit_s = options.limit_s
         self.process = None
+        self.busy = False  # from a request to its answer
 
     def start(self):
+        self.busy = True
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, preexec_fn=tied()
         )
         if self.read() != "ready":
             raise Failure(f"PyTorch did not get ready: {' '.join(self.command)}")
+        self.busy = False
 
     def read(self):
         ready, _, _ = select.select([self.process.stdout], [], [], self.limit_s)
@@ -104,27 +108,32 @@ class Ddp:
     def ask(self, command):
         if self.process is None:
             self.start()
+        self.busy = True
         try:
             self.process.stdin.write(command + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # read() says why
-        return json.loads(self.read())
+        answer = json.loads(self.read())
+        self.busy = False
+        return answer
 
     def run(self):
         report = self.ask(f"run {self.steps}")
         return {"median": report["images_per_s"], "mean": report["images_per_s_mean"]}, report
 
     def close(self):
-        """Ends it: at once when it is in the middle of something, which is when something else has failed."""
+        """Ends it: at once when it is in the middle of something, which is when that failed or was interrupted."""
         if self.process is None:
             return
-        try:
-            self.process.stdin.close()
-            self.process.wait(timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
+        if self.busy:
             self.process.kill()
-            self.process.wait()
+        try:
+            self.process.communicate(timeout=10)  # the end of its input is its end
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+        self.errors.close()
 
 
 def run_program(command, limit_s):
@@ -163,6 +172,10 @@ class Study:
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
         return record
+
+    def close(self):
+        if self.file:
+            self.file.close()
 
     def elapsed(self):
         return time.monotonic() - BEGAN
@@ -247,7 +260,7 @@ class Study:
             self.say("this paceline has no `allreduce`: left out")
             return
         self.check_budget()
-        command = [program, "allreduce", "--workers", str(ALLREDUCE_WORKERS), "--sizes", ALLREDUCE_SIZE]
+        command = [program, "allreduce", "--workers", str(ALLREDUCE_WORKERS), "--sizes", str(ALLREDUCE_BYTES)]
         try:
             output = run_program(command, self.options.limit_s)
         except Failure as failure:
@@ -390,6 +403,7 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     study = Study(options)
     study.run()
+    study.close()
     print(render(study.records, options.rate))
     if any(record["kind"] in ("failure", "stopped") for record in study.records):
         sys.exit(1)

@@ -100,8 +100,8 @@ def footnotes(records, rates, rate):
             layouts = " and ".join(sorted(layout.split()[1] for layout in rates.layouts()))
             peer = f" DDP: PyTorch {rates.torch}, gloo, {layouts}."
         text.append(
-            f"Images/s of all workers ({rate} of the steps): median of {count} round(s), (least..most). Ratios round by round; "
-            f"ours/DDP: `allreduce`. Speed-up: over one worker, `allreduce` for ours.{peer}"
+            f"Images/s of all workers ({rate} of the steps): median of {count} round(s), (least..most). Ratios round by "
+            f"round; ours/DDP: `allreduce`. Speed-up: over one worker, `allreduce` for ours.{peer}"
         )
     for record in records:
         if record["kind"] == "gloo-allreduce":

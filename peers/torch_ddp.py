@@ -154,7 +154,7 @@ class World:
 
     def replies(self):
         """One reply of every rank. A worker that ends instead ends this process."""
-        replies, failures, deadline = {}, [], None
+        replies, failures, deaths, deadline = {}, [], [], None
         waiting = {pipe: rank for rank, pipe in enumerate(self.pipes)}
         while waiting:
             left = None if deadline is None else deadline - time.monotonic()
@@ -170,14 +170,14 @@ class World:
                     process.join()
                     code = process.exitcode
                     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-                    failures.append(f"rank {rank} {how}")
+                    deaths.append(f"rank {rank} {how}")
                     continue
                 if "error" in replies[rank]:
                     failures.append(f"rank {rank} failed:\n{replies[rank]['error'].strip()}")
-            if failures and deadline is None:
+            if (failures or deaths) and deadline is None:
                 deadline = time.monotonic() + GRACE_S
-        if failures:
-            raise Failure("\n".join(failures))
+        if failures or deaths:
+            raise Failure("\n".join(failures + deaths))  # last, because it is why the others failed
         return [replies[rank] for rank in range(len(self.pipes))]
 
     def command(self, name, count):
