@@ -234,12 +234,19 @@ fn sum_phases(run: &Run, span: Span) -> Option<BTreeMap<Phase, f64>> {
     Some(sums)
 }
 
-/// Peak memory measured; what ranks share counts once.
+/// Peak memory measured. What ranks share counts once in all, and to an equal part for each of them.
 fn sum_peaks(run: &Run) -> Option<Memory> {
-    let memory = sum_memory(run, |rank| rank.peak_resident)?;
-    let shared: Vec<u64> = run.ranks.iter().map(|rank| rank.shared.map_or(0, |bytes| bytes.0)).collect();
-    let again = shared.iter().sum::<u64>() - shared.iter().max()?;
-    Some(Memory { total: Bytes(memory.total.0.saturating_sub(again)), ..memory })
+    let mut private = Vec::new();
+    let mut shared = 0;
+    for rank in &run.ranks {
+        let common = rank.shared.map_or(0, |bytes| bytes.0);
+        private.push(rank.peak_resident?.0.saturating_sub(common));
+        shared = common.max(shared);
+    }
+    Some(Memory {
+        per_worker: Bytes(private.iter().max()? + shared / run.ranks.len() as u64),
+        total: Bytes(private.iter().sum::<u64>() + shared),
+    })
 }
 
 fn sum_memory(run: &Run, of: fn(&RankLog) -> Option<Bytes>) -> Option<Memory> {

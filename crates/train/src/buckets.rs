@@ -13,7 +13,8 @@ pub(crate) struct Bucket {
     pub last_slot: usize,
 }
 
-/// Cuts `slots` into buckets of at least the wanted size, the last aside; together they cover `0..len` without a gap.
+/// Cuts `slots` into buckets of at least the wanted size; together they cover `0..len` without a gap. The first is small, so
+/// that the exchange begins early, and so is the last: nothing is left of backward to hide it behind.
 pub(crate) fn cut(slots: &[Slot], len: usize, options: &ExchangeOptions) -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut start = 0;
@@ -26,7 +27,21 @@ pub(crate) fn cut(slots: &[Slot], len: usize, options: &ExchangeOptions) -> Vec<
             start = end;
         }
     }
+    split_last(&mut buckets, slots, options);
     buckets
+}
+
+/// Cuts off the end of the last bucket: as many slots as the first bucket may hold.
+fn split_last(buckets: &mut Vec<Bucket>, slots: &[Slot], options: &ExchangeOptions) {
+    let first_slot = buckets.len().checked_sub(2).map_or(0, |before| buckets[before].last_slot + 1);
+    let Some(last) = buckets.last_mut() else { return };
+    let small =
+        |slot: &Slot| (last.range.end - slot.range.start) * size_of::<f32>() <= options.first_bucket_bytes;
+    let Some(cut) = (first_slot + 1..slots.len()).find(|&index| small(&slots[index])) else { return };
+    let start = slots[cut].range.start;
+    let tail = Bucket { range: start..last.range.end, last_slot: last.last_slot };
+    (last.range.end, last.last_slot) = (start, cut - 1);
+    buckets.push(tail);
 }
 
 #[cfg(test)]
@@ -69,11 +84,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bucket_is_small_and_the_others_are_not() {
+    fn the_first_and_the_last_bucket_are_small_and_the_others_are_not() {
         let (slots, len) = slots(&[100_000; 100]);
         let buckets = cut(&slots, len, &ExchangeOptions::default());
         assert_eq!(buckets[0].range.len(), 300_000);
         assert!(buckets[1].range.len() * 4 >= 25 << 20);
-        assert_eq!(buckets.len(), 3);
+        assert_eq!(buckets[buckets.len() - 1].range.len(), 200_000);
+        assert_eq!(buckets.len(), 4);
     }
 }
