@@ -238,7 +238,8 @@ pub enum Moment {
     Event(u64),
 }
 
-/// Gradients that have become ready: a range of the gradient region, final from `when` on.
+/// Gradients that have become ready: a range of the gradient region, final from `when` on. From then on the program does
+/// not read that parameter again before the next run, so that whoever shares its memory may update it.
 #[derive(Clone, Debug)]
 pub struct Ready {
     /// The parameter.

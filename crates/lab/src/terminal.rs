@@ -18,7 +18,7 @@ pub fn render_report(report: &Report) -> String {
 fn render_cases(report: &Report) -> Table {
     let mut table = Table::new([
         ("model", Align::Left),
-        ("update", Align::Left),
+        ("strategy", Align::Left),
         ("workers", Align::Right),
         ("init s", Align::Right),
         ("train s", Align::Right),
@@ -78,14 +78,16 @@ fn render_phases(cases: &[&CaseReport]) -> Table {
         .filter(|phase| ALWAYS.contains(phase) || cases.iter().any(|case| time(case, *phase) > Some(0.0)))
         .collect();
     let numbers = shown.iter().map(|phase| (phase.name(), Align::Right));
-    let mut table =
-        Table::new([("ms a step", Align::Left), ("workers", Align::Right)].into_iter().chain(numbers));
+    let first = [("ms a step", Align::Left), ("strategy", Align::Left), ("workers", Align::Right)];
+    let mut table = Table::new(first.into_iter().chain(numbers));
     for case in cases {
         let steps = case.steps as f64 * f64::from(case.case.workers);
         let cells = shown
             .iter()
             .map(|&phase| or_dash(time(case, phase), |time| format!("{:.3}", 1e3 * time / steps)));
-        table.row([case.case.model.clone(), case.case.workers.to_string()].into_iter().chain(cells));
+        let strategy = case.case.update.clone().unwrap_or_else(|| "-".into());
+        let first = [case.case.model.clone(), strategy, case.case.workers.to_string()];
+        table.row(first.into_iter().chain(cells));
     }
     table
 }
@@ -181,12 +183,12 @@ mod tests {
         failed.status = Outcome::Failed;
         failed.reason = Some("rank 0 died in step 3\nof a cold".into());
         insta::assert_snapshot!(render_report(&Report::new(vec![done, failed])), @r"
-        model     update  workers  init s  train s  total s  images/s   95 % interval  speed-up  overlap %  memory MB  planned MB
-        resnet50  -             1    0.25    16.50    17.50     116.2  115.2 .. 117.2      1.00          -          -           -
-        vgg_19    -             1  failed: rank 0 died in step 3
+        model     strategy  workers  init s  train s  total s  images/s   95 % interval  speed-up  overlap %  memory MB  planned MB
+        resnet50  -               1    0.25    16.50    17.50     116.2  115.2 .. 117.2      1.00          -          -           -
+        vgg_19    -               1  failed: rank 0 died in step 3
 
-        ms a step  workers  copy_in  forward  backward  update  other
-        resnet50         1    1.000  550.000  1000.000  90.000  9.000
+        ms a step  strategy  workers  copy_in  forward  backward  update  other
+        resnet50   -               1    1.000  550.000  1000.000  90.000  9.000
         ");
     }
 

@@ -156,13 +156,35 @@ fn one_dead_worker_ends_the_run_on_all_ranks_and_is_named() {
     let begin = Instant::now();
     let Endless { child, folder } = endless;
     let output = child.wait_with_output().expect("it ends");
-    assert!(begin.elapsed() < Duration::from_secs(10), "it ended after {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(2), "it ended after {:?}", begin.elapsed());
     assert_eq!(output.status.code(), Some(1));
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(words.contains("rank 1") && words.contains("SIGKILL") && words.contains("step"), "{words}");
     assert!(workers.iter().all(|&worker| is_gone(worker)), "nobody is left");
     let report = report(&folder.path().join("study"));
     assert_eq!(report["cases"][0]["status"], "failed");
+}
+
+#[test]
+fn a_worker_that_is_interrupted_alone_is_a_death_and_no_wish_of_the_user() {
+    let endless = Endless::start();
+    let status =
+        Command::new("kill").args(["-2", &endless.worker(2).to_string()]).status().expect("kill is there");
+    assert!(status.success());
+    let output = endless.child.wait_with_output().expect("it ends");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("rank 2") && words.contains("SIGINT"), "{words}");
+}
+
+#[test]
+fn many_sizes_do_not_fill_a_pipe_that_nobody_reads() {
+    let sizes: Vec<String> = (1..=600).map(|values| (4 * values).to_string()).collect();
+    let output = Command::new(PROGRAM)
+        .args(["allreduce", "--workers", "2", "--sizes", &sizes.join(",")])
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stdout).lines().count() > 600);
 }
 
 #[test]

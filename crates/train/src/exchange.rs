@@ -92,8 +92,9 @@ impl Exchange {
             _ => None,
         };
         // SAFETY: the segment outlives the program, which the worker drops first. Own values are used by the program
-        // alone but between `begin` and `finish`, when it does not touch them; common ones are written only between the
-        // barriers of `finish`, each share by one rank.
+        // alone but between `begin` and `finish`, when it does not touch them. A common value is written by one rank, and
+        // only once all ranks have handed over the bucket of its gradient: from then on no program reads it in this step
+        // (`Ready` says so). The barrier at the end of `finish` keeps the next step from reading before all is written.
         unsafe { Homes::new(parameters, gradients) }
     }
 
@@ -182,24 +183,24 @@ impl Exchange {
         while self.begun.len() < self.buckets.len() {
             self.hand_over()?;
         }
-        let mut server_cpu = Nanos(0);
         let server = self.rank == Rank(0);
         for (index, ticket) in std::mem::take(&mut self.begun).into_iter().enumerate() {
-            let finished = self.peers().collective.finish(ticket)?;
-            self.finished.push(finished);
+            let mut finished = self.peers().collective.finish(ticket)?;
             let range = self.buckets[index].range.clone();
+            if self.strategy == Strategy::PsCpu && server {
+                let cpu = clock::thread_cpu();
+                self.peers().average(&range);
+                finished.cpu += clock::thread_cpu().since(cpu);
+                finished.moved = Bytes(4 * range.len() as u64 * u64::from(self.peers().world + 1));
+                finished.ended = clock::now();
+            }
+            self.finished.push(finished);
             let update = match self.strategy {
                 Strategy::Sharded => {
                     let Peers { rank, world, .. } = *self.peers();
                     Some(share(range, rank, world))
                 }
-                Strategy::PsCpu if server => {
-                    let cpu = clock::thread_cpu();
-                    self.peers().average(&range);
-                    server_cpu += clock::thread_cpu().since(cpu);
-                    Some(range)
-                }
-                Strategy::PsCpu => None,
+                Strategy::PsCpu if !server => None,
                 _ => Some(range),
             };
             if let Some(range) = update {
@@ -224,17 +225,18 @@ impl Exchange {
         }
         record.book(Phase::CopyIn, fetching);
         let exchange = ready_time + clock::now().since(before).since(updating).since(fetching);
-        self.book(record, exchange, server_cpu);
+        self.book(record, exchange);
         Ok(())
     }
 
     /// Books the exchange's time: processor time of this rank for it, and the rest as waiting.
-    fn book(&mut self, record: &mut StepRecord, exchange: Nanos, server_cpu: Nanos) {
-        let cpu = self.finished.iter().map(|f| f.cpu).sum::<Nanos>() + server_cpu;
-        let cpu = cpu.min(exchange);
+    fn book(&mut self, record: &mut StepRecord, exchange: Nanos) {
+        let cpu = self.finished.iter().map(|f| f.cpu).sum::<Nanos>().min(exchange);
         record.book(Phase::CommCpu, cpu);
         record.book(Phase::CommWait, exchange.since(cpu));
-        let late = self.finished.iter().map(|f| f.waited.late_rank).sum::<Nanos>();
+        // At the barriers behind the buckets ranks wait for each other's updates: nobody is late with a gradient there.
+        let buckets = self.finished.iter().take(self.buckets.len());
+        let late = buckets.map(|f| f.waited.late_rank).sum::<Nanos>();
         record.late_rank = late.min(exchange.since(cpu));
         record.comm_busy = busy(&self.finished);
         for (finished, bucket) in self.finished.iter().zip(&self.buckets) {

@@ -86,8 +86,13 @@ impl Job {
     /// Refuses a job whose workers together need more memory than the machine has left.
     pub fn check_memory(&self, engine: &dyn Engine) -> Result<(), TrainError> {
         let plan = engine.plan(&self.graph()?, &self.spec())?;
-        // One worker's plan was checked by the engine itself; shared gradients are counted in each plan once.
-        let needed = plan.total() * u64::from(self.workers);
+        // Each plan counts its gradients; what the exchange takes beyond them comes on top.
+        let trained = (plan.gradients / 4) as usize;
+        let (own, common) = self.shared_values(trained);
+        let mirror = if self.update == Strategy::Replicated { trained } else { 0 };
+        let extra = 4 * (self.workers as u64 * (own - trained + mirror) as u64 + common as u64);
+        let extra = if self.workers == 1 { 0 } else { extra };
+        let needed = plan.total() * u64::from(self.workers) + extra;
         match engine.available_memory() {
             Some(available) if available < needed => Err(EngineError::TooLarge {
                 model: format!("{} on {} workers", self.model, self.workers),

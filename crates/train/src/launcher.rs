@@ -104,7 +104,7 @@ fn reap_all(
                 let exit = workers[rank.0 as usize].reap()?;
                 log.append(&LauncherEvent::Reap { rank, at: clock::now(), exit })?;
                 // A terminal sends Ctrl-C to the workers too, and they may be first to notice.
-                if failed.is_none() && exit == Exit::Signal(2) {
+                if failed.is_none() && exit == Exit::Signal(2) && was_interrupted(surroundings.interrupted) {
                     failed = Some(Failure::Interrupted);
                 } else if failed.is_none() && !exit.is_success() {
                     failed = Some(Failure::Died(rank, exit));
@@ -129,6 +129,17 @@ fn reap_all(
     // An interruption that came when all was done changes nothing.
     let all_well = workers.iter().all(|w| w.exit.is_some_and(Exit::is_success));
     Ok(failed.filter(|_| !all_well))
+}
+
+/// Whether the launcher has been interrupted too, or is just about to notice.
+fn was_interrupted(flag: &AtomicBool) -> bool {
+    for _ in 0..10 {
+        if flag.load(Ordering::Relaxed) {
+            return true;
+        }
+        thread::sleep(TICK / 5);
+    }
+    false
 }
 
 /// A worker's process. Dropped before it is reaped, it is killed.

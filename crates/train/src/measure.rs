@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use paceline_comm::measure::{self, AllReduceRow, CopyRow, Trial};
@@ -82,13 +82,16 @@ pub fn all_reduce(program: &Path, world: u32, sizes: &[Bytes], pin: bool) -> Res
             sizes: sizes.to_vec(),
             pin,
         };
-        let child = Command::new(program)
+        let mut child = Command::new(program)
             .env(VARIABLE, serde_json::to_string(&assignment).expect("invariant: plain data"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(TrainError::system(format!("start {}", program.display())))?;
-        ranks.push(Running(child));
+        // Read as it comes: a rank with much to tell must not wait for a full pipe.
+        let mut out = child.stdout.take().expect("invariant: piped");
+        let told = thread::spawn(move || std::io::read_to_string(&mut out));
+        ranks.push(Running { child, told: Some(told) });
     }
     wait_for_all(&mut ranks, &segment)?;
     let found = ranks.iter_mut().map(Running::found).collect::<Result<Vec<_>, _>>()?;
@@ -104,7 +107,7 @@ fn wait_for_all(ranks: &mut [Running], segment: &Segment) -> Result<(), TrainErr
     let mut left: Vec<usize> = (0..ranks.len()).collect();
     while !left.is_empty() {
         for index in left.clone() {
-            let ended = ranks[index].0.try_wait().map_err(TrainError::system("wait for a rank"))?;
+            let ended = ranks[index].child.try_wait().map_err(TrainError::system("wait for a rank"))?;
             let Some(status) = ended else { continue };
             if !status.success() {
                 segment.mark_dead(Rank(index as u32), &status.to_string());
@@ -118,13 +121,19 @@ fn wait_for_all(ranks: &mut [Running], segment: &Segment) -> Result<(), TrainErr
     Ok(())
 }
 
-/// A rank's process; dropped, it is killed and reaped.
-struct Running(Child);
+/// A rank's process, and who listens to it; dropped, it is killed and reaped.
+struct Running {
+    child: Child,
+    told: Option<JoinHandle<std::io::Result<String>>>,
+}
 
 impl Running {
     fn found(&mut self) -> Result<Found, TrainError> {
-        let mut out = self.0.stdout.take().expect("invariant: piped");
-        let text = std::io::read_to_string(&mut out).map_err(TrainError::system("read from a rank"))?;
+        let told = self.told.take().expect("invariant: asked once");
+        let text = told
+            .join()
+            .expect("invariant: reading does not panic")
+            .map_err(TrainError::system("read from a rank"))?;
         serde_json::from_str(&text).map_err(|error| TrainError::system("read from a rank")(error.into()))
     }
 }
@@ -132,7 +141,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // It can only fail where the process has ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

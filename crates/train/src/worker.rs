@@ -58,7 +58,7 @@ fn train(
             let batch = clock::timed(&mut record, Phase::Load, || loader.next_batch());
             program.feed(batch)?;
             program.forward_backward(pass, &mut |ready| exchange.gradient_ready(ready))?;
-            ready_time += book(&mut record, program.finish()?, job.batch);
+            ready_time += book(&mut record, program.finish()?, job);
         }
         exchange.finish(&mut *program, &mut record, ready_time)?;
         record.book(Phase::Update, Nanos(program.finish()?.update_ns));
@@ -79,7 +79,7 @@ fn train(
 }
 
 /// Books what the engine measured of a pass; what it spent in calls of the exchange is the exchange's to book.
-fn book(record: &mut StepRecord, result: StepResult, examples: usize) -> Nanos {
+fn book(record: &mut StepRecord, result: StepResult, job: &Job) -> Nanos {
     for (phase, time) in [
         (Phase::CopyIn, result.copy_in_ns),
         (Phase::Forward, result.forward_ns),
@@ -87,8 +87,10 @@ fn book(record: &mut StepRecord, result: StepResult, examples: usize) -> Nanos {
     ] {
         record.book(phase, Nanos(time));
     }
-    record.examples += examples as u64;
-    record.loss = Some(result.loss);
+    record.examples += job.batch as u64;
+    // The mean over the passes.
+    let loss = record.loss.unwrap_or(0.0) + result.loss / job.accumulate as f32;
+    record.loss = Some(loss);
     Nanos(result.ready_ns)
 }
 
