@@ -22,7 +22,7 @@ use crate::progress::Progress;
 
 /// Runs the study. What cannot be run is refused before anything starts.
 pub fn run(options: &Options) -> Result<()> {
-    let engine = open_engine(&options.engine, options.threads()).map_err(Usage::new)?;
+    let engine = open_engine(&options.engine, options.threads(), false).map_err(Usage::new)?;
     if options.out.as_ref().is_some_and(|path| path.to_str().is_none()) {
         return Err(Usage::new("the name of --out is not valid UTF-8; choose another").into());
     }

@@ -15,17 +15,18 @@ fn choose(allowed: &[usize], rank: Rank, world: u32, threads: usize) -> Option<&
     Some(&allowed[first..first + threads])
 }
 
-/// Keeps this process, and the threads that it starts from now on, to the cores of its rank.
-pub(crate) fn pin(rank: Rank, world: u32, threads: usize) -> Result<(), TrainError> {
+/// Keeps this process, and the threads that it starts from now on, to the cores of its rank; whether there were enough.
+pub(crate) fn pin(rank: Rank, world: u32, threads: usize) -> Result<bool, TrainError> {
     let refused = |error: rustix::io::Errno| TrainError::system("choose cores")(error.into());
     let mask = sched_getaffinity(None).map_err(refused)?;
     let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect();
     let Some(cores) = choose(&allowed, rank, world, threads) else {
-        return Ok(());
+        return Ok(false);
     };
     let mut set = CpuSet::new();
     cores.iter().for_each(|&core| set.set(core));
-    sched_setaffinity(None, &set).map_err(refused)
+    sched_setaffinity(None, &set).map_err(refused)?;
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -123,12 +123,12 @@ impl Job {
     }
 }
 
-/// Opens the engine that `--engine` names.
-pub fn open_engine(name: &str, threads: usize) -> Result<Box<dyn Engine>, TrainError> {
+/// Opens the engine that `--engine` names; where this process has cores of its own, `pinned` gives each thread one.
+pub fn open_engine(name: &str, threads: usize, pinned: bool) -> Result<Box<dyn Engine>, TrainError> {
     match name {
         "cpu" => {
-            let options = CpuOptions { threads, simd: None };
-            Ok(Box::new(Cpu::new(options)?))
+            let cpu = Cpu::new(CpuOptions { threads, simd: None })?;
+            Ok(Box::new(if pinned { cpu.on_cores_of_their_own() } else { cpu }))
         }
         _ => Err(TrainError::UnknownEngine(name.into())),
     }
@@ -206,7 +206,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_engine_that_is_not_there_is_named() {
-        let error = open_engine("abacus", 1).err().expect("no such engine");
+        let error = open_engine("abacus", 1, false).err().expect("no such engine");
         assert!(error.to_string().contains("'abacus'"), "{error}");
     }
 }

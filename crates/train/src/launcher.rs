@@ -76,7 +76,7 @@ fn share_memory(job: &Job) -> Result<Option<Segment>, TrainError> {
     if job.workers == 1 {
         return Ok(None);
     }
-    let engine = open_engine(&job.engine, 1)?;
+    let engine = open_engine(&job.engine, 1, false)?;
     let trained = engine.trained_values(&job.graph()?, &job.spec())?;
     let (own, common) = job.shared_values(trained);
     Ok(Some(Segment::create(SegmentSize { world: job.workers, own, common })?))

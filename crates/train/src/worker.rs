@@ -23,13 +23,11 @@ pub fn is_assigned() -> bool {
 pub fn run(main: Nanos) -> Result<(), TrainError> {
     let Assignment { job, rank, launcher, segment } = Assignment::from_environment()?;
     process::die_with(launcher)?;
-    if job.pin {
-        affinity::pin(rank, job.workers, job.threads)?;
-    }
+    let pinned = job.pin && affinity::pin(rank, job.workers, job.threads)?;
     let world = job.workers;
     let mut log = RankWriter::create(&job.folder, &RankHeader { rank, world })?;
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
-    let engine = open_engine(&job.engine, job.threads)?;
+    let engine = open_engine(&job.engine, job.threads, pinned)?;
     let exchange = Exchange::join(&job, rank, segment)?;
     train(&job, exchange, &*engine, &mut log)
 }

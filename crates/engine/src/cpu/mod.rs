@@ -22,6 +22,7 @@ pub use simd::Simd;
 
 use compile::Compiled;
 use paceline_model::{Graph, NodeId, Op};
+use pool::{Placement, Pool};
 
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
@@ -39,6 +40,7 @@ pub struct CpuOptions {
 pub struct Cpu {
     threads: usize,
     simd: Simd,
+    placement: Placement,
 }
 
 impl Cpu {
@@ -51,7 +53,12 @@ impl Cpu {
         if !simd.available() {
             return Err(EngineError::Unsupported(format!("this machine has no {simd}")));
         }
-        Ok(Self { threads: options.threads, simd })
+        Ok(Self { threads: options.threads, simd, placement: Placement::Anywhere })
+    }
+
+    /// The same engine, whose programs keep each of their threads to a core of its own, the one that compiles included.
+    pub fn on_cores_of_their_own(self) -> Self {
+        Self { placement: Placement::CoreEach, ..self }
     }
 
     /// Lowers the graph, and refuses what the machine has no memory for.
@@ -124,7 +131,8 @@ impl Engine for Cpu {
 
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
         let compiled = self.lower(graph, spec)?;
-        let program = program::CpuProgram::new(graph, spec, homes, compiled, (self.simd, self.threads))?;
+        let pool = Pool::new(self.threads, self.placement)?;
+        let program = program::CpuProgram::new(graph, spec, homes, compiled, (self.simd, pool))?;
         Ok(Box::new(program))
     }
 }

@@ -5,10 +5,37 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::EngineError;
 
 /// Turns of a waiting loop before a thread goes to sleep: some ten microseconds.
 const SPINS: usize = 4000;
+
+/// Where the threads of a pool run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// Wherever the system puts them.
+    Anywhere,
+    /// Each on a core of its own, the caller's thread included, if the process may use enough of them. Without, the system
+    /// may leave a thread that spins and the one that it waits for on the same core: then two are no faster than one.
+    CoreEach,
+}
+
+/// The cores that this process may use.
+fn allowed_cores() -> Vec<usize> {
+    let Ok(mask) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect()
+}
+
+/// Keeps the calling thread to a core. Placement is a wish: without it the program is slower, not wrong.
+fn keep_to(core: Option<usize>) {
+    if let Some(core) = core {
+        let mut set = CpuSet::new();
+        set.set(core);
+        let _ = sched_setaffinity(None, &set);
+    }
+}
 
 /// A job as the helpers see it: a closure behind a thin pointer, and how many tasks it has.
 #[derive(Clone, Copy)]
@@ -47,17 +74,26 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Starts `threads - 1` helpers; the caller of [`Pool::each`] is the remaining thread.
-    pub fn new(threads: usize) -> Result<Self, EngineError> {
+    pub fn new(threads: usize, placement: Placement) -> Result<Self, EngineError> {
+        let cores = match placement {
+            Placement::Anywhere => Vec::new(),
+            Placement::CoreEach => allowed_cores(),
+        };
+        let core = |thread: usize| if cores.len() < threads { None } else { Some(cores[thread]) };
         let shared = Arc::new(Shared::default());
         let mut pool = Self { shared: shared.clone(), helpers: Vec::new() };
         for thread in 1..threads {
-            let shared = shared.clone();
+            let (shared, core) = (shared.clone(), core(thread));
             let helper = std::thread::Builder::new()
                 .name(format!("compute-{thread}"))
-                .spawn(move || help(&shared, thread))
+                .spawn(move || {
+                    keep_to(core);
+                    help(&shared, thread);
+                })
                 .map_err(|source| EngineError::Refused { what: "a thread", source })?;
             pool.helpers.push(helper);
         }
+        keep_to(core(0));
         Ok(pool)
     }
 
@@ -165,7 +201,7 @@ mod tests {
     #[test]
     fn every_task_runs_once_on_any_number_of_threads() {
         for threads in [1, 2, 3, 5] {
-            let pool = Pool::new(threads).unwrap();
+            let pool = Pool::new(threads, Placement::Anywhere).unwrap();
             for tasks in [0, 1, 2, 7, 1000] {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 pool.each(tasks, |index, thread| {
@@ -178,8 +214,25 @@ mod tests {
     }
 
     #[test]
+    fn threads_on_cores_of_their_own_do_the_same_work() {
+        // On a thread of its own, which keeps the core.
+        std::thread::spawn(|| {
+            let threads = allowed_cores().len().min(2);
+            let pool = Pool::new(threads, Placement::CoreEach).unwrap();
+            let count = AtomicUsize::new(0);
+            pool.each(100, |_, _| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(count.load(Ordering::Relaxed), 100);
+            assert_eq!(allowed_cores().len(), 1, "the caller keeps to one core");
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
     fn a_panic_in_a_task_reaches_the_caller() {
-        let pool = Pool::new(3).unwrap();
+        let pool = Pool::new(3, Placement::Anywhere).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             pool.each(100, |index, _| assert_ne!(index, 57, "planted"));
         }));

@@ -65,7 +65,7 @@ impl CpuProgram {
         spec: &Spec,
         homes: &Homes,
         compiled: Compiled,
-        (simd, threads): (Simd, usize),
+        (simd, pool): (Simd, Pool),
     ) -> Result<Self, EngineError> {
         let mut memory = Vec::new();
         let mut take = |len: usize, home: Option<Region>| -> Result<View, EngineError> {
@@ -97,7 +97,7 @@ impl CpuProgram {
             grad_views[param.0] = grads.part(range.start, range.len());
         }
         let machine = Machine {
-            pool: Pool::new(threads)?,
+            pool,
             simd,
             buffers: compiled.buffers.iter().map(|range| arena.part(range.start, range.len())).collect(),
             params: param_views,
