@@ -2,13 +2,14 @@
 
 use paceline_model::ParamId;
 
+use super::columns::Columns;
 use super::flat::{Dropout, Flat, Maps, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
 use super::loss::{self, Judgement};
 use super::memory::View;
 use super::norm::{Kept, Norm, NormBackward, NormParams, Running};
 use super::pool::Pool;
-use super::product::{Columns, Gather, Operands};
+use super::product::{Gather, Operands};
 use super::simd::Simd;
 use super::weights::{WeightOperands, WeightSum};
 use super::windows::{DepthwiseOperands, DepthwiseSum, Gathering, Slide};

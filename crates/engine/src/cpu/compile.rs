@@ -9,12 +9,13 @@ use paceline_model::{Border, LayerCost, Shape, layer_costs};
 
 use super::action::{Action, Buffer, NormIds, Product, SlideKind};
 use super::backward;
+use super::columns::Columns;
 use super::flat::{Dropout, Maps, Padding, Stretches, Sweep};
 use super::geometry::Window;
 use super::kernels::tile::Mode;
 use super::loss::squared_error_workspace;
 use super::norm::{Bounds, Norm, Running};
-use super::product::{Columns, ConvShape, Direction, Gather};
+use super::product::{ConvShape, Direction, Gather};
 use super::random;
 use super::simd::Simd;
 use super::windows::Slide;

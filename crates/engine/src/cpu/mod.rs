@@ -3,6 +3,7 @@
 mod action;
 mod available;
 mod backward;
+mod columns;
 mod compile;
 mod flat;
 mod geometry;
