@@ -26,7 +26,7 @@ pub struct Options {
     /// cases
     #[arg(long, value_name = "STRATEGY", value_delimiter = ',', default_value = "allreduce")]
     update: Vec<Strategy>,
-    /// Gradients are handed over in buckets of so many MB; the first is 1 MB at most
+    /// Gradients are handed over in buckets of about so many MB, the first and the last of about 1 MB
     #[arg(long, value_name = "MB", default_value_t = 25.0, value_parser = parse_bucket)]
     bucket_mb: f64,
     /// Whether gradients are exchanged while backward goes on: yes or no

@@ -255,6 +255,19 @@ fn each_bucket_tells_who_came_last_and_when() {
     }
 }
 
+#[test]
+fn the_server_s_work_is_in_its_buckets_and_waiting_for_it_is_nobody_s_lateness() {
+    let ranks = run_world(&plain(), &job_of(Strategy::PsCpu, 3));
+    for (rank, (_, record)) in ranks.iter().enumerate() {
+        let late: Nanos = record.buckets.iter().map(|bucket| bucket.waited_late).sum();
+        assert!(record.late_rank <= late, "only gradients can be late");
+        for bucket in &record.buckets {
+            let moved = if rank == 0 { 4 * bucket.bytes.0 } else { 0 };
+            assert_eq!(bucket.moved.0, moved, "it reads three ranks' gradients and writes one mean");
+        }
+    }
+}
+
 /// A collective that burns processor time for every operation.
 struct Costly(Box<dyn Collective>);
 
