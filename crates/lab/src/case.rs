@@ -1,67 +1,29 @@
-//! The numbers of one case.
+//! The numbers of one case, its repeats pooled.
 
-use std::collections::BTreeMap;
-
-use paceline_record::log::RankLog;
-use paceline_record::{Bytes, Case, Outcome, Phase};
+use paceline_record::{Case, Outcome};
 use serde::Serialize;
 
-use crate::run::{Run, Span, tile};
-use crate::stats::{self, Work};
-
-/// Steps that are left out of the steady rate: the first ones warm caches and fault pages in.
-const WARM_UP: usize = 2;
-
-/// Under this many steps no steady state can be told.
-const SHORT: usize = 20;
-
-/// Seed of every interval: the same logs give the same report.
-const SEED: u64 = 0x9ace;
-
-/// Images a second over the steady steps, all workers together.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Rate {
-    /// At the median step time.
-    pub median: f64,
-    /// Examples over time.
-    pub mean: f64,
-    /// Lower end of the mean's 95 % interval; `None` of a single step.
-    pub lo: Option<f64>,
-    /// Upper end of the mean's 95 % interval.
-    pub hi: Option<f64>,
-}
-
-/// Where the steady state begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Steady {
-    /// First step that counts.
-    pub from_step: u64,
-    /// What the step times look like; `None` where it has not been looked for.
-    pub verdict: Option<&'static str>,
-}
-
-/// Waiting in collectives, by cause, in seconds summed over ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CommWaitSplit {
-    /// Until the last rank had arrived.
-    pub late_rank: f64,
-    /// From there on.
-    pub transfer: f64,
-}
-
-/// Bytes of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
-    /// The worker that took most.
-    pub per_worker: Bytes,
-    /// All workers.
-    pub total: Bytes,
-}
+use crate::numbers::communication::{self, CommWaitSplit};
+use crate::numbers::computation;
+use crate::numbers::dispersion::{self, Dispersion};
+use crate::numbers::fixed::{self, Fixed};
+use crate::numbers::memory::{self, Memory};
+use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
+use crate::numbers::rate::{self, Rate};
+use crate::numbers::series::{self, Series};
+use crate::numbers::speedup::{self, Pace, Speedup};
+use crate::numbers::steady::{self, Steady};
+use crate::numbers::time;
+use crate::numbers::waterfall::{self, Cost};
+use crate::stats::Work;
+use crate::{LabError, Run};
 
 /// The numbers of one case. What is not known is `None`.
+///
+/// Of several repeats times, phases and examples are means, rates are pooled, memory is the most.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CaseReport {
-    /// How it ended.
+    /// How it ended: done, if any repeat did.
     pub status: Outcome,
     /// Why, unless all went well.
     pub reason: Option<String>,
@@ -93,41 +55,93 @@ pub struct CaseReport {
     /// `speedup_time` over workers.
     pub efficiency_time: Option<f64>,
     /// Seconds by phase, summed over ranks; they add up to workers times `total_s`.
-    pub phases_s: Option<BTreeMap<Phase, f64>>,
+    pub phases_s: Option<PhaseSeconds>,
+    /// The same for each rank.
+    pub ranks: Option<Vec<RankPhases>>,
     /// `comm_wait`, by cause.
     pub comm_wait_split_s: Option<CommWaitSplit>,
     /// Seconds in which a collective was under way at all, summed over ranks.
     pub comm_busy_s: Option<f64>,
     /// Share of the communication that was hidden behind other work.
     pub overlap: Option<f64>,
+    /// Exposed communication over the time of all steps.
+    pub communication_share: Option<f64>,
+    /// The second number of 10 : x, computation to communication.
+    pub communication_ratio: Option<f64>,
+    /// Forward and backward of a typical rank, in steady worker-seconds an example.
+    pub computation_s: Option<f64>,
+    /// The rank that the others waited for most, and its part in that waiting.
+    pub straggler: Option<Straggler>,
+    /// Spread of steps and ranks.
+    pub dispersion: Option<Dispersion>,
+    /// What the run cost besides its steady steps.
+    pub fixed: Option<Fixed>,
     /// Peak memory, measured.
     pub peak_memory_bytes: Option<Memory>,
     /// Memory that the engine planned, its program alone.
     pub planned_memory_bytes: Option<Memory>,
     /// Where the steady state begins.
     pub steady: Option<Steady>,
+    /// Step times over the first repeat.
+    pub step_times: Option<Series>,
     /// Loss of the first step.
     pub loss_first: Option<f64>,
     /// Loss of the last step.
     pub loss_last: Option<f64>,
+    /// What an example cost, by cause; the waterfall shows it.
+    #[serde(skip)]
+    pub cost: Option<Cost>,
+    /// The steady steps of each repeat, for intervals of what is made of several cases.
+    #[serde(skip)]
+    pub steady_steps: Vec<Vec<Work>>,
+}
+
+/// A rank that others waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Straggler {
+    /// Which.
+    pub rank: paceline_record::Rank,
+    /// Part of all the waiting for late ranks that was for this one.
+    pub share: f64,
 }
 
 impl CaseReport {
-    /// The numbers of a run. One that did not finish keeps what is certain: how far it came, and how long it took.
-    pub fn of(run: &Run) -> Self {
-        let over = run.launcher.over.clone();
-        let (status, reason) = over.unwrap_or_else(|| {
-            let reason = "the launcher ended before its workers did";
-            (Outcome::Failed, Some(reason.into()))
-        });
+    /// The numbers of a case from all its repeats; at least one. A case of which no repeat finished keeps what is
+    /// certain: how far it came, and how long it took.
+    pub fn of(repeats: &[Run]) -> Self {
+        let done: Vec<&Run> = repeats.iter().filter(|run| run.launcher.outcome() == Outcome::Done).collect();
+        let unfinished = repeats.iter().find(|run| run.launcher.outcome() != Outcome::Done);
+        let told: &[&Run] = if done.is_empty() { &[&repeats[0]] } else { &done };
+        let status = match (&done[..], unfinished) {
+            ([], Some(run)) => run.launcher.outcome(),
+            _ => Outcome::Done,
+        };
         let report = Self {
+            reason: unfinished.map(|run| why(run, done.len(), repeats.len())),
+            repeats: done.len() as u32,
+            examples: mean_count(told, Run::examples),
+            steps: mean_count(told, |run| run.steps() as u64),
+            total_s: told[0].span().map(|span| span.seconds()),
+            ..Self::empty(status, repeats[0].case())
+        };
+        if done.is_empty() { report } else { report.finished(&done) }
+    }
+
+    /// A case whose logs cannot be read.
+    pub fn unreadable(case: &Case, error: &LabError) -> Self {
+        Self { reason: Some(error.to_string()), ..Self::empty(Outcome::Failed, case) }
+    }
+
+    /// A case of which nothing is known but how it ended.
+    fn empty(status: Outcome, case: &Case) -> Self {
+        Self {
             status,
-            reason,
-            case: run.case().clone(),
-            repeats: 1,
-            examples: run.examples(),
-            steps: run.steps() as u64,
-            total_s: run.span().map(Span::seconds),
+            reason: None,
+            case: case.clone(),
+            repeats: 0,
+            examples: 0,
+            steps: 0,
+            total_s: None,
             init_s: None,
             train_s: None,
             images_per_s: None,
@@ -137,122 +151,121 @@ impl CaseReport {
             efficiency_speed: None,
             efficiency_time: None,
             phases_s: None,
+            ranks: None,
             comm_wait_split_s: None,
             comm_busy_s: None,
             overlap: None,
+            communication_share: None,
+            communication_ratio: None,
+            computation_s: None,
+            straggler: None,
+            dispersion: None,
+            fixed: None,
             peak_memory_bytes: None,
             planned_memory_bytes: None,
             steady: None,
+            step_times: None,
             loss_first: None,
             loss_last: None,
+            cost: None,
+            steady_steps: Vec::new(),
+        }
+    }
+
+    /// Adds what only finished runs can tell.
+    fn finished(self, done: &[&Run]) -> Self {
+        let steps: Vec<Vec<Work>> = done.iter().map(|run| run.global_steps()).collect();
+        let states: Vec<_> = steps.iter().map(|steps| steady::find(steps)).collect();
+        let steady: Vec<&[Work]> =
+            steps.iter().zip(&states).map(|(steps, state)| &steps[state.from..]).collect();
+        let runs: Vec<(&Run, usize)> =
+            done.iter().zip(&states).map(|(&run, state)| (run, state.from)).collect();
+        let times: Vec<_> = done.iter().filter_map(|run| time::times(run)).collect();
+        let mean = |of: fn(&time::Times) -> f64| {
+            (!times.is_empty()).then(|| times.iter().map(of).sum::<f64>() / times.len() as f64)
         };
-        match (status, run.span(), run.training()) {
-            (Outcome::Done, Some(span), Some(training)) => report.finished(run, span, training),
-            _ => report,
-        }
-    }
-
-    /// Adds what only a finished run can tell.
-    fn finished(self, run: &Run, span: Span, training: Span) -> Self {
-        let steps = run.global_steps();
-        let steady = find_steady(&steps);
-        let init = Span { begin: span.begin, end: training.begin };
-        let phases = sum_phases(run, span);
-        let waited = run.sum_steps(|step| step.phases[Phase::CommWait]);
-        let late_rank = run.sum_steps(|step| step.late_rank);
-        let busy = run.sum_steps(|step| step.comm_busy);
-        let exposed = waited + run.sum_steps(|step| step.phases[Phase::CommCpu]);
-        Self {
-            init_s: Some(init.seconds()),
-            train_s: Some(training.seconds()),
-            images_per_s: steady.and_then(|s| find_rate(&steps[s.from_step as usize..])),
-            phases_s: phases,
-            comm_wait_split_s: Some(CommWaitSplit { late_rank, transfer: waited - late_rank }),
-            comm_busy_s: Some(busy),
-            overlap: (busy > 0.0).then(|| 1.0 - exposed / busy),
-            peak_memory_bytes: sum_peaks(run),
-            planned_memory_bytes: sum_memory(run, |rank| rank.planned),
-            steady,
-            loss_first: run.loss(0),
-            loss_last: run.loss(steps.len().saturating_sub(1)),
+        let communication = communication::communication(done);
+        let ranks = phases::ranks(done);
+        let mut report = Self {
+            init_s: mean(|times| times.init_s),
+            train_s: mean(|times| times.train_s),
+            total_s: mean(|times| times.total_s),
+            images_per_s: rate::rate(&steady),
+            phases_s: ranks.as_deref().map(phases::sum),
+            ranks,
+            comm_wait_split_s: Some(communication.wait),
+            comm_busy_s: Some(communication.busy),
+            overlap: communication.overlap,
+            communication_share: communication.share,
+            communication_ratio: communication.ratio,
+            computation_s: computation::typical(&runs),
+            straggler: find_straggler(done),
+            dispersion: dispersion::dispersion(done, &steady),
+            peak_memory_bytes: memory::peak(done),
+            planned_memory_bytes: memory::planned(done),
+            steady: steady::sum_up(&states, &steps),
+            step_times: steps.first().map(|steps| series::series(steps)),
+            loss_first: done[0].loss(0),
+            loss_last: done[0].loss(done[0].steps().saturating_sub(1)),
+            cost: waterfall::cost(&runs),
+            steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
-        }
+        };
+        report.fixed = report.pace().and_then(|pace| fixed::fixed(&pace, report.steps));
+        report
     }
 
-    /// Whether two cases are the same but for the number of workers.
-    pub fn same_but_workers(&self, other: &Self) -> bool {
-        let unified = Case { workers: self.case.workers, ..other.case.clone() };
-        self.case == unified
+    /// What its speed-ups are made of; `None` where it did not finish.
+    pub fn pace(&self) -> Option<Pace> {
+        Some(Pace {
+            workers: self.case.workers,
+            examples: self.examples,
+            images_per_s: self.images_per_s?.mean,
+            train_s: self.train_s?,
+            total_s: self.total_s?,
+        })
     }
 
     /// Fills in the speed-ups over a one-worker case.
-    pub(crate) fn compare(&mut self, one: &Self) {
+    pub(crate) fn compare(&mut self, one: &Self) -> Option<Speedup> {
+        let speedup = speedup::speedup(&self.pace()?, &one.pace()?);
         let workers = f64::from(self.case.workers);
-        let rate = |case: &Self| case.images_per_s.map(|rate| rate.mean);
-        let per_example = |time: Option<f64>, case: &Self| {
-            time.filter(|_| case.examples > 0).map(|time| time / case.examples as f64)
-        };
-        let ratio = |above: Option<f64>, below: Option<f64>| {
-            below.filter(|&b| b > 0.0).and_then(|b| Some(above? / b))
-        };
-        self.speedup_speed = ratio(rate(self), rate(one));
-        self.speedup_time = ratio(per_example(one.train_s, one), per_example(self.train_s, self));
-        self.speedup_total = ratio(per_example(one.total_s, one), per_example(self.total_s, self));
-        self.efficiency_speed = self.speedup_speed.map(|s| s / workers);
-        self.efficiency_time = self.speedup_time.map(|s| s / workers);
+        self.speedup_speed = Some(speedup.speed);
+        self.speedup_time = Some(speedup.time);
+        self.speedup_total = Some(speedup.total);
+        self.efficiency_speed = Some(speedup.speed / workers);
+        self.efficiency_time = Some(speedup.time / workers);
+        Some(speedup)
     }
 }
 
-/// Leaves out the warm-up, but never the last step: a finished case always has a rate.
-fn find_steady(steps: &[Work]) -> Option<Steady> {
-    let last = steps.len().checked_sub(1)?;
-    Some(Steady {
-        from_step: WARM_UP.min(last) as u64,
-        verdict: (steps.len() < SHORT).then_some("too short"),
-    })
-}
-
-fn find_rate(steps: &[Work]) -> Option<Rate> {
-    let rates: Vec<f64> = steps.iter().map(|w| w.amount / w.seconds).collect();
-    let interval = stats::bootstrap_rate(steps, SEED);
-    Some(Rate {
-        median: stats::median(&rates)?,
-        mean: stats::rate(steps)?,
-        lo: interval.map(|(lo, _)| lo),
-        hi: interval.map(|(_, hi)| hi),
-    })
-}
-
-fn sum_phases(run: &Run, span: Span) -> Option<BTreeMap<Phase, f64>> {
-    let mut sums: BTreeMap<Phase, f64> = Phase::ALL.map(|phase| (phase, 0.0)).into();
-    for rank in &run.ranks {
-        let times = tile(rank, span)?;
-        for (sum, time) in sums.values_mut().zip(times) {
-            *sum += time;
-        }
+/// Why a case is not all done; with repeats, how many did not finish.
+fn why(run: &Run, done: usize, repeats: usize) -> String {
+    let reason = match &run.launcher.over {
+        Some((_, Some(reason))) => reason.clone(),
+        Some((_, None)) => "for an unknown reason".into(),
+        None => "the launcher ended before its workers did".into(),
+    };
+    if done == 0 {
+        reason
+    } else {
+        format!("{} of {repeats} repeats did not finish: {reason}", repeats - done)
     }
-    Some(sums)
 }
 
-/// Peak memory measured. What ranks share counts once in all, and to an equal part for each of them.
-fn sum_peaks(run: &Run) -> Option<Memory> {
-    let mut private = Vec::new();
-    let mut shared = 0;
-    for rank in &run.ranks {
-        let common = rank.shared.map_or(0, |bytes| bytes.0);
-        private.push(rank.peak_resident?.0.saturating_sub(common));
-        shared = common.max(shared);
+fn mean_count(runs: &[&Run], of: fn(&Run) -> u64) -> u64 {
+    let sum: u64 = runs.iter().map(|run| of(run)).sum();
+    sum / runs.len() as u64
+}
+
+fn find_straggler(done: &[&Run]) -> Option<Straggler> {
+    let mut waits = std::collections::BTreeMap::new();
+    for (&rank, time) in done.iter().flat_map(|run| &run.waited_for) {
+        *waits.entry(rank).or_insert(0.0) += time.seconds();
     }
-    Some(Memory {
-        per_worker: Bytes(private.iter().max()? + shared / run.ranks.len() as u64),
-        total: Bytes(private.iter().sum::<u64>() + shared),
-    })
-}
-
-fn sum_memory(run: &Run, of: fn(&RankLog) -> Option<Bytes>) -> Option<Memory> {
-    let all: Option<Vec<Bytes>> = run.ranks.iter().map(of).collect();
-    let all = all?;
-    Some(Memory { per_worker: *all.iter().max()?, total: Bytes(all.iter().map(|bytes| bytes.0).sum()) })
+    let all: f64 = waits.values().sum();
+    let (rank, time) = waits.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (all > 0.0).then(|| Straggler { rank, share: time / all })
 }
 
 #[cfg(test)]

@@ -25,8 +25,18 @@ pub enum LabError {
         /// The folder.
         path: PathBuf,
     },
-    /// Reject the input: the folder holds a study that nobody asked to replace.
-    #[error("{path} holds a study already; use --fresh to replace it, or another --out", path = path.display())]
+    /// Reject the input: there is no study in the folder.
+    #[error("{path} holds no study: there is no study.json in it", path = path.display())]
+    NoStudy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Reject the input: the folder holds a study that asks for something else, and that nobody asked to replace.
+    #[error(
+        "{path} holds another study (other cases, another machine or another version of this program), so it cannot go on \
+         there; use --fresh to replace it, or another --out",
+        path = path.display()
+    )]
     Exists {
         /// The folder.
         path: PathBuf,

@@ -4,12 +4,23 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use paceline_record::Outcome;
+use paceline_record::log::{LAUNCHER_FILE, LauncherLog};
+use serde::Deserialize;
 
-use crate::{CaseReport, LabError, Report, Run, SCHEMA, Study};
+use crate::{CaseReport, LabError, Planned, Report, Run, SCHEMA, Study};
 
 const STUDY: &str = "study.json";
 const REPORT: &str = "report.json";
+
+/// What becomes of a study that a folder holds already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It is gone on with, if it asks for the same.
+    Resume,
+    /// It is replaced.
+    Replace,
+}
 
 /// A study's folder.
 #[derive(Clone, Debug)]
@@ -21,7 +32,7 @@ impl StudyFolder {
     /// Makes a new folder `study-<number>` in `parent`, with the lowest number that is free.
     pub fn numbered(parent: &Path) -> Result<PathBuf, LabError> {
         for number in 1u32.. {
-            let path = parent.join(format!("study-{number}"));
+            let path = numbered(parent, number);
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -31,14 +42,52 @@ impl StudyFolder {
         unreachable!("no folder holds four billion studies")
     }
 
-    /// Starts a study in a folder: a new one, an empty one, or, on request, one that holds a study to be replaced.
-    pub fn start(path: &Path, study: &Study, replace: bool) -> Result<Self, LabError> {
+    /// The last of the numbered studies in `parent`, where there is one.
+    pub fn latest(parent: &Path) -> Option<PathBuf> {
+        let studies = (1u32..).map(|number| numbered(parent, number));
+        studies.take_while(|path| path.exists()).filter(|path| path.join(STUDY).exists()).last()
+    }
+
+    /// The last numbered study in `parent`, if it asks for the same as `study` and has not come to its end.
+    pub fn unfinished(parent: &Path, study: &Study) -> Option<PathBuf> {
+        let path = Self::latest(parent)?;
+        let (folder, held) = Self::open(&path).ok()?;
+        let unfinished = held.cases.iter().any(|planned| !folder.is_done(planned));
+        (study.asks_the_same_as(&held) && unfinished).then_some(path)
+    }
+
+    /// Opens the folder of a study, and reads what was asked.
+    pub fn open(path: &Path) -> Result<(Self, Study), LabError> {
+        let file = path.join(STUDY);
+        match fs::read(&file) {
+            Ok(bytes) => Ok((Self { path: path.into() }, parse_study(&file, &bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(LabError::NoStudy { path: path.into() })
+            }
+            Err(error) => Err(LabError::io("read", file)(error)),
+        }
+    }
+
+    /// Starts a study in a folder: a new one, an empty one, or one that holds a study.
+    pub fn start(path: &Path, study: &Study, held: Held) -> Result<Self, LabError> {
         fs::create_dir_all(path).map_err(LabError::io("create", path))?;
         let folder = Self { path: path.into() };
-        if folder.path.join(STUDY).exists() && !replace {
-            return Err(LabError::Exists { path: folder.path });
+        match Self::open(path) {
+            Ok((_, old)) if held == Held::Resume => {
+                if !study.asks_the_same_as(&old) {
+                    return Err(LabError::Exists { path: folder.path });
+                }
+                return Ok(folder);
+            }
+            Ok((_, old)) => folder.clear(&old)?,
+            Err(LabError::NoStudy { path }) => {
+                let mut entries = fs::read_dir(&path).map_err(LabError::io("read", &path))?;
+                if entries.next().is_some() {
+                    return Err(LabError::NotAStudy { path });
+                }
+            }
+            Err(error) => return Err(error),
         }
-        folder.clear()?;
         folder.write_json(STUDY, study)?;
         Ok(folder)
     }
@@ -53,17 +102,40 @@ impl StudyFolder {
         self.path.join(REPORT)
     }
 
-    /// Makes the folder of a case.
-    pub fn create_case(&self, name: &str) -> Result<PathBuf, LabError> {
-        let path = self.path.join(name);
+    /// Makes the folder of a run anew: what an unfinished one left is removed.
+    pub fn create_case(&self, planned: &Planned) -> Result<PathBuf, LabError> {
+        let path = self.path.join(&planned.folder);
+        self.remove_case(planned)?;
         fs::create_dir_all(&path).map_err(LabError::io("create", &path))?;
         Ok(path)
     }
 
-    /// Reads the logs of some cases and sets their numbers side by side.
-    pub fn analyse<'a>(&self, cases: impl IntoIterator<Item = &'a str>) -> Result<Report, LabError> {
-        let runs = cases.into_iter().map(|case| Ok(CaseReport::of(&Run::read(&self.path.join(case))?)));
-        Ok(Report::new(runs.collect::<Result<_, LabError>>()?))
+    /// Whether a run came to its end, all well.
+    pub fn is_done(&self, planned: &Planned) -> bool {
+        let log = LauncherLog::read(&self.path.join(&planned.folder));
+        log.is_ok_and(|log| log.outcome() == Outcome::Done)
+    }
+
+    /// The numbers of one case, from the logs of its repeats; `None` where none of them has begun. Logs that cannot be
+    /// read are a failure of their case, not of the study.
+    pub fn analyse_case(&self, study: &Study, place: usize) -> Option<CaseReport> {
+        let begun = |planned: &&Planned| {
+            planned.place == place && self.path.join(&planned.folder).join(LAUNCHER_FILE).exists()
+        };
+        let begun: Vec<&Planned> = study.cases.iter().filter(begun).collect();
+        let runs: Result<Vec<Run>, LabError> =
+            begun.iter().map(|planned| Run::read(&self.path.join(&planned.folder))).collect();
+        let first = begun.first()?;
+        Some(match runs {
+            Ok(runs) => CaseReport::of(&runs),
+            Err(error) => CaseReport::unreadable(&first.case, &error),
+        })
+    }
+
+    /// Reads the logs of a study and sets its cases side by side.
+    pub fn analyse(&self, study: &Study) -> Report {
+        let cases = (0..study.places()).filter_map(|place| self.analyse_case(study, place));
+        Report::new(study, cases.collect())
     }
 
     /// Writes `report.json`.
@@ -71,25 +143,10 @@ impl StudyFolder {
         self.write_json(REPORT, report)
     }
 
-    /// Removes what an older study left; refuses to touch a folder that holds anything else.
-    fn clear(&self) -> Result<(), LabError> {
-        let study = self.path.join(STUDY);
-        let bytes = match fs::read(&study) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut entries = fs::read_dir(&self.path).map_err(LabError::io("read", &self.path))?;
-                return match entries.next() {
-                    None => Ok(()),
-                    Some(_) => Err(LabError::NotAStudy { path: self.path.clone() }),
-                };
-            }
-            Err(error) => return Err(LabError::io("read", study)(error)),
-        };
-        for case in parse_study(&study, &bytes)?.cases {
-            let folder = self.path.join(&case.folder);
-            if is_plain_name(&case.folder) && folder.join(paceline_record::log::LAUNCHER_FILE).exists() {
-                fs::remove_dir_all(&folder).map_err(LabError::io("remove", folder))?;
-            }
+    /// Removes what an older study left, and nothing else.
+    fn clear(&self, old: &Study) -> Result<(), LabError> {
+        for planned in &old.cases {
+            self.remove_case(planned)?;
         }
         match fs::remove_file(self.report_path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -99,15 +156,28 @@ impl StudyFolder {
         }
     }
 
+    /// Removes a run's folder, if it is one.
+    fn remove_case(&self, planned: &Planned) -> Result<(), LabError> {
+        let folder = self.path.join(&planned.folder);
+        if !is_plain_name(&planned.folder) || !folder.join(LAUNCHER_FILE).exists() {
+            return Ok(());
+        }
+        fs::remove_dir_all(&folder).map_err(LabError::io("remove", folder))
+    }
+
+    fn write_json<T: serde::Serialize>(&self, name: &str, value: &T) -> Result<(), LabError> {
+        let mut text = serde_json::to_vec_pretty(value).expect("invariant: plain data");
+        text.push(b'\n');
+        self.write(name, &text)
+    }
+
     /// Writes a file beside its place, and moves it there once it is on the disk.
-    fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), LabError> {
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), LabError> {
         let path = self.path.join(name);
         let draft = self.path.join(format!(".{name}.draft"));
         let write = || -> io::Result<()> {
             let mut file = File::create(&draft)?;
-            let mut text = serde_json::to_vec_pretty(value)?;
-            text.push(b'\n');
-            file.write_all(&text)?;
+            file.write_all(bytes)?;
             file.sync_all()?;
             fs::rename(&draft, &path)?;
             File::open(&self.path)?.sync_all()
@@ -118,6 +188,10 @@ impl StudyFolder {
             LabError::io("write", path.clone())(error)
         })
     }
+}
+
+fn numbered(parent: &Path, number: u32) -> PathBuf {
+    parent.join(format!("study-{number}"))
 }
 
 /// Whether a name from a file can only mean something inside of the folder.
@@ -136,87 +210,15 @@ fn parse_study(path: &Path, bytes: &[u8]) -> Result<Study, LabError> {
     if schema != SCHEMA {
         return Err(LabError::Schema { path: path.into(), found: schema });
     }
-    serde_json::from_slice(bytes).map_err(bad)
+    let study: Study = serde_json::from_slice(bytes).map_err(bad)?;
+    match study.cases.iter().find(|planned| !is_plain_name(&planned.folder)) {
+        Some(planned) => {
+            let why = format!("'{}' is no name of a case's folder", planned.folder);
+            Err(LabError::BadFile { path: path.into(), why })
+        }
+        None => Ok(study),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use paceline_record::log::LauncherWriter;
-    use paceline_record::{Case, LauncherHeader};
-
-    use super::*;
-    use crate::study::Planned;
-    use crate::{Machine, report::tests::case};
-
-    fn study(cases: &[&str]) -> Study {
-        let planned = |folder: &&str| Planned {
-            folder: (*folder).into(),
-            case: Case::default(),
-            steps: 1,
-            data: "synthetic:cifar10".into(),
-            seed: 0,
-            learning_rate: 0.1,
-        };
-        Study {
-            schema: SCHEMA,
-            program: "0.1.0".into(),
-            command: vec!["bench".into()],
-            machine: Machine::default(),
-            cases: cases.iter().map(planned).collect(),
-        }
-    }
-
-    #[test]
-    fn a_folder_with_something_else_in_it_is_refused_and_left_alone() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::write(folder.path().join("thesis.tex"), "years of work").expect("a file");
-        let error = StudyFolder::start(folder.path(), &study(&[]), true).expect_err("not a study");
-        assert!(matches!(error, LabError::NotAStudy { .. }), "{error}");
-        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);
-    }
-
-    #[test]
-    fn an_older_study_is_replaced_and_nothing_else_is() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let old = StudyFolder::start(folder.path(), &study(&["a-w1", "../b"]), false).expect("new");
-        let logged = old.create_case("a-w1").expect("a case");
-        let header = LauncherHeader { case: Case::default() };
-        LauncherWriter::create(&logged, &header).expect("a log");
-        old.create_case("notes").expect("something of the user's");
-        old.write_report(&Report::new(vec![case(1, 1.0, 1.0)])).expect("a report");
-        let kept = StudyFolder::start(folder.path(), &study(&["c-w1"]), false).expect_err("nobody asked");
-        assert!(kept.to_string().contains("--fresh"), "{kept}");
-        let new = StudyFolder::start(folder.path(), &study(&["c-w1"]), true).expect("a study");
-        assert!(!logged.exists() && !new.report_path().exists());
-        assert!(folder.path().join("notes").exists());
-    }
-
-    #[test]
-    fn a_study_of_another_schema_is_refused() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::write(folder.path().join(STUDY), r#"{"schema": 99}"#).expect("a file");
-        let error = StudyFolder::start(folder.path(), &study(&[]), true).expect_err("other schema");
-        assert!(error.to_string().contains("schema version 99"), "{error}");
-    }
-
-    #[test]
-    fn numbered_folders_do_not_meet() {
-        let parent = tempfile::tempdir().expect("a temporary folder");
-        let first = StudyFolder::numbered(parent.path()).expect("room");
-        let second = StudyFolder::numbered(parent.path()).expect("room");
-        assert!(first.ends_with("study-1") && second.ends_with("study-2"));
-    }
-
-    #[test]
-    fn a_written_report_leaves_no_draft() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let started = StudyFolder::start(folder.path(), &study(&[]), true).expect("a study");
-        started.write_report(&Report::new(Vec::new())).expect("a report");
-        let mut names: Vec<_> = fs::read_dir(folder.path())
-            .expect("the folder")
-            .map(|entry| entry.expect("an entry").file_name())
-            .collect();
-        names.sort();
-        assert_eq!(names, ["report.json", "study.json"]);
-    }
-}
+mod tests;

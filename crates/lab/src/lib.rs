@@ -1,26 +1,32 @@
 //! What a run means: from the run logs of a study to its numbers, tables and files.
 //!
 //! ```text
-//! case folder -> Run (the logs) -> CaseReport (the numbers) -> Report (all cases, compared) -> tables, report.json
+//! case folder -> Run (the logs) -> CaseReport (the numbers) -> Report (all cases, explained) -> tables, pages, files
 //! ```
 
 mod case;
 mod error;
+mod finding;
+#[cfg(test)]
+mod fixture;
 mod folder;
+pub mod numbers;
 mod report;
 pub mod run;
 pub mod stats;
 mod study;
 mod table;
 pub mod terminal;
+pub mod words;
 
-pub use case::{CaseReport, CommWaitSplit, Memory, Rate, Steady};
+pub use case::{CaseReport, Straggler};
 pub use error::LabError;
-pub use folder::StudyFolder;
-pub use report::Report;
+pub use finding::{Finding, Kind};
+pub use folder::{Held, StudyFolder};
+pub use report::{Explained, Key, Report};
 pub use run::Run;
 pub use study::{Machine, Planned, Study};
 pub use table::{Align, Table};
 
 /// Version of `study.json` and `report.json`.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;

@@ -1,115 +1,179 @@
 //! All cases of a study side by side: what `report.json` holds.
 
-use paceline_record::Outcome;
+use paceline_record::{Case, Outcome};
 use serde::Serialize;
 
-use crate::{CaseReport, SCHEMA};
+use crate::finding::{self, Finding};
+use crate::numbers::law::{self, Laws};
+use crate::numbers::speedup::Speedup;
+use crate::numbers::waterfall::{self, Waterfall};
+use crate::{CaseReport, Machine, SCHEMA, Study};
 
 /// Every number of a study's report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Version of this form.
     pub schema: u32,
+    /// The command line that the study came from, the program's name left out.
+    pub command: Vec<String>,
+    /// Where it ran.
+    pub machine: Machine,
     /// One for each case, in the order of the study.
     pub cases: Vec<CaseReport>,
-    /// One waterfall for each group of cases that differ only in workers; one case alone has nothing to explain.
-    pub explained: [(); 0],
+    /// Cases of the study that have not run.
+    pub missing: u32,
+    /// One for each group of cases that differ only in workers.
+    pub explained: Vec<Explained>,
+    /// What a reader should know first, the most seconds lost first.
+    pub findings: Vec<Finding>,
+}
+
+/// Why a group of cases that differ only in workers scales as it does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explained {
+    /// What its cases have in common.
+    pub key: Key,
+    /// Places of its cases in the report, by workers.
+    pub cases: Vec<usize>,
+    /// Both measures of each speed-up, reconciled; empty without a one-worker case.
+    pub speedups: Vec<Speedup>,
+    /// Where the cost of an example comes from on more than one worker; empty without a one-worker case.
+    pub waterfalls: Vec<Waterfall>,
+    /// Scaling laws fitted to the group.
+    pub laws: Laws,
+}
+
+/// What cases that differ only in workers have in common.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Key {
+    /// The network.
+    pub model: String,
+    /// What computes.
+    pub engine: Option<String>,
+    /// Order of dimensions.
+    pub layout: Option<String>,
+    /// Number format.
+    pub precision: Option<String>,
+    /// Update strategy.
+    pub update: Option<String>,
+    /// `weak` or `strong`.
+    pub scaling: Option<String>,
+    /// Samples a step: on each worker (weak) or on all together (strong).
+    pub batch: Option<u64>,
+    /// Threads in each worker.
+    pub threads: Option<u32>,
+    /// In which other settings groups of this study differ, as `option value`; empty where the rest tells them apart.
+    pub variant: String,
 }
 
 impl Report {
     /// Sets cases side by side. Speed-ups are against the one-worker case of the same study, where there is one.
-    pub fn new(mut cases: Vec<CaseReport>) -> Self {
-        let done = cases.iter().filter(|case| case.status == Outcome::Done);
-        let ones: Vec<CaseReport> = done.filter(|c| c.case.workers == 1).cloned().collect();
-        for case in &mut cases {
-            if let Some(one) = ones.iter().find(|one| one.same_but_workers(case)) {
-                case.compare(one);
+    pub fn new(study: &Study, mut cases: Vec<CaseReport>) -> Self {
+        let mut explained: Vec<Explained> = Vec::new();
+        for members in group(&cases) {
+            explained.push(explain(&mut cases, members));
+        }
+        let findings = finding::find(&study.machine, &cases, &explained);
+        Self {
+            schema: SCHEMA,
+            command: study.command.clone(),
+            machine: study.machine.clone(),
+            missing: study.places().saturating_sub(cases.len()) as u32,
+            cases,
+            explained,
+            findings,
+        }
+    }
+}
+
+/// Places of cases that differ only in workers, those with fewer workers first.
+fn group(cases: &[CaseReport]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (place, case) in cases.iter().enumerate() {
+        let alike = |group: &&mut Vec<usize>| cases[group[0]].case.same_but_workers(&case.case);
+        match groups.iter_mut().find(alike) {
+            Some(group) => group.push(place),
+            None => groups.push(vec![place]),
+        }
+    }
+    for group in &mut groups {
+        group.sort_by_key(|&place| cases[place].case.workers);
+    }
+    groups
+}
+
+fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
+    let done = |case: &CaseReport| case.status == Outcome::Done;
+    let one = members.iter().map(|&place| &cases[place]).find(|case| case.case.workers == 1 && done(case));
+    let one = one.cloned();
+    let (mut speedups, mut waterfalls) = (Vec::new(), Vec::new());
+    if let Some(one) = &one {
+        for &place in &members {
+            let case = &mut cases[place];
+            speedups.extend(case.compare(one));
+            if let (Some(many), Some(one)) = (&case.cost, &one.cost)
+                && many.workers > 1
+            {
+                waterfalls.push(waterfall::waterfall(many, one));
             }
         }
-        Self { schema: SCHEMA, cases, explained: [] }
+    }
+    let paces: Vec<_> = members.iter().filter_map(|&place| cases[place].pace()).collect();
+    let key = Key::new(&cases[members[0]].case, cases);
+    Explained { key, cases: members, speedups, waterfalls, laws: law::fit(&paces) }
+}
+
+/// Fields of a case that are named only where cases of a study differ in them.
+type Field = fn(&Case) -> Option<String>;
+const VARIANTS: [(&str, Field); 8] = [
+    ("engine", |case| case.engine.clone()),
+    ("layout", |case| case.layout.clone()),
+    ("precision", |case| case.precision.clone()),
+    ("scaling", |case| case.scaling.clone()),
+    ("batch", |case| case.global_batch.or(case.batch_per_worker).map(|batch| batch.to_string())),
+    ("threads", |case| case.threads.map(|threads| threads.to_string())),
+    ("input", |case| case.input.clone()),
+    ("classes", |case| case.classes.map(|classes| classes.to_string())),
+];
+
+impl Key {
+    /// A short name for the group: the network, and what sets it apart within the study.
+    pub fn label(&self) -> String {
+        let update = self.update.as_deref().filter(|&update| update != "allreduce");
+        let variant = Some(self.variant.as_str()).filter(|variant| !variant.is_empty());
+        let parts = [Some(self.model.as_str()), update, variant];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
+    fn new(case: &Case, all: &[CaseReport]) -> Self {
+        let differs = |name: &&String| {
+            all.iter().any(|other| other.case.settings.get(*name) != case.settings.get(*name))
+        };
+        let mut variant: Vec<String> = case
+            .settings
+            .keys()
+            .filter(differs)
+            .map(|name| format!("{name} {}", case.settings[name]))
+            .collect();
+        for (name, of) in VARIANTS {
+            let value = of(case);
+            if all.iter().any(|other| of(&other.case) != value) {
+                variant.extend(value.map(|value| format!("{name} {value}")));
+            }
+        }
+        Self {
+            model: case.model.clone(),
+            engine: case.engine.clone(),
+            layout: case.layout.clone(),
+            precision: case.precision.clone(),
+            update: case.update.clone(),
+            scaling: case.scaling.clone(),
+            batch: case.global_batch.or(case.batch_per_worker),
+            threads: case.threads,
+            variant: variant.join(", "),
+        }
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use paceline_record::Case;
-
-    use super::*;
-    use crate::{Rate, Run};
-
-    /// A case that processed a thousand examples at the given rate.
-    pub(crate) fn case(workers: u32, rate: f64, train_s: f64) -> CaseReport {
-        let empty = Run {
-            launcher: paceline_record::log::LauncherLog {
-                header: paceline_record::LauncherHeader {
-                    case: Case { model: "resnet50".into(), workers, ..Case::default() },
-                },
-                first_spawn: None,
-                last_reap: None,
-                over: Some((Outcome::Done, None)),
-            },
-            ranks: Vec::new(),
-        };
-        CaseReport {
-            examples: 1000,
-            images_per_s: Some(Rate { median: rate, mean: rate, lo: Some(rate - 1.0), hi: Some(rate + 1.0) }),
-            train_s: Some(train_s),
-            total_s: Some(train_s + 1.0),
-            ..CaseReport::of(&empty)
-        }
-    }
-
-    #[test]
-    fn one_worker_is_as_fast_as_itself() {
-        let report = Report::new(vec![case(1, 100.0, 10.0)]);
-        let one = &report.cases[0];
-        for ratio in [
-            one.speedup_speed,
-            one.speedup_time,
-            one.speedup_total,
-            one.efficiency_speed,
-            one.efficiency_time,
-        ] {
-            assert_eq!(ratio, Some(1.0));
-        }
-    }
-
-    #[test]
-    fn speedups_compare_with_the_one_worker_case() {
-        let report = Report::new(vec![case(1, 100.0, 10.0), case(2, 180.0, 6.0)]);
-        let two = &report.cases[1];
-        assert_eq!(two.speedup_speed, Some(1.8));
-        assert_eq!(two.efficiency_speed, Some(0.9));
-        assert!((two.speedup_time.expect("both have times") - 10.0 / 6.0).abs() < 1e-12);
-        assert!((two.speedup_total.expect("both have times") - 11.0 / 7.0).abs() < 1e-12);
-    }
-
-    #[test]
-    fn without_a_one_worker_case_there_is_no_speedup() {
-        let mut other = case(1, 100.0, 10.0);
-        other.case.model = "vgg_19".into();
-        let mut failed = case(1, 100.0, 10.0);
-        failed.status = Outcome::Failed;
-        let report = Report::new(vec![case(2, 180.0, 6.0), other, failed]);
-        assert_eq!(report.cases[0].speedup_speed, None);
-        assert_eq!(report.cases[0].efficiency_time, None);
-    }
-
-    #[test]
-    fn the_json_has_every_field_of_the_contract() {
-        let report = Report::new(vec![case(1, 100.0, 10.0)]);
-        let json = serde_json::to_value(&report).expect("a report is plain data");
-        assert_eq!(json["explained"], serde_json::json!([]));
-        let case = json["cases"][0].as_object().expect("an object");
-        for field in "status reason model engine layout precision update scaling workers \
-            batch_per_worker threads input classes examples steps init_s train_s total_s \
-            images_per_s speedup_speed speedup_time speedup_total efficiency_speed \
-            efficiency_time phases_s comm_wait_split_s comm_busy_s overlap peak_memory_bytes \
-            steady loss_first loss_last repeats"
-            .split_whitespace()
-        {
-            assert!(case.contains_key(field), "{field} is missing");
-        }
-        assert_eq!(case["status"], "done");
-    }
-}
+pub(crate) mod tests;

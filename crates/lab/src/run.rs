@@ -1,9 +1,12 @@
 //! The logs of one case, read and checked against each other.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 use paceline_record::log::{LauncherLog, RankLog};
-use paceline_record::{Case, Nanos, Outcome, Phase, PhaseTimes, Rank, StepRecord};
+use paceline_record::{Case, LogError, Nanos, Outcome, Rank, StepRecord};
 
 use crate::LabError;
 use crate::stats::Work;
@@ -13,8 +16,11 @@ use crate::stats::Work;
 pub struct Run {
     /// What the launcher told.
     pub launcher: LauncherLog,
-    /// What each rank told. A rank that died before it could write anything is missing.
+    /// What each rank told, without the single exchanges of its steps. A rank that died before it could write anything
+    /// is missing.
     pub ranks: Vec<RankLog>,
+    /// Whom the others waited for: time blocked until the last rank arrived, by that rank, summed over who waited.
+    pub waited_for: BTreeMap<Rank, Nanos>,
 }
 
 /// A moment at which something began, and the one at which it ended.
@@ -37,12 +43,17 @@ impl Run {
     /// Reads a case's folder.
     pub fn read(folder: &Path) -> Result<Self, LabError> {
         let launcher = LauncherLog::read(folder)?;
-        let world = launcher.header.case.workers;
-        let mut ranks = Vec::new();
-        for rank in (0..world).map(Rank) {
-            match RankLog::read(folder, rank) {
-                Ok(log) if log.header.rank == rank && log.header.world == world => ranks.push(log),
-                Ok(log) => {
+        let mut run = Self { launcher, ranks: Vec::new(), waited_for: BTreeMap::new() };
+        let (world, outcome) = (run.case().workers, run.launcher.outcome());
+        for (rank, read) in read_ranks(folder, world) {
+            match read {
+                Ok(read) if read.log.header.rank == rank && read.log.header.world == world => {
+                    for (late, time) in read.waited_for {
+                        *run.waited_for.entry(late).or_default() += time;
+                    }
+                    run.ranks.push(read.log);
+                }
+                Ok(RankRead { log, .. }) => {
                     return Err(LabError::Contradiction {
                         folder: folder.into(),
                         why: format!(
@@ -51,12 +62,11 @@ impl Run {
                         ),
                     });
                 }
-                Err(error) if launcher.outcome() == Outcome::Done => return Err(error.into()),
+                Err(error) if outcome == Outcome::Done => return Err(error.into()),
                 Err(_) => {}
             }
         }
-        let run = Self { launcher, ranks };
-        if run.launcher.outcome() == Outcome::Done {
+        if outcome == Outcome::Done {
             run.check_complete(folder)?;
         }
         Ok(run)
@@ -163,22 +173,44 @@ impl Run {
     }
 }
 
-/// The time of a rank over a run's span in seconds, tiled by phases; their sum is the span's length.
-///
-/// `other` is what is left. It is negative where phases, timed on a device's own clock, overlap the host's.
-pub fn tile(rank: &RankLog, span: Span) -> Option<[f64; Phase::ALL.len()]> {
-    let (first, last) = (rank.steps.first()?, rank.steps.last()?);
-    let main = rank.main?;
-    let mut times = PhaseTimes::default();
-    for (phase, time) in rank.steps.iter().flat_map(|step| step.phases.iter()) {
-        times[phase] += time;
-    }
-    times[Phase::Launch] += main.since(span.begin);
-    times[Phase::Init] += first.begin.since(main);
-    times[Phase::Tail] += span.end.since(last.end);
-    let known = times.total().seconds() - times[Phase::Other].seconds();
-    Some(Phase::ALL.map(|phase| match phase {
-        Phase::Other => span.seconds() - known,
-        _ => times[phase].seconds(),
-    }))
+/// What one rank's log held.
+struct RankRead {
+    log: RankLog,
+    waited_for: BTreeMap<Rank, Nanos>,
+}
+
+/// Reads the logs of all ranks on all cores, and sets them in order.
+fn read_ranks(folder: &Path, world: u32) -> Vec<(Rank, Result<RankRead, LogError>)> {
+    let next = AtomicU32::new(0);
+    let read_some = || {
+        let mut some = Vec::new();
+        loop {
+            let rank = Rank(next.fetch_add(1, Ordering::Relaxed));
+            if rank.0 >= world {
+                return some;
+            }
+            some.push((rank, read_rank(folder, rank)));
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(world as usize);
+    let mut all = thread::scope(|scope| {
+        let readers: Vec<_> = (1..threads).map(|_| scope.spawn(read_some)).collect();
+        let mut all = read_some();
+        for reader in readers {
+            all.extend(reader.join().expect("invariant: reading does not panic"));
+        }
+        all
+    });
+    all.sort_by_key(|&(rank, _)| rank);
+    all
+}
+
+fn read_rank(folder: &Path, rank: Rank) -> Result<RankRead, LogError> {
+    let mut waited_for = BTreeMap::new();
+    let log = RankLog::read_folding(folder, rank, |step| {
+        for bucket in std::mem::take(&mut step.buckets) {
+            *waited_for.entry(bucket.last_rank).or_default() += bucket.waited_late;
+        }
+    })?;
+    Ok(RankRead { log, waited_for })
 }

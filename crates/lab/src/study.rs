@@ -14,26 +14,24 @@ pub struct Study {
     pub command: Vec<String>,
     /// Where it ran.
     pub machine: Machine,
-    /// The cases, in the order in which they run.
+    /// The runs, in the order in which they take place.
     pub cases: Vec<Planned>,
 }
 
-/// One case of a study.
+/// One run of a study: a case, or one of its repeats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
     /// Its folder in the study's.
     pub folder: String,
+    /// Place of its case in the report.
+    pub place: usize,
+    /// Which repeat of its case it is, from 1.
+    pub repeat: u32,
     /// What to run.
     #[serde(flatten)]
     pub case: Case,
     /// Steps of each worker.
     pub steps: u64,
-    /// The data, as the command line names it.
-    pub data: String,
-    /// Seed of weights and data.
-    pub seed: u64,
-    /// Learning rate.
-    pub learning_rate: f32,
 }
 
 /// The machine a study ran on. What could not be found out is `None`.
@@ -49,4 +47,17 @@ pub struct Machine {
     pub kernel: Option<String>,
     /// What the engine found to run on, in words.
     pub engine: Option<String>,
+}
+
+impl Study {
+    /// Cases, each counted once however often it is repeated.
+    pub fn places(&self) -> usize {
+        self.cases.iter().map(|planned| planned.place + 1).max().unwrap_or(0)
+    }
+
+    /// Whether another study asks for the same runs on the same machine by the same program.
+    pub fn asks_the_same_as(&self, other: &Self) -> bool {
+        (self.schema, &self.program, &self.machine, &self.cases)
+            == (other.schema, &other.program, &other.machine, &other.cases)
+    }
 }

@@ -2,7 +2,9 @@
 
 use paceline_record::{Bytes, LayerTime, Outcome, Phase};
 
-use crate::{Align, CaseReport, Rate, Report, Table};
+use crate::numbers::memory::Memory;
+use crate::numbers::rate::Rate;
+use crate::{Align, CaseReport, Report, Table};
 
 /// The tables of a study: what each case gave, and where its steps spent their time.
 pub fn render_report(report: &Report) -> String {
@@ -45,7 +47,7 @@ fn render_cases(report: &Report) -> Table {
             table.row([model, update, workers, format!("{ended}: {first}")]);
             continue;
         }
-        let memory = |memory: Option<crate::Memory>| or_dash(memory, |memory| megabytes(memory.per_worker));
+        let memory = |memory: Option<Memory>| or_dash(memory, |memory| megabytes(memory.per_worker));
         table.row([
             model,
             update,
@@ -163,34 +165,6 @@ mod tests {
     use paceline_record::Nanos;
 
     use super::*;
-    use crate::report::tests::case;
-
-    #[test]
-    fn the_tables_show_finished_and_failed_cases() {
-        let mut done = case(1, 116.25, 16.5);
-        done.steps = 10;
-        done.init_s = Some(0.25);
-        let mut phases: std::collections::BTreeMap<_, _> = Phase::ALL.map(|phase| (phase, 0.0)).into();
-        phases.insert(Phase::Forward, 5.5);
-        phases.insert(Phase::Backward, 10.0);
-        phases.insert(Phase::CopyIn, 0.01);
-        phases.insert(Phase::Update, 0.9);
-        phases.insert(Phase::Other, 0.09);
-        phases.insert(Phase::Tail, 0.75);
-        done.phases_s = Some(phases);
-        let mut failed = case(1, 1.0, 1.0);
-        failed.case.model = "vgg_19".into();
-        failed.status = Outcome::Failed;
-        failed.reason = Some("rank 0 died in step 3\nof a cold".into());
-        insta::assert_snapshot!(render_report(&Report::new(vec![done, failed])), @r"
-        model     strategy  workers  init s  train s  total s  images/s   95 % interval  speed-up  overlap %  memory MB  planned MB
-        resnet50  -               1    0.25    16.50    17.50     116.2  115.2 .. 117.2      1.00          -          -           -
-        vgg_19    -               1  failed: rank 0 died in step 3
-
-        ms a step  strategy  workers  copy_in  forward  backward  update  other
-        resnet50   -               1    1.000  550.000  1000.000  90.000  9.000
-        ");
-    }
 
     #[test]
     fn layers_come_slowest_first_and_the_rest_is_summed() {

@@ -1,5 +1,6 @@
 //! What a log can say: headers and events.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,24 @@ pub struct Case {
     pub input: Option<String>,
     /// Classes of the data.
     pub classes: Option<u64>,
+    /// Samples a step on all workers together, where that is what is held fixed (`strong`).
+    #[serde(default)]
+    pub global_batch: Option<u64>,
+    /// What else sets the case apart, by the names of the command line's options.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+}
+
+impl Case {
+    /// Whether two cases are the same but for the number of workers, and what follows from it: under strong scaling
+    /// each worker's share of the batch.
+    pub fn same_but_workers(&self, other: &Self) -> bool {
+        let mut unified = Self { workers: self.workers, ..other.clone() };
+        if self.global_batch.is_some() {
+            unified.batch_per_worker = self.batch_per_worker;
+        }
+        *self == unified
+    }
 }
 
 /// First line of a rank's log.

@@ -225,6 +225,16 @@ pub struct RankLog {
 impl RankLog {
     /// Reads `rank-<r>.jsonl` in a case's folder.
     pub fn read(folder: &Path, rank: Rank) -> Result<Self, LogError> {
+        Self::read_folding(folder, rank, |_| {})
+    }
+
+    /// The same; `fold` sees each step before it is kept, and may take out what need not be: a long run's exchanges
+    /// would fill the memory.
+    pub fn read_folding(
+        folder: &Path,
+        rank: Rank,
+        mut fold: impl FnMut(&mut StepRecord),
+    ) -> Result<Self, LogError> {
         let mut reader = RankReader::open(folder, rank)?;
         let mut log = Self {
             header: reader.header().clone(),
@@ -238,7 +248,7 @@ impl RankLog {
             match event {
                 RankEvent::Main { at, .. } => log.main = Some(at),
                 RankEvent::Compiled { planned, .. } => log.planned = planned,
-                RankEvent::Step(step) => {
+                RankEvent::Step(mut step) => {
                     let expected = log.steps.last().map_or(step.begin, |last| last.end);
                     if step.end < step.begin || step.begin < expected {
                         return Err(LogError::Garbage {
@@ -247,6 +257,7 @@ impl RankLog {
                             why: format!("step {} runs backwards in time", step.step),
                         });
                     }
+                    fold(&mut step);
                     log.steps.push(step);
                 }
                 RankEvent::Done { peak_resident, shared, .. } => {

@@ -1,7 +1,8 @@
-use paceline_record::log::LauncherLog;
-use paceline_record::{LauncherHeader, Nanos, Rank, RankHeader, Step, StepRecord};
+use paceline_record::log::{LauncherLog, RankLog};
+use paceline_record::{Bytes, LauncherHeader, Nanos, Phase, Rank, RankHeader, Step, StepRecord};
 
 use super::*;
+use crate::stats::steady::Verdict;
 
 const MS: u64 = 1_000_000;
 
@@ -40,6 +41,7 @@ fn run(ranks: Vec<RankLog>, last_reap: u64) -> Run {
             over: Some((Outcome::Done, None)),
         },
         ranks,
+        waited_for: Default::default(),
     }
 }
 
@@ -49,7 +51,7 @@ fn near(got: Option<f64>, expected: f64) -> bool {
 
 #[test]
 fn one_worker_s_numbers_are_those_of_its_log() {
-    let report = CaseReport::of(&run(vec![rank(0, 1, &[50, 40, 20, 20])], 250));
+    let report = CaseReport::of(&[run(vec![rank(0, 1, &[50, 40, 20, 20])], 250)]);
     assert!(near(report.init_s, 0.1));
     assert!(near(report.train_s, 0.13));
     assert!(near(report.total_s, 0.25));
@@ -59,14 +61,14 @@ fn one_worker_s_numbers_are_those_of_its_log() {
     assert!(near(rate.lo, 3200.0) && near(rate.hi, 3200.0));
     let steady = report.steady.expect("steps");
     assert_eq!(steady.from_step, 2);
-    assert_eq!(steady.verdict, Some("too short"));
+    assert_eq!(steady.verdict, Verdict::TooShort);
     assert_eq!((report.loss_first, report.loss_last), (Some(2.0), Some(0.5)));
     assert_eq!(report.peak_memory_bytes.map(|m| m.per_worker), Some(Bytes(2000)));
 }
 
 #[test]
 fn phases_tile_the_whole_run() {
-    let report = CaseReport::of(&run(vec![rank(0, 1, &[50, 40, 20, 20])], 250));
+    let report = CaseReport::of(&[run(vec![rank(0, 1, &[50, 40, 20, 20])], 250)]);
     let phases = report.phases_s.expect("a finished case has phases");
     assert_eq!(phases.len(), Phase::ALL.len());
     for (phase, expected) in [
@@ -87,7 +89,7 @@ fn phases_tile_the_whole_run() {
 #[test]
 fn phases_of_several_ranks_sum_to_ranks_times_the_span() {
     let ranks = vec![rank(0, 2, &[30, 20, 20]), rank(1, 2, &[20, 20, 25])];
-    let report = CaseReport::of(&run(ranks, 200));
+    let report = CaseReport::of(&[run(ranks, 200)]);
     let phases = report.phases_s.expect("a finished case has phases");
     assert!(near(Some(phases.values().sum()), 0.4));
     assert_eq!(report.comm_busy_s, Some(0.0));
@@ -107,7 +109,7 @@ fn waiting_is_split_and_overlap_is_what_did_not_show() {
             step.comm_busy = Nanos(16 * MS);
         }
     }
-    let report = CaseReport::of(&run(ranks, 250));
+    let report = CaseReport::of(&[run(ranks, 250)]);
     let split = report.comm_wait_split_s.expect("a finished case");
     assert!(near(Some(split.late_rank), 0.008) && near(Some(split.transfer), 0.004));
     assert!(near(report.comm_busy_s, 0.064));
@@ -118,7 +120,7 @@ fn waiting_is_split_and_overlap_is_what_did_not_show() {
 fn rates_of_independent_ranks_are_summed() {
     let mut alone = run(vec![rank(0, 2, &[20; 4]), rank(1, 2, &[40; 4])], 400);
     alone.launcher.header.case.update = Some("independent".into());
-    let rate = CaseReport::of(&alone).images_per_s.expect("a rate");
+    let rate = CaseReport::of(&[alone]).images_per_s.expect("a rate");
     assert!(near(Some(rate.mean), 64.0 / 0.02 + 64.0 / 0.04), "{}", rate.mean);
 }
 
@@ -133,23 +135,17 @@ fn a_global_step_ends_when_its_last_rank_does() {
 
 #[test]
 fn even_one_step_has_a_rate_but_no_interval() {
-    let report = CaseReport::of(&run(vec![rank(0, 1, &[50])], 250));
+    let report = CaseReport::of(&[run(vec![rank(0, 1, &[50])], 250)]);
     let rate = report.images_per_s.expect("a finished case has a rate");
     assert!(near(Some(rate.mean), 1280.0));
     assert_eq!((rate.lo, rate.hi), (None, None));
 }
 
 #[test]
-fn long_runs_have_no_verdict_yet() {
-    let report = CaseReport::of(&run(vec![rank(0, 1, &[10; 20])], 400));
-    assert_eq!(report.steady.expect("steps").verdict, None);
-}
-
-#[test]
 fn a_failed_run_keeps_only_what_is_certain() {
     let mut failed = run(vec![rank(0, 1, &[50, 40])], 250);
     failed.launcher.over = Some((Outcome::Failed, Some("killed".into())));
-    let report = CaseReport::of(&failed);
+    let report = CaseReport::of(&[failed]);
     assert_eq!(report.status, Outcome::Failed);
     assert_eq!(report.reason.as_deref(), Some("killed"));
     assert_eq!(report.steps, 2);
@@ -163,7 +159,7 @@ fn a_launcher_that_did_not_live_to_tell_is_a_failure() {
     let mut lost = run(vec![rank(0, 1, &[50])], 250);
     lost.launcher.over = None;
     lost.launcher.last_reap = None;
-    let report = CaseReport::of(&lost);
+    let report = CaseReport::of(&[lost]);
     assert_eq!(report.status, Outcome::Failed);
     assert!(report.reason.is_some());
     assert_eq!(report.total_s, None);

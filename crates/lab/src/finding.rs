@@ -1,0 +1,379 @@
+//! What a reader should know first: where time was lost, said in plain words, with what to do about it.
+//!
+//! Decided on numbers alone, and only where they are large enough and certain enough. Losses are worker-seconds.
+
+use std::cmp::Ordering;
+
+use paceline_record::Outcome;
+use serde::Serialize;
+
+use crate::numbers::fixed;
+use crate::numbers::waterfall::{Cause, Waterfall};
+use crate::report::Explained;
+use crate::stats::steady::Verdict;
+use crate::{CaseReport, Machine};
+
+/// Share of the workers' time from which on a cause is worth a word.
+const NOTABLE: f64 = 0.05;
+
+/// Share from which on an update is, which even an ideal run has.
+const NOTABLE_UPDATE: f64 = 0.2;
+
+/// Share of a run that may stay without an account.
+const UNACCOUNTED: f64 = 0.01;
+
+/// Half-width of a rate's interval, over the rate, from which on it should be taken with care.
+const UNCERTAIN: f64 = 0.05;
+
+/// Part of all waiting for late ranks from which on one rank is to blame.
+const TO_BLAME: f64 = 0.5;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Launch and init take a notable part of the run.
+    StartUp,
+    /// The first steps are slower than the others, and there are too few others.
+    WarmUp,
+    /// Each rank computes more slowly than one worker alone.
+    Computation,
+    /// Ranks wait for data.
+    Input,
+    /// Communication shows.
+    Communication,
+    /// Ranks wait for a late one.
+    Stragglers,
+    /// The update takes a notable part of the step.
+    Update,
+    /// Evaluation and checkpoints do.
+    Evaluation,
+    /// The end of the run does.
+    Tail,
+    /// Time that no phase accounts for.
+    Other,
+    /// Fixed costs together take a notable part of the run, though none does alone.
+    Short,
+    /// Steps become slower during the run.
+    Slowdown,
+    /// Step times do not settle.
+    NoSteadyState,
+    /// The rate is uncertain.
+    Uncertain,
+    /// More threads than cores.
+    Crowded,
+}
+
+/// One thing worth knowing about a case.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub kind: Kind,
+    /// Place of the case in the report.
+    pub case: usize,
+    /// What was found, with its figures.
+    pub text: String,
+    /// What to do about it.
+    pub advice: String,
+    /// Worker-seconds lost; `None` where it is not a matter of time.
+    pub lost_s: Option<f64>,
+    /// The same over all the workers' time.
+    pub share: Option<f64>,
+}
+
+/// Looks at all groups of a study; what cost most comes first.
+pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explained]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for group in explained {
+        let done = group.cases.iter().filter(|&&place| cases[place].status == Outcome::Done);
+        let one = done.clone().map(|&place| &cases[place]).find(|case| case.case.workers == 1);
+        let members: Vec<Member<'_>> =
+            done.map(|&place| Member { place, case: &cases[place], one, group, machine }).collect();
+        for kind in KINDS {
+            // Of a cause that shows at several numbers of workers, the worst place tells.
+            let found = members.iter().filter_map(|member| member.look(kind));
+            findings.extend(found.max_by(by_weight));
+        }
+    }
+    findings.sort_by(|a, b| by_weight(b, a));
+    findings
+}
+
+const KINDS: [Kind; 15] = [
+    Kind::StartUp,
+    Kind::WarmUp,
+    Kind::Computation,
+    Kind::Input,
+    Kind::Communication,
+    Kind::Stragglers,
+    Kind::Update,
+    Kind::Evaluation,
+    Kind::Tail,
+    Kind::Other,
+    Kind::Short,
+    Kind::Slowdown,
+    Kind::NoSteadyState,
+    Kind::Uncertain,
+    Kind::Crowded,
+];
+
+fn by_weight(a: &Finding, b: &Finding) -> Ordering {
+    a.lost_s.unwrap_or(-1.0).total_cmp(&b.lost_s.unwrap_or(-1.0))
+}
+
+/// A finished case, and what it is looked at with.
+struct Member<'a> {
+    place: usize,
+    case: &'a CaseReport,
+    /// The one-worker case of its group.
+    one: Option<&'a CaseReport>,
+    group: &'a Explained,
+    machine: &'a Machine,
+}
+
+/// A loss: worker-seconds, and their share of all the workers' time.
+#[derive(Clone, Copy)]
+struct Loss {
+    seconds: f64,
+    share: f64,
+}
+
+impl Member<'_> {
+    fn look(&self, kind: Kind) -> Option<Finding> {
+        match kind {
+            Kind::StartUp => self.fixed_cost(kind, Cause::StartUp, "starting up (launch and init)"),
+            Kind::WarmUp => self.fixed_cost(kind, Cause::WarmUp, "warming up (the first steps' surplus)"),
+            Kind::Tail => self.fixed_cost(kind, Cause::Tail, "ending (after a rank's last step)"),
+            Kind::Computation => self.computation(),
+            Kind::Input => {
+                let advice = "prepare batches ahead on cores of their own, use smaller pictures, or keep the data \
+                              in memory";
+                self.cost(kind, Cause::Input, NOTABLE, "waiting for input (load and copies)", advice)
+            }
+            Kind::Communication => {
+                let advice = self.communication_advice();
+                self.cost(kind, Cause::Communication, NOTABLE, "exposed communication", &advice)
+            }
+            Kind::Stragglers => self.stragglers(),
+            Kind::Update => self.update(),
+            Kind::Evaluation => {
+                let advice = "evaluate and save less often";
+                self.cost(kind, Cause::Evaluation, NOTABLE, "evaluation and checkpoints", advice)
+            }
+            Kind::Other => {
+                let advice =
+                    "the phases should account for all of it: a defect worth a report, with its run logs";
+                self.cost(kind, Cause::Other, UNACCOUNTED, "time without an account", advice)
+            }
+            Kind::Short => self.short(),
+            Kind::Slowdown => self.slowdown(),
+            Kind::NoSteadyState => self.no_steady_state(),
+            Kind::Uncertain => self.uncertain(),
+            Kind::Crowded => self.crowded(),
+        }
+    }
+
+    fn workers(&self) -> f64 {
+        f64::from(self.case.case.workers)
+    }
+
+    /// Who is spoken of.
+    fn label(&self) -> String {
+        let workers = match self.case.case.workers {
+            1 => "1 worker".into(),
+            workers => format!("{workers} workers"),
+        };
+        format!("{}, {workers}", self.group.key.label())
+    }
+
+    fn finding(&self, kind: Kind, text: String, advice: String, loss: Option<Loss>) -> Finding {
+        Finding {
+            kind,
+            case: self.place,
+            text: format!("{}: {text}", self.label()),
+            advice,
+            lost_s: loss.map(|loss| loss.seconds),
+            share: loss.map(|loss| loss.share),
+        }
+    }
+
+    /// What a cause took of this case.
+    fn loss(&self, cause: Cause) -> Option<Loss> {
+        let cost = self.case.cost.as_ref()?;
+        let share = cost.shares.iter().find(|share| share.cause == cause)?;
+        let seconds = share.seconds * self.case.examples as f64;
+        Some(Loss { seconds, share: share.seconds / cost.seconds })
+    }
+
+    /// What a cause took beyond what it takes on one worker, if that is certain.
+    fn growth(&self, cause: Cause) -> Option<Loss> {
+        let workers = self.case.case.workers;
+        let fall: &Waterfall = self.group.waterfalls.iter().find(|fall| fall.workers == workers)?;
+        let share = fall.shares.iter().find(|share| share.cause == cause)?;
+        let loss =
+            Loss { seconds: share.seconds * self.case.examples as f64, share: share.seconds / fall.to_s };
+        (share.lo.unwrap_or(share.seconds) > 0.0).then_some(loss)
+    }
+
+    fn cost(&self, kind: Kind, cause: Cause, least: f64, what: &str, advice: &str) -> Option<Finding> {
+        let loss = self.loss(cause).filter(|loss| loss.share >= least)?;
+        Some(self.finding(kind, says(what, loss), advice.into(), Some(loss)))
+    }
+
+    fn fixed_cost(&self, kind: Kind, cause: Cause, what: &str) -> Option<Finding> {
+        let advice = self.longer_run()?;
+        self.cost(kind, cause, NOTABLE, what, &advice)
+    }
+
+    /// How long a run would have to be.
+    fn longer_run(&self) -> Option<String> {
+        let steps = self.case.fixed?.enough_steps;
+        Some(format!(
+            "it does not shrink with more workers; run longer: from {steps} steps on, fixed costs take at most {:.0} % of \
+             the run",
+            100.0 * fixed::TOLERATED
+        ))
+    }
+
+    /// Fixed costs that are notable only together.
+    fn short(&self) -> Option<Finding> {
+        let fixed = self.case.fixed.filter(|fixed| fixed.share >= NOTABLE)?;
+        let alone = [Cause::StartUp, Cause::WarmUp, Cause::Tail];
+        if alone.iter().filter_map(|&cause| self.loss(cause)).any(|loss| loss.share >= NOTABLE) {
+            return None;
+        }
+        let loss = Loss { seconds: fixed.seconds * self.workers(), share: fixed.share };
+        let text = says("the run is short for its fixed costs: all but steady steps", loss);
+        Some(self.finding(Kind::Short, text, self.longer_run()?, Some(loss)))
+    }
+
+    /// Slower forward and backward. A straggler alone is no reason: most ranks must be slower.
+    fn computation(&self) -> Option<Finding> {
+        let growth = self.growth(Cause::Computation)?;
+        let typical = self.case.computation_s? / self.one?.computation_s?;
+        let slower = typical - 1.0;
+        let loss = Loss { share: growth.share.min(slower / typical), ..growth };
+        if loss.share < NOTABLE {
+            return None;
+        }
+        let text = format!(
+            "each rank computes {:.0} % longer an example than one worker alone ({:.1} worker-seconds)",
+            100.0 * slower,
+            loss.seconds
+        );
+        let advice = match self.case.case.global_batch {
+            Some(_) => {
+                "each worker's share of the batch is smaller, so its products are less efficient: use a larger \
+                        --global-batch, or fewer workers"
+            }
+            None => {
+                "workers share memory bandwidth, cache or clock: fewer workers with more --threads, or a smaller \
+                     --batch that fits the cache; `paceline doctor` says what the cores share"
+            }
+        };
+        Some(self.finding(Kind::Computation, text, advice.into(), Some(loss)))
+    }
+
+    fn stragglers(&self) -> Option<Finding> {
+        let loss = self.loss(Cause::Stragglers).filter(|loss| loss.share >= NOTABLE)?;
+        let blamed = self.case.straggler.filter(|late| late.share >= TO_BLAME && self.case.case.workers > 2);
+        let blamed = blamed.or(self.case.straggler.filter(|late| late.share >= 0.9));
+        let text = says("waiting for late ranks", loss);
+        let (text, advice) = match blamed {
+            Some(late) => (
+                format!("{text}, {:.0} % of it for rank {}", 100.0 * late.share, late.rank),
+                format!("rank {} is slower than the others: look at its cores and what else runs there", late.rank),
+            ),
+            None => (
+                format!("{text}, for one rank now and for another then"),
+                "ranks hold each other up by turns: quieten the machine (`paceline doctor`), or let each step do more \
+                 (a larger --batch, --accumulate), so that delays even out"
+                    .into(),
+            ),
+        };
+        Some(self.finding(Kind::Stragglers, text, advice, Some(loss)))
+    }
+
+    fn update(&self) -> Option<Finding> {
+        let grown = self.growth(Cause::Update).filter(|loss| loss.share >= NOTABLE);
+        let large = self.loss(Cause::Update).filter(|loss| loss.share >= NOTABLE_UPDATE);
+        let loss = grown.or(large)?;
+        let what =
+            if grown.is_some() { "the update, beyond that of one worker alone," } else { "the update" };
+        let advice = "try --update sharded, where each worker updates its share, or a larger --batch or --accumulate, so \
+                      that there are fewer updates";
+        Some(self.finding(Kind::Update, says(what, loss), advice.into(), Some(loss)))
+    }
+
+    fn communication_advice(&self) -> String {
+        let case = &self.case.case;
+        let set = |name: &str| case.settings.get(name).map(String::as_str);
+        if set("overlap") == Some("no") {
+            return "exchange while backward goes on: --overlap yes".into();
+        }
+        match case.update.as_deref() {
+            Some("allreduce") if set("compress") == Some("none") => {
+                "try --update sharded, a larger --batch, --accumulate, or --compress bf16".into()
+            }
+            Some("allreduce") => "try --update sharded, a larger --batch or --accumulate".into(),
+            Some("sharded") => "try a larger --batch or --accumulate".into(),
+            Some(_) => "try --update allreduce, or a larger --batch or --accumulate".into(),
+            None => "exchange less often or smaller gradients: a larger batch, accumulation, 16 bits".into(),
+        }
+    }
+
+    fn slowdown(&self) -> Option<Finding> {
+        let steady = self.case.steady.filter(|steady| steady.verdict == Verdict::Slowdown)?;
+        let slower = steady.slower?;
+        let time = self.case.total_s? - self.case.fixed?.seconds;
+        let seconds = self.workers() * time * (1.0 - 1.0 / slower);
+        let loss = Loss { seconds, share: seconds / (self.workers() * self.case.total_s?) };
+        let text = format!(
+            "from step {} on steps take {:.0} % longer than before ({:.1} worker-seconds)",
+            steady.from_step,
+            100.0 * (slower - 1.0),
+            seconds
+        );
+        let advice = "something changed during the run: a clock that falls with heat, another program, memory that \
+                      grows; repeat it (--repeat 3) and see `paceline doctor`";
+        Some(self.finding(Kind::Slowdown, text, advice.into(), Some(loss)))
+    }
+
+    fn no_steady_state(&self) -> Option<Finding> {
+        self.case.steady.filter(|steady| steady.verdict == Verdict::NoSteadyState)?;
+        let text =
+            "step times change to the end of the run; its rate is an average over changing speeds".into();
+        let advice = "run longer, repeat it (--repeat 3), and quieten the machine (`paceline doctor`)";
+        Some(self.finding(Kind::NoSteadyState, text, advice.into(), None))
+    }
+
+    fn uncertain(&self) -> Option<Finding> {
+        let rate = self.case.images_per_s?;
+        let half = (rate.hi? - rate.lo?) / 2.0 / rate.mean;
+        (half > UNCERTAIN).then(|| {
+            let text = format!("images/s are known to {:.0} % only (95 % interval)", 100.0 * half);
+            self.finding(Kind::Uncertain, text, "more steps, or --repeat 3".into(), None)
+        })
+    }
+
+    fn crowded(&self) -> Option<Finding> {
+        let cores = self.machine.cores?;
+        let threads = self.case.case.workers * self.case.case.threads?;
+        let real = self.case.case.engine.as_deref() == Some("cpu");
+        (real && threads > cores).then(|| {
+            let text = format!("{threads} threads took turns on {cores} cores");
+            let advice =
+                format!("its times measure the sharing of cores: keep workers times threads within {cores}");
+            self.finding(Kind::Crowded, text, advice, None)
+        })
+    }
+}
+
+fn says(what: &str, loss: Loss) -> String {
+    let digits = if loss.seconds < 9.95 { 2 } else { 0 };
+    format!(
+        "{what} takes {:.0} % of the workers' time ({:.digits$} worker-seconds)",
+        100.0 * loss.share,
+        loss.seconds
+    )
+}

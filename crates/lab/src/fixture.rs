@@ -1,0 +1,179 @@
+//! Runs and studies made up for tests.
+
+use std::collections::BTreeMap;
+
+use paceline_record::log::{LauncherLog, RankLog};
+use paceline_record::{
+    Bytes, Case, LauncherHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord,
+};
+
+use crate::stats::random::SplitMix;
+use crate::{CaseReport, Machine, Planned, Report, Run, SCHEMA, Study};
+
+/// A millisecond.
+pub(crate) const MS: u64 = 1_000_000;
+
+/// A run to make up; times in milliseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub model: &'static str,
+    pub workers: u32,
+    pub steps: u64,
+    /// Forward and backward of a step, and by how much they vary.
+    pub compute: f64,
+    pub noise: f64,
+    /// Steps at the beginning that take three times as long.
+    pub slow_steps: u64,
+    /// Exposed transfer, and waiting for rank 1 of all others.
+    pub transfer: f64,
+    pub late: f64,
+    pub launch: f64,
+    pub init: f64,
+    pub tail: f64,
+    pub seed: u64,
+}
+
+impl Plan {
+    /// A run of 100 ms steps in which all goes well.
+    pub(crate) fn calm(model: &'static str, workers: u32) -> Self {
+        Self {
+            model,
+            workers,
+            steps: 60,
+            compute: 90.0,
+            noise: 0.01,
+            slow_steps: 2,
+            transfer: if workers > 1 { 4.0 } else { 0.0 },
+            late: if workers > 1 { 2.0 } else { 0.0 },
+            launch: 5.0,
+            init: 40.0,
+            tail: 8.0,
+            seed: 1,
+        }
+    }
+
+    /// What a launcher would call it.
+    pub(crate) fn case(&self) -> Case {
+        Case {
+            model: self.model.into(),
+            engine: Some("cpu".into()),
+            layout: Some("nhwc".into()),
+            precision: Some("fp32".into()),
+            update: Some("allreduce".into()),
+            scaling: Some("weak".into()),
+            workers: self.workers,
+            batch_per_worker: Some(64),
+            threads: Some(1),
+            input: Some("32x32".into()),
+            classes: Some(10),
+            global_batch: None,
+            settings: [("compress", "none"), ("data", "synthetic:cifar10"), ("overlap", "yes")]
+                .map(|(name, value)| (name.into(), value.into()))
+                .into(),
+        }
+    }
+
+    /// The logs of the run.
+    pub(crate) fn run(&self) -> Run {
+        let mut draw = SplitMix(self.seed);
+        let mut noise = || 1.0 + self.noise * (2.0 * (draw.next() as f64 / u64::MAX as f64) - 1.0);
+        let scale: Vec<f64> =
+            (0..self.steps).map(|step| noise() * if step < self.slow_steps { 3.0 } else { 1.0 }).collect();
+        let ranks: Vec<RankLog> = (0..self.workers).map(|rank| self.rank(rank, &scale)).collect();
+        let last = ranks.iter().filter_map(|rank| rank.steps.last()).map(|step| step.end).max();
+        let last = last.unwrap_or_default();
+        Run {
+            launcher: LauncherLog {
+                header: LauncherHeader { case: self.case() },
+                first_spawn: Some(Nanos(0)),
+                last_reap: Some(last + ms(self.tail)),
+                over: Some((Outcome::Done, None)),
+            },
+            waited_for: if self.workers > 1 { [(Rank(1), Nanos(MS))].into() } else { BTreeMap::new() },
+            ranks,
+        }
+    }
+
+    fn rank(&self, rank: u32, scale: &[f64]) -> RankLog {
+        let mut begin = ms(self.launch + self.init);
+        let step = |(number, &scale): (usize, &f64)| {
+            let mut step = StepRecord::open(Step(number as u64), begin);
+            let late = if rank == 1 { 0.0 } else { self.late };
+            let compute = self.compute * scale + self.late - late;
+            step.book(Phase::CopyIn, ms(0.2));
+            step.book(Phase::Forward, ms(compute * 0.3));
+            step.book(Phase::Backward, ms(compute * 0.7));
+            step.book(Phase::CommWait, ms(self.transfer / 2.0 + late));
+            step.book(Phase::CommCpu, ms(self.transfer / 2.0));
+            step.book(Phase::Update, ms(4.0));
+            step.late_rank = ms(late);
+            step.comm_busy = ms(4.0 * self.transfer + late);
+            step.end = begin + step.phases.total() + ms(0.05);
+            step.examples = 64;
+            step.loss = Some(2.3 * 0.98f32.powi(number as i32));
+            begin = step.end;
+            step
+        };
+        RankLog {
+            header: RankHeader { rank: Rank(rank), world: self.workers },
+            main: Some(ms(self.launch)),
+            planned: Some(Bytes(100_000_000)),
+            steps: scale.iter().enumerate().map(step).collect(),
+            peak_resident: Some(Bytes(110_000_000)),
+            shared: Some(Bytes(9_000_000)),
+        }
+    }
+}
+
+fn ms(time: f64) -> Nanos {
+    Nanos((time * MS as f64).round() as u64)
+}
+
+/// A study of these cases.
+pub(crate) fn study(cases: &[Case]) -> Study {
+    let planned = |(place, case): (usize, &Case)| Planned {
+        folder: format!("{}-w{}", case.model, case.workers),
+        place,
+        repeat: 1,
+        case: case.clone(),
+        steps: 60,
+    };
+    Study {
+        schema: SCHEMA,
+        program: "0.1.0".into(),
+        command: vec!["bench".into(), "--workers".into(), "1,2,4".into()],
+        machine: Machine {
+            cpu: Some("Abacus 9000".into()),
+            cores: Some(4),
+            memory: Some(Bytes(16_000_000_000)),
+            kernel: Some("6.1.0".into()),
+            engine: Some("cpu: beads".into()),
+        },
+        cases: cases.iter().enumerate().map(planned).collect(),
+    }
+}
+
+/// The report on some runs.
+pub(crate) fn report_on(plans: &[Plan]) -> Report {
+    let cases: Vec<Case> = plans.iter().map(Plan::case).collect();
+    let reports = plans.iter().map(|plan| CaseReport::of(&[plan.run()]));
+    Report::new(&study(&cases), reports.collect())
+}
+
+/// A report with something of everything: two networks on 1, 2 and 4 workers, and one case that failed.
+pub(crate) fn report() -> Report {
+    let mut plans = Vec::new();
+    for model in ["mobilenet_v2", "resnet50"] {
+        for workers in [1, 2, 4] {
+            let calm = Plan::calm(model, workers);
+            plans.push(if workers == 4 { Plan { late: 20.0, transfer: 10.0, ..calm } } else { calm });
+        }
+    }
+    plans.push(Plan::calm("vgg_19", 1));
+    let cases: Vec<Case> = plans.iter().map(Plan::case).collect();
+    let mut runs: Vec<Run> = plans.iter().map(Plan::run).collect();
+    if let Some(failed) = runs.last_mut() {
+        failed.launcher.over = Some((Outcome::Failed, Some("rank 0 died in step 3\nof a cold".into())));
+    }
+    Report::new(&study(&cases), runs.into_iter().map(|run| CaseReport::of(&[run])).collect())
+}

@@ -1,0 +1,115 @@
+use paceline_record::log::LauncherWriter;
+use paceline_record::{Case, LauncherEvent, LauncherHeader};
+
+use super::*;
+use crate::fixture::{Plan, report, study};
+
+fn cases(model: &'static str) -> Vec<Case> {
+    [1, 2].map(|workers| Plan::calm(model, workers).case()).into()
+}
+
+/// Writes the log of a run that ended like this.
+fn log(folder: &StudyFolder, planned: &Planned, outcome: Outcome) -> PathBuf {
+    let path = folder.create_case(planned).expect("a folder");
+    let header = LauncherHeader { case: planned.case.clone() };
+    let mut log = LauncherWriter::create(&path, &header).expect("a log");
+    log.append(&LauncherEvent::Over { outcome, reason: None }).expect("room");
+    path
+}
+
+#[test]
+fn a_folder_with_something_else_in_it_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("thesis.tex"), "years of work").expect("a file");
+    for held in [Held::Resume, Held::Replace] {
+        let error = StudyFolder::start(folder.path(), &study(&[]), held).expect_err("not a study");
+        assert!(matches!(error, LabError::NotAStudy { .. }), "{error}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);
+}
+
+#[test]
+fn an_older_study_is_replaced_on_request_and_nothing_else_is() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (old, new) = (study(&cases("resnet50")), study(&cases("vgg_19")));
+    let started = StudyFolder::start(folder.path(), &old, Held::Resume).expect("new");
+    let logged = log(&started, &old.cases[0], Outcome::Done);
+    let notes = folder.path().join("notes");
+    fs::create_dir(&notes).expect("something of the user's");
+    started.write_report(&report()).expect("a report");
+    let kept = StudyFolder::start(folder.path(), &new, Held::Resume).expect_err("nobody asked");
+    assert!(kept.to_string().contains("--fresh"), "{kept}");
+    assert!(logged.exists() && started.report_path().exists());
+    let replaced = StudyFolder::start(folder.path(), &new, Held::Replace).expect("a study");
+    assert!(!logged.exists() && !replaced.report_path().exists());
+    assert!(notes.exists());
+}
+
+#[test]
+fn the_same_study_goes_on_where_it_ended() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let asked = study(&cases("resnet50"));
+    let started = StudyFolder::start(folder.path(), &asked, Held::Resume).expect("new");
+    log(&started, &asked.cases[0], Outcome::Done);
+    log(&started, &asked.cases[1], Outcome::Interrupted);
+    let again = StudyFolder::start(folder.path(), &asked, Held::Resume).expect("the same");
+    assert!(again.is_done(&asked.cases[0]) && !again.is_done(&asked.cases[1]));
+    let elsewhere = Study { machine: crate::Machine::default(), ..asked };
+    StudyFolder::start(folder.path(), &elsewhere, Held::Resume).expect_err("another machine");
+}
+
+#[test]
+fn the_last_numbered_study_is_gone_on_with_until_it_is_done() {
+    let parent = tempfile::tempdir().expect("a temporary folder");
+    let asked = study(&cases("resnet50"));
+    let first = StudyFolder::numbered(parent.path()).expect("room");
+    let second = StudyFolder::numbered(parent.path()).expect("room");
+    assert!(first.ends_with("study-1") && second.ends_with("study-2"));
+    let folder = StudyFolder::start(&second, &asked, Held::Resume).expect("new");
+    assert_eq!(StudyFolder::unfinished(parent.path(), &asked), Some(second));
+    assert_eq!(StudyFolder::unfinished(parent.path(), &study(&cases("vgg_19"))), None);
+    for planned in &asked.cases {
+        log(&folder, planned, Outcome::Done);
+    }
+    assert_eq!(StudyFolder::unfinished(parent.path(), &asked), None);
+}
+
+#[test]
+fn a_study_of_another_schema_or_with_hostile_names_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join(STUDY), r#"{"schema": 99}"#).expect("a file");
+    let error = StudyFolder::open(folder.path()).expect_err("other schema");
+    assert!(error.to_string().contains("schema version 99"), "{error}");
+    let mut hostile = study(&cases("resnet50"));
+    hostile.cases[0].folder = "../elsewhere".into();
+    let text = serde_json::to_vec(&hostile).expect("plain data");
+    fs::write(folder.path().join(STUDY), text).expect("a file");
+    let error = StudyFolder::start(folder.path(), &hostile, Held::Replace).expect_err("hostile");
+    assert!(error.to_string().contains("../elsewhere"), "{error}");
+}
+
+#[test]
+fn a_case_whose_log_is_damaged_has_failed_and_the_others_have_not() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let asked = study(&cases("resnet50"));
+    let started = StudyFolder::start(folder.path(), &asked, Held::Resume).expect("new");
+    let path = log(&started, &asked.cases[0], Outcome::Done);
+    fs::write(path.join("rank-0.jsonl"), "gibberish\n").expect("a file");
+    let report = started.analyse(&asked);
+    assert_eq!((report.cases.len(), report.missing), (1, 1));
+    assert_eq!(report.cases[0].status, Outcome::Failed);
+    assert!(report.cases[0].reason.as_deref().is_some_and(|why| why.contains("rank-0.jsonl")));
+}
+
+#[test]
+fn a_written_report_leaves_no_draft() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let started = StudyFolder::start(folder.path(), &study(&[]), Held::Resume).expect("a study");
+    started.write_report(&report()).expect("a report");
+    let mut names: Vec<_> = fs::read_dir(folder.path())
+        .expect("the folder")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["report.json", "study.json"]);
+}

@@ -1,0 +1,18 @@
+//! The numbers of a report, one definition a file; `docs/numbers.md` lists them.
+
+pub mod communication;
+pub mod computation;
+pub mod dispersion;
+pub mod fixed;
+pub mod law;
+pub mod memory;
+pub mod phases;
+pub mod rate;
+pub mod series;
+pub mod speedup;
+pub mod steady;
+pub mod time;
+pub mod waterfall;
+
+/// Seed of every interval: the same logs give the same report.
+pub(crate) const SEED: u64 = 0x9ace;

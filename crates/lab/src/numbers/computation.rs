@@ -1,0 +1,23 @@
+//! How long a typical rank computes for an example: forward and backward of its steady steps over its examples.
+//!
+//! The typical rank is the lower median, so that one slow rank, or one of two, does not pass for slower computation.
+
+use paceline_record::{Phase, StepRecord};
+
+use crate::Run;
+
+/// Worker-seconds an example over all repeats, each with the step from which on it was steady.
+pub fn typical(repeats: &[(&Run, usize)]) -> Option<f64> {
+    let world = repeats.first()?.0.ranks.len();
+    let mut times: Vec<f64> = (0..world).map(|rank| of_rank(repeats, rank)).collect::<Option<_>>()?;
+    times.sort_by(f64::total_cmp);
+    times.get(world.checked_sub(1)? / 2).copied()
+}
+
+fn of_rank(repeats: &[(&Run, usize)], rank: usize) -> Option<f64> {
+    let steps = || repeats.iter().flat_map(|&(run, from)| &run.ranks[rank].steps[from..]);
+    let computed = |step: &StepRecord| step.phases[Phase::Forward] + step.phases[Phase::Backward];
+    let seconds: f64 = steps().map(|step| computed(step).seconds()).sum();
+    let examples: u64 = steps().map(|step| step.examples).sum();
+    (examples > 0).then(|| seconds / examples as f64)
+}

@@ -1,0 +1,61 @@
+//! How much steps and ranks differ.
+//!
+//! Percentiles and coefficient of variation (standard deviation over mean) are of the steady global steps. The slowest
+//! rank is the one whose steps, less their waiting in collectives, take longest on average; it is compared with the
+//! median rank.
+
+use paceline_record::{Phase, Rank};
+use serde::Serialize;
+
+use crate::Run;
+use crate::stats::{self, Work};
+
+/// Spread of a case's steady steps, and its slowest rank.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Dispersion {
+    /// Median step in seconds.
+    pub p50_s: f64,
+    /// 95 % of the steps are no longer.
+    pub p95_s: f64,
+    /// 99 % of the steps are no longer.
+    pub p99_s: f64,
+    /// Standard deviation over mean; `None` of a single step.
+    pub cv: Option<f64>,
+    /// The slowest rank; `None` with one worker.
+    pub slowest: Option<Slowest>,
+}
+
+/// The slowest rank.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Slowest {
+    /// Which.
+    pub rank: Rank,
+    /// Its time over the median rank's, waiting left out.
+    pub over_median: f64,
+}
+
+/// Spread over all repeats' steady steps; `None` where there are none.
+pub fn dispersion(repeats: &[&Run], steady: &[&[Work]]) -> Option<Dispersion> {
+    let mut seconds: Vec<f64> = steady.iter().flat_map(|steps| *steps).map(|step| step.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    Some(Dispersion {
+        p50_s: stats::quantile(&seconds, 0.5)?,
+        p95_s: stats::quantile(&seconds, 0.95)?,
+        p99_s: stats::quantile(&seconds, 0.99)?,
+        cv: stats::coefficient_of_variation(&seconds),
+        slowest: slowest(repeats),
+    })
+}
+
+fn slowest(repeats: &[&Run]) -> Option<Slowest> {
+    let world = repeats.first()?.ranks.len();
+    let own = |rank: usize| -> f64 {
+        let steps = repeats.iter().flat_map(|run| &run.ranks[rank].steps);
+        steps.map(|step| step.end.since(step.begin).since(step.phases[Phase::CommWait]).seconds()).sum()
+    };
+    let times: Vec<f64> = (0..world).map(own).collect();
+    let median = stats::median(&times)?;
+    let rank = (0..world).max_by(|&a, &b| times[a].total_cmp(&times[b]))?;
+    let slowest = Slowest { rank: Rank(rank as u32), over_median: times[rank] / median };
+    (world > 1 && median > 0.0).then_some(slowest)
+}

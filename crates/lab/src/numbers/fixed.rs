@@ -1,0 +1,53 @@
+//! What a run costs besides its steady steps, and how long it must be for that not to matter.
+//!
+//! ```text
+//! fixed_s      = total_s - examples / images_per_s.mean
+//! enough_steps = steps with which fixed_s is 5 % of total_s = 19 * fixed_s / (seconds of a steady step)
+//! ```
+
+use serde::Serialize;
+
+use super::speedup::Pace;
+
+/// Share of the whole run that fixed costs may take.
+pub const TOLERATED: f64 = 0.05;
+
+/// Fixed costs of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Fixed {
+    /// Start-up, the surplus of the warm-up, and the end of the run.
+    pub seconds: f64,
+    /// Their share of the whole run.
+    pub share: f64,
+    /// Steps with which they take at most 5 % of the run.
+    pub enough_steps: u64,
+}
+
+/// The fixed costs of a run of so many steps.
+pub fn fixed(pace: &Pace, steps: u64) -> Option<Fixed> {
+    let step = pace.examples as f64 / pace.images_per_s / steps as f64;
+    let seconds = pace.total_s - step * steps as f64;
+    let enough = (seconds * (1.0 - TOLERATED) / TOLERATED / step).ceil().max(1.0);
+    enough.is_finite().then(|| Fixed { seconds, share: seconds / pace.total_s, enough_steps: enough as u64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_enough_steps_the_fixed_costs_are_a_twentieth() {
+        let pace = |steps: u64| Pace {
+            workers: 1,
+            examples: 64 * steps,
+            images_per_s: 640.0,
+            train_s: 0.1 * steps as f64,
+            total_s: 0.1 * steps as f64 + 2.0,
+        };
+        let short = fixed(&pace(10), 10).expect("a rate");
+        assert!((short.seconds - 2.0).abs() < 1e-9 && (short.share - 2.0 / 3.0).abs() < 1e-9);
+        assert_eq!(short.enough_steps, 380);
+        let long = fixed(&pace(short.enough_steps), short.enough_steps).expect("a rate");
+        assert!((long.share - TOLERATED).abs() < 1e-9);
+    }
+}

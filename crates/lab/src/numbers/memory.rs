@@ -1,0 +1,50 @@
+//! Peak memory: measured by the system, planned by the engine.
+//!
+//! What ranks share counts once in all, and to an equal part for each of them. Of several repeats the most counts.
+
+use paceline_record::Bytes;
+use serde::Serialize;
+
+use crate::Run;
+
+/// Bytes of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// The worker that took most.
+    pub per_worker: Bytes,
+    /// All workers.
+    pub total: Bytes,
+}
+
+/// The most that any repeat took; `None` where a rank did not tell.
+pub fn peak(repeats: &[&Run]) -> Option<Memory> {
+    most(repeats, peak_of)
+}
+
+/// What the engine planned, its program alone.
+pub fn planned(repeats: &[&Run]) -> Option<Memory> {
+    most(repeats, |run| {
+        let all: Option<Vec<Bytes>> = run.ranks.iter().map(|rank| rank.planned).collect();
+        let all = all?;
+        Some(Memory { per_worker: *all.iter().max()?, total: Bytes(all.iter().map(|bytes| bytes.0).sum()) })
+    })
+}
+
+fn most(repeats: &[&Run], of: fn(&Run) -> Option<Memory>) -> Option<Memory> {
+    let all: Option<Vec<Memory>> = repeats.iter().map(|run| of(run)).collect();
+    all?.into_iter().max_by_key(|memory| memory.total)
+}
+
+fn peak_of(run: &Run) -> Option<Memory> {
+    let mut private = Vec::new();
+    let mut shared = 0;
+    for rank in &run.ranks {
+        let common = rank.shared.map_or(0, |bytes| bytes.0);
+        private.push(rank.peak_resident?.0.saturating_sub(common));
+        shared = common.max(shared);
+    }
+    Some(Memory {
+        per_worker: Bytes(private.iter().max()? + shared / run.ranks.len() as u64),
+        total: Bytes(private.iter().sum::<u64>() + shared),
+    })
+}

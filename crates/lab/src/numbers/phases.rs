@@ -1,0 +1,71 @@
+//! Where each rank's time went.
+//!
+//! Every rank's time over the run's span is tiled by phases: `launch` up to its first instruction, `init` up to its
+//! first step, the steps' own phases, `tail` from the end of its last step, and `other`, what is left. The phases of a
+//! rank sum to `total_s`, those of all ranks to workers times `total_s`.
+
+use std::collections::BTreeMap;
+
+use paceline_record::log::RankLog;
+use paceline_record::{Phase, PhaseTimes, Rank};
+use serde::Serialize;
+
+use crate::Run;
+use crate::run::Span;
+
+/// Seconds by phase.
+pub type PhaseSeconds = BTreeMap<Phase, f64>;
+
+/// One rank's part in a case.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankPhases {
+    /// Which.
+    pub rank: Rank,
+    /// Its seconds by phase; they sum to `total_s`.
+    pub phases_s: PhaseSeconds,
+}
+
+/// The time of a rank over a run's span; `None` where it did no step.
+///
+/// `other` is negative where phases, timed on a device's own clock, overlap the host's.
+pub fn tile(rank: &RankLog, span: Span) -> Option<PhaseSeconds> {
+    let (first, last) = (rank.steps.first()?, rank.steps.last()?);
+    let main = rank.main?;
+    let mut times = PhaseTimes::default();
+    for (phase, time) in rank.steps.iter().flat_map(|step| step.phases.iter()) {
+        times[phase] += time;
+    }
+    times[Phase::Launch] += main.since(span.begin);
+    times[Phase::Init] += first.begin.since(main);
+    times[Phase::Tail] += span.end.since(last.end);
+    let known = times.total().seconds() - times[Phase::Other].seconds();
+    let seconds = |phase| match phase {
+        Phase::Other => span.seconds() - known,
+        _ => times[phase].seconds(),
+    };
+    Some(Phase::ALL.map(|phase| (phase, seconds(phase))).into())
+}
+
+/// The phases of every rank, as means over the repeats.
+pub fn ranks(repeats: &[&Run]) -> Option<Vec<RankPhases>> {
+    let mut means: BTreeMap<Rank, PhaseSeconds> = BTreeMap::new();
+    for run in repeats {
+        let span = run.span()?;
+        for log in &run.ranks {
+            let mean = means.entry(log.header.rank).or_default();
+            for (phase, seconds) in tile(log, span)? {
+                *mean.entry(phase).or_default() += seconds / repeats.len() as f64;
+            }
+        }
+    }
+    Some(means.into_iter().map(|(rank, phases_s)| RankPhases { rank, phases_s }).collect())
+}
+
+/// The phases of all ranks together.
+pub fn sum(ranks: &[RankPhases]) -> PhaseSeconds {
+    let mut sums: PhaseSeconds = Phase::ALL.map(|phase| (phase, 0.0)).into();
+    for (phase, seconds) in ranks.iter().flat_map(|rank| &rank.phases_s) {
+        *sums.entry(*phase).or_default() += seconds;
+    }
+    sums
+}

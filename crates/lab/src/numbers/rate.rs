@@ -1,0 +1,35 @@
+//! Images a second: examples of the steady steps over their time, all workers and all repeats together.
+//!
+//! The mean is examples over time, the median that of the single steps. The 95 % interval is of the mean, by bootstrap
+//! over steady steps and, where there are several, over repeats.
+
+use serde::Serialize;
+
+use super::SEED;
+use crate::stats::{self, Work};
+
+/// Images a second over the steady steps, all workers together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rate {
+    /// At the median step time.
+    pub median: f64,
+    /// Examples over time.
+    pub mean: f64,
+    /// Lower end of the mean's 95 % interval; `None` of a single step.
+    pub lo: Option<f64>,
+    /// Upper end of the mean's 95 % interval.
+    pub hi: Option<f64>,
+}
+
+/// The rate over the steady steps of some repeats; `None` where there is no step.
+pub fn rate(repeats: &[&[Work]]) -> Option<Rate> {
+    let all: Vec<Work> = repeats.iter().flat_map(|steps| *steps).copied().collect();
+    let rates: Vec<f64> = all.iter().map(|work| work.amount / work.seconds).collect();
+    let interval = stats::bootstrap_rate(repeats, SEED);
+    Some(Rate {
+        median: stats::median(&rates)?,
+        mean: stats::rate(&all)?,
+        lo: interval.map(|(lo, _)| lo),
+        hi: interval.map(|(_, hi)| hi),
+    })
+}

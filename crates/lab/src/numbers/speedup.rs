@@ -1,0 +1,91 @@
+//! Speed-ups over one worker, and how they reconcile.
+//!
+//! ```text
+//! speedup_speed(N) = images_per_s.mean(N) / images_per_s.mean(1)
+//! speedup_time(N)  = (train_s(1) / examples(1)) / (train_s(N) / examples(N)),   speedup_total with total_s
+//! efficiency       = speed-up / N
+//! speedup_time(N)  = speedup_speed(N) * s(N) / s(1),   s = examples / (images_per_s.mean * train_s)
+//! ```
+//!
+//! `s` is the share of the training time that ran at the steady rate: where two measures of one speed-up differ, it says
+//! why.
+
+use serde::Serialize;
+
+/// What of a case its speed-ups are made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Worker processes.
+    pub workers: u32,
+    /// Samples that all workers together saw.
+    pub examples: u64,
+    /// The steady rate.
+    pub images_per_s: f64,
+    /// First step to the end of the last.
+    pub train_s: f64,
+    /// First spawn to last reap.
+    pub total_s: f64,
+}
+
+impl Pace {
+    /// Share of the training time that ran at the steady rate.
+    pub fn steady_share(&self) -> f64 {
+        self.examples as f64 / (self.images_per_s * self.train_s)
+    }
+
+    /// Share of the whole run that ran at the steady rate.
+    pub fn steady_share_total(&self) -> f64 {
+        self.examples as f64 / (self.images_per_s * self.total_s)
+    }
+}
+
+/// Both measures of one speed-up, and the two shares that turn one into the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Speedup {
+    /// Worker processes.
+    pub workers: u32,
+    /// By images a second.
+    pub speed: f64,
+    /// By training time.
+    pub time: f64,
+    /// By the whole run's time.
+    pub total: f64,
+    /// `s(N)`: share of the training time that ran at the steady rate.
+    pub steady_share: f64,
+    /// `s(1)`.
+    pub steady_share_one: f64,
+}
+
+/// The speed-ups of a case over its one-worker case.
+pub fn speedup(case: &Pace, one: &Pace) -> Speedup {
+    let per_example = |seconds: f64, pace: &Pace| seconds / pace.examples as f64;
+    Speedup {
+        workers: case.workers,
+        speed: case.images_per_s / one.images_per_s,
+        time: per_example(one.train_s, one) / per_example(case.train_s, case),
+        total: per_example(one.total_s, one) / per_example(case.total_s, case),
+        steady_share: case.steady_share(),
+        steady_share_one: one.steady_share(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn the_two_measures_reconcile_exactly(
+            rates in (1.0f64..1e5, 1.0f64..1e5),
+            train in (0.01f64..1e4, 0.01f64..1e4),
+            examples in (1u64..1_000_000, 1u64..1_000_000),
+        ) {
+            let pace = |workers, examples, images_per_s, train_s| Pace {
+                workers, examples, images_per_s, train_s, total_s: train_s + 1.0,
+            };
+            let s = speedup(&pace(8, examples.0, rates.0, train.0), &pace(1, examples.1, rates.1, train.1));
+            let product = s.speed * s.steady_share / s.steady_share_one;
+            proptest::prop_assert!((product / s.time - 1.0).abs() < 1e-12);
+        }
+    }
+}

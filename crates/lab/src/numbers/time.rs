@@ -1,0 +1,25 @@
+//! The clock of a run.
+//!
+//! `total_s`: first spawn to last reap, on the launcher's clock. `init_s`: first spawn to the first step of any rank.
+//! `train_s`: begin of the first step to the end of the last, over all ranks.
+
+use crate::Run;
+use crate::run::Span;
+
+/// Seconds of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// First spawn to the first step.
+    pub init_s: f64,
+    /// First step to the end of the last.
+    pub train_s: f64,
+    /// First spawn to last reap.
+    pub total_s: f64,
+}
+
+/// Reads the clock; `None` where a run has no steps or no end.
+pub fn times(run: &Run) -> Option<Times> {
+    let (span, training) = (run.span()?, run.training()?);
+    let init = Span { begin: span.begin, end: training.begin };
+    Some(Times { init_s: init.seconds(), train_s: training.seconds(), total_s: span.seconds() })
+}

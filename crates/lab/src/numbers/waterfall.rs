@@ -1,0 +1,234 @@
+//! The waterfall: why an example costs more worker time on N workers than on one.
+//!
+//! ```text
+//! c(N)        = N * T(N) / examples(N)                  cost of an example, in worker-seconds
+//! c(N) - c(1) = sum over causes of value(N) / examples(N) - value(1) / examples(1)
+//! ```
+//!
+//! A value is a cause's time, summed over ranks. Every phase belongs to one cause, but `comm_wait`, which is cut where the
+//! last rank arrived. Of the steps before the steady state, each cause keeps count times its steady mean; what they took
+//! beyond that is warm-up. So the values sum to N * T(N), and the shares to the whole.
+//!
+//! Intervals are by bootstrap over the steady steps; a cause outside of the steps has none. The interval of a difference
+//! takes both sides' half-widths in quadrature, as for independent errors.
+
+use std::collections::BTreeMap;
+
+use paceline_record::{Phase, StepRecord};
+use serde::{Deserialize, Serialize};
+
+use super::{SEED, phases};
+use crate::Run;
+use crate::stats::{self, Work};
+
+/// Why time is spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Until the first step: launch, init.
+    StartUp,
+    /// What the steps before the steady state took beyond steady ones.
+    WarmUp,
+    /// Forward and backward.
+    Computation,
+    /// Load and copies.
+    Input,
+    /// Communication that showed: moving bytes, and work for it on the worker's own cores.
+    Communication,
+    /// Waiting for the last rank.
+    Stragglers,
+    /// Applying the update.
+    Update,
+    /// Evaluation and checkpoints.
+    Evaluation,
+    /// From the end of a rank's last step to the end of the run.
+    Tail,
+    /// What no phase accounts for.
+    Other,
+}
+
+impl Cause {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 10] = [
+        Self::StartUp,
+        Self::WarmUp,
+        Self::Computation,
+        Self::Input,
+        Self::Communication,
+        Self::Stragglers,
+        Self::Update,
+        Self::Evaluation,
+        Self::Tail,
+        Self::Other,
+    ];
+
+    /// Its name in a waterfall.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StartUp => "start-up",
+            Self::WarmUp => "warm-up",
+            Self::Computation => "slower computation",
+            Self::Input => "slower input",
+            Self::Communication => "exposed communication",
+            Self::Stragglers => "waiting for stragglers",
+            Self::Update => "update",
+            Self::Evaluation => "evaluation and checkpoints",
+            Self::Tail => "tail",
+            Self::Other => "other",
+        }
+    }
+
+    /// The phases that make it up.
+    const fn phases(self) -> &'static [Phase] {
+        match self {
+            Self::StartUp => &[Phase::Launch, Phase::Init],
+            Self::Computation => &[Phase::Forward, Phase::Backward],
+            Self::Input => &[Phase::Load, Phase::CopyIn, Phase::CopyOut],
+            Self::Communication => &[Phase::CommWait, Phase::CommCpu],
+            Self::Update => &[Phase::Update],
+            Self::Evaluation => &[Phase::Eval, Phase::Checkpoint],
+            Self::Tail => &[Phase::Tail],
+            Self::Other => &[Phase::Other],
+            Self::WarmUp | Self::Stragglers => &[],
+        }
+    }
+
+    /// Its seconds within a step.
+    fn within(self, step: &StepRecord) -> f64 {
+        let booked: f64 = self.phases().iter().map(|&phase| step.phases[phase].seconds()).sum();
+        match self {
+            Self::Communication => booked - step.late_rank.seconds(),
+            Self::Stragglers => step.late_rank.seconds(),
+            Self::Other => {
+                let known = step.phases.total().seconds() - step.phases[Phase::Other].seconds();
+                step.end.since(step.begin).seconds() - known
+            }
+            _ => booked,
+        }
+    }
+}
+
+/// A cause's part in the cost of an example, in worker-seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Share {
+    /// Which.
+    pub cause: Cause,
+    /// Worker-seconds an example.
+    pub seconds: f64,
+    /// Lower end of its 95 % interval, where it can be told.
+    pub lo: Option<f64>,
+    /// Upper end.
+    pub hi: Option<f64>,
+}
+
+/// What an example cost in a case, by cause.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// Worker processes.
+    pub workers: u32,
+    /// `c(N)`.
+    pub seconds: f64,
+    /// Its parts, one for each cause, in order.
+    pub shares: Vec<Share>,
+}
+
+/// From the cost of an example on one worker to that on N.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Waterfall {
+    /// N.
+    pub workers: u32,
+    /// `c(1)`, in worker-seconds.
+    pub from_s: f64,
+    /// `c(N)`.
+    pub to_s: f64,
+    /// The difference, cause by cause; they sum to it.
+    pub shares: Vec<Share>,
+}
+
+/// The cost of an example over some repeats, each with the step from which on it was steady.
+pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
+    let workers = repeats.first()?.0.case().workers;
+    let examples: u64 = repeats.iter().map(|(run, _)| run.examples()).sum();
+    let mut values: BTreeMap<Cause, f64> = BTreeMap::new();
+    for &(run, from) in repeats {
+        for (cause, seconds) in spent(run, from)? {
+            *values.entry(cause).or_default() += seconds;
+        }
+    }
+    let share = |cause: Cause| {
+        let interval = interval(cause, repeats);
+        let seconds = values[&cause] / examples as f64;
+        Share { cause, seconds, lo: interval.map(|i| seconds - i.0), hi: interval.map(|i| seconds + i.1) }
+    };
+    let total: f64 = repeats.iter().filter_map(|(run, _)| run.span()).map(|span| span.seconds()).sum();
+    (examples > 0).then(|| Cost {
+        workers,
+        seconds: f64::from(workers) * total / examples as f64,
+        shares: Cause::ALL.map(share).into(),
+    })
+}
+
+/// A run's time by cause, summed over ranks.
+fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
+    let span = run.span()?;
+    let mut values: BTreeMap<Cause, f64> = Cause::ALL.map(|cause| (cause, 0.0)).into();
+    for rank in &run.ranks {
+        let tiled = phases::tile(rank, span)?;
+        let (early, steady) = rank.steps.split_at(from.min(rank.steps.len() - 1));
+        let late_rank: f64 = rank.steps.iter().map(|step| step.late_rank.seconds()).sum();
+        for cause in Cause::ALL {
+            let booked: f64 = cause.phases().iter().map(|phase| tiled[phase]).sum();
+            let whole = match cause {
+                Cause::Communication => booked - late_rank,
+                Cause::Stragglers => late_rank,
+                _ => booked,
+            };
+            let within = |steps: &[StepRecord]| steps.iter().map(|step| cause.within(step)).sum::<f64>();
+            let surplus = within(early) - early.len() as f64 * within(steady) / steady.len() as f64;
+            *values.entry(cause).or_default() += whole - surplus;
+            *values.entry(Cause::WarmUp).or_default() += surplus;
+        }
+    }
+    Some(values)
+}
+
+/// How far the 95 % interval of a cause's share reaches below and above it.
+fn interval(cause: Cause, repeats: &[(&Run, usize)]) -> Option<(f64, f64)> {
+    if matches!(cause, Cause::StartUp | Cause::WarmUp | Cause::Tail) {
+        return None;
+    }
+    let steady_steps = |&(run, from): &(&Run, usize)| -> Vec<Work> {
+        let step = |k: usize| {
+            let parts = run.ranks.iter().map(|rank| &rank.steps[k]);
+            let examples = parts.clone().map(|step| step.examples as f64).sum();
+            Work { amount: parts.map(|step| cause.within(step)).sum(), seconds: examples }
+        };
+        (from..run.steps()).map(step).collect()
+    };
+    let steps: Vec<Vec<Work>> = repeats.iter().map(steady_steps).collect();
+    let slices: Vec<&[Work]> = steps.iter().map(Vec::as_slice).collect();
+    let all: Vec<Work> = steps.concat();
+    let mean = stats::rate(&all)?;
+    let (lo, hi) = stats::bootstrap_rate(&slices, SEED)?;
+    Some((mean - lo, hi - mean))
+}
+
+/// Sets the cost on N workers against that on one.
+pub fn waterfall(many: &Cost, one: &Cost) -> Waterfall {
+    let difference = |(many, one): (&Share, &Share)| {
+        let seconds = many.seconds - one.seconds;
+        let reach = |a: Option<f64>, b: Option<f64>| Some((a? - many.seconds).hypot(b? - one.seconds));
+        Share {
+            cause: many.cause,
+            seconds,
+            lo: reach(many.lo, one.hi).map(|below| seconds - below),
+            hi: reach(many.hi, one.lo).map(|above| seconds + above),
+        }
+    };
+    Waterfall {
+        workers: many.workers,
+        from_s: one.seconds,
+        to_s: many.seconds,
+        shares: many.shares.iter().zip(&one.shares).map(difference).collect(),
+    }
+}

@@ -1,0 +1,84 @@
+//! Numbers in sentences, the same for every form of the report.
+
+use crate::CaseReport;
+use crate::numbers::law::{Forecast, Law, Laws, Parameter};
+use crate::numbers::speedup::Speedup;
+use crate::stats::steady::Verdict;
+
+/// Why the two measures of a speed-up differ, or that they do not.
+pub fn reconcile(speedup: &Speedup) -> String {
+    let Speedup { workers, speed, time, total, steady_share, steady_share_one } = *speedup;
+    format!(
+        "{workers} workers: {speed:.2}x by images/s; steady steps are {:.1} % of the training time, {:.1} % with one worker, \
+         so {time:.2}x by training time; with start-up and end {total:.2}x",
+        100.0 * steady_share,
+        100.0 * steady_share_one,
+    )
+}
+
+/// What the fitted laws say of a group, a sentence each.
+pub fn laws(laws: &Laws) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let best = laws.best.as_ref().and_then(|best| laws.throughput.iter().find(|law| law.name == *best));
+    if let Some(law) = best {
+        sentences.push(format!("{} fits images/s best: {}", law.name, describe(law)));
+    }
+    if let Some(few) = laws.too_few {
+        let (have, need) = (few.have, few.need);
+        sentences.push(format!(
+            "too few points to choose a scaling law: {have} numbers of workers where it takes {need}"
+        ));
+    }
+    if let (Some(law), Some(peak)) = (best, laws.peak_workers)
+        && law.name == "USL"
+    {
+        sentences.push(format!("by it, throughput peaks at {peak:.0} workers"));
+    }
+    if let Some(Forecast { workers, images_per_s, lo: Some(lo), hi: Some(hi) }) = laws.next {
+        sentences.push(format!(
+            "{workers} workers would give {images_per_s:.0} images/s (95 % interval {lo:.0} .. {hi:.0}), if nothing new gets in \
+             the way"
+        ));
+    }
+    if let Some(fixed) = laws.clock.as_ref().and_then(|law| law.parameters.first()) {
+        let Parameter { value, lo, hi, .. } = fixed;
+        let interval = lo.zip(*hi).map(|(lo, hi)| format!(" (95 % interval {lo:.2} .. {hi:.2})"));
+        sentences.push(format!(
+            "{value:.2} s{} of every run do not shrink with workers",
+            interval.unwrap_or_default()
+        ));
+    }
+    sentences
+}
+
+fn describe(law: &Law) -> String {
+    let parameter = |parameter: &Parameter| {
+        let Parameter { name, value, lo, hi } = parameter;
+        match lo.zip(*hi) {
+            Some((lo, hi)) => format!("{name} = {value:.4} ({lo:.4} .. {hi:.4})"),
+            None => format!("{name} = {value:.4}"),
+        }
+    };
+    let parameters: Vec<String> = law.parameters.iter().map(parameter).collect();
+    let r2 = law.r2.map_or_else(String::new, |r2| format!(", R2 {r2:.4}"));
+    format!("{}, {}{r2}", law.formula, parameters.join(", "))
+}
+
+/// Where a case's steady state begins, and whether to believe it.
+pub fn steady(case: &CaseReport) -> Option<String> {
+    let steady = case.steady?;
+    let from = steady.from_step;
+    let mut text = match steady.verdict {
+        Verdict::Flat => "flat from the first step on".into(),
+        Verdict::WarmUp => format!("warm-up, steady from step {from} on"),
+        Verdict::Slowdown => format!("slowdown, slower from step {from} on"),
+        Verdict::NoSteadyState => format!("no steady state; steps from {from} on are counted"),
+        Verdict::TooShort => {
+            format!("too short to tell: {} steps, the first {from} left out", case.steps)
+        }
+    };
+    if let (true, Some(other)) = (steady.mser_disagrees, steady.mser_step) {
+        text.push_str(&format!("; MSER-5 would begin at step {other}"));
+    }
+    Some(text)
+}
