@@ -27,6 +27,8 @@ pub struct Job {
     pub workers: u32,
     /// Samples a step on each worker.
     pub batch: usize,
+    /// What is held fixed when workers are added.
+    pub scaling: Scaling,
     /// Threads in each worker.
     pub threads: usize,
     /// Height and width of the images.
@@ -37,6 +39,8 @@ pub struct Job {
     pub data: String,
     /// Steps of each worker.
     pub steps: u64,
+    /// Samples that the whole run was asked to see, where steps follow from that.
+    pub examples: Option<u64>,
     /// Seed of weights and data.
     pub seed: u64,
     /// Learning rate.
@@ -107,20 +111,55 @@ impl Job {
 
     /// How the run log describes this job.
     pub fn case(&self) -> Case {
+        let asked = match self.examples {
+            Some(examples) => ("examples", examples.to_string()),
+            None => ("steps", self.steps.to_string()),
+        };
+        let yes_no = |choice: bool| if choice { "yes" } else { "no" }.to_owned();
+        let settings = [
+            asked,
+            ("accumulate", self.accumulate.to_string()),
+            ("bucket-mb", (self.exchange.bucket_bytes as f64 / f64::from(1 << 20)).to_string()),
+            ("compress", self.exchange.compress.to_string()),
+            ("data", self.data.clone()),
+            ("lr", self.learning_rate.to_string()),
+            ("overlap", yes_no(self.exchange.overlap)),
+            ("pin", yes_no(self.pin)),
+            ("seed", self.seed.to_string()),
+        ];
+        let (scaling, global_batch) = match self.scaling {
+            Scaling::Weak => ("weak", None),
+            Scaling::Strong { global_batch } => ("strong", Some(global_batch as u64)),
+        };
         Case {
             model: self.model.clone(),
             engine: Some(self.engine.clone()),
             layout: Some(self.layout.to_string()),
             precision: Some(self.precision.to_string()),
             update: Some(self.update.to_string()),
-            scaling: Some("weak".into()),
+            scaling: Some(scaling.into()),
             workers: self.workers,
             batch_per_worker: Some(self.batch as u64),
             threads: Some(self.threads as u32),
             input: Some(format!("{}x{}", self.input.0, self.input.1)),
             classes: Some(self.classes as u64),
+            global_batch,
+            settings: settings.map(|(name, value)| (name.into(), value)).into(),
         }
     }
+}
+
+/// What is held fixed when workers are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scaling {
+    /// Samples a step on each worker.
+    Weak,
+    /// Samples a step on all workers together.
+    Strong {
+        /// How many; each worker has an equal share of them.
+        global_batch: usize,
+    },
 }
 
 /// Opens the engine that `--engine` names; where this process has cores of its own, `pinned` gives each thread one.
@@ -173,11 +212,13 @@ pub(crate) mod tests {
             precision: Precision::Fp32,
             workers: 1,
             batch: 4,
+            scaling: Scaling::Weak,
             threads: 1,
             input: (32, 32),
             classes: 10,
             data: "synthetic:cifar10".into(),
             steps: 5,
+            examples: None,
             seed: 7,
             learning_rate: 0.125,
             update: Strategy::AllReduce,

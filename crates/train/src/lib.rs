@@ -17,5 +17,5 @@ mod strategy;
 pub mod worker;
 
 pub use error::{Death, TrainError};
-pub use job::{Job, open_engine};
+pub use job::{Job, Scaling, open_engine};
 pub use strategy::{Compress, ExchangeOptions, Strategy};
