@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::data::Data;
+use crate::simulate::{self, Simulation};
 use crate::strategy::{ExchangeOptions, Strategy};
 
 /// Everything that determines a run, but for the machine.
@@ -51,6 +52,9 @@ pub struct Job {
     pub pin: bool,
     /// Whether each layer is timed.
     pub profile: bool,
+    /// The machine of a simulated job.
+    #[serde(default)]
+    pub simulation: Simulation,
     /// Where the logs go.
     pub folder: PathBuf,
 }
@@ -64,6 +68,27 @@ impl Job {
             return Err(TrainError::Channels { model: self.model.clone(), expected, got });
         }
         Ok(graph)
+    }
+
+    /// Whether nothing is computed but time.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.engine == simulate::ENGINE
+    }
+
+    /// Refuses a job that cannot be run: no such engine or network, or too little memory.
+    pub fn check(&self) -> Result<(), TrainError> {
+        match self.is_simulated() {
+            true => simulate::check(self),
+            false => self.check_memory(&*open_engine(&self.engine, self.threads, false)?),
+        }
+    }
+
+    /// What computes, in words.
+    pub fn describe_engine(&self) -> Result<String, TrainError> {
+        match self.is_simulated() {
+            true => Ok(format!("{}: {}", self.engine, self.simulation)),
+            false => Ok(open_engine(&self.engine, self.threads, false)?.describe()),
+        }
     }
 
     /// What the graph is compiled for.
@@ -185,6 +210,7 @@ pub(crate) mod tests {
             accumulate: 1,
             pin: true,
             profile: true,
+            simulation: Simulation::default(),
             folder: folder.into(),
         }
     }
