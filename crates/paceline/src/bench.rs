@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
-use paceline_engine::Engine;
 use paceline_lab::{LabError, Planned, Report, SCHEMA, Study, StudyFolder, terminal};
 use paceline_record::{LayerTime, Outcome};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Job, Strategy, TrainError, open_engine, worker};
+use paceline_train::{Job, Strategy, TrainError, worker};
 
 pub use options::{Options, parse_choice};
 
@@ -22,16 +21,16 @@ use crate::progress::Progress;
 
 /// Runs the study. What cannot be run is refused before anything starts.
 pub fn run(options: &Options) -> Result<()> {
-    let engine = open_engine(&options.engine, options.threads(), false).map_err(Usage::new)?;
     if options.out.as_ref().is_some_and(|path| path.to_str().is_none()) {
         return Err(Usage::new("the name of --out is not valid UTF-8; choose another").into());
     }
     let mut jobs = options.jobs()?;
     for job in &jobs {
-        check(job, &*engine).map_err(Usage::new)?;
+        job.check().map_err(Usage::new)?;
     }
     warn_if_crowded(&jobs);
-    let folder = start_study(options, &mut jobs, &*engine).map_err(Usage::new)?;
+    let engine = jobs[0].describe_engine().map_err(Usage::new)?;
+    let folder = start_study(options, &mut jobs, engine).map_err(Usage::new)?;
     let report = run_cases(options, &jobs, &folder)?;
     if options.json {
         let text = fs::read_to_string(folder.report_path()).context("cannot read the report")?;
@@ -47,17 +46,11 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Whether the engine can run a job, memory included.
-fn check(job: &Job, engine: &dyn Engine) -> Result<(), TrainError> {
-    engine.plan(&job.graph()?, &job.spec())?;
-    job.check_memory(engine)?;
-    Ok(())
-}
-
 /// Says what more workers than cores do to the numbers.
 fn warn_if_crowded(jobs: &[Job]) {
     let cores = machine::cores();
-    let busiest = jobs.iter().map(|job| job.workers as usize * job.threads).max().unwrap_or(0);
+    let real = jobs.iter().filter(|job| job.engine != "simulated");
+    let busiest = real.map(|job| job.workers as usize * job.threads).max().unwrap_or(0);
     if busiest > cores {
         say(&format!(
             "warning: {busiest} threads on {cores} cores take turns: step times then measure the sharing of cores, \
@@ -67,7 +60,7 @@ fn warn_if_crowded(jobs: &[Job]) {
 }
 
 /// Makes the study's folder and tells the jobs where their logs go.
-fn start_study(options: &Options, jobs: &mut [Job], engine: &dyn Engine) -> Result<StudyFolder, LabError> {
+fn start_study(options: &Options, jobs: &mut [Job], engine: String) -> Result<StudyFolder, LabError> {
     let planned = |job: &Job| Planned {
         folder: case_name(job),
         case: job.case(),
@@ -80,7 +73,7 @@ fn start_study(options: &Options, jobs: &mut [Job], engine: &dyn Engine) -> Resu
         schema: SCHEMA,
         program: env!("CARGO_PKG_VERSION").into(),
         command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
-        machine: machine::describe(engine.describe()),
+        machine: machine::describe(engine),
         cases: jobs.iter().map(planned).collect(),
     };
     let path = match &options.out {

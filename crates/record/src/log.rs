@@ -33,8 +33,8 @@
 //! last line, which readers leave out. A whole line that is no event is an error. Fields that a reader does not know are
 //! passed over; what cannot be read by an older reader raises the version.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -76,10 +76,15 @@ struct Stamp {
 #[derive(Debug)]
 pub struct Writer<E> {
     path: PathBuf,
-    file: File,
-    line: Vec<u8>,
+    /// Open while every event is written at once; closed while lines are collected.
+    file: Option<File>,
+    /// Lines that are not yet written.
+    lines: Vec<u8>,
     events: PhantomData<fn(E)>,
 }
+
+/// A collecting writer writes when it holds this many bytes.
+const COLLECTED: usize = 64 << 10;
 
 /// A rank's log, open for writing.
 pub type RankWriter = Writer<RankEvent>;
@@ -104,9 +109,15 @@ impl LauncherWriter {
 impl<E: Serialize> Writer<E> {
     fn start<H: Serialize>(path: PathBuf, header: &H) -> Result<Self, LogError> {
         let file = File::create(&path).map_err(|source| LogError::Io { path: path.clone(), source })?;
-        let mut writer = Self { path, file, line: Vec::with_capacity(512), events: PhantomData };
+        let mut writer = Self { path, file: Some(file), lines: Vec::with_capacity(512), events: PhantomData };
         writer.write_line(&Stamped { format: FORMAT, version: VERSION, header })?;
         Ok(writer)
+    }
+
+    /// The same log, but events are collected and written many at a time, and the file is open only then: for one
+    /// process that writes the logs of a thousand ranks. What is left is written by [`Self::flush`].
+    pub fn collecting(self) -> Self {
+        Self { file: None, ..self }
     }
 
     /// Appends an event.
@@ -114,15 +125,27 @@ impl<E: Serialize> Writer<E> {
         self.write_line(event)
     }
 
+    /// Writes what has been collected.
+    pub fn flush(&mut self) -> Result<(), LogError> {
+        let written = match &mut self.file {
+            Some(file) => file.write_all(&self.lines),
+            None => {
+                let file = OpenOptions::new().append(true).open(&self.path);
+                file.and_then(|mut file| file.write_all(&self.lines))
+            }
+        };
+        self.lines.clear();
+        written.map_err(|source| LogError::Io { path: self.path.clone(), source })
+    }
+
     fn write_line<T: Serialize>(&mut self, value: &T) -> Result<(), LogError> {
-        self.line.clear();
-        serde_json::to_writer(&mut self.line, value)
-            .map_err(io::Error::from)
-            .and_then(|()| {
-                self.line.push(b'\n');
-                self.file.write_all(&self.line)
-            })
-            .map_err(|source| LogError::Io { path: self.path.clone(), source })
+        let before = self.lines.len();
+        serde_json::to_writer(&mut self.lines, value).map_err(|error| {
+            self.lines.truncate(before);
+            LogError::Io { path: self.path.clone(), source: error.into() }
+        })?;
+        self.lines.push(b'\n');
+        if self.file.is_some() || self.lines.len() >= COLLECTED { self.flush() } else { Ok(()) }
     }
 }
 

@@ -134,11 +134,11 @@ fn draw_image(image: &mut [f32], shape: Shape, (seed, class): (u64, u32), draw: 
 const CLASSES: u64 = 0xc1a5;
 
 /// Seeded random numbers: the generator of Steele, Lea and Flood (2014).
-struct Draw(u64);
+pub(crate) struct Draw(u64);
 
 impl Draw {
     /// A stream that depends on each of the keys and on their order.
-    fn new(keys: &[u64]) -> Self {
+    pub fn new(keys: &[u64]) -> Self {
         let mut draw = Self(0);
         for key in keys {
             draw.0 = draw.next().wrapping_add(*key);
@@ -159,8 +159,14 @@ impl Draw {
     }
 
     /// From 0 up to 1, 24 bits of it.
-    fn unit(&mut self) -> f32 {
+    pub fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 24) as f32
+    }
+
+    /// Standard normal (Box and Muller 1958); less than six away from 0.
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * f64::from(1.0 - self.unit()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * f64::from(self.unit())).cos()
     }
 }
 

@@ -31,8 +31,11 @@ pub enum TrainError {
         got: usize,
     },
     /// Reject the input: there is no such engine.
-    #[error("unknown engine '{0}'; use cpu")]
+    #[error("unknown engine '{0}'; use cpu or simulated")]
     UnknownEngine(String),
+    /// Reject the input: the machine cannot be simulated as asked.
+    #[error("cannot simulate: {0}")]
+    Simulation(String),
     /// Reject the input: the network cannot be built as asked.
     #[error(transparent)]
     Model(#[from] ModelError),

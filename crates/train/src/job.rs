@@ -1,5 +1,6 @@
 //! What a run is asked to do, and how a worker gets to know.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::data::Data;
+use crate::simulate::{self, Simulation};
 use crate::strategy::{ExchangeOptions, Strategy};
 
 /// Everything that determines a run, but for the machine.
@@ -55,6 +57,9 @@ pub struct Job {
     pub pin: bool,
     /// Whether each layer is timed.
     pub profile: bool,
+    /// The machine of a simulated job.
+    #[serde(default)]
+    pub simulation: Simulation,
     /// Where the logs go.
     pub folder: PathBuf,
 }
@@ -68,6 +73,27 @@ impl Job {
             return Err(TrainError::Channels { model: self.model.clone(), expected, got });
         }
         Ok(graph)
+    }
+
+    /// Whether nothing is computed but time.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.engine == simulate::ENGINE
+    }
+
+    /// Refuses a job that cannot be run: no such engine or network, or too little memory.
+    pub fn check(&self) -> Result<(), TrainError> {
+        match self.is_simulated() {
+            true => simulate::check(self),
+            false => self.check_memory(&*open_engine(&self.engine, self.threads, false)?),
+        }
+    }
+
+    /// What computes, in words.
+    pub fn describe_engine(&self) -> Result<String, TrainError> {
+        match self.is_simulated() {
+            true => Ok(format!("{}: {}", self.engine, self.simulation)),
+            false => Ok(open_engine(&self.engine, self.threads, false)?.describe()),
+        }
     }
 
     /// What the graph is compiled for.
@@ -127,6 +153,11 @@ impl Job {
             ("pin", yes_no(self.pin)),
             ("seed", self.seed.to_string()),
         ];
+        let mut settings: BTreeMap<String, String> =
+            settings.map(|(name, value)| (name.into(), value)).into();
+        if self.is_simulated() {
+            settings.insert("simulate".into(), self.simulation.to_string());
+        }
         let (scaling, global_batch) = match self.scaling {
             Scaling::Weak => ("weak", None),
             Scaling::Strong { global_batch } => ("strong", Some(global_batch as u64)),
@@ -144,7 +175,7 @@ impl Job {
             input: Some(format!("{}x{}", self.input.0, self.input.1)),
             classes: Some(self.classes as u64),
             global_batch,
-            settings: settings.map(|(name, value)| (name.into(), value)).into(),
+            settings,
         }
     }
 }
@@ -226,6 +257,7 @@ pub(crate) mod tests {
             accumulate: 1,
             pin: true,
             profile: true,
+            simulation: Simulation::default(),
             folder: folder.into(),
         }
     }

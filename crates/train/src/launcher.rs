@@ -18,7 +18,7 @@ use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Ra
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::job::Assignment;
-use crate::{Death, Job, TrainError, clock, open_engine};
+use crate::{Death, Job, TrainError, clock, open_engine, simulate};
 
 /// How often progress is looked up and an interruption noticed.
 const TICK: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ pub struct Surroundings<'a> {
     pub progress: &'a mut dyn FnMut(u64),
 }
 
-/// Runs a job in processes of its own and waits for it. Its logs in the job's folder tell how it ended, whatever
+/// Runs a job in processes of its own, or on a simulated machine, and waits for it. Its logs in the job's folder tell how it ended, whatever
 /// this returns.
 pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
     let header = LauncherHeader { case: job.case() };
@@ -52,6 +52,22 @@ pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainErro
 }
 
 fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter) -> Result<(), TrainError> {
+    let failed = match job.is_simulated() {
+        true => simulate::run(job, surroundings, log)?,
+        false => run_processes(job, surroundings, log)?,
+    };
+    match failed {
+        None => Ok(()),
+        Some(Failure::Interrupted) => Err(TrainError::Interrupted),
+        Some(Failure::Died(rank, exit)) => Err(TrainError::Died(examine(job, rank, exit))),
+    }
+}
+
+fn run_processes(
+    job: &Job,
+    surroundings: Surroundings<'_>,
+    log: &mut LauncherWriter,
+) -> Result<Option<Failure>, TrainError> {
     let (tell, ended) = mpsc::channel();
     let mut workers = Vec::new();
     let segment = share_memory(job)?;
@@ -63,12 +79,7 @@ fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter
         worker.watch(tell.clone())?;
     }
     drop(tell);
-    let failed = reap_all(&mut workers, &ended, surroundings, segment.as_ref(), log)?;
-    match failed {
-        None => Ok(()),
-        Some(Failure::Interrupted) => Err(TrainError::Interrupted),
-        Some(Failure::Died(rank, exit)) => Err(TrainError::Died(examine(job, rank, exit))),
-    }
+    reap_all(&mut workers, &ended, surroundings, segment.as_ref(), log)
 }
 
 /// Takes the memory that several workers share, before any of them starts.
@@ -83,7 +94,7 @@ fn share_memory(job: &Job) -> Result<Option<Segment>, TrainError> {
 }
 
 /// Why not all workers did all their steps: what came first.
-enum Failure {
+pub(crate) enum Failure {
     Interrupted,
     Died(Rank, Exit),
 }
@@ -224,7 +235,7 @@ fn exit_of(status: ExitStatus) -> Exit {
 }
 
 /// Where a worker's standard error goes.
-fn words_file(folder: &Path, rank: Rank) -> PathBuf {
+pub(crate) fn words_file(folder: &Path, rank: Rank) -> PathBuf {
     folder.join(format!("rank-{rank}.stderr"))
 }
 

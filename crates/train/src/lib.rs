@@ -13,9 +13,11 @@ mod job;
 pub mod launcher;
 pub mod measure;
 mod process;
+mod simulate;
 mod strategy;
 pub mod worker;
 
 pub use error::{Death, TrainError};
 pub use job::{Job, Scaling, open_engine};
+pub use simulate::Simulation;
 pub use strategy::{Compress, ExchangeOptions, Strategy};

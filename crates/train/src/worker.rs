@@ -66,7 +66,7 @@ fn train(
     }
 
     if job.profile && rank == Rank(0) {
-        write_layers(job, &*program)?;
+        write_layers(job, &layer_times(&*program))?;
     }
     log.append(&RankEvent::Done {
         at: clock::now(),
@@ -92,8 +92,8 @@ fn book(record: &mut StepRecord, result: StepResult, job: &Job) -> Nanos {
     Nanos(result.ready_ns)
 }
 
-fn write_layers(job: &Job, program: &dyn Program) -> Result<(), TrainError> {
-    let layers: Vec<LayerTime> = program
+fn layer_times(program: &dyn Program) -> Vec<LayerTime> {
+    program
         .layer_times()
         .into_iter()
         .map(|layer| LayerTime {
@@ -104,9 +104,13 @@ fn write_layers(job: &Job, program: &dyn Program) -> Result<(), TrainError> {
             forward_flops: layer.forward_flops,
             backward_flops: layer.backward_flops,
         })
-        .collect();
+        .collect()
+}
+
+/// Leaves the time of each layer in the job's folder.
+pub(crate) fn write_layers(job: &Job, layers: &[LayerTime]) -> Result<(), TrainError> {
     let path = job.folder.join(LAYERS_FILE);
-    let text = serde_json::to_vec_pretty(&layers).expect("invariant: times are plain data");
+    let text = serde_json::to_vec_pretty(layers).expect("invariant: times are plain data");
     fs::write(&path, text).map_err(TrainError::system(format!("write {}", path.display())))
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use paceline_engine::{Layout, Precision};
 use paceline_lab::terminal::Rows;
 use paceline_train::data::Data;
-use paceline_train::{Compress, ExchangeOptions, Job, Strategy};
+use paceline_train::{Compress, ExchangeOptions, Job, Simulation, Strategy};
 
 use crate::machine;
 use crate::outcome::Usage;
@@ -53,9 +53,12 @@ pub struct Options {
     /// Classes [default: the data's]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     classes: Option<u32>,
-    /// What computes: cpu
+    /// What computes: cpu, or simulated for a machine that --simulate describes
     #[arg(long, default_value = "cpu")]
     pub engine: String,
+    /// The machine of --engine simulated, as straggler=1:1.5,bandwidth=2; an unknown key is answered with all of them
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    simulate: Option<Simulation>,
     /// Order of dimensions: nhwc or nchw
     #[arg(long, default_value_t = Layout::Nhwc)]
     layout: Layout,
@@ -103,6 +106,9 @@ impl Options {
             let reason = "gradients travel in 16 bits with --update allreduce only; leave --compress out";
             return Err(Usage::new(reason).into());
         }
+        if self.simulate.is_some() && self.engine != "simulated" {
+            return Err(Usage::new("--simulate describes the machine of --engine simulated").into());
+        }
         let bucket_bytes = (self.bucket_mb * f64::from(1 << 20)) as usize;
         let exchange = ExchangeOptions {
             bucket_bytes,
@@ -133,6 +139,7 @@ impl Options {
                         accumulate: self.accumulate as usize,
                         pin: self.pin,
                         profile: self.profile.is_some(),
+                        simulation: self.simulate.clone().unwrap_or_default(),
                         folder: PathBuf::new(),
                     };
                     if !jobs.contains(&job) {

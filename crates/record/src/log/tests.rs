@@ -137,6 +137,25 @@ fn a_log_can_be_followed_while_it_is_written() {
 }
 
 #[test]
+fn a_collecting_writer_writes_late_and_leaves_the_same_bytes() {
+    let (folder, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let create =
+        |folder: &tempfile::TempDir| RankWriter::create(folder.path(), &header()).expect("a new log");
+    let (mut at_once, mut collecting) = (create(&folder), create(&other).collecting());
+    let read = |folder: &tempfile::TempDir| fs::read(folder.path().join(rank_file(Rank(0)))).expect("a log");
+    for number in 0..1000 {
+        at_once.append(&RankEvent::Step(step(number))).expect("room for an event");
+        collecting.append(&RankEvent::Step(step(number))).expect("room for an event");
+        if number == 0 {
+            assert!(read(&other).len() < read(&folder).len(), "the first event is held back");
+        }
+    }
+    assert!(read(&other).len() > COLLECTED, "it does not collect for ever");
+    collecting.flush().expect("room for the rest");
+    assert_eq!(read(&other), read(&folder));
+}
+
+#[test]
 fn a_loss_that_is_not_a_number_is_unknown() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut log = RankWriter::create(folder.path(), &header()).expect("a new log");

@@ -1,0 +1,325 @@
+//! A run on a machine that does not exist: a discrete-event simulation on a virtual clock, in one process, that leaves the
+//! logs of real workers. What [`Simulation`] plants is the only cause of what the logs show.
+//!
+//! A rank's step goes like a worker's: load, forward, backward, and the exchange beside it; update, and what is due after
+//! the step. Ranks meet in the exchange alone. All that is drawn depends on the job's seed, the rank and the step, each
+//! cause in a stream of its own: to plant one does not move another.
+
+mod machine;
+mod network;
+mod workload;
+
+use std::fs;
+use std::sync::atomic::Ordering;
+
+use paceline_record::log::{LauncherWriter, RankWriter};
+use paceline_record::{
+    Bytes, Exit, LauncherEvent, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord,
+};
+
+use crate::data::Draw;
+use crate::launcher::{Failure, Surroundings, words_file};
+use crate::{Job, Strategy, TrainError, worker};
+
+pub use machine::Simulation;
+use network::{Lane, Rules};
+use workload::Workload;
+
+/// What `--engine` calls it.
+pub(crate) const ENGINE: &str = "simulated";
+
+/// Progress is told after so many steps.
+const TOLD: u64 = 100;
+
+/// Streams of random numbers, one a cause.
+const JITTER: u64 = 0x717e;
+const HICCUP: u64 = 0x41cc;
+
+/// A product of two lengths of time, or of a length and a factor, to the nanosecond.
+fn scaled(factor: f64, time: f64) -> Nanos {
+    Nanos((factor * time).round() as u64)
+}
+
+/// Whether a job can be simulated.
+pub(crate) fn check(job: &Job) -> Result<(), TrainError> {
+    Workload::new(job).map(|_| ())
+}
+
+/// Runs a job on its simulated machine, and writes what its ranks and its launcher would have written.
+pub(crate) fn run(
+    job: &Job,
+    surroundings: Surroundings<'_>,
+    log: &mut LauncherWriter,
+) -> Result<Option<Failure>, TrainError> {
+    let world = World { job, workload: Workload::new(job)? };
+    let mut workers = world.start(log)?;
+    let mut deadline = world.foresee_death(&workers);
+    let mut interrupted = false;
+    let mut passes = 0.0;
+    for step in (0..job.steps).map(Step) {
+        interrupted = surroundings.interrupted.load(Ordering::Relaxed);
+        deadline = deadline.or_else(|| world.meet_death(step, &workers));
+        if interrupted || (deadline.is_some() && world.exchanges()) {
+            break;
+        }
+        let begins: Vec<(Rank, Nanos)> =
+            workers.iter().filter(|worker| worker.runs).map(|worker| (worker.rank, worker.at)).collect();
+        let records = world.step(step, &begins);
+        for (worker, record) in workers.iter_mut().filter(|worker| worker.runs).zip(records) {
+            worker.live_through(record, deadline)?;
+        }
+        passes += if job.profile { world.pace(Rank(0), step).factor } else { 0.0 };
+        if step.0 % TOLD == 0 {
+            (surroundings.progress)(step.0 + 1);
+        }
+    }
+    if job.profile {
+        let accumulated = job.accumulate as u64;
+        let times = world.workload.layer_times(job.steps * accumulated, passes * accumulated as f64);
+        worker::write_layers(job, &times)?;
+    }
+    let failure = match (interrupted, job.simulation.fail) {
+        (true, _) => Some((workers.iter().map(|worker| worker.at).max().unwrap_or_default(), None)),
+        (false, Some((rank, _))) => deadline.map(|at| (at, Some(rank))),
+        (false, None) => None,
+    };
+    world.end(workers, failure, log)
+}
+
+/// A simulated worker.
+struct Worker {
+    rank: Rank,
+    log: RankWriter,
+    /// Where its last step ended.
+    at: Nanos,
+    /// Whether it has not been stopped.
+    runs: bool,
+}
+
+impl Worker {
+    /// Logs a step, unless the run is over before it ends.
+    fn live_through(&mut self, record: StepRecord, deadline: Option<Nanos>) -> Result<(), TrainError> {
+        if deadline.is_some_and(|deadline| record.end >= deadline) {
+            self.runs = false;
+            return Ok(());
+        }
+        self.at = record.end;
+        Ok(self.log.append(&RankEvent::Step(record))?)
+    }
+}
+
+/// How fast a rank is in a step.
+struct Pace {
+    /// How much slower than full speed it computes.
+    factor: f64,
+    /// Time that it loses.
+    lost: Nanos,
+}
+
+/// A job, and what it costs.
+struct World<'a> {
+    job: &'a Job,
+    workload: Workload,
+}
+
+impl World<'_> {
+    fn exchanges(&self) -> bool {
+        !self.workload.parcels.is_empty()
+    }
+
+    /// What is more the more workers there are.
+    fn per_worker(&self, time: Nanos) -> Nanos {
+        Nanos(time.0 * u64::from(self.job.workers - 1))
+    }
+
+    /// Starts the workers; they begin their first step together.
+    fn start(&self, log: &mut LauncherWriter) -> Result<Vec<Worker>, TrainError> {
+        let (job, machine) = (self.job, &self.job.simulation);
+        let mut workers = Vec::new();
+        for rank in (0..job.workers).map(Rank) {
+            let spawned = Nanos(machine.spawn.0 * u64::from(rank.0));
+            log.append(&LauncherEvent::Spawn { rank, at: spawned })?;
+            let header = RankHeader { rank, world: job.workers };
+            let mut log = RankWriter::create(&job.folder, &header)?.collecting();
+            let main = spawned + machine.launch;
+            let at = main + machine.init + self.per_worker(machine.init_per_worker);
+            // It is no process: no system gives this number to one.
+            log.append(&RankEvent::Main { at: main, pid: 0 })?;
+            log.append(&RankEvent::Compiled { at, planned: Some(self.workload.memory) })?;
+            workers.push(Worker { rank, log, at, runs: true });
+        }
+        let begin = workers.iter().map(|worker| worker.at).max().unwrap_or_default();
+        workers.iter_mut().for_each(|worker| worker.at = begin);
+        Ok(workers)
+    }
+
+    fn pace(&self, rank: Rank, step: Step) -> Pace {
+        let machine = &self.job.simulation;
+        let further = self.job.workers - 1;
+        let mut factor = 1.0 + machine.contention * f64::from(further);
+        if let Some((steps, slower)) = machine.warmup {
+            factor *= 1.0 + (slower - 1.0) * (1.0 - step.0 as f64 / steps as f64).max(0.0);
+        }
+        if let Some((_, slower)) = machine.slowdown.filter(|&(from, _)| step >= from) {
+            factor *= slower;
+        }
+        if let Some((_, slower)) = machine.straggler.filter(|&(who, _)| who == rank && further > 0) {
+            factor *= slower;
+        }
+        let draw = |cause| Draw::new(&[self.job.seed, u64::from(rank.0), step.0, cause]);
+        if machine.jitter > 0.0 {
+            // Log-normal, with mean 1.
+            factor *= (machine.jitter * draw(JITTER).normal() - 0.5 * machine.jitter.powi(2)).exp();
+        }
+        let hiccup = machine.hiccup.filter(|&(chance, _)| f64::from(draw(HICCUP).unit()) < chance);
+        Pace { factor, lost: hiccup.map_or(Nanos(0), |(_, time)| time) }
+    }
+
+    /// A rank's step up to the backward of its last pass.
+    fn open(&self, (rank, begin): (Rank, Nanos), step: Step) -> (StepRecord, Lane) {
+        let Pace { factor, lost } = self.pace(rank, step);
+        let passes = self.job.accumulate as u64;
+        let times = |time: Nanos, count: u64| Nanos(time.0 * count);
+        let backward = scaled(self.workload.backward, factor);
+        let mut record = StepRecord::open(step, begin);
+        record.book(Phase::Load, times(self.workload.load, passes));
+        record.book(Phase::Forward, times(scaled(self.workload.forward, factor), passes) + lost);
+        record.book(Phase::Backward, times(backward, passes - 1));
+        let lane = Lane::new(begin + record.phases.total(), factor);
+        record.book(Phase::Backward, backward);
+        record.examples = passes * self.job.batch as u64;
+        record.loss = Some(self.loss(step));
+        (record, lane)
+    }
+
+    /// From a guess among all classes down to a tenth of that, by half in about a hundred steps.
+    fn loss(&self, step: Step) -> f32 {
+        let guess = (self.job.classes.max(2) as f32).ln();
+        guess * (0.1 + 0.9 / (1.0 + step.0 as f32 / 100.0))
+    }
+
+    /// A step of the ranks that still run, from where each begins it.
+    fn step(&self, step: Step, begins: &[(Rank, Nanos)]) -> Vec<StepRecord> {
+        let opened = begins.iter().map(|&begin| self.open(begin, step));
+        let (mut records, mut lanes): (Vec<_>, Vec<_>) = opened.unzip();
+        let parcels = &self.workload.parcels;
+        let share = self.job.simulation.comm_cpu;
+        let rules = Rules { overlap: self.job.exchange.overlap, share, backward: self.workload.backward };
+        let windows = network::exchange(&mut lanes, parcels, rules);
+        for ((lane, record), &(rank, _)) in lanes.iter_mut().zip(&mut records).zip(begins) {
+            lane.settle(parcels, &windows, share, record);
+            let update = self.workload.update(rank);
+            record.book(Phase::Update, update);
+            lane.at += update;
+        }
+        if self.exchanges() && self.job.update.shares_parameters() {
+            self.hand_out(&mut lanes, &mut records);
+        }
+        for (lane, record) in lanes.into_iter().zip(&mut records) {
+            self.close(lane, record);
+        }
+        records
+    }
+
+    /// Waits until all of the one copy of the parameters is updated, and fetches it from its server. As on real workers,
+    /// nobody is late there: it is the exchange that takes that long.
+    fn hand_out(&self, lanes: &mut [Lane], records: &mut [StepRecord]) {
+        let updated = lanes.iter().map(|lane| lane.at).max().unwrap_or_default();
+        let wait = |record: &mut StepRecord, time: Nanos| {
+            record.book(Phase::CommWait, time);
+            record.comm_busy += time;
+        };
+        for (rank, (lane, record)) in lanes.iter_mut().zip(records).enumerate() {
+            wait(record, updated.since(lane.at));
+            lane.at = updated + self.workload.fetch;
+            match (self.job.update, rank) {
+                (Strategy::PsCpu, 0) => wait(record, self.workload.fetch),
+                (Strategy::PsCpu, _) => {
+                    record.book(Phase::CopyIn, self.workload.fetch);
+                    // Of all that passes the server's link, a rank's own part.
+                    let world = u64::from(self.job.workers);
+                    record.buckets.iter_mut().for_each(|bucket| bucket.moved.0 /= world);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends a step with what is due after it.
+    fn close(&self, lane: Lane, record: &mut StepRecord) {
+        let machine = &self.job.simulation;
+        record.end = lane.at + machine.other;
+        for (phase, due) in [(Phase::Eval, machine.eval), (Phase::Checkpoint, machine.checkpoint)] {
+            if let Some((every, time)) = due
+                && (record.step.0 + 1) % every == 0
+            {
+                record.book(phase, time);
+                record.end += time;
+            }
+        }
+    }
+
+    /// When the rank that is to die does so, where the others do not notice: they go on to that moment.
+    fn foresee_death(&self, workers: &[Worker]) -> Option<Nanos> {
+        let (rank, last) = self.job.simulation.fail.filter(|_| !self.exchanges())?;
+        let mut at = workers.get(rank.0 as usize)?.at;
+        for step in (0..last.0.min(self.job.steps)).map(Step) {
+            at = self.step(step, &[(rank, at)])[0].end;
+        }
+        (last.0 < self.job.steps).then(|| self.death(rank, last, at))
+    }
+
+    /// When the rank that is to die does so, if this is its last step.
+    fn meet_death(&self, step: Step, workers: &[Worker]) -> Option<Nanos> {
+        let (rank, last) = self.job.simulation.fail.filter(|_| self.exchanges())?;
+        let worker = workers.get(rank.0 as usize)?;
+        (step == last).then(|| self.death(rank, last, worker.at))
+    }
+
+    /// A rank dies before its backward.
+    fn death(&self, rank: Rank, step: Step, begin: Nanos) -> Nanos {
+        let (record, _) = self.open((rank, begin), step);
+        begin + record.phases[Phase::Load] + record.phases[Phase::Forward]
+    }
+
+    /// Sees the workers off. A failure is when it happened, and whose it was; nobody's is the user's.
+    fn end(
+        &self,
+        workers: Vec<Worker>,
+        failure: Option<(Nanos, Option<Rank>)>,
+        log: &mut LauncherWriter,
+    ) -> Result<Option<Failure>, TrainError> {
+        let machine = &self.job.simulation;
+        let mut reaped = Vec::new();
+        for Worker { rank, mut log, at, runs } in workers {
+            // A failure stops who waits for others, and who would have gone on.
+            let stopped = failure.filter(|(_, who)| who.is_none() || self.exchanges() || !runs);
+            let reap = match stopped {
+                Some((moment, who)) => {
+                    let exit = if who == Some(rank) { Exit::Code(1) } else { Exit::Signal(9) };
+                    (moment.max(at), rank, exit)
+                }
+                None => {
+                    let (peak_resident, shared) = (Some(self.workload.memory), Some(Bytes(0)));
+                    log.append(&RankEvent::Done { at, peak_resident, shared })?;
+                    (at + machine.tail + self.per_worker(machine.tail_per_worker), rank, Exit::Code(0))
+                }
+            };
+            log.flush()?;
+            reaped.push(reap);
+        }
+        reaped.sort_by_key(|&(at, rank, _)| (at, rank));
+        for (at, rank, exit) in reaped {
+            log.append(&LauncherEvent::Reap { rank, at, exit })?;
+        }
+        let Some((_, who)) = failure else { return Ok(None) };
+        let Some(rank) = who else { return Ok(Some(Failure::Interrupted)) };
+        let path = words_file(&self.job.folder, rank);
+        fs::write(&path, "error: the simulation ends this rank\n")
+            .map_err(TrainError::system(format!("write {}", path.display())))?;
+        Ok(Some(Failure::Died(rank, Exit::Code(1))))
+    }
+}
+
+#[cfg(test)]
+mod tests;

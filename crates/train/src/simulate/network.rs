@@ -1,0 +1,180 @@
+//! The exchange between simulated ranks: one bucket at a time on the network, while backward goes on.
+
+use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, StepRecord};
+
+use super::scaled;
+use crate::{Simulation, Strategy};
+
+/// A bucket of gradients, and what its exchange costs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Parcel {
+    pub bytes: Bytes,
+    /// When backward has finished it, in nanoseconds from its begin at full speed.
+    pub ready: f64,
+    pub transfer: Nanos,
+    /// What crosses the link of the busiest rank.
+    pub moved: Bytes,
+}
+
+/// Messages that follow each other on a link of the busiest rank, and the bytes of each.
+pub(super) fn messages(strategy: Strategy, world: u32, bytes: f64) -> (f64, f64) {
+    let world = f64::from(world);
+    match strategy {
+        // A ring: each rank passes a share on, once round to add up and once round to tell.
+        Strategy::AllReduce | Strategy::Sharded => (2.0 * (world - 1.0), bytes / world),
+        Strategy::Replicated => (world - 1.0, bytes),
+        // One message of every rank, through the server's link.
+        Strategy::PsCpu => (world, bytes),
+        Strategy::Independent => (0.0, 0.0),
+    }
+}
+
+/// Time of so many messages, one after the other.
+pub(super) fn travel((count, bytes): (f64, f64), simulation: &Simulation) -> Nanos {
+    // 10^9 bytes a second are a byte a nanosecond.
+    scaled(count, simulation.latency.0 as f64 + bytes / simulation.bandwidth)
+}
+
+/// An exchange on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    pub last_arrival: Nanos,
+    pub last_rank: Rank,
+    pub start: Nanos,
+    pub end: Nanos,
+}
+
+/// How a rank gets through backward, and through the exchange beside it.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    /// Now.
+    pub at: Nanos,
+    /// How much slower than full speed it computes.
+    pub factor: f64,
+    /// Backward done so far, as work of its own.
+    done: Nanos,
+    arrived: Vec<Nanos>,
+    /// Processor time that it gave to each exchange.
+    cpu: Vec<Nanos>,
+    /// Exchanges that ended before now.
+    past: usize,
+}
+
+/// The rules of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Whether buckets leave while backward goes on.
+    pub overlap: bool,
+    /// Part of an exchange's time that a rank computes for it.
+    pub share: f64,
+    /// Backward of a pass at full speed, in nanoseconds.
+    pub backward: f64,
+}
+
+impl Lane {
+    /// A rank at the begin of its backward.
+    pub fn new(at: Nanos, factor: f64) -> Self {
+        Self { at, factor, done: Nanos(0), arrived: Vec::new(), cpu: Vec::new(), past: 0 }
+    }
+
+    /// Computes until so much of backward is done. While an exchange is under way, a share of the time is its.
+    fn advance(&mut self, work: Nanos, windows: &[Window], share: f64) {
+        let mut left = work.since(self.done);
+        self.done = self.done.max(work);
+        for (window, cpu) in windows.iter().zip(&mut self.cpu).skip(self.past) {
+            let before = window.start.since(self.at).min(left);
+            self.at += before;
+            left = left.since(before);
+            if left.is_zero() {
+                return;
+            }
+            let room = window.end.since(self.at);
+            let own = room.since(scaled(share, room.0 as f64));
+            if left < own {
+                let wall = scaled(1.0 / (1.0 - share), left.0 as f64).min(room);
+                *cpu += wall.since(left);
+                self.at += wall.max(left);
+                return;
+            }
+            *cpu += room.since(own);
+            self.at += room;
+            left = left.since(own);
+            self.past += 1;
+        }
+        self.at += left;
+    }
+
+    /// Waits for the exchanges of a step and books them, backward apart.
+    pub fn settle(&mut self, parcels: &[Parcel], windows: &[Window], share: f64, record: &mut StepRecord) {
+        let run = last_run(windows);
+        let mut busy_until = Nanos(0);
+        for (index, (parcel, window)) in parcels.iter().zip(windows).enumerate() {
+            let blocked = window.end.since(self.at);
+            let moving = window.end.since(window.start.max(self.at));
+            let cpu = scaled(share, moving.0 as f64);
+            let late = blocked.min(run.since(self.at));
+            self.at = self.at.max(window.end);
+            self.cpu[index] += cpu;
+            // What this rank computes for the exchange is no waiting, whoever it would have waited for.
+            let (late, transfer) = if window.start < run {
+                (late.since(cpu), Nanos(0))
+            } else {
+                (late, blocked.since(late).since(cpu))
+            };
+            let begun = self.arrived[index];
+            record.comm_busy += window.end.since(begun.max(busy_until));
+            busy_until = window.end;
+            record.late_rank += late;
+            record.book(Phase::CommWait, late + transfer);
+            record.book(Phase::CommCpu, self.cpu[index]);
+            record.buckets.push(BucketRecord {
+                bytes: parcel.bytes,
+                begun,
+                last_arrival: window.last_arrival,
+                last_rank: window.last_rank,
+                ended: window.end,
+                waited_late: late,
+                waited_transfer: transfer,
+                cpu: self.cpu[index],
+                moved: parcel.moved,
+            });
+        }
+    }
+}
+
+/// Where the last unbroken run of exchanges began: with an arrival that the network was idle for. What a rank waits before
+/// that moment it waits for the late rank, even while bytes move: were they free, it would wait as long. From there on the
+/// network is what it waits for.
+fn last_run(windows: &[Window]) -> Nanos {
+    let begins = windows.iter().rev().find(|window| window.start == window.last_arrival);
+    begins.map_or(Nanos(0), |window| window.start)
+}
+
+/// Takes all ranks to the end of their backward, and the buckets over the network: each when its last rank has arrived
+/// and the one before has ended.
+pub(super) fn exchange(lanes: &mut [Lane], parcels: &[Parcel], rules: Rules) -> Vec<Window> {
+    let mut windows: Vec<Window> = Vec::with_capacity(parcels.len());
+    for lane in &mut *lanes {
+        lane.cpu = vec![Nanos(0); parcels.len()];
+        lane.arrived.reserve(parcels.len());
+    }
+    for parcel in parcels {
+        let (mut last_arrival, mut last_rank) = (Nanos(0), Rank(0));
+        for (rank, lane) in (0..).map(Rank).zip(&mut *lanes) {
+            let ready = if rules.overlap { parcel.ready } else { rules.backward };
+            // Without overlap this computes on the first call only: backward then needs no more.
+            lane.advance(scaled(ready, lane.factor), &windows, rules.share);
+            let arrival = lane.at;
+            lane.arrived.push(arrival);
+            if arrival > last_arrival {
+                (last_arrival, last_rank) = (arrival, rank);
+            }
+        }
+        let start = windows.last().map_or(last_arrival, |before| before.end.max(last_arrival));
+        windows.push(Window { last_arrival, last_rank, start, end: start + parcel.transfer });
+    }
+    for lane in lanes {
+        lane.advance(scaled(rules.backward, lane.factor), &windows, rules.share);
+    }
+    windows
+}
