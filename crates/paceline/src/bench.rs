@@ -1,6 +1,8 @@
-//! `paceline bench`: plan the cases, run them one after another, report them.
+//! `paceline bench`: plan the runs, do them one after another, report them.
 
+mod config;
 mod options;
+mod plan;
 
 use std::fs;
 use std::path::Path;
@@ -8,46 +10,52 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
-use paceline_lab::{LabError, Planned, Report, SCHEMA, Study, StudyFolder, terminal};
+use clap::ArgMatches;
+use paceline_lab::{CaseReport, Held, LabError, Report, SCHEMA, Study, StudyFolder, terminal};
 use paceline_record::{LayerTime, Outcome};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Job, Strategy, TrainError, worker};
+use paceline_train::{Job, TrainError, worker};
 
 pub use options::{Options, parse_choice};
+use plan::{PlannedJob, plan};
 
 use crate::machine;
 use crate::outcome::{Unfinished, Usage, print, say};
 use crate::progress::Progress;
+use crate::report;
 
 /// Runs the study. What cannot be run is refused before anything starts.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
+    let options = match &options.config {
+        Some(path) => &config::read(path, matches)?,
+        None => options,
+    };
     if options.out.as_ref().is_some_and(|path| path.to_str().is_none()) {
         return Err(Usage::new("the name of --out is not valid UTF-8; choose another").into());
     }
-    let mut jobs = options.jobs()?;
-    for job in &jobs {
+    let mut runs = plan(options)?;
+    let jobs = || runs.iter().filter(|run| run.planned.repeat == 1).map(|run| &run.job);
+    for job in jobs() {
         job.check().map_err(Usage::new)?;
     }
-    warn_if_crowded(&jobs);
-    let engine = jobs[0].describe_engine().map_err(Usage::new)?;
-    let folder = start_study(options, &mut jobs, engine).map_err(Usage::new)?;
-    let report = run_cases(options, &jobs, &folder)?;
-    if options.json {
-        let text = fs::read_to_string(folder.report_path()).context("cannot read the report")?;
-        print(&text)?;
-    } else {
-        print(&terminal::render_report(&report))?;
-        print(&format!("\nThe report lies in {}\n", folder.path().display()))?;
+    warn(jobs().collect());
+    let study = describe(&runs)?;
+    let folder = start(options, &study).map_err(Usage::new)?;
+    for run in &mut runs {
+        run.job.folder = folder.path().join(&run.planned.folder);
     }
-    let done = report.cases.iter().filter(|case| case.status == Outcome::Done);
-    if done.count() < jobs.len() {
+    let report = run_all(options, &study, &runs, &folder)?;
+    report::write(&folder, &study, &report)?;
+    report::show(&folder, &report, options.json)?;
+    if report.missing > 0 || report.cases.iter().any(|case| case.status != Outcome::Done || case.reason.is_some())
+    {
         return Err(Unfinished.into());
     }
     Ok(())
 }
 
-/// Says what more workers than cores do to the numbers.
-fn warn_if_crowded(jobs: &[Job]) {
+/// Says what would make numbers other than they seem.
+fn warn(jobs: Vec<&Job>) {
     let cores = machine::cores();
     let real = jobs.iter().filter(|job| job.engine != "simulated");
     let busiest = real.map(|job| job.workers as usize * job.threads).max().unwrap_or(0);
@@ -57,65 +65,73 @@ fn warn_if_crowded(jobs: &[Job]) {
              waiting for late ranks grows, and speed-ups beyond {cores} are not to be expected"
         ));
     }
+    for job in jobs {
+        let seen = job.steps * (job.batch * job.accumulate) as u64 * u64::from(job.workers);
+        if let Some(examples) = job.examples.filter(|&examples| examples != seen) {
+            say(&format!(
+                "warning: {} on {} workers sees {seen} examples in whole steps, not {examples}",
+                job.model, job.workers
+            ));
+        }
+    }
 }
 
-/// Makes the study's folder and tells the jobs where their logs go.
-fn start_study(options: &Options, jobs: &mut [Job], engine: String) -> Result<StudyFolder, LabError> {
-    let planned = |job: &Job| Planned {
-        folder: case_name(job),
-        case: job.case(),
-        steps: job.steps,
-        data: job.data.clone(),
-        seed: job.seed,
-        learning_rate: job.learning_rate,
-    };
-    let study = Study {
+/// The study as it will be written down.
+fn describe(runs: &[PlannedJob]) -> Result<Study, Usage> {
+    let mut engines: Vec<String> = Vec::new();
+    for run in runs {
+        let engine = run.job.describe_engine().map_err(Usage::new)?;
+        if !engines.contains(&engine) {
+            engines.push(engine);
+        }
+    }
+    Ok(Study {
         schema: SCHEMA,
         program: env!("CARGO_PKG_VERSION").into(),
         command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
-        machine: machine::describe(engine),
-        cases: jobs.iter().map(planned).collect(),
-    };
-    let path = match &options.out {
-        Some(path) => path.clone(),
-        None => StudyFolder::numbered(Path::new(""))?,
-    };
-    let folder = StudyFolder::start(&path, &study, options.fresh)?;
-    for job in jobs {
-        job.folder = folder.create_case(&case_name(job))?;
-    }
-    Ok(folder)
+        machine: machine::describe(engines.join("; ")),
+        cases: runs.iter().map(|run| run.planned.clone()).collect(),
+    })
 }
 
-fn case_name(job: &Job) -> String {
-    match job.update {
-        Strategy::AllReduce => format!("{}-w{}", job.model, job.workers),
-        update => format!("{}-{update}-w{}", job.model, job.workers),
-    }
+/// Finds the study's folder: the one that was named, one that was left unfinished here, or a new one.
+fn start(options: &Options, study: &Study) -> Result<StudyFolder, LabError> {
+    let held = if options.fresh { Held::Replace } else { Held::Resume };
+    let path = match (&options.out, StudyFolder::unfinished(Path::new(""), study)) {
+        (Some(path), _) => path.clone(),
+        (None, Some(path)) => path,
+        (None, None) => StudyFolder::numbered(Path::new(""))?,
+    };
+    StudyFolder::start(&path, study, held)
 }
 
-/// Runs case after case and saves the report after each. An interruption ends the study; a failure only its case.
-fn run_cases(options: &Options, jobs: &[Job], folder: &StudyFolder) -> Result<Report> {
+/// Does run after run and saves the report after each; what is done already is not done again. An interruption ends the
+/// study; a failure only its case.
+fn run_all(options: &Options, study: &Study, runs: &[PlannedJob], folder: &StudyFolder) -> Result<Report> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
     }
-    let mut names = Vec::new();
-    let mut report = Report::new(Vec::new());
-    for job in jobs {
-        let progress = Progress::start(job);
+    let left: Vec<&PlannedJob> = runs.iter().filter(|run| !folder.is_done(&run.planned)).collect();
+    announce(folder, runs.len(), left.len());
+    let mut cases: Vec<Option<CaseReport>> =
+        (0..study.places()).map(|place| folder.analyse_case(study, place)).collect();
+    let mut progress = Progress::start(&left.iter().map(|run| &run.job).collect::<Vec<_>>(), runs.len());
+    for &PlannedJob { job, planned } in &left {
+        folder.create_case(planned)?;
+        progress.begin(job);
         let surroundings = Surroundings {
             program: program.clone(),
             interrupted: &interrupted,
-            progress: &mut |steps| progress.show(steps),
+            progress: &mut |steps| progress.show(job, steps),
         };
         let result = launch(job, surroundings);
-        names.push(case_name(job));
-        report = folder.analyse(names.iter().map(String::as_str))?;
+        cases[planned.place] = folder.analyse_case(study, planned.place);
+        let report = Report::new(study, cases.iter().flatten().cloned().collect());
         folder.write_report(&report)?;
-        if let Some(case) = report.cases.last() {
-            progress.end(case);
+        if let Some(case) = &cases[planned.place] {
+            progress.end(job, case);
         }
         if result.is_ok() && job.profile {
             show_layers(options, job)?;
@@ -124,7 +140,18 @@ fn run_cases(options: &Options, jobs: &[Job], folder: &StudyFolder) -> Result<Re
             break;
         }
     }
-    Ok(report)
+    progress.clear();
+    Ok(Report::new(study, cases.into_iter().flatten().collect()))
+}
+
+/// Says that a study goes on, where it does.
+fn announce(folder: &StudyFolder, runs: usize, left: usize) {
+    let path = folder.path().display();
+    match left {
+        0 => say(&format!("{path}: all {runs} runs are done already; --fresh does them anew")),
+        _ if left < runs => say(&format!("{path}: {} of {runs} runs are done already, {left} are left", runs - left)),
+        _ => {}
+    }
 }
 
 /// Prints the time of each layer; beside JSON, to standard error.

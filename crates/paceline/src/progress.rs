@@ -1,62 +1,125 @@
-//! Progress on standard error: a bar on a terminal, plain lines elsewhere.
+//! Progress on standard error: a bar on a terminal, plain lines elsewhere, and the time left on both.
 
 use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use paceline_lab::CaseReport;
+use paceline_model::summarize;
 use paceline_record::Outcome;
 use paceline_train::Job;
 
+use crate::machine;
 use crate::outcome::say;
 
-/// The progress of one case.
+/// The progress of a study.
 pub struct Progress {
-    model: String,
     bar: Option<ProgressBar>,
+    /// Runs of the study, and the one under way, from 1.
+    runs: usize,
+    run: usize,
+    /// Work that is left, and that has been done, by estimate.
+    left: f64,
+    done: f64,
+    /// Time that it took.
+    spent: Duration,
+    began: Instant,
 }
 
 impl Progress {
-    /// Announces a case.
-    pub fn start(job: &Job) -> Self {
+    /// Looks ahead at the jobs that are to run; `runs` counts those that were done before.
+    pub fn start(jobs: &[&Job], runs: usize) -> Self {
         let bar = stderr().is_terminal().then(|| {
-            let style = "{prefix:18} {bar:30} {pos}/{len} steps, {eta} left";
+            let style = "{bar:24} {percent:>3} %  {msg}";
             let style = ProgressStyle::with_template(style).expect("invariant: a valid template");
-            let bar = ProgressBar::new(job.steps).with_style(style);
-            bar.set_prefix(job.model.clone());
-            bar.tick();
-            bar
+            ProgressBar::new(1000).with_style(style)
         });
-        if bar.is_none() {
-            say(&format!(
-                "{}: {} steps of {} at {}x{}, {} worker(s) of {} thread(s)",
-                job.model, job.steps, job.batch, job.input.0, job.input.1, job.workers, job.threads
-            ));
-        }
-        Self { model: job.model.clone(), bar }
-    }
-
-    /// Shows how many steps are done.
-    pub fn show(&self, steps: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(steps);
+        Self {
+            bar,
+            runs,
+            run: runs - jobs.len(),
+            left: jobs.iter().map(|job| estimate(job)).sum(),
+            done: 0.0,
+            spent: Duration::ZERO,
+            began: Instant::now(),
         }
     }
 
-    /// Says how the case ended.
-    pub fn end(self, case: &CaseReport) {
+    /// Announces a run.
+    pub fn begin(&mut self, job: &Job) {
+        self.run += 1;
+        self.began = Instant::now();
+        if self.bar.is_none() {
+            let left = self.time_left(0.0).map_or_else(String::new, |left| format!("; about {left} left"));
+            say(&format!("[{}/{}] {}: {} steps of {}{left}", self.run, self.runs, name(job), job.steps, job.batch));
+        }
+        self.show(job, 0);
+    }
+
+    /// Shows how many steps of a run are done.
+    pub fn show(&self, job: &Job, steps: u64) {
+        let Some(bar) = &self.bar else { return };
+        let part = estimate(job) * steps as f64 / job.steps as f64;
+        let left = self.time_left(part).map_or_else(String::new, |left| format!(", {left} left"));
+        bar.set_position((1000.0 * (self.done + part) / (self.done + self.left)) as u64);
+        bar.set_message(format!(
+            "[{}/{}] {}, step {steps} of {}{left}",
+            self.run,
+            self.runs,
+            name(job),
+            job.steps
+        ));
+    }
+
+    /// Says how a run ended.
+    pub fn end(&mut self, job: &Job, case: &CaseReport) {
+        self.left -= estimate(job);
+        self.done += estimate(job);
+        self.spent += self.began.elapsed();
+        let line = match (case.status, case.images_per_s, case.total_s) {
+            (Outcome::Done, Some(rate), Some(total)) => {
+                format!("{}: {:.1} images/s, {total:.1} s in all", name(job), rate.mean)
+            }
+            (Outcome::Interrupted, ..) => format!("{}: interrupted", name(job)),
+            _ => {
+                let reason = case.reason.as_deref().unwrap_or("it did not finish");
+                format!("error: {}: {reason}", name(job))
+            }
+        };
+        match &self.bar {
+            Some(bar) => bar.suspend(|| say(&line)),
+            None => say(&line),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn clear(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }
-        let model = self.model;
-        match (case.status, case.images_per_s, case.total_s) {
-            (Outcome::Done, Some(rate), Some(total)) => {
-                say(&format!("{model}: {:.1} images/s, {total:.1} s in all", rate.mean));
-            }
-            (Outcome::Interrupted, ..) => say(&format!("{model}: interrupted")),
-            _ => {
-                let reason = case.reason.as_deref().unwrap_or("it did not finish");
-                say(&format!("error: {model}: {reason}"));
-            }
-        }
     }
+
+    /// Time left, judged by the work done so far; `None` before anything is done.
+    fn time_left(&self, part: f64) -> Option<HumanDuration> {
+        let done = self.done + part;
+        let spent = self.spent + if part > 0.0 { self.began.elapsed() } else { Duration::ZERO };
+        (done > 0.0).then(|| HumanDuration(spent.mul_f64(((self.left - part) / done).max(0.0))))
+    }
+}
+
+fn name(job: &Job) -> String {
+    let workers = if job.workers == 1 { "1 worker".into() } else { format!("{} workers", job.workers) };
+    format!("{} on {workers}", job.model)
+}
+
+/// Work of a job in operations on one core, as far as it takes turns.
+fn estimate(job: &Job) -> f64 {
+    let flops = job.graph().map_or(1.0, |graph| {
+        let costs = summarize(&graph);
+        (costs.flops_forward + costs.flops_backward) as f64
+    });
+    let wanted = job.workers as usize * job.threads;
+    let turns = wanted as f64 / wanted.min(machine::cores()) as f64;
+    let samples = job.steps as f64 * (job.accumulate * job.batch) as f64;
+    samples * flops * turns / job.threads as f64
 }

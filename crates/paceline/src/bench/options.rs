@@ -1,86 +1,100 @@
-//! What `paceline bench` can be asked for, and the jobs that follow from it.
+//! What `paceline bench` can be asked for.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use anyhow::Result;
 use clap::Args;
 use paceline_engine::{Layout, Precision};
 use paceline_lab::terminal::Rows;
-use paceline_train::data::Data;
-use paceline_train::{Compress, ExchangeOptions, Job, Simulation, Strategy};
+use paceline_train::{Compress, Simulation, Strategy};
 
 use crate::machine;
-use crate::outcome::Usage;
 use crate::size::{self, Size};
 
-/// Options of `paceline bench`.
-#[derive(Args)]
+/// Options of `paceline bench`. Several values with commas between them make several cases, and several such options the
+/// product of all.
+#[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Networks, each a case of the study (see `paceline models`)
+    /// Networks (see `paceline models`)
     #[arg(value_name = "MODEL", default_values = ["mobilenet_v2", "resnet50"])]
-    models: Vec<String>,
-    /// Worker processes; several numbers, as 1,2,4, make several cases
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    workers: Vec<u32>,
-    /// How workers share what they learn: allreduce, sharded, replicated, ps-cpu or independent; several make several
-    /// cases
+    pub models: Vec<String>,
+    /// Worker processes, as 1,2,4 [default: 1, 2, 4 ... up to the cores]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub workers: Vec<u32>,
+    /// How workers share what they learn: allreduce, sharded, replicated, ps-cpu or independent
     #[arg(long, value_name = "STRATEGY", value_delimiter = ',', default_value = "allreduce")]
-    update: Vec<Strategy>,
-    /// Gradients are handed over in buckets of about so many MB, the first and the last of about 1 MB
-    #[arg(long, value_name = "MB", default_value_t = 25.0, value_parser = parse_bucket)]
-    bucket_mb: f64,
-    /// Whether gradients are exchanged while backward goes on: yes or no
-    #[arg(long, value_name = "yes|no", default_value = "yes", value_parser = parse_choice, action = clap::ArgAction::Set)]
-    overlap: bool,
-    /// Number format of gradients on their way, with --update allreduce: none, fp16 or bf16
-    #[arg(long, value_name = "FORMAT", default_value_t = Compress::None)]
-    compress: Compress,
-    /// Passes of each worker whose gradients are added up before one exchange
+    pub update: Vec<Strategy>,
+    /// What stays fixed when workers are added: weak, --batch on each worker; strong, --global-batch on all together
+    /// [default: strong if --global-batch is given, else weak]
+    #[arg(long, value_name = "weak|strong", value_delimiter = ',')]
+    pub scaling: Vec<ScalingKind>,
+    /// Samples a step on each worker, with weak scaling
+    #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub batch: Vec<u32>,
+    /// Samples a step on all workers together, shared out equally, with strong scaling [default: 64 times the most workers]
+    #[arg(long, value_name = "G", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
+    pub global_batch: Vec<u32>,
+    /// Steps of each worker
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "60", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub steps: Vec<u64>,
+    /// Instead of --steps: samples that every case sees, its steps divided among its workers
+    #[arg(long, value_name = "E", value_delimiter = ',', conflicts_with = "steps", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    pub examples: Vec<u64>,
+    /// Run each case so many times, all runs in an order drawn from --seed
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    accumulate: u32,
-    /// Whether each worker keeps to cores of its own: yes or no
-    #[arg(long, value_name = "yes|no", default_value = "yes", value_parser = parse_choice, action = clap::ArgAction::Set)]
-    pin: bool,
-    /// Threads in each worker [default: cores / the largest number of workers]
-    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    threads: Option<u32>,
-    /// Samples a step on each worker
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    batch: u32,
+    pub repeat: u32,
+    /// Threads in each worker [default: cores / the most workers, the same for every case]
+    #[arg(long, value_name = "T", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Vec<u32>,
     /// Size of the pictures [default: the data's]
-    #[arg(long, value_name = "HxW", value_parser = size::parse)]
-    input: Option<Size>,
+    #[arg(long, value_name = "HxW", value_delimiter = ',', value_parser = size::parse)]
+    pub input: Vec<Size>,
     /// Classes [default: the data's]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    classes: Option<u32>,
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub classes: Vec<u32>,
+    /// synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC
+    #[arg(long, value_delimiter = ',', default_value = "synthetic:cifar10")]
+    pub data: Vec<String>,
     /// What computes: cpu, or simulated for a machine that --simulate describes
-    #[arg(long, default_value = "cpu")]
-    pub engine: String,
+    #[arg(long, value_delimiter = ',', default_value = "cpu")]
+    pub engine: Vec<String>,
     /// The machine of --engine simulated, as straggler=1:1.5,bandwidth=2; an unknown key is answered with all of them
     #[arg(long, value_name = "KEY=VALUE,...")]
-    simulate: Option<Simulation>,
+    pub simulate: Option<Simulation>,
     /// Order of dimensions: nhwc or nchw
-    #[arg(long, default_value_t = Layout::Nhwc)]
-    layout: Layout,
+    #[arg(long, value_delimiter = ',', default_value = "nhwc")]
+    pub layout: Vec<Layout>,
     /// Number format: fp32
-    #[arg(long, default_value_t = Precision::Fp32)]
-    precision: Precision,
-    /// Steps of each worker
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    steps: u64,
-    /// Seed of weights and data
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[arg(long, value_delimiter = ',', default_value = "fp32")]
+    pub precision: Vec<Precision>,
+    /// Gradients are handed over in buckets of about so many MB, the first and the last of about 1 MB
+    #[arg(long, value_name = "MB", value_delimiter = ',', default_value = "25", value_parser = parse_bucket)]
+    pub bucket_mb: Vec<f64>,
+    /// Whether gradients are exchanged while backward goes on: yes or no
+    #[arg(long, value_name = "yes|no", value_delimiter = ',', default_value = "yes", value_parser = parse_choice)]
+    pub overlap: Vec<bool>,
+    /// Number format of gradients on their way, with --update allreduce: none, fp16 or bf16
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',', default_value = "none")]
+    pub compress: Vec<Compress>,
+    /// Passes of each worker whose gradients are added up before one exchange
+    #[arg(long, value_name = "K", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub accumulate: Vec<u32>,
+    /// Whether each worker keeps to cores of its own: yes or no
+    #[arg(long, value_name = "yes|no", value_delimiter = ',', default_value = "yes", value_parser = parse_choice)]
+    pub pin: Vec<bool>,
+    /// Seed of weights, data and the order of repeats
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    pub seed: Vec<u64>,
     /// Learning rate
-    #[arg(long, value_name = "RATE", default_value_t = 0.01, allow_negative_numbers = true, value_parser = parse_rate)]
-    lr: f32,
-    /// synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC
-    #[arg(long, default_value = "synthetic:cifar10")]
-    data: String,
-    /// Folder of the study [default: a new study-N here]
+    #[arg(long, value_name = "RATE", value_delimiter = ',', default_value = "0.01", allow_negative_numbers = true, value_parser = parse_rate)]
+    pub lr: Vec<f32>,
+    /// A file that says the same as these options, as `workers = [1, 2]`; options given here win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Folder of the study; one that was interrupted goes on there [default: study-N here]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Replace the study that --out holds
+    /// Start over: replace the study that the folder holds
     #[arg(long)]
     pub fresh: bool,
     /// Print report.json to standard output, and nothing else
@@ -91,64 +105,36 @@ pub struct Options {
     pub profile: Option<Rows>,
 }
 
-impl Options {
-    /// Threads in each worker.
-    pub fn threads(&self) -> usize {
-        let most = self.workers.iter().copied().max().unwrap_or(1).max(1);
-        self.threads.map_or_else(|| (machine::cores() / most as usize).max(1), |threads| threads as usize)
-    }
+/// What stays fixed when workers are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScalingKind {
+    /// The batch of each worker.
+    Weak,
+    /// The batch of all together.
+    Strong,
+}
 
-    /// The cases, in the order in which they run. Their folders are not known yet.
-    pub fn jobs(&self) -> Result<Vec<Job>> {
-        let data: Data = self.data.parse().map_err(Usage::new)?;
-        if self.compress != Compress::None && self.update.iter().any(|&update| update != Strategy::AllReduce)
-        {
-            let reason = "gradients travel in 16 bits with --update allreduce only; leave --compress out";
-            return Err(Usage::new(reason).into());
+impl FromStr for ScalingKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "weak" => Ok(Self::Weak),
+            "strong" => Ok(Self::Strong),
+            _ => Err("use weak or strong".into()),
         }
-        if self.simulate.is_some() && self.engine != "simulated" {
-            return Err(Usage::new("--simulate describes the machine of --engine simulated").into());
+    }
+}
+
+impl Options {
+    /// Numbers of workers: those asked for, or the powers of two up to the cores.
+    pub fn worker_counts(&self) -> Vec<u32> {
+        if !self.workers.is_empty() {
+            return self.workers.clone();
         }
-        let bucket_bytes = (self.bucket_mb * f64::from(1 << 20)) as usize;
-        let exchange = ExchangeOptions {
-            bucket_bytes,
-            first_bucket_bytes: bucket_bytes.min(1 << 20),
-            overlap: self.overlap,
-            compress: self.compress,
-        };
-        let mut jobs: Vec<Job> = Vec::new();
-        for model in &self.models {
-            for &update in &self.update {
-                for &workers in &self.workers {
-                    let job = Job {
-                        model: model.clone(),
-                        engine: self.engine.clone(),
-                        layout: self.layout,
-                        precision: self.precision,
-                        workers,
-                        batch: self.batch as usize,
-                        threads: self.threads(),
-                        input: self.input.unwrap_or((data.shape.h, data.shape.w)),
-                        classes: self.classes.map_or(data.classes, |classes| classes as usize),
-                        data: self.data.clone(),
-                        steps: self.steps,
-                        seed: self.seed,
-                        learning_rate: self.lr,
-                        update,
-                        exchange,
-                        accumulate: self.accumulate as usize,
-                        pin: self.pin,
-                        profile: self.profile.is_some(),
-                        simulation: self.simulate.clone().unwrap_or_default(),
-                        folder: PathBuf::new(),
-                    };
-                    if !jobs.contains(&job) {
-                        jobs.push(job);
-                    }
-                }
-            }
-        }
-        Ok(jobs)
+        let cores = machine::cores() as u32;
+        let powers = (0..10).map(|power| 1 << power).take_while(|&workers| workers <= cores);
+        powers.collect()
     }
 }
 

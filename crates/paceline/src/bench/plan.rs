@@ -1,0 +1,278 @@
+//! From options to the runs of a study: the product of all lists, repeats in drawn order, and a folder for each.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use paceline_engine::{Layout, Precision};
+use paceline_lab::Planned;
+use paceline_lab::stats::random::SplitMix;
+use paceline_record::Case;
+use paceline_train::data::Data;
+use paceline_train::{Compress, ExchangeOptions, Job, Scaling, Strategy};
+
+use super::options::{Options, ScalingKind};
+use crate::machine;
+use crate::outcome::Usage;
+
+/// One run: what to do, and what the study's record says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedJob {
+    /// What to do.
+    pub job: Job,
+    /// What is written down.
+    pub planned: Planned,
+}
+
+/// The runs that options ask for, in the order in which they take place.
+pub fn plan(options: &Options) -> Result<Vec<PlannedJob>> {
+    let jobs = jobs(options)?;
+    let cases: Vec<Case> = jobs.iter().map(Job::case).collect();
+    let names = name_folders(&cases);
+    let mut runs = Vec::new();
+    for repeat in 1..=options.repeat {
+        for (place, job) in jobs.iter().enumerate() {
+            let name = &names[place];
+            let folder = if repeat == 1 { name.clone() } else { format!("{name}-repeat{repeat}") };
+            let case = cases[place].clone();
+            let planned = Planned { folder, place, repeat, case, steps: job.steps };
+            runs.push(PlannedJob { job: job.clone(), planned });
+        }
+    }
+    if options.repeat > 1 {
+        shuffle(&mut runs, options.seed[0]);
+    }
+    Ok(runs)
+}
+
+/// The product of all lists; workers change fastest, networks slowest.
+fn jobs(options: &Options) -> Result<Vec<Job>> {
+    check(options)?;
+    let workers = options.worker_counts();
+    let most = workers.iter().copied().max().unwrap_or(1);
+    let threads = match &options.threads[..] {
+        [] => vec![(machine::cores() / most as usize).max(1) as u32],
+        given => given.to_vec(),
+    };
+    let mut jobs = vec![blank(options)];
+    jobs = times(jobs, &options.models, |job, model| job.model.clone_from(model));
+    jobs = times(jobs, &options.data, |job, data| job.data.clone_from(data));
+    jobs = times(jobs, &options.engine, |job, engine| job.engine.clone_from(engine));
+    jobs = times(jobs, &options.layout, |job, &layout| job.layout = layout);
+    jobs = times(jobs, &options.precision, |job, &precision| job.precision = precision);
+    jobs = times(jobs, &sizes(options), |job, size| (job.scaling, job.batch) = (size.scaling, size.batch));
+    jobs = times(jobs, &options.accumulate, |job, &passes| job.accumulate = passes as usize);
+    jobs = times(jobs, &options.bucket_mb, |job, &size| set_bucket(&mut job.exchange, size));
+    jobs = times(jobs, &options.overlap, |job, &overlap| job.exchange.overlap = overlap);
+    jobs = times(jobs, &options.compress, |job, &compress| job.exchange.compress = compress);
+    jobs = times(jobs, &options.pin, |job, &pin| job.pin = pin);
+    jobs = times(jobs, &options.seed, |job, &seed| job.seed = seed);
+    jobs = times(jobs, &options.lr, |job, &rate| job.learning_rate = rate);
+    jobs = times(jobs, &threads, |job, &threads| job.threads = threads as usize);
+    jobs = match &options.examples[..] {
+        [] => times(jobs, &options.steps, |job, &steps| job.steps = steps),
+        examples => times(jobs, examples, |job, &examples| job.examples = Some(examples)),
+    };
+    jobs = times(jobs, &options.update, |job, &update| job.update = update);
+    jobs = times(jobs, &workers, |job, &workers| job.workers = workers);
+    let mut sized = Vec::new();
+    for mut job in jobs {
+        set_pictures(&mut job)?;
+        for input in or_own(&options.input, job.input) {
+            for classes in or_own(&options.classes, job.classes as u32) {
+                let job = Job { input, classes: classes as usize, ..job.clone() };
+                let job = share_out(job)?;
+                if !sized.contains(&job) {
+                    sized.push(job);
+                }
+            }
+        }
+    }
+    Ok(sized)
+}
+
+/// Every job with every value.
+fn times<T>(jobs: Vec<Job>, values: &[T], set: impl Fn(&mut Job, &T)) -> Vec<Job> {
+    let with = |job: &Job, value: &T| {
+        let mut job = job.clone();
+        set(&mut job, value);
+        job
+    };
+    jobs.iter().flat_map(|job| values.iter().map(move |value| (job, value))).map(|(j, v)| with(j, v)).collect()
+}
+
+fn or_own<T: Copy>(given: &[T], own: T) -> Vec<T> {
+    if given.is_empty() { vec![own] } else { given.to_vec() }
+}
+
+/// A job of which nothing is decided that lists decide.
+fn blank(options: &Options) -> Job {
+    Job {
+        model: String::new(),
+        engine: String::new(),
+        layout: Layout::Nhwc,
+        precision: Precision::Fp32,
+        workers: 1,
+        batch: 1,
+        scaling: Scaling::Weak,
+        threads: 1,
+        input: (0, 0),
+        classes: 0,
+        data: String::new(),
+        steps: 1,
+        examples: None,
+        seed: 0,
+        learning_rate: 0.0,
+        update: Strategy::AllReduce,
+        exchange: ExchangeOptions::default(),
+        accumulate: 1,
+        pin: true,
+        profile: options.profile.is_some(),
+        simulation: options.simulate.clone().unwrap_or_default(),
+        folder: PathBuf::new(),
+    }
+}
+
+/// Refuses options that do not go together.
+fn check(options: &Options) -> Result<(), Usage> {
+    let compressed = options.compress.iter().any(|&compress| compress != Compress::None);
+    if compressed && options.update.iter().any(|&update| update != Strategy::AllReduce) {
+        let reason = "gradients travel in 16 bits with --update allreduce only; leave --compress out";
+        return Err(Usage::new(reason));
+    }
+    if options.simulate.is_some() && options.engine != ["simulated"] {
+        return Err(Usage::new("--simulate describes the machine of --engine simulated"));
+    }
+    if options.scaling == [ScalingKind::Weak] && !options.global_batch.is_empty() {
+        return Err(Usage::new("weak scaling fixes --batch; leave --global-batch out, or use --scaling strong"));
+    }
+    if options.profile.is_some() && options.repeat > 1 {
+        return Err(Usage::new("--profile and --repeat do not go together: timing layers changes what is repeated"));
+    }
+    Ok(())
+}
+
+/// Samples a step. Under strong scaling each worker's share follows once the workers are known.
+struct BatchSize {
+    scaling: Scaling,
+    batch: usize,
+}
+
+fn sizes(options: &Options) -> Vec<BatchSize> {
+    let kinds = match (&options.scaling[..], &options.global_batch[..]) {
+        ([], []) => vec![ScalingKind::Weak],
+        ([], _) => vec![ScalingKind::Strong],
+        (given, _) => given.to_vec(),
+    };
+    let mut sizes = Vec::new();
+    for kind in kinds {
+        match kind {
+            ScalingKind::Weak => sizes.extend(
+                options.batch.iter().map(|&batch| BatchSize { scaling: Scaling::Weak, batch: batch as usize }),
+            ),
+            ScalingKind::Strong => {
+                let most = options.worker_counts().into_iter().max().unwrap_or(1);
+                let batches = or_own(&options.global_batch, 64 * most);
+                sizes.extend(batches.into_iter().map(|global| BatchSize {
+                    scaling: Scaling::Strong { global_batch: global as usize },
+                    batch: global as usize,
+                }));
+            }
+        }
+    }
+    sizes
+}
+
+fn set_bucket(exchange: &mut ExchangeOptions, megabytes: f64) {
+    exchange.bucket_bytes = (megabytes * f64::from(1 << 20)) as usize;
+    exchange.first_bucket_bytes = exchange.bucket_bytes.min(1 << 20);
+}
+
+/// Pictures and classes are the data's, unless options say otherwise.
+fn set_pictures(job: &mut Job) -> Result<(), Usage> {
+    let data: Data = job.data.parse().map_err(Usage::new)?;
+    job.input = (data.shape.h, data.shape.w);
+    job.classes = data.classes;
+    Ok(())
+}
+
+/// Divides a global batch, and a number of examples, among the workers.
+fn share_out(mut job: Job) -> Result<Job, Usage> {
+    let workers = job.workers as usize;
+    if let Scaling::Strong { global_batch } = job.scaling {
+        if !global_batch.is_multiple_of(workers) {
+            return Err(Usage::new(format!(
+                "a global batch of {global_batch} cannot be shared out equally among {workers} workers; use a multiple of \
+                 {workers}, as --global-batch {}",
+                global_batch.next_multiple_of(workers)
+            )));
+        }
+        job.batch = global_batch / workers;
+    }
+    if let Some(examples) = job.examples {
+        let in_a_step = (job.batch * job.accumulate * workers) as u64;
+        job.steps = examples.div_ceil(in_a_step);
+    }
+    Ok(job)
+}
+
+/// Fisher and Yates.
+fn shuffle<T>(values: &mut [T], seed: u64) {
+    let mut draw = SplitMix(seed);
+    for last in (1..values.len()).rev() {
+        values.swap(last, draw.below(last + 1));
+    }
+}
+
+/// A name for the folder of each case: its network, what sets it apart from the others, and its workers.
+fn name_folders(cases: &[Case]) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    cases.iter().map(|case| name_folder(case, cases, &mut taken)).collect()
+}
+
+fn name_folder(case: &Case, all: &[Case], taken: &mut BTreeSet<String>) -> String {
+    let mut parts = vec![case.model.clone()];
+    parts.extend(case.update.clone().filter(|update| update != "allreduce"));
+    for (name, value) in features(case) {
+        if all.iter().any(|other| features(other).all(|(n, v)| n != name || v != value)) {
+            parts.push(format!("{name}{value}"));
+        }
+    }
+    parts.push(format!("w{}", case.workers));
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let name: String = parts.join("-").chars().map(plain).collect();
+    // Long lists of settings would make names that no file system takes.
+    let name = if name.len() > 150 { format!("{}-w{}", case.model, case.workers) } else { name };
+    let mut unique = name.clone();
+    for number in 2.. {
+        if taken.insert(unique.clone()) {
+            return unique;
+        }
+        unique = format!("{name}-{number}");
+    }
+    unreachable!("no study has that many cases")
+}
+
+/// What may set a case apart, besides network, strategy and workers.
+fn features(case: &Case) -> impl Iterator<Item = (&str, String)> {
+    let number = |value: Option<u64>| value.map(|value| value.to_string());
+    let batch = match case.global_batch {
+        Some(_) => ("g", number(case.global_batch)),
+        None => ("b", number(case.batch_per_worker)),
+    };
+    let named = [
+        ("", case.engine.clone()),
+        ("", case.layout.clone()),
+        ("", case.precision.clone()),
+        ("", case.scaling.clone()),
+        batch,
+        ("t", number(case.threads.map(u64::from))),
+        ("", case.input.clone()),
+        ("c", number(case.classes)),
+    ];
+    let settings = case.settings.iter().map(|(name, value)| (name.as_str(), format!("-{value}")));
+    named.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(settings)
+}
+
+#[cfg(test)]
+mod tests;

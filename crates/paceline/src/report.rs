@@ -1,0 +1,78 @@
+//! `paceline report`: the tables and files of a study that has run, or what sets two of them apart.
+
+use std::fs;
+use std::io::{IsTerminal, stdout};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use paceline_lab::{Report, Study, StudyFolder, compare, terminal};
+
+use crate::outcome::{Usage, print};
+
+/// Options of `paceline report`.
+#[derive(Args)]
+pub struct Options {
+    /// A study's folder, or two to compare [default: the last study-N here]
+    #[arg(value_name = "DIR", num_args = 0..=2)]
+    studies: Vec<PathBuf>,
+    /// Print JSON to standard output, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reports one study anew, or compares two.
+pub fn run(options: &Options) -> Result<()> {
+    match &options.studies[..] {
+        [before, after] => compare_two(before, after, options.json),
+        [one] => report_one(one, options.json),
+        _ => {
+            let latest = StudyFolder::latest(Path::new(""));
+            let none = "there is no study-N here; name the folder of a study, or run `paceline bench`";
+            report_one(&latest.ok_or_else(|| Usage::new(none))?, options.json)
+        }
+    }
+}
+
+fn report_one(path: &Path, json: bool) -> Result<()> {
+    let (folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
+    let report = folder.analyse(&study);
+    write(&folder, &study, &report)?;
+    show(&folder, &report, json)
+}
+
+fn compare_two(before: &Path, after: &Path, json: bool) -> Result<()> {
+    let read = |path: &Path| -> Result<Report> {
+        let (folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
+        Ok(folder.analyse(&study))
+    };
+    let comparison = compare::compare(&read(before)?, &read(after)?);
+    if json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&comparison)?));
+    }
+    let names = [before, after].map(|path| path.display().to_string());
+    print(&terminal::render_comparison(&comparison, &names, colours()))
+}
+
+/// Writes all files of a report.
+pub fn write(folder: &StudyFolder, study: &Study, report: &Report) -> Result<()> {
+    folder.write_all(study, report)?;
+    Ok(())
+}
+
+/// Prints a report.
+pub fn show(folder: &StudyFolder, report: &Report, json: bool) -> Result<()> {
+    if json {
+        let text = fs::read_to_string(folder.report_path()).context("cannot read the report")?;
+        return print(&text);
+    }
+    print(&terminal::render_report(report, colours()))?;
+    let page = folder.path().join("report.html");
+    print(&format!("\nThe report lies in {}\n", page.display()))
+}
+
+/// Colours on a terminal, unless the user does not want any (no-color.org).
+fn colours() -> terminal::Colours {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if stdout().is_terminal() && !unwanted { terminal::Colours::Ansi } else { terminal::Colours::None }
+}
