@@ -147,7 +147,7 @@ pub enum RankEvent {
     Main {
         /// When.
         at: Nanos,
-        /// Its process.
+        /// Its process; 0 where it is simulated.
         pid: u32,
     },
     /// The program is compiled.

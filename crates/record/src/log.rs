@@ -25,13 +25,14 @@
 //! {"over":{"outcome":"done","reason":null}}
 //! ```
 //!
-//! Times are nanoseconds on the host's monotonic clock (`CLOCK_MONOTONIC`), which all processes share. A run lasts from
-//! the first spawn to the last reap. Each rank's time over that span is tiled by phases: `launch` up to its `main`,
-//! `init` up to its first step, the steps' own phases, `tail` from the end of its last step, and `other`, the rest.
+//! Times are nanoseconds on the host's monotonic clock (`CLOCK_MONOTONIC`), which all processes share; a simulated run has
+//! a clock of its own, from 0. A run lasts from the first spawn to the last reap. Each rank's time over that span is tiled
+//! by phases: `launch` up to its `main`, `init` up to its first step, the steps' own phases, `tail` from the end of its
+//! last step, and `other`, the rest.
 //!
-//! Each event reaches the system in one write, so that whatever ends a process leaves whole lines and at most one torn
-//! last line, which readers leave out. A whole line that is no event is an error. Fields that a reader does not know are
-//! passed over; what cannot be read by an older reader raises the version.
+//! Each event of a worker reaches the system in one write, so that whatever ends a process leaves whole lines and at most
+//! one torn last line, which readers leave out. A whole line that is no event is an error. Fields that a reader does not
+//! know are passed over; what cannot be read by an older reader raises the version.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

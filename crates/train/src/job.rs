@@ -82,18 +82,18 @@ impl Job {
 
     /// Refuses a job that cannot be run: no such engine or network, or too little memory.
     pub fn check(&self) -> Result<(), TrainError> {
-        match self.is_simulated() {
-            true => simulate::check(self),
-            false => self.check_memory(&*open_engine(&self.engine, self.threads, false)?),
+        if self.is_simulated() {
+            return simulate::check(self);
         }
+        self.check_memory(&*open_engine(&self.engine, self.threads, false)?)
     }
 
     /// What computes, in words.
     pub fn describe_engine(&self) -> Result<String, TrainError> {
-        match self.is_simulated() {
-            true => Ok(format!("{}: {}", self.engine, self.simulation)),
-            false => Ok(open_engine(&self.engine, self.threads, false)?.describe()),
+        if self.is_simulated() {
+            return Ok(format!("{}: {}", self.engine, self.simulation));
         }
+        Ok(open_engine(&self.engine, self.threads, false)?.describe())
     }
 
     /// What the graph is compiled for.

@@ -52,9 +52,10 @@ pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainErro
 }
 
 fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter) -> Result<(), TrainError> {
-    let failed = match job.is_simulated() {
-        true => simulate::run(job, surroundings, log)?,
-        false => run_processes(job, surroundings, log)?,
+    let failed = if job.is_simulated() {
+        simulate::run(job, surroundings, log)?
+    } else {
+        run_processes(job, surroundings, log)?
     };
     match failed {
         None => Ok(()),

@@ -35,7 +35,7 @@ const TOLD: u64 = 100;
 const JITTER: u64 = 0x717e;
 const HICCUP: u64 = 0x41cc;
 
-/// A product of two lengths of time, or of a length and a factor, to the nanosecond.
+/// A time in nanoseconds, scaled by a factor.
 fn scaled(factor: f64, time: f64) -> Nanos {
     Nanos((factor * time).round() as u64)
 }
@@ -69,7 +69,7 @@ pub(crate) fn run(
             worker.live_through(record, deadline)?;
         }
         passes += if job.profile { world.pace(Rank(0), step).factor } else { 0.0 };
-        if step.0 % TOLD == 0 {
+        if step.0.is_multiple_of(TOLD) {
             (surroundings.progress)(step.0 + 1);
         }
     }
@@ -251,7 +251,7 @@ impl World<'_> {
         record.end = lane.at + machine.other;
         for (phase, due) in [(Phase::Eval, machine.eval), (Phase::Checkpoint, machine.checkpoint)] {
             if let Some((every, time)) = due
-                && (record.step.0 + 1) % every == 0
+                && (record.step.0 + 1).is_multiple_of(every)
             {
                 record.book(phase, time);
                 record.end += time;

@@ -67,9 +67,10 @@ impl Workload {
             parcels: if exchanges { pack(job, graph, &layers, (&slots, len)) } else { Vec::new() },
             load: simulation.load + scaled(f64::from(further), simulation.load_contention.0 as f64),
             update: scaled(slower, updated / simulation.update_gbs),
-            fetch: match server_updates {
-                true => network::travel(network::messages(job.update, job.workers, bytes), simulation),
-                false => Nanos(0),
+            fetch: if server_updates {
+                network::travel(network::messages(job.update, job.workers, bytes), simulation)
+            } else {
+                Nanos(0)
             },
             // Parameters, gradients and velocities, and every activation.
             memory: Bytes(
@@ -116,7 +117,8 @@ impl Workload {
         let exchange: f64 = self.parcels.iter().map(|parcel| parcel.transfer.0 as f64).sum();
         let step = pass * job.accumulate as f64
             + exchange * 2.0
-            + (self.update.0 + self.fetch.0) as f64
+            + self.update.0 as f64
+            + self.fetch.0 as f64
             + (simulation.other.0 as f64 + due(simulation.eval) + due(simulation.checkpoint))
             + simulation.hiccup.map_or(0.0, |(_, time)| time.0 as f64);
         let around = [simulation.spawn, simulation.init_per_worker, simulation.tail_per_worker];
