@@ -5,6 +5,7 @@
 //! ```
 
 mod case;
+pub mod compare;
 mod error;
 mod finding;
 #[cfg(test)]

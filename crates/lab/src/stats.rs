@@ -4,7 +4,7 @@
 
 pub mod bootstrap;
 pub mod order;
-pub(crate) mod random;
+pub mod random;
 pub mod steady;
 pub mod student;
 

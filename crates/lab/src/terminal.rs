@@ -1,26 +1,136 @@
 //! The report as text. It renders and computes nothing but units.
 
-use paceline_record::{Bytes, LayerTime, Outcome, Phase};
+use paceline_record::{Bytes, Case, LayerTime, Outcome, Phase};
 
-use crate::numbers::memory::Memory;
+use crate::compare::{Comparison, Difference};
+use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::rate::Rate;
-use crate::{Align, CaseReport, Report, Table};
+use crate::numbers::waterfall::{Cause, Waterfall};
+use crate::{Align, CaseReport, Explained, Report, Table, words};
 
-/// The tables of a study: what each case gave, and where its steps spent their time.
-pub fn render_report(report: &Report) -> String {
-    let mut text = render_cases(report).to_string();
+/// Whether to write colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colours {
+    /// Plain text.
+    None,
+    /// The codes that terminals know.
+    Ansi,
+}
+
+/// What a piece of text is.
+#[derive(Clone, Copy)]
+enum Ink {
+    Heading,
+    Bad,
+    Good,
+    Faint,
+}
+
+impl Colours {
+    fn paint(self, ink: Ink, text: &str) -> String {
+        let code = match ink {
+            Ink::Heading => "1",
+            Ink::Bad => "31",
+            Ink::Good => "32",
+            Ink::Faint => "2",
+        };
+        match self {
+            Self::None => text.into(),
+            Self::Ansi => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+        }
+    }
+
+    /// A table whose first line is a heading.
+    fn head(self, table: &Table) -> String {
+        let text = table.to_string();
+        match text.split_once('\n') {
+            Some((head, rows)) => format!("{}\n{rows}", self.paint(Ink::Heading, head)),
+            None => text,
+        }
+    }
+}
+
+/// A study on a terminal: what each case gave, where its steps spent their time, where the time of more workers went, and
+/// what was found.
+pub fn render_report(report: &Report, colours: Colours) -> String {
+    let mut text = String::new();
+    for scaling in scalings(report) {
+        let cases: Vec<&CaseReport> =
+            report.cases.iter().filter(|case| case.case.scaling == scaling).collect();
+        text.push_str(&format!("{}\n", colours.paint(Ink::Faint, &describe(&cases))));
+        text.push_str(&format!("{}\n", colours.head(&render_cases(report, &scaling))));
+    }
     let done: Vec<_> = report.cases.iter().filter(|case| case.status == Outcome::Done).collect();
     if !done.is_empty() {
-        text.push('\n');
-        text.push_str(&render_phases(&done).to_string());
+        text.push_str(&format!("{}\n", colours.head(&render_phases(report))));
     }
+    for group in report.explained.iter().filter(|group| !group.waterfalls.is_empty()) {
+        text.push_str(&format!("{}\n", colours.head(&render_waterfall(group))));
+        for speedup in group.speedups.iter().filter(|speedup| speedup.workers > 1) {
+            text.push_str(&format!("{}\n", words::reconcile(speedup)));
+        }
+        for sentence in words::laws(&group.laws) {
+            text.push_str(&format!("{sentence}\n"));
+        }
+        text.push('\n');
+    }
+    text.push_str(&render_findings(report, colours));
     text
 }
 
-fn render_cases(report: &Report) -> Table {
+/// Weak, strong, or unknown: each has tables of its own.
+fn scalings(report: &Report) -> Vec<Option<String>> {
+    let mut scalings: Vec<Option<String>> = Vec::new();
+    for case in &report.cases {
+        if !scalings.contains(&case.case.scaling) {
+            scalings.push(case.case.scaling.clone());
+        }
+    }
+    scalings
+}
+
+/// What all cases of a table have in common.
+fn describe(cases: &[&CaseReport]) -> String {
+    let common = |of: &dyn Fn(&Case) -> Option<String>| -> Option<String> {
+        let first = of(&cases.first()?.case)?;
+        cases.iter().all(|case| of(&case.case).as_deref() == Some(&first)).then_some(first)
+    };
+    let scaling = common(&|case| case.scaling.clone()).map(|scaling| format!("{scaling} scaling"));
+    let batch = |case: &Case| match case.global_batch {
+        Some(global) => Some(format!("batch {global} in all")),
+        None => case.batch_per_worker.map(|batch| format!("batch {batch} a worker")),
+    };
+    let threads = |case: &Case| {
+        let threads = case.threads?;
+        Some(if threads == 1 { "1 thread a worker".into() } else { format!("{threads} threads a worker") })
+    };
+    let parts = [
+        scaling,
+        common(&batch),
+        common(&threads),
+        common(&|case| case.settings.get("data").cloned()),
+        common(&|case| case.input.clone()),
+        common(&|case| case.engine.clone()),
+        common(&|case| case.layout.clone()),
+        common(&|case| case.precision.clone()),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// The names of cases in tables: that of their group.
+fn labels(report: &Report) -> Vec<String> {
+    let mut labels = vec![String::new(); report.cases.len()];
+    for group in &report.explained {
+        for &place in &group.cases {
+            labels[place] = group.key.label();
+        }
+    }
+    labels
+}
+
+fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
     let mut table = Table::new([
-        ("model", Align::Left),
-        ("strategy", Align::Left),
+        ("case", Align::Left),
         ("workers", Align::Right),
         ("init s", Align::Right),
         ("train s", Align::Right),
@@ -28,13 +138,17 @@ fn render_cases(report: &Report) -> Table {
         ("images/s", Align::Right),
         ("95 % interval", Align::Right),
         ("speed-up", Align::Right),
-        ("overlap %", Align::Right),
+        ("by time", Align::Right),
+        ("eff. %", Align::Right),
+        ("by time", Align::Right),
+        ("comp:comm", Align::Right),
+        ("exchange ms", Align::Right),
+        ("update ms", Align::Right),
         ("memory MB", Align::Right),
-        ("planned MB", Align::Right),
     ]);
-    for case in &report.cases {
-        let (model, workers) = (case.case.model.clone(), case.case.workers.to_string());
-        let update = case.case.update.clone().unwrap_or_else(|| "-".into());
+    let labels = labels(report);
+    for (case, label) in report.cases.iter().zip(labels).filter(|(case, _)| case.case.scaling == *scaling) {
+        let workers = case.case.workers.to_string();
         let ended = match case.status {
             Outcome::Done => None,
             Outcome::Failed => Some("failed"),
@@ -44,26 +158,37 @@ fn render_cases(report: &Report) -> Table {
             let reason = case.reason.as_deref().unwrap_or("for an unknown reason");
             // A reason may quote several lines; the table has room for one.
             let first = reason.lines().next().unwrap_or_default();
-            table.row([model, update, workers, format!("{ended}: {first}")]);
+            table.row([label, workers, format!("{ended}: {first}")]);
             continue;
         }
-        let memory = |memory: Option<Memory>| or_dash(memory, |memory| megabytes(memory.per_worker));
+        let percent = |value: Option<f64>| or_dash(value, |value| format!("{:.0}", 100.0 * value));
+        let times = |value: Option<f64>| or_dash(value, |value| format!("{value:.2}"));
+        let exchange = |phases: &PhaseSeconds| phases[&Phase::CommWait] + phases[&Phase::CommCpu];
         table.row([
-            model,
-            update,
+            label,
             workers,
             seconds(case.init_s),
             seconds(case.train_s),
             seconds(case.total_s),
             or_dash(case.images_per_s, |rate| format!("{:.1}", rate.mean)),
             or_dash(case.images_per_s.and_then(interval), |text| text),
-            or_dash(case.speedup_speed, |speedup| format!("{speedup:.2}")),
-            or_dash(case.overlap, |overlap| format!("{:.0}", 100.0 * overlap)),
-            memory(case.peak_memory_bytes),
-            memory(case.planned_memory_bytes),
+            times(case.speedup_speed),
+            times(case.speedup_time),
+            percent(case.efficiency_speed),
+            percent(case.efficiency_time),
+            or_dash(case.communication_ratio, |ratio| format!("10 : {ratio:.1}")),
+            or_dash(a_step(case, exchange), |ms| format!("{ms:.2}")),
+            or_dash(a_step(case, |phases| phases[&Phase::Update]), |ms| format!("{ms:.2}")),
+            or_dash(case.peak_memory_bytes, |memory| megabytes(memory.per_worker)),
         ]);
     }
     table
+}
+
+/// Milliseconds a step of a rank.
+fn a_step(case: &CaseReport, of: impl Fn(&PhaseSeconds) -> f64) -> Option<f64> {
+    let steps = case.steps as f64 * f64::from(case.case.workers);
+    case.phases_s.as_ref().map(|phases| 1e3 * of(phases) / steps)
 }
 
 /// Phases outside of the steps; the first table holds them.
@@ -72,26 +197,121 @@ const AROUND: [Phase; 3] = [Phase::Launch, Phase::Init, Phase::Tail];
 /// Phases that are shown even where they took no time.
 const ALWAYS: [Phase; 4] = [Phase::Forward, Phase::Backward, Phase::Update, Phase::Other];
 
-fn render_phases(cases: &[&CaseReport]) -> Table {
-    let time = |case: &CaseReport, phase: Phase| case.phases_s.as_ref().map(|times| times[&phase]);
+fn render_phases(report: &Report) -> Table {
     let shown: Vec<Phase> = Phase::ALL
         .into_iter()
         .filter(|phase| !AROUND.contains(phase))
-        .filter(|phase| ALWAYS.contains(phase) || cases.iter().any(|case| time(case, *phase) > Some(0.0)))
+        .filter(|phase| {
+            let occurs = |case: &CaseReport| a_step(case, |phases| phases[phase]) > Some(0.0);
+            ALWAYS.contains(phase) || report.cases.iter().any(occurs)
+        })
         .collect();
+    let first = [("ms a step", Align::Left), ("workers", Align::Right)];
     let numbers = shown.iter().map(|phase| (phase.name(), Align::Right));
-    let first = [("ms a step", Align::Left), ("strategy", Align::Left), ("workers", Align::Right)];
-    let mut table = Table::new(first.into_iter().chain(numbers));
-    for case in cases {
-        let steps = case.steps as f64 * f64::from(case.case.workers);
-        let cells = shown
-            .iter()
-            .map(|&phase| or_dash(time(case, phase), |time| format!("{:.3}", 1e3 * time / steps)));
-        let strategy = case.case.update.clone().unwrap_or_else(|| "-".into());
-        let first = [case.case.model.clone(), strategy, case.case.workers.to_string()];
-        table.row(first.into_iter().chain(cells));
+    let last = [("overlap %", Align::Right), ("p95 ms", Align::Right), ("steps are", Align::Left)];
+    let mut table = Table::new(first.into_iter().chain(numbers).chain(last));
+    for (case, label) in report.cases.iter().zip(labels(report)) {
+        if case.status != Outcome::Done {
+            continue;
+        }
+        let cells =
+            shown.iter().map(|phase| or_dash(a_step(case, |phases| phases[phase]), |ms| format!("{ms:.2}")));
+        let last = [
+            or_dash(case.overlap, |overlap| format!("{:.0}", 100.0 * overlap)),
+            or_dash(case.dispersion, |spread| format!("{:.2}", 1e3 * spread.p95_s)),
+            or_dash(words::steady(case), |text| text),
+        ];
+        table.row([label, case.case.workers.to_string()].into_iter().chain(cells).chain(last));
     }
     table
+}
+
+/// The waterfall, a column for each number of workers: milliseconds of worker time an example.
+fn render_waterfall(group: &Explained) -> Table {
+    let head = (format!("{}: worker-ms an example", group.key.label()), Align::Left);
+    let columns = group.waterfalls.iter().flat_map(|fall| {
+        [(format!("{} workers", fall.workers), Align::Right), ("share %".into(), Align::Right)]
+    });
+    let mut table = Table::new([head].into_iter().chain(columns));
+    let row = |name: &str, of: &dyn Fn(&Waterfall) -> f64| {
+        let cells = group.waterfalls.iter().flat_map(|fall| {
+            let seconds = of(fall);
+            [format!("{:.3}", 1e3 * seconds), format!("{:.1}", 100.0 * seconds / fall.to_s)]
+        });
+        [name.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
+    };
+    table.row(row("1 worker", &|fall| fall.from_s));
+    for (index, cause) in Cause::ALL.into_iter().enumerate() {
+        if group.waterfalls.iter().any(|fall| fall.shares[index].seconds.abs() > 0.0005 * fall.to_s) {
+            table.row(row(&format!("+ {}", cause.name()), &|fall| fall.shares[index].seconds));
+        }
+    }
+    table.row(row("= more workers", &|fall| fall.to_s));
+    table
+}
+
+fn render_findings(report: &Report, colours: Colours) -> String {
+    let mut text = format!("{}\n", colours.paint(Ink::Heading, "Findings"));
+    if report.findings.is_empty() && report.cases.iter().any(|case| case.status == Outcome::Done) {
+        text.push_str("  nothing was found that takes a notable part of the time\n");
+    }
+    for (number, finding) in report.findings.iter().enumerate() {
+        text.push_str(&format!(
+            "{:>3}. {}\n     {}\n",
+            number + 1,
+            finding.text,
+            colours.paint(Ink::Good, &finding.advice)
+        ));
+    }
+    for case in report.cases.iter().filter(|case| case.reason.is_some()) {
+        let reason = case.reason.as_deref().unwrap_or_default();
+        let line = format!("  !  {} on {} workers: {reason}", case.case.model, case.case.workers);
+        text.push_str(&format!("{}\n", colours.paint(Ink::Bad, &line)));
+    }
+    if report.missing > 0 {
+        let line =
+            format!("  !  {} case(s) have not run; the same command goes on with them", report.missing);
+        text.push_str(&format!("{}\n", colours.paint(Ink::Bad, &line)));
+    }
+    text
+}
+
+/// Two studies: the ratio of each case, and what follows.
+pub fn render_comparison(comparison: &Comparison, names: &[String; 2], colours: Colours) -> String {
+    let mut text = format!("{} -> {}\n", names[0], names[1]);
+    for Difference { name, before, after } in &comparison.differ {
+        text.push_str(&format!("{name}: {before} -> {after}\n"));
+    }
+    let mut table = Table::new([
+        ("case", Align::Left),
+        ("workers", Align::Right),
+        ("images/s", Align::Right),
+        ("then", Align::Right),
+        ("ratio", Align::Right),
+        ("95 % interval", Align::Right),
+        ("", Align::Left),
+    ]);
+    for case in &comparison.cases {
+        let interval = case.lo.zip(case.hi).map(|(lo, hi)| format!("{lo:.3} .. {hi:.3}"));
+        table.row([
+            case.name.clone(),
+            case.workers.to_string(),
+            format!("{:.1}", case.before),
+            format!("{:.1}", case.after),
+            format!("{:.3}", case.ratio),
+            or_dash(interval, |text| text),
+            case.verdict.name().into(),
+        ]);
+    }
+    if comparison.cases.is_empty() {
+        text.push_str("the studies have no case in common\n");
+    } else {
+        text.push_str(&format!("\n{}", colours.head(&table)));
+    }
+    for name in &comparison.unmatched {
+        text.push_str(&format!("{}\n", colours.paint(Ink::Faint, &format!("only in one of them: {name}"))));
+    }
+    text
 }
 
 /// How many layers of a profile are printed.

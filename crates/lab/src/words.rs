@@ -5,12 +5,12 @@ use crate::numbers::law::{Forecast, Law, Laws, Parameter};
 use crate::numbers::speedup::Speedup;
 use crate::stats::steady::Verdict;
 
-/// Why the two measures of a speed-up differ, or that they do not.
+/// How one measure of a speed-up becomes the other, as a sum that anyone can check.
 pub fn reconcile(speedup: &Speedup) -> String {
     let Speedup { workers, speed, time, total, steady_share, steady_share_one } = *speedup;
     format!(
-        "{workers} workers: {speed:.2}x by images/s; steady steps are {:.1} % of the training time, {:.1} % with one worker, \
-         so {time:.2}x by training time; with start-up and end {total:.2}x",
+        "{workers} workers: {speed:.2}x by images/s * {:.1} % / {:.1} % of the training time at the steady rate = {time:.2}x by \
+         training time; {total:.2}x with start-up and end",
         100.0 * steady_share,
         100.0 * steady_share_one,
     )

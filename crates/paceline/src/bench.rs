@@ -27,7 +27,8 @@ use crate::report;
 /// Runs the study. What cannot be run is refused before anything starts.
 pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
     let options = match &options.config {
-        Some(path) => &config::read(path, matches)?,
+        // The program and `bench` are not options.
+        Some(path) => &config::read(path, matches, std::env::args_os().skip(2))?,
         None => options,
     };
     if options.out.as_ref().is_some_and(|path| path.to_str().is_none()) {
@@ -47,7 +48,8 @@ pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
     let report = run_all(options, &study, &runs, &folder)?;
     report::write(&folder, &study, &report)?;
     report::show(&folder, &report, options.json)?;
-    if report.missing > 0 || report.cases.iter().any(|case| case.status != Outcome::Done || case.reason.is_some())
+    if report.missing > 0
+        || report.cases.iter().any(|case| case.status != Outcome::Done || case.reason.is_some())
     {
         return Err(Unfinished.into());
     }
@@ -149,7 +151,9 @@ fn announce(folder: &StudyFolder, runs: usize, left: usize) {
     let path = folder.path().display();
     match left {
         0 => say(&format!("{path}: all {runs} runs are done already; --fresh does them anew")),
-        _ if left < runs => say(&format!("{path}: {} of {runs} runs are done already, {left} are left", runs - left)),
+        _ if left < runs => {
+            say(&format!("{path}: {} of {runs} runs are done already, {left} are left", runs - left))
+        }
         _ => {}
     }
 }

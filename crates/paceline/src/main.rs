@@ -6,11 +6,12 @@ mod machine;
 mod models;
 mod outcome;
 mod progress;
+mod report;
 mod size;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use paceline_train::{clock, measure, worker};
 
 /// Data-parallel training that tells you where the time went.
@@ -25,6 +26,8 @@ struct Cli {
 enum Command {
     /// Run a scaling study and report it
     Bench(Box<bench::Options>),
+    /// Report a study anew, or compare two
+    Report(report::Options),
     /// Time all-reduces between worker processes, as nccl-tests does
     Allreduce(allreduce::Options),
     /// List the networks: parameters, tensors, FLOPs, activation bytes
@@ -39,8 +42,12 @@ fn main() -> ExitCode {
     if measure::is_assigned() {
         return outcome::exit(measure::run().map_err(Into::into));
     }
-    outcome::exit(match Cli::parse().command {
-        Command::Bench(options) => bench::run(&options),
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let (_, own) = matches.subcommand().expect("invariant: clap wants a subcommand");
+    outcome::exit(match cli.command {
+        Command::Bench(options) => bench::run(&options, own),
+        Command::Report(options) => report::run(&options),
         Command::Allreduce(options) => allreduce::run(&options),
         Command::Models(options) => models::run(&options),
     })

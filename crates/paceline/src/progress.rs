@@ -18,7 +18,7 @@ pub struct Progress {
     /// Runs of the study, and the one under way, from 1.
     runs: usize,
     run: usize,
-    /// Work that is left, and that has been done, by estimate.
+    /// Seconds that are left, and that have been done, by estimate.
     left: f64,
     done: f64,
     /// Time that it took.
@@ -51,7 +51,14 @@ impl Progress {
         self.began = Instant::now();
         if self.bar.is_none() {
             let left = self.time_left(0.0).map_or_else(String::new, |left| format!("; about {left} left"));
-            say(&format!("[{}/{}] {}: {} steps of {}{left}", self.run, self.runs, name(job), job.steps, job.batch));
+            say(&format!(
+                "[{}/{}] {}: {} steps of {}{left}",
+                self.run,
+                self.runs,
+                name(job),
+                job.steps,
+                job.batch
+            ));
         }
         self.show(job, 0);
     }
@@ -112,14 +119,17 @@ fn name(job: &Job) -> String {
     format!("{} on {workers}", job.model)
 }
 
-/// Work of a job in operations on one core, as far as it takes turns.
+/// Seconds that a job may take: products at a rate that a core reaches, activations at what its memory gives. What
+/// matters is that networks compare; the first finished run sets the scale.
 fn estimate(job: &Job) -> f64 {
-    let flops = job.graph().map_or(1.0, |graph| {
+    const FLOPS: f64 = 100e9;
+    const BYTES: f64 = 3e9;
+    let an_example = job.graph().map_or(1.0, |graph| {
         let costs = summarize(&graph);
-        (costs.flops_forward + costs.flops_backward) as f64
+        (costs.flops_forward + costs.flops_backward) as f64 / FLOPS + costs.activation_bytes as f64 / BYTES
     });
     let wanted = job.workers as usize * job.threads;
     let turns = wanted as f64 / wanted.min(machine::cores()) as f64;
     let samples = job.steps as f64 * (job.accumulate * job.batch) as f64;
-    samples * flops * turns / job.threads as f64
+    samples * an_example * turns / job.threads as f64
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Bytes, Nanos, Phase, PhaseTimes, Rank, Step};
 
 /// What one case of a study trains, and how. What its source does not tell is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Case {
     /// The network.
     pub model: String,

@@ -1,6 +1,6 @@
 //! From options to the runs of a study: the product of all lists, repeats in drawn order, and a folder for each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -24,9 +24,18 @@ pub struct PlannedJob {
     pub planned: Planned,
 }
 
+/// The most runs of a study: more is a slip of the keyboard.
+const MOST_RUNS: u64 = 10_000;
+
 /// The runs that options ask for, in the order in which they take place.
 pub fn plan(options: &Options) -> Result<Vec<PlannedJob>> {
     let jobs = jobs(options)?;
+    let runs = jobs.len() as u64 * u64::from(options.repeat);
+    if runs > MOST_RUNS {
+        return Err(
+            Usage::new(format!("these lists make {runs} runs; a study has at most {MOST_RUNS}")).into()
+        );
+    }
     let cases: Vec<Case> = jobs.iter().map(Job::case).collect();
     let names = name_folders(&cases);
     let mut runs = Vec::new();
@@ -76,13 +85,15 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
     jobs = times(jobs, &options.update, |job, &update| job.update = update);
     jobs = times(jobs, &workers, |job, &workers| job.workers = workers);
     let mut sized = Vec::new();
+    let mut known = BTreeSet::new();
     for mut job in jobs {
         set_pictures(&mut job)?;
         for input in or_own(&options.input, job.input) {
             for classes in or_own(&options.classes, job.classes as u32) {
                 let job = Job { input, classes: classes as usize, ..job.clone() };
                 let job = share_out(job)?;
-                if !sized.contains(&job) {
+                // The same case named twice counts once.
+                if known.insert(job.case()) {
                     sized.push(job);
                 }
             }
@@ -98,7 +109,10 @@ fn times<T>(jobs: Vec<Job>, values: &[T], set: impl Fn(&mut Job, &T)) -> Vec<Job
         set(&mut job, value);
         job
     };
-    jobs.iter().flat_map(|job| values.iter().map(move |value| (job, value))).map(|(j, v)| with(j, v)).collect()
+    jobs.iter()
+        .flat_map(|job| values.iter().map(move |value| (job, value)))
+        .map(|(j, v)| with(j, v))
+        .collect()
 }
 
 fn or_own<T: Copy>(given: &[T], own: T) -> Vec<T> {
@@ -144,10 +158,14 @@ fn check(options: &Options) -> Result<(), Usage> {
         return Err(Usage::new("--simulate describes the machine of --engine simulated"));
     }
     if options.scaling == [ScalingKind::Weak] && !options.global_batch.is_empty() {
-        return Err(Usage::new("weak scaling fixes --batch; leave --global-batch out, or use --scaling strong"));
+        return Err(Usage::new(
+            "weak scaling fixes --batch; leave --global-batch out, or use --scaling strong",
+        ));
     }
     if options.profile.is_some() && options.repeat > 1 {
-        return Err(Usage::new("--profile and --repeat do not go together: timing layers changes what is repeated"));
+        return Err(Usage::new(
+            "--profile and --repeat do not go together: timing layers changes what is repeated",
+        ));
     }
     Ok(())
 }
@@ -168,7 +186,10 @@ fn sizes(options: &Options) -> Vec<BatchSize> {
     for kind in kinds {
         match kind {
             ScalingKind::Weak => sizes.extend(
-                options.batch.iter().map(|&batch| BatchSize { scaling: Scaling::Weak, batch: batch as usize }),
+                options
+                    .batch
+                    .iter()
+                    .map(|&batch| BatchSize { scaling: Scaling::Weak, batch: batch as usize }),
             ),
             ScalingKind::Strong => {
                 let most = options.worker_counts().into_iter().max().unwrap_or(1);
@@ -226,52 +247,47 @@ fn shuffle<T>(values: &mut [T], seed: u64) {
 
 /// A name for the folder of each case: its network, what sets it apart from the others, and its workers.
 fn name_folders(cases: &[Case]) -> Vec<String> {
+    let mut values: BTreeMap<&str, BTreeSet<Option<String>>> = BTreeMap::new();
+    for (name, value) in cases.iter().flat_map(features) {
+        values.entry(name).or_default().insert(value);
+    }
     let mut taken = BTreeSet::new();
-    cases.iter().map(|case| name_folder(case, cases, &mut taken)).collect()
-}
-
-fn name_folder(case: &Case, all: &[Case], taken: &mut BTreeSet<String>) -> String {
-    let mut parts = vec![case.model.clone()];
-    parts.extend(case.update.clone().filter(|update| update != "allreduce"));
-    for (name, value) in features(case) {
-        if all.iter().any(|other| features(other).all(|(n, v)| n != name || v != value)) {
-            parts.push(format!("{name}{value}"));
+    let name = |case: &Case| {
+        let mut parts = vec![case.model.clone()];
+        parts.extend(case.update.clone().filter(|update| update != "allreduce"));
+        for (name, value) in features(case).filter(|(name, _)| values[name].len() > 1) {
+            parts.extend(value.map(|value| format!("{name}{value}")));
         }
-    }
-    parts.push(format!("w{}", case.workers));
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
-    let name: String = parts.join("-").chars().map(plain).collect();
-    // Long lists of settings would make names that no file system takes.
-    let name = if name.len() > 150 { format!("{}-w{}", case.model, case.workers) } else { name };
-    let mut unique = name.clone();
-    for number in 2.. {
-        if taken.insert(unique.clone()) {
-            return unique;
-        }
-        unique = format!("{name}-{number}");
-    }
-    unreachable!("no study has that many cases")
-}
-
-/// What may set a case apart, besides network, strategy and workers.
-fn features(case: &Case) -> impl Iterator<Item = (&str, String)> {
-    let number = |value: Option<u64>| value.map(|value| value.to_string());
-    let batch = match case.global_batch {
-        Some(_) => ("g", number(case.global_batch)),
-        None => ("b", number(case.batch_per_worker)),
+        parts.push(format!("w{}", case.workers));
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+        let name: String = parts.join("-").chars().map(plain).collect();
+        // Long lists of settings would make names that no file system takes.
+        let name = if name.len() > 150 { format!("{}-w{}", case.model, case.workers) } else { name };
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        let free = [name.clone()].into_iter().chain(numbered).find(|name| !taken.contains(name));
+        let free = free.expect("invariant: there is always a next number");
+        taken.insert(free.clone());
+        free
     };
+    cases.iter().map(name).collect()
+}
+
+/// What may set a case apart, besides network, strategy and workers: a tag for names, and a value.
+fn features(case: &Case) -> impl Iterator<Item = (&str, Option<String>)> {
+    let number = |value: Option<u64>| value.map(|value| value.to_string());
+    let batch = case.batch_per_worker.filter(|_| case.global_batch.is_none());
     let named = [
-        ("", case.engine.clone()),
-        ("", case.layout.clone()),
-        ("", case.precision.clone()),
-        ("", case.scaling.clone()),
-        batch,
+        ("on-", case.engine.clone()),
+        ("in-", case.layout.clone()),
+        ("as-", case.precision.clone()),
+        ("b", number(batch)),
+        ("g", number(case.global_batch)),
         ("t", number(case.threads.map(u64::from))),
-        ("", case.input.clone()),
+        ("s", case.input.clone()),
         ("c", number(case.classes)),
     ];
-    let settings = case.settings.iter().map(|(name, value)| (name.as_str(), format!("-{value}")));
-    named.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(settings)
+    let settings = case.settings.iter().map(|(name, value)| (name.as_str(), Some(value.clone())));
+    named.into_iter().chain(settings)
 }
 
 #[cfg(test)]

@@ -1,0 +1,221 @@
+//! Two studies side by side: is one faster than the other, case by case?
+//!
+//! Cases are matched on what they have in common. A setting in which the studies as wholes differ, each with one value
+//! for all its cases, is what is being compared, and is left out of the matching.
+
+use std::collections::BTreeMap;
+
+use paceline_record::Case;
+use serde::Serialize;
+
+use crate::numbers::SEED;
+use crate::stats::{self, Ratio};
+use crate::{CaseReport, Report};
+
+/// What sets two studies apart.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Settings in which the studies differ as wholes.
+    pub differ: Vec<Difference>,
+    /// Cases that both have.
+    pub cases: Vec<Compared>,
+    /// Cases that only one has, or that did not finish in both.
+    pub unmatched: Vec<String>,
+}
+
+/// A setting that has one value in each study, and not the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Its name.
+    pub name: String,
+    /// In the first study.
+    pub before: String,
+    /// In the second.
+    pub after: String,
+}
+
+/// A case in both studies.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// What it is called.
+    pub name: String,
+    /// Worker processes.
+    pub workers: u32,
+    /// Images a second in the first study.
+    pub before: f64,
+    /// In the second.
+    pub after: f64,
+    /// The second over the first, with its 95 % interval.
+    pub ratio: f64,
+    /// Lower end; `None` where a study has a single step.
+    pub lo: Option<f64>,
+    /// Upper end.
+    pub hi: Option<f64>,
+    /// What follows.
+    pub verdict: Verdict,
+}
+
+/// Whether a difference was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Verdict {
+    /// The interval lies above one.
+    #[serde(rename = "faster")]
+    Faster,
+    /// The interval lies below one.
+    #[serde(rename = "slower")]
+    Slower,
+    /// The interval holds one.
+    #[serde(rename = "no difference seen")]
+    Same,
+    /// There is no interval.
+    #[serde(rename = "cannot tell")]
+    Unknown,
+}
+
+impl Verdict {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Same => "no difference seen",
+            Self::Unknown => "cannot tell",
+        }
+    }
+}
+
+/// Compares the second study with the first.
+pub fn compare(before: &Report, after: &Report) -> Comparison {
+    let differ = find_differences(before, after);
+    let set_aside: Vec<&str> = differ.iter().map(|difference| difference.name.as_str()).collect();
+    let key = |case: &CaseReport| {
+        let mut features = features(&case.case);
+        features.retain(|name, _| !set_aside.contains(&name.as_str()));
+        features
+    };
+    let (mut cases, mut unmatched) = (Vec::new(), Vec::new());
+    let mut left: Vec<&CaseReport> = after.cases.iter().collect();
+    for old in &before.cases {
+        let place = left.iter().position(|new| key(new) == key(old));
+        match place.map(|place| left.remove(place)).and_then(|new| compare_case(old, new, before)) {
+            Some(compared) => cases.push(compared),
+            None => unmatched.push(name(old, before)),
+        }
+    }
+    unmatched.extend(left.into_iter().map(|new| name(new, after)));
+    Comparison { differ, cases, unmatched }
+}
+
+fn compare_case(before: &CaseReport, after: &CaseReport, report: &Report) -> Option<Compared> {
+    let slices = |case: &'_ CaseReport| -> Vec<Vec<stats::Work>> { case.steady_steps.clone() };
+    let (old, new) = (slices(before), slices(after));
+    let old: Vec<&[stats::Work]> = old.iter().map(Vec::as_slice).collect();
+    let new: Vec<&[stats::Work]> = new.iter().map(Vec::as_slice).collect();
+    let rates = (before.images_per_s?.mean, after.images_per_s?.mean);
+    let interval = stats::bootstrap_ratio(&new, &old, SEED);
+    let verdict = match interval {
+        None => Verdict::Unknown,
+        Some(Ratio { lo, .. }) if lo > 1.0 => Verdict::Faster,
+        Some(Ratio { hi, .. }) if hi < 1.0 => Verdict::Slower,
+        Some(_) => Verdict::Same,
+    };
+    Some(Compared {
+        name: label(before, report),
+        workers: before.case.workers,
+        before: rates.0,
+        after: rates.1,
+        ratio: rates.1 / rates.0,
+        lo: interval.map(|ratio| ratio.lo),
+        hi: interval.map(|ratio| ratio.hi),
+        verdict,
+    })
+}
+
+fn label(case: &CaseReport, report: &Report) -> String {
+    let place = report.cases.iter().position(|other| std::ptr::eq(other, case));
+    let group = report.explained.iter().find(|group| place.is_some_and(|place| group.cases.contains(&place)));
+    group.map_or_else(|| case.case.model.clone(), |group| group.key.label())
+}
+
+fn name(case: &CaseReport, report: &Report) -> String {
+    format!("{}, {} workers", label(case, report), case.case.workers)
+}
+
+/// Everything that sets cases apart, by name.
+fn features(case: &Case) -> BTreeMap<String, String> {
+    let Case { model, engine, layout, precision, update, scaling, workers, .. } = case;
+    let Case { batch_per_worker, threads, input, classes, global_batch, settings, .. } = case;
+    let mut features = settings.clone();
+    let text = |number: Option<u64>| number.map(|number| number.to_string());
+    let batch = if global_batch.is_some() { None } else { *batch_per_worker };
+    for (name, value) in [
+        ("model", Some(model.clone())),
+        ("engine", engine.clone()),
+        ("layout", layout.clone()),
+        ("precision", precision.clone()),
+        ("update", update.clone()),
+        ("scaling", scaling.clone()),
+        ("workers", Some(workers.to_string())),
+        ("batch", text(batch)),
+        ("threads", text(threads.map(u64::from))),
+        ("input", input.clone()),
+        ("classes", text(*classes)),
+        ("global-batch", text(*global_batch)),
+    ] {
+        features.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    features
+}
+
+/// Settings that have one value in each study, and not the same. Networks and workers are never set aside.
+fn find_differences(before: &Report, after: &Report) -> Vec<Difference> {
+    let values = |report: &Report| -> BTreeMap<String, Option<String>> {
+        let mut values: BTreeMap<String, Option<String>> = BTreeMap::new();
+        for (name, value) in report.cases.iter().flat_map(|case| features(&case.case)) {
+            let known = values.entry(name).or_insert_with(|| Some(value.clone()));
+            if known.as_ref() != Some(&value) {
+                *known = None;
+            }
+        }
+        values
+    };
+    let (old, new) = (values(before), values(after));
+    let differs = |(name, before): (&String, &Option<String>)| {
+        let (before, after) = (before.clone()?, new.get(name)?.clone()?);
+        let counts = before != after && !["model", "workers"].contains(&name.as_str());
+        counts.then(|| Difference { name: name.clone(), before, after })
+    };
+    old.iter().filter_map(differs).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Plan, report_on};
+
+    #[test]
+    fn the_same_twice_shows_no_difference_and_a_slower_one_does() {
+        let plan = |compute, seed| Plan { compute, seed, ..Plan::calm("resnet50", 2) };
+        let before = report_on(&[plan(90.0, 1)]);
+        let again = compare(&before, &report_on(&[plan(90.0, 2)]));
+        assert_eq!(again.cases[0].verdict, Verdict::Same, "{again:?}");
+        let slower = compare(&before, &report_on(&[plan(99.0, 2)]));
+        let case = &slower.cases[0];
+        assert_eq!(case.verdict, Verdict::Slower);
+        assert!(case.lo < Some(0.92) && Some(0.91) < case.hi, "{case:?}");
+        assert!((case.ratio - 102.25 / 111.25).abs() < 0.01, "{case:?}");
+    }
+
+    #[test]
+    fn what_is_compared_is_named_and_what_has_no_match_too() {
+        let mut before = report_on(&[Plan::calm("resnet50", 1), Plan::calm("vgg_19", 1)]);
+        let after = report_on(&[Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)]);
+        for case in &mut before.cases {
+            case.case.layout = Some("nchw".into());
+        }
+        let comparison = compare(&before, &after);
+        assert_eq!(comparison.differ[0].name, "layout");
+        assert_eq!(comparison.cases.len(), 1);
+        assert_eq!(comparison.unmatched, ["vgg_19, 1 workers", "resnet50, 2 workers"]);
+    }
+}
