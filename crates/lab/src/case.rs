@@ -214,7 +214,7 @@ fn find_steady(steps: &[Work]) -> Option<Steady> {
 
 fn find_rate(steps: &[Work]) -> Option<Rate> {
     let rates: Vec<f64> = steps.iter().map(|w| w.amount / w.seconds).collect();
-    let interval = stats::bootstrap_rate(steps, SEED);
+    let interval = stats::bootstrap_rate(&[steps], SEED);
     Some(Rate {
         median: stats::median(&rates)?,
         mean: stats::rate(steps)?,
