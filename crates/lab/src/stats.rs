@@ -3,7 +3,10 @@
 //! Each file holds one method, and names the formula and the paper it comes from.
 
 pub mod bootstrap;
+pub mod mser;
 pub mod order;
+pub mod outliers;
+pub mod pelt;
 pub(crate) mod random;
 pub mod student;
 
