@@ -8,6 +8,8 @@ pub mod order;
 pub mod outliers;
 pub mod pelt;
 pub(crate) mod random;
+pub mod regression;
+pub mod steady;
 pub mod student;
 
 #[cfg(test)]

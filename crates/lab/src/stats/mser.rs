@@ -6,9 +6,10 @@
 
 const BATCH: usize = 5;
 
-/// The fewest means that say something about their own spread, and the same as a part of all: the fewer are left, the
-/// likelier they lie close together by chance.
-const FEWEST: usize = 5;
+/// Fewer means than this leave nothing to choose from.
+const FEWEST: usize = 10;
+
+/// The part of all means that is never cut off: the fewer are left, the likelier they lie close together by chance.
 const PART: usize = 5;
 
 /// How many values to cut off the start; `None` where the rule finds no answer in the first half.
@@ -24,11 +25,11 @@ pub fn truncate(values: &[f64]) -> Option<usize> {
         mean += step / count;
         squares += step * (z - mean);
         let error = squares / (count * count);
-        if means.len() - cut >= FEWEST.max(means.len() / PART) && error <= best.0 {
+        if PART * (means.len() - cut) >= means.len() && error <= best.0 {
             best = (error, Some(cut));
         }
     }
-    best.1.filter(|cut| cut * 2 <= means.len()).map(|cut| cut * BATCH)
+    best.1.filter(|cut| means.len() >= FEWEST && cut * 2 <= means.len()).map(|cut| cut * BATCH)
 }
 
 #[cfg(test)]
@@ -40,7 +41,7 @@ mod tests {
     #[test]
     fn equal_values_are_kept_and_few_are_not_judged() {
         assert_eq!(truncate(&[1.0; 100]), Some(0));
-        assert_eq!(truncate(&[1.0; 24]), None);
+        assert_eq!(truncate(&[1.0; 49]), None);
         assert_eq!(truncate(&[]), None);
     }
 

@@ -6,15 +6,16 @@
 //!
 //! - a run of as many outliers as make a segment is a level of its own, and none of them is marked;
 //! - slow steps at the very start are warm-up, never outliers. There is one place where a start can be, so less
-//!   evidence is asked for: `1.5 (P90 - P10)` over the median of the steps that follow (3.8 standard deviations). They
-//!   are fewer than a segment: a longer start is for change points to find;
-//! - one slow step may follow another after a pause: the start is the longest of which half the steps are slow.
+//!   evidence is asked for: `1.5 (P90 - P10)` over the median of the steps that follow (3.8 standard deviations). One
+//!   slow step may follow another after a pause: the start is the longest of which half the steps are slow. It
+//!   is at most a quarter of the steps, or 15: longer ones are for change points to find.
 
 use super::order::{quantile, sort};
 
 const WINDOW: usize = 200;
 const FAR: f64 = 3.0;
 const FAR_AT_START: f64 = 1.5;
+const LONGEST_START: usize = 15;
 
 /// What stands out of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct Marks {
 
 /// Marks what stands out of finite values; stretches of `segment` steps or more are levels and not marked.
 pub fn mark(values: &[f64], segment: usize) -> Marks {
-    let leading = count_leading(values, segment);
+    let leading = count_leading(values);
     let far = find_far(&values[leading..]);
     let mut outliers = Vec::new();
     for run in far.chunk_by(|a, b| a + 1 == *b).filter(|run| run.len() < segment) {
@@ -36,17 +37,19 @@ pub fn mark(values: &[f64], segment: usize) -> Marks {
     Marks { leading, outliers }
 }
 
-fn count_leading(values: &[f64], segment: usize) -> usize {
-    let longest = segment.saturating_sub(1).min(values.len());
+fn count_leading(values: &[f64]) -> usize {
+    let longest = LONGEST_START.min(values.len() / 4);
     let after = &values[longest..values.len().min(longest + WINDOW)];
     let Some(band) = Band::new(&sort(after)) else { return 0 };
-    let (mut slow, mut leading) = (0, 0);
-    for (at, value) in values[..longest].iter().enumerate() {
-        if value - band.middle > FAR_AT_START * band.width {
-            slow += 1;
-            if 2 * slow > at {
-                leading = at + 1;
-            }
+    let slow = |at: usize| values[at] - band.middle > FAR_AT_START * band.width;
+    if (0..=longest).all(slow) {
+        return 0;
+    }
+    let (mut count, mut leading) = (0, 0);
+    for at in (0..longest).filter(|&at| slow(at)) {
+        count += 1;
+        if 2 * count > at {
+            leading = at + 1;
         }
     }
     leading
