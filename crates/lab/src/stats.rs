@@ -3,6 +3,7 @@
 //! Each file holds one method, and names the formula and the paper it comes from.
 
 pub mod bootstrap;
+pub mod laws;
 pub mod mser;
 pub mod order;
 pub mod outliers;
