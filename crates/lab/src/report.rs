@@ -118,9 +118,10 @@ fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
             }
         }
     }
-    let paces: Vec<_> = members.iter().filter_map(|&place| cases[place].pace()).collect();
+    let alike: Vec<&CaseReport> = members.iter().map(|&place| &cases[place]).collect();
+    let laws = law::fit(&alike);
     let key = Key::new(&cases[members[0]].case, cases);
-    Explained { key, cases: members, speedups, waterfalls, laws: law::fit(&paces) }
+    Explained { key, cases: members, speedups, waterfalls, laws }
 }
 
 /// Fields of a case that are named only where cases of a study differ in them.

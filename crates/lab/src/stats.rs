@@ -3,8 +3,13 @@
 //! Each file holds one method, and names the formula and the paper it comes from.
 
 pub mod bootstrap;
+pub mod laws;
+pub mod mser;
 pub mod order;
+pub mod outliers;
+pub mod pelt;
 pub mod random;
+pub mod regression;
 pub mod steady;
 pub mod student;
 

@@ -23,11 +23,9 @@ pub fn laws(laws: &Laws) -> Vec<String> {
     if let Some(law) = best {
         sentences.push(format!("{} fits images/s best: {}", law.name, describe(law)));
     }
-    if let Some(few) = laws.too_few {
-        let (have, need) = (few.have, few.need);
-        sentences.push(format!(
-            "too few points to choose a scaling law: {have} numbers of workers where it takes {need}"
-        ));
+    if let Some(unfit) = laws.unfit {
+        sentences
+            .push(format!("no scaling law can be chosen: {unfit} (more numbers of workers, or --repeat)"));
     }
     if let (Some(law), Some(peak)) = (best, laws.peak_workers)
         && law.name == "USL"

@@ -5,7 +5,12 @@
 
 use serde::Serialize;
 
-use super::speedup::Pace;
+use crate::CaseReport;
+use crate::stats;
+use crate::stats::laws::{self, Fit, Point, Unfit};
+
+/// Pieces of a law's curve.
+const CURVE: u32 = 48;
 
 /// A parameter of a law, with its 95 % interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,24 +55,15 @@ pub struct Forecast {
     pub hi: Option<f64>,
 }
 
-/// Points that there are, and that would be needed to choose between laws.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct TooFew {
-    /// Numbers of workers that were measured.
-    pub have: usize,
-    /// Numbers of workers that it takes.
-    pub need: usize,
-}
-
 /// The laws of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Laws {
-    /// Fits of the throughput, in the order Amdahl, Gustafson, USL.
+    /// Fits of the throughput, in the order linear, Amdahl, Gustafson, USL; those for which there are points enough.
     pub throughput: Vec<Law>,
     /// Name of the one that fits best.
     pub best: Option<String>,
     /// Why there is no best one.
-    pub too_few: Option<TooFew>,
+    pub unfit: Option<Unfit>,
     /// Fit of the clock: T = a + b * examples / N.
     pub clock: Option<Law>,
     /// Workers at which the throughput is highest, by the USL.
@@ -76,7 +72,95 @@ pub struct Laws {
     pub next: Option<Forecast>,
 }
 
-/// Fits all laws.
-pub fn fit(_paces: &[Pace]) -> Laws {
-    Laws::default()
+/// Fits all laws to cases that finished. Each repeat is a point of its own.
+pub fn fit(cases: &[&CaseReport]) -> Laws {
+    let done: Vec<&&CaseReport> = cases.iter().filter(|case| case.pace().is_some()).collect();
+    let throughput_of = |case: &&&CaseReport| -> Vec<Point> {
+        let rates = case.steady_steps.iter().filter_map(|steps| stats::rate(steps));
+        rates.map(|y| Point { x: f64::from(case.case.workers), y }).collect()
+    };
+    let clock_of = |case: &&&CaseReport| {
+        let pace = case.pace()?;
+        Some(Point { x: pace.examples as f64 / f64::from(pace.workers), y: pace.total_s })
+    };
+    let points: Vec<Point> = done.iter().flat_map(throughput_of).collect();
+    let times: Vec<Point> = done.iter().filter_map(clock_of).collect();
+    let most = done.iter().map(|case| case.case.workers).max().unwrap_or(0);
+    let best = laws::best(&points);
+    let fits: Vec<Fit> =
+        laws::Law::THROUGHPUT.into_iter().filter_map(|law| laws::fit(law, &points).ok()).collect();
+    Laws {
+        peak_workers: fits.iter().find_map(|fit| fit.peak),
+        throughput: fits.iter().map(|fit| describe(fit, most)).collect(),
+        unfit: best.as_ref().err().copied().filter(|_| done.len() > 1),
+        next: best.as_ref().ok().map(|fit| forecast(fit, 2 * most)),
+        best: best.ok().map(|fit| fit.name.into()),
+        clock: laws::fit(laws::Law::Clock, &times).ok().map(|fit| describe(&fit, 0)),
+    }
+}
+
+fn describe(fit: &Fit, most: u32) -> Law {
+    let parameter = |parameter: &laws::Parameter| Parameter {
+        name: parameter.name.into(),
+        value: parameter.value,
+        lo: parameter.lo.is_finite().then_some(parameter.lo),
+        hi: parameter.hi.is_finite().then_some(parameter.hi),
+    };
+    // A smooth line through the measured workers, and on to twice as many.
+    let curve = (0..=CURVE).map(|at| 1.0 + (2.0 * f64::from(most) - 1.0) * f64::from(at) / f64::from(CURVE));
+    let curve = curve.map(|workers| (workers, fit.predict(workers).value));
+    Law {
+        name: fit.name.into(),
+        formula: fit.law.formula().into(),
+        parameters: fit.parameters.iter().map(parameter).collect(),
+        r2: fit.r2,
+        aicc: fit.aicc,
+        curve: if fit.law == laws::Law::Clock { Vec::new() } else { curve.collect() },
+    }
+}
+
+fn forecast(fit: &Fit, workers: u32) -> Forecast {
+    let expected = fit.predict(f64::from(workers));
+    let known = |end: f64| end.is_finite().then_some(end);
+    Forecast { workers, images_per_s: expected.value, lo: known(expected.lo), hi: known(expected.hi) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Plan;
+
+    fn cases(plans: impl Iterator<Item = Plan>) -> Vec<CaseReport> {
+        plans.map(|plan| CaseReport::of(&[plan.run()])).collect()
+    }
+
+    #[test]
+    fn a_fixed_cost_is_found_where_the_work_is_divided() {
+        let plan = |workers: u32| Plan {
+            steps: u64::from(960 / workers),
+            init: 5000.0,
+            slow_steps: 0,
+            late: 0.0,
+            transfer: 0.0,
+            ..Plan::calm("resnet50", workers)
+        };
+        let cases = cases([1, 2, 4, 8, 16].into_iter().map(plan));
+        let laws = fit(&cases.iter().collect::<Vec<_>>());
+        let clock = laws.clock.expect("five points");
+        assert!((clock.parameters[0].value - 5.013).abs() < 0.05, "{clock:?}");
+        assert_eq!(laws.best.as_deref(), Some("linear"), "steps are as fast at any number of workers");
+        let next = laws.next.expect("a law");
+        let one = cases[0].images_per_s.expect("done").mean;
+        assert_eq!(next.workers, 32);
+        assert!((next.images_per_s / one - 32.0).abs() < 0.5, "{next:?}");
+    }
+
+    #[test]
+    fn two_numbers_of_workers_tell_no_law_and_one_not_even_that() {
+        let two = cases([1, 2].into_iter().map(|workers| Plan::calm("resnet50", workers)));
+        let laws = fit(&two.iter().collect::<Vec<_>>());
+        assert_eq!((laws.best, laws.next), (None, None));
+        assert_eq!(laws.unfit, Some(Unfit::TooFewPoints { have: 2, need: 5 }));
+        assert_eq!(fit(&[&two[0]]).unfit, None);
+    }
 }

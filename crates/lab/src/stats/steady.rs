@@ -1,19 +1,72 @@
-//! temporary
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+//! Where the steady state of a series of step times begins, and what the series looks like.
+//!
+//! After Barrett et al. (2017): outliers are set aside ([`outliers`]), change points split the rest ([`pelt`]), and
+//! segments that cannot be told apart become one level again:
+//!
+//! - two levels are the same where their means differ by no more than one standard deviation of a step, or three
+//!   standard errors of the difference, with the autocorrelation r of the steps in it: `sqrt((1 + r) / (1 - r))`. PELT
+//!   takes steps as independent and so finds changes in the slow waves of dependent ones: this undoes it. There is no
+//!   tolerance in percent: the answer is the same in any unit, and whatever constant is added to all times;
+//! - a stretch after which the old level comes back is a disturbance and belongs to that level, if it lasts no longer
+//!   than either side of it, and a quarter of both together at most.
+//!
+//! The steady state is the last level. There is none where that
+//!
+//! - is less than a tenth of the run;
+//! - is one of two that take turns (five levels or more), or the last of a staircase (four or more), and has not yet
+//!   lasted longer than the ones before: twice their mean for turns, 1.5 times for stairs;
+//! - rises or falls by more than six standard deviations of a step from its first step to its last.
+//!
+//! Otherwise the verdict compares it with what came before ([`Verdict`]). A finished case always has a rate: without a
+//! steady state, the steps that count are those of the second opinion, MSER-5 ([`mser`]), or the second half where that
+//! has none.
+
+use serde::Serialize;
+
+use super::order::mean;
+use super::pelt::{self, Pelt};
+use super::{mser, outliers, regression};
+
+/// Under this many steps no steady state can be told.
+const SHORT: usize = 20;
+
+/// Steps left out of a run that is too short: the first ones warm caches and fault pages in.
+const WARM_UP: usize = 2;
+
+/// A level that lasts less than this part of the run says too little to end it or to compare the end with.
+const SUBSTANTIAL: f64 = 0.1;
+
+/// So many levels in turn, up and down to the end, are a period.
+const TURNS: usize = 5;
+
+/// So many levels in one direction to the end are a ramp.
+const STAIRS: usize = 4;
+
+/// A level that moves this many standard deviations of a step on its way is none.
+const TREND: f64 = 6.0;
+
+/// What a series of step times looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Verdict {
+    /// One level from the start.
     #[serde(rename = "flat")]
     Flat,
+    /// Slower steps, then the steady state.
     #[serde(rename = "warm-up")]
     WarmUp,
+    /// The last level is slower than one before it that lasted.
     #[serde(rename = "slowdown")]
     Slowdown,
+    /// The last level began too near the end, or times rise, fall or take turns to the end.
     #[serde(rename = "no steady state")]
     NoSteadyState,
+    /// Too few steps to tell.
     #[serde(rename = "too short")]
     TooShort,
 }
+
 impl Verdict {
+    /// The words of the reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flat => "flat",
@@ -24,25 +77,249 @@ impl Verdict {
         }
     }
 }
-#[allow(missing_docs)]
-#[derive(Clone, Debug, PartialEq)]
+
+/// What was found in a series of step times.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SteadyState {
+    /// First step that counts.
     pub from: usize,
+    /// What the series looks like.
     pub verdict: Verdict,
+    /// First steps of all levels after the first, ascending.
     pub changes: Vec<usize>,
+    /// Steps set aside, ascending; slow ones at the very start are warm-up and not among them.
     pub outliers: Vec<usize>,
+    /// First step that counts by MSER-5; `None` where it finds none.
     pub mser: Option<usize>,
+    /// Whether MSER-5 would start over a tenth of the run elsewhere, and the steps between are another level than the
+    /// steps after.
     pub disagrees: bool,
 }
-/// temporary
+
+/// Finds the steady state in step times, in any unit. Times that are not finite count as outliers.
 pub fn find(times: &[f64]) -> SteadyState {
-    let n = times.len();
-    SteadyState {
-        from: 2.min(n.saturating_sub(1)),
-        verdict: if n < 20 { Verdict::TooShort } else { Verdict::WarmUp },
-        changes: vec![],
-        outliers: vec![],
-        mser: None,
-        disagrees: false,
+    if times.len() < SHORT {
+        return SteadyState {
+            from: WARM_UP.min(times.len().saturating_sub(1)),
+            verdict: Verdict::TooShort,
+            changes: Vec::new(),
+            outliers: Vec::new(),
+            mser: None,
+            disagrees: false,
+        };
+    }
+    Series::new(times).judge()
+}
+
+/// The steps that are looked at, with the places they had.
+struct Series {
+    length: usize,
+    leading: usize,
+    outliers: Vec<usize>,
+    places: Vec<usize>,
+    values: Vec<f64>,
+}
+
+impl Series {
+    fn new(times: &[f64]) -> Self {
+        let finite: Vec<usize> = (0..times.len()).filter(|&at| times[at].is_finite()).collect();
+        let values: Vec<f64> = finite.iter().map(|&at| times[at]).collect();
+        let marks = outliers::mark(&values, Pelt::default().shortest);
+        let outlier = |at: &usize| marks.outliers.binary_search(at).is_ok();
+        let kept: Vec<usize> = (marks.leading..values.len()).filter(|at| !outlier(at)).collect();
+        let places: Vec<usize> = kept.iter().map(|&at| finite[at]).collect();
+        let leading = if marks.leading > 0 { finite[marks.leading - 1] + 1 } else { 0 };
+        let aside = |at: &usize| *at >= leading && places.binary_search(at).is_err();
+        Self {
+            length: times.len(),
+            leading,
+            outliers: (0..times.len()).filter(aside).collect(),
+            values: kept.iter().map(|&at| values[at]).collect(),
+            places,
+        }
+    }
+
+    fn judge(self) -> SteadyState {
+        let changes = Pelt::default().find_changes(&self.values);
+        let noise = Noise::new(&self.values, &changes);
+        let levels = noise.join(split(&self.values, &changes));
+        let mser = mser::truncate(&self.values);
+        let (cut, verdict) = match judge(&levels, &self.values, &noise) {
+            Some((verdict, from)) => (from, verdict),
+            None => (mser.unwrap_or(self.values.len() / 2), Verdict::NoSteadyState),
+        };
+        let verdict = if verdict == Verdict::Flat && self.leading > 0 { Verdict::WarmUp } else { verdict };
+        SteadyState {
+            from: self.place(cut),
+            verdict,
+            changes: levels.iter().skip(1).map(|level| self.place(level.from)).collect(),
+            mser: mser.map(|at| self.place(at)),
+            disagrees: verdict != Verdict::NoSteadyState && self.disagree(cut, mser, &noise),
+            outliers: self.outliers,
+        }
+    }
+
+    /// Where a kept step stood among all. The first kept one stands for the end of the warm-up, and outliers after it
+    /// are no part of that.
+    fn place(&self, at: usize) -> usize {
+        if at == 0 { self.leading.min(self.length - 1) } else { self.places[at] }
+    }
+
+    fn disagree(&self, cut: usize, mser: Option<usize>, noise: &Noise) -> bool {
+        // Without an answer MSER would drop more than half.
+        let other = mser.unwrap_or(self.values.len() / 2);
+        let (early, late) = (cut.min(other), cut.max(other));
+        let between = Level::new(&self.values, early, late);
+        let after = Level::new(&self.values, late, self.values.len());
+        (late - early) as f64 > SUBSTANTIAL * self.length as f64 && !noise.same(&between, &after)
     }
 }
+
+/// A stretch of steps around one mean.
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    from: usize,
+    to: usize,
+    /// How many steps the mean and the squares are of: without disturbances.
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Level {
+    fn new(values: &[f64], from: usize, to: usize) -> Self {
+        let part = &values[from..to];
+        let mean = mean(part).unwrap_or(0.0);
+        let squares = part.iter().map(|x| (x - mean).powi(2)).sum();
+        Self { from, to, count: part.len() as f64, mean, squares }
+    }
+
+    fn length(&self) -> usize {
+        self.to - self.from
+    }
+
+    /// Both as one level, and what lies between them as its disturbance.
+    fn with(&self, next: &Self) -> Self {
+        let count = self.count + next.count;
+        let step = next.mean - self.mean;
+        Self {
+            from: self.from,
+            to: next.to,
+            count,
+            mean: self.mean + step * next.count / count,
+            squares: self.squares + next.squares + step * step * self.count * next.count / count,
+        }
+    }
+}
+
+fn split(values: &[f64], changes: &[usize]) -> Vec<Level> {
+    let starts = std::iter::once(0).chain(changes.iter().copied());
+    let ends = changes.iter().copied().chain([values.len()]);
+    starts.zip(ends).map(|(from, to)| Level::new(values, from, to)).collect()
+}
+
+/// How far steps of one level stray.
+struct Noise {
+    floor: f64,
+    /// Times the variance of a mean of dependent steps exceeds that of independent ones.
+    inflation: f64,
+}
+
+impl Noise {
+    fn new(values: &[f64], changes: &[usize]) -> Self {
+        let (mut power, mut product) = (0.0, 0.0);
+        for level in split(values, changes) {
+            let part = &values[level.from..level.to];
+            power += level.squares;
+            product += part.windows(2).map(|w| (w[0] - level.mean) * (w[1] - level.mean)).sum::<f64>();
+        }
+        let correlation = if power > 0.0 { (product / power).clamp(0.0, 0.9) } else { 0.0 };
+        Self {
+            floor: pelt::find_floor(values).unwrap_or(0.0),
+            inflation: (1.0 + correlation) / (1.0 - correlation),
+        }
+    }
+
+    fn same(&self, a: &Level, b: &Level) -> bool {
+        self.distance(a, b) <= 1.0
+    }
+
+    /// Whether a level rises or falls more than steps stray around its line of regression.
+    fn drifts(&self, values: &[f64]) -> bool {
+        let rows: Vec<[f64; 2]> = (0..values.len()).map(|at| [1.0, at as f64]).collect();
+        let Some(line) = regression::fit(&rows, values) else { return false };
+        let way = line.coefficients[1].abs() * values.len() as f64;
+        way > TREND * line.residual_sd.max(self.floor)
+    }
+
+    /// How far two levels lie apart, in units of what noise explains.
+    fn distance(&self, a: &Level, b: &Level) -> f64 {
+        let spread = ((a.squares + b.squares) / (a.count + b.count)).sqrt().max(self.floor);
+        let error = spread * (self.inflation * (1.0 / a.count + 1.0 / b.count)).sqrt();
+        let reach = spread.max(3.0 * error);
+        let apart = (a.mean - b.mean).abs();
+        if apart > 0.0 { apart / reach } else { 0.0 }
+    }
+
+    /// Joins neighbours that are the same level, the closest first, and disturbances with what surrounds them.
+    fn join(&self, mut levels: Vec<Level>) -> Vec<Level> {
+        loop {
+            let pairs = levels.windows(2).map(|pair| self.distance(&pair[0], &pair[1])).enumerate();
+            let closest = pairs.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, distance)| *distance <= 1.0);
+            let disturbed = |three: &[Level]| {
+                let [before, length, after] = [0, 1, 2].map(|at| three[at].length());
+                length <= before.min(after) && 4 * length <= before + after && self.same(&three[0], &three[2])
+            };
+            let (at, count) = match closest {
+                Some((at, _)) => (at, 2),
+                None => match levels.windows(3).position(disturbed) {
+                    Some(at) => (at, 3),
+                    None => return levels,
+                },
+            };
+            let joined = levels[at].with(&levels[at + count - 1]);
+            levels.splice(at..at + count, [joined]);
+        }
+    }
+}
+
+/// The verdict and the first step that counts; `None` without a steady state.
+fn judge(levels: &[Level], values: &[f64], noise: &Noise) -> Option<(Verdict, usize)> {
+    let (last, before) = levels.split_last()?;
+    let substantial = |level: &Level| level.length() as f64 >= SUBSTANTIAL * values.len() as f64;
+    if !substantial(last) || takes_turns(levels) || climbs(levels) || noise.drifts(&values[last.from..]) {
+        return None;
+    }
+    let faster = |level: &Level| level.mean < last.mean && !noise.same(level, last);
+    let whole = before.iter().copied().reduce(|all, level| all.with(&level));
+    let verdict = match whole {
+        None => Verdict::Flat,
+        Some(whole) if whole.mean < last.mean => Verdict::Slowdown,
+        Some(_) if before.iter().any(|level| substantial(level) && faster(level)) => Verdict::Slowdown,
+        Some(_) => Verdict::WarmUp,
+    };
+    Some((verdict, last.from))
+}
+
+/// Whether the last levels go up and down in turn, and the last of them has lasted little longer than the others.
+fn takes_turns(levels: &[Level]) -> bool {
+    let turn = |l: &[Level]| (l[1].mean > l[0].mean) == (l[1].mean > l[2].mean);
+    goes_on(levels, TURNS, 2.0) && levels[levels.len() - TURNS..].windows(3).all(turn)
+}
+
+/// Whether the last levels lead in one direction, and the last of them has lasted little longer than the others.
+fn climbs(levels: &[Level]) -> bool {
+    let stair = |l: &[Level]| (l[1].mean > l[0].mean) == (l[2].mean > l[1].mean);
+    goes_on(levels, STAIRS, 1.5) && levels[levels.len() - STAIRS..].windows(3).all(stair)
+}
+
+/// Whether the last of so many levels lasts at most so many times the mean of the others.
+fn goes_on(levels: &[Level], count: usize, times: f64) -> bool {
+    let Some(start) = levels.len().checked_sub(count) else { return false };
+    let last = &levels[levels.len() - 1];
+    let before = (last.from - levels[start].from) as f64 / (count - 1) as f64;
+    last.length() as f64 <= times * before
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Steps that say nothing about the level around them.
+//!
+//! The rule of Barrett et al. (2017, "Virtual Machine Warmup Blows Hot and Cold"): within a rolling window of 200
+//! steps, a value further than `3 (P90 - P10)` from the median is an outlier. Normal values lie that far out (7.7
+//! standard deviations) never; heavy tails and single hiccups do. Three things are added:
+//!
+//! - a run of as many outliers as make a segment is a level of its own, and none of them is marked;
+//! - slow steps at the very start are warm-up, never outliers. There is one place where a start can be, so less
+//!   evidence is asked for: `1.5 (P90 - P10)` over the median of the steps that follow (3.8 standard deviations). One
+//!   slow step may follow another after a pause: the start is the longest of which half the steps are slow. It
+//!   is at most a quarter of the steps, or 15: longer ones are for change points to find.
+
+use super::order::{quantile, sort};
+
+const WINDOW: usize = 200;
+const FAR: f64 = 3.0;
+const FAR_AT_START: f64 = 1.5;
+const LONGEST_START: usize = 15;
+
+/// What stands out of a series.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// How many steps at the start are slow.
+    pub leading: usize,
+    /// Places of the outliers after them, ascending.
+    pub outliers: Vec<usize>,
+}
+
+/// Marks what stands out of finite values; stretches of `segment` steps or more are levels and not marked.
+pub fn mark(values: &[f64], segment: usize) -> Marks {
+    let leading = count_leading(values);
+    let far = find_far(&values[leading..]);
+    let mut outliers = Vec::new();
+    for run in far.chunk_by(|a, b| a + 1 == *b).filter(|run| run.len() < segment) {
+        outliers.extend(run.iter().map(|at| at + leading));
+    }
+    Marks { leading, outliers }
+}
+
+fn count_leading(values: &[f64]) -> usize {
+    let longest = LONGEST_START.min(values.len() / 4);
+    let after = &values[longest..values.len().min(longest + WINDOW)];
+    let Some(band) = Band::new(&sort(after)) else { return 0 };
+    let slow = |at: usize| values[at] - band.middle > FAR_AT_START * band.width;
+    if (0..=longest).all(slow) {
+        return 0;
+    }
+    let (mut count, mut leading) = (0, 0);
+    for at in (0..longest).filter(|&at| slow(at)) {
+        count += 1;
+        if 2 * count > at {
+            leading = at + 1;
+        }
+    }
+    leading
+}
+
+/// Places of all values far from the middle of their window.
+fn find_far(values: &[f64]) -> Vec<usize> {
+    let width = WINDOW.min(values.len());
+    let mut window = sort(&values[..width]);
+    let mut start = 0;
+    let mut far = Vec::new();
+    for (at, value) in values.iter().enumerate() {
+        // The window is centred, and moved inwards at both ends.
+        if at > start + width / 2 && start + width < values.len() {
+            let place = |window: &[f64], value: f64| window.partition_point(|x| x.total_cmp(&value).is_lt());
+            window.remove(place(&window, values[start]));
+            window.insert(place(&window, values[start + width]), values[start + width]);
+            start += 1;
+        }
+        let Some(band) = Band::new(&window) else { break };
+        if (value - band.middle).abs() > FAR * band.width {
+            far.push(at);
+        }
+    }
+    far
+}
+
+/// Where the bulk of some values lies.
+struct Band {
+    middle: f64,
+    width: f64,
+}
+
+impl Band {
+    fn new(sorted: &[f64]) -> Option<Self> {
+        let width = quantile(sorted, 0.9)? - quantile(sorted, 0.1)?;
+        Some(Self { middle: quantile(sorted, 0.5)?, width })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::noise::{heavy, normal};
+    use crate::stats::random::SplitMix;
+
+    fn noisy(length: usize) -> Vec<f64> {
+        let mut draw = SplitMix(5);
+        (0..length).map(|_| 1.0 + 0.02 * normal(&mut draw)).collect()
+    }
+
+    #[test]
+    fn normal_noise_has_no_outliers() {
+        assert_eq!(mark(&noisy(10_000), 5), Marks::default());
+        assert_eq!(mark(&[], 5), Marks::default());
+        assert_eq!(mark(&[1.0], 5), Marks::default());
+    }
+
+    #[test]
+    fn hiccups_are_outliers_on_both_sides() {
+        let mut values = noisy(1000);
+        for (at, value) in [(3, 0.3), (250, 3.0), (251, 2.0), (999, 9.0)] {
+            values[at] = value;
+        }
+        assert_eq!(mark(&values, 5), Marks { leading: 0, outliers: vec![3, 250, 251, 999] });
+    }
+
+    #[test]
+    fn slow_steps_at_the_start_are_warm_up() {
+        let mut values = noisy(30);
+        values[0] = 1.5;
+        assert_eq!(mark(&values, 5), Marks { leading: 1, outliers: vec![] });
+        values[2] = 4.0;
+        assert_eq!(mark(&values, 5), Marks { leading: 3, outliers: vec![] });
+    }
+
+    #[test]
+    fn a_run_as_long_as_a_segment_is_a_level() {
+        let mut values = noisy(300);
+        values[290..].fill(2.0);
+        assert_eq!(mark(&values, 5), Marks::default());
+        values.truncate(294);
+        assert_eq!(mark(&values, 5).outliers, [290, 291, 292, 293]);
+    }
+
+    #[test]
+    fn the_window_follows_a_level() {
+        let mut values = noisy(1000);
+        values[500..].iter_mut().for_each(|x| *x += 10.0);
+        values[700] = 1.0;
+        assert_eq!(mark(&values, 5).outliers, [700]);
+    }
+
+    #[test]
+    fn heavy_tails_are_marked_seldom() {
+        let mut draw = SplitMix(5);
+        let values: Vec<f64> = (0..10_000).map(|_| heavy(&mut draw)).collect();
+        let marked = mark(&values, 5).outliers.len();
+        // t with three degrees of freedom lies beyond 9.8 in 0.2 % of all cases.
+        assert!((10..=40).contains(&marked), "{marked} of 10000");
+    }
+}
