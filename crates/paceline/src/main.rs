@@ -2,6 +2,8 @@
 
 mod allreduce;
 mod bench;
+mod colour;
+mod doctor;
 mod machine;
 mod models;
 mod outcome;
@@ -29,6 +31,8 @@ enum Command {
     Allreduce(allreduce::Options),
     /// List the networks: parameters, tensors, FLOPs, activation bytes
     Models(models::Options),
+    /// Say what this machine offers, and what would spoil a measurement on it
+    Doctor(doctor::Options),
 }
 
 fn main() -> ExitCode {
@@ -43,5 +47,6 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Allreduce(options) => allreduce::run(&options),
         Command::Models(options) => models::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
     })
 }
