@@ -92,9 +92,9 @@ pub fn quota(tree: &Tree) -> Option<Limit<f64>> {
 /// Memory that this process may take, by the group that has the least left.
 pub fn memory(tree: &Tree) -> Option<Limit<Grant>> {
     let groups = Groups::find(tree, "memory")?;
-    let (limit, used) = match groups.version {
-        Version::One => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        Version::Two => ("memory.max", "memory.current"),
+    let (limit, used, cached) = match groups.version {
+        Version::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+        Version::Two => ("memory.max", "memory.current", "inactive_file "),
     };
     let tightest = groups.tightest(|folder| {
         if !tree.has(folder.join(limit)) {
@@ -105,7 +105,10 @@ pub fn memory(tree: &Tree) -> Option<Limit<Grant>> {
         if limit >= NO_LIMIT {
             return Some(Limit::Unlimited);
         }
-        let left = limit.saturating_sub(tree.number(folder.join(used))?);
+        // Files read long ago count as used, but give way when memory is asked for.
+        let stale = count(tree, folder, "memory.stat", cached).unwrap_or(0);
+        let used = tree.number(folder.join(used))?.saturating_sub(stale);
+        let left = limit.saturating_sub(used);
         Some(Limit::At((left, limit)))
     })?;
     Some(match tightest {
@@ -117,9 +120,11 @@ pub fn memory(tree: &Tree) -> Option<Limit<Grant>> {
 /// Times that the quota of a group stopped its processes.
 pub fn throttled(tree: &Tree) -> Option<u64> {
     let groups = Groups::find(tree, "cpu")?;
-    let counts = groups.folders.iter().filter_map(|folder| {
-        let text = tree.text(folder.join("cpu.stat"))?;
-        text.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok())
-    });
+    let counts = groups.folders.iter().filter_map(|folder| count(tree, folder, "cpu.stat", "nr_throttled "));
     counts.reduce(u64::saturating_add)
+}
+
+/// What stands after a name in a group's file of counters.
+fn count(tree: &Tree, folder: &Path, file: &str, name: &str) -> Option<u64> {
+    tree.text(folder.join(file))?.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }

@@ -36,10 +36,11 @@ impl<'a> Folders<'a> {
             let names = self.tree.names(folder).unwrap_or_default();
             let fits = |file: &&String| {
                 file.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-                    && self.tree.at(folder.join(file)).is_file()
             };
-            if let Some(file) = names.iter().find(fits) {
-                return Library::At(folder.join(file));
+            // Links end at the file whose name tells the whole version.
+            let mut found = names.iter().filter(fits).filter_map(|file| self.tree.resolve(folder.join(file)));
+            if let Some(path) = found.next() {
+                return Library::At(path);
             }
         }
         Library::Missing
@@ -79,6 +80,7 @@ fn expand(tree: &Tree, pattern: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -116,11 +118,15 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_nowhere_is_no_library() {
+    fn links_are_followed_and_one_to_nowhere_is_no_library() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        fs::create_dir_all(root.path().join("usr/lib")).expect("a folder");
-        std::os::unix::fs::symlink("gone", root.path().join("usr/lib/libcuda.so.1")).expect("a link");
+        plant(root.path(), "usr/lib/libnccl.so.2.28.3", "");
+        let link = |to, name| symlink(to, root.path().join("usr/lib").join(name)).expect("a link");
+        link("libnccl.so.2.28.3", "libnccl.so");
+        link("gone", "libcuda.so.1");
         let tree = Tree::new(root.path());
+        let nccl = Library::At("/usr/lib/libnccl.so.2.28.3".into());
+        assert_eq!(Folders::find(&tree, None).search("libnccl.so"), nccl);
         assert_eq!(Folders::find(&tree, None).search("libcuda.so.1"), Library::Missing);
     }
 }

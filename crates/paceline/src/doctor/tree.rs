@@ -31,6 +31,12 @@ impl Tree {
         self.at(path).exists()
     }
 
+    /// The plain file that a path leads to through its links, if that lies in the tree.
+    pub fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+        let file = fs::canonicalize(self.at(path)).ok().filter(|file| file.is_file())?;
+        Some(Path::new("/").join(file.strip_prefix(fs::canonicalize(&self.0).ok()?).ok()?))
+    }
+
     /// What a plain file holds.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.at(path);

@@ -32,6 +32,7 @@ const MACHINE: &[(&str, &str)] = &[
     ("sys/fs/cgroup/kubepods/cpu.max", "max 100000\n"),
     ("sys/fs/cgroup/kubepods/memory.max", "1000000\n"),
     ("sys/fs/cgroup/kubepods/memory.current", "400000\n"),
+    ("sys/fs/cgroup/kubepods/memory.stat", "anon 300000\ninactive_file 100000\n"),
     ("sys/devices/system/cpu/online", "0-3\n"),
     ("sys/devices/system/node/online", "0-1\n"),
     ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2\n"),
@@ -86,8 +87,8 @@ fn memory_is_limited_by_the_tightest_group() {
     let (_root, tree) = machine();
     let it = read_memory(&tree);
     assert_eq!((it.total, it.available), (Some(Bytes(2_048_000)), Some(Bytes(1_024_000))));
-    assert_eq!(it.container, Some(Limit::At(Grant { limit: Bytes(1_000_000), left: Bytes(600_000) })));
-    assert_eq!(it.left(), Some(Bytes(600_000)));
+    assert_eq!(it.container, Some(Limit::At(Grant { limit: Bytes(1_000_000), left: Bytes(700_000) })));
+    assert_eq!(it.left(), Some(Bytes(700_000)));
     assert_eq!((it.swap_used, it.largest_file), (Some(Bytes(40 << 10)), Some(Limit::Unlimited)));
     assert_eq!(it.huge_pages.as_deref(), Some("madvise"));
     assert_eq!(it.shm, None);
