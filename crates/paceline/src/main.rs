@@ -2,6 +2,8 @@
 
 mod allreduce;
 mod bench;
+mod colour;
+mod doctor;
 mod machine;
 mod models;
 mod outcome;
@@ -32,6 +34,8 @@ enum Command {
     Allreduce(allreduce::Options),
     /// List the networks: parameters, tensors, FLOPs, activation bytes
     Models(models::Options),
+    /// Say what this machine offers, and what would spoil a measurement on it
+    Doctor(doctor::Options),
 }
 
 fn main() -> ExitCode {
@@ -50,5 +54,6 @@ fn main() -> ExitCode {
         Command::Report(options) => report::run(&options),
         Command::Allreduce(options) => allreduce::run(&options),
         Command::Models(options) => models::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
     })
 }

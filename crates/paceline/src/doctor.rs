@@ -1,0 +1,127 @@
+//! `paceline doctor`: what this machine offers, and what would spoil a measurement on it.
+
+mod activity;
+mod cgroup;
+mod examine;
+mod facts;
+mod libraries;
+mod probe;
+mod reading;
+mod render;
+mod tree;
+
+use std::env;
+use std::io::{IsTerminal, stdout};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use paceline_engine::{Engine, EngineError, Spec};
+use paceline_model::zoo;
+use paceline_record::Bytes;
+use paceline_train::open_engine;
+
+use crate::colour;
+use crate::outcome::print;
+use activity::Look;
+use facts::{Accelerators, Count, Facts, Need, Probe};
+use libraries::Folders;
+use render::Ink;
+use tree::Tree;
+
+/// Time between two looks at who else computes.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// Options of `paceline doctor`.
+#[derive(Args)]
+pub struct Options {
+    /// Print JSON: the same checks, and the facts behind them
+    #[arg(long)]
+    json: bool,
+}
+
+/// Examines this machine and prints what was found. That something was found is no failure.
+pub fn run(options: &Options) -> Result<()> {
+    let facts = gather(&Tree::new("/"), Path::new("."));
+    let checks = examine::examine(&facts);
+    if options.json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&render::to_json(&checks, &facts))?));
+    }
+    let ink = if colour::wanted(stdout().is_terminal()) { Ink::Coloured } else { Ink::Plain };
+    print(&render::render(&checks, ink))
+}
+
+/// Finds out all there is to know; `folder` is where a study would go.
+fn gather(tree: &Tree, folder: &Path) -> Facts {
+    let mut facts = read(tree, folder);
+    watch(tree, &mut facts);
+    if let Ok(engine) = open_engine("cpu", 1, false) {
+        facts.needs = plan(&*engine);
+    }
+    facts
+}
+
+/// What stands in files.
+fn read(tree: &Tree, folder: &Path) -> Facts {
+    let processor = reading::read_processor(tree);
+    let libraries = Folders::find(tree, env::var_os("LD_LIBRARY_PATH").as_deref());
+    Facts {
+        speed: reading::read_speed(tree, processor.allowed.as_deref().unwrap_or_default()),
+        processor,
+        memory: reading::read_memory(tree),
+        system: reading::read_system(tree, folder),
+        accelerators: Accelerators {
+            gpus: reading::read_gpus(tree),
+            driver: Some(libraries.search("libcuda.so.1")),
+            nccl: Some(libraries.search("libnccl.so")),
+            cudnn: Some(libraries.search("libcudnn.so")),
+        },
+        ..Facts::default()
+    }
+}
+
+/// What only time tells: first who else computes while we do not, then how the cores fare when all of them do.
+fn watch(tree: &Tree, facts: &mut Facts) {
+    let allowed = facts.processor.allowed.clone().unwrap_or_default();
+    let counters =
+        || (reading::count_heat(tree, &allowed), cgroup::throttled(tree), reading::count_swapped(tree));
+    let before = counters();
+    let look = Look::take(tree, &allowed);
+    sleep(WATCH);
+    facts.activity = look.until(&Look::take(tree, &allowed));
+    // No more threads than the quota grants, or the probe itself would be what is stopped.
+    let cores = allowed.iter().copied().take(facts.processor.usable().unwrap_or(0));
+    facts.probe = Probe {
+        clock: reading::read_clock(tree),
+        reading: Some(probe::time_readings()),
+        spins: probe::spin(tree, &cores.collect::<Vec<_>>()),
+    };
+    let after = counters();
+    facts.speed.heat = count(before.0, after.0);
+    facts.speed.throttled = count(before.1, after.1);
+    facts.memory.swapped_pages = count(before.2, after.2);
+}
+
+fn count(before: Option<u64>, after: Option<u64>) -> Option<Count> {
+    let (before, after) = before.zip(after)?;
+    Some(Count { total: after, now: after.saturating_sub(before) })
+}
+
+/// Memory that a worker of the default study needs, network by network.
+fn plan(engine: &dyn Engine) -> Option<Vec<Need>> {
+    let plan = |model: &str| {
+        let graph = zoo::build(model, Some((32, 32)), 10).ok()?;
+        let (worker, shared) = match engine.plan(&graph, &Spec::new(64)) {
+            Ok(plan) => (Bytes(plan.total()), Some(Bytes(plan.gradients))),
+            // Even one worker does not fit; how much it lacks is known.
+            Err(EngineError::TooLarge { needed_mb, .. }) => {
+                (Bytes(needed_mb.saturating_mul(1_000_000)), None)
+            }
+            Err(_) => return None,
+        };
+        Some(Need { model: model.into(), worker, shared })
+    };
+    ["mobilenet_v2", "resnet50"].into_iter().map(plan).collect()
+}
