@@ -5,11 +5,13 @@
 //! ```
 
 mod case;
+pub mod csv;
 mod error;
 mod finding;
 #[cfg(test)]
 mod fixture;
 mod folder;
+pub mod markdown;
 pub mod numbers;
 mod report;
 pub mod run;
