@@ -18,7 +18,9 @@ pub mod run;
 pub mod stats;
 mod study;
 mod table;
+pub mod tensorboard;
 pub mod terminal;
+pub mod tfrecord;
 pub mod words;
 
 pub use case::{CaseReport, Straggler};
