@@ -21,6 +21,7 @@ mod table;
 pub mod tensorboard;
 pub mod terminal;
 pub mod tfrecord;
+pub mod timeline;
 pub mod words;
 
 pub use case::{CaseReport, Straggler};
