@@ -8,7 +8,7 @@
 //! is drawn as far as it can be read; a log that is not there is passed over.
 //!
 //! Viewers slow down with large files, so there is a [budget](MOST). Ranks share it evenly, and what one does not need the
-//! others get; the first steps of each rank that fit are drawn. `otherData` says what was left out.
+//! others get; the first steps of each case that fit are drawn. `otherData` says what was left out.
 
 mod pen;
 
@@ -123,8 +123,9 @@ struct Track<'a> {
     training: Option<(Nanos, Nanos)>,
     steps: u64,
     kept: u64,
-    /// Events that all of it takes, and that it may take.
-    need: usize,
+    /// Events that the steps take, that all the rest takes, and that it may take together.
+    step_events: usize,
+    frame_events: usize,
     allowance: usize,
 }
 
@@ -132,8 +133,17 @@ impl<'a> Track<'a> {
     /// Reads a rank's log to its end and keeps nothing of it but what is asked of the whole; `None` without a log.
     fn survey(case: &'a Told<'a>, rank: Rank) -> Option<Self> {
         let mut log = Steps::open(case.folder, rank)?;
-        let mut track =
-            Self { case, rank, main: None, training: None, steps: 0, kept: 0, need: 0, allowance: 0 };
+        let mut track = Self {
+            case,
+            rank,
+            main: None,
+            training: None,
+            steps: 0,
+            kept: 0,
+            step_events: 0,
+            frame_events: 0,
+            allowance: 0,
+        };
         let mut pen = Pen::counting();
         for step in log.by_ref() {
             pen.step(rank, &step);
@@ -142,9 +152,23 @@ impl<'a> Track<'a> {
             track.steps += 1;
         }
         track.main = log.main;
+        track.step_events = pen.events;
         track.frame(&mut pen, 0);
-        track.need = pen.events;
+        track.frame_events = pen.events - track.step_events;
         Some(track)
+    }
+
+    fn need(&self) -> usize {
+        self.step_events + self.frame_events
+    }
+
+    /// About how many steps it may draw.
+    fn fits(&self) -> u64 {
+        if self.allowance == self.need() {
+            return u64::MAX;
+        }
+        let events = self.allowance.saturating_sub(self.frame_events) as u64;
+        self.steps * events / self.step_events.max(1) as u64
     }
 
     /// All but the steps.
@@ -172,15 +196,16 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Draws what fits.
-    fn draw(&mut self, place: usize, out: &mut Sheet<'_>) -> io::Result<()> {
+    /// Draws what fits, no more than `most` steps.
+    fn draw(&mut self, place: usize, most: u64, out: &mut Sheet<'_>) -> io::Result<()> {
         let mut pen = Pen::new(place + 1, self.case.first_spawn);
         self.frame(&mut pen, place);
         if pen.events > self.allowance {
             return Ok(());
         }
         out.put(&mut pen)?;
-        for step in Steps::open(self.case.folder, self.rank).into_iter().flatten() {
+        let steps = Steps::open(self.case.folder, self.rank).into_iter().flatten();
+        for step in steps.take(usize::try_from(most).unwrap_or(usize::MAX)) {
             pen.step(self.rank, &step);
             if pen.events > self.allowance {
                 break;
@@ -201,10 +226,10 @@ impl<'a> Track<'a> {
 /// Shares the events out among the ranks: evenly, but to none more than it needs.
 fn share_out(budget: usize, ranks: &mut [Track<'_>]) {
     let mut modest_first: Vec<&mut Track<'_>> = ranks.iter_mut().collect();
-    modest_first.sort_by_key(|rank| rank.need);
+    modest_first.sort_by_key(|rank| rank.need());
     let (mut left, mut waiting) = (budget, modest_first.len());
     for rank in modest_first {
-        rank.allowance = rank.need.min(left / waiting);
+        rank.allowance = rank.need().min(left / waiting);
         left -= rank.allowance;
         waiting -= 1;
     }
@@ -232,8 +257,12 @@ impl Sheet<'_> {
 fn draw_all(ranks: &mut [Track<'_>], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(br#"{"displayTimeUnit":"ms","traceEvents":["#)?;
     let mut sheet = Sheet { out, begun: false };
-    for (place, rank) in ranks.iter_mut().enumerate() {
-        rank.draw(place, &mut sheet)?;
+    for place in 0..ranks.len() {
+        // Ranks of a case end at the same step, though some have fewer events to a step than others.
+        let case = ranks[place].case;
+        let peers = ranks.iter().filter(|rank| std::ptr::eq(rank.case, case));
+        let most = peers.map(Track::fits).min().unwrap_or(0);
+        ranks[place].draw(place, most, &mut sheet)?;
     }
     let about = json!({
         "clock": "microseconds since the first spawn of the case; every case begins at 0",

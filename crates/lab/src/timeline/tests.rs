@@ -234,7 +234,8 @@ fn the_budget_is_kept_and_shared_by_all_ranks() {
     for budget in [all, all - 1, all / 2, 500, 60, 0] {
         let timeline = draw_within(budget, &cases);
         let drawn = events(&timeline).len();
-        assert!(drawn <= budget && drawn + 80 > budget.min(all), "{drawn} of {budget}");
+        let unused = budget.min(all).checked_sub(drawn).expect("within the budget");
+        assert!(unused < 80 + budget / 20, "{drawn} of {budget}");
         let about = &timeline["otherData"];
         let kept: usize = slices(&timeline).values().map(|slices| of(slices, "step").len()).sum();
         assert_eq!((&about["steps_kept"], &about["steps_total"]), (&json!(kept), &json!(1605)));
@@ -243,7 +244,7 @@ fn the_budget_is_kept_and_shared_by_all_ranks() {
     let steps = |name: &str| of(&track(&timeline, name, "steps"), "step");
     assert_eq!(steps("resnet50-w1 rank 0").len(), 5, "a short run is whole");
     let kept: Vec<usize> = (0..4).map(|rank| steps(&format!("vgg_19-w4 rank {rank}")).len()).collect();
-    assert!(kept.iter().all(|&kept| (5..15).contains(&kept)), "{kept:?}");
+    assert!((5..15).contains(&kept[0]) && kept.iter().all(|&rank| rank == kept[0]), "{kept:?}");
     assert_eq!(steps("vgg_19-w4 rank 2")[0].name, "step 0");
     let first = &timeline["otherData"]["left_out"][0];
     let told = json!({ "case": "vgg_19-w4", "rank": 0, "steps_kept": kept[0], "steps_total": 400 });
