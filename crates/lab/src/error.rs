@@ -41,6 +41,12 @@ pub enum LabError {
         /// The folder.
         path: PathBuf,
     },
+    /// Retry later: somebody else works in the folder.
+    #[error("another process works in {path}; wait for it, or use another --out", path = path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
     /// Reject the input: a file that is not what its name says.
     #[error("{path} is not a study of this program: {why}", path = path.display())]
     BadFile {

@@ -1,14 +1,16 @@
 //! The study's folder: what lies where, and files that are never half written.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_record::Outcome;
 use paceline_record::log::{LAUNCHER_FILE, LauncherLog};
+use paceline_record::{Outcome, Rank};
 use serde::Deserialize;
 
-use crate::{CaseReport, LabError, Planned, Report, Run, SCHEMA, Study};
+use crate::{
+    CaseReport, LabError, Planned, Report, Run, SCHEMA, Study, csv, markdown, tensorboard, timeline,
+};
 
 const STUDY: &str = "study.json";
 const REPORT: &str = "report.json";
@@ -23,9 +25,28 @@ pub enum Held {
 }
 
 /// A study's folder.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct StudyFolder {
     path: PathBuf,
+    /// The folder itself, locked by whoever works in it.
+    lock: Option<File>,
+}
+
+/// The logs of one case, all repeats of it that have begun.
+#[derive(Debug)]
+pub struct CaseLogs<'a> {
+    planned: Vec<&'a Planned>,
+    runs: Result<Vec<Run>, LabError>,
+}
+
+impl CaseLogs<'_> {
+    /// The numbers of the case. Logs that cannot be read are a failure of their case, not of the study.
+    pub fn report(&self) -> CaseReport {
+        match &self.runs {
+            Ok(runs) => CaseReport::of(runs),
+            Err(error) => CaseReport::unreadable(&self.planned[0].case, error),
+        }
+    }
 }
 
 impl StudyFolder {
@@ -60,7 +81,7 @@ impl StudyFolder {
     pub fn open(path: &Path) -> Result<(Self, Study), LabError> {
         let file = path.join(STUDY);
         match fs::read(&file) {
-            Ok(bytes) => Ok((Self { path: path.into() }, parse_study(&file, &bytes)?)),
+            Ok(bytes) => Ok((Self { path: path.into(), lock: None }, parse_study(&file, &bytes)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(LabError::NoStudy { path: path.into() })
             }
@@ -71,7 +92,8 @@ impl StudyFolder {
     /// Starts a study in a folder: a new one, an empty one, or one that holds a study.
     pub fn start(path: &Path, study: &Study, held: Held) -> Result<Self, LabError> {
         fs::create_dir_all(path).map_err(LabError::io("create", path))?;
-        let folder = Self { path: path.into() };
+        let mut folder = Self { path: path.into(), lock: None };
+        folder.lock()?;
         match Self::open(path) {
             Ok((_, old)) if held == Held::Resume => {
                 if !study.asks_the_same_as(&old) {
@@ -116,26 +138,33 @@ impl StudyFolder {
         log.is_ok_and(|log| log.outcome() == Outcome::Done)
     }
 
-    /// The numbers of one case, from the logs of its repeats; `None` where none of them has begun. Logs that cannot be
-    /// read are a failure of their case, not of the study.
-    pub fn analyse_case(&self, study: &Study, place: usize) -> Option<CaseReport> {
-        let begun = |planned: &&Planned| {
-            planned.place == place && self.path.join(&planned.folder).join(LAUNCHER_FILE).exists()
-        };
-        let begun: Vec<&Planned> = study.cases.iter().filter(begun).collect();
-        let runs: Result<Vec<Run>, LabError> =
-            begun.iter().map(|planned| Run::read(&self.path.join(&planned.folder))).collect();
-        let first = begun.first()?;
-        Some(match runs {
-            Ok(runs) => CaseReport::of(&runs),
-            Err(error) => CaseReport::unreadable(&first.case, &error),
-        })
+    /// Keeps other processes from working in the folder for as long as this lives.
+    pub fn lock(&mut self) -> Result<(), LabError> {
+        let folder = File::open(&self.path).map_err(LabError::io("open", &self.path))?;
+        match folder.try_lock() {
+            Ok(()) => self.lock = Some(folder),
+            Err(TryLockError::WouldBlock) => return Err(LabError::Busy { path: self.path.clone() }),
+            Err(TryLockError::Error(error)) => return Err(LabError::io("lock", &self.path)(error)),
+        }
+        Ok(())
+    }
+
+    /// Reads the logs of one case; `None` where no repeat of it has begun.
+    pub fn read_case<'a>(&self, study: &'a Study, place: usize) -> Option<CaseLogs<'a>> {
+        let planned: Vec<&Planned> =
+            study.cases.iter().filter(|planned| planned.place == place && self.has_begun(planned)).collect();
+        let runs = planned.iter().map(|planned| Run::read(&self.path.join(&planned.folder))).collect();
+        (!planned.is_empty()).then_some(CaseLogs { planned, runs })
+    }
+
+    fn has_begun(&self, planned: &Planned) -> bool {
+        self.path.join(&planned.folder).join(LAUNCHER_FILE).exists()
     }
 
     /// Reads the logs of a study and sets its cases side by side.
     pub fn analyse(&self, study: &Study) -> Report {
-        let cases = (0..study.places()).filter_map(|place| self.analyse_case(study, place));
-        Report::new(study, cases.collect())
+        let cases = (0..study.places()).filter_map(|place| self.read_case(study, place));
+        Report::new(study, cases.map(|logs| logs.report()).collect())
     }
 
     /// Writes `report.json`.
@@ -143,10 +172,30 @@ impl StudyFolder {
         self.write_json(REPORT, report)
     }
 
-    /// Writes every file of a report.
-    pub fn write_all(&self, study: &Study, report: &Report) -> Result<(), LabError> {
-        let _ = study;
-        self.write_report(report)
+    /// Writes TensorBoard's event files of a case.
+    pub fn write_tensorboard(&self, logs: &CaseLogs<'_>) -> Result<(), LabError> {
+        let Ok(runs) = &logs.runs else { return Ok(()) };
+        for (planned, run) in logs.planned.iter().zip(runs) {
+            for rank in &run.ranks {
+                let name = tensorboard::file_name(&planned.folder, rank.header.rank);
+                let path = self.path.join(&name);
+                let folder = path.parent().expect("invariant: it lies in a folder");
+                fs::create_dir_all(folder).map_err(LabError::io("create", folder))?;
+                self.write(&name, &tensorboard::render(rank))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the report in all its other forms, and the timeline of what has run.
+    pub fn write_pages(&self, study: &Study, report: &Report) -> Result<(), LabError> {
+        self.write_report(report)?;
+        self.write(Path::new("report.md"), markdown::render(report).as_bytes())?;
+        self.write(Path::new("report.csv"), csv::render(report).as_bytes())?;
+        let begun = study.cases.iter().filter(|planned| self.has_begun(planned));
+        let cases: Vec<(String, PathBuf)> =
+            begun.map(|planned| (planned.folder.clone(), self.path.join(&planned.folder))).collect();
+        self.write_with(Path::new("timeline.json"), |out| timeline::write(&cases, out))
     }
 
     /// Removes what an older study left, and nothing else.
@@ -154,45 +203,63 @@ impl StudyFolder {
         for planned in &old.cases {
             self.remove_case(planned)?;
         }
-        match fs::remove_file(self.report_path()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(LabError::io("remove", self.report_path())(error))
-            }
-            _ => Ok(()),
+        for name in [REPORT, "report.html", "report.md", "report.csv", "timeline.json"] {
+            remove(&self.path.join(name), |path| fs::remove_file(path))?;
         }
+        Ok(())
     }
 
-    /// Removes a run's folder, if it is one.
+    /// Removes a run's folder, if it is one, and its event files.
     fn remove_case(&self, planned: &Planned) -> Result<(), LabError> {
-        let folder = self.path.join(&planned.folder);
-        if !is_plain_name(&planned.folder) || !folder.join(LAUNCHER_FILE).exists() {
+        if !self.has_begun(planned) {
             return Ok(());
         }
-        fs::remove_dir_all(&folder).map_err(LabError::io("remove", folder))
+        let events = self.path.join(tensorboard::file_name(&planned.folder, Rank(0)));
+        let events = events.parent().and_then(Path::parent).expect("invariant: case, rank, file");
+        remove(events, |path| fs::remove_dir_all(path))?;
+        remove(&self.path.join(&planned.folder), |path| fs::remove_dir_all(path))
     }
 
     fn write_json<T: serde::Serialize>(&self, name: &str, value: &T) -> Result<(), LabError> {
         let mut text = serde_json::to_vec_pretty(value).expect("invariant: plain data");
         text.push(b'\n');
-        self.write(name, &text)
+        self.write(Path::new(name), &text)
     }
 
-    /// Writes a file beside its place, and moves it there once it is on the disk.
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), LabError> {
+    fn write(&self, name: &Path, bytes: &[u8]) -> Result<(), LabError> {
+        self.write_with(name, |out| out.write_all(bytes).map_err(LabError::io("write", self.path.join(name))))
+    }
+
+    /// Writes a file aside, and moves it to its place once it is on the disk.
+    fn write_with(
+        &self,
+        name: &Path,
+        fill: impl FnOnce(&mut dyn Write) -> Result<(), LabError>,
+    ) -> Result<(), LabError> {
         let path = self.path.join(name);
-        let draft = self.path.join(format!(".{name}.draft"));
-        let write = || -> io::Result<()> {
-            let mut file = File::create(&draft)?;
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(&draft, &path)?;
-            File::open(&self.path)?.sync_all()
+        let draft = self.path.join(".draft");
+        let write = || -> Result<(), LabError> {
+            let mut out = BufWriter::new(File::create(&draft).map_err(LabError::io("create", &path))?);
+            fill(&mut out)?;
+            let move_there = || -> io::Result<()> {
+                out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+                fs::rename(&draft, &path)?;
+                File::open(&self.path)?.sync_all()
+            };
+            move_there().map_err(LabError::io("write", &path))
         };
-        write().map_err(|error| {
+        write().inspect_err(|_| {
             // The draft may not even exist; the first error is the one to tell.
             let _ = fs::remove_file(&draft);
-            LabError::io("write", path.clone())(error)
         })
+    }
+}
+
+/// Removes something that need not be there.
+fn remove(path: &Path, how: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), LabError> {
+    match how(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(LabError::io("remove", path)(error)),
+        _ => Ok(()),
     }
 }
 

@@ -6,24 +6,29 @@
 
 mod case;
 pub mod compare;
+pub mod csv;
 mod error;
 mod finding;
 #[cfg(test)]
 mod fixture;
 mod folder;
+pub mod markdown;
 pub mod numbers;
 mod report;
 pub mod run;
 pub mod stats;
 mod study;
 mod table;
+pub mod tensorboard;
 pub mod terminal;
+pub mod tfrecord;
+pub mod timeline;
 pub mod words;
 
 pub use case::{CaseReport, Straggler};
 pub use error::LabError;
 pub use finding::{Finding, Kind};
-pub use folder::{Held, StudyFolder};
+pub use folder::{CaseLogs, Held, StudyFolder};
 pub use report::{Explained, Key, Report};
 pub use run::Run;
 pub use study::{Machine, Planned, Study};

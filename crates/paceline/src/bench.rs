@@ -46,7 +46,7 @@ pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
         run.job.folder = folder.path().join(&run.planned.folder);
     }
     let report = run_all(options, &study, &runs, &folder)?;
-    report::write(&folder, &study, &report)?;
+    folder.write_pages(&study, &report)?;
     report::show(&folder, &report, options.json)?;
     if report.missing > 0
         || report.cases.iter().any(|case| case.status != Outcome::Done || case.reason.is_some())
@@ -118,7 +118,7 @@ fn run_all(options: &Options, study: &Study, runs: &[PlannedJob], folder: &Study
     let left: Vec<&PlannedJob> = runs.iter().filter(|run| !folder.is_done(&run.planned)).collect();
     announce(folder, runs.len(), left.len());
     let mut cases: Vec<Option<CaseReport>> =
-        (0..study.places()).map(|place| folder.analyse_case(study, place)).collect();
+        (0..study.places()).map(|place| Some(folder.read_case(study, place)?.report())).collect();
     let mut progress = Progress::start(&left.iter().map(|run| &run.job).collect::<Vec<_>>(), runs.len());
     for &PlannedJob { job, planned } in &left {
         folder.create_case(planned)?;
@@ -129,7 +129,10 @@ fn run_all(options: &Options, study: &Study, runs: &[PlannedJob], folder: &Study
             progress: &mut |steps| progress.show(job, steps),
         };
         let result = launch(job, surroundings);
-        cases[planned.place] = folder.analyse_case(study, planned.place);
+        if let Some(logs) = folder.read_case(study, planned.place) {
+            folder.write_tensorboard(&logs)?;
+            cases[planned.place] = Some(logs.report());
+        }
         let report = Report::new(study, cases.iter().flatten().cloned().collect());
         folder.write_report(&report)?;
         if let Some(case) = &cases[planned.place] {

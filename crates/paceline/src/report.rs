@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use paceline_lab::{Report, Study, StudyFolder, compare, terminal};
+use paceline_lab::{Report, StudyFolder, compare, terminal};
 
+use crate::colour;
 use crate::outcome::{Usage, print};
 
 /// Options of `paceline report`.
@@ -35,9 +36,15 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn report_one(path: &Path, json: bool) -> Result<()> {
-    let (folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
-    let report = folder.analyse(&study);
-    write(&folder, &study, &report)?;
+    let (mut folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
+    folder.lock().map_err(Usage::new)?;
+    let mut cases = Vec::new();
+    for logs in (0..study.places()).filter_map(|place| folder.read_case(&study, place)) {
+        folder.write_tensorboard(&logs)?;
+        cases.push(logs.report());
+    }
+    let report = Report::new(&study, cases);
+    folder.write_pages(&study, &report)?;
     show(&folder, &report, json)
 }
 
@@ -54,12 +61,6 @@ fn compare_two(before: &Path, after: &Path, json: bool) -> Result<()> {
     print(&terminal::render_comparison(&comparison, &names, colours()))
 }
 
-/// Writes all files of a report.
-pub fn write(folder: &StudyFolder, study: &Study, report: &Report) -> Result<()> {
-    folder.write_all(study, report)?;
-    Ok(())
-}
-
 /// Prints a report.
 pub fn show(folder: &StudyFolder, report: &Report, json: bool) -> Result<()> {
     if json {
@@ -71,8 +72,6 @@ pub fn show(folder: &StudyFolder, report: &Report, json: bool) -> Result<()> {
     print(&format!("\nThe report lies in {}\n", page.display()))
 }
 
-/// Colours on a terminal, unless the user does not want any (no-color.org).
 fn colours() -> terminal::Colours {
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if stdout().is_terminal() && !unwanted { terminal::Colours::Ansi } else { terminal::Colours::None }
+    if colour::wanted(stdout().is_terminal()) { terminal::Colours::Ansi } else { terminal::Colours::None }
 }

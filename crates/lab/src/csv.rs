@@ -1,0 +1,191 @@
+//! `report.csv`: one row for each case, in the form of RFC 4180. A cell is empty where a number is not known.
+//!
+//! Numbers are written so that reading them back gives the same bits. Names of columns stay as they are; settings, each as
+//! `setting_<name>`, come last.
+
+use std::collections::BTreeSet;
+
+use paceline_record::{Bytes, Outcome, Phase};
+
+use crate::numbers::memory::Memory;
+use crate::numbers::waterfall::Cause;
+use crate::{CaseReport, Report};
+
+/// The whole table.
+pub fn render(report: &Report) -> String {
+    let settings = report.cases.iter().flat_map(|case| case.case.settings.keys());
+    let settings: BTreeSet<String> = settings.map(|name| snake(name)).collect();
+    let rows: Vec<Row> = report.cases.iter().map(|case| row(case, &settings)).collect();
+    let Some(first) = rows.first() else { return String::new() };
+    let header = line(first.iter().map(|(name, _)| name.clone()));
+    let cells = |row: &Row| line(row.iter().map(|(_, cell)| cell.clone().unwrap_or_default()));
+    [header].into_iter().chain(rows.iter().map(cells)).collect()
+}
+
+/// Names of columns with their cells. The names are the same for every case of a study.
+type Row = Vec<(String, Option<String>)>;
+
+fn row(case: &CaseReport, settings: &BTreeSet<String>) -> Row {
+    let setting = |column: &String| {
+        let mut held = case.case.settings.iter();
+        let value = held.find(|(name, _)| snake(name) == *column).map(|(_, value)| value.clone());
+        (format!("setting_{column}"), value)
+    };
+    let mut row = asked(case);
+    row.extend(measured(case));
+    row.extend(spent(case));
+    row.extend(told(case));
+    row.extend(settings.iter().map(setting));
+    row
+}
+
+/// What was run, and how it ended.
+fn asked(report: &CaseReport) -> Row {
+    let case = &report.case;
+    let status = match report.status {
+        Outcome::Done => "done",
+        Outcome::Failed => "failed",
+        Outcome::Interrupted => "interrupted",
+    };
+    vec![
+        cell("model", Some(&case.model)),
+        cell("engine", case.engine.as_ref()),
+        cell("layout", case.layout.as_ref()),
+        cell("precision", case.precision.as_ref()),
+        cell("update", case.update.as_ref()),
+        cell("scaling", case.scaling.as_ref()),
+        cell("workers", Some(case.workers)),
+        cell("batch_per_worker", case.batch_per_worker),
+        cell("global_batch", case.global_batch),
+        cell("threads", case.threads),
+        cell("input", case.input.as_ref()),
+        cell("classes", case.classes),
+        cell("status", Some(status)),
+        cell("reason", report.reason.as_ref()),
+        cell("repeats", Some(report.repeats)),
+        cell("examples", Some(report.examples)),
+        cell("steps", Some(report.steps)),
+    ]
+}
+
+/// Times, rates and speed-ups.
+fn measured(case: &CaseReport) -> Row {
+    let rate = case.images_per_s;
+    let fixed = case.fixed;
+    vec![
+        number("init_s", case.init_s),
+        number("train_s", case.train_s),
+        number("total_s", case.total_s),
+        number("images_per_s_median", rate.map(|rate| rate.median)),
+        number("images_per_s_mean", rate.map(|rate| rate.mean)),
+        number("images_per_s_lo", rate.and_then(|rate| rate.lo)),
+        number("images_per_s_hi", rate.and_then(|rate| rate.hi)),
+        number("speedup_speed", case.speedup_speed),
+        number("speedup_time", case.speedup_time),
+        number("speedup_total", case.speedup_total),
+        number("efficiency_speed", case.efficiency_speed),
+        number("efficiency_time", case.efficiency_time),
+        number("fixed_s", fixed.map(|fixed| fixed.seconds)),
+        number("fixed_share", fixed.map(|fixed| fixed.share)),
+        cell("fixed_enough_steps", fixed.map(|fixed| fixed.enough_steps)),
+    ]
+}
+
+/// Where time and memory went.
+fn spent(case: &CaseReport) -> Row {
+    let phase =
+        |phase: Phase| number(&format!("phase_{phase}_s"), case.phases_s.as_ref().map(|times| times[&phase]));
+    let cost = |cause: Cause| {
+        let shares = case.cost.as_ref().map(|cost| &cost.shares);
+        let share = shares.and_then(|shares| shares.iter().find(|share| share.cause == cause));
+        number(&format!("cost_{}_s", column(cause)), share.map(|share| share.seconds))
+    };
+    let bytes =
+        |name, memory: Option<Memory>, of: fn(Memory) -> Bytes| cell(name, memory.map(|memory| of(memory).0));
+    let mut row: Row = Phase::ALL.map(phase).into();
+    row.extend([
+        number("comm_wait_late_rank_s", case.comm_wait_split_s.map(|split| split.late_rank)),
+        number("comm_wait_transfer_s", case.comm_wait_split_s.map(|split| split.transfer)),
+        number("comm_busy_s", case.comm_busy_s),
+        number("overlap", case.overlap),
+        number("communication_share", case.communication_share),
+        number("communication_ratio", case.communication_ratio),
+        number("computation_s", case.computation_s),
+        number("cost_s", case.cost.as_ref().map(|cost| cost.seconds)),
+    ]);
+    row.extend(Cause::ALL.map(cost));
+    row.extend([
+        bytes("peak_memory_per_worker_bytes", case.peak_memory_bytes, |memory| memory.per_worker),
+        bytes("peak_memory_total_bytes", case.peak_memory_bytes, |memory| memory.total),
+        bytes("planned_memory_per_worker_bytes", case.planned_memory_bytes, |memory| memory.per_worker),
+        bytes("planned_memory_total_bytes", case.planned_memory_bytes, |memory| memory.total),
+    ]);
+    row
+}
+
+/// What its steps and ranks were like.
+fn told(case: &CaseReport) -> Row {
+    let (late, spread, steady) = (case.straggler, case.dispersion, case.steady);
+    let slowest = spread.and_then(|spread| spread.slowest);
+    vec![
+        cell("straggler_rank", late.map(|late| late.rank)),
+        number("straggler_share", late.map(|late| late.share)),
+        number("step_p50_s", spread.map(|spread| spread.p50_s)),
+        number("step_p95_s", spread.map(|spread| spread.p95_s)),
+        number("step_p99_s", spread.map(|spread| spread.p99_s)),
+        number("step_cv", spread.and_then(|spread| spread.cv)),
+        cell("slowest_rank", slowest.map(|slowest| slowest.rank)),
+        number("slowest_over_median", slowest.map(|slowest| slowest.over_median)),
+        cell("steady_from_step", steady.map(|steady| steady.from_step)),
+        cell("steady_verdict", steady.map(|steady| steady.verdict.name())),
+        number("steady_slower", steady.and_then(|steady| steady.slower)),
+        cell("steady_mser_step", steady.and_then(|steady| steady.mser_step)),
+        cell("steady_mser_disagrees", steady.map(|steady| steady.mser_disagrees)),
+        cell("steady_outliers", steady.map(|steady| steady.outliers)),
+        number("loss_first", case.loss_first),
+        number("loss_last", case.loss_last),
+    ]
+}
+
+/// A cause in the name of a column.
+const fn column(cause: Cause) -> &'static str {
+    match cause {
+        Cause::StartUp => "start_up",
+        Cause::WarmUp => "warm_up",
+        Cause::Computation => "computation",
+        Cause::Input => "input",
+        Cause::Communication => "communication",
+        Cause::Stragglers => "stragglers",
+        Cause::Update => "update",
+        Cause::Evaluation => "evaluation",
+        Cause::Tail => "tail",
+        Cause::Other => "other",
+    }
+}
+
+fn cell(name: &str, value: Option<impl ToString>) -> (String, Option<String>) {
+    (name.into(), value.map(|value| value.to_string()))
+}
+
+/// A cell of a number in the fewest digits that give its bits back; what is no number is not known.
+fn number(name: &str, value: Option<f64>) -> (String, Option<String>) {
+    cell(name, value.filter(|value| value.is_finite()))
+}
+
+/// A name of an option in the name of a column.
+fn snake(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
+}
+
+/// A line of cells, each in quotes where it must be.
+fn line(cells: impl IntoIterator<Item = String>) -> String {
+    let quote = |cell: String| match cell.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell,
+    };
+    let cells: Vec<String> = cells.into_iter().map(quote).collect();
+    cells.join(",") + "\r\n"
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::*;
+use crate::fixture;
+
+/// Rows of cells, as RFC 4180 reads them.
+fn parse(text: &str) -> Vec<Vec<String>> {
+    let (mut rows, mut row, mut cell) = (Vec::new(), Vec::new(), String::new());
+    let mut rest = text.chars().peekable();
+    let mut quoted = false;
+    while let Some(c) = rest.next() {
+        match c {
+            '"' if quoted && rest.peek() == Some(&'"') => cell.extend(rest.next()),
+            '"' => quoted = !quoted,
+            ',' if !quoted => row.push(std::mem::take(&mut cell)),
+            '\r' if !quoted && rest.next_if_eq(&'\n').is_some() => {
+                row.push(std::mem::take(&mut cell));
+                rows.push(std::mem::take(&mut row));
+            }
+            c => cell.push(c),
+        }
+    }
+    assert!(!quoted && row.is_empty() && cell.is_empty(), "the last line ends");
+    rows
+}
+
+/// Each case's cells by the names of their columns.
+fn read_back(report: &Report) -> Vec<BTreeMap<String, String>> {
+    let mut rows = parse(&render(report)).into_iter();
+    let header = rows.next().expect("a header");
+    let named = |row: Vec<String>| {
+        assert_eq!(row.len(), header.len());
+        let named: BTreeMap<String, String> = header.iter().cloned().zip(row).collect();
+        assert_eq!(named.len(), header.len(), "no two columns share a name");
+        named
+    };
+    rows.map(named).collect()
+}
+
+/// Every scalar in a case's JSON, by the names on the way to it.
+fn scalars(path: &str, value: &Value, into: &mut Vec<(String, Value)>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                scalars(&path, value, into);
+            }
+        }
+        Value::Array(_) | Value::Null => {}
+        scalar => into.push((path.into(), scalar.clone())),
+    }
+}
+
+/// The column of a scalar of `report.json`.
+fn column_of(path: &str) -> String {
+    let renamed = match path {
+        "fixed.seconds" => "fixed_s".into(),
+        "dispersion.slowest.rank" => "slowest_rank".into(),
+        "dispersion.slowest.over_median" => "slowest_over_median".into(),
+        _ => path.replace("dispersion.", "step_"),
+    };
+    let (first, last) = renamed.rsplit_once('.').unwrap_or(("", &renamed));
+    match first {
+        "" => last.into(),
+        "phases_s" => format!("phase_{last}_s"),
+        "comm_wait_split_s" => format!("comm_wait_{last}_s"),
+        "peak_memory_bytes" | "planned_memory_bytes" => first.replace("bytes", last) + "_bytes",
+        "settings" => format!("setting_{}", last.replace('-', "_")),
+        _ => format!("{first}_{last}"),
+    }
+}
+
+#[test]
+fn every_scalar_of_the_json_comes_back_from_its_column_unchanged() {
+    let report = fixture::report();
+    for (case, cells) in report.cases.iter().zip(read_back(&report)) {
+        let mut json = serde_json::to_value(case).expect("plain data");
+        json["step_times"].take();
+        let mut expected = Vec::new();
+        scalars("", &json, &mut expected);
+        assert!(expected.len() > 15, "{json}");
+        for (path, value) in expected {
+            let cell = cells.get(&column_of(&path)).unwrap_or_else(|| panic!("no column for {path}"));
+            match value {
+                Value::Number(number) => assert_eq!(cell.parse().ok(), number.as_f64(), "{path}"),
+                Value::String(text) => assert_eq!(*cell, text, "{path}"),
+                other => assert_eq!(*cell, other.to_string(), "{path}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_costs_of_an_example_sum_to_the_whole() {
+    let report = fixture::report();
+    let rows = read_back(&report);
+    let number = |cells: &BTreeMap<String, String>, name: &str| -> f64 { cells[name].parse().expect(name) };
+    for cells in rows.iter().filter(|cells| cells["status"] == "done") {
+        let parts = Cause::ALL.map(|cause| number(cells, &format!("cost_{}_s", column(cause))));
+        let whole = number(cells, "cost_s");
+        assert!((parts.iter().sum::<f64>() / whole - 1.0).abs() < 1e-9, "{parts:?} {whole}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_an_empty_cell() {
+    let rows = read_back(&fixture::report());
+    let failed = rows.last().expect("rows");
+    assert_eq!(failed["status"], "failed");
+    for name in ["images_per_s_mean", "phase_forward_s", "cost_input_s", "loss_last", "steady_verdict"] {
+        assert_eq!(failed[name], "", "{name}");
+    }
+}
+
+#[test]
+fn commas_quotes_and_lines_in_a_cell_come_back() {
+    let mut report = fixture::report();
+    report.cases[0].case.model = "a \"b\", c\r\nd".into();
+    report.cases[0].case.settings.insert("bucket-mb".into(), "1,5".into());
+    let rows = read_back(&report);
+    assert_eq!(rows[0]["model"], "a \"b\", c\r\nd");
+    assert_eq!((&*rows[0]["setting_bucket_mb"], &*rows[1]["setting_bucket_mb"]), ("1,5", ""));
+    assert_eq!(rows.last().expect("rows")["reason"], "rank 0 died in step 3\nof a cold");
+}

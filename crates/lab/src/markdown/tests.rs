@@ -1,0 +1,207 @@
+use paceline_record::Outcome;
+
+use super::*;
+use crate::fixture::{self, Plan};
+use crate::numbers::law::{Law, Laws, Parameter};
+
+/// A report whose fits do not depend on how they are made.
+fn pinned() -> Report {
+    let mut report = fixture::report();
+    for case in &mut report.cases {
+        if let Some(steady) = &mut case.steady {
+            steady.mser_step = Some(7);
+            steady.mser_disagrees = case.case.workers == 4;
+            steady.outliers = 1;
+        }
+    }
+    for group in report.explained.iter_mut().filter(|group| !group.speedups.is_empty()) {
+        group.laws = Laws {
+            clock: Some(Law {
+                name: "clock".into(),
+                formula: "T = a + b * examples / N".into(),
+                parameters: vec![Parameter { name: "a".into(), value: 0.4, lo: Some(0.3), hi: Some(0.5) }],
+                r2: None,
+                aicc: None,
+                curve: Vec::new(),
+            }),
+            ..Laws::default()
+        };
+    }
+    report
+}
+
+#[test]
+fn the_report_reads_from_findings_to_the_command() {
+    insta::assert_snapshot!(render(&pinned()), @r"
+    # Scaling study
+
+    ## Findings
+
+    1. **mobilenet_v2, 4 workers: waiting for late ranks takes 11 % of the workers' time (3.60 worker-seconds), 100 % of it for rank 1.** Rank 1 is slower than the others: look at its cores and what else runs there.
+    2. **resnet50, 4 workers: waiting for late ranks takes 11 % of the workers' time (3.60 worker-seconds), 100 % of it for rank 1.** Rank 1 is slower than the others: look at its cores and what else runs there.
+    3. **mobilenet_v2, 4 workers: exposed communication takes 8 % of the workers' time (2.40 worker-seconds).** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
+    4. **resnet50, 4 workers: exposed communication takes 8 % of the workers' time (2.40 worker-seconds).** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
+    5. **mobilenet_v2, 4 workers: the run is short for its fixed costs: all but steady steps takes 5 % of the workers' time (1.66 worker-seconds).** It does not shrink with more workers; run longer: from 64 steps on, fixed costs take at most 5 % of the run.
+    6. **resnet50, 4 workers: the run is short for its fixed costs: all but steady steps takes 5 % of the workers' time (1.66 worker-seconds).** It does not shrink with more workers; run longer: from 64 steps on, fixed costs take at most 5 % of the run.
+    7. **mobilenet_v2, 2 workers: warming up (the first steps' surplus) takes 6 % of the workers' time (0.72 worker-seconds).** It does not shrink with more workers; run longer: from 79 steps on, fixed costs take at most 5 % of the run.
+    8. **resnet50, 2 workers: warming up (the first steps' surplus) takes 6 % of the workers' time (0.72 worker-seconds).** It does not shrink with more workers; run longer: from 79 steps on, fixed costs take at most 5 % of the run.
+
+    ## Results, weak scaling
+
+    Weak scaling: each worker's batch is the same at any number of workers.
+
+    | network | workers | init s | train s | total s | images/s | 95 % interval | speed-up by images/s | efficiency by images/s % | speed-up by time | efficiency by time % | computation : communication | exchange ms a step | update ms a step | peak memory MB |
+    | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+    | mobilenet_v2 | 1 | 0.05 | 6.02 | 6.07 | 678.6 | 677.6 .. 679.8 | 1.00 | 100.0 | 1.00 | 100.0 | 10 : 0.00 | 0.000 | 4.000 | 110 |
+    | mobilenet_v2 | 2 | 0.05 | 6.38 | 6.43 | 1276.0 | 1274.3 .. 1278.2 | 1.88 | 94.0 | 1.89 | 94.4 | 10 : 0.52 | 5.000 | 4.000 | 106 |
+    | mobilenet_v2 | 4 | 0.05 | 7.82 | 7.87 | 2059.4 | 2057.1 .. 2062.1 | 3.03 | 75.9 | 3.08 | 77.0 | 10 : 2.47 | 25.000 | 4.000 | 103 |
+    | resnet50 | 1 | 0.05 | 6.02 | 6.07 | 678.6 | 677.6 .. 679.8 | 1.00 | 100.0 | 1.00 | 100.0 | 10 : 0.00 | 0.000 | 4.000 | 110 |
+    | resnet50 | 2 | 0.05 | 6.38 | 6.43 | 1276.0 | 1274.3 .. 1278.2 | 1.88 | 94.0 | 1.89 | 94.4 | 10 : 0.52 | 5.000 | 4.000 | 106 |
+    | resnet50 | 4 | 0.05 | 7.82 | 7.87 | 2059.4 | 2057.1 .. 2062.1 | 3.03 | 75.9 | 3.08 | 77.0 | 10 : 2.47 | 25.000 | 4.000 | 103 |
+
+    ### Phases, weak scaling
+
+    Milliseconds a step of a rank.
+
+    | network | workers | copy_in | forward | backward | comm_wait | comm_cpu | update | other |
+    | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+    | mobilenet_v2 | 1 | 0.200 | 28.826 | 67.260 | 0.000 | 0.000 | 4.000 | 0.050 |
+    | mobilenet_v2 | 2 | 0.200 | 29.126 | 67.960 | 3.000 | 2.000 | 4.000 | 0.050 |
+    | mobilenet_v2 | 4 | 0.200 | 30.326 | 70.760 | 20.000 | 5.000 | 4.000 | 0.050 |
+    | resnet50 | 1 | 0.200 | 28.826 | 67.260 | 0.000 | 0.000 | 4.000 | 0.050 |
+    | resnet50 | 2 | 0.200 | 29.126 | 67.960 | 3.000 | 2.000 | 4.000 | 0.050 |
+    | resnet50 | 4 | 0.200 | 30.326 | 70.760 | 20.000 | 5.000 | 4.000 | 0.050 |
+
+    ### Steps, weak scaling
+
+    | network | workers | steps | repeats | median ms | 95th ms | 99th ms | variation % | outliers | steady state |
+    | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |
+    | mobilenet_v2 | 1 | 60 | 1 | 94.30 | 95.05 | 95.12 | 0.54 | 1 | warm-up, steady from step 2 on |
+    | mobilenet_v2 | 2 | 60 | 1 | 100.30 | 101.05 | 101.12 | 0.51 | 1 | warm-up, steady from step 2 on |
+    | mobilenet_v2 | 4 | 60 | 1 | 124.30 | 125.05 | 125.12 | 0.41 | 1 | warm-up, steady from step 2 on; MSER-5 would begin at step 7 |
+    | resnet50 | 1 | 60 | 1 | 94.30 | 95.05 | 95.12 | 0.54 | 1 | warm-up, steady from step 2 on |
+    | resnet50 | 2 | 60 | 1 | 100.30 | 101.05 | 101.12 | 0.51 | 1 | warm-up, steady from step 2 on |
+    | resnet50 | 4 | 60 | 1 | 124.30 | 125.05 | 125.12 | 0.41 | 1 | warm-up, steady from step 2 on; MSER-5 would begin at step 7 |
+
+    ### mobilenet_v2, weak scaling: why
+
+    - 2 workers: 1.88x by images/s; steady steps are 94.3 % of the training time, 94.0 % with one worker, so 1.89x by training time; with start-up and end 1.89x
+    - 4 workers: 3.03x by images/s; steady steps are 95.4 % of the training time, 94.0 % with one worker, so 3.08x by training time; with start-up and end 3.09x
+    - 0.40 s (95 % interval 0.30 .. 0.50) of every run do not shrink with workers
+
+    Where the cost of an example comes from, in worker-milliseconds, with 95 % intervals where they can be told, and in percent of the difference to one worker; causes that make none are left out:
+
+    | cause | 2 workers, ms an example | share of the difference % | 4 workers, ms an example | share of the difference % |
+    | --- | ---: | ---: | ---: | ---: |
+    | one worker | 1.582 |  | 1.582 |  |
+    | slower computation | +0.016 (+0.012 .. +0.019) | 16.7 | +0.078 (+0.075 .. +0.081) | 16.7 |
+    | exposed communication | +0.062 (+0.062 .. +0.063) | 66.7 | +0.156 (+0.156 .. +0.156) | 33.3 |
+    | waiting for stragglers | +0.016 (+0.016 .. +0.016) | 16.7 | +0.234 (+0.234 .. +0.234) | 50.0 |
+    | all together | 1.675 |  | 2.050 |  |
+
+    ### resnet50, weak scaling: why
+
+    - 2 workers: 1.88x by images/s; steady steps are 94.3 % of the training time, 94.0 % with one worker, so 1.89x by training time; with start-up and end 1.89x
+    - 4 workers: 3.03x by images/s; steady steps are 95.4 % of the training time, 94.0 % with one worker, so 3.08x by training time; with start-up and end 3.09x
+    - 0.40 s (95 % interval 0.30 .. 0.50) of every run do not shrink with workers
+
+    Where the cost of an example comes from, in worker-milliseconds, with 95 % intervals where they can be told, and in percent of the difference to one worker; causes that make none are left out:
+
+    | cause | 2 workers, ms an example | share of the difference % | 4 workers, ms an example | share of the difference % |
+    | --- | ---: | ---: | ---: | ---: |
+    | one worker | 1.582 |  | 1.582 |  |
+    | slower computation | +0.016 (+0.012 .. +0.019) | 16.7 | +0.078 (+0.075 .. +0.081) | 16.7 |
+    | exposed communication | +0.062 (+0.062 .. +0.063) | 66.7 | +0.156 (+0.156 .. +0.156) | 33.3 |
+    | waiting for stragglers | +0.016 (+0.016 .. +0.016) | 16.7 | +0.234 (+0.234 .. +0.234) | 50.0 |
+    | all together | 1.675 |  | 2.050 |  |
+
+    ## Cases that failed or were interrupted
+
+    | network | update | workers | status | steps | reason |
+    | --- | --- | --- | --- | --- | --- |
+    | vgg_19 | allreduce | 1 | failed | 60 | rank 0 died in step 3<br>of a cold |
+
+    ## Machine and command
+
+    - processor: Abacus 9000
+    - cores: 4
+    - memory: 16000 MB
+    - kernel: 6.1.0
+    - engine: cpu: beads
+
+    ```
+    paceline bench --workers 1,2,4
+    ```
+    ");
+}
+
+#[test]
+fn weak_and_strong_cases_never_share_a_table() {
+    let mut plans = vec![Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)];
+    let weak = render(&fixture::report_on(&plans));
+    assert!(weak.contains("## Results, weak scaling") && !weak.contains("strong"), "{weak}");
+    plans.truncate(1);
+    let mut report = fixture::report_on(&[plans[0].clone(), plans[0].clone()]);
+    report.explained.truncate(1);
+    report.explained[0].cases = vec![0];
+    let mut strong = report.explained[0].clone();
+    strong.key.scaling = Some("strong".into());
+    strong.cases = vec![1];
+    report.explained.push(strong);
+    let both = render(&report);
+    for name in ["Results", "Phases", "Steps"] {
+        let lines = both.lines().filter(|line| line.contains(&format!("# {name}, ")));
+        assert_eq!(lines.collect::<Vec<_>>().len(), 2, "{both}");
+    }
+    let rows = both.lines().filter(|line| line.starts_with("| resnet50 | 1 |"));
+    assert_eq!(rows.count(), 6, "three tables for each of the two");
+}
+
+/// Cells of a line of a table, as GitHub splits it.
+fn cells(line: &str) -> usize {
+    let mut escaped = false;
+    let bars = line.chars().filter(|&c| {
+        let bar = c == '|' && !escaped;
+        escaped = c == '\\' && !escaped;
+        bar
+    });
+    bars.count() - 1
+}
+
+#[test]
+fn every_row_has_as_many_cells_as_its_header_whatever_the_names_hold() {
+    let mut report = fixture::report();
+    for case in &mut report.cases {
+        case.case.model = "a|b\nc".into();
+        if case.status == Outcome::Failed {
+            case.reason = Some("pipe | and\r\nline\\|".into());
+        }
+    }
+    for group in &mut report.explained {
+        group.key.model = "a|b\nc\\".into();
+    }
+    let text = render(&report);
+    let tables = text.split("\n\n").filter(|part| part.starts_with('|'));
+    let mut rows = 0;
+    for table in tables {
+        let columns = cells(table.lines().next().expect("a header"));
+        for line in table.lines() {
+            assert_eq!(cells(line), columns, "{line}");
+            rows += 1;
+        }
+    }
+    assert!(rows > 30, "{text}");
+    assert!(text.contains(r"pipe \| and<br>line\\\|"), "{text}");
+}
+
+#[test]
+fn a_report_without_anything_is_still_a_page() {
+    let mut report = fixture::report_on(&[]);
+    report.missing = 2;
+    report.machine = Machine::default();
+    report.command = vec!["bench".into(), "--data".into(), "images:my pictures`".into()];
+    let text = render(&report);
+    assert!(text.contains("Nothing that is worth a word."), "{text}");
+    assert!(text.contains("have not run: 2."), "{text}");
+    assert!(text.contains("```\npaceline bench --data 'images:my pictures`'\n```\n"), "{text}");
+}

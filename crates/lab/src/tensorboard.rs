@@ -1,0 +1,132 @@
+//! Event files for TensorBoard: scalars of each rank over its steps.
+//!
+//! A point holds `step_ms`, `examples_per_s`, `loss` where it is known, and `phase/<name>_ms` for every phase that occurs in
+//! the log. A long run is thinned: each of at most [`MOST`] points stands for as many steps, with the means of their times
+//! and the last of their losses, and is filed under the last of them.
+//!
+//! A run's clock knows no date. Moments are counted from a fixed one, the begin of the year 2000, so that the same log gives
+//! the same bytes; only differences mean something.
+//!
+//! The file is a list of [records](crate::tfrecord), each an `Event` of `tensorflow/core/util/event.proto` in the encoding
+//! of protocol buffers, of which it takes five fields.
+
+use std::path::{Path, PathBuf};
+
+use paceline_record::log::RankLog;
+use paceline_record::{Nanos, Phase, Rank, StepRecord};
+
+use crate::tfrecord;
+
+/// The most points of a rank.
+pub const MOST: usize = 1000;
+
+/// Seconds from 1970 to where a run's clock is set to begin.
+const ORIGIN_S: u32 = 946_684_800;
+
+/// Where a rank's event file lies in the study's folder.
+pub fn file_name(case: &str, rank: Rank) -> PathBuf {
+    let rank = format!("rank-{rank}");
+    Path::new("tensorboard").join(case).join(rank).join(format!("events.out.tfevents.{ORIGIN_S}.paceline"))
+}
+
+/// The event file of a rank.
+pub fn render(log: &RankLog) -> Vec<u8> {
+    let begin = log.main.or(log.steps.first().map(|step| step.begin)).unwrap_or_default();
+    let mut file = Vec::new();
+    tfrecord::append(&Message::at(begin).bytes(3, b"brain.Event:2").0, &mut file);
+    let phases: Vec<Phase> = Phase::ALL
+        .into_iter()
+        .filter(|&phase| log.steps.iter().any(|step| time_of(phase, step) != 0.0))
+        .collect();
+    for steps in log.steps.chunks(log.steps.len().div_ceil(MOST).max(1)) {
+        let last = &steps[steps.len() - 1];
+        let event = Message::at(last.end).integer(2, last.step.0).bytes(5, &summary(steps, &phases).0);
+        tfrecord::append(&event.0, &mut file);
+    }
+    file
+}
+
+/// One point: what some steps have in common.
+fn summary(steps: &[StepRecord], phases: &[Phase]) -> Message {
+    let sum = |of: &dyn Fn(&StepRecord) -> f64| steps.iter().map(of).sum::<f64>();
+    let seconds = sum(&|step| step.end.since(step.begin).seconds());
+    let examples = sum(&|step| step.examples as f64);
+    let mean_ms = |seconds: f64| 1e3 * seconds / steps.len() as f64;
+    let mut summary = Message::default().value("step_ms", mean_ms(seconds));
+    if seconds > 0.0 {
+        summary = summary.value("examples_per_s", examples / seconds);
+    }
+    if let Some(loss) = steps.iter().rev().find_map(|step| step.loss) {
+        summary = summary.value("loss", loss.into());
+    }
+    for &phase in phases {
+        let time = mean_ms(sum(&|step| time_of(phase, step)));
+        summary = summary.value(&format!("phase/{phase}_ms"), time);
+    }
+    summary
+}
+
+/// Seconds of a phase within a step; `other` is what the others leave of it.
+fn time_of(phase: Phase, step: &StepRecord) -> f64 {
+    let booked = |phase: Phase| step.phases[phase].0 as i64;
+    let nanos = match phase {
+        Phase::Other => {
+            let known = step.phases.total().0 as i64 - booked(Phase::Other);
+            step.end.since(step.begin).0 as i64 - known
+        }
+        _ => booked(phase),
+    };
+    nanos as f64 * 1e-9
+}
+
+/// A message in the encoding of protocol buffers.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    /// An event of this moment.
+    fn at(moment: Nanos) -> Self {
+        let seconds = f64::from(ORIGIN_S) + moment.seconds();
+        let mut event = Self::default();
+        event.key(1, 1);
+        event.0.extend(seconds.to_le_bytes());
+        event
+    }
+
+    /// Number of a field, and the form of what follows: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
+    fn key(&mut self, field: u8, form: u8) {
+        self.0.push(field << 3 | form);
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn integer(mut self, field: u8, value: u64) -> Self {
+        self.key(field, 0);
+        self.varint(value);
+        self
+    }
+
+    fn bytes(mut self, field: u8, bytes: &[u8]) -> Self {
+        self.key(field, 2);
+        self.varint(bytes.len() as u64);
+        self.0.extend(bytes);
+        self
+    }
+
+    /// A scalar of a summary.
+    fn value(self, tag: &str, value: f64) -> Self {
+        let mut scalar = Self::default().bytes(1, tag.as_bytes());
+        scalar.key(2, 5);
+        scalar.0.extend((value as f32).to_le_bytes());
+        self.bytes(1, &scalar.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;
