@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 fn bench(out: &Path, arguments: &str) -> Command {
     let mut command = Command::new(cargo_bin!("paceline"));
     command
-        .args(["bench", "--threads", "1", "--out"])
+        .args(["bench", "--threads", "1", "--workers", "1", "--out"])
         .arg(out)
         .args(arguments.split_whitespace())
         .stdin(Stdio::null());
@@ -47,7 +47,7 @@ fn a_small_study_leaves_a_report_whose_numbers_add_up() {
     let out = folder.path().join("study");
     let output = run(&out, "mobilenet_v2 --batch 16 --steps 8");
     let table = String::from_utf8(output.stdout).expect("text");
-    assert!(table.starts_with("model"), "{table}");
+    assert!(table.starts_with("weak scaling, batch 16 a worker"), "{table}");
     assert!(table.contains("study"), "{table}");
 
     let report = report(&out);
