@@ -10,6 +10,7 @@ mod finding;
 #[cfg(test)]
 mod fixture;
 mod folder;
+pub mod html;
 pub mod numbers;
 mod report;
 pub mod run;
