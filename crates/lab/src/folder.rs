@@ -9,7 +9,7 @@ use paceline_record::{Outcome, Rank};
 use serde::Deserialize;
 
 use crate::{
-    CaseReport, LabError, Planned, Report, Run, SCHEMA, Study, csv, markdown, tensorboard, timeline,
+    CaseReport, LabError, Planned, Report, Run, SCHEMA, Study, csv, html, markdown, tensorboard, timeline,
 };
 
 const STUDY: &str = "study.json";
@@ -190,6 +190,7 @@ impl StudyFolder {
     /// Writes the report in all its other forms, and the timeline of what has run.
     pub fn write_pages(&self, study: &Study, report: &Report) -> Result<(), LabError> {
         self.write_report(report)?;
+        self.write(Path::new("report.html"), html::render(report).as_bytes())?;
         self.write(Path::new("report.md"), markdown::render(report).as_bytes())?;
         self.write(Path::new("report.csv"), csv::render(report).as_bytes())?;
         let begun = study.cases.iter().filter(|planned| self.has_begun(planned));

@@ -12,6 +12,7 @@ mod finding;
 #[cfg(test)]
 mod fixture;
 mod folder;
+pub mod html;
 pub mod markdown;
 pub mod numbers;
 mod report;

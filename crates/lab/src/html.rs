@@ -1,0 +1,111 @@
+//! The report as a page: one file that needs nothing else. It renders and computes nothing but layout and units.
+//!
+//! Figures are SVG of our own, so that their colours follow the reader's theme.
+
+mod bars;
+mod chart;
+mod figure;
+mod figures;
+mod findings;
+mod foot;
+mod group;
+mod markup;
+mod scale;
+mod summary;
+mod unit;
+
+use std::collections::BTreeSet;
+
+use markup::Tag;
+
+use crate::{CaseReport, Report};
+
+/// Names that a title lists one by one.
+const NAMED: usize = 4;
+
+/// The page of a study, for `report.html`.
+pub fn render(report: &Report) -> String {
+    let title = title(report);
+    let header = Tag::new("header")
+        .with(Tag::new("p").class("kind").text("Paceline scaling study"))
+        .with(Tag::new("h1").text(&title))
+        .with(Tag::new("p").class("facts").text(facts(report)));
+    let table = Tag::new("section").with(Tag::new("h2").text("All cases")).with(summary::render(report));
+    let main = Tag::new("main")
+        .with(header)
+        .with(findings::render(report))
+        .with(table)
+        .with_all(summary::render_unfinished(report))
+        .with_all(group::render(report))
+        .with(foot::render(report));
+    let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
+    // The style sheet is ours and holds nothing to escape.
+    let style = include_str!("html/style.css");
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n{title}\n<style>\n{style}</style>\n</head>\n\
+         <body>\n{main}\n</body>\n</html>\n"
+    )
+}
+
+/// What was studied.
+fn title(report: &Report) -> String {
+    let models = unique(report, |case| Some(case.case.model.clone()));
+    let workers: BTreeSet<u32> = report.cases.iter().map(|case| case.case.workers).collect();
+    let last = workers.last().copied();
+    let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
+    if models.is_empty() {
+        return "A study without cases".into();
+    }
+    let noun = if last == Some(1) { "worker" } else { "workers" };
+    let workers = match &workers[..] {
+        [first, .., last] if workers.len() > 2 * NAMED => format!("{first} to {last}"),
+        few => join(few),
+    };
+    format!("{} on {workers} {noun}", list(&models, "networks"))
+}
+
+/// How it was studied.
+fn facts(report: &Report) -> String {
+    let scaling = unique(report, |case| case.case.scaling.clone());
+    let engine = unique(report, |case| case.case.engine.clone());
+    let input = unique(report, |case| case.case.input.clone());
+    let update = unique(report, |case| case.case.update.clone());
+    let known = |names: &[String], noun: &str, after: &str| {
+        (!names.is_empty()).then(|| format!("{}{after}", list(names, noun)))
+    };
+    let facts = [
+        known(&scaling, "kinds of", " scaling"),
+        known(&engine, "engines", " engine"),
+        known(&update, "update strategies", ""),
+        known(&input, "input sizes", " images"),
+    ];
+    facts.into_iter().flatten().collect::<Vec<_>>().join(" \u{b7} ")
+}
+
+/// Each name once, in the order of the cases.
+fn unique(report: &Report, of: impl Fn(&CaseReport) -> Option<String>) -> Vec<String> {
+    let mut names = Vec::new();
+    for name in report.cases.iter().filter_map(of) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Names one by one, or how many there are.
+fn list(names: &[String], noun: &str) -> String {
+    if names.len() > NAMED { format!("{} {noun}", names.len()) } else { join(names) }
+}
+
+fn join(names: &[String]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

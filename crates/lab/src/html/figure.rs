@@ -1,0 +1,109 @@
+//! The frame around a drawing: its name, what to see in it, and its legend.
+
+use super::markup::Tag;
+
+/// Colours, by what they stand for in both themes; the style sheet holds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hue {
+    /// The first measure; backward.
+    Blue,
+    /// Forward; what is hidden.
+    Sky,
+    /// The second measure; update; what costs less.
+    Green,
+    /// Work for the exchange.
+    Orange,
+    /// Waiting; what costs more.
+    Vermilion,
+    /// Input; the third measure.
+    Purple,
+    /// Evaluation and checkpoints.
+    Yellow,
+    /// Start-up, tail, and what is given: the ideal, a plan.
+    Grey,
+    /// What has no account.
+    Ink,
+}
+
+impl Hue {
+    /// Its class in the style sheet.
+    pub const fn class(self) -> &'static str {
+        match self {
+            Self::Blue => "blue",
+            Self::Sky => "sky",
+            Self::Green => "green",
+            Self::Orange => "orange",
+            Self::Vermilion => "vermilion",
+            Self::Purple => "purple",
+            Self::Yellow => "yellow",
+            Self::Grey => "grey",
+            Self::Ink => "ink",
+        }
+    }
+}
+
+/// What marks a legend's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// A filled area.
+    Area,
+    /// A paler one.
+    Pale,
+    /// A line.
+    Line,
+    /// A dashed line.
+    Dashed,
+    /// Points: a circle.
+    Circle,
+    /// Points: a square.
+    Square,
+    /// Points: a triangle.
+    Triangle,
+}
+
+/// An entry of a legend.
+pub type Entry = (Sign, Hue, String);
+
+/// A drawing with its name and what to see in it.
+pub struct Figure {
+    /// Which figure it is, for programs.
+    pub name: &'static str,
+    /// Which figure it is, for people.
+    pub title: String,
+    /// What to see in it.
+    pub caption: String,
+    /// What its colours mean.
+    pub legend: Vec<Entry>,
+    /// The drawings.
+    pub body: Vec<Tag>,
+}
+
+impl Figure {
+    /// The element.
+    pub fn render(self) -> Tag {
+        // No line begins with a percent sign.
+        let said = self.caption.replace(" %", "\u{a0}%");
+        let caption =
+            Tag::new("figcaption").with(Tag::new("b").text(self.title)).with(Tag::new("span").text(said));
+        let mut figure = Tag::new("figure").set("data-figure", self.name).with(caption);
+        if !self.legend.is_empty() {
+            figure.push(Tag::new("ul").class("legend").with_all(self.legend.into_iter().map(render_entry)));
+        }
+        figure.with_all(self.body)
+    }
+}
+
+fn render_entry((sign, hue, text): Entry) -> Tag {
+    let (class, glyph) = match sign {
+        Sign::Area => ("area", ""),
+        Sign::Pale => ("area pale", ""),
+        Sign::Line => ("rule", ""),
+        Sign::Dashed => ("rule dashed", ""),
+        Sign::Circle => ("", "\u{25cf}"),
+        Sign::Square => ("", "\u{25a0}"),
+        Sign::Triangle => ("", "\u{25b2}"),
+    };
+    let sign =
+        Tag::new("i").class(&format!("{} {class}", hue.class())).set("aria-hidden", "true").text(glyph);
+    Tag::new("li").with(sign).text(text)
+}

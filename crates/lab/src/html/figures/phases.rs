@@ -1,0 +1,102 @@
+//! Where each worker's time went, a bar for each rank.
+
+use paceline_record::Phase;
+
+use crate::CaseReport;
+use crate::html::bars::{Bar, Bars, Columns};
+use crate::html::figure::{Figure, Hue, Sign};
+use crate::html::group::Group;
+use crate::html::markup::Tag;
+use crate::html::scale::Axis;
+use crate::html::unit::{Unit, count};
+use crate::numbers::phases::RankPhases;
+
+/// Phases that share a colour, in the order in which they are drawn.
+const FAMILIES: [(&[Phase], Hue); 10] = [
+    (&[Phase::Launch, Phase::Init], Hue::Grey),
+    (&[Phase::Load, Phase::CopyIn, Phase::CopyOut], Hue::Purple),
+    (&[Phase::Forward], Hue::Sky),
+    (&[Phase::Backward], Hue::Blue),
+    (&[Phase::CommCpu], Hue::Orange),
+    (&[Phase::CommWait], Hue::Vermilion),
+    (&[Phase::Update], Hue::Green),
+    (&[Phase::Eval, Phase::Checkpoint], Hue::Yellow),
+    (&[Phase::Tail], Hue::Grey),
+    (&[Phase::Other], Hue::Ink),
+];
+
+/// Draws it where a case knows its ranks.
+pub fn phases(group: &Group<'_>) -> Option<Tag> {
+    let known = |case: &&CaseReport| case.total_s.is_some() && case.ranks.is_some();
+    let cases: Vec<&CaseReport> = group.done.iter().copied().filter(known).collect();
+    if cases.is_empty() {
+        return None;
+    }
+    let axis = Axis::linear((0.0, 100.0), 5, "share of the run, %");
+    let mut bars = Bars::new(axis, Columns { names: 62.0, values: 14.0 });
+    for case in &cases {
+        draw(&mut bars, case);
+    }
+    let legend = FAMILIES.into_iter().filter_map(|(phases, hue)| {
+        let occurs = |phase: &&Phase| {
+            cases.iter().filter_map(|case| case.phases_s.as_ref()).any(|times| times.get(*phase) > Some(&0.0))
+        };
+        let names: Vec<&str> = phases.iter().filter(occurs).map(|phase| phase.name()).collect();
+        (!names.is_empty()).then(|| (Sign::Area, hue, names.join(", ")))
+    });
+    let legend = join_alike(legend.collect());
+    let caption = "Each bar is the whole run of one rank, from the first spawn to the last reap; ranks that wait longer than \
+                   others wait for them.";
+    let body = vec![bars.render(caption)];
+    let title = "Phases of each worker".into();
+    Some(Figure { name: "phases", title, caption: caption.into(), legend, body }.render())
+}
+
+fn draw(bars: &mut Bars, case: &CaseReport) {
+    let (Some(total), Some(ranks)) = (case.total_s, &case.ranks) else {
+        return;
+    };
+    let unit = Unit::of_time(total);
+    bars.heading(&format!("{}, {}", count(case.case.workers, "worker"), unit.show(total)));
+    // Bars thin out with the ranks, and so do their names.
+    let (height, gap, every) = match ranks.len() {
+        0..=8 => (14.0, 3.0, 1),
+        9..=16 => (9.0, 2.0, 4),
+        _ => (5.0, 1.0, 8),
+    };
+    for (place, rank) in ranks.iter().enumerate() {
+        let row = bars.row(height);
+        if place % every == 0 {
+            bars.name(row, &format!("rank {}", rank.rank));
+        }
+        let mut from = 0.0;
+        for (phase, hue) in
+            FAMILIES.into_iter().flat_map(|(all, hue)| all.iter().map(move |phase| (*phase, hue)))
+        {
+            let seconds = seconds(rank, phase);
+            let to = from + 100.0 * seconds / total;
+            let says = format!("rank {}, {phase}: {}, {:.1} %", rank.rank, unit.show(seconds), to - from);
+            bars.bar(row, &Bar { from, to, hue, says });
+            from = to;
+        }
+        bars.skip(gap);
+    }
+    bars.skip(8.0);
+}
+
+/// A phase of a rank. `other` may be negative, which no bar can show.
+fn seconds(rank: &RankPhases, phase: Phase) -> f64 {
+    rank.phases_s.get(&phase).copied().unwrap_or(0.0).max(0.0)
+}
+
+/// Joins entries of one colour.
+fn join_alike(entries: Vec<(Sign, Hue, String)>) -> Vec<(Sign, Hue, String)> {
+    let mut joined: Vec<(Sign, Hue, String)> = Vec::new();
+    for (sign, hue, names) in entries {
+        match joined.iter_mut().find(|entry| entry.1 == hue) {
+            Some(entry) => entry.2 = format!("{}, {names}", entry.2),
+            None => joined.push((sign, hue, names)),
+        }
+    }
+    joined
+}

@@ -1,0 +1,78 @@
+//! What a reader should know first.
+
+use paceline_record::Outcome;
+
+use super::markup::{Px, Tag};
+use super::unit::{digits, percent};
+use crate::{Finding, Report};
+
+/// Findings that are shown at once.
+const OPEN: usize = 8;
+
+/// The findings of a report, those that cost most first.
+pub fn render(report: &Report) -> Tag {
+    let section = Tag::new("section").class("findings").with(Tag::new("h2").text("What was found"));
+    if report.findings.is_empty() {
+        let done = report.cases.iter().any(|case| case.status == Outcome::Done);
+        let nothing = if done {
+            "Nothing was found that costs more than 5 % of the workers\u{2019} time."
+        } else {
+            "No case finished, so there is nothing to look at."
+        };
+        return section.with(Tag::new("p").text(nothing));
+    }
+    let (open, rest) = report.findings.split_at(report.findings.len().min(OPEN));
+    let section = section.with(list(open, 1));
+    if rest.is_empty() {
+        return section;
+    }
+    let summary = Tag::new("summary").text(format_args!("{} more that cost less", rest.len()));
+    section.with(Tag::new("details").with(summary).with(list(rest, OPEN + 1)))
+}
+
+fn list(findings: &[Finding], from: usize) -> Tag {
+    Tag::new("ol").set("start", from).with_all(findings.iter().map(item))
+}
+
+fn item(finding: &Finding) -> Tag {
+    let text = Tag::new("p").class("what").text(&finding.text);
+    let advice = Tag::new("p").class("advice").with(Tag::new("b").text("What to do: "));
+    let advice = mark_code(advice, &finding.advice);
+    let words = Tag::new("div").with(text).with(advice);
+    Tag::new("li").with(loss(finding)).with(words)
+}
+
+fn loss(finding: &Finding) -> Tag {
+    let column = Tag::new("div").class("loss");
+    let Some(share) = finding.share else {
+        return column
+            .with(Tag::new("b").text("\u{2013}"))
+            .with(Tag::new("span").text("not a matter of time"));
+    };
+    let width = Px(100.0 * share.clamp(0.0, 1.0));
+    let bar = Tag::new("i").set("style", format_args!("width:{width}%"));
+    let seconds = |lost: f64| Tag::new("span").text(format_args!("{} worker-seconds", digits(lost)));
+    column
+        .with(Tag::new("b").text(percent(share)))
+        .with(Tag::new("span").class("meter").set("aria-hidden", "true").with(bar))
+        .with_all(finding.lost_s.map(seconds))
+}
+
+/// Adds words, with options and what stands in backticks set apart, so that no line ends within them.
+fn mark_code(mut tag: Tag, text: &str) -> Tag {
+    for (number, part) in text.split('`').enumerate() {
+        if number % 2 == 1 {
+            tag.push(Tag::new("code").text(part));
+            continue;
+        }
+        for word in part.split_inclusive(' ') {
+            let option = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+            if option.starts_with("--") {
+                tag = tag.with(Tag::new("code").text(option)).text(&word[option.len()..]);
+            } else {
+                tag = tag.text(word);
+            }
+        }
+    }
+    tag
+}

@@ -1,0 +1,273 @@
+use paceline_record::{Case, Phase};
+use roxmltree::{Document, Node};
+
+use super::*;
+use crate::fixture::{self, Plan, report_on, study};
+use crate::numbers::law::{Law, Laws};
+use crate::words;
+
+/// The part of a page that says something; it is well-formed XML.
+fn body(page: &str) -> &str {
+    let (from, to) = (page.find("<main>").expect("a begin"), page.find("</main>").expect("an end"));
+    &page[from..to + "</main>".len()]
+}
+
+fn parse(page: &str) -> Document<'_> {
+    Document::parse(body(page)).expect("well-formed")
+}
+
+fn figures<'a>(document: &'a Document<'a>, name: &str) -> Vec<Node<'a, 'a>> {
+    document.descendants().filter(|node| node.attribute("data-figure") == Some(name)).collect()
+}
+
+fn has_class(node: &Node<'_, '_>, class: &str) -> bool {
+    node.attribute("class").is_some_and(|classes| classes.split_whitespace().any(|one| one == class))
+}
+
+fn marks<'a>(node: &Node<'a, 'a>) -> Vec<Node<'a, 'a>> {
+    node.descendants().filter(|node| has_class(node, "mark")).collect()
+}
+
+fn text(node: &Node<'_, '_>) -> String {
+    node.descendants().filter(Node::is_text).filter_map(|node| node.text()).collect()
+}
+
+const FIGURES: [&str; 7] =
+    ["speedup", "efficiency", "step-times", "phases", "waterfall", "overlap", "memory"];
+
+#[test]
+fn the_page_needs_nothing_but_itself() {
+    let page = render(&fixture::report());
+    for foreign in ["http:", "https:", "src=", "url(", "@import", "<script", "<link"] {
+        assert!(!page.contains(foreign), "the page has {foreign}");
+    }
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    assert!(page.contains("prefers-color-scheme: dark") && page.contains("@media print"));
+}
+
+#[test]
+fn every_figure_with_data_is_drawn_with_marks_and_says_what_to_see() {
+    let page = render(&fixture::report());
+    let document = parse(&page);
+    for name in FIGURES {
+        let found = figures(&document, name);
+        let groups = if name == "waterfall" { 4 } else { 2 };
+        assert_eq!(found.len(), groups, "{name}: one for each of two groups that finished");
+        for figure in found {
+            let caption = figure.children().find(|node| node.has_tag_name("figcaption")).expect("a caption");
+            assert!(text(&caption).len() > 30);
+            for svg in figure.descendants().filter(|node| node.has_tag_name("svg")) {
+                assert!(!marks(&svg).is_empty(), "{name} has no marks");
+                assert!(svg.first_element_child().is_some_and(|title| title.has_tag_name("title")));
+                assert_eq!(svg.attribute("role"), Some("img"));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_worker_alone_has_no_speedup_to_draw() {
+    let page = render(&report_on(&[Plan::calm("resnet50", 1)]));
+    let document = parse(&page);
+    let drawn = FIGURES.map(|name| figures(&document, name).len());
+    assert_eq!(drawn, [0, 0, 1, 1, 0, 0, 1]);
+    assert!(page.contains("<h1>resnet50 on 1 worker</h1>"));
+}
+
+#[test]
+fn a_study_of_which_nothing_finished_draws_nothing() {
+    let mut report = report_on(&[Plan::calm("resnet50", 2)]);
+    let case = report.cases[0].case.clone();
+    let error = crate::LabError::NoStudy { path: "nowhere".into() };
+    report = Report::new(&study(std::slice::from_ref(&case)), vec![CaseReport::unreadable(&case, &error)]);
+    let page = render(&report);
+    let document = parse(&page);
+    assert!(FIGURES.iter().all(|name| figures(&document, name).is_empty()));
+    assert!(page.contains("No case finished") && page.contains("failed: nowhere holds no study"));
+    parse(&render(&Report::new(&study(&[]), Vec::new())));
+}
+
+#[test]
+fn hostile_names_stay_words() {
+    let hostile = "</title><script>alert('\u{1b}[31m')</script>\"&";
+    let plans = [Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)];
+    let mut runs: Vec<crate::Run> = plans.iter().map(Plan::run).collect();
+    for run in &mut runs {
+        let case = &mut run.launcher.header.case;
+        case.model = hostile.into();
+        case.engine = Some(hostile.into());
+    }
+    runs[1].launcher.over = Some((paceline_record::Outcome::Failed, Some(hostile.into())));
+    let cases: Vec<Case> = runs.iter().map(|run| run.case().clone()).collect();
+    let mut asked = study(&cases);
+    asked.command = vec!["bench".into(), hostile.into()];
+    asked.machine.cpu = Some(hostile.into());
+    let page = render(&Report::new(
+        &asked,
+        runs.iter().map(|run| CaseReport::of(std::slice::from_ref(run))).collect(),
+    ));
+    let document = parse(&page);
+    assert!(!page.contains("<script") && !page.contains('\u{1b}'));
+    let shown = hostile.replace('\u{1b}', "\u{fffd}");
+    let headings = document.descendants().filter(|node| node.has_tag_name("h2"));
+    assert!(headings.map(|node| text(&node)).any(|name| name == shown));
+}
+
+#[test]
+fn the_table_holds_the_numbers_of_the_report() {
+    let report = fixture::report();
+    let page = render(&report);
+    let document = parse(&page);
+    let table = document.descendants().find(|node| node.has_tag_name("table")).expect("a table");
+    let rows: Vec<Vec<String>> = table
+        .descendants()
+        .filter(|node| {
+            node.has_tag_name("tr") && node.parent_element().is_some_and(|p| p.has_tag_name("tbody"))
+        })
+        .map(|row| row.children().map(|cell| text(&cell)).collect())
+        .collect();
+    assert_eq!(rows[0], ["mobilenet_v2"]);
+    let (four, case) = (&rows[3], &report.cases[2]);
+    let rate = case.images_per_s.expect("done");
+    let phases = case.phases_s.as_ref().expect("done");
+    let a_step = |seconds: f64| format!("{:.2}", 1e3 * seconds / 4.0 / case.steps as f64);
+    let expected = [
+        "4".to_owned(),
+        format!("{:.2}", case.init_s.expect("done")),
+        format!("{:.2}", case.train_s.expect("done")),
+        format!("{:.2}", case.total_s.expect("done")),
+        format!("{:.1}", rate.mean),
+        format!("{:.1} .. {:.1}", rate.lo.expect("many steps"), rate.hi.expect("many steps")),
+        format!("{:.2}", case.speedup_speed.expect("compared")),
+        format!("{:.2}", case.speedup_time.expect("compared")),
+        format!("{:.2}", case.speedup_total.expect("compared")),
+        format!("{:.1}", 100.0 * case.efficiency_speed.expect("compared")),
+        format!("{:.1}", 100.0 * case.efficiency_time.expect("compared")),
+        format!("10 : {:.2}", case.communication_ratio.expect("done")),
+        a_step(phases[&Phase::CommWait] + phases[&Phase::CommCpu]),
+        a_step(phases[&Phase::Update]),
+        format!("{:.0}", 1e-6 * case.peak_memory_bytes.expect("told").per_worker.0 as f64),
+    ];
+    assert_eq!(four[..], expected);
+    assert_eq!(rows.last().expect("rows")[..], ["1", "failed: rank 0 died in step 3"]);
+}
+
+#[test]
+fn the_page_says_what_the_report_says() {
+    let mut report = fixture::report();
+    report.missing = 2;
+    let page = render(&report);
+    let shown = text(&parse(&page).root_element());
+    for finding in &report.findings {
+        assert!(
+            shown.contains(&finding.text) && shown.contains(&finding.advice.replace('`', "")),
+            "{}",
+            finding.text
+        );
+    }
+    let sentences = report.explained.iter().flat_map(|group| &group.speedups).filter(|s| s.workers > 1);
+    for sentence in sentences.map(words::reconcile).chain(words::steady(&report.cases[0])) {
+        assert!(shown.contains(&sentence), "{sentence}");
+    }
+    for said in
+        ["rank 0 died in step 3\nof a cold", "paceline bench --workers 1,2,4", "Abacus 9000", "2 cases of"]
+    {
+        assert!(shown.contains(said), "{said}");
+    }
+    report.findings.clear();
+    assert!(render(&report).contains("Nothing was found that costs more than 5 %"));
+}
+
+#[test]
+fn bars_of_a_rank_fill_the_run() {
+    let page = render(&report_on(&[Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)]));
+    let document = parse(&page);
+    let number = |node: &Node<'_, '_>, name: &str| -> f64 {
+        node.attribute(name).and_then(|value| value.parse().ok()).expect("a number")
+    };
+    let mut rows: Vec<(f64, f64)> = Vec::new();
+    for mark in marks(&figures(&document, "phases")[0]) {
+        let (y, width) = (number(&mark, "y"), number(&mark, "width"));
+        match rows.last_mut() {
+            Some(row) if row.0 == y => row.1 += width,
+            _ => rows.push((y, width)),
+        }
+    }
+    assert_eq!(rows.len(), 3);
+    for (_, width) in &rows {
+        assert!((width / rows[0].1 - 1.0).abs() < 1e-3 && *width > 300.0, "{rows:?}");
+    }
+}
+
+#[test]
+fn a_waterfall_shows_every_cause_that_counts() {
+    let report = fixture::report();
+    let fall = report.explained[0].waterfalls.last().expect("four workers");
+    let page = render(&report);
+    let document = parse(&page);
+    let drawing = figures(&document, "waterfall")[0];
+    let unit = unit::Unit::of_time(fall.to_s);
+    let shown: Vec<String> =
+        drawing.descendants().filter(|node| node.has_tag_name("text")).map(|node| text(&node)).collect();
+    for share in fall.shares.iter().filter(|share| share.seconds.abs() > 1e-6) {
+        assert!(shown.iter().any(|text| text == share.cause.name()), "{:?}", share.cause);
+        assert!(shown.contains(&unit.show_signed(share.seconds)), "{:?}", share.cause);
+    }
+    for end in [fall.from_s, fall.to_s] {
+        assert!(shown.contains(&unit.show(end)));
+    }
+}
+
+#[test]
+fn the_best_law_is_drawn_where_there_is_one() {
+    let mut report = fixture::report();
+    let lines = |report: &Report| {
+        let page = render(report);
+        marks(&figures(&parse(&page), "speedup")[0]).len()
+    };
+    let before = lines(&report);
+    let law = Law {
+        name: "USL".into(),
+        formula: "f".into(),
+        parameters: Vec::new(),
+        r2: None,
+        aicc: None,
+        curve: vec![(1.0, 600.0), (4.0, 2000.0), (8.0, 3000.0)],
+    };
+    report.explained[0].laws = Laws { throughput: vec![law], best: Some("USL".into()), ..Laws::default() };
+    assert_eq!(lines(&report), before + 1);
+    assert!(render(&report).contains("USL fits images/s best"));
+}
+
+#[test]
+fn one_very_slow_step_does_not_hide_the_others() {
+    let mut report = report_on(&[Plan::calm("resnet50", 1)]);
+    let series = report.cases[0].step_times.as_mut().expect("done");
+    (series.median_s[0], series.most_s[0]) = (7.0, 7.0);
+    let page = render(&report);
+    assert!(page.contains("\u{25b2} up to 7.00 s") && page.contains(">ms</text>"));
+}
+
+#[test]
+fn of_many_groups_the_first_are_open_and_all_are_listed() {
+    let names = ["a", "b", "c", "d", "e"];
+    let page = render(&report_on(&names.map(|name| Plan::calm(name, 1))));
+    let document = parse(&page);
+    let count = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
+    let folded =
+        document.descendants().filter(|node| node.has_tag_name("details") && has_class(node, "section"));
+    assert_eq!((count("a"), folded.count()), (5, 2));
+    for link in document.descendants().filter(|node| node.has_tag_name("a")) {
+        let target = link.attribute("href").and_then(|href| href.strip_prefix('#'));
+        assert!(document.descendants().any(|node| node.attribute("id") == target));
+    }
+    assert!(page.contains("<h1>5 networks on 1 worker</h1>"));
+}
+
+#[test]
+fn a_study_of_sixty_four_ranks_stays_small() {
+    let plans = [1, 8, 64].map(|workers| Plan { steps: 1000, ..Plan::calm("resnet50", workers) });
+    let page = render(&report_on(&plans));
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    assert!(marks(&figures(&parse(&page), "phases")[0]).len() >= 73 * 5);
+}

@@ -1,0 +1,94 @@
+//! Numbers as they are printed: units chosen by size, digits by what can be told.
+
+use paceline_record::Bytes;
+
+/// A unit to show numbers in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unit {
+    /// Its name.
+    pub name: &'static str,
+    /// How many of it make one of the base unit.
+    pub factor: f64,
+}
+
+impl Unit {
+    /// A unit of time in which so many seconds are a handy number.
+    pub fn of_time(seconds: f64) -> Self {
+        match seconds.abs() {
+            s if s >= 1.0 => Self { name: "s", factor: 1.0 },
+            s if s >= 1e-3 => Self { name: "ms", factor: 1e3 },
+            _ => Self { name: "µs", factor: 1e6 },
+        }
+    }
+
+    /// A unit of memory in which so many bytes are a handy number.
+    pub fn of_memory(bytes: Bytes) -> Self {
+        match bytes.0 {
+            0..10_000_000_000 => Self { name: "MB", factor: 1e-6 },
+            _ => Self { name: "GB", factor: 1e-9 },
+        }
+    }
+
+    /// A value in this unit, with its name.
+    pub fn show(&self, value: f64) -> String {
+        format!("{} {}", digits(value * self.factor), self.name)
+    }
+
+    /// The same with its sign.
+    pub fn show_signed(&self, value: f64) -> String {
+        let shown = digits((value * self.factor).abs());
+        let sign = if shown.chars().all(|c| matches!(c, '0' | '.')) {
+            ""
+        } else if value < 0.0 {
+            "\u{2212}"
+        } else {
+            "+"
+        };
+        format!("{sign}{shown} {}", self.name)
+    }
+}
+
+/// A number with about three digits.
+pub fn digits(value: f64) -> String {
+    let places = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.places$}")
+}
+
+/// A share in percent.
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// Something, or a dash where it is not known.
+pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "\u{2013}".into(), show)
+}
+
+/// So many of something.
+pub fn count(number: u32, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_about_three_digits_and_a_sign_only_where_it_means_something() {
+        assert_eq!([0.1234, 1.234, 12.34, 123.4].map(digits), ["0.123", "1.23", "12.3", "123"]);
+        let ms = Unit::of_time(0.004);
+        assert_eq!(
+            [0.004, -0.004, 1e-9].map(|s| ms.show_signed(s)),
+            ["+4.00 ms", "\u{2212}4.00 ms", "0.000 ms"]
+        );
+        assert_eq!(Unit::of_memory(Bytes(2_500_000_000)).show(2.5e9), "2500 MB");
+    }
+}
