@@ -9,7 +9,7 @@ use crate::stats::steady::Verdict;
 pub fn reconcile(speedup: &Speedup) -> String {
     let Speedup { workers, speed, time, total, steady_share, steady_share_one } = *speedup;
     format!(
-        "{workers} workers: {speed:.2}x by images/s * {:.1} % / {:.1} % of the training time at the steady rate = {time:.2}x by \
+        "{workers} workers: {speed:.2}x by images/s times {:.1} / {:.1} % of the training time at the steady rate = {time:.2}x by \
          training time; {total:.2}x with start-up and end",
         100.0 * steady_share,
         100.0 * steady_share_one,

@@ -37,9 +37,13 @@ fn an_older_study_is_replaced_on_request_and_nothing_else_is() {
     let notes = folder.path().join("notes");
     fs::create_dir(&notes).expect("something of the user's");
     started.write_report(&report()).expect("a report");
+    let busy = StudyFolder::start(folder.path(), &new, Held::Replace).expect_err("somebody works in it");
+    assert!(matches!(busy, LabError::Busy { .. }), "{busy}");
+    let page = started.report_path();
+    drop(started);
     let kept = StudyFolder::start(folder.path(), &new, Held::Resume).expect_err("nobody asked");
     assert!(kept.to_string().contains("--fresh"), "{kept}");
-    assert!(logged.exists() && started.report_path().exists());
+    assert!(logged.exists() && page.exists());
     let replaced = StudyFolder::start(folder.path(), &new, Held::Replace).expect("a study");
     assert!(!logged.exists() && !replaced.report_path().exists());
     assert!(notes.exists());
@@ -52,8 +56,10 @@ fn the_same_study_goes_on_where_it_ended() {
     let started = StudyFolder::start(folder.path(), &asked, Held::Resume).expect("new");
     log(&started, &asked.cases[0], Outcome::Done);
     log(&started, &asked.cases[1], Outcome::Interrupted);
+    drop(started);
     let again = StudyFolder::start(folder.path(), &asked, Held::Resume).expect("the same");
     assert!(again.is_done(&asked.cases[0]) && !again.is_done(&asked.cases[1]));
+    drop(again);
     let elsewhere = Study { machine: crate::Machine::default(), ..asked };
     StudyFolder::start(folder.path(), &elsewhere, Held::Resume).expect_err("another machine");
 }
