@@ -175,7 +175,8 @@ impl CaseReport {
     /// Adds what only finished runs can tell.
     fn finished(self, done: &[&Run]) -> Self {
         let steps: Vec<Vec<Work>> = done.iter().map(|run| run.global_steps()).collect();
-        let states: Vec<_> = steps.iter().map(|steps| steady::find(steps)).collect();
+        let states: Vec<_> =
+            steps.iter().zip(done).map(|(steps, run)| steady::find(steps, &run.pauses())).collect();
         let steady: Vec<&[Work]> =
             steps.iter().zip(&states).map(|(steps, state)| &steps[state.from..]).collect();
         let runs: Vec<(&Run, usize)> =

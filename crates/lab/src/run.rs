@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use paceline_record::log::{LauncherLog, RankLog};
-use paceline_record::{Case, LogError, Nanos, Outcome, Rank, StepRecord};
+use paceline_record::{Case, LogError, Nanos, Outcome, Phase, Rank, StepRecord};
 
 use crate::LabError;
 use crate::stats::Work;
@@ -156,6 +156,13 @@ impl Run {
         let amount = parts.clone().map(|step| step.examples as f64).sum();
         let rate: f64 = parts.map(|step| step.examples as f64 / step.end.since(step.begin).seconds()).sum();
         Work { amount, seconds: amount / rate }
+    }
+
+    /// Seconds of each global step that went to evaluation and checkpoints: what the rank that spent most on them spent.
+    pub fn pauses(&self) -> Vec<f64> {
+        let of = |step: &StepRecord| (step.phases[Phase::Eval] + step.phases[Phase::Checkpoint]).seconds();
+        let pause = |k: usize| self.ranks.iter().map(|rank| of(&rank.steps[k])).fold(0.0, f64::max);
+        (0..self.steps()).map(pause).collect()
     }
 
     /// Seconds of `of` over all steps of all ranks.

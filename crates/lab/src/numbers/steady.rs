@@ -25,9 +25,9 @@ pub struct Steady {
     pub outliers: u64,
 }
 
-/// Looks at the steps of one repeat.
-pub fn find(steps: &[Work]) -> SteadyState {
-    let times: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
+/// Looks at the steps of one repeat. Evaluation and checkpoints, which come now and then, are left out.
+pub fn find(steps: &[Work], pauses: &[f64]) -> SteadyState {
+    let times: Vec<f64> = steps.iter().zip(pauses).map(|(step, pause)| step.seconds - pause).collect();
     steady::find(&times)
 }
 
