@@ -1,0 +1,272 @@
+//! A study from the command to its folder: simulated, so that every byte is known.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+
+struct Study {
+    folder: tempfile::TempDir,
+}
+
+impl Study {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs `paceline` in the folder.
+    fn paceline(&self, arguments: &str) -> Output {
+        Command::new(cargo_bin!("paceline"))
+            .current_dir(self.folder.path())
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("the program runs")
+    }
+
+    fn done(&self, arguments: &str) -> String {
+        let output = self.paceline(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments}: {said}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn report(&self) -> Value {
+        let text = fs::read(self.path("study/report.json")).expect("a report");
+        serde_json::from_slice(&text).expect("JSON")
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const SIMULATED: &str = "bench mobilenet_v2 --engine simulated --threads 1 --out study";
+
+/// The study that the snapshots show.
+const SHOWN: &str = "bench mobilenet_v2 resnet50 --engine simulated --threads 1 --out study --workers 1,2,4 --steps 50 \
+                     --simulate init=500,warmup=5:3,straggler=1:1.4,bandwidth=3,jitter=0.02";
+
+#[test]
+fn the_terminal_shows_the_study() {
+    insta::assert_snapshot!("terminal", Study::new().done(SHOWN));
+}
+
+#[test]
+fn the_markdown_shows_the_study() {
+    let study = Study::new();
+    study.done(SHOWN);
+    let text = fs::read_to_string(study.path("study/report.md")).expect("a report");
+    let machine = text.find("## Machine").expect("the machine stands at the end");
+    insta::assert_snapshot!("markdown", &text[..machine]);
+}
+
+#[test]
+fn the_json_holds_the_study() {
+    let study = Study::new();
+    study.done(SHOWN);
+    let mut report = study.report();
+    report["machine"] = "not the same everywhere".into();
+    for case in report["cases"].as_array_mut().expect("a list") {
+        // Long, and shown by the page.
+        case["step_times"] = "left out".into();
+        case["ranks"] = "left out".into();
+    }
+    for group in report["explained"].as_array_mut().expect("a list") {
+        for law in group["laws"]["throughput"].as_array_mut().expect("a list") {
+            law["curve"] = "left out".into();
+        }
+    }
+    insta::assert_snapshot!("json", serde_json::to_string_pretty(&report).expect("JSON"));
+}
+
+#[test]
+fn a_study_leaves_every_form_of_its_report() {
+    let study = Study::new();
+    study.done(&format!("{SIMULATED} --workers 1,2 --steps 30"));
+    for name in [
+        "study.json",
+        "report.json",
+        "report.html",
+        "report.md",
+        "report.csv",
+        "timeline.json",
+        "mobilenet_v2-w2/rank-1.jsonl",
+        "mobilenet_v2-w2/launcher.jsonl",
+        "tensorboard/mobilenet_v2-w2/rank-1",
+    ] {
+        assert!(study.path("study").join(name).exists(), "{name} is missing");
+    }
+    let page = fs::read_to_string(study.path("study/report.html")).expect("a page");
+    assert!(page.contains("data-figure=\"waterfall\"") && !page.contains("http"), "one file, no network");
+    let timeline = fs::read(study.path("study/timeline.json")).expect("a timeline");
+    let timeline: Value = serde_json::from_slice(&timeline).expect("JSON");
+    assert!(timeline["traceEvents"].as_array().expect("events").len() > 30 * 3 * 4);
+    assert!(!study.path("study/.draft").exists());
+}
+
+#[test]
+fn the_same_command_does_only_what_is_left() {
+    let study = Study::new();
+    let command = format!("{SIMULATED} --workers 1,2,4 --steps 30");
+    study.done(&command);
+    let whole = study.report();
+    let log = |name: &str| study.path("study").join(name).join("launcher.jsonl");
+    // As a launcher that was killed would have left it.
+    let text = fs::read_to_string(log("mobilenet_v2-w2")).expect("a log");
+    let torn = text.lines().filter(|line| !line.contains("over")).collect::<Vec<_>>().join("\n");
+    fs::write(log("mobilenet_v2-w2"), torn).expect("a torn log");
+    fs::remove_dir_all(study.path("study/mobilenet_v2-w4")).expect("a case that has not run");
+    let kept = fs::metadata(log("mobilenet_v2-w1")).expect("a log").modified().expect("a time");
+    let output = study.paceline(&command);
+    assert!(said(&output).contains("1 of 3 runs are done already, 2 are left"), "{}", said(&output));
+    assert_eq!(fs::metadata(log("mobilenet_v2-w1")).expect("a log").modified().expect("a time"), kept);
+    assert_eq!(study.report(), whole);
+
+    let output = study.paceline(&command);
+    assert!(said(&output).contains("all 3 runs are done already"), "{}", said(&output));
+    assert!(output.status.success() && !output.stdout.is_empty(), "it is shown again");
+
+    let output = study.paceline(&format!("{SIMULATED} --workers 1,2 --steps 30"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("--fresh"), "{}", said(&output));
+    study.done(&format!("{SIMULATED} --workers 1,2 --steps 30 --fresh"));
+    assert!(!study.path("study/mobilenet_v2-w4").exists(), "what was there before is gone");
+}
+
+#[test]
+fn without_out_an_unfinished_study_goes_on_and_a_finished_one_stays() {
+    let study = Study::new();
+    let command = "bench mobilenet_v2 --engine simulated --workers 1,2 --steps 20";
+    study.done(command);
+    fs::remove_dir_all(study.path("study-1/mobilenet_v2-w2")).expect("a case that has not run");
+    study.done(command);
+    assert!(study.path("study-1/mobilenet_v2-w2").exists() && !study.path("study-2").exists());
+    study.done(command);
+    assert!(study.path("study-2").exists());
+    let shown = study.done("report");
+    assert!(shown.contains("study-2/report.html"), "the last one is reported: {shown}");
+}
+
+#[test]
+fn a_case_that_fails_is_reported_and_the_rest_go_on() {
+    let study = Study::new();
+    let output = study.paceline(&format!("{SIMULATED} --workers 1,2,4 --steps 20 --simulate fail=2:7"));
+    assert_eq!(output.status.code(), Some(1));
+    let report = study.report();
+    let statuses: Vec<_> =
+        report["cases"].as_array().expect("a list").iter().map(|case| &case["status"]).collect();
+    assert_eq!(statuses, ["done", "done", "failed"]);
+    let reason = report["cases"][2]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("rank 2 ended in step 7"), "{reason}");
+    let shown = String::from_utf8(output.stdout).expect("text");
+    assert!(shown.contains("failed: rank 2 ended in step 7"), "{shown}");
+    let page = fs::read_to_string(study.path("study/report.html")).expect("a page");
+    assert!(page.contains("rank 2 ended in step 7"));
+}
+
+#[test]
+fn a_file_says_the_same_as_options_which_win_over_it() {
+    let study = Study::new();
+    let file = "models = \"mobilenet_v2\"\nengine = \"simulated\"\nworkers = [1, 2]\nsteps = 25\nthreads = 1\n\
+                overlap = [true, false]\nsimulate = \"jitter=0.01\"\nrepeat = 2\n";
+    fs::write(study.path("study.toml"), file).expect("a file");
+    study.done("bench --config study.toml --out study");
+    let by_file = study.report();
+    assert_eq!(by_file["cases"].as_array().expect("a list").len(), 4);
+    let options = "bench mobilenet_v2 --engine simulated --workers 1,2 --steps 25 --threads 1 --overlap yes,no \
+                   --simulate jitter=0.01 --repeat 2 --fresh --out study";
+    study.done(options);
+    assert_eq!(study.report()["cases"], by_file["cases"]);
+    study.done("bench --config study.toml --workers 4 --examples 6400 --out other");
+    let other = fs::read(study.path("other/report.json")).expect("a report");
+    let other: Value = serde_json::from_slice(&other).expect("JSON");
+    assert_eq!(other["cases"][0]["workers"], 4);
+    assert_eq!((&other["cases"][0]["steps"], &other["cases"][0]["examples"]), (&25.into(), &6400.into()));
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_refused_with_its_name() {
+    let study = Study::new();
+    for (text, expected) in [
+        ("workers = [1, 2", "study.toml"),
+        ("wokers = [1, 2]", "unknown key 'wokers'"),
+        ("workers = \"two\"", "'two'"),
+        ("workers = { from = 1 }", "neither a value nor a list"),
+        ("fresh = \"maybe\"", "true or false"),
+        ("steps = 5\nexamples = 640", "cannot be used with"),
+        ("config = \"other.toml\"", "unknown key 'config'"),
+    ] {
+        fs::write(study.path("study.toml"), text).expect("a file");
+        let output = study.paceline("bench --config study.toml --out study");
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}: {said}");
+        assert!(said.contains(expected) && said.contains("study.toml"), "{text}: {said}");
+        assert!(!study.path("study").exists());
+    }
+    let output = study.paceline("bench --config nowhere.toml");
+    assert!(said(&output).contains("nowhere.toml") && output.status.code() == Some(2));
+}
+
+#[test]
+fn two_studies_are_compared_and_chance_is_no_difference() {
+    let study = Study::new();
+    let command = "bench mobilenet_v2 --engine simulated --workers 1,2 --steps 60 --simulate";
+    study.done(&format!("{command} jitter=0.02 --out a"));
+    study.done(&format!("{command} jitter=0.02 --seed 9 --out b"));
+    study.done(&format!("{command} jitter=0.02,straggler=1:1.2 --out c"));
+    let same = study.done("report a b");
+    assert_eq!(same.matches("no difference seen").count(), 2, "{same}");
+    let slower: Value = serde_json::from_str(&study.done("report a c --json")).expect("JSON");
+    assert_eq!(slower["cases"][0]["verdict"], "no difference seen", "one worker has no straggler");
+    assert_eq!(slower["cases"][1]["verdict"], "slower");
+    let ratio = slower["cases"][1]["ratio"].as_f64().expect("a number");
+    assert!((ratio - 1.0 / 1.2).abs() < 0.02, "{ratio}");
+}
+
+#[test]
+fn what_is_no_study_is_refused() {
+    let study = Study::new();
+    study.done(&format!("{SIMULATED} --workers 1 --steps 5"));
+    fs::create_dir(study.path("empty")).expect("a folder");
+    fs::create_dir(study.path("later")).expect("a folder");
+    fs::write(study.path("later/study.json"), r#"{"schema": 99}"#).expect("a file");
+    fs::create_dir(study.path("torn")).expect("a folder");
+    fs::write(study.path("torn/study.json"), r#"{"schema": 2, "cases": ["#).expect("a file");
+    for (arguments, expected) in [
+        ("report empty", "holds no study"),
+        ("report nowhere", "holds no study"),
+        ("report later", "schema version 99"),
+        ("report study later", "schema version 99"),
+        ("report torn", "torn/study.json"),
+        ("report", "there is no study-N here"),
+        ("report a b c", "b c"),
+        ("bench --out later", "schema version 99"),
+    ] {
+        let output = study.paceline(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", said(&output));
+        assert!(said(&output).contains(expected) || expected == "b c", "{arguments}: {}", said(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_the_old_report_stays() {
+    let study = Study::new();
+    study.done(&format!("{SIMULATED} --workers 1 --steps 5"));
+    let before = fs::read(study.path("study/report.json")).expect("a report");
+    // Whatever is written aside goes to a device that is always full.
+    symlink(Path::new("/dev/full"), study.path("study/.draft")).expect("a link");
+    let output = study.paceline("report study");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("No space left on device"), "{}", said(&output));
+    assert_eq!(said(&output).matches("error: ").count(), 1);
+    assert_eq!(fs::read(study.path("study/report.json")).expect("a report"), before);
+    study.done("report study");
+}
