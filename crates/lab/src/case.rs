@@ -212,6 +212,10 @@ impl CaseReport {
             steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
         };
+        if done[0].launcher.header.window {
+            // A window says nothing of what came before and after.
+            (report.init_s, report.total_s) = (None, None);
+        }
         report.fixed = report.pace().and_then(|pace| fixed::fixed(&pace, report.steps));
         report
     }
@@ -223,7 +227,7 @@ impl CaseReport {
             examples: self.examples,
             images_per_s: self.images_per_s?.mean,
             train_s: self.train_s?,
-            total_s: self.total_s?,
+            total_s: self.total_s,
         })
     }
 
@@ -233,7 +237,7 @@ impl CaseReport {
         let workers = f64::from(self.case.workers);
         self.speedup_speed = Some(speedup.speed);
         self.speedup_time = Some(speedup.time);
-        self.speedup_total = Some(speedup.total);
+        self.speedup_total = speedup.total;
         self.efficiency_speed = Some(speedup.speed / workers);
         self.efficiency_time = Some(speedup.time / workers);
         Some(speedup)

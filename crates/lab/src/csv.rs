@@ -157,6 +157,7 @@ const fn column(cause: Cause) -> &'static str {
         Cause::Communication => "communication",
         Cause::Stragglers => "stragglers",
         Cause::Update => "update",
+        Cause::Idle => "idle",
         Cause::Evaluation => "evaluation",
         Cause::Tail => "tail",
         Cause::Other => "other",

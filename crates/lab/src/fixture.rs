@@ -84,7 +84,7 @@ impl Plan {
         let last = last.unwrap_or_default();
         Run {
             launcher: LauncherLog {
-                header: LauncherHeader { case: self.case() },
+                header: LauncherHeader { case: self.case(), window: false },
                 first_spawn: Some(Nanos(0)),
                 last_reap: Some(last + ms(self.tail)),
                 over: Some((Outcome::Done, None)),
@@ -121,6 +121,7 @@ impl Plan {
             steps: scale.iter().enumerate().map(step).collect(),
             peak_resident: Some(Bytes(110_000_000)),
             shared: Some(Bytes(9_000_000)),
+            peak_device: None,
         }
     }
 }

@@ -13,6 +13,7 @@ mod finding;
 mod fixture;
 mod folder;
 pub mod html;
+pub mod import;
 pub mod markdown;
 pub mod numbers;
 mod report;
@@ -24,6 +25,7 @@ pub mod tensorboard;
 pub mod terminal;
 pub mod tfrecord;
 pub mod timeline;
+pub mod trace;
 pub mod words;
 
 pub use case::{CaseReport, Straggler};

@@ -8,9 +8,10 @@ use crate::stats::steady::Verdict;
 /// How one measure of a speed-up becomes the other, as a sum that anyone can check.
 pub fn reconcile(speedup: &Speedup) -> String {
     let Speedup { workers, speed, time, total, steady_share, steady_share_one } = *speedup;
+    let whole = total.map_or_else(String::new, |total| format!("; {total:.2}x with start-up and end"));
     format!(
         "{workers} workers: {speed:.2}x by images/s times {:.1} / {:.1} % of the training time at the steady rate = {time:.2}x by \
-         training time; {total:.2}x with start-up and end",
+         training time{whole}",
         100.0 * steady_share,
         100.0 * steady_share_one,
     )

@@ -66,6 +66,10 @@ pub struct RankHeader {
 pub struct LauncherHeader {
     /// What was run.
     pub case: Case,
+    /// Whether the log covers a window of the run only: its first spawn and last reap are then where the window begins and
+    /// ends, and how long the whole run took is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub window: bool,
 }
 
 /// One exchange of a step: a bucket of gradients. Moments are on the clock that all ranks share.
@@ -112,6 +116,12 @@ pub struct StepRecord {
     /// Time that a collective was under way at all, beside the phases.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub comm_busy: Nanos,
+    /// Part of [`Phase::Idle`] in which the host had not handed over what came next: nothing was queued.
+    #[serde(default, skip_serializing_if = "Nanos::is_zero")]
+    pub idle_host: Nanos,
+    /// Part of [`Phase::Idle`] in which work was queued but had to wait for other work.
+    #[serde(default, skip_serializing_if = "Nanos::is_zero")]
+    pub idle_queued: Nanos,
     /// The exchanges, in the order in which they began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<BucketRecord>,
@@ -129,6 +139,8 @@ impl StepRecord {
             loss: None,
             late_rank: Nanos(0),
             comm_busy: Nanos(0),
+            idle_host: Nanos(0),
+            idle_queued: Nanos(0),
             buckets: Vec::new(),
         }
     }
@@ -168,6 +180,9 @@ pub enum RankEvent {
         /// Part of that which it shares with the other ranks, so that nobody counts it twice.
         #[serde(default)]
         shared: Option<Bytes>,
+        /// The most memory of a device that it held.
+        #[serde(default)]
+        peak_device: Option<Bytes>,
     },
 }
 

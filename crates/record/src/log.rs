@@ -244,6 +244,8 @@ pub struct RankLog {
     pub peak_resident: Option<Bytes>,
     /// Part of that which it shares with the other ranks.
     pub shared: Option<Bytes>,
+    /// The most memory of a device that the worker held.
+    pub peak_device: Option<Bytes>,
 }
 
 impl RankLog {
@@ -267,6 +269,7 @@ impl RankLog {
             steps: Vec::new(),
             peak_resident: None,
             shared: None,
+            peak_device: None,
         };
         while let Some(event) = reader.next_event()? {
             match event {
@@ -284,9 +287,10 @@ impl RankLog {
                     fold(&mut step);
                     log.steps.push(step);
                 }
-                RankEvent::Done { peak_resident, shared, .. } => {
+                RankEvent::Done { peak_resident, shared, peak_device, .. } => {
                     log.peak_resident = peak_resident;
                     log.shared = shared;
+                    log.peak_device = peak_device;
                 }
             }
         }

@@ -25,6 +25,8 @@ pub enum Phase {
     Forward,
     /// Backward.
     Backward,
+    /// Forward and backward, where the source does not tell one from the other.
+    Compute,
     /// Copying gradients or results out.
     CopyOut,
     /// Blocked on a collective.
@@ -33,6 +35,8 @@ pub enum Phase {
     CommCpu,
     /// Applying the update.
     Update,
+    /// A device that had nothing to do.
+    Idle,
     /// Evaluation.
     Eval,
     /// Writing a checkpoint.
@@ -45,17 +49,19 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in the order in which they are printed.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Launch,
         Self::Init,
         Self::Load,
         Self::CopyIn,
         Self::Forward,
         Self::Backward,
+        Self::Compute,
         Self::CopyOut,
         Self::CommWait,
         Self::CommCpu,
         Self::Update,
+        Self::Idle,
         Self::Eval,
         Self::Checkpoint,
         Self::Tail,
@@ -71,10 +77,12 @@ impl Phase {
             Self::CopyIn => "copy_in",
             Self::Forward => "forward",
             Self::Backward => "backward",
+            Self::Compute => "compute",
             Self::CopyOut => "copy_out",
             Self::CommWait => "comm_wait",
             Self::CommCpu => "comm_cpu",
             Self::Update => "update",
+            Self::Idle => "idle",
             Self::Eval => "eval",
             Self::Checkpoint => "checkpoint",
             Self::Tail => "tail",

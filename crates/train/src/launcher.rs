@@ -39,7 +39,7 @@ pub struct Surroundings<'a> {
 /// Runs a job in processes of its own, or on a simulated machine, and waits for it. Its logs in the job's folder tell how it ended, whatever
 /// this returns.
 pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
-    let header = LauncherHeader { case: job.case() };
+    let header = LauncherHeader { case: job.case(), window: false };
     let mut log = LauncherWriter::create(&job.folder, &header)?;
     let result = supervise(job, surroundings, &mut log);
     let (outcome, reason) = match &result {

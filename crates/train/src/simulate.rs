@@ -301,7 +301,7 @@ impl World<'_> {
                 }
                 None => {
                     let (peak_resident, shared) = (Some(self.workload.memory), Some(Bytes(0)));
-                    log.append(&RankEvent::Done { at, peak_resident, shared })?;
+                    log.append(&RankEvent::Done { at, peak_resident, shared, peak_device: None })?;
                     (at + machine.tail + self.per_worker(machine.tail_per_worker), rank, Exit::Code(0))
                 }
             };

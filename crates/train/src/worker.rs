@@ -72,6 +72,7 @@ fn train(
         at: clock::now(),
         peak_resident: process::peak_resident(),
         shared: process::shared_resident(),
+        peak_device: None,
     })?;
     Ok(())
 }

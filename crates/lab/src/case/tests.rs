@@ -28,6 +28,7 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
         steps: steps.iter().enumerate().map(step).collect(),
         peak_resident: Some(Bytes(2000 + u64::from(rank))),
         shared: Some(Bytes(500)),
+        peak_device: None,
     }
 }
 
@@ -35,7 +36,7 @@ fn run(ranks: Vec<RankLog>, last_reap: u64) -> Run {
     let case = Case { model: "resnet50".into(), workers: ranks.len() as u32, ..Case::default() };
     Run {
         launcher: LauncherLog {
-            header: LauncherHeader { case },
+            header: LauncherHeader { case, window: false },
             first_spawn: Some(Nanos(0)),
             last_reap: Some(Nanos(last_reap * MS)),
             over: Some((Outcome::Done, None)),

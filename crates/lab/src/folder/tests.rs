@@ -11,7 +11,7 @@ fn cases(model: &'static str) -> Vec<Case> {
 /// Writes the log of a run that ended like this.
 fn log(folder: &StudyFolder, planned: &Planned, outcome: Outcome) -> PathBuf {
     let path = folder.create_case(planned).expect("a folder");
-    let header = LauncherHeader { case: planned.case.clone() };
+    let header = LauncherHeader { case: planned.case.clone(), window: false };
     let mut log = LauncherWriter::create(&path, &header).expect("a log");
     log.append(&LauncherEvent::Over { outcome, reason: None }).expect("room");
     path

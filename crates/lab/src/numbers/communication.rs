@@ -12,6 +12,7 @@
 use paceline_record::{Nanos, Phase, StepRecord};
 use serde::Serialize;
 
+use super::computation;
 use crate::Run;
 
 /// Waiting in collectives, by cause, in seconds summed over ranks.
@@ -47,7 +48,7 @@ pub fn communication(repeats: &[&Run]) -> Communication {
     let late_rank = mean(|step| step.late_rank);
     let busy = mean(|step| step.comm_busy);
     let exposed = waited + mean(|step| step.phases[Phase::CommCpu]);
-    let computed = mean(|step| step.phases[Phase::Forward] + step.phases[Phase::Backward]);
+    let computed = mean(computation::of_step);
     let stepped = mean(|step| step.end.since(step.begin));
     let over = |whole: f64| (whole > 0.0).then(|| exposed / whole);
     Communication {

@@ -2,7 +2,7 @@
 //!
 //! The typical rank is the lower median, so that one slow rank, or one of two, does not pass for slower computation.
 
-use paceline_record::{Phase, StepRecord};
+use paceline_record::{Nanos, Phase, StepRecord};
 
 use crate::Run;
 
@@ -14,10 +14,14 @@ pub fn typical(repeats: &[(&Run, usize)]) -> Option<f64> {
     times.get(world.checked_sub(1)? / 2).copied()
 }
 
+/// Forward and backward of a step.
+pub(super) fn of_step(step: &StepRecord) -> Nanos {
+    step.phases[Phase::Forward] + step.phases[Phase::Backward] + step.phases[Phase::Compute]
+}
+
 fn of_rank(repeats: &[(&Run, usize)], rank: usize) -> Option<f64> {
     let steps = || repeats.iter().flat_map(|&(run, from)| &run.ranks[rank].steps[from..]);
-    let computed = |step: &StepRecord| step.phases[Phase::Forward] + step.phases[Phase::Backward];
-    let seconds: f64 = steps().map(|step| computed(step).seconds()).sum();
+    let seconds: f64 = steps().map(|step| of_step(step).seconds()).sum();
     let examples: u64 = steps().map(|step| step.examples).sum();
     (examples > 0).then(|| seconds / examples as f64)
 }

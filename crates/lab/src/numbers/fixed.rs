@@ -26,9 +26,10 @@ pub struct Fixed {
 /// The fixed costs of a run of so many steps.
 pub fn fixed(pace: &Pace, steps: u64) -> Option<Fixed> {
     let step = pace.examples as f64 / pace.images_per_s / steps as f64;
-    let seconds = pace.total_s - step * steps as f64;
+    let total_s = pace.total_s?;
+    let seconds = total_s - step * steps as f64;
     let enough = (seconds * (1.0 - TOLERATED) / TOLERATED / step).ceil().max(1.0);
-    enough.is_finite().then(|| Fixed { seconds, share: seconds / pace.total_s, enough_steps: enough as u64 })
+    enough.is_finite().then(|| Fixed { seconds, share: seconds / total_s, enough_steps: enough as u64 })
 }
 
 #[cfg(test)]
@@ -42,7 +43,7 @@ mod tests {
             examples: 64 * steps,
             images_per_s: 640.0,
             train_s: 0.1 * steps as f64,
-            total_s: 0.1 * steps as f64 + 2.0,
+            total_s: Some(0.1 * steps as f64 + 2.0),
         };
         let short = fixed(&pace(10), 10).expect("a rate");
         assert!((short.seconds - 2.0).abs() < 1e-9 && (short.share - 2.0 / 3.0).abs() < 1e-9);

@@ -1,6 +1,6 @@
 //! Peak memory: measured by the system, planned by the engine.
 //!
-//! What ranks share counts once in all, and to an equal part for each of them. Of several repeats the most counts.
+//! Of workers on devices it is the device's memory, of others the process's. What ranks share counts once in all, and to an equal part for each of them. Of several repeats the most counts.
 
 use paceline_record::Bytes;
 use serde::Serialize;
@@ -36,6 +36,12 @@ fn most(repeats: &[&Run], of: fn(&Run) -> Option<Memory>) -> Option<Memory> {
 }
 
 fn peak_of(run: &Run) -> Option<Memory> {
+    let devices: Option<Vec<u64>> =
+        run.ranks.iter().map(|rank| rank.peak_device.map(|bytes| bytes.0)).collect();
+    if let Some(devices) = devices.filter(|devices| !devices.is_empty()) {
+        let most = devices.iter().copied().max().unwrap_or_default();
+        return Some(Memory { per_worker: Bytes(most), total: Bytes(devices.iter().sum()) });
+    }
     let mut private = Vec::new();
     let mut shared = 0;
     for rank in &run.ranks {

@@ -23,19 +23,14 @@ pub struct Pace {
     pub images_per_s: f64,
     /// First step to the end of the last.
     pub train_s: f64,
-    /// First spawn to last reap.
-    pub total_s: f64,
+    /// First spawn to last reap; `None` where only a window of the run is known.
+    pub total_s: Option<f64>,
 }
 
 impl Pace {
     /// Share of the training time that ran at the steady rate.
     pub fn steady_share(&self) -> f64 {
         self.examples as f64 / (self.images_per_s * self.train_s)
-    }
-
-    /// Share of the whole run that ran at the steady rate.
-    pub fn steady_share_total(&self) -> f64 {
-        self.examples as f64 / (self.images_per_s * self.total_s)
     }
 }
 
@@ -48,8 +43,8 @@ pub struct Speedup {
     pub speed: f64,
     /// By training time.
     pub time: f64,
-    /// By the whole run's time.
-    pub total: f64,
+    /// By the whole run's time; `None` where that is not known.
+    pub total: Option<f64>,
     /// `s(N)`: share of the training time that ran at the steady rate.
     pub steady_share: f64,
     /// `s(1)`.
@@ -63,7 +58,10 @@ pub fn speedup(case: &Pace, one: &Pace) -> Speedup {
         workers: case.workers,
         speed: case.images_per_s / one.images_per_s,
         time: per_example(one.train_s, one) / per_example(case.train_s, case),
-        total: per_example(one.total_s, one) / per_example(case.total_s, case),
+        total: case
+            .total_s
+            .zip(one.total_s)
+            .map(|(many_s, one_s)| per_example(one_s, one) / per_example(many_s, case)),
         steady_share: case.steady_share(),
         steady_share_one: one.steady_share(),
     }
@@ -81,7 +79,7 @@ mod tests {
             examples in (1u64..1_000_000, 1u64..1_000_000),
         ) {
             let pace = |workers, examples, images_per_s, train_s| Pace {
-                workers, examples, images_per_s, train_s, total_s: train_s + 1.0,
+                workers, examples, images_per_s, train_s, total_s: Some(train_s + 1.0),
             };
             let s = speedup(&pace(8, examples.0, rates.0, train.0), &pace(1, examples.1, rates.1, train.1));
             let product = s.speed * s.steady_share / s.steady_share_one;

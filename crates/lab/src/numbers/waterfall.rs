@@ -39,6 +39,8 @@ pub enum Cause {
     Stragglers,
     /// Applying the update.
     Update,
+    /// A device that had nothing to do.
+    Idle,
     /// Evaluation and checkpoints.
     Evaluation,
     /// From the end of a rank's last step to the end of the run.
@@ -49,7 +51,7 @@ pub enum Cause {
 
 impl Cause {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::StartUp,
         Self::WarmUp,
         Self::Computation,
@@ -57,6 +59,7 @@ impl Cause {
         Self::Communication,
         Self::Stragglers,
         Self::Update,
+        Self::Idle,
         Self::Evaluation,
         Self::Tail,
         Self::Other,
@@ -72,6 +75,7 @@ impl Cause {
             Self::Communication => "exposed communication",
             Self::Stragglers => "waiting for stragglers",
             Self::Update => "update",
+            Self::Idle => "idle device",
             Self::Evaluation => "evaluation and checkpoints",
             Self::Tail => "tail",
             Self::Other => "other",
@@ -82,10 +86,11 @@ impl Cause {
     const fn phases(self) -> &'static [Phase] {
         match self {
             Self::StartUp => &[Phase::Launch, Phase::Init],
-            Self::Computation => &[Phase::Forward, Phase::Backward],
+            Self::Computation => &[Phase::Forward, Phase::Backward, Phase::Compute],
             Self::Input => &[Phase::Load, Phase::CopyIn, Phase::CopyOut],
             Self::Communication => &[Phase::CommWait, Phase::CommCpu],
             Self::Update => &[Phase::Update],
+            Self::Idle => &[Phase::Idle],
             Self::Evaluation => &[Phase::Eval, Phase::Checkpoint],
             Self::Tail => &[Phase::Tail],
             Self::Other => &[Phase::Other],

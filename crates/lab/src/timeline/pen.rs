@@ -12,15 +12,17 @@ pub(super) const STEPS: usize = 0;
 const TRACKS: usize = 10_000;
 
 /// Phases of a step in the order of the step loop; the rest of the step comes last.
-const ORDER: [Phase; 10] = [
+const ORDER: [Phase; 12] = [
     Phase::Load,
     Phase::CopyIn,
     Phase::Forward,
     Phase::Backward,
+    Phase::Compute,
     Phase::CopyOut,
     Phase::CommCpu,
     Phase::CommWait,
     Phase::Update,
+    Phase::Idle,
     Phase::Eval,
     Phase::Checkpoint,
 ];

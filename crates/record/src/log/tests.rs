@@ -58,7 +58,7 @@ fn what_a_rank_writes_is_what_is_read() {
 fn what_the_launcher_writes_is_what_is_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let case = Case { model: "resnet50".into(), workers: 2, ..Case::default() };
-    let header = LauncherHeader { case };
+    let header = LauncherHeader { case, window: false };
     let mut log = LauncherWriter::create(folder.path(), &header).expect("a new log");
     let spawn = |rank, at| LauncherEvent::Spawn { rank: Rank(rank), at: Nanos(at) };
     let reap = |rank, at| LauncherEvent::Reap { rank: Rank(rank), at: Nanos(at), exit: Exit::Signal(9) };

@@ -12,14 +12,15 @@ use crate::html::unit::{Unit, count};
 use crate::numbers::phases::RankPhases;
 
 /// Phases that share a colour, in the order in which they are drawn.
-const FAMILIES: [(&[Phase], Hue); 10] = [
+const FAMILIES: [(&[Phase], Hue); 11] = [
     (&[Phase::Launch, Phase::Init], Hue::Grey),
     (&[Phase::Load, Phase::CopyIn, Phase::CopyOut], Hue::Purple),
     (&[Phase::Forward], Hue::Sky),
-    (&[Phase::Backward], Hue::Blue),
+    (&[Phase::Backward, Phase::Compute], Hue::Blue),
     (&[Phase::CommCpu], Hue::Orange),
     (&[Phase::CommWait], Hue::Vermilion),
     (&[Phase::Update], Hue::Green),
+    (&[Phase::Idle], Hue::Grey),
     (&[Phase::Eval, Phase::Checkpoint], Hue::Yellow),
     (&[Phase::Tail], Hue::Grey),
     (&[Phase::Other], Hue::Ink),

@@ -12,7 +12,7 @@ use crate::numbers::speedup::Speedup;
 pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     let speedups = &group.explained.speedups;
     let last = speedups.last().filter(|last| last.workers > 1)?;
-    let measures = || speedups.iter().flat_map(|s| [s.speed, s.time, s.total]);
+    let measures = || speedups.iter().flat_map(|s| [Some(s.speed), Some(s.time), s.total]).flatten();
     let most = measures().chain(intervals(group).map(|(_, (_, high))| high)).fold(1.0, f64::max);
     let workers = f64::from(group.most_workers());
     let y = if group.most_workers() >= MANY {
@@ -30,22 +30,24 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     for (workers, interval) in intervals(group) {
         plot.whisker(workers, interval, BY_SPEED.1);
     }
-    let of: [fn(&Speedup) -> f64; 3] = [|s| s.total, |s| s.time, |s| s.speed];
+    let of: [fn(&Speedup) -> Option<f64>; 3] = [|s| s.total, |s| Some(s.time), |s| Some(s.speed)];
     for ((sign, hue, name), of) in [BY_TOTAL, BY_TIME, BY_SPEED].into_iter().zip(of) {
         let point = |s: &Speedup| {
-            let says = format!("{} workers, {name}: {:.2}x", s.workers, of(s));
-            ((f64::from(s.workers), of(s)), says)
+            let value = of(s)?;
+            Some(((f64::from(s.workers), value), format!("{} workers, {name}: {value:.2}x", s.workers)))
         };
-        let points: Vec<_> = speedups.iter().map(point).collect();
+        let points: Vec<_> = speedups.iter().filter_map(point).collect();
         let line: Vec<_> = points.iter().map(|(point, _)| *point).collect();
         plot.line(&line, Look { hue, sign: Sign::Line });
         plot.points(&points, Look { hue, sign });
     }
-    legend.extend([BY_SPEED, BY_TIME, BY_TOTAL].map(|(sign, hue, name)| (sign, hue, name.to_owned())));
+    let shown = [Some(BY_SPEED), Some(BY_TIME), last.total.map(|_| BY_TOTAL)];
+    legend.extend(shown.into_iter().flatten().map(|(sign, hue, name)| (sign, hue, name.to_owned())));
+    let whole = last.total.map_or_else(String::new, |total| format!(", {total:.2} times by the whole run"));
     let caption = format!(
-        "{} workers are {:.2} times as fast as one by images/s, {:.2} times by training time and {:.2} times by the whole \
-         run. Whiskers are 95 % intervals of images/s.",
-        last.workers, last.speed, last.time, last.total
+        "{} workers are {:.2} times as fast as one by images/s, {:.2} times by training time{whole}. Whiskers are 95 % \
+         intervals of images/s.",
+        last.workers, last.speed, last.time
     );
     let body = vec![plot.render(&format!("Speed-up against workers. {caption}"))];
     Some(Figure { name: "speedup", title: "Speed-up".into(), caption, legend, body }.render())
