@@ -3,7 +3,7 @@
 //! Cases are matched on what they have in common. A setting in which the studies as wholes differ, each with one value
 //! for all its cases, is what is being compared, and is left out of the matching.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_record::Case;
 use serde::Serialize;
@@ -167,25 +167,25 @@ fn features(case: &Case) -> BTreeMap<String, String> {
     features
 }
 
-/// Settings that have one value in each study, and not the same. Networks and workers are never set aside.
+/// Settings that have one value in each study, and not the same; one that a study does not have is `unset` there. Networks
+/// and workers are never set aside.
 fn find_differences(before: &Report, after: &Report) -> Vec<Difference> {
-    let values = |report: &Report| -> BTreeMap<String, Option<String>> {
-        let mut values: BTreeMap<String, Option<String>> = BTreeMap::new();
-        for (name, value) in report.cases.iter().flat_map(|case| features(&case.case)) {
-            let known = values.entry(name).or_insert_with(|| Some(value.clone()));
-            if known.as_ref() != Some(&value) {
-                *known = None;
-            }
-        }
-        values
+    let sets = |report: &Report| -> Vec<BTreeMap<String, String>> {
+        report.cases.iter().map(|case| features(&case.case)).collect()
     };
-    let (old, new) = (values(before), values(after));
-    let differs = |(name, before): (&String, &Option<String>)| {
-        let (before, after) = (before.clone()?, new.get(name)?.clone()?);
+    let (old, new) = (sets(before), sets(after));
+    let names: BTreeSet<&String> = old.iter().chain(&new).flat_map(BTreeMap::keys).collect();
+    let only = |sets: &[BTreeMap<String, String>], name: &str| -> Option<String> {
+        let mut values = sets.iter().map(|set| set.get(name).map_or("unset", String::as_str));
+        let first = values.next()?;
+        values.all(|value| value == first).then(|| first.to_owned())
+    };
+    let differs = |name: &&String| {
+        let (before, after) = (only(&old, name)?, only(&new, name)?);
         let counts = before != after && !["model", "workers"].contains(&name.as_str());
-        counts.then(|| Difference { name: name.clone(), before, after })
+        counts.then(|| Difference { name: (*name).clone(), before, after })
     };
-    old.iter().filter_map(differs).collect()
+    names.iter().filter_map(differs).collect()
 }
 
 #[cfg(test)]

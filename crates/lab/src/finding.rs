@@ -8,6 +8,7 @@ use paceline_record::Outcome;
 use serde::Serialize;
 
 use crate::numbers::fixed;
+use crate::numbers::steady::Slowdown;
 use crate::numbers::waterfall::{Cause, Waterfall};
 use crate::report::Explained;
 use crate::stats::steady::Verdict;
@@ -252,7 +253,8 @@ impl Member<'_> {
         let growth = self.growth(Cause::Computation)?;
         let typical = self.case.computation_s? / self.one?.computation_s?;
         let slower = typical - 1.0;
-        let loss = Loss { share: growth.share.min(slower / typical), ..growth };
+        let share = growth.share.min(slower / typical);
+        let loss = Loss { share, seconds: growth.seconds * share / growth.share };
         if loss.share < NOTABLE {
             return None;
         }
@@ -324,14 +326,13 @@ impl Member<'_> {
 
     fn slowdown(&self) -> Option<Finding> {
         let steady = self.case.steady.filter(|steady| steady.verdict == Verdict::Slowdown)?;
-        let slower = steady.slower?;
-        let time = self.case.total_s? - self.case.fixed?.seconds;
-        let seconds = self.workers() * time * (1.0 - 1.0 / slower);
-        let loss = Loss { seconds, share: seconds / (self.workers() * self.case.total_s?) };
+        let Slowdown { factor, lost_s } = steady.slowdown?;
+        let seconds = self.workers() * lost_s;
+        let loss = Loss { seconds, share: lost_s / self.case.train_s? };
         let text = format!(
             "from step {} on steps take {:.0} % longer than before ({:.1} worker-seconds)",
             steady.from_step,
-            100.0 * (slower - 1.0),
+            100.0 * (factor - 1.0),
             seconds
         );
         let advice = "something changed during the run: a clock that falls with heat, another program, memory that \

@@ -76,7 +76,7 @@ impl Plan {
     /// The logs of the run.
     pub(crate) fn run(&self) -> Run {
         let mut draw = SplitMix(self.seed);
-        let mut noise = || 1.0 + self.noise * (2.0 * (draw.next() as f64 / u64::MAX as f64) - 1.0);
+        let mut noise = || 1.0 + self.noise * (2.0 * (draw.bits() as f64 / u64::MAX as f64) - 1.0);
         let scale: Vec<f64> =
             (0..self.steps).map(|step| noise() * if step < self.slow_steps { 3.0 } else { 1.0 }).collect();
         let ranks: Vec<RankLog> = (0..self.workers).map(|rank| self.rank(rank, &scale)).collect();

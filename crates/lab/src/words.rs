@@ -39,12 +39,12 @@ pub fn laws(laws: &Laws) -> Vec<String> {
              the way"
         ));
     }
-    if let Some(fixed) = laws.clock.as_ref().and_then(|law| law.parameters.first()) {
-        let Parameter { value, lo, hi, .. } = fixed;
-        let interval = lo.zip(*hi).map(|(lo, hi)| format!(" (95 % interval {lo:.2} .. {hi:.2})"));
+    if let Some(Parameter { value, lo: Some(lo), hi: Some(hi), .. }) =
+        laws.clock.as_ref().and_then(|law| law.parameters.first())
+        && hi - lo <= *value
+    {
         sentences.push(format!(
-            "{value:.2} s{} of every run do not shrink with workers",
-            interval.unwrap_or_default()
+            "{value:.2} s of every run (95 % interval {lo:.2} .. {hi:.2}) do not shrink with workers"
         ));
     }
     sentences

@@ -87,7 +87,7 @@ fn the_report_reads_from_findings_to_the_command() {
 
     - 2 workers: 1.88x by images/s times 94.3 / 94.0 % of the training time at the steady rate = 1.89x by training time; 1.89x with start-up and end
     - 4 workers: 3.03x by images/s times 95.4 / 94.0 % of the training time at the steady rate = 3.08x by training time; 3.09x with start-up and end
-    - 0.40 s (95 % interval 0.30 .. 0.50) of every run do not shrink with workers
+    - 0.40 s of every run (95 % interval 0.30 .. 0.50) do not shrink with workers
 
     Where the cost of an example comes from, in worker-milliseconds, with 95 % intervals where they can be told, and in percent of the difference to one worker; causes that make none are left out:
 
@@ -103,7 +103,7 @@ fn the_report_reads_from_findings_to_the_command() {
 
     - 2 workers: 1.88x by images/s times 94.3 / 94.0 % of the training time at the steady rate = 1.89x by training time; 1.89x with start-up and end
     - 4 workers: 3.03x by images/s times 95.4 / 94.0 % of the training time at the steady rate = 3.08x by training time; 3.09x with start-up and end
-    - 0.40 s (95 % interval 0.30 .. 0.50) of every run do not shrink with workers
+    - 0.40 s of every run (95 % interval 0.30 .. 0.50) do not shrink with workers
 
     Where the cost of an example comes from, in worker-milliseconds, with 95 % intervals where they can be told, and in percent of the difference to one worker; causes that make none are left out:
 

@@ -1,7 +1,7 @@
 //! How much steps and ranks differ.
 //!
 //! Percentiles and coefficient of variation (standard deviation over mean) are of the steady global steps. The slowest
-//! rank is the one whose steps, less their waiting in collectives, take longest on average; it is compared with the
+//! rank is the one whose steps, all of them, less their waiting in collectives, take longest on average; it is compared with the
 //! median rank.
 
 use paceline_record::{Phase, Rank};

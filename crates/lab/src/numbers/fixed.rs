@@ -23,13 +23,18 @@ pub struct Fixed {
     pub enough_steps: u64,
 }
 
-/// The fixed costs of a run of so many steps.
+/// The fixed costs of a run of so many steps; `None` where the steady steps are slower than the others, so that none can be
+/// told.
 pub fn fixed(pace: &Pace, steps: u64) -> Option<Fixed> {
     let step = pace.examples as f64 / pace.images_per_s / steps as f64;
     let total_s = pace.total_s?;
     let seconds = total_s - step * steps as f64;
     let enough = (seconds * (1.0 - TOLERATED) / TOLERATED / step).ceil().max(1.0);
-    enough.is_finite().then(|| Fixed { seconds, share: seconds / total_s, enough_steps: enough as u64 })
+    (seconds >= 0.0 && enough.is_finite()).then(|| Fixed {
+        seconds,
+        share: seconds / total_s,
+        enough_steps: enough as u64,
+    })
 }
 
 #[cfg(test)]

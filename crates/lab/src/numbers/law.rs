@@ -64,7 +64,7 @@ pub struct Laws {
     pub best: Option<String>,
     /// Why there is no best one.
     pub unfit: Option<Unfit>,
-    /// Fit of the clock: T = a + b * examples / N.
+    /// Fit of the clock: `total_s` against x, the examples of one worker.
     pub clock: Option<Law>,
     /// Workers at which the throughput is highest, by the USL.
     pub peak_workers: Option<f64>,
@@ -72,7 +72,7 @@ pub struct Laws {
     pub next: Option<Forecast>,
 }
 
-/// Fits all laws to cases that finished. Each repeat is a point of its own.
+/// Fits all laws to cases that finished. For throughput each repeat is a point of its own, for the clock each case.
 pub fn fit(cases: &[&CaseReport]) -> Laws {
     let done: Vec<&&CaseReport> = cases.iter().filter(|case| case.pace().is_some()).collect();
     let throughput_of = |case: &&&CaseReport| -> Vec<Point> {

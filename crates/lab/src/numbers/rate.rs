@@ -11,7 +11,7 @@ use crate::stats::{self, Work};
 /// Images a second over the steady steps, all workers together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate {
-    /// At the median step time.
+    /// That of the middle step.
     pub median: f64,
     /// Examples over time.
     pub mean: f64,

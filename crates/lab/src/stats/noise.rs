@@ -4,7 +4,7 @@ use super::random::SplitMix;
 
 /// A number from 0 to 1.
 pub(super) fn uniform(draw: &mut SplitMix) -> f64 {
-    ((draw.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    ((draw.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
 /// A standard normal number (Box and Muller 1958).

@@ -2,7 +2,7 @@
 //!
 //! The rule of Barrett et al. (2017, "Virtual Machine Warmup Blows Hot and Cold"): within a rolling window of 200
 //! steps, a value further than `3 (P90 - P10)` from the median is an outlier. Normal values lie that far out (7.7
-//! standard deviations) never; heavy tails and single hiccups do. Three things are added:
+//! standard deviations) never; heavy tails and single hiccups do. Two things are added:
 //!
 //! - a run of as many outliers as make a segment is a level of its own, and none of them is marked;
 //! - slow steps at the very start are warm-up, never outliers. There is one place where a start can be, so less

@@ -25,7 +25,8 @@ use serde::Serialize;
 
 use super::order::mean;
 use super::pelt::{self, Pelt};
-use super::{mser, outliers, regression};
+use super::regression::{self, Regression};
+use super::{mser, outliers};
 
 /// Under this many steps no steady state can be told.
 const SHORT: usize = 20;
@@ -218,6 +219,16 @@ fn split(values: &[f64], changes: &[usize]) -> Vec<Level> {
     starts.zip(ends).map(|(from, to)| Level::new(values, from, to)).collect()
 }
 
+fn fit_line(values: &[f64]) -> Option<Regression<2>> {
+    let rows: Vec<[f64; 2]> = (0..values.len()).map(|at| [1.0, at as f64]).collect();
+    regression::fit(&rows, values)
+}
+
+/// Whether a line over so many steps rises or falls more than steps stray around it.
+fn drifts(line: &Regression<2>, steps: usize, floor: f64) -> bool {
+    line.coefficients[1].abs() * steps as f64 > TREND * line.residual_sd.max(floor)
+}
+
 /// How far steps of one level stray.
 struct Noise {
     floor: f64,
@@ -228,16 +239,22 @@ struct Noise {
 impl Noise {
     fn new(values: &[f64], changes: &[usize]) -> Self {
         let (mut power, mut product) = (0.0, 0.0);
+        let floor = pelt::find_floor(values).unwrap_or(0.0);
         for level in split(values, changes) {
             let part = &values[level.from..level.to];
-            power += level.squares;
-            product += part.windows(2).map(|w| (w[0] - level.mean) * (w[1] - level.mean)).sum::<f64>();
+            // On a ramp neighbours are alike because of where it leads, not because steps depend on each other.
+            let line = fit_line(part).filter(|line| drifts(line, part.len(), floor));
+            let rest: Vec<f64> = match line {
+                Some(line) => {
+                    (0..part.len()).map(|at| part[at] - line.predict(&[1.0, at as f64]).value).collect()
+                }
+                None => part.iter().map(|value| value - level.mean).collect(),
+            };
+            power += rest.iter().map(|x| x * x).sum::<f64>();
+            product += rest.windows(2).map(|w| w[0] * w[1]).sum::<f64>();
         }
         let correlation = if power > 0.0 { (product / power).clamp(0.0, 0.9) } else { 0.0 };
-        Self {
-            floor: pelt::find_floor(values).unwrap_or(0.0),
-            inflation: (1.0 + correlation) / (1.0 - correlation),
-        }
+        Self { floor, inflation: (1.0 + correlation) / (1.0 - correlation) }
     }
 
     fn same(&self, a: &Level, b: &Level) -> bool {
@@ -246,10 +263,7 @@ impl Noise {
 
     /// Whether a level rises or falls more than steps stray around its line of regression.
     fn drifts(&self, values: &[f64]) -> bool {
-        let rows: Vec<[f64; 2]> = (0..values.len()).map(|at| [1.0, at as f64]).collect();
-        let Some(line) = regression::fit(&rows, values) else { return false };
-        let way = line.coefficients[1].abs() * values.len() as f64;
-        way > TREND * line.residual_sd.max(self.floor)
+        fit_line(values).is_some_and(|line| drifts(&line, values.len(), self.floor))
     }
 
     /// How far two levels lie apart, in units of what noise explains.

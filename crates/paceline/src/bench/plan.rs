@@ -66,6 +66,13 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
     let mut jobs = vec![blank(options)];
     jobs = times(jobs, &options.models, |job, model| job.model.clone_from(model));
     jobs = times(jobs, &options.data, |job, data| job.data.clone_from(data));
+    jobs.iter_mut().try_for_each(set_pictures)?;
+    if !options.input.is_empty() {
+        jobs = times(jobs, &options.input, |job, &input| job.input = input);
+    }
+    if !options.classes.is_empty() {
+        jobs = times(jobs, &options.classes, |job, &classes| job.classes = classes as usize);
+    }
     jobs = times(jobs, &options.engine, |job, engine| job.engine.clone_from(engine));
     jobs = times(jobs, &options.layout, |job, &layout| job.layout = layout);
     jobs = times(jobs, &options.precision, |job, &precision| job.precision = precision);
@@ -84,22 +91,11 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
     };
     jobs = times(jobs, &options.update, |job, &update| job.update = update);
     jobs = times(jobs, &workers, |job, &workers| job.workers = workers);
-    let mut sized = Vec::new();
+    let mut jobs = jobs.into_iter().map(share_out).collect::<Result<Vec<Job>, Usage>>()?;
+    // The same case named twice counts once.
     let mut known = BTreeSet::new();
-    for mut job in jobs {
-        set_pictures(&mut job)?;
-        for input in or_own(&options.input, job.input) {
-            for classes in or_own(&options.classes, job.classes as u32) {
-                let job = Job { input, classes: classes as usize, ..job.clone() };
-                let job = share_out(job)?;
-                // The same case named twice counts once.
-                if known.insert(job.case()) {
-                    sized.push(job);
-                }
-            }
-        }
-    }
-    Ok(sized)
+    jobs.retain(|job| known.insert(job.case()));
+    Ok(jobs)
 }
 
 /// Every job with every value.
@@ -113,10 +109,6 @@ fn times<T>(jobs: Vec<Job>, values: &[T], set: impl Fn(&mut Job, &T)) -> Vec<Job
         .flat_map(|job| values.iter().map(move |value| (job, value)))
         .map(|(j, v)| with(j, v))
         .collect()
-}
-
-fn or_own<T: Copy>(given: &[T], own: T) -> Vec<T> {
-    if given.is_empty() { vec![own] } else { given.to_vec() }
 }
 
 /// A job of which nothing is decided that lists decide.
@@ -193,8 +185,10 @@ fn sizes(options: &Options) -> Vec<BatchSize> {
             ),
             ScalingKind::Strong => {
                 let most = options.worker_counts().into_iter().max().unwrap_or(1);
-                let batches = or_own(&options.global_batch, 64 * most);
-                sizes.extend(batches.into_iter().map(|global| BatchSize {
+                let usual = [64 * most];
+                let batches =
+                    if options.global_batch.is_empty() { &usual } else { &options.global_batch[..] };
+                sizes.extend(batches.iter().map(|&global| BatchSize {
                     scaling: Scaling::Strong { global_batch: global as usize },
                     batch: global as usize,
                 }));

@@ -305,3 +305,18 @@ fn a_second_opinion_that_matters_is_flagged() {
     let flagged = Survey::of(|draw| add_noise(draw, NORMAL, &clear)).flagged();
     assert!(flagged <= 5, "{flagged} flagged");
 }
+
+#[test]
+fn a_long_ramp_down_is_warm_up_and_its_slope_is_no_dependence() {
+    for (length, ramp, height) in [(50usize, 20usize, 5.0), (50, 20, 1.5), (60, 25, 2.0), (100, 40, 3.0)] {
+        let mut draw = SplitMix(length as u64);
+        let step = |at: usize| {
+            let left = ramp.saturating_sub(at) as f64 / ramp as f64;
+            1.0 + (height - 1.0) * left + 0.005 * (draw.bits() as f64 / u64::MAX as f64 - 0.5)
+        };
+        let times: Vec<f64> = (0..length).map(step).collect();
+        let found = find(&times);
+        assert_eq!(found.verdict, Verdict::WarmUp, "{ramp} of {length} steps: {found:?}");
+        assert!(found.from.abs_diff(ramp) <= 4, "{ramp} of {length} steps: {found:?}");
+    }
+}
