@@ -4,6 +4,12 @@
 //! files -> recognise (by content) -> read (one format a file) -> Imported -> run logs -> the same report as our own
 //! ```
 
+pub mod events;
+#[cfg(test)]
+mod mutation;
+mod protobuf;
+pub mod series;
+
 use std::io;
 use std::path::PathBuf;
 
