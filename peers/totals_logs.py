@@ -63,7 +63,7 @@ def count_events(path):
 def count_timeline(path):
     text = path.read_text().rstrip().rstrip(",")
     events = json.loads(text if text.endswith("]") else text + "]")
-    names = {event["pid"] for event in events if event.get("name") == "process_name"}
+    tensors = {event["pid"] for event in events if "pid" in event}
     arrivals = [event for event in events if event["ph"] == "X"]
     by_rank = collections.Counter(event["name"] for event in arrivals)
     negotiating = [event for event in events if event["ph"] == "B" and event["name"].startswith("NEGOTIATE_")]
@@ -75,7 +75,7 @@ def count_timeline(path):
     late = collections.Counter()
     for event in arrivals:
         late[event["name"]] += event["ts"] - first[event["pid"]]
-    print(f"{path.name}: {len(events)} events, {len(names)} tensors, {len(negotiating)} negotiations begun, {len(ends)} ends,")
+    print(f"{path.name}: {len(events)} events, {len(tensors)} tensors, {len(negotiating)} negotiations begun, {len(ends)} ends,")
     print(f"  {len(cycles)} cycles, arrivals by rank {dict(sorted(by_rank.items()))},")
     print(f"  microseconds after the first by rank {dict(sorted(late.items()))}")
 

@@ -5,6 +5,7 @@
 //! ```
 
 pub mod events;
+pub mod horovod;
 #[cfg(test)]
 mod mutation;
 mod protobuf;
