@@ -6,10 +6,14 @@
 
 pub mod events;
 pub mod horovod;
+mod lines;
+pub mod metric_log;
 #[cfg(test)]
 mod mutation;
+pub mod nvidia_smi;
 mod protobuf;
 pub mod series;
+pub mod tf_cnn;
 
 use std::io;
 use std::path::PathBuf;
