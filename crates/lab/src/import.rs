@@ -4,6 +4,17 @@
 //! files -> recognise (by content) -> read (one format a file) -> Imported -> run logs -> the same report as our own
 //! ```
 
+pub mod events;
+pub mod horovod;
+mod lines;
+pub mod metric_log;
+#[cfg(test)]
+mod mutation;
+pub mod nvidia_smi;
+mod protobuf;
+pub mod series;
+pub mod tf_cnn;
+
 use std::io;
 use std::path::PathBuf;
 

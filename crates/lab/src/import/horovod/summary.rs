@@ -1,0 +1,209 @@
+//! What a timeline says in one screen.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use paceline_record::{Bytes, Nanos, Rank};
+
+use super::{Exchange, Timeline};
+use crate::{Align, Table};
+
+/// Time of one activity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActivityTotal {
+    /// What, as `NCCL_ALLREDUCE`.
+    pub name: String,
+    /// How often, each tensor counted.
+    pub calls: u64,
+    /// Time summed over tensors, also where they are fused and share it.
+    pub summed: Nanos,
+    /// Time in which it was under way for at least one tensor.
+    pub busy: Nanos,
+}
+
+/// How late one rank was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// Which.
+    pub rank: Rank,
+    /// Exchanges that tell when it arrived.
+    pub arrivals: u64,
+    /// Time behind the first to arrive, summed.
+    pub behind: Nanos,
+    /// The most of that in one exchange.
+    pub worst: Nanos,
+    /// Exchanges in which it came last of all ranks.
+    pub last: u64,
+    /// In those, time behind the last but one, summed: what it alone cost.
+    pub alone: Nanos,
+}
+
+/// What a timeline says in one screen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Tensors that occur.
+    pub tensors: usize,
+    /// Exchanges begun.
+    pub exchanges: usize,
+    /// Exchanges that ended.
+    pub ended: usize,
+    /// Exchanges that all ranks arrived for.
+    pub complete: usize,
+    /// Marked cycles.
+    pub cycles: u64,
+    /// First to last moment.
+    pub span: Nanos,
+    /// Bytes of the exchanges that tell theirs; `None` where none does.
+    pub bytes: Option<Bytes>,
+    /// Ranks of the run: one more than the highest that occurs.
+    pub world: u32,
+    /// Activities, the longest first.
+    pub activities: Vec<ActivityTotal>,
+    /// Ranks that occur, in order.
+    pub ranks: Vec<Lateness>,
+}
+
+/// Time that at least one of some intervals covers.
+pub(super) fn union(mut intervals: Vec<(Nanos, Nanos)>) -> Nanos {
+    intervals.sort_unstable();
+    let (mut covered, mut until) = (Nanos(0), Nanos(0));
+    for (begin, end) in intervals {
+        covered += end.since(begin.max(until));
+        until = until.max(end);
+    }
+    covered
+}
+
+impl Summary {
+    /// Sums up a timeline.
+    pub fn of(timeline: &Timeline) -> Self {
+        let exchanges = &timeline.exchanges;
+        let ranks = exchanges.iter().flat_map(|exchange| &exchange.arrivals).map(|&(rank, _)| rank.0);
+        let world = ranks.max().map_or(0, |rank| rank + 1);
+        let moments = exchanges.iter().flat_map(|exchange| {
+            let ends = exchange.activities.iter().filter_map(|activity| activity.end);
+            let last = exchange.last_arrival().map(|(_, at)| at);
+            [exchange.first(), last, exchange.negotiated, exchange.end].into_iter().flatten().chain(ends)
+        });
+        let (first, last) = moments.fold((None, Nanos(0)), |(first, last), at| {
+            (Some(first.map_or(at, |first: Nanos| first.min(at))), last.max(at))
+        });
+        let sizes: Vec<u64> = exchanges.iter().filter_map(|exchange| Some(exchange.bytes?.0)).collect();
+        Self {
+            tensors: timeline.tensors.len(),
+            exchanges: exchanges.len(),
+            ended: exchanges.iter().filter(|exchange| exchange.end.is_some()).count(),
+            complete: exchanges.iter().filter(|exchange| is_complete(exchange, world)).count(),
+            cycles: timeline.cycles,
+            span: first.map_or(Nanos(0), |first| last.since(first)),
+            bytes: (!sizes.is_empty())
+                .then(|| Bytes(sizes.iter().fold(0, |sum, &size| sum.saturating_add(size)))),
+            world,
+            activities: sum_activities(timeline),
+            ranks: find_lateness(timeline, world),
+        }
+    }
+
+    /// As text, at most `most` activities and as many ranks.
+    pub fn render(&self, most: usize) -> String {
+        let mut text = format!(
+            "{} exchanges of {} tensors in {:.3} s, {} ended; {} ranks, all of them arrived for {}; {} cycles",
+            self.exchanges,
+            self.tensors,
+            self.span.seconds(),
+            self.ended,
+            self.world,
+            self.complete,
+            self.cycles
+        );
+        if let Some(bytes) = self.bytes {
+            let _ = write!(text, "; {:.1} MB", bytes.0 as f64 * 1e-6);
+        }
+        text.push_str("\n\n");
+        let ms = |time: Nanos| format!("{:.3}", 1e3 * time.seconds());
+        if !self.activities.is_empty() {
+            let mut table = Table::new([
+                ("activity", Align::Left),
+                ("calls", Align::Right),
+                ("busy ms", Align::Right),
+                ("summed ms", Align::Right),
+            ]);
+            for one in self.activities.iter().take(most) {
+                table.row([one.name.clone(), one.calls.to_string(), ms(one.busy), ms(one.summed)]);
+            }
+            let _ = writeln!(text, "{table}");
+        }
+        if !self.ranks.is_empty() {
+            let mut table = Table::new(
+                [("rank", Align::Right), ("arrivals", Align::Right), ("last", Align::Right)]
+                    .into_iter()
+                    .chain(["alone ms", "mean behind ms", "worst ms"].map(|title| (title, Align::Right))),
+            );
+            let mut ranks = self.ranks.clone();
+            ranks.sort_by_key(|one| (std::cmp::Reverse((one.alone, one.behind)), one.rank));
+            for one in ranks.iter().take(most) {
+                let mean = Nanos(one.behind.0 / one.arrivals.max(1));
+                table.row([
+                    one.rank.to_string(),
+                    one.arrivals.to_string(),
+                    one.last.to_string(),
+                    ms(one.alone),
+                    ms(mean),
+                    ms(one.worst),
+                ]);
+            }
+            let _ = writeln!(text, "{table}");
+        }
+        text
+    }
+}
+
+/// Whether all ranks arrived for it.
+fn is_complete(exchange: &Exchange, world: u32) -> bool {
+    world > 0 && exchange.arrivals.len() == world as usize
+}
+
+fn sum_activities(timeline: &Timeline) -> Vec<ActivityTotal> {
+    let mut spans: BTreeMap<_, Vec<(Nanos, Nanos)>> = BTreeMap::new();
+    for exchange in &timeline.exchanges {
+        for activity in &exchange.activities {
+            if let Some(end) = activity.end {
+                spans.entry(activity.name).or_default().push((activity.begin, end));
+            }
+        }
+    }
+    let mut totals: Vec<ActivityTotal> = spans
+        .into_iter()
+        .map(|(name, spans)| ActivityTotal {
+            name: timeline.names.text(name).into(),
+            calls: spans.len() as u64,
+            summed: Nanos(
+                spans.iter().fold(0, |sum: u64, &(begin, end)| sum.saturating_add(end.since(begin).0)),
+            ),
+            busy: union(spans),
+        })
+        .collect();
+    totals.sort_by(|a, b| b.busy.cmp(&a.busy).then_with(|| a.name.cmp(&b.name)));
+    totals
+}
+
+fn find_lateness(timeline: &Timeline, world: u32) -> Vec<Lateness> {
+    let mut ranks: BTreeMap<Rank, Lateness> = BTreeMap::new();
+    for exchange in &timeline.exchanges {
+        let Some(first) = exchange.arrivals.iter().map(|&(_, at)| at).min() else { continue };
+        for &(rank, at) in &exchange.arrivals {
+            let behind = at.since(first);
+            let one = ranks.entry(rank).or_insert(Lateness { rank, ..Lateness::default() });
+            one.arrivals += 1;
+            one.behind = Nanos(one.behind.0.saturating_add(behind.0));
+            one.worst = one.worst.max(behind);
+        }
+        let last = exchange.last_arrival().filter(|_| world > 1 && is_complete(exchange, world));
+        let Some((last, at)) = last else { continue };
+        let before = exchange.arrivals.iter().filter(|&&(rank, _)| rank != last).map(|&(_, at)| at).max();
+        let one = ranks.get_mut(&last).expect("invariant: it arrived");
+        one.last += 1;
+        one.alone = Nanos(one.alone.0.saturating_add(at.since(before.unwrap_or(at)).0));
+    }
+    ranks.into_values().collect()
+}
