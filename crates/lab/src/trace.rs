@@ -44,6 +44,11 @@ impl Names {
         self.texts.get(name.0 as usize).map_or("", String::as_str)
     }
 
+    /// All texts, in order of their numbers.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter().map(String::as_str)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.texts.len()
