@@ -10,6 +10,7 @@ pub mod ranks;
 pub mod spans;
 pub mod split;
 pub mod top;
+pub mod write;
 
 use std::io;
 use std::path::PathBuf;
