@@ -4,6 +4,9 @@
 //! files -> recognise (by content) -> read (one format a file) -> Imported -> run logs -> the same report as our own
 //! ```
 
+pub mod kineto;
+pub mod open;
+
 use std::io;
 use std::path::PathBuf;
 
