@@ -86,12 +86,14 @@ fn read_from(source: Box<dyn Read>) -> Result<Trace, Failure> {
         }
         Err(Halt::Ended(Some(error))) if !open::is_damage(&error) => return Err(Failure::Io(error)),
         Err(Halt::Ended(Some(error))) => {
-            Some(format!("the file is torn or damaged at byte {offset} ({error})"))
+            Some(format!("the file is torn or damaged behind byte {offset} ({error})"))
         }
         Err(Halt::Ended(None)) if offset == 0 => return Err(Failure::Bad("the file is empty".into())),
-        Err(Halt::Ended(None)) => Some(format!("the file ends at byte {offset}, before it is complete")),
-        Err(Halt::Odd) => Some(format!("what stands at byte {offset} is not JSON")),
-        Err(Halt::Large) => Some(format!("the value at byte {offset} is too large")),
+        Err(Halt::Ended(None)) => {
+            Some(format!("the file ends before what begins at byte {offset} is complete"))
+        }
+        Err(Halt::Odd) => Some(format!("what begins at byte {offset} is not JSON")),
+        Err(Halt::Large) => Some(format!("what begins at byte {offset} is too large")),
     };
     if let Some(why) = why {
         if builder.trace.slices.is_empty() {

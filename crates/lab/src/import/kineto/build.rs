@@ -104,7 +104,8 @@ impl Builder {
         }
         let bytes = match source {
             Some(source) => self.take_candidate(event, source),
-            None => event.args.bytes.and_then(parse_whole).map(Bytes),
+            None if kind.is_device_work() => event.args.bytes.and_then(parse_whole).map(Bytes),
+            None => None,
         };
         let track = self.track(event, place);
         self.trace.slices.push(Slice {

@@ -153,7 +153,7 @@ pub fn choose(
     let mut arguments: Option<Candidate> = None;
     let mut outer: Option<Candidate> = None;
     let mut found = Vec::new();
-    for candidate in candidates {
+    for &candidate in &candidates {
         let slice = slices[candidate.slice as usize];
         let holds = |outer: &Candidate| {
             let around = &slices[outer.slice as usize];
@@ -178,6 +178,11 @@ pub fn choose(
             group: candidate.group.or(known.and_then(|known| known.group)),
             sequence: candidate.sequence.or(known.and_then(|known| known.sequence)),
         });
+    }
+    for candidate in candidates {
+        let slice = &mut slices[candidate.slice as usize];
+        // What another account of the same collective moved is not moved twice.
+        slice.bytes = slice.bytes.filter(|_| slice.kind == Kind::Collective);
     }
     found
 }
