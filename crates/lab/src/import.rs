@@ -6,6 +6,8 @@
 
 pub mod align;
 pub mod collectives;
+pub mod kineto;
+pub mod open;
 pub mod ranks;
 pub mod spans;
 pub mod split;

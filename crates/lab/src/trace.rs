@@ -30,13 +30,18 @@ pub struct Names {
 impl Names {
     /// The number of a name, which is entered if it is new.
     pub fn enter(&mut self, text: &str) -> Name {
-        if let Some(&name) = self.known.get(text) {
+        if let Some(name) = self.find(text) {
             return name;
         }
         let name = Name(self.texts.len() as u32);
         self.texts.push(text.into());
         self.known.insert(text.into(), name);
         name
+    }
+
+    /// The number of a name, if it is known.
+    pub fn find(&self, text: &str) -> Option<Name> {
+        self.known.get(text).copied()
     }
 
     /// The text of a name; empty if it is not of this table.
