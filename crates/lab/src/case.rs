@@ -7,6 +7,7 @@ use crate::numbers::communication::{self, CommWaitSplit};
 use crate::numbers::computation;
 use crate::numbers::dispersion::{self, Dispersion};
 use crate::numbers::fixed::{self, Fixed};
+use crate::numbers::idle::{self, IdleSplit};
 use crate::numbers::memory::{self, Memory};
 use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
@@ -60,6 +61,9 @@ pub struct CaseReport {
     pub ranks: Option<Vec<RankPhases>>,
     /// `comm_wait`, by cause.
     pub comm_wait_split_s: Option<CommWaitSplit>,
+    /// Idle time of devices, by cause; `None` where there was none, or no device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_split_s: Option<IdleSplit>,
     /// Seconds in which a collective was under way at all, summed over ranks.
     pub comm_busy_s: Option<f64>,
     /// Share of the communication that was hidden behind other work.
@@ -153,6 +157,7 @@ impl CaseReport {
             phases_s: None,
             ranks: None,
             comm_wait_split_s: None,
+            idle_split_s: None,
             comm_busy_s: None,
             overlap: None,
             communication_share: None,
@@ -195,6 +200,7 @@ impl CaseReport {
             phases_s: ranks.as_deref().map(phases::sum),
             ranks,
             comm_wait_split_s: Some(communication.wait),
+            idle_split_s: idle::split(done),
             comm_busy_s: Some(communication.busy),
             overlap: communication.overlap,
             communication_share: communication.share,
@@ -218,6 +224,11 @@ impl CaseReport {
         }
         report.fixed = report.pace().and_then(|pace| fixed::fixed(&pace, report.steps));
         report
+    }
+
+    /// Whether it is known to have finished, but only a window of it is.
+    pub(crate) fn is_window(&self) -> bool {
+        self.status == Outcome::Done && self.total_s.is_none()
     }
 
     /// What its speed-ups are made of; `None` where it did not finish.

@@ -63,7 +63,7 @@ fn asked(report: &CaseReport) -> Row {
         cell("status", Some(status)),
         cell("reason", report.reason.as_ref()),
         cell("repeats", Some(report.repeats)),
-        cell("examples", Some(report.examples)),
+        cell("examples", Some(report.examples).filter(|&examples| examples > 0)),
         cell("steps", Some(report.steps)),
     ]
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::numbers::fixed;
 use crate::numbers::steady::Slowdown;
-use crate::numbers::waterfall::{Cause, Waterfall};
+use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::report::Explained;
 use crate::stats::steady::Verdict;
 use crate::{CaseReport, Machine};
@@ -39,6 +39,8 @@ pub enum Kind {
     WarmUp,
     /// Each rank computes more slowly than one worker alone.
     Computation,
+    /// Devices have nothing to do.
+    Idle,
     /// Ranks wait for data.
     Input,
     /// Communication shows.
@@ -100,10 +102,11 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
     findings
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind::StartUp,
     Kind::WarmUp,
     Kind::Computation,
+    Kind::Idle,
     Kind::Input,
     Kind::Communication,
     Kind::Stragglers,
@@ -146,6 +149,7 @@ impl Member<'_> {
             Kind::WarmUp => self.fixed_cost(kind, Cause::WarmUp, "warming up (the first steps' surplus)"),
             Kind::Tail => self.fixed_cost(kind, Cause::Tail, "ending (after a rank's last step)"),
             Kind::Computation => self.computation(),
+            Kind::Idle => self.idle(),
             Kind::Input => {
                 let advice = "prepare batches ahead on cores of their own, use smaller pictures, or keep the data \
                               in memory";
@@ -160,6 +164,11 @@ impl Member<'_> {
             Kind::Evaluation => {
                 let advice = "evaluate and save less often";
                 self.cost(kind, Cause::Evaluation, NOTABLE, "evaluation and checkpoints", advice)
+            }
+            Kind::Other if self.case.is_window() => {
+                let advice = "the trace shows neither operators nor collectives there: Python, input or sleep between \
+                              them; name such stretches (`record_function`) to tell them apart";
+                self.cost(kind, Cause::Other, NOTABLE, "time that the trace shows nothing in", advice)
             }
             Kind::Other => {
                 let advice =
@@ -202,8 +211,11 @@ impl Member<'_> {
     fn loss(&self, cause: Cause) -> Option<Loss> {
         let cost = self.case.cost.as_ref()?;
         let share = cost.shares.iter().find(|share| share.cause == cause)?;
-        let seconds = share.seconds * self.case.examples as f64;
-        Some(Loss { seconds, share: share.seconds / cost.seconds })
+        let count = match cost.unit {
+            Unit::Example => self.case.examples as f64,
+            Unit::Step => self.workers() * self.case.steps as f64,
+        };
+        Some(Loss { seconds: share.seconds * count, share: share.seconds / cost.seconds })
     }
 
     /// What a cause took beyond what it takes on one worker, if that is certain.
@@ -274,6 +286,36 @@ impl Member<'_> {
             }
         };
         Some(self.finding(Kind::Computation, text, advice.into(), Some(loss)))
+    }
+
+    /// A device without work: the larger cause is the one to do something about.
+    fn idle(&self) -> Option<Finding> {
+        let loss = self.loss(Cause::Idle).filter(|loss| loss.share >= NOTABLE)?;
+        let split = self.case.idle_split_s?;
+        let whole = split.host_late + split.queued + split.unknown;
+        let (cause, advice, most) = [
+            (
+                "the host had not handed over the next work",
+                "give the device more at a time: a larger batch, CUDA graphs, more loader workers, and no reading of \
+                 results (`.item()`, printing) within a step",
+                split.host_late,
+            ),
+            (
+                "work was queued, but waited for other work",
+                "look for what it waits for: events between streams, synchronising calls, other devices",
+                split.queued,
+            ),
+            (
+                "the trace does not tell why",
+                "record the calls of the host as well (CPU activities), so that each kernel has its launch",
+                split.unknown,
+            ),
+        ]
+        .into_iter()
+        .max_by(|a, b| a.2.total_cmp(&b.2))?;
+        let text =
+            format!("{}; in {:.0} % of it {cause}", says("an idle device", loss), 100.0 * most / whole);
+        Some(self.finding(Kind::Idle, text, advice.into(), Some(loss)))
     }
 
     fn stragglers(&self) -> Option<Finding> {

@@ -4,21 +4,34 @@
 //! files -> recognise (by content) -> read (one format a file) -> Imported -> run logs -> the same report as our own
 //! ```
 
+pub mod align;
+pub mod collectives;
 pub mod events;
 pub mod horovod;
+pub mod kineto;
 mod lines;
 pub mod metric_log;
 #[cfg(test)]
 mod mutation;
 pub mod nvidia_smi;
+pub mod open;
 mod protobuf;
+pub mod ranks;
 pub mod series;
+pub mod spans;
+pub mod split;
 pub mod tf_cnn;
+pub mod top;
+pub mod write;
 
 use std::io;
 use std::path::PathBuf;
 
 use paceline_record::{Bytes, Case, Rank, StepRecord};
+
+use self::align::Alignment;
+use self::collectives::LateStep;
+use self::top::Top;
 
 /// A foreign file that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +52,12 @@ pub enum ImportError {
         /// What is wrong, where, and what to do.
         why: String,
     },
+    /// Reject the input: the files can be read, but make no run together.
+    #[error("these traces make no run together: {why}")]
+    Apart {
+        /// What does not fit, and what to do.
+        why: String,
+    },
 }
 
 impl ImportError {
@@ -57,6 +76,21 @@ pub struct Imported {
     pub ranks: Vec<ImportedRank>,
     /// What was salvaged, guessed or left out: a sentence each.
     pub warnings: Vec<String>,
+    /// What only traces tell.
+    pub traced: Option<Traced>,
+}
+
+/// What traces tell of a run beside its steps.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traced {
+    /// How the ranks came to one clock.
+    pub alignment: Alignment,
+    /// Kernels, or operators where there is no device, those that took most first.
+    pub kernels: Vec<Top>,
+    /// Collectives by operation, those that took most first.
+    pub collectives: Vec<Top>,
+    /// Steps in which ranks waited for a late one, those with most waiting first.
+    pub late: Vec<LateStep>,
 }
 
 /// One rank of an imported run.

@@ -4,6 +4,7 @@ pub mod communication;
 pub mod computation;
 pub mod dispersion;
 pub mod fixed;
+pub mod idle;
 pub mod law;
 pub mod memory;
 pub mod phases;

@@ -114,7 +114,7 @@ fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
             if let (Some(many), Some(one)) = (&case.cost, &one.cost)
                 && many.workers > 1
             {
-                waterfalls.push(waterfall::waterfall(many, one));
+                waterfalls.extend(waterfall::waterfall(many, one));
             }
         }
     }

@@ -53,7 +53,7 @@ fn summary(steps: &[StepRecord], phases: &[Phase]) -> Message {
     let examples = sum(&|step| step.examples as f64);
     let mean_ms = |seconds: f64| 1e3 * seconds / steps.len() as f64;
     let mut summary = Message::default().value("step_ms", mean_ms(seconds));
-    if seconds > 0.0 {
+    if seconds > 0.0 && examples > 0.0 {
         summary = summary.value("examples_per_s", examples / seconds);
     }
     if let Some(loss) = steps.iter().rev().find_map(|step| step.loss) {

@@ -30,7 +30,7 @@ pub struct Names {
 impl Names {
     /// The number of a name, which is entered if it is new.
     pub fn enter(&mut self, text: &str) -> Name {
-        if let Some(&name) = self.known.get(text) {
+        if let Some(name) = self.find(text) {
             return name;
         }
         let name = Name(self.texts.len() as u32);
@@ -39,9 +39,19 @@ impl Names {
         name
     }
 
+    /// The number of a name, if it is known.
+    pub fn find(&self, text: &str) -> Option<Name> {
+        self.known.get(text).copied()
+    }
+
     /// The text of a name; empty if it is not of this table.
     pub fn text(&self, name: Name) -> &str {
         self.texts.get(name.0 as usize).map_or("", String::as_str)
+    }
+
+    /// All texts, in order of their numbers.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter().map(String::as_str)
     }
 
     /// How many there are.

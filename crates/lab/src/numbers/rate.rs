@@ -21,9 +21,11 @@ pub struct Rate {
     pub hi: Option<f64>,
 }
 
-/// The rate over the steady steps of some repeats; `None` where there is no step.
+/// The rate over the steady steps of some repeats; `None` where there is no step, or nobody said how many examples
+/// they were.
 pub fn rate(repeats: &[&[Work]]) -> Option<Rate> {
     let all: Vec<Work> = repeats.iter().flat_map(|steps| *steps).copied().collect();
+    all.iter().any(|work| work.amount > 0.0).then_some(())?;
     let rates: Vec<f64> = all.iter().map(|work| work.amount / work.seconds).collect();
     let interval = stats::bootstrap_rate(repeats, SEED);
     Some(Rate {

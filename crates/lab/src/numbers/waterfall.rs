@@ -126,11 +126,22 @@ pub struct Share {
     pub hi: Option<f64>,
 }
 
+/// What cost is counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// An example.
+    Example,
+    /// A step of a worker, where nobody said how many examples it had.
+    Step,
+}
+
 /// What an example cost in a case, by cause.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
     /// Worker processes.
     pub workers: u32,
+    /// What is called an example here.
+    pub unit: Unit,
     /// `c(N)`.
     pub seconds: f64,
     /// Its parts, one for each cause, in order.
@@ -154,6 +165,8 @@ pub struct Waterfall {
 pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
     let workers = repeats.first()?.0.case().workers;
     let examples: u64 = repeats.iter().map(|(run, _)| run.examples()).sum();
+    let steps: u64 = repeats.iter().map(|(run, _)| u64::from(workers) * run.steps() as u64).sum();
+    let (unit, count) = if examples > 0 { (Unit::Example, examples) } else { (Unit::Step, steps) };
     let mut values: BTreeMap<Cause, f64> = BTreeMap::new();
     for &(run, from) in repeats {
         for (cause, seconds) in spent(run, from)? {
@@ -161,14 +174,15 @@ pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
         }
     }
     let share = |cause: Cause| {
-        let interval = interval(cause, repeats);
-        let seconds = values[&cause] / examples as f64;
+        let interval = interval(cause, unit, repeats);
+        let seconds = values[&cause] / count as f64;
         Share { cause, seconds, lo: interval.map(|i| seconds - i.0), hi: interval.map(|i| seconds + i.1) }
     };
     let total: f64 = repeats.iter().filter_map(|(run, _)| run.span()).map(|span| span.seconds()).sum();
-    (examples > 0).then(|| Cost {
+    (count > 0).then(|| Cost {
         workers,
-        seconds: f64::from(workers) * total / examples as f64,
+        unit,
+        seconds: f64::from(workers) * total / count as f64,
         shares: Cause::ALL.map(share).into(),
     })
 }
@@ -198,15 +212,19 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
 }
 
 /// How far the 95 % interval of a cause's share reaches below and above it.
-fn interval(cause: Cause, repeats: &[(&Run, usize)]) -> Option<(f64, f64)> {
+fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64, f64)> {
     if matches!(cause, Cause::StartUp | Cause::WarmUp | Cause::Tail) {
         return None;
     }
     let steady_steps = |&(run, from): &(&Run, usize)| -> Vec<Work> {
         let step = |k: usize| {
             let parts = run.ranks.iter().map(|rank| &rank.steps[k]);
-            let examples = parts.clone().map(|step| step.examples as f64).sum();
-            Work { amount: parts.map(|step| cause.within(step)).sum(), seconds: examples }
+            let count = |step: &StepRecord| match unit {
+                Unit::Example => step.examples as f64,
+                Unit::Step => 1.0,
+            };
+            let counted = parts.clone().map(count).sum();
+            Work { amount: parts.map(|step| cause.within(step)).sum(), seconds: counted }
         };
         (from..run.steps()).map(step).collect()
     };
@@ -218,8 +236,9 @@ fn interval(cause: Cause, repeats: &[(&Run, usize)]) -> Option<(f64, f64)> {
     Some((mean - lo, hi - mean))
 }
 
-/// Sets the cost on N workers against that on one.
-pub fn waterfall(many: &Cost, one: &Cost) -> Waterfall {
+/// Sets the cost on N workers against that on one; `None` where they are not both known by the example.
+pub fn waterfall(many: &Cost, one: &Cost) -> Option<Waterfall> {
+    let alike = many.unit == Unit::Example && one.unit == Unit::Example;
     let difference = |(many, one): (&Share, &Share)| {
         let seconds = many.seconds - one.seconds;
         let reach = |a: Option<f64>, b: Option<f64>| Some((a? - many.seconds).hypot(b? - one.seconds));
@@ -230,10 +249,10 @@ pub fn waterfall(many: &Cost, one: &Cost) -> Waterfall {
             hi: reach(many.hi, one.lo).map(|above| seconds + above),
         }
     };
-    Waterfall {
+    alike.then(|| Waterfall {
         workers: many.workers,
         from_s: one.seconds,
         to_s: many.seconds,
         shares: many.shares.iter().zip(&one.shares).map(difference).collect(),
-    }
+    })
 }

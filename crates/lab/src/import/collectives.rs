@@ -1,0 +1,236 @@
+//! The same collective on all its ranks: who waited, for whom, and how long bytes moved.
+//!
+//! A collective's shortest duration over its ranks is the transfer; the rest of a rank's duration is waiting for the last
+//! to arrive, and no longer than that took. Collectives overlap: a moment of waiting counts once, and only where nothing
+//! else was done meanwhile.
+
+use std::collections::HashMap;
+
+use paceline_record::{BucketRecord, Bytes, Nanos, Rank, Step};
+
+use super::ImportedRank;
+use super::align::Shift;
+use super::spans::Spans;
+use super::split::Sight;
+use crate::run::Span;
+use crate::trace::{Name, Names, StepRange, Trace};
+
+/// What tells collectives apart, but for those that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Key {
+    operation: Name,
+    group: Option<Name>,
+    number: Number,
+}
+
+/// Its number in its group or, where the trace has none, the step in which it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Number {
+    Sequence(u64),
+    Step(u64),
+}
+
+/// One rank's part in a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part {
+    key: Key,
+    /// Place among those of the same key.
+    place: u32,
+    /// Place of the rank among the traces.
+    pub rank: usize,
+    /// Place of the slice in the rank's trace.
+    pub slice: usize,
+}
+
+/// Which slices of different ranks are the same collective.
+#[derive(Clone, Debug, Default)]
+pub struct Matching {
+    /// Parts of a collective stand side by side.
+    parts: Vec<Part>,
+    /// Slices within the steps whose partners could not be told.
+    pub unmatched: usize,
+}
+
+impl Matching {
+    /// Matches the collectives that begin within the steps that all ranks have in common: by group and sequence number,
+    /// or by order among those of the same operation, group and step.
+    pub fn of(traces: &[Trace], steps: &[Vec<StepRange>]) -> Self {
+        let mut names = Names::default();
+        let mut parts = Vec::new();
+        for (rank, trace) in traces.iter().enumerate() {
+            let sight = Sight::of(trace);
+            let mut places: HashMap<Key, u32> = HashMap::new();
+            for collective in &trace.collectives {
+                let slice = &trace.slices[collective.slice];
+                let Some(step) = find_step(&steps[rank], slice.begin) else { continue };
+                let operation = trace.names.text(collective.operation);
+                if !sight.counts(trace, slice) || operation.contains("send") || operation.contains("recv") {
+                    continue;
+                }
+                let key = Key {
+                    operation: names.enter(operation),
+                    group: collective.group.map(|group| names.enter(trace.names.text(group))),
+                    number: collective.sequence.map_or(Number::Step(step.number), Number::Sequence),
+                };
+                let place = places.entry(key).or_default();
+                parts.push(Part { key, place: *place, rank, slice: collective.slice });
+                *place += 1;
+            }
+        }
+        parts.sort_unstable();
+        let all = parts.len();
+        let parts: Vec<Part> = parts
+            .chunk_by(|a, b| a.key == b.key)
+            .filter(|alike| is_certain(alike))
+            .flatten()
+            .copied()
+            .collect();
+        let mut matching = Self { parts, unmatched: 0 };
+        matching.unmatched = all - matching.groups().map(<[Part]>::len).sum::<usize>();
+        matching
+    }
+
+    /// The parts of each collective that at least two ranks show.
+    pub fn groups(&self) -> impl Iterator<Item = &[Part]> {
+        let same = |a: &Part, b: &Part| (a.key, a.place) == (b.key, b.place);
+        self.parts.chunk_by(same).filter(|group| group.len() > 1)
+    }
+}
+
+/// Whether order tells which is which: where there is no sequence number, all ranks must show as many.
+fn is_certain(alike: &[Part]) -> bool {
+    let sequenced = matches!(alike[0].key.number, Number::Sequence(_));
+    // Sorted by place: ranks that show fewer are missing from the last place.
+    let at = |place: u32| alike.iter().filter(|part| part.place == place).count();
+    sequenced || at(0) == at(alike[alike.len() - 1].place)
+}
+
+/// The step in which a moment lies.
+fn find_step(steps: &[StepRange], moment: Nanos) -> Option<&StepRange> {
+    let next = steps.partition_point(|step| step.end <= moment);
+    steps.get(next).filter(|step| step.begin <= moment)
+}
+
+/// One rank's part in a collective, set against the others'.
+#[derive(Clone, Copy, Debug)]
+struct Waited {
+    slice: usize,
+    last_arrival: Nanos,
+    last_rank: Rank,
+    /// Until the last rank arrived.
+    late: Nanos,
+}
+
+/// What a rank's collectives were, and when it waited and did nothing else.
+#[derive(Clone, Debug, Default)]
+pub struct Exchanges {
+    waited: Vec<Waited>,
+    /// Moments in which it waited for a late rank.
+    late: Spans,
+    /// Moments in which it waited for bytes.
+    moving: Spans,
+}
+
+/// Sets the parts of each collective against each other. `slack` is how far the clocks can be off.
+pub fn weigh(traces: &[Trace], matching: &Matching, shifts: &[Shift], slack: Nanos) -> Vec<Exchanges> {
+    let mut ranks: Vec<Exchanges> = vec![Exchanges::default(); traces.len()];
+    for group in matching.groups() {
+        let slice = |part: &Part| &traces[part.rank].slices[part.slice];
+        let arrived = |part: &Part| shifts[part.rank].apply(slice(part).begin);
+        let lasted = |part: &Part| slice(part).end.since(slice(part).begin);
+        let shortest = group.iter().map(lasted).min().unwrap_or_default();
+        let last = group.iter().max_by_key(|part| (arrived(part), std::cmp::Reverse(part.rank)));
+        let Some(last) = last else { continue };
+        for part in group {
+            let until_last = Nanos(arrived(last).since(arrived(part)).0.saturating_add(slack.0));
+            let late = if part.rank == last.rank { Nanos(0) } else { lasted(part).since(shortest) };
+            ranks[part.rank].waited.push(Waited {
+                slice: part.slice,
+                last_arrival: arrived(last),
+                last_rank: Rank(last.rank as u32),
+                late: late.min(until_last),
+            });
+        }
+    }
+    for exchanges in &mut ranks {
+        exchanges.waited.sort_unstable_by_key(|waited| waited.slice);
+    }
+    ranks
+}
+
+impl Exchanges {
+    /// Finds when the rank waited within the moments in which communication shows.
+    pub fn settle(&mut self, trace: &Trace, exposed: &Spans) {
+        let mut late = Spans::default();
+        for waited in &self.waited {
+            let begin = trace.slices[waited.slice].begin;
+            late.push(begin, begin + waited.late);
+        }
+        self.late = late.intersect(exposed);
+        self.moving = exposed.subtract(&late);
+    }
+
+    /// How long the rank waited for a late one.
+    pub fn late(&self, step: Span) -> Nanos {
+        self.late.within(step)
+    }
+
+    /// The exchanges that began in a step, on the common clock. What several waited at once is the first's.
+    pub fn buckets(&self, trace: &Trace, step: Span, shift: Shift) -> Vec<BucketRecord> {
+        let begin = |waited: &Waited| trace.slices[waited.slice].begin;
+        let first = self.waited.partition_point(|waited| begin(waited) < step.begin);
+        let own = self.waited[first..].iter().take_while(|waited| begin(waited) < step.end);
+        let (mut late_until, mut busy_until) = (step.begin, step.begin);
+        let count = |spans: &Spans, until: &mut Nanos, begin: Nanos, end: Nanos| {
+            let end = end.min(step.end);
+            let counted = spans.within(Span { begin: begin.max(*until), end });
+            *until = end.max(*until);
+            counted
+        };
+        own.map(|waited| {
+            let slice = &trace.slices[waited.slice];
+            let bytes = slice.bytes.unwrap_or(Bytes(0));
+            BucketRecord {
+                bytes,
+                begun: shift.apply(slice.begin),
+                last_arrival: waited.last_arrival,
+                last_rank: waited.last_rank,
+                ended: shift.apply(slice.end),
+                waited_late: count(&self.late, &mut late_until, slice.begin, slice.begin + waited.late),
+                waited_transfer: count(&self.moving, &mut busy_until, slice.begin, slice.end),
+                cpu: Nanos(0),
+                moved: bytes,
+            }
+        })
+        .collect()
+    }
+}
+
+/// A step in which ranks waited for a late one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateStep {
+    /// Which.
+    pub step: Step,
+    /// Whom they waited for.
+    pub rank: Rank,
+    /// How long, summed over those who waited.
+    pub waited: Nanos,
+}
+
+/// Who was late in which step; the most waiting comes first. Of several late ranks of a step each has its own place.
+pub fn late_steps(ranks: &[ImportedRank]) -> Vec<LateStep> {
+    let mut waits: HashMap<(Step, Rank), Nanos> = HashMap::new();
+    for step in ranks.iter().flat_map(|rank| &rank.steps) {
+        for bucket in &step.buckets {
+            *waits.entry((step.step, bucket.last_rank)).or_default() += bucket.waited_late;
+        }
+    }
+    let mut late: Vec<LateStep> =
+        waits.into_iter().map(|((step, rank), waited)| LateStep { step, rank, waited }).collect();
+    late.retain(|late| !late.waited.is_zero());
+    late.sort_unstable_by_key(|late| (std::cmp::Reverse(late.waited), late.step, late.rank));
+    late
+}
+
+#[cfg(test)]
+mod tests;

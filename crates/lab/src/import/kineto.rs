@@ -1,0 +1,178 @@
+//! PyTorch's profiler (Kineto): `.json` and `.json.gz`, in every dialect since 2021.
+//!
+//! ```text
+//! file -> window (slides) -> event (slices of text) -> builder (tracks, names, slices) -> finish -> Trace
+//! ```
+//!
+//! The file is walked once and never held: besides the trace itself (56 bytes an event) memory is one window, which
+//! grows to 16 MiB for a single event. There are at most 2^24 events, 2^16 tracks and 128 MiB of names in a trace; a
+//! warning says what fell beyond. A torn or damaged file gives what stands before the damage, with a warning.
+
+mod build;
+mod collective;
+mod event;
+mod finish;
+mod header;
+mod number;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use self::build::{Builder, Room};
+use self::event::Event;
+use self::header::{MEMBERS, read_member};
+use self::scan::Stop;
+use self::window::{Halt, Window};
+use super::{ImportError, open};
+use crate::trace::Trace;
+
+/// How much of a file's head is looked at to recognise it.
+const HEAD: usize = 1 << 16;
+
+/// Whether the first bytes of a file, packed or not, are those of a PyTorch trace.
+pub fn recognise(head: &[u8]) -> bool {
+    let head = open::unpack_head(head, HEAD);
+    let says = |word: &str| memchr::memmem::find(&head, word.as_bytes()).is_some();
+    let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head).trim_ascii_start();
+    let signs =
+        ["\"schemaVersion\"", "\"distributedInfo\"", "\"deviceProperties\"", "\"baseTimeNanoseconds\""];
+    let categories = [
+        "\"cpu_op\"",
+        "\"cuda_runtime\"",
+        "\"kernel\"",
+        "\"user_annotation\"",
+        "\"process_labels\"",
+        "\"ac2g\"",
+    ];
+    match text.first() {
+        Some(b'{') => signs.iter().chain(&categories).any(|word| says(word)),
+        Some(b'[') => categories.iter().any(|word| says(word)),
+        _ => false,
+    }
+}
+
+/// Reads a trace; a damaged one as far as it goes, with a warning.
+pub fn read(path: &Path) -> Result<Trace, ImportError> {
+    read_from(open::open(path)?).map_err(|failure| match failure {
+        Failure::Io(source) => ImportError::Io { path: path.into(), source },
+        Failure::Bad(why) => ImportError::bad(path, why),
+    })
+}
+
+/// Why a stream gives no trace at all.
+#[derive(Debug)]
+enum Failure {
+    Io(io::Error),
+    Bad(String),
+}
+
+fn read_from(source: Box<dyn Read>) -> Result<Trace, Failure> {
+    let mut window = Window::new(source);
+    let mut builder = Builder::default();
+    let outcome = walk(&mut window, &mut builder);
+    let offset = window.offset();
+    let why = match outcome {
+        Ok(Found::Events) => None,
+        Ok(Found::Full) => {
+            builder.warn_full(offset);
+            None
+        }
+        Ok(Found::NoEvents) => {
+            return Err(Failure::Bad("no traceEvents in it: not a trace of PyTorch's profiler".into()));
+        }
+        Err(Halt::Ended(Some(error))) if !open::is_damage(&error) => return Err(Failure::Io(error)),
+        Err(Halt::Ended(Some(error))) => {
+            Some(format!("the file is torn or damaged behind byte {offset} ({error})"))
+        }
+        Err(Halt::Ended(None)) if offset == 0 => return Err(Failure::Bad("the file is empty".into())),
+        Err(Halt::Ended(None)) => {
+            Some(format!("the file ends before what begins at byte {offset} is complete"))
+        }
+        Err(Halt::Odd) => Some(format!("what begins at byte {offset} is not JSON")),
+        Err(Halt::Large) => Some(format!("what begins at byte {offset} is too large")),
+    };
+    if let Some(why) = why {
+        if builder.trace.slices.is_empty() {
+            return Err(Failure::Bad(format!("{why}, and no event stands before")));
+        }
+        let count = builder.trace.slices.len();
+        builder.trace.warnings.push(format!("{why}: the {count} events before that were read"));
+    }
+    Ok(builder.finish())
+}
+
+/// What a walk through a whole file came upon.
+enum Found {
+    NoEvents,
+    Events,
+    Full,
+}
+
+fn walk(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
+    let opening = window.read(|cursor| {
+        cursor.skip_mark();
+        let first = cursor.peek()?;
+        if matches!(first, b'{' | b'[') { cursor.expect(first).map(|()| first) } else { Err(Stop::Odd) }
+    })?;
+    let mut found = Found::NoEvents;
+    if opening == b'[' {
+        found = walk_events(window, builder)?;
+    } else {
+        while let Some(key) = window.read(|cursor| Ok(cursor.member()?.map(|key| key.plain())))? {
+            let next = window.read(|cursor| cursor.peek())?;
+            match (key.as_str(), next) {
+                ("traceEvents", b'[') => {
+                    window.read(|cursor| cursor.expect(b'['))?;
+                    found = walk_events(window, builder)?;
+                    if matches!(found, Found::Full) {
+                        return Ok(found);
+                    }
+                }
+                (_, b'{' | b'[' | b'"') if !MEMBERS.contains(&key.as_str()) => window.skip()?,
+                _ => window.read(|cursor| read_member(builder, &key, cursor))?,
+            }
+        }
+    }
+    check_end(window, builder);
+    Ok(found)
+}
+
+/// Reads the events of an array whose bracket is behind.
+fn walk_events(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
+    loop {
+        let next = window.read(|cursor| {
+            let goes_on = cursor.element()?;
+            if !goes_on {
+                return Ok(Some(Found::Events));
+            }
+            let room = builder.take(&Event::read(cursor)?);
+            Ok((room == Room::None).then_some(Found::Full))
+        });
+        match next {
+            Ok(None) => {}
+            Ok(Some(found)) => return Ok(found),
+            Err(Halt::Large) => {
+                window.read(|cursor| cursor.element())?;
+                window.skip()?;
+                builder.odd.large += 1;
+            }
+            Err(halt) => return Err(halt),
+        }
+    }
+}
+
+/// Reads on to the end of the file, where the checksum of a packed one stands.
+fn check_end(window: &mut Window, builder: &mut Builder) {
+    let warning = match window.read(|cursor| cursor.peek()) {
+        Err(Halt::Ended(Some(error))) => {
+            format!("all events were read, but the file's end is damaged ({error})")
+        }
+        Err(_) => return,
+        Ok(_) => format!("what follows the trace at byte {} was not read", window.offset()),
+    };
+    builder.trace.warnings.push(warning);
+}

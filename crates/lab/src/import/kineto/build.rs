@@ -1,0 +1,257 @@
+//! Builds a trace event by event: tracks, names, slices. What makes sense only of the whole is done at the end.
+
+use std::collections::HashMap;
+
+use paceline_record::{Bytes, Nanos};
+
+use super::collective::{self, Candidate, Source};
+use super::event::Event;
+use super::number::{parse_micros, parse_whole};
+use super::scan::Text;
+use crate::trace::{Kind, Name, Slice, Trace, Track};
+
+/// The most slices that are kept: about 1 GiB of them.
+pub const MOST_SLICES: usize = 1 << 24;
+/// The most tracks; those beyond share one.
+pub const MOST_TRACKS: usize = 1 << 16;
+/// The most memory for distinct names, about a million short ones; those beyond share one.
+pub const MOST_NAME_BYTES: usize = 1 << 27;
+/// What a name costs besides its text, which the table holds twice.
+const NAME_COST: usize = 96;
+/// The longest name that is kept whole.
+const MOST_NAME: usize = 1 << 14;
+
+/// What was not as it should be, each with how often.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Oddities {
+    /// Events without a moment that can be read, or at an impossible one.
+    pub timeless: u64,
+    /// Events with a duration that is missing, negative or no number: taken as 0.
+    pub endless: u64,
+    /// Events that stand in the file more than once.
+    pub repeated: u64,
+    /// Events larger than the window.
+    pub large: u64,
+    /// Names beyond the limit.
+    pub nameless: u64,
+    /// Tracks beyond the limit.
+    pub trackless: u64,
+}
+
+/// A trace in the making. Moments are on the file's own clock and may be negative: two's complement until the end.
+#[derive(Default)]
+pub struct Builder {
+    pub(super) trace: Trace,
+    pub(super) odd: Oddities,
+    /// What is left of each event's text, to find those that stand there twice.
+    pub(super) prints: Vec<u64>,
+    pub(super) candidates: Vec<Candidate>,
+    /// Names of steps, and their numbers.
+    pub(super) steps: HashMap<Name, u64>,
+    /// What moments count from, in nanoseconds since 1970.
+    pub(super) base: Option<i64>,
+    tracks: HashMap<Vec<u8>, u32>,
+    thread_names: HashMap<Vec<u8>, String>,
+    name_bytes: usize,
+    key: Vec<u8>,
+}
+
+/// Whether there is room for another event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There is.
+    Left,
+    /// The trace holds as many slices as it may.
+    None,
+}
+
+/// Where an event happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Host,
+    Device,
+}
+
+impl Builder {
+    /// Takes an event in.
+    pub fn take(&mut self, event: &Event<'_>) -> Room {
+        match event.phase {
+            Some(b'X') => self.take_slice(event),
+            Some(b'M') if event.name.raw == b"thread_name" => self.name_thread(event),
+            None => self.odd.timeless += 1,
+            _ => {}
+        }
+        if self.trace.slices.len() < MOST_SLICES { Room::Left } else { Room::None }
+    }
+
+    fn take_slice(&mut self, event: &Event<'_>) {
+        let Some((kind, place)) = classify(event) else { return };
+        let Some(begin) = event.begin.and_then(parse_micros) else {
+            self.odd.timeless += 1;
+            return;
+        };
+        let duration = event.duration.and_then(parse_micros).filter(|&duration| duration >= 0);
+        self.odd.endless += u64::from(duration.is_none());
+        let source = match place {
+            Place::Host => Source::of_host(event.name.raw),
+            Place::Device => (kind == Kind::Collective).then_some(Source::Device),
+        };
+        let name = self.name(event.name);
+        if kind == Kind::Range
+            && let Some(number) = step_number(event.name.raw)
+        {
+            self.steps.insert(name, number);
+        }
+        let bytes = match source {
+            Some(source) => self.take_candidate(event, source),
+            None if kind.is_device_work() => event.args.bytes.and_then(parse_whole).map(Bytes),
+            None => None,
+        };
+        let track = self.track(event, place);
+        self.trace.slices.push(Slice {
+            kind,
+            name,
+            begin: Nanos(begin as u64),
+            // Both are below 2^62: the sum cannot overflow.
+            end: Nanos((begin + duration.unwrap_or(0)) as u64),
+            track,
+            correlation: event.args.correlation.and_then(parse_whole).unwrap_or(0),
+            bytes,
+        });
+        let fold = (begin ^ (begin >> 32)) as u32;
+        self.prints.push((u64::from(crc32c::crc32c(event.text)) << 32) | u64::from(fold));
+    }
+
+    /// Notes what may be a collective, in front of its slice; the bytes that go into it.
+    fn take_candidate(&mut self, event: &Event<'_>, source: Source) -> Option<Bytes> {
+        let args = &event.args;
+        let told = args.collective.filter(|told| !told.raw.is_empty());
+        let operation = collective::name_operation(&told.unwrap_or(event.name).plain());
+        let operation_name = self.enter(&operation);
+        let candidate = Candidate {
+            slice: self.trace.slices.len() as u32,
+            source,
+            operation: operation_name,
+            waits: operation == "wait",
+            group: args.group.filter(|group| !group.raw.is_empty()).map(|group| self.name(group)),
+            sequence: args.sequence.and_then(parse_whole),
+        };
+        self.candidates.push(candidate);
+        collective::count_bytes(args)
+    }
+
+    fn name_thread(&mut self, event: &Event<'_>) {
+        let Some(name) = event.args.name else { return };
+        if self.thread_names.len() < MOST_TRACKS {
+            let key = [event.process, b"/", event.thread].concat();
+            self.thread_names.entry(key).or_insert_with(|| shorten(name.plain()).trim().to_owned());
+        }
+    }
+
+    fn track(&mut self, event: &Event<'_>, place: Place) -> u32 {
+        self.key.clear();
+        self.key.push(place as u8);
+        self.key.extend(event.process.iter().take(MOST_NAME));
+        self.key.push(b'/');
+        self.key.extend(event.thread.iter().take(MOST_NAME));
+        if let Some(&track) = self.tracks.get(&self.key) {
+            return track;
+        }
+        let mut thread = shorten(String::from_utf8_lossy(event.thread).into_owned());
+        if self.trace.tracks.len() >= MOST_TRACKS {
+            self.odd.trackless += 1;
+            self.key.truncate(1);
+            thread = "others".to_owned();
+            if let Some(&track) = self.tracks.get(&self.key) {
+                return track;
+            }
+        }
+        let device = (place == Place::Device).then(|| {
+            let number = event.args.device.and_then(parse_whole).or_else(|| parse_whole(event.process));
+            number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
+        });
+        let what = if device.is_some() { "stream" } else { "thread" };
+        let track = self.trace.tracks.len() as u32;
+        self.trace.tracks.push(Track { name: format!("{what} {thread}"), device });
+        self.tracks.insert(self.key.clone(), track);
+        track
+    }
+
+    fn name(&mut self, text: Text<'_>) -> Name {
+        match std::str::from_utf8(text.raw) {
+            Ok(plain) if !text.escaped && plain.len() <= MOST_NAME => self.enter(plain),
+            _ => {
+                let plain = shorten(text.plain());
+                self.enter(&plain)
+            }
+        }
+    }
+
+    fn enter(&mut self, text: &str) -> Name {
+        let names = &mut self.trace.names;
+        if let Some(name) = names.find(text) {
+            return name;
+        }
+        let cost = 2 * text.len() + NAME_COST;
+        if self.name_bytes + cost > MOST_NAME_BYTES {
+            self.odd.nameless += 1;
+            return names.enter("(other names)");
+        }
+        self.name_bytes += cost;
+        names.enter(text)
+    }
+
+    /// Gives threads the names that the file has for them.
+    pub(super) fn rename_tracks(&mut self) {
+        for (key, &track) in &self.tracks {
+            if let Some(name) = self.thread_names.get(&key[1..]) {
+                self.trace.tracks[track as usize].name.clone_from(name);
+            }
+        }
+    }
+}
+
+/// What an event is, and where; `None` for those that say nothing of where time went: the profiler's own spans, and
+/// Python's functions, of which a trace can have millions.
+fn classify(event: &Event<'_>) -> Option<(Kind, Place)> {
+    use Place::{Device, Host};
+    let name = event.name.raw;
+    Some(match event.category {
+        b"kernel" | b"Kernel" if event.args.collective.is_some() || collective::is_kernel(name) => {
+            (Kind::Collective, Device)
+        }
+        b"kernel" | b"Kernel" => (Kind::Compute, Device),
+        b"gpu_memcpy" | b"Memcpy" => (copy_kind(name), Device),
+        b"gpu_memset" | b"Memset" => (Kind::Fill, Device),
+        b"gpu_user_annotation" | b"cuda_sync" => (Kind::Range, Device),
+        b"cuda_runtime" | b"cuda_driver" | b"Runtime" => (Kind::Call, Host),
+        b"cpu_op" | b"Operator" | b"" if step_number(name).is_none() => (Kind::Operator, Host),
+        b"Trace" | b"python_function" => return None,
+        other if other.ends_with(b"_runtime") || other.ends_with(b"_driver") => (Kind::Call, Host),
+        _ => (Kind::Range, Host),
+    })
+}
+
+/// The direction of a copy: `Memcpy HtoD (Pinned -> Device)`, or `CopyHostToDevice` on AMD's devices.
+fn copy_kind(name: &[u8]) -> Kind {
+    let says = |word: &[u8]| memchr::memmem::find(name, word).is_some();
+    if says(b"HtoD") || says(b"HtoA") || says(b"HostToDevice") {
+        Kind::CopyIn
+    } else if says(b"DtoH") || says(b"AtoH") || says(b"DeviceToHost") {
+        Kind::CopyOut
+    } else {
+        Kind::CopyDevice
+    }
+}
+
+fn step_number(name: &[u8]) -> Option<u64> {
+    parse_whole(name.strip_prefix(b"ProfilerStep#")?)
+}
+
+fn shorten(mut text: String) -> String {
+    if text.len() > MOST_NAME {
+        text.truncate(text.floor_char_boundary(MOST_NAME));
+        text.push('\u{2026}');
+    }
+    text
+}

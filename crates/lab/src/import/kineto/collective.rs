@@ -1,0 +1,236 @@
+//! Collectives: which events are one, what they do, and how much they move.
+
+use paceline_record::Bytes;
+
+use super::event::Args;
+use super::number::parse_whole;
+use super::scan::Cursor;
+use crate::trace::{Collective, Kind, Name, Slice};
+
+/// In whose account a collective shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// `record_param_comms`: knows the arguments. Lasts as long as the transfer only where the call waits for it.
+    Arguments,
+    /// `c10d::...`: the operator that was called.
+    Call,
+    /// `gloo:...` and its like: the thread that moves the data.
+    Transfer,
+    /// A kernel: the device that moves the data.
+    Device,
+    /// `nccl:...`: the launch of a kernel.
+    Launch,
+}
+
+impl Source {
+    /// The source that an event of the host with this name is.
+    pub fn of_host(name: &[u8]) -> Option<Self> {
+        match name {
+            [b'g', b'l', b'o', b'o', b':', ..]
+            | [b'm', b'p', b'i', b':', ..]
+            | [b'u', b'c', b'c', b':', ..] => Some(Self::Transfer),
+            [b'n', b'c', b'c', b'l', b':', ..] => Some(Self::Launch),
+            [b'c', b'1', b'0', b'd', b':', b':', ..] => Some(Self::Call),
+            b"record_param_comms" => Some(Self::Arguments),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a kernel with this name carries a collective: `ncclKernel_...` up to 2023, `ncclDevKernel_...` since.
+pub fn is_kernel(name: &[u8]) -> bool {
+    let name = name.strip_prefix(b"void ").unwrap_or(name);
+    [b"nccl".as_slice(), b"rccl", b"msccl"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// An operation by the one name that all its spellings get: `AllReduce`, `allreduce_`, `_allreduce_base`.
+pub fn name_operation(text: &str) -> String {
+    // A kernel's name goes on with types, which name other things.
+    let head = text.split(['(', '<']).next().unwrap_or(text);
+    let flat: String =
+        head.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
+    let known = [
+        ("allreduce", "all_reduce"),
+        ("allgather", "all_gather"),
+        ("reducescatter", "reduce_scatter"),
+        ("alltoall", "all_to_all"),
+        ("sendrecv", "send_recv"),
+        ("broadcast", "broadcast"),
+        ("barrier", "barrier"),
+        ("gather", "gather"),
+        ("scatter", "scatter"),
+        ("reduce", "reduce"),
+        ("send", "send"),
+        ("recv", "recv"),
+    ];
+    let found = known.iter().find(|(spelling, _)| flat.contains(spelling));
+    found.map_or_else(|| head.rsplit(':').next().unwrap_or(head).to_owned(), |(_, name)| (*name).to_owned())
+}
+
+/// Bytes that go into a collective: as its arguments say, or else as the shapes of its inputs do.
+pub fn count_bytes(args: &Args<'_>) -> Option<Bytes> {
+    if let (Some(elements), Some(element)) = (args.elements, args.element) {
+        return Some(Bytes(parse_whole(elements)?.checked_mul(element_size(element)?)?));
+    }
+    let mut shapes = Cursor::new(args.shapes?);
+    let mut types = Cursor::new(args.types?);
+    shapes.expect(b'[').ok()?;
+    types.expect(b'[').ok()?;
+    let mut bytes: u64 = 0;
+    let mut counted = false;
+    while shapes.element().ok()? && types.element().ok()? {
+        let mut shape = Cursor::new(shapes.value().ok()?.token());
+        if let Some(size) = element_size(types.value().ok()?.token()) {
+            let mut inner = size;
+            shape.expect(b'[').ok()?;
+            while shape.element().ok()? {
+                inner = inner.checked_mul(parse_whole(shape.value().ok()?.token())?)?;
+            }
+            bytes = bytes.checked_add(inner)?;
+            counted = true;
+        }
+    }
+    counted.then_some(Bytes(bytes))
+}
+
+/// Size of a number: by the name of PyTorch (`Float`) or C++ (`float`, `c10::Half`).
+fn element_size(name: &[u8]) -> Option<u64> {
+    let name = name.strip_prefix(b"c10::").unwrap_or(name);
+    let name = name.strip_prefix(b"at::").unwrap_or(name).to_ascii_lowercase();
+    Some(match name.as_slice() {
+        b"byte" | b"char" | b"bool" | b"signed char" | b"unsigned char" | b"int8" | b"uint8" => 1,
+        name if name.starts_with(b"float8") => 1,
+        b"half" | b"bfloat16" | b"short" | b"int16" | b"uint16" | b"short int" | b"float16" => 2,
+        b"float" | b"int" | b"int32" | b"uint32" | b"float32" | b"complexhalf" => 4,
+        b"double" | b"long" | b"long int" | b"int64" | b"uint64" | b"float64" | b"complexfloat" => 8,
+        b"complexdouble" => 16,
+        _ => return None,
+    })
+}
+
+/// An event that has to do with a collective.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// Place of its slice.
+    pub slice: u32,
+    /// In whose account.
+    pub source: Source,
+    /// The operation.
+    pub operation: Name,
+    /// Whether it is the waiting for a collective, and not one.
+    pub waits: bool,
+    /// The group of ranks.
+    pub group: Option<Name>,
+    /// The number in the group.
+    pub sequence: Option<u64>,
+}
+
+/// Of all accounts of a collective takes the one that shows the transfer, once, and marks its slice.
+///
+/// Kernels and `gloo:` threads move the data. Only where there are none, and no kernel was launched either, the calls on
+/// the host are taken, for a backend that does its work in them: `record_param_comms`, or else `c10d::`.
+/// A transfer inside a `record_param_comms` takes over what that knows.
+pub fn choose(
+    mut candidates: Vec<Candidate>,
+    slices: &mut [Slice],
+    backend: Option<&str>,
+) -> Vec<Collective> {
+    let launched = backend.is_some_and(|backend| backend.contains("nccl"));
+    let has = |source| candidates.iter().any(|candidate| candidate.source == source);
+    let chosen: &[Source] = if has(Source::Device) || has(Source::Transfer) {
+        &[Source::Device, Source::Transfer]
+    } else if launched || has(Source::Launch) {
+        &[]
+    } else if has(Source::Arguments) {
+        &[Source::Arguments]
+    } else {
+        &[Source::Call]
+    };
+    candidates.sort_by_key(|candidate| {
+        let slice = &slices[candidate.slice as usize];
+        (slice.track, slice.begin, std::cmp::Reverse(slice.end), candidate.source, candidate.slice)
+    });
+    let mut arguments: Option<Candidate> = None;
+    let mut outer: Option<Candidate> = None;
+    let mut found = Vec::new();
+    for &candidate in &candidates {
+        let slice = slices[candidate.slice as usize];
+        let holds = |outer: &Candidate| {
+            let around = &slices[outer.slice as usize];
+            around.track == slice.track && slice.end <= around.end
+        };
+        let known = arguments.filter(holds);
+        if candidate.source == Source::Arguments {
+            arguments = Some(candidate);
+        }
+        let inner = candidate.source != Source::Device && outer.as_ref().is_some_and(holds);
+        if !chosen.contains(&candidate.source) || candidate.waits || inner {
+            continue;
+        }
+        outer = Some(candidate);
+        let known_bytes = known.and_then(|known| slices[known.slice as usize].bytes);
+        let slice = &mut slices[candidate.slice as usize];
+        slice.kind = Kind::Collective;
+        slice.bytes = slice.bytes.or(known_bytes);
+        found.push(Collective {
+            slice: candidate.slice as usize,
+            operation: candidate.operation,
+            group: candidate.group.or(known.and_then(|known| known.group)),
+            sequence: candidate.sequence.or(known.and_then(|known| known.sequence)),
+        });
+    }
+    for candidate in candidates {
+        let slice = &mut slices[candidate.slice as usize];
+        // What another account of the same collective moved is not moved twice.
+        slice.bytes = slice.bytes.filter(|_| slice.kind == Kind::Collective);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_an_operation_gets_one_name() {
+        let cases = [
+            ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "all_reduce"),
+            (
+                "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                "reduce_scatter",
+            ),
+            ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all_reduce"),
+            (
+                "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+                "send_recv",
+            ),
+            ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWork*)", "broadcast"),
+            ("_allgather_base", "all_gather"),
+            ("gloo:all_reduce", "all_reduce"),
+            ("c10d::alltoall_base_", "all_to_all"),
+            ("gloo:something", "something"),
+        ];
+        for (text, name) in cases {
+            assert_eq!(name_operation(text), name, "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_come_from_arguments_or_from_shapes() {
+        let given = Args { elements: Some(b"1000"), element: Some(b"BFloat16"), ..Args::default() };
+        assert_eq!(count_bytes(&given), Some(Bytes(2000)));
+        let shaped = Args {
+            shapes: Some(b"[[8, 1024], [], [3]]"),
+            types: Some(br#"["float", "Scalar", "long int"]"#),
+            ..Args::default()
+        };
+        assert_eq!(count_bytes(&shaped), Some(Bytes(8 * 1024 * 4 + 24)));
+        let unknown = Args { elements: Some(b"1000"), element: Some(b"Quaternion"), ..Args::default() };
+        assert_eq!(count_bytes(&unknown), None);
+        let huge =
+            Args { elements: Some(b"18446744073709551615"), element: Some(b"Float"), ..Args::default() };
+        assert_eq!(count_bytes(&huge), None);
+        let odd = Args { shapes: Some(b"[[8"), types: Some(b"[\"float\"]"), ..Args::default() };
+        assert_eq!(count_bytes(&odd), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! What makes sense only of a whole trace: its clock, what stands in it twice, collectives, steps.
+
+use std::collections::{BTreeMap, HashSet};
+
+use paceline_record::Nanos;
+
+use super::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
+use super::collective::{self, Source};
+use super::window;
+use crate::trace::{Clock, Kind, StepRange, Trace};
+
+/// September 2001: what is later is taken for a moment since 1970, what is earlier counts from somewhere else.
+const EPOCH: i64 = 1_000_000_000_000_000_000;
+
+impl Builder {
+    /// The trace of all events that were taken.
+    pub fn finish(mut self) -> Trace {
+        let origin = self.choose_origin();
+        self.drop_odd(origin);
+        self.rename_tracks();
+        let launched = self.candidates.iter().any(|candidate| candidate.source == Source::Launch);
+        let trace = &mut self.trace;
+        trace.collectives = collective::choose(
+            std::mem::take(&mut self.candidates),
+            &mut trace.slices,
+            trace.backend.as_deref(),
+        );
+        if launched && trace.collectives.is_empty() {
+            let why =
+                "collectives are launched, but no kernel of one is in the trace: their time is not known";
+            trace.warnings.push(why.into());
+        }
+        self.find_steps();
+        self.warn();
+        self.trace.sort();
+        self.trace
+    }
+
+    /// What is added to every moment.
+    fn choose_origin(&mut self) -> i128 {
+        let begins = || self.trace.slices.iter().map(|slice| slice.begin.0 as i64);
+        let late = begins().filter(|&begin| begin >= EPOCH).count();
+        if 2 * late > self.trace.slices.len() {
+            self.trace.clock = Clock::Epoch;
+            return 0;
+        }
+        if let Some(base) = self.base.filter(|&base| base >= EPOCH) {
+            self.trace.clock = Clock::Epoch;
+            return base.into();
+        }
+        // Only differences mean anything: the earliest moment may as well be 0 as negative.
+        -i128::from(begins().min().unwrap_or(0).min(0))
+    }
+
+    /// Puts moments on the trace's clock, and leaves out events that fall off it or were there before.
+    fn drop_odd(&mut self, origin: i128) {
+        let prints = std::mem::take(&mut self.prints);
+        let repeated = find_repeated(&prints);
+        let mut seen = HashSet::new();
+        let mut gone = Vec::new();
+        let mut at = 0;
+        self.trace.slices.retain_mut(|slice| {
+            let place = |moment: Nanos| u64::try_from(i128::from(moment.0 as i64) + origin).ok().map(Nanos);
+            let print = prints[at];
+            let known = repeated.contains(&print) && !seen.insert(print);
+            let keep = match (place(slice.begin), place(slice.end)) {
+                (Some(begin), Some(end)) if !known => {
+                    (slice.begin, slice.end) = (begin, end);
+                    true
+                }
+                _ => false,
+            };
+            if !keep {
+                self.odd.repeated += u64::from(known);
+                self.odd.timeless += u64::from(!known);
+                gone.push(at as u32);
+            }
+            at += 1;
+            keep
+        });
+        self.candidates.retain_mut(|candidate| {
+            let before = gone.partition_point(|&gone| gone < candidate.slice);
+            let keep = gone.get(before) != Some(&candidate.slice);
+            candidate.slice -= before as u32;
+            keep
+        });
+    }
+
+    /// Steps as the host marks them; as devices do where the host does not.
+    fn find_steps(&mut self) {
+        let mut host: BTreeMap<u64, StepRange> = BTreeMap::new();
+        let mut device = host.clone();
+        for slice in self.trace.slices.iter().filter(|slice| slice.kind == Kind::Range) {
+            let Some(&number) = self.steps.get(&slice.name) else { continue };
+            let on_device = self.trace.tracks[slice.track as usize].device.is_some();
+            let found = if on_device { &mut device } else { &mut host };
+            let step =
+                found.entry(number).or_insert(StepRange { number, begin: slice.begin, end: slice.end });
+            step.begin = step.begin.min(slice.begin);
+            step.end = step.end.max(slice.end);
+        }
+        let by_host = !host.is_empty();
+        let mut steps: Vec<StepRange> = if by_host { host } else { device }.into_values().collect();
+        if !by_host && !steps.is_empty() {
+            // Streams run ahead of each other, steps do not.
+            steps.sort_by_key(|step| step.begin);
+            for at in 1..steps.len() {
+                steps[at - 1].end = steps[at - 1].end.min(steps[at].begin);
+            }
+            self.trace.warnings.push(
+                "steps are marked on the device only: their begin and end are those of its work".into(),
+            );
+        }
+        self.trace.steps = steps;
+    }
+
+    fn warn(&mut self) {
+        let odd = self.odd;
+        let sentences = [
+            (odd.timeless, "no readable or possible time: left out".to_owned()),
+            (odd.endless, "no duration, or an impossible one: taken as 0".to_owned()),
+            (odd.repeated, "already been there: left out".to_owned()),
+            (odd.large, format!("more than {} MiB of text: left out", window::MOST >> 20)),
+            (
+                odd.nameless,
+                format!("a new name when {} MiB of names were held: they share one", MOST_NAME_BYTES >> 20),
+            ),
+            (odd.trackless, format!("a new thread when there were {MOST_TRACKS}: they share one")),
+        ];
+        for (count, what) in sentences {
+            if count > 0 {
+                let events = if count == 1 { "1 event has" } else { &format!("{count} events have") };
+                self.trace.warnings.push(format!("{events} {what}"));
+            }
+        }
+        if self.trace.slices.is_empty() {
+            self.trace.warnings.push("the trace holds no events with a duration".into());
+        }
+    }
+
+    /// Says that the trace may hold no more, and where in the file that was.
+    pub fn warn_full(&mut self, offset: u64) {
+        self.trace.warnings.push(format!(
+            "reading stopped at byte {offset}: a trace may hold {MOST_SLICES} events; record fewer steps"
+        ));
+    }
+}
+
+/// The prints that occur more than once: none as a rule, so that no table of all is needed.
+fn find_repeated(prints: &[u64]) -> HashSet<u64> {
+    let mut sorted = prints.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect()
+}

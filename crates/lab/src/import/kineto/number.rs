@@ -1,0 +1,106 @@
+//! Numbers out of their tokens, exactly where they are written exactly.
+
+/// Moments and durations are below this: some 146 years.
+const FAR: i64 = 1 << 62;
+
+/// Nanoseconds of a token in microseconds: exact to the nanosecond for decimals, which a double could not hold.
+pub fn parse_micros(token: &[u8]) -> Option<i64> {
+    let (negative, digits) = match token.split_first()? {
+        (b'-', rest) => (true, rest),
+        (b'+', rest) => (false, rest),
+        _ => (false, token),
+    };
+    let mut nanos: i64 = 0;
+    let mut scale: i64 = 0; // of the next digit after the point; 0 before it
+    let mut seen = false;
+    for &byte in digits {
+        match byte {
+            b'0'..=b'9' => {
+                let digit = i64::from(byte - b'0');
+                seen = true;
+                nanos = match scale {
+                    0 => nanos.checked_mul(10)?.checked_add(digit * 1000)?,
+                    1000 => nanos + i64::from(digit >= 5),
+                    10_000.. => nanos,
+                    _ => nanos + digit * (100 / scale),
+                };
+                scale = (scale * 10).min(10_000);
+            }
+            b'.' if scale == 0 => scale = 1,
+            _ => {
+                return parse_double(token)
+                    .map(|micros| micros * 1e3)
+                    .filter(|nanos| nanos.abs() < FAR as f64)
+                    .map(|nanos| nanos.round() as i64);
+            }
+        }
+    }
+    let nanos = if negative { -nanos } else { nanos };
+    (seen && nanos.abs() < FAR).then_some(nanos)
+}
+
+/// A whole number that is not negative; `12.0` is one.
+pub fn parse_whole(token: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(token).ok()?;
+    text.parse().ok().or_else(|| {
+        let value = parse_double(token)?;
+        (value >= 0.0 && value < (1u64 << 53) as f64 && value.fract() == 0.0).then_some(value as u64)
+    })
+}
+
+fn parse_double(token: &[u8]) -> Option<f64> {
+    let value: f64 = std::str::from_utf8(token).ok()?.parse().ok()?;
+    value.is_finite().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn microseconds_keep_their_nanoseconds() {
+        let cases: [(&str, i64); 9] = [
+            ("4458676522690.655", 4_458_676_522_690_655),
+            ("1712195495505583.2", 1_712_195_495_505_583_200),
+            ("1.2345", 1235),
+            ("1.23449", 1234),
+            ("0.0009999", 1),
+            ("-3", -3000),
+            ("7", 7000),
+            ("1.7e15", 1_700_000_000_000_000_000),
+            ("5.", 5000),
+        ];
+        for (token, nanos) in cases {
+            assert_eq!(parse_micros(token.as_bytes()), Some(nanos), "{token}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_none() {
+        for token in [
+            "",
+            "-",
+            ".",
+            "NaN",
+            "Infinity",
+            "1e300",
+            "99999999999999999999",
+            "4611686018427388",
+            "1.2.3",
+            "null",
+            "0x10",
+        ] {
+            assert_eq!(parse_micros(token.as_bytes()), None, "{token}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_may_look_like_doubles() {
+        assert_eq!(parse_whole(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_whole(b"12.0"), Some(12));
+        assert_eq!(parse_whole(b"1e3"), Some(1000));
+        for token in ["-1", "1.5", "NaN", "", "1e30"] {
+            assert_eq!(parse_whole(token.as_bytes()), None, "{token}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A stream of bytes through a window that slides over it and grows where one value needs it.
+
+use std::io::{self, Read};
+
+use super::scan::{Cursor, Skip, Stop};
+
+// Small in tests, so that small files slide and grow it.
+const FIRST: usize = if cfg!(test) { 1 << 6 } else { 1 << 18 };
+/// The largest value that is read whole.
+pub const MOST: usize = 1 << 24;
+
+/// Why nothing more is read.
+#[derive(Debug)]
+pub enum Halt {
+    /// The stream ends here; with the error if it was not at its own end.
+    Ended(Option<io::Error>),
+    /// The text is not JSON here.
+    Odd,
+    /// The value is larger than the window may grow.
+    Large,
+}
+
+/// The part of a stream that is in memory.
+pub struct Window {
+    source: Box<dyn Read>,
+    buffer: Vec<u8>,
+    at: usize,
+    filled: usize,
+    passed: u64,
+    failed: Option<io::Error>,
+}
+
+impl Window {
+    /// The begin of a stream.
+    pub fn new(source: Box<dyn Read>) -> Self {
+        Self { source, buffer: vec![0; FIRST], at: 0, filled: 0, passed: 0, failed: None }
+    }
+
+    /// How many bytes of the stream are behind.
+    pub fn offset(&self) -> u64 {
+        self.passed + self.at as u64
+    }
+
+    /// Reads something at the place in the stream and goes behind it. `read` is called again from the same place when it
+    /// came up short and there was more: it may leave traces only when it succeeds.
+    pub fn read<T>(&mut self, mut read: impl FnMut(&mut Cursor<'_>) -> Result<T, Stop>) -> Result<T, Halt> {
+        loop {
+            let mut cursor = Cursor::new(&self.buffer[self.at..self.filled]);
+            match read(&mut cursor) {
+                Ok(value) => {
+                    self.at += cursor.at();
+                    return Ok(value);
+                }
+                Err(Stop::Odd) => return Err(Halt::Odd),
+                Err(Stop::Short) => self.fill()?,
+            }
+        }
+    }
+
+    /// Goes behind an array, an object or a string of any size.
+    pub fn skip(&mut self) -> Result<(), Halt> {
+        let mut skip = Skip::default();
+        loop {
+            if let Some(end) = skip.feed(&self.buffer[self.at..self.filled]) {
+                self.at += end;
+                return Ok(());
+            }
+            self.at = self.filled;
+            self.fill()?;
+        }
+    }
+
+    /// Takes in all that fits, so that a value is looked at a few times at most, however small the pieces come.
+    fn fill(&mut self) -> Result<(), Halt> {
+        self.buffer.copy_within(self.at..self.filled, 0);
+        self.passed += self.at as u64;
+        self.filled -= self.at;
+        self.at = 0;
+        if self.filled == self.buffer.len() {
+            if self.filled >= MOST {
+                return Err(Halt::Large);
+            }
+            self.buffer.resize(2 * self.filled, 0);
+        }
+        let before = self.filled;
+        while self.filled < self.buffer.len() && self.failed.is_none() {
+            match self.source.read(&mut self.buffer[self.filled..]) {
+                Ok(0) => break,
+                Ok(got) => self.filled += got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What came before the error is looked at first.
+                Err(error) => self.failed = Some(error),
+            }
+        }
+        if self.filled == before { Err(Halt::Ended(self.failed.take())) } else { Ok(()) }
+    }
+}

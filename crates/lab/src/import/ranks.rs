@@ -1,0 +1,216 @@
+//! One run from the traces of its ranks.
+//!
+//! ```text
+//! traces -> steps in common -> same collectives -> one clock -> tiling, rank by rank -> steps of a run log
+//! ```
+
+use paceline_record::{Case, Nanos, Rank, Step, StepRecord};
+
+use super::align::{Alignment, Common, Shift};
+use super::collectives::{self, Exchanges, Matching};
+use super::split::Tiling;
+use super::{ImportError, Imported, ImportedRank, Traced, top};
+use crate::run::Span;
+use crate::trace::{StepRange, Trace};
+
+/// No trace is longer; moments further apart are damage.
+const LONGEST: Nanos = Nanos(30 * 24 * 3600 * 1_000_000_000);
+
+/// What is known of a run besides its traces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// What to call the network.
+    pub model: String,
+    /// Samples a step on each worker.
+    pub batch: Option<u64>,
+}
+
+/// Makes a run of the traces of its ranks, one each.
+pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError> {
+    let mut warnings = Vec::new();
+    order(&mut traces, &mut warnings)?;
+    for (rank, trace) in traces.iter().enumerate() {
+        warnings.extend(trace.warnings.iter().map(|warning| format!("rank {rank}: {warning}")));
+    }
+    let steps = find_common_steps(&traces, &mut warnings)?;
+    let matching = Matching::of(&traces, &steps);
+    let alignment = Alignment::find(&traces, &steps, &matching);
+    warn(&traces, &matching, &alignment, &mut warnings);
+    let shifts = alignment.shifts(&steps);
+    let slack = alignment.uncertainty.unwrap_or_default();
+    let exchanges = collectives::weigh(&traces, &matching, &shifts, slack);
+    let windows: Vec<Span> = steps.iter().filter_map(|steps| window(steps)).collect();
+    let parts = traces.iter().zip(&steps).zip(exchanges).zip(&shifts).enumerate();
+    let ranks: Vec<ImportedRank> = parts
+        .map(|(rank, (((trace, steps), exchanges), &shift))| ImportedRank {
+            rank: Rank(rank as u32),
+            steps: record(trace, steps, exchanges, Emit { shift, examples: told.batch.unwrap_or(0) }),
+            peak_device: None,
+        })
+        .collect();
+    Ok(Imported {
+        case: case(&traces, told),
+        traced: Some(Traced {
+            alignment,
+            kernels: top::kernels(&traces, &windows),
+            collectives: top::collectives(&traces, &windows),
+            late: collectives::late_steps(&ranks),
+        }),
+        ranks,
+        warnings,
+    })
+}
+
+fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
+    Err(ImportError::Apart { why: why.into() })
+}
+
+/// Sets traces in order of their ranks, as far as they tell them.
+fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportError> {
+    if traces.is_empty() {
+        return apart("there is none");
+    }
+    let Some(mut ranks) = traces.iter().map(|trace| trace.rank).collect::<Option<Vec<Rank>>>() else {
+        if traces.len() > 1 {
+            warnings.push("not all traces name their rank: they are numbered in the order given".into());
+        }
+        return Ok(());
+    };
+    ranks.sort_unstable();
+    if let Some(twice) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
+        return apart(format!("two are of rank {}; give each run on its own", twice[0]));
+    }
+    traces.sort_by_key(|trace| trace.rank);
+    if ranks.iter().enumerate().any(|(place, rank)| rank.0 as usize != place) {
+        let names: Vec<String> = ranks.iter().map(Rank::to_string).collect();
+        warnings.push(format!("traces of ranks {}: they are numbered from 0 here", names.join(", ")));
+    }
+    let world = traces.iter().filter_map(|trace| trace.world).max();
+    if let Some(world) = world.filter(|&world| world as usize > traces.len()) {
+        warnings.push(format!(
+            "traces of {} of {world} ranks: others may have been later than those seen",
+            traces.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Profilers start and stop at different moments: only steps that all ranks show are kept. Where a trace marks none, all
+/// of each trace is one step.
+fn find_common_steps(
+    traces: &[Trace],
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Vec<StepRange>>, ImportError> {
+    let mut steps: Vec<Vec<StepRange>> = traces.iter().map(|trace| set_apart(&trace.steps)).collect();
+    if steps.iter().any(Vec::is_empty) {
+        warnings.push("no steps are marked in all traces: each trace is taken as one step".into());
+        for (trace, steps) in traces.iter().zip(&mut steps) {
+            let extent = trace.extent().filter(|(begin, end)| begin < end);
+            let Some((begin, end)) = extent else { return apart("one of them shows no work") };
+            *steps = vec![StepRange { number: 0, begin, end }];
+        }
+    } else {
+        let mut common: Vec<u64> = steps[0].iter().map(|step| step.number).collect();
+        common.sort_unstable();
+        for rank in &steps[1..] {
+            let mut own: Vec<u64> = rank.iter().map(|step| step.number).collect();
+            own.sort_unstable();
+            common.retain(|number| own.binary_search(number).is_ok());
+        }
+        if common.is_empty() {
+            return apart("no step is in all of them; give each run on its own");
+        }
+        let most = steps.iter().map(Vec::len).max().unwrap_or_default();
+        if most > common.len() {
+            let left = most - common.len();
+            warnings.push(format!("steps that not all ranks show are left out: up to {left} of {most}"));
+        }
+        for rank in &mut steps {
+            rank.retain(|step| common.binary_search(&step.number).is_ok());
+        }
+    }
+    match steps.iter().filter_map(|rank| window(rank)).any(|span| span.end.since(span.begin) > LONGEST) {
+        true => apart("one of them is said to last for more than 30 days"),
+        false => Ok(steps),
+    }
+}
+
+/// Steps that follow each other, each number once: what overlaps an earlier one is cut off.
+fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
+    let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
+    let mut seen = std::collections::HashSet::new();
+    for step in marked {
+        let begin = steps.last().map_or(step.begin, |last| last.end.max(step.begin));
+        if begin < step.end && seen.insert(step.number) {
+            steps.push(StepRange { begin, ..*step });
+        }
+    }
+    steps
+}
+
+fn window(steps: &[StepRange]) -> Option<Span> {
+    Some(Span { begin: steps.first()?.begin, end: steps.last()?.end })
+}
+
+/// How a rank's steps are written down.
+#[derive(Clone, Copy)]
+struct Emit {
+    shift: Shift,
+    examples: u64,
+}
+
+fn record(trace: &Trace, steps: &[StepRange], mut exchanges: Exchanges, emit: Emit) -> Vec<StepRecord> {
+    let tiling = Tiling::of(trace);
+    exchanges.settle(trace, tiling.exposed());
+    let record = |range: &StepRange| {
+        let span = Span { begin: range.begin, end: range.end };
+        let mut step = StepRecord::open(Step(range.number), emit.shift.apply(span.begin));
+        step.end = emit.shift.apply(span.end);
+        tiling.book(span, &mut step);
+        step.late_rank = exchanges.late(span);
+        step.buckets = exchanges.buckets(trace, span, emit.shift);
+        step.examples = emit.examples;
+        step
+    };
+    steps.iter().map(record).collect()
+}
+
+/// What was run, as far as traces tell.
+fn case(traces: &[Trace], told: &Told) -> Case {
+    let backend = traces.iter().find_map(|trace| trace.backend.clone());
+    Case {
+        model: told.model.clone(),
+        engine: traces.iter().find_map(|trace| trace.devices.first().cloned()),
+        workers: traces.len() as u32,
+        batch_per_worker: told.batch,
+        settings: backend.map(|backend| ("backend".into(), backend)).into_iter().collect(),
+        ..Case::default()
+    }
+}
+
+fn warn(traces: &[Trace], matching: &Matching, alignment: &Alignment, warnings: &mut Vec<String>) {
+    let exchanged = traces.iter().any(|trace| !trace.collectives.is_empty());
+    if traces.len() == 1 && exchanged {
+        warnings.push("one rank alone cannot tell waiting for others from moving bytes".into());
+    } else if matching.unmatched > 0 {
+        let count = matching.unmatched;
+        warnings.push(format!(
+            "{count} collectives could not be told from each other: they count as moving bytes"
+        ));
+    }
+    if matches!(alignment.common, Common::Epoch | Common::FirstStep) {
+        warnings.push(alignment.to_string());
+    }
+    let devices = |trace: &Trace| {
+        let mut devices: Vec<u32> = trace.tracks.iter().filter_map(|track| track.device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices.len()
+    };
+    if let Some((rank, several)) = traces.iter().map(devices).enumerate().find(|&(_, count)| count > 1) {
+        warnings.push(format!("rank {rank} drives {several} devices: they are idle where all of them are"));
+    }
+}
+
+#[cfg(test)]
+mod tests;

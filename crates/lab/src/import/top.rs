@@ -1,0 +1,138 @@
+//! What took most time over a run: kernels, and collectives.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use paceline_record::Nanos;
+
+use super::split::Sight;
+use crate::run::Span;
+use crate::trace::{Kind, Slice, Trace};
+
+/// All slices of one name, over all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Top {
+    /// The name.
+    pub name: String,
+    /// How many.
+    pub count: u64,
+    /// Their time.
+    pub total: Nanos,
+    /// Their mean time, in seconds.
+    pub mean_s: f64,
+    /// Their part in the time of all such slices.
+    pub share: f64,
+}
+
+/// Sums by name.
+#[derive(Default)]
+struct Sums(HashMap<String, (u64, Nanos)>);
+
+impl Sums {
+    fn add(&mut self, name: &str, time: Nanos) {
+        if !self.0.contains_key(name) {
+            self.0.insert(name.into(), (0, Nanos(0)));
+        }
+        if let Some((count, total)) = self.0.get_mut(name) {
+            *count += 1;
+            *total = Nanos(total.0.saturating_add(time.0));
+        }
+    }
+
+    fn rank(self) -> Vec<Top> {
+        let all: f64 = self.0.values().map(|(_, total)| total.seconds()).sum();
+        let top = |(name, (count, total)): (String, (u64, Nanos))| Top {
+            name,
+            count,
+            total,
+            mean_s: total.seconds() / count as f64,
+            share: if all > 0.0 { total.seconds() / all } else { 0.0 },
+        };
+        let mut tops: Vec<Top> = self.0.into_iter().map(top).collect();
+        tops.sort_unstable_by(|a, b| (Reverse(a.total), &a.name).cmp(&(Reverse(b.total), &b.name)));
+        tops
+    }
+}
+
+/// Kernels of the ranks, each within its window. Where there is no device: operators that are not within another.
+pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
+    let mut sums = Sums::default();
+    for (trace, window) in traces.iter().zip(windows) {
+        let sight = Sight::of(trace);
+        let mut until = vec![Nanos(0); trace.tracks.len()];
+        let mut is_outermost = |slice: &Slice| match until.get_mut(slice.track as usize) {
+            Some(until) if slice.begin < *until => false,
+            Some(until) => {
+                *until = slice.end;
+                true
+            }
+            None => true,
+        };
+        for slice in trace.slices.iter().filter(|slice| begins_within(slice, *window)) {
+            let computes = matches!(slice.kind, Kind::Compute | Kind::Operator);
+            if computes && sight.counts(trace, slice) && (sight.device || is_outermost(slice)) {
+                sums.add(trace.names.text(slice.name), slice.end.since(slice.begin));
+            }
+        }
+    }
+    sums.rank()
+}
+
+/// Collectives of the ranks by operation, each within its window.
+pub fn collectives(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
+    let mut sums = Sums::default();
+    for (trace, window) in traces.iter().zip(windows) {
+        let sight = Sight::of(trace);
+        for collective in &trace.collectives {
+            let slice = &trace.slices[collective.slice];
+            if begins_within(slice, *window) && sight.counts(trace, slice) {
+                sums.add(trace.names.text(collective.operation), slice.end.since(slice.begin));
+            }
+        }
+    }
+    sums.rank()
+}
+
+fn begins_within(slice: &Slice, window: Span) -> bool {
+    window.begin <= slice.begin && slice.begin < window.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::split::tests::Draft;
+
+    #[test]
+    fn kernels_and_collectives_are_ranked_by_their_time() {
+        let mut draft = Draft::default();
+        let (stream, host) = (draft.stream(), draft.thread());
+        for (name, begin, end) in [("gemm", 0, 10), ("relu", 10, 12), ("gemm", 12, 40), ("late", 200, 300)] {
+            draft.slice(stream, Kind::Compute, name, (begin, end));
+        }
+        draft.slice(host, Kind::Operator, "aten::mm", (0, 90));
+        draft.collective(stream, "all_reduce", None, (40, 50));
+        let (trace, window) = (draft.trace(), Span { begin: Nanos(0), end: Nanos(100) });
+        let tops = kernels(std::slice::from_ref(&trace), &[window]);
+        let expected =
+            Top { name: "gemm".into(), count: 2, total: Nanos(38), mean_s: 19e-9, share: 38.0 / 40.0 };
+        assert_eq!(
+            (tops.len(), &tops[0].name, tops[0].count, tops[0].total),
+            (2, &expected.name, 2, Nanos(38))
+        );
+        assert!(
+            (tops[0].mean_s - expected.mean_s).abs() < 1e-15 && (tops[0].share - expected.share).abs() < 1e-9
+        );
+        let exchanged = collectives(&[trace], &[window]);
+        assert_eq!((exchanged[0].name.as_str(), exchanged[0].total), ("all_reduce", Nanos(10)));
+    }
+
+    #[test]
+    fn without_a_device_only_the_outermost_operators_count() {
+        let mut draft = Draft::default();
+        let host = draft.thread();
+        draft.slice(host, Kind::Operator, "aten::conv2d", (0, 50));
+        draft.slice(host, Kind::Operator, "aten::mkldnn", (1, 49));
+        let tops = kernels(&[draft.trace()], &[Span { begin: Nanos(0), end: Nanos(100) }]);
+        assert_eq!((tops.len(), tops[0].total), (1, Nanos(50)));
+    }
+}

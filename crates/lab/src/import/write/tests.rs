@@ -1,0 +1,134 @@
+use paceline_record::Phase;
+
+use super::*;
+use crate::import::ranks::{Told, join};
+use crate::import::split::tests::Draft;
+use crate::trace::{Clock, Kind, Trace};
+use crate::{Report, finding, markdown, terminal};
+
+const US: u64 = 1000;
+
+/// A rank of a device that computes 600 of each 1000 us, of which it launches every kernel late; rank 1 comes 50 us later
+/// to each of its collectives.
+fn rank(number: u32, steps: u64) -> Trace {
+    let mut draft = Draft::default();
+    let (host, stream) = (draft.thread(), draft.stream());
+    for step in 0..steps {
+        let at = |begin: u64, end: u64| ((step * 1000 + begin) * US, (step * 1000 + end) * US);
+        let late = 50 * u64::from(number);
+        draft.step(step, at(0, 1000));
+        draft.launched((host, stream), Kind::Compute, at(90, 95), at(100, 500 + late));
+        draft.launched((host, stream), Kind::Collective, at(90, 95), at(500 + late, 600));
+        let name = draft.0.names.enter("all_reduce");
+        let slice = draft.0.slices.len() - 1;
+        draft.0.collectives.push(crate::trace::Collective {
+            slice,
+            operation: name,
+            group: None,
+            sequence: None,
+        });
+        draft.launched((host, stream), Kind::Compute, at(790, 795), at(800, 1000));
+    }
+    (draft.0.rank, draft.0.clock) = (Some(Rank(number)), Clock::Epoch);
+    draft.0.host = Some("host".into());
+    draft.0.devices = vec!["Abacus GPU".into()];
+    draft.trace()
+}
+
+fn run(ranks: u32, steps: u64, batch: Option<u64>) -> Imported {
+    let told = Told { model: "resnet50".into(), batch };
+    join((0..ranks).map(|number| rank(number, steps)).collect(), &told).expect("ranks of one run")
+}
+
+fn import(runs: &[(String, Imported)], out: &Path) -> Report {
+    let (folder, study) = write(runs, &["import".into()], out, Held::Resume).expect("a new folder");
+    let (opened, read) = StudyFolder::open(folder.path()).expect("it holds a study");
+    assert_eq!(read, study);
+    opened.analyse(&read)
+}
+
+#[test]
+fn a_written_run_is_reported_as_our_own_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = import(&[("traces".into(), run(2, 40, None))], &folder.path().join("study"));
+    let case = &report.cases[0];
+    assert_eq!((case.status, case.steps, case.case.workers), (Outcome::Done, 40, 2), "{:?}", case.reason);
+    assert_eq!((case.init_s, case.total_s), (None, None), "a window says nothing of the whole run");
+    assert_eq!(case.images_per_s, None, "nobody said how many images there were");
+    let near = |got: f64, expected: f64| (got - expected).abs() < 1e-9;
+    let phases = case.phases_s.as_ref().expect("a finished case");
+    assert!(near(phases.values().sum(), 2.0 * 0.040));
+    assert!(near(phases[&Phase::Compute], 40.0 * (600e-6 + 650e-6)), "{phases:?}");
+    assert!(near(phases[&Phase::CommWait], 40.0 * (100e-6 + 50e-6)));
+    assert!(near(phases[&Phase::Idle], 40.0 * 2.0 * 300e-6));
+    let wait = case.comm_wait_split_s.expect("collectives");
+    assert!(near(wait.late_rank, 40.0 * 50e-6) && near(wait.transfer, 40.0 * 100e-6), "{wait:?}");
+    assert_eq!(case.straggler.map(|late| (late.rank, late.share)), Some((Rank(1), 1.0)));
+    let idle = case.idle_split_s.expect("an idle device");
+    assert!(near(idle.host_late, 40.0 * 2.0 * 300e-6) && near(idle.queued + idle.unknown, 0.0), "{idle:?}");
+    for page in [markdown::render(&report), crate::csv::render(&report)] {
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
+    }
+    let kinds: Vec<finding::Kind> = report.findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [finding::Kind::Idle, finding::Kind::Communication], "{:?}", report.findings);
+    let idle = &report.findings[0];
+    assert!(idle.text.contains("30 % of the workers' time") && idle.text.contains("100 % of it the host"));
+    assert!(near(idle.lost_s.expect("time"), 40.0 * 2.0 * 300e-6));
+}
+
+#[test]
+fn with_a_batch_there_are_rates_and_speed_ups() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runs = [("one".into(), run(1, 40, Some(8))), ("two".into(), run(2, 40, Some(8)))];
+    let report = import(&runs, folder.path());
+    let rate = |place: usize| report.cases[place].images_per_s.expect("examples are known").mean;
+    assert!((rate(0) - 8000.0).abs() < 1e-6 && (rate(1) - 16_000.0).abs() < 1e-6);
+    assert!(report.cases[1].speedup_speed.is_some_and(|speedup| (speedup - 2.0).abs() < 1e-9));
+    assert_eq!(report.explained[0].waterfalls.len(), 1);
+    assert!(!terminal::render_report(&report, terminal::Colours::None).contains("NaN"));
+}
+
+#[test]
+fn a_folder_that_holds_something_else_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("thesis.tex"), "dear").expect("a file");
+    let runs = [("one".into(), run(1, 3, None))];
+    let refused = write(&runs, &[], folder.path(), Held::Replace);
+    assert!(matches!(refused, Err(LabError::NotAStudy { .. })));
+    assert!(folder.path().join("thesis.tex").exists());
+}
+
+#[test]
+fn another_study_is_replaced_only_where_that_was_asked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, second) = ([("one".into(), run(1, 3, None))], [("two".into(), run(1, 4, None))]);
+    import(&first, folder.path());
+    import(&first, folder.path());
+    let refused = write(&second, &[], folder.path(), Held::Resume);
+    assert!(matches!(refused, Err(LabError::Exists { .. })));
+    write(&second, &[], folder.path(), Held::Replace).expect("asked for");
+    assert!(!folder.path().join("one").exists() && folder.path().join("two").exists());
+    assert!(!folder.path().join(".draft-case").exists());
+}
+
+#[test]
+fn runs_of_one_name_and_odd_names_have_folders_of_their_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = ["a/../b.json", "a/../b.json", "", "tensorboard", "study.json"];
+    let runs: Vec<(String, Imported)> = names.iter().map(|&name| (name.into(), run(1, 3, None))).collect();
+    let (_, study) = write(&runs, &[], folder.path(), Held::Resume).expect("a new folder");
+    let folders: Vec<&str> = study.cases.iter().map(|planned| planned.folder.as_str()).collect();
+    assert_eq!(folders, ["a----b-json", "a----b-json-2", "run", "tensorboard-2", "study-json"]);
+}
+
+#[test]
+fn ranks_that_do_not_fit_are_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("study");
+    let mut uneven = run(2, 4, None);
+    uneven.ranks[1].steps.pop();
+    let refused =
+        write(&[("odd".into(), uneven)], &[], &out, Held::Resume).expect_err("three and four steps");
+    assert!(refused.to_string().contains("rank 1 shows 3 steps, rank 0 shows 4"), "{refused}");
+    assert!(!out.exists());
+}
