@@ -17,6 +17,7 @@ use crate::numbers::steady::{self, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
 use crate::stats::Work;
+use crate::stats::steady::Verdict;
 use crate::{LabError, Run};
 
 /// The numbers of one case. What is not known is `None`.
@@ -180,8 +181,13 @@ impl CaseReport {
     /// Adds what only finished runs can tell.
     fn finished(self, done: &[&Run]) -> Self {
         let steps: Vec<Vec<Work>> = done.iter().map(|run| run.global_steps()).collect();
-        let states: Vec<_> =
+        let window = done[0].launcher.header.window;
+        let mut states: Vec<_> =
             steps.iter().zip(done).map(|(steps, run)| steady::find(steps, &run.pauses())).collect();
+        for state in states.iter_mut().filter(|state| window && state.verdict == Verdict::TooShort) {
+            // A window does not begin where the run did: its first steps are as good as the others.
+            state.from = 0;
+        }
         let steady: Vec<&[Work]> =
             steps.iter().zip(&states).map(|(steps, state)| &steps[state.from..]).collect();
         let runs: Vec<(&Run, usize)> =
@@ -218,7 +224,7 @@ impl CaseReport {
             steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
         };
-        if done[0].launcher.header.window {
+        if window {
             // A window says nothing of what came before and after.
             (report.init_s, report.total_s) = (None, None);
         }

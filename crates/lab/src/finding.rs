@@ -29,6 +29,9 @@ const UNCERTAIN: f64 = 0.05;
 /// Part of all waiting for late ranks from which on one rank is to blame.
 const TO_BLAME: f64 = 0.5;
 
+/// The same of two ranks, of which one or the other is always the late one.
+const TO_BLAME_OF_TWO: f64 = 0.8;
+
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -321,7 +324,7 @@ impl Member<'_> {
     fn stragglers(&self) -> Option<Finding> {
         let loss = self.loss(Cause::Stragglers).filter(|loss| loss.share >= NOTABLE)?;
         let blamed = self.case.straggler.filter(|late| late.share >= TO_BLAME && self.case.case.workers > 2);
-        let blamed = blamed.or(self.case.straggler.filter(|late| late.share >= 0.9));
+        let blamed = blamed.or(self.case.straggler.filter(|late| late.share >= TO_BLAME_OF_TWO));
         let text = says("waiting for late ranks", loss);
         let (text, advice) = match blamed {
             Some(late) => (

@@ -165,3 +165,23 @@ fn a_launcher_that_did_not_live_to_tell_is_a_failure() {
     assert!(report.reason.is_some());
     assert_eq!(report.total_s, None);
 }
+
+#[test]
+fn a_short_window_counts_from_its_first_step_on() {
+    let mut window = run(vec![rank(0, 1, &[50, 40, 20, 20])], 230);
+    window.launcher.header.window = true;
+    let report = CaseReport::of(&[window]);
+    assert_eq!(report.steady.map(|steady| (steady.from_step, steady.verdict)), Some((0, Verdict::TooShort)));
+    assert!(near(report.images_per_s.map(|rate| rate.mean), 256.0 / 0.13));
+    assert_eq!(crate::words::steady(&report).as_deref(), Some("too short to tell: 4 steps, all counted"));
+}
+
+#[test]
+fn a_rate_of_no_examples_is_not_known() {
+    let mut uncounted = rank(0, 1, &[20; 4]);
+    uncounted.steps.iter_mut().for_each(|step| step.examples = 0);
+    let report = CaseReport::of(&[run(vec![uncounted], 250)]);
+    assert_eq!((report.images_per_s, report.fixed, report.computation_s), (None, None, None));
+    let cost = report.cost.expect("time was spent");
+    assert!(near(Some(cost.seconds), 0.25 / 4.0), "by the step: {}", cost.seconds);
+}

@@ -213,4 +213,6 @@ fn warn(traces: &[Trace], matching: &Matching, alignment: &Alignment, warnings: 
 }
 
 #[cfg(test)]
+mod samples;
+#[cfg(test)]
 mod tests;

@@ -55,6 +55,11 @@ impl Mark {
     }
 }
 
+/// Whether an operator of this name only hands a collective over.
+pub fn is_exchange(name: &str) -> bool {
+    Mark::of(name) == Mark::Exchange
+}
+
 /// Where a trace shows work: on its devices, or on the host where it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sight {

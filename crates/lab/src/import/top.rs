@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use paceline_record::Nanos;
 
-use super::split::Sight;
+use super::split::{Sight, is_exchange};
 use crate::run::Span;
 use crate::trace::{Kind, Slice, Trace};
 
@@ -59,6 +59,8 @@ pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
     let mut sums = Sums::default();
     for (trace, window) in traces.iter().zip(windows) {
         let sight = Sight::of(trace);
+        let exchanges: Vec<bool> = trace.names.texts().map(is_exchange).collect();
+        let is_exchange = |slice: &Slice| exchanges.get(slice.name.0 as usize).copied().unwrap_or(false);
         let mut until = vec![Nanos(0); trace.tracks.len()];
         let mut is_outermost = |slice: &Slice| match until.get_mut(slice.track as usize) {
             Some(until) if slice.begin < *until => false,
@@ -69,7 +71,7 @@ pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
             None => true,
         };
         for slice in trace.slices.iter().filter(|slice| begins_within(slice, *window)) {
-            let computes = matches!(slice.kind, Kind::Compute | Kind::Operator);
+            let computes = matches!(slice.kind, Kind::Compute | Kind::Operator) && !is_exchange(slice);
             if computes && sight.counts(trace, slice) && (sight.device || is_outermost(slice)) {
                 sums.add(trace.names.text(slice.name), slice.end.since(slice.begin));
             }
@@ -132,6 +134,7 @@ mod tests {
         let host = draft.thread();
         draft.slice(host, Kind::Operator, "aten::conv2d", (0, 50));
         draft.slice(host, Kind::Operator, "aten::mkldnn", (1, 49));
+        draft.slice(host, Kind::Operator, "c10d::allreduce_", (50, 60));
         let tops = kernels(&[draft.trace()], &[Span { begin: Nanos(0), end: Nanos(100) }]);
         assert_eq!((tops.len(), tops[0].total), (1, Nanos(50)));
     }

@@ -20,6 +20,10 @@ pub const MOST_NAME_BYTES: usize = 1 << 27;
 const NAME_COST: usize = 96;
 /// The longest name that is kept whole.
 const MOST_NAME: usize = 1 << 14;
+/// The longest name of a thread that is kept whole.
+const MOST_THREAD_NAME: usize = 1 << 8;
+/// The longest number of a process or a thread that is kept whole; some are words.
+const MOST_NUMBER: usize = 1 << 6;
 
 /// What was not as it should be, each with how often.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,25 +147,26 @@ impl Builder {
     fn name_thread(&mut self, event: &Event<'_>) {
         let Some(name) = event.args.name else { return };
         if self.thread_names.len() < MOST_TRACKS {
-            let key = [event.process, b"/", event.thread].concat();
-            self.thread_names.entry(key).or_insert_with(|| shorten(name.plain()).trim().to_owned());
+            let key = [head(event.process), b"/", head(event.thread)].concat();
+            let name = shorten(name.plain(), MOST_THREAD_NAME);
+            self.thread_names.entry(key).or_insert_with(|| name.trim().to_owned());
         }
     }
 
     fn track(&mut self, event: &Event<'_>, place: Place) -> u32 {
         self.key.clear();
         self.key.push(place as u8);
-        self.key.extend(event.process.iter().take(MOST_NAME));
+        self.key.extend(head(event.process));
         self.key.push(b'/');
-        self.key.extend(event.thread.iter().take(MOST_NAME));
+        self.key.extend(head(event.thread));
         if let Some(&track) = self.tracks.get(&self.key) {
             return track;
         }
-        let mut thread = shorten(String::from_utf8_lossy(event.thread).into_owned());
+        let mut thread = String::from_utf8_lossy(head(event.thread));
         if self.trace.tracks.len() >= MOST_TRACKS {
             self.odd.trackless += 1;
             self.key.truncate(1);
-            thread = "others".to_owned();
+            thread = "others".into();
             if let Some(&track) = self.tracks.get(&self.key) {
                 return track;
             }
@@ -181,7 +186,7 @@ impl Builder {
         match std::str::from_utf8(text.raw) {
             Ok(plain) if !text.escaped && plain.len() <= MOST_NAME => self.enter(plain),
             _ => {
-                let plain = shorten(text.plain());
+                let plain = shorten(text.plain(), MOST_NAME);
                 self.enter(&plain)
             }
         }
@@ -248,9 +253,14 @@ fn step_number(name: &[u8]) -> Option<u64> {
     parse_whole(name.strip_prefix(b"ProfilerStep#")?)
 }
 
-fn shorten(mut text: String) -> String {
-    if text.len() > MOST_NAME {
-        text.truncate(text.floor_char_boundary(MOST_NAME));
+/// What tells a process or a thread from others.
+fn head(number: &[u8]) -> &[u8] {
+    &number[..number.len().min(MOST_NUMBER)]
+}
+
+fn shorten(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
         text.push('\u{2026}');
     }
     text

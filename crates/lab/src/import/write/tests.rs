@@ -132,3 +132,29 @@ fn ranks_that_do_not_fit_are_refused_before_anything_is_written() {
     assert!(refused.to_string().contains("rank 1 shows 3 steps, rank 0 shows 4"), "{refused}");
     assert!(!out.exists());
 }
+
+#[test]
+fn the_advice_on_an_idle_device_is_by_its_cause() {
+    let found = |launch: Option<u64>| {
+        let mut draft = Draft::default();
+        let (host, stream) = (draft.thread(), draft.stream());
+        for step in 0..4 {
+            let time = ((step * 1000 + 600) * US, (step * 1000 + 1000) * US);
+            draft.step(step, (step * 1000 * US, (step * 1000 + 1000) * US));
+            match launch {
+                Some(at) => draft.launched((host, stream), Kind::Compute, (at, at + US), time),
+                None => _ = draft.slice(stream, Kind::Compute, "gemm", time),
+            }
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = join(vec![draft.trace()], &Told::default()).expect("one rank");
+        let findings = import(&[("run".into(), run)], folder.path()).findings;
+        let idle =
+            findings.into_iter().find(|finding| finding.kind == finding::Kind::Idle).expect("60 % idle");
+        (idle.text, idle.advice)
+    };
+    let (text, advice) = found(Some(0));
+    assert!(text.contains("work was queued") && advice.contains("events between streams"), "{text}");
+    let (text, advice) = found(None);
+    assert!(text.contains("100 % of it the trace does not tell why") && advice.contains("launch"), "{text}");
+}

@@ -130,6 +130,19 @@ fn names_and_tracks_beyond_the_limit_share_one() {
 }
 
 #[test]
+fn long_names_are_cut_where_a_letter_ends() {
+    let (name, thread) = ("\u{e9}".repeat(100_000), "7".repeat(100_000));
+    let event = format!(r#"{{"ph":"X","name":"x{name}","pid":1,"tid":"{thread}","ts":1,"dur":1}}"#);
+    let naming = format!(r#"{{"ph":"M","name":"thread_name","pid":1,"tid":2,"args":{{"name":"x{name}"}}}}"#);
+    let second = r#"{"ph":"X","name":"a","pid":1,"tid":2,"ts":2,"dur":1}"#;
+    let trace = read_clean(&file_of(&[&event, &naming, second]));
+    let kept = trace.names.text(trace.slices[0].name);
+    assert!(kept.starts_with("x\u{e9}") && kept.ends_with("\u{e9}\u{2026}") && kept.len() < 20_000);
+    assert!(trace.tracks.iter().all(|track| track.name.len() < 300), "{:?}", trace.tracks);
+    assert!(trace.tracks[0].name.starts_with("thread 777") && trace.tracks[1].name.starts_with("x\u{e9}"));
+}
+
+#[test]
 fn an_error_of_the_system_is_no_damage() {
     struct Refused;
     impl Read for Refused {
