@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use paceline_lab::{Report, StudyFolder, compare, terminal};
+use paceline_lab::{Report, Study, StudyFolder, compare, terminal};
 
 use crate::colour;
 use crate::outcome::{Usage, print};
@@ -38,14 +38,19 @@ pub fn run(options: &Options) -> Result<()> {
 fn report_one(path: &Path, json: bool) -> Result<()> {
     let (mut folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
     folder.lock().map_err(Usage::new)?;
+    render(&folder, &study, json)
+}
+
+/// Analyses a study, writes its report in all forms, and prints it.
+pub fn render(folder: &StudyFolder, study: &Study, json: bool) -> Result<()> {
     let mut cases = Vec::new();
-    for logs in (0..study.places()).filter_map(|place| folder.read_case(&study, place)) {
+    for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
         folder.write_tensorboard(&logs)?;
         cases.push(logs.report());
     }
-    let report = Report::new(&study, cases);
-    folder.write_pages(&study, &report)?;
-    show(&folder, &report, json)
+    let report = Report::new(study, cases);
+    folder.write_pages(study, &report)?;
+    show(folder, &report, json)
 }
 
 fn compare_two(before: &Path, after: &Path, json: bool) -> Result<()> {

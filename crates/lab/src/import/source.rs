@@ -1,0 +1,243 @@
+//! From paths to runs: what each file is, by what it holds, and which files make a run together.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::ranks::{self, Told};
+use super::{
+    ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
+};
+use crate::trace::Trace;
+
+/// Bytes of a file that tell what it is.
+const HEAD: usize = 64 << 10;
+
+/// Folders within folders that are looked into.
+const DEEP: usize = 6;
+
+/// The most files of one import.
+const MOST_FILES: usize = 10_000;
+
+/// What a foreign file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A trace of PyTorch's profiler.
+    Kineto,
+    /// A profile of nvprof or Nsight Systems.
+    Sqlite,
+    /// A timeline of Horovod.
+    Horovod,
+    /// An event file of TensorBoard.
+    Events,
+    /// A log of tf_cnn_benchmarks.
+    TfCnn,
+    /// A `metric.log` of TensorFlow.
+    MetricLog,
+    /// What nvidia-smi printed.
+    NvidiaSmi,
+}
+
+/// What a file is; `None` if it is none of what is read here.
+pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
+    let head = open::head(path, HEAD)?;
+    if sqlite::recognise(path).is_some() {
+        return Ok(Some(Format::Sqlite));
+    }
+    let readers: [(fn(&[u8]) -> bool, Format); 6] = [
+        (events::recognise, Format::Events),
+        (kineto::recognise, Format::Kineto),
+        (horovod::recognise, Format::Horovod),
+        (metric_log::recognise, Format::MetricLog),
+        (tf_cnn::recognise, Format::TfCnn),
+        (nvidia_smi::recognise, Format::NvidiaSmi),
+    ];
+    Ok(readers.into_iter().find(|(recognise, _)| recognise(&head)).map(|(_, format)| format))
+}
+
+/// A file that was recognised.
+struct Source {
+    path: PathBuf,
+    format: Format,
+    /// The path that was named, and that the file belongs to: a folder holds the ranks of one run.
+    named: PathBuf,
+}
+
+/// Reads paths into runs, each with a name. Traces and event files of one folder are the ranks of one run, and so are
+/// traces that are named one by one; of nvidia-smi's files the memory goes to the run they stand beside.
+pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>, ImportError> {
+    let mut warnings = Vec::new();
+    let sources = gather(paths, &mut warnings)?;
+    let mut runs: Vec<(String, Imported)> = Vec::new();
+    for (name, files) in traces(&sources) {
+        let mut traces: Vec<Trace> = Vec::new();
+        for source in files {
+            match source.format {
+                Format::Kineto => traces.push(kineto::read(&source.path)?),
+                _ => traces.extend(sqlite::read(&source.path)?),
+            }
+        }
+        runs.push((name, ranks::join(traces, told)?));
+    }
+    for (name, files) in event_folders(&sources) {
+        runs.push((name, events::import(&files)?));
+    }
+    for source in &sources {
+        let name = name_of(&source.path);
+        match source.format {
+            Format::Horovod => runs.push((name, horovod::read(&source.path)?.to_run())),
+            Format::MetricLog => runs.push((name, metric_log::import(&source.path)?)),
+            Format::TfCnn => {
+                runs.extend(tf_cnn::import(&source.path)?.into_iter().map(|run| (name.clone(), run)));
+            }
+            _ => {}
+        }
+    }
+    for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
+        let monitor = nvidia_smi::read(&source.path)?;
+        runs.iter_mut().for_each(|(_, run)| monitor.attach(run));
+    }
+    let Some((_, first)) = runs.first_mut() else {
+        return Err(ImportError::Apart { why: "there is no run in them, only measurements of devices".into() });
+    };
+    first.warnings.splice(0..0, warnings);
+    for (_, run) in &mut runs {
+        if run.case.model.is_empty() {
+            run.case.model.clone_from(&told.model);
+        }
+        run.case.batch_per_worker = run.case.batch_per_worker.or(told.batch);
+    }
+    Ok(runs)
+}
+
+/// All recognised files below some paths. A file that was named and is nothing known is an error; one that merely lies in a
+/// folder is passed over.
+fn gather(paths: &[PathBuf], warnings: &mut Vec<String>) -> Result<Vec<Source>, ImportError> {
+    let mut sources = Vec::new();
+    for named in paths {
+        let io = |source| ImportError::Io { path: named.clone(), source };
+        let folder = fs::metadata(named).map_err(io)?.is_dir();
+        let mut files = Vec::new();
+        let mut passed = 0;
+        collect(named, DEEP, &mut files)?;
+        for path in files {
+            let named = if folder { named.clone() } else { PathBuf::new() };
+            match recognise(&path)? {
+                Some(format) => sources.push(Source { path, format, named }),
+                None if folder => passed += 1,
+                None => {
+                    let known = "a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod timeline, a TensorBoard \
+                                 event file, a tf_cnn_benchmarks log, a metric.log or nvidia-smi's output";
+                    return Err(ImportError::bad(path, format!("is nothing that can be imported: {known}")));
+                }
+            }
+        }
+        if passed > 0 {
+            warnings.push(format!("{}: {passed} files are nothing that can be imported", named.display()));
+        }
+    }
+    match sources.is_empty() {
+        true => Err(ImportError::Apart { why: "there is no file in them that can be imported".into() }),
+        false => Ok(sources),
+    }
+}
+
+/// The files below a path in the order of their names, with numbers in them counted as numbers.
+fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), ImportError> {
+    let io = |source| ImportError::Io { path: path.into(), source };
+    let kind = fs::metadata(path).map_err(io)?;
+    if !kind.is_dir() {
+        if files.len() == MOST_FILES {
+            return Err(ImportError::bad(path, format!("is one file too many: at most {MOST_FILES} are imported")));
+        }
+        files.push(path.into());
+        return Ok(());
+    }
+    let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(io)?.collect();
+    let mut inside: Vec<PathBuf> = entries.map_err(io)?.iter().map(fs::DirEntry::path).collect();
+    inside.sort_by_key(|path| natural(&path.to_string_lossy()));
+    // A folder that leads back to itself ends here.
+    if deep > 0 {
+        inside.iter().filter(|path| path.exists()).try_for_each(|path| collect(path, deep - 1, files))?;
+    }
+    Ok(())
+}
+
+/// A key in whose order rank-2 comes before rank-10.
+fn natural(text: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (word, tail) = rest.split_at(digit);
+        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let (number, tail) = tail.split_at(end);
+        parts.push((word.to_owned(), number.parse().unwrap_or(u64::MAX)));
+        rest = tail;
+    }
+    parts
+}
+
+/// Traces, those of one folder together, and those that were named one by one together.
+fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
+    let mut runs: Vec<(PathBuf, Vec<&Source>)> = Vec::new();
+    for source in sources.iter().filter(|source| matches!(source.format, Format::Kineto | Format::Sqlite)) {
+        match runs.iter_mut().find(|(named, _)| *named == source.named) {
+            Some((_, files)) => files.push(source),
+            None => runs.push((source.named.clone(), vec![source])),
+        }
+    }
+    let name = |(named, files): (PathBuf, Vec<&Source>)| {
+        let name = if named.as_os_str().is_empty() { name_of(&files[0].path) } else { name_of(&named) };
+        (name, files)
+    };
+    runs.into_iter().map(name).collect()
+}
+
+/// Event files: `rank-<r>` folders of one parent are one run, any other file is a run by itself.
+fn event_folders(sources: &[Source]) -> Vec<(String, Vec<PathBuf>)> {
+    let mut runs: Vec<(String, Vec<PathBuf>)> = Vec::new();
+    for source in sources.iter().filter(|source| source.format == Format::Events) {
+        let folder = source.path.parent();
+        let is_rank = folder.is_some_and(|folder| name_of(folder).starts_with("rank-"));
+        let key = if is_rank { folder.and_then(Path::parent) } else { folder };
+        let name = key.map_or_else(|| name_of(&source.path), name_of);
+        match runs.iter_mut().find(|(known, _)| is_rank && *known == name) {
+            Some((_, files)) => files.push(source.path.clone()),
+            None => runs.push((name, vec![source.path.clone()])),
+        }
+    }
+    runs
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
+    let stem = name.split('.').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' };
+    let name: String = stem.chars().take(60).map(plain).collect();
+    if name.is_empty() { "run".into() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_count_as_numbers() {
+        let mut names = ["rank-10.json", "rank-2.json", "rank-1.json", "a", "rank-"];
+        names.sort_by_key(|name| natural(name));
+        assert_eq!(names, ["a", "rank-", "rank-1.json", "rank-2.json", "rank-10.json"]);
+    }
+
+    #[test]
+    fn a_named_file_that_is_nothing_known_is_refused_and_one_in_a_folder_passed_over() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let notes = folder.path().join("notes.txt");
+        fs::write(&notes, "buy milk").expect("a file");
+        let told = Told::default();
+        let named = import(&[notes], &told).expect_err("no trace").to_string();
+        assert!(named.contains("notes.txt") && named.contains("PyTorch"), "{named}");
+        let inside = import(&[folder.path().into()], &told).expect_err("no trace").to_string();
+        assert!(inside.contains("no file in them"), "{inside}");
+        import(&[folder.path().join("nowhere")], &told).expect_err("no such file");
+    }
+}
