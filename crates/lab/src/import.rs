@@ -4,6 +4,11 @@
 //! files -> recognise (by content) -> read (one format a file) -> Imported -> run logs -> the same report as our own
 //! ```
 
+mod nsys;
+mod nvprof;
+pub mod profile;
+pub mod sqlite;
+
 use std::io;
 use std::path::PathBuf;
 
