@@ -57,7 +57,7 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
     let (overhead, count) = database.total("PROFILER_OVERHEAD")?;
     if count > 0 {
         warnings.push(format!(
-            "the profiler itself was at work for {:.3} s, {count} times",
+            "the profiler's own work sums to {:.3} s in {count} pieces",
             overhead as f64 * 1e-9
         ));
     }

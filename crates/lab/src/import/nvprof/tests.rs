@@ -72,7 +72,7 @@ fn every_table_is_read() {
         trace.warnings,
         [
             "1 events have no times, since the profiler could not take them; they are left out",
-            "the profiler itself was at work for 0.005 s, 2 times",
+            "the profiler's own work sums to 0.005 s in 2 pieces",
         ]
     );
 }
