@@ -13,13 +13,18 @@ mod lines;
 pub mod metric_log;
 #[cfg(test)]
 mod mutation;
+mod nsys;
 pub mod nvidia_smi;
+mod nvprof;
 pub mod open;
+pub mod profile;
 mod protobuf;
 pub mod ranks;
 pub mod series;
+pub mod source;
 pub mod spans;
 pub mod split;
+pub mod sqlite;
 pub mod tf_cnn;
 pub mod top;
 pub mod write;

@@ -4,9 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::ranks::{self, Told};
-use super::{
-    ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
-};
+use super::{ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn};
 use crate::trace::Trace;
 
 /// Bytes of a file that tell what it is.
@@ -97,7 +95,9 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         runs.iter_mut().for_each(|(_, run)| monitor.attach(run));
     }
     let Some((_, first)) = runs.first_mut() else {
-        return Err(ImportError::Apart { why: "there is no run in them, only measurements of devices".into() });
+        return Err(ImportError::Apart {
+            why: "there is no run in them, only measurements of devices".into(),
+        });
     };
     first.warnings.splice(0..0, warnings);
     for (_, run) in &mut runs {
@@ -147,7 +147,10 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let kind = fs::metadata(path).map_err(io)?;
     if !kind.is_dir() {
         if files.len() == MOST_FILES {
-            return Err(ImportError::bad(path, format!("is one file too many: at most {MOST_FILES} are imported")));
+            return Err(ImportError::bad(
+                path,
+                format!("is one file too many: at most {MOST_FILES} are imported"),
+            ));
         }
         files.push(path.into());
         return Ok(());
@@ -186,11 +189,11 @@ fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
             None => runs.push((source.named.clone(), vec![source])),
         }
     }
-    let name = |(named, files): (PathBuf, Vec<&Source>)| {
-        let name = if named.as_os_str().is_empty() { name_of(&files[0].path) } else { name_of(&named) };
-        (name, files)
+    let name = |named: &Path, files: &[&Source]| match named.as_os_str().is_empty() {
+        true => name_of(&files[0].path),
+        false => name_of(named),
     };
-    runs.into_iter().map(name).collect()
+    runs.into_iter().map(|(named, files)| (name(&named, &files), files)).collect()
 }
 
 /// Event files: `rank-<r>` folders of one parent are one run, any other file is a run by itself.

@@ -1,0 +1,326 @@
+//! A profile on one screen: what the time of a device went to, and why it stood idle.
+//!
+//! Works on any trace. Where no device shows, the host's own computation stands in for it.
+
+mod gap;
+mod render;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::collections::{BTreeMap, HashMap};
+
+use paceline_record::{Bytes, Nanos};
+use serde::Serialize;
+
+use crate::trace::{Kind, Name, Slice, Trace};
+
+pub use gap::{Gap, Idle};
+pub use render::render;
+pub use window::{Window, cut};
+
+/// Rows of each list.
+const ROWS: usize = 10;
+
+/// What the time of a profile went to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Profile {
+    /// From the trace's begin to the window's.
+    pub from: Nanos,
+    /// Length of the window.
+    pub length: Nanos,
+    /// Whether a device shows; otherwise all is of the host.
+    pub has_device: bool,
+    /// Devices that worked in the window.
+    pub devices: Vec<DeviceUse>,
+    /// The devices together.
+    pub shares: Shares,
+    /// What took the largest part of the window.
+    pub dominant: Option<Part>,
+    /// Kernels by the time they took, the longest first.
+    pub kernels: Vec<Work>,
+    /// Kernels in all, those not listed too.
+    pub kernels_total: Work,
+    /// Copies and fills by the time they took.
+    pub copies: Vec<Work>,
+    /// Collectives by the time they took, under the names of their operations.
+    pub collectives: Vec<Work>,
+    /// Named ranges by the time they took; they nest, so times overlap.
+    pub ranges: Vec<Work>,
+    /// Idle time by cause, over all devices.
+    pub idle: Idle,
+    /// The longest stretches in which a device stood idle.
+    pub gaps: Vec<Gap>,
+    /// Steps that lie in the window.
+    pub steps: usize,
+    /// Their mean length.
+    pub step_mean: Option<Nanos>,
+    /// What the reader of the file had to say.
+    pub warnings: Vec<String>,
+}
+
+/// What one device did.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceUse {
+    /// Its number; `None` for the host.
+    pub device: Option<u32>,
+    /// Its name, where the trace has it.
+    pub name: Option<String>,
+    /// Time in which it did anything.
+    pub busy: Nanos,
+    /// That as a share of the window.
+    pub utilisation: Option<f64>,
+}
+
+/// The window of every device, shared out without overlap: what several do at once goes to the first in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Shares {
+    /// A kernel ran.
+    pub compute: Nanos,
+    /// A collective ran, and no kernel.
+    pub collective: Nanos,
+    /// A copy between host and device ran, and neither of these.
+    pub host_copies: Nanos,
+    /// A copy on the device or a fill ran, and none of these.
+    pub device_copies: Nanos,
+    /// Nothing ran.
+    pub idle: Nanos,
+}
+
+/// A part of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Kernels.
+    Compute,
+    /// Collectives that no kernel hides.
+    Collective,
+    /// Copies between host and device that nothing hides: input and output.
+    HostCopies,
+    /// Copies on the device, and fills.
+    DeviceCopies,
+    /// Nothing.
+    Idle,
+}
+
+/// Work of one name.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Work {
+    /// The name.
+    pub name: String,
+    /// How many touch the window.
+    pub count: u64,
+    /// Time within the window, summed; work that runs at the same time counts twice.
+    pub total: Nanos,
+    /// Their mean length, whole.
+    pub mean: Nanos,
+    /// Share of the time of all work in the same list; of ranges, which nest, the share of the window.
+    pub share: f64,
+    /// Bytes moved; `None` where the trace does not say for any.
+    pub bytes: Option<Bytes>,
+    /// Bytes a second of those whose bytes are known.
+    pub bytes_per_s: Option<f64>,
+}
+
+/// What a trace's time went to, in all of it or in a window.
+pub fn summarise(trace: &Trace, window: Option<Window>) -> Profile {
+    let whole = trace.extent().unwrap_or_default();
+    let (begin, end) = window.unwrap_or(whole);
+    let length = end.since(begin);
+    let has_device = trace.has_device();
+    let operations: HashMap<usize, Name> =
+        trace.collectives.iter().map(|one| (one.slice, one.operation)).collect();
+    let mut lists: [Tally<'_>; 4] = Default::default();
+    let mut work: BTreeMap<Option<u32>, Vec<Slice>> = BTreeMap::new();
+    for (at, slice) in trace.slices.iter().enumerate() {
+        let device = trace.tracks.get(slice.track as usize).and_then(|track| track.device);
+        if slice.kind.is_device_work() && device.is_some() == has_device {
+            work.entry(device).or_default().push(*slice);
+        }
+        let list = match slice.kind {
+            Kind::Compute => 0,
+            Kind::CopyIn | Kind::CopyOut | Kind::CopyDevice | Kind::Fill => 1,
+            Kind::Collective => 2,
+            Kind::Range => 3,
+            Kind::Call | Kind::Operator => continue,
+        };
+        let name = operations.get(&at).copied().unwrap_or(slice.name);
+        lists[list].add(trace.names.text(name), slice, (begin, end));
+    }
+    let calls = gap::Calls::of(trace);
+    let (mut shares, mut idle, mut gaps) = (Shares::default(), Idle::default(), Vec::new());
+    let mut devices = Vec::new();
+    for (&device, slices) in &work {
+        let split = split(slices, (begin, end));
+        let busy = length.since(split.idle);
+        shares.add(split);
+        let name = device.and_then(|device| trace.devices.get(device as usize).cloned());
+        let utilisation = (length.0 > 0).then(|| busy.0 as f64 / length.0 as f64);
+        devices.push(DeviceUse { device, name, busy, utilisation });
+        gaps.extend(gap::find(slices, (begin, end), &calls).map(|gap| Gap { device, ..gap }));
+    }
+    gaps.iter().for_each(|gap| idle.add(gap.idle));
+    gaps.sort_by_key(|gap| (std::cmp::Reverse(gap.length), gap.from));
+    gaps.truncate(ROWS / 2);
+    for gap in &mut gaps {
+        gap.host = gap::host_activity(trace, (gap.from, gap.from + gap.length));
+        gap.from = gap.from.since(whole.0);
+    }
+    let steps = trace.steps.iter().filter(|step| step.begin >= begin && step.end <= end);
+    let lengths: Vec<Nanos> = steps.map(|step| step.end.since(step.begin)).collect();
+    let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists.map(Tally::rows);
+    for range in &mut ranges {
+        range.share = range.total.0 as f64 / length.0.max(1) as f64;
+    }
+    Profile {
+        from: begin.since(whole.0),
+        length,
+        has_device,
+        dominant: shares.dominant(),
+        devices,
+        shares,
+        kernels,
+        kernels_total,
+        copies,
+        collectives,
+        ranges,
+        idle,
+        gaps,
+        steps: lengths.len(),
+        step_mean: (!lengths.is_empty()).then(|| Nanos(sum(&lengths).0 / lengths.len() as u64)),
+        warnings: trace.warnings.clone(),
+    }
+}
+
+impl Shares {
+    fn add(&mut self, other: Self) {
+        let Self { compute, collective, host_copies, device_copies, idle } = other;
+        for (all, one) in [
+            (&mut self.compute, compute),
+            (&mut self.collective, collective),
+            (&mut self.host_copies, host_copies),
+            (&mut self.device_copies, device_copies),
+            (&mut self.idle, idle),
+        ] {
+            *all = sum(&[*all, one]);
+        }
+    }
+
+    /// All parts with their time.
+    pub fn parts(&self) -> [(Part, Nanos); 5] {
+        [
+            (Part::Compute, self.compute),
+            (Part::Collective, self.collective),
+            (Part::HostCopies, self.host_copies),
+            (Part::DeviceCopies, self.device_copies),
+            (Part::Idle, self.idle),
+        ]
+    }
+
+    fn dominant(&self) -> Option<Part> {
+        let largest = self.parts().into_iter().rev().max_by_key(|(_, time)| *time)?;
+        (largest.1.0 > 0).then_some(largest.0)
+    }
+}
+
+/// Shares out a window among the kinds of work that cover it.
+fn split(slices: &[Slice], (begin, end): Window) -> Shares {
+    let rank = |kind| match kind {
+        Kind::Compute => 0,
+        Kind::Collective => 1,
+        Kind::CopyIn | Kind::CopyOut => 2,
+        _ => 3,
+    };
+    let mut edges = Vec::with_capacity(2 * slices.len());
+    for slice in slices {
+        let (from, to) = (slice.begin.max(begin), slice.end.min(end));
+        if from < to {
+            edges.push((from, rank(slice.kind), 1_i64));
+            edges.push((to, rank(slice.kind), -1));
+        }
+    }
+    edges.sort_unstable();
+    let (mut running, mut times, mut before) = ([0_i64; 4], [Nanos(0); 5], begin);
+    for (at, rank, change) in edges {
+        let part = running.iter().position(|&count| count > 0).unwrap_or(4);
+        times[part] += at.since(before);
+        before = at;
+        running[rank] += change;
+    }
+    times[4] += end.since(before);
+    let [compute, collective, host_copies, device_copies, idle] = times;
+    Shares { compute, collective, host_copies, device_copies, idle }
+}
+
+/// Work summed up by name.
+#[derive(Default)]
+struct Tally<'trace> {
+    rows: HashMap<&'trace str, Row>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Row {
+    count: u64,
+    inside: u64,
+    whole: u64,
+    bytes: Option<u64>,
+    bytes_time: u64,
+}
+
+impl<'trace> Tally<'trace> {
+    fn add(&mut self, name: &'trace str, slice: &Slice, (begin, end): Window) {
+        let inside = slice.end.min(end).since(slice.begin.max(begin));
+        let touches = slice.begin < end && slice.end > begin
+            || slice.begin == slice.end && slice.begin >= begin && slice.end <= end;
+        if !touches {
+            return;
+        }
+        let whole = slice.end.since(slice.begin).0;
+        let row = self.rows.entry(name).or_default();
+        row.count += 1;
+        row.inside = row.inside.saturating_add(inside.0);
+        row.whole = row.whole.saturating_add(whole);
+        if let Some(Bytes(bytes)) = slice.bytes {
+            row.bytes = Some(row.bytes.unwrap_or(0).saturating_add(bytes));
+            row.bytes_time = row.bytes_time.saturating_add(whole);
+        }
+    }
+
+    /// The longest, and all together.
+    fn rows(self) -> (Vec<Work>, Work) {
+        let all = self.rows.values().fold(Row::default(), |all, row| Row {
+            count: all.count + row.count,
+            inside: all.inside.saturating_add(row.inside),
+            whole: all.whole.saturating_add(row.whole),
+            bytes: all.bytes.into_iter().chain(row.bytes).reduce(u64::saturating_add),
+            bytes_time: all.bytes_time.saturating_add(row.bytes_time),
+        });
+        let mut rows: Vec<(&str, Row)> = self.rows.into_iter().collect();
+        rows.sort_by_key(|&(name, row)| (std::cmp::Reverse(row.inside), name));
+        rows.truncate(ROWS);
+        (
+            rows.into_iter().map(|(name, row)| row.work(name, all.inside)).collect(),
+            all.work("all", all.inside),
+        )
+    }
+}
+
+impl Row {
+    fn work(self, name: &str, all: u64) -> Work {
+        let bandwidth = |bytes| (self.bytes_time > 0).then(|| bytes as f64 / (self.bytes_time as f64 * 1e-9));
+        Work {
+            name: name.into(),
+            count: self.count,
+            total: Nanos(self.inside),
+            mean: Nanos(self.whole / self.count.max(1)),
+            share: if all > 0 { self.inside as f64 / all as f64 } else { 0.0 },
+            bytes: self.bytes.map(Bytes),
+            bytes_per_s: self.bytes.and_then(bandwidth),
+        }
+    }
+}
+
+/// A sum that damaged times cannot overflow.
+fn sum(times: &[Nanos]) -> Nanos {
+    Nanos(times.iter().fold(0, |sum, time| sum.saturating_add(time.0)))
+}

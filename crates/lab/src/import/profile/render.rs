@@ -1,0 +1,171 @@
+//! A profile as text.
+
+use paceline_record::{Bytes, Nanos};
+
+use super::{Part, Profile, Work, sum};
+use crate::{Align, Table};
+
+/// Longer names are cut in the middle: their ends tell templates apart.
+const WIDTH: usize = 60;
+
+/// A profile on one screen.
+pub fn render(profile: &Profile) -> String {
+    let mut text = head(profile);
+    if !profile.kernels.is_empty() {
+        let what = if profile.has_device { "kernels" } else { "operators" };
+        text += &list(what, &profile.kernels);
+    }
+    if !profile.copies.is_empty() {
+        text += &list("copies", &profile.copies);
+    }
+    if !profile.collectives.is_empty() {
+        text += &list("collectives", &profile.collectives);
+    }
+    text += &gaps(profile);
+    if !profile.ranges.is_empty() {
+        text += &list("ranges", &profile.ranges);
+    }
+    for warning in &profile.warnings {
+        text += &format!("note: {warning}\n");
+    }
+    text
+}
+
+fn head(profile: &Profile) -> String {
+    let whose = if profile.has_device { "devices" } else { "host (no device shows)" };
+    let mut text = format!("{} from {} on\n", time(profile.length), time(profile.from));
+    if let Some(part) = profile.dominant {
+        text += &format!("{}\n", verdict(part, profile));
+    }
+    let all = sum(&profile.shares.parts().map(|(_, time)| time)).0;
+    let shares: Vec<String> = profile
+        .shares
+        .parts()
+        .iter()
+        .filter(|(_, part)| part.0 as f64 >= 0.0005 * all as f64 && part.0 > 0)
+        .map(|(part, time)| format!("{} {}", percent(time.0, all), word(*part)))
+        .collect();
+    if !shares.is_empty() {
+        text += &format!("{whose}: {}\n", shares.join(", "));
+    }
+    for device in &profile.devices {
+        if let (Some(number), Some(share)) = (device.device, device.utilisation) {
+            let name = device.name.as_deref().unwrap_or("unnamed");
+            text +=
+                &format!("device {number} ({name}): busy {:.1} %, {}\n", 100.0 * share, time(device.busy));
+        }
+    }
+    if let Some(mean) = profile.step_mean {
+        text += &format!("{} steps of {} on average\n", profile.steps, time(mean));
+    }
+    text
+}
+
+fn word(part: Part) -> &'static str {
+    match part {
+        Part::Compute => "computation",
+        Part::Collective => "exposed communication",
+        Part::HostCopies => "exposed copies between host and device",
+        Part::DeviceCopies => "copies on the device",
+        Part::Idle => "idle",
+    }
+}
+
+fn verdict(part: Part, profile: &Profile) -> String {
+    match part {
+        Part::Compute => "computation dominates: input and output do not hold it up".into(),
+        Part::Collective => "communication dominates: collectives run that no computation hides".into(),
+        Part::HostCopies => "input and output dominate: the device mostly copies from and to the host".into(),
+        Part::DeviceCopies => "copies on the device dominate".into(),
+        Part::Idle if profile.idle.host_late >= profile.idle.queued.max(profile.idle.unknown) => {
+            "the device mostly stands idle, because nothing is queued: the host (input, start-up, Python) is late".into()
+        }
+        Part::Idle if profile.idle.queued >= profile.idle.unknown => {
+            "the device mostly stands idle although work is queued: it waits for other work".into()
+        }
+        Part::Idle => "the device mostly stands idle; the profile cannot tell why".into(),
+    }
+}
+
+fn list(title: &str, rows: &[Work]) -> String {
+    let moved = rows.iter().any(|row| row.bytes.is_some());
+    let mut header =
+        vec![(title, Align::Left), ("count", Align::Right), ("total", Align::Right), ("mean", Align::Right)];
+    header.push(("share", Align::Right));
+    if moved {
+        header.extend([("moved", Align::Right), ("GB/s", Align::Right)]);
+    }
+    let mut table = Table::new(header);
+    for row in rows {
+        let mut cells = vec![short(&row.name), row.count.to_string(), time(row.total), time(row.mean)];
+        cells.push(format!("{:.1} %", 100.0 * row.share));
+        if moved {
+            cells.push(row.bytes.map_or_else(|| "-".into(), size));
+            cells.push(row.bytes_per_s.map_or_else(|| "-".into(), |rate| format!("{:.2}", rate * 1e-9)));
+        }
+        table.row(cells);
+    }
+    format!("\n{table}")
+}
+
+fn gaps(profile: &Profile) -> String {
+    let idle = profile.idle;
+    let all = sum(&[idle.host_late, idle.queued, idle.unknown]);
+    if all.is_zero() {
+        return String::new();
+    }
+    let causes = [
+        (idle.host_late, "nothing queued (host late)"),
+        (idle.queued, "queued but waiting"),
+        (idle.unknown, "cause not recorded"),
+    ];
+    let causes = causes.iter().filter(|(time, _)| time.0 > 0);
+    let causes: Vec<String> = causes.map(|(length, why)| format!("{} {why}", time(*length))).collect();
+    let mut table = Table::new([
+        ("gaps", Align::Left),
+        ("at", Align::Right),
+        ("host late", Align::Right),
+        ("queued", Align::Right),
+        ("meanwhile on the host", Align::Left),
+    ]);
+    for gap in &profile.gaps {
+        let host = gap.host.as_deref().map_or_else(|| "-".into(), short);
+        table.row([time(gap.length), time(gap.from), time(gap.idle.host_late), time(gap.idle.queued), host]);
+    }
+    format!("\nidle {}: {}\n{table}", time(all), causes.join(", "))
+}
+
+fn percent(part: u64, all: u64) -> String {
+    format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64)
+}
+
+/// A time with three or four digits.
+fn time(time: Nanos) -> String {
+    match time.0 {
+        0 => "0".into(),
+        nanos @ 1..1000 => format!("{nanos} ns"),
+        nanos @ 1000..1_000_000 => format!("{:.1} us", nanos as f64 * 1e-3),
+        nanos @ 1_000_000..1_000_000_000 => format!("{:.2} ms", nanos as f64 * 1e-6),
+        nanos => format!("{:.3} s", nanos as f64 * 1e-9),
+    }
+}
+
+fn size(Bytes(bytes): Bytes) -> String {
+    match bytes {
+        0..1000 => format!("{bytes} B"),
+        1000..1_000_000 => format!("{:.1} kB", bytes as f64 * 1e-3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 * 1e-6),
+        _ => format!("{:.2} GB", bytes as f64 * 1e-9),
+    }
+}
+
+/// A name that fits, without what would break a line or drive a terminal.
+fn short(name: &str) -> String {
+    let letters: Vec<char> =
+        name.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    if letters.len() <= WIDTH {
+        return letters.into_iter().collect();
+    }
+    let (head, tail) = (&letters[..WIDTH - 20], &letters[letters.len() - 17..]);
+    head.iter().chain(&['.'; 3]).chain(tail).collect()
+}

@@ -1,0 +1,191 @@
+//! Which of the ranges that a program named are its training steps.
+//!
+//! A range is a step if its name, cut into words and numbers, is a word for a step, before it at most words that only
+//! say that this is training, and after it at most a number, or a number of a total: `step 12`, `ProfilerStep#4`,
+//! `train_step`, `Iteration 3/100`, `batch_7`. `optimizer step` and `eval step 3` are none: another word stands in them.
+//!
+//! Where a program names ranges in several such ways, or on several threads, those of one way and thread are taken that
+//! cover the most time, so that the outermost win. One that lies in another of them is not counted again. Numbers are
+//! those in the names if they grow from step to step; otherwise steps are counted from 0.
+
+use std::collections::BTreeMap;
+
+use paceline_record::Nanos;
+
+use crate::trace::{Kind, Name, Slice, StepRange, Trace};
+
+const STEP: [&str; 7] = ["step", "iteration", "iter", "batch", "minibatch", "profilerstep", "trainstep"];
+const TRAINING: [&str; 4] = ["train", "training", "global", "the"];
+
+/// A range and the number in its name.
+type Numbered<'trace> = (&'trace Slice, Option<u64>);
+
+/// Steps among the slices of `trace` that `closed` lets through, in order of their begin.
+pub fn find(trace: &Trace, closed: impl Fn(usize) -> bool) -> Vec<StepRange> {
+    let forms: Vec<Option<Form>> =
+        (0..trace.names.len()).map(|at| form(trace.names.text(Name(at as u32)))).collect();
+    let mut ways: BTreeMap<(u32, &str), Vec<Numbered<'_>>> = BTreeMap::new();
+    for (at, slice) in trace.slices.iter().enumerate() {
+        if slice.kind == Kind::Range
+            && closed(at)
+            && let Some(Form { way, number }) = &forms[slice.name.0 as usize]
+        {
+            ways.entry((slice.track, way)).or_default().push((slice, *number));
+        }
+    }
+    let way = ways.into_values().map(outermost).max_by_key(|way| {
+        way.iter().fold(0_u64, |sum, (slice, _)| sum.saturating_add(slice.end.since(slice.begin).0))
+    });
+    let way = way.unwrap_or_default();
+    let numbers: Option<Vec<u64>> = way.iter().map(|(_, number)| *number).collect();
+    let numbers = numbers.filter(|numbers| numbers.is_sorted_by(|a, b| a < b));
+    let step = |(at, (slice, _)): (usize, &Numbered<'_>)| StepRange {
+        number: numbers.as_ref().map_or(at as u64, |numbers| numbers[at]),
+        begin: slice.begin,
+        end: slice.end,
+    };
+    way.iter().enumerate().map(step).collect()
+}
+
+/// In order, without those that begin before another has ended.
+fn outermost(mut way: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
+    way.sort_by_key(|(slice, _)| (slice.begin, std::cmp::Reverse(slice.end)));
+    let mut end = Nanos(0);
+    way.retain(|(slice, _)| {
+        let free = slice.begin >= end;
+        if free {
+            end = slice.end;
+        }
+        free
+    });
+    way
+}
+
+/// A step's name: how it is put, and which it is.
+#[derive(Debug, PartialEq)]
+struct Form {
+    way: String,
+    number: Option<u64>,
+}
+
+fn form(name: &str) -> Option<Form> {
+    // A name that is longer is not one of these, and there may be very many.
+    if name.len() > 64 {
+        return None;
+    }
+    let parts = parts(name);
+    let mut rest = parts.as_slice();
+    while let [Part::Word(word), after @ ..] = rest
+        && TRAINING.contains(&word.as_str())
+    {
+        rest = after;
+    }
+    let [Part::Word(word), numbers @ ..] = rest else { return None };
+    let number = match numbers {
+        [] => None,
+        [Part::Number(number)] | [Part::Number(number), Part::Number(_)] => Some(*number),
+        [Part::Number(number), Part::Word(of), Part::Number(_)] if of == "of" => Some(*number),
+        _ => return None,
+    };
+    let words = parts.iter().filter_map(|part| match part {
+        Part::Word(word) => Some(word.as_str()),
+        Part::Number(_) => None,
+    });
+    STEP.contains(&word.as_str()).then(|| Form { way: words.collect::<Vec<_>>().join(" "), number })
+}
+
+enum Part {
+    Word(String),
+    Number(u64),
+}
+
+fn parts(name: &str) -> Vec<Part> {
+    let words = name.split(|letter: char| !letter.is_alphanumeric());
+    let pieces =
+        words.flat_map(|word| word.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit()));
+    let part = |piece: &[u8]| {
+        let text = String::from_utf8_lossy(piece);
+        text.parse().map_or_else(|_| Part::Word(text.to_lowercase()), Part::Number)
+    };
+    pieces.map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(ranges: &[(&str, u64, u64, u32)]) -> Trace {
+        let mut trace = Trace::default();
+        for &(name, begin, end, track) in ranges {
+            let name = trace.names.enter(name);
+            trace.slices.push(Slice {
+                kind: Kind::Range,
+                name,
+                begin: Nanos(begin),
+                end: Nanos(end),
+                track,
+                correlation: 0,
+                bytes: None,
+            });
+        }
+        trace
+    }
+
+    fn steps(ranges: &[(&str, u64, u64, u32)]) -> Vec<(u64, u64, u64)> {
+        find(&trace(ranges), |_| true).iter().map(|step| (step.number, step.begin.0, step.end.0)).collect()
+    }
+
+    #[test]
+    fn names_of_steps_are_told_from_others() {
+        for (name, number) in [
+            ("step 12", Some(12)),
+            ("ProfilerStep#4", Some(4)),
+            ("Iteration 3/100", Some(3)),
+            ("iter3", Some(3)),
+            ("train_step", None),
+            ("Training Step: 9 of 10", Some(9)),
+            ("batch_7", Some(7)),
+        ] {
+            assert_eq!(form(name).map(|form| form.number), Some(number), "{name}");
+        }
+        for name in [
+            "optimizer step",
+            "eval step 3",
+            "Optimizer.step#SGD.step",
+            "stepping",
+            "12",
+            "",
+            "step 1 2 3",
+            "epoch 3",
+            "step 99999999999999999999999",
+            "schritt 3",
+            "\u{e9}tape 3",
+        ] {
+            assert_eq!(form(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_outermost_way_of_naming_steps_wins() {
+        let ranges = [
+            ("iteration 5", 0, 10, 0),
+            ("step 1", 1, 4, 0),
+            ("iteration 6", 10, 20, 0),
+            ("iteration 5", 1, 9, 1),
+        ];
+        assert_eq!(steps(&ranges), [(5, 0, 10), (6, 10, 20)]);
+    }
+
+    #[test]
+    fn a_step_within_a_step_is_not_counted_again() {
+        assert_eq!(steps(&[("train_step", 0, 10, 0), ("train_step", 2, 5, 0)]), [(0, 0, 10)]);
+    }
+
+    #[test]
+    fn numbers_that_begin_again_in_each_epoch_are_counted_on() {
+        assert_eq!(
+            steps(&[("batch 0", 0, 1, 0), ("batch 1", 1, 2, 0), ("batch 0", 2, 3, 0)]),
+            [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
+        );
+    }
+}
