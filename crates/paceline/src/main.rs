@@ -4,6 +4,7 @@ mod allreduce;
 mod bench;
 mod colour;
 mod doctor;
+mod explain;
 mod machine;
 mod models;
 mod outcome;
@@ -30,6 +31,8 @@ enum Command {
     Bench(Box<bench::Options>),
     /// Report a study anew, or compare two
     Report(report::Options),
+    /// Explain a table of somebody's runs: what it says, and where it contradicts itself
+    Explain(explain::Options),
     /// Time all-reduces between worker processes, as nccl-tests does
     Allreduce(allreduce::Options),
     /// List the networks: parameters, tensors, FLOPs, activation bytes
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
     outcome::exit(match cli.command {
         Command::Bench(options) => bench::run(&options, own),
         Command::Report(options) => report::run(&options),
+        Command::Explain(options) => explain::run(&options),
         Command::Allreduce(options) => allreduce::run(&options),
         Command::Models(options) => models::run(&options),
         Command::Doctor(options) => doctor::run(&options),
