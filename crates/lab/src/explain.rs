@@ -180,7 +180,10 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
     let work = reconcile::work(&series, options.work);
     let reconciliation = work.and_then(|work| reconcile::reconcile(&series, work));
     let rows = scaling::rows(&series, work);
-    let one_measure = matches!(reconciliation, Some(reconcile::Reconciliation::Same { .. }));
+    let one_measure = match &reconciliation {
+        Some(found) => matches!(found, reconcile::Reconciliation::Same { .. }),
+        None => series.rate().is_none(),
+    };
     SeriesExplanation {
         audit: audit::audit(&series),
         laws: scaling::fit(&rows, one_measure),
@@ -218,7 +221,12 @@ fn dress(mut series: Series, blocks: &[Block], at: usize, (facts, options): (&[F
     }
     let words = |block: &Block| match &block.content {
         Content::Paragraph(text) => prose::data_set(text),
+        Content::Table(_) => None,
+    };
+    // A list of settings counts more than a sentence.
+    let settings = |block: &Block| match &block.content {
         Content::Table(grid) => grid.rows.iter().flatten().find_map(|cell| prose::data_set(cell)),
+        Content::Paragraph(_) => None,
     };
     let titled = || series.headings.iter().rev().find_map(|heading| prose::data_set(heading));
     let known = |topic: Topic, told: Option<u64>| {
@@ -231,7 +239,11 @@ fn dress(mut series: Series, blocks: &[Block], at: usize, (facts, options): (&[F
         examples: options.examples.map(|value| Known { value, line: None }),
         batches: known(Topic::Batches, None),
         images: known(Topic::Images, None),
-        data: before().find_map(words).or_else(titled).or_else(|| blocks.iter().find_map(words)),
+        data: before()
+            .find_map(settings)
+            .or_else(|| before().find_map(words))
+            .or_else(titled)
+            .or_else(|| blocks.iter().find_map(words)),
     };
     series
 }

@@ -201,6 +201,9 @@ fn paragraph(text: &str, line: usize) -> Vec<Fact> {
             facts.push(Fact { topic, value, line, listed });
         }
     }
+    // Images are counted everywhere; those of a task stand beside its batches.
+    let batches = facts.iter().any(|fact| fact.topic == Topic::Batches);
+    facts.retain(|fact| fact.topic != Topic::Images || batches);
     facts
 }
 

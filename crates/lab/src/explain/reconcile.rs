@@ -69,6 +69,8 @@ pub struct Fitted {
     pub fixed: Estimate,
     /// Examples of a run (or of a worker).
     pub examples: Estimate,
+    /// Whether the interval of the examples holds those that were told.
+    pub as_told: Option<bool>,
     /// Steps of a run, where known.
     pub steps: Option<u64>,
     /// Examples of a step, where steps are known.
@@ -170,13 +172,9 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let (rate, rates) = series.rate()?;
     let clocks = [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime];
     let clock = clocks.into_iter().find_map(|meaning| series.column(meaning))?;
-    if let Some(examples) = same(series, work) {
-        return Some(Reconciliation::Same {
-            rate: rate.name.clone(),
-            clock: clock.name.clone(),
-            examples,
-            work,
-        });
+    if let Some((clock, examples)) = same(series, work) {
+        let (rate, clock) = (rate.name.clone(), clock.name.clone());
+        return Some(Reconciliation::Same { rate, clock, examples, work });
     }
     let usable = |row: &usize| {
         rates[*row].zip(clock.figures[*row]).is_some_and(|(rate, time)| rate.value > 0.0 && time.value > 0.0)
@@ -204,6 +202,8 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     });
     let speedups = ends.map(|ends| speedups(series.workers[most], work, fixed, ends));
     let enough = ends.and_then(|ends| enough(fixed, examples.value, steps, ends));
+    let as_told =
+        series.context.examples.map(|told| (examples.lo..=examples.hi).contains(&(told.value as f64)));
     let (rate, clock) = (rate.name.clone(), clock.name.clone());
     let fitted = Fitted {
         rate,
@@ -212,6 +212,7 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
         points: rows.len(),
         fixed,
         examples,
+        as_told,
         steps,
         batch,
         r2: fit.r2,
@@ -222,7 +223,7 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
 }
 
 /// Examples that every row's rate was computed with, where there is one such number.
-fn same(series: &Series, work: Work) -> Option<f64> {
+fn same(series: &Series, work: Work) -> Option<(&Column, f64)> {
     let clocks = [Meaning::EpochTime, Meaning::TrainTime, Meaning::TotalTime];
     clocks.into_iter().filter_map(|meaning| series.column(meaning)).find_map(|clock| {
         let implied = implied(series, clock, work)?;
@@ -236,7 +237,8 @@ fn same(series: &Series, work: Work) -> Option<f64> {
         let close = |span: &Span| (span.value / middle - 1.0).abs() < 0.02;
         let agreeing = implied.iter().filter(|(_, span)| holds(span) && close(span)).count();
         // One row may be a slip, which the audit names.
-        (values.len() >= 3 && agreeing + usize::from(values.len() > 3) >= values.len()).then_some(middle)
+        (values.len() >= 3 && agreeing + usize::from(values.len() > 3) >= values.len())
+            .then_some((clock, middle))
     })
 }
 

@@ -60,7 +60,14 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
             .collect();
     let row = |row: usize| Row {
         workers: series.workers[row],
-        rate: rates.as_ref().and_then(|rates| Some(rates[row]?.value)),
+        rate: match &rates {
+            Some(rates) => rates[row].map(|rate| rate.value),
+            // The clock over the examples that were told.
+            None => clocks
+                .first()
+                .filter(|clock| matches!(clock, Meaning::TrainTime | Meaning::TotalTime))
+                .and_then(|clock| Some(series.context.examples?.value as f64 * time(*clock, row)?)),
+        },
         by_rate: quotient(row, &|row| Some(rates.as_ref()?[row]?.value)),
         by_clock: clocks.first().and_then(|clock| quotient(row, &|row| time(*clock, row))),
         by_total: clocks

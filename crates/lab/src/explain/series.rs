@@ -7,6 +7,9 @@ use super::meaning::{self, Meaning};
 use super::page::{Form, Grid};
 use super::prose::DataSet;
 
+/// The name of the workers of a table that was turned.
+const HEADER_ROW: &str = "header row";
+
 /// Most workers that a row may have.
 const MOST_WORKERS: f64 = 1e7;
 
@@ -74,6 +77,8 @@ pub struct Series {
     pub model: Option<String>,
     /// Lines on which its tables begin.
     pub lines: Vec<usize>,
+    /// Heading of the column that counts workers.
+    pub counted_by: String,
     /// Workers of each row.
     pub workers: Vec<u64>,
     /// What was measured.
@@ -143,7 +148,8 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     let told = |name: &str| {
         place.map.iter().find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
     };
-    let key = workers_column(&turned, told).ok_or_else(|| {
+    let counted = if turned.header[0] == HEADER_ROW { Some(0) } else { workers_column(&turned, told) };
+    let key = counted.ok_or_else(|| {
         format!("no column of workers among {}; --map COLUMN=workers names it", names(&turned.header))
     })?;
     let keys = split_keys(&turned, key, told);
@@ -185,6 +191,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
                 title: String::new(),
                 model: None,
                 lines: vec![place.line],
+                counted_by: turned.header[key].clone(),
                 workers,
                 columns,
                 context: Context::default(),
@@ -268,7 +275,7 @@ fn is_transposed(grid: &Grid, map: &[(String, Meaning)]) -> bool {
 }
 
 fn transpose(grid: &Grid) -> Grid {
-    let mut header = vec!["workers".to_owned()];
+    let mut header = vec![HEADER_ROW.to_owned()];
     header.extend(grid.rows.iter().map(|row| row[0].clone()));
     let rows = (1..grid.header.len()).map(|at| {
         let mut row = vec![grid.header[at].clone()];

@@ -1,16 +1,19 @@
 //! An explanation as text. It computes nothing but units.
 
-use super::audit::{Slip, Weight};
+use super::audit::{Check, Slip, Weight};
 use super::figure::Figure;
 use super::reconcile::{Fitted, Reconciliation, Work};
 use super::scaling::{Laws, Measure, Row};
 use super::series::{Ground, Known, Series};
 use super::{Explanation, Meaning, SeriesExplanation};
-use crate::stats::laws::{Fit, Parameter};
+use crate::stats::laws::{Fit, Law, Parameter};
 use crate::{Align, Table};
 
 /// Columns of text.
 const WIDTH: usize = 110;
+
+/// A law that misses its points by more than this share describes nothing.
+const ROUGH: f64 = 0.15;
 
 /// Workers in words.
 pub(super) fn workers(count: u64) -> String {
@@ -70,7 +73,7 @@ fn render_series(found: &SeriesExplanation) -> String {
             items.iter().for_each(|sentence| text.push_str(&item(sentence)));
         }
     };
-    section("Read besides", besides(found));
+    section("Besides", besides(found));
     let audit = match &found.audit[..] {
         [] => vec!["every column that follows from others agrees with them".into()],
         slips => slips.iter().map(describe).collect(),
@@ -102,7 +105,7 @@ fn understood(series: &Series) -> String {
         [first, .., last] => format!("{first} .. {last}"),
     };
     table.row([
-        "workers".into(),
+        series.counted_by.clone(),
         "workers".into(),
         ends(series.workers.iter().map(u64::to_string).collect()),
     ]);
@@ -141,6 +144,9 @@ fn besides(found: &SeriesExplanation) -> Vec<String> {
     facts
         .extend(context.data.map(|data| format!("data {} ({} images to train with)", data.name, data.train)));
     let mut sentences = Vec::new();
+    if found.understood.lines.len() > 1 {
+        sentences.push("the tables are of the same runs: joined on the workers".into());
+    }
     if !facts.is_empty() {
         sentences.push(facts.join("; "));
     }
@@ -188,6 +194,20 @@ fn describe(slip: &Slip) -> String {
     let mark = if slip.weight == Weight::Contradiction { "CONTRADICTION " } else { "" };
     let likely = slip.likely.as_ref().map_or_else(String::new, |likely| format!(": {likely}"));
     match (slip.printed, slip.computed) {
+        (Some(needed), Some(there)) if slip.check == Check::Examples => {
+            format!(
+                "{mark}{}: the rates need {}, there are {there} ({}){likely}",
+                slip.place, needed.value, slip.how
+            )
+        }
+        (Some(speedup), Some(most)) if slip.check == Check::Share => {
+            format!(
+                "{mark}{}: a speed-up of {} is printed, {most:.2} is the most that follows ({}){likely}",
+                slip.place,
+                print(speedup),
+                slip.how
+            )
+        }
         (Some(printed), Some(computed)) => {
             let like = Figure { value: computed, half: printed.half };
             let computed = if printed.half > 0.0 { print(like) } else { format!("{computed:.0}") };
@@ -258,7 +278,8 @@ fn reconciliation(found: &Reconciliation) -> Vec<String> {
 }
 
 fn explain_fit(fit: &Fitted) -> Vec<String> {
-    let Fitted { rate, clock, work, points, fixed, examples, steps, batch, r2, speedups, enough } = fit;
+    let Fitted { rate, clock, work, points, fixed, examples, as_told, steps, batch, r2, speedups, enough } =
+        fit;
     let mut sentences = Vec::new();
     let divided = if *work == Work::Divided { "" } else { " a worker" };
     let r2 = r2.map_or_else(String::new, |r2| format!(", R2 {r2:.3}"));
@@ -293,6 +314,14 @@ fn explain_fit(fit: &Fitted) -> Vec<String> {
             format!("the batch is not the {expected} that was named: steps, batch or whose rate it is must be otherwise")
         });
     }
+    sentences.extend(as_told.map(|as_told| {
+        let agree = if as_told { "agree" } else { "do not agree" };
+        format!(
+            "the examples that were told {agree} with the fit: {} .. {}",
+            number(examples.lo),
+            number(examples.hi)
+        )
+    }));
     sentences.push(if fixed.lo > 0.0 {
         format!(
             "{rate} counts steady steps only; {:.1} s of every run are outside it, on any number of workers",
@@ -370,44 +399,42 @@ fn laws(laws: &Laws) -> Vec<String> {
     let measure = measured(laws.measure);
     let mut sentences = Vec::new();
     if let Some(best) = &laws.best {
-        let others: Vec<String> = laws
-            .fits
-            .iter()
-            .filter(|fit| fit.law != best.law)
-            .filter_map(|fit| Some(format!("{} {:.1}", fit.name, fit.aicc?)))
-            .collect();
+        let others = laws.fits.iter().filter(|fit| fit.law != best.law);
+        let others: Vec<String> =
+            others.filter_map(|fit| Some(format!("{} {:.1}", fit.name, fit.aicc?))).collect();
         let others =
             if others.is_empty() { String::new() } else { format!(", others {}", others.join(", ")) };
         let aicc = best.aicc.map_or_else(String::new, |aicc| format!(" (AICc {aicc:.1}{others})"));
-        sentences.push(format!(
-            "{measure}, {} fits best{aicc}: {}, {}",
-            best.name,
-            best.law.formula(),
-            parameters(&best.parameters)
-        ));
+        let (name, formula) = (best.name, best.law.formula());
+        sentences.push(if best.residual_sd > ROUGH {
+            format!(
+                "{measure}, no law describes the points: {name} has the lowest criterion{aicc} and misses them by {:.0} %. More numbers of \
+                 workers would tell",
+                100.0 * best.residual_sd
+            )
+        } else {
+            format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters))
+        });
     }
-    if let Some(unfit) = laws.unfit {
-        sentences.push(format!("{measure}, too few points to choose a law: {unfit}"));
-    }
+    sentences.extend(laws.unfit.map(|unfit| format!("{measure}, too few points to choose a law: {unfit}")));
     if let Some((highest, most)) = laws.highest.filter(|(highest, most)| highest < most) {
         sentences.push(format!("{measure}, throughput is highest on {highest} workers and lower on {most}"));
     }
-    let peak = laws.best.as_ref().and_then(|fit| fit.peak);
-    sentences.extend(peak.map(|peak| format!("{measure}, throughput peaks at {peak:.0} workers")));
-    if let Some(next) = laws.next {
+    let usl = laws.fits.iter().find(|fit| fit.law == Law::Usl);
+    let chosen = laws.best.as_ref().is_some_and(|best| best.law == Law::Usl);
+    if let Some(peak) = usl.and_then(|usl| usl.peak).filter(|_| chosen || laws.unfit.is_some()) {
+        let doubt = if chosen { "" } else { ", if the USL holds" };
+        sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers{doubt}"));
+    }
+    sentences.extend(laws.next.filter(|_| laws.best.as_ref().is_some_and(|best| best.residual_sd <= ROUGH)).map(|next| {
         let (unit, print): (&str, fn(f64) -> String) = match laws.measure {
             Measure::Rate => (" examples/s", number),
             _ => ("", |value| format!("{value:.1}x")),
         };
-        let estimate = next.throughput;
-        sentences.push(format!(
-            "{measure}, {} workers would give {}{unit} (95 % interval {} .. {}), if nothing new gets in the way",
-            next.workers,
-            print(estimate.value),
-            print(estimate.lo),
-            print(estimate.hi)
-        ));
-    }
+        let [value, lo, hi] = [next.throughput.value, next.throughput.lo, next.throughput.hi].map(print);
+        let workers = next.workers;
+        format!("{measure}, {workers} workers would give {value}{unit} (95 % interval {lo} .. {hi}), if nothing new gets in the way")
+    }));
     sentences
 }
 

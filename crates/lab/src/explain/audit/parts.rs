@@ -40,7 +40,7 @@ pub(super) fn check_shares(series: &Series, slips: &mut Vec<Slip>) {
                 ..Slip::remark(
                     Check::Share,
                     format!("{}, {}", column.name, super::super::words::workers(workers)),
-                    format!("speed-up that {:.1} % computation allows at most", 100.0 * computing.value),
+                    format!("{workers} times {:.1} % computation", 100.0 * computing.value),
                 )
             });
         }
@@ -195,7 +195,9 @@ pub fn compare_tables(all: &[Series]) -> Vec<Slip> {
             let tables = found.iter().filter(move |(_, other)| {
                 other.part == first.part && other.holder == first.holder && other.inside == inside
             });
-            tables.map(|(series, _)| series.title.as_str()).collect::<Vec<_>>()
+            tables
+                .map(|(series, _)| format!("{} (line {})", series.title, series.lines[0]))
+                .collect::<Vec<_>>()
         };
         let (inside, outside) = (same(true), same(false));
         if !outside.is_empty() && !slips.iter().any(|slip| slip.place == first.part) {

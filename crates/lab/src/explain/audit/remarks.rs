@@ -9,7 +9,7 @@ const FALL: f64 = 0.05;
 
 pub(super) fn remark(series: &Series, slips: &mut Vec<Slip>) {
     slips.extend(series.column(Meaning::Memory).and_then(|column| summed_memory(series, column)));
-    slips.extend(series.all(Meaning::Accuracy).filter_map(|column| falling_accuracy(series, column)));
+    slips.extend(falling_accuracy(series));
 }
 
 /// The rows of one worker and of the most, where both are known.
@@ -37,22 +37,26 @@ fn summed_memory(series: &Series, column: &Column) -> Option<Slip> {
     })
 }
 
-fn falling_accuracy(series: &Series, column: &Column) -> Option<Slip> {
-    let (one, last, most) = ends(series, column)?;
+fn falling_accuracy(series: &Series) -> Option<Slip> {
+    let falls = |column: &Column| {
+        let (one, last, most) = ends(series, column)?;
+        (one - last > FALL).then(|| (format!("{} from {one} to {last}", column.name), most))
+    };
+    let fallen: Vec<(String, u64)> = series.all(Meaning::Accuracy).filter_map(falls).collect();
+    let most = fallen.iter().map(|(_, most)| *most).max()?;
     let global = series.context.batch.and_then(|batch| Some((batch.value, batch.value.checked_mul(most)?)));
     let batch = global.map_or_else(
         || "the global batch grows with the workers if each keeps its own".to_owned(),
         |(one, all)| format!("{one} images a worker make a global batch of {all}"),
     );
-    (one - last > FALL).then(|| {
-        Slip::remark(
-            Check::Accuracy,
-            column.name.clone(),
-            format!(
-                "falls from {one} on 1 to {last} on {most} workers: {batch}, so an epoch has fewer updates, each less noisy. \
-                 At a fixed learning rate that trains less; the linear scaling rule (Goyal et al. 2017) multiplies the rate by \
-                 the workers, after a warm-up"
-            ),
-        )
-    })
+    let columns: Vec<String> = fallen.into_iter().map(|(column, _)| column).collect();
+    Some(Slip::remark(
+        Check::Accuracy,
+        format!("accuracy falls with workers, on {most}"),
+        format!(
+            "{}. {batch}: an epoch has fewer updates, each less noisy, and at a fixed learning rate that trains less. The linear \
+             scaling rule (Goyal et al. 2017) multiplies the rate by the workers, after a warm-up",
+            columns.join(", ")
+        ),
+    ))
 }
