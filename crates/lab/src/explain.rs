@@ -217,7 +217,7 @@ fn dress(mut series: Series, blocks: &[Block], at: usize, (facts, options): (&[F
             if titles.is_empty() { model.into() } else { format!("{model} / {}", titles.join(" / ")) };
     }
     if series.title.is_empty() {
-        series.title = format!("table on line {}", block.line);
+        series.title = "Table".into();
     }
     let words = |block: &Block| match &block.content {
         Content::Paragraph(text) => prose::data_set(text),

@@ -8,6 +8,9 @@ const LONGEST: usize = 200;
 /// What stands for "none" in tables.
 const NONE: [&str; 12] = ["", "-", "--", "—", "–", "n/a", "na", "n.a.", "none", "null", "?", "..."];
 
+/// What stands before a spread.
+pub const SPREAD: [&str; 3] = ["±", "+/-", "+-"];
+
 /// A printed number. The true one lies within half a unit of the last digit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
@@ -99,9 +102,9 @@ pub fn read(text: &str) -> Cell {
     if let Some(right) = rest.strip_prefix(':').and_then(|rest| number(rest.trim())) {
         return if right.1.trim().is_empty() { Cell::Ratio(figure, right.0) } else { Cell::Words };
     }
-    for sign in ["±", "+/-", "+-"] {
+    for sign in SPREAD {
         if let Some((spread, unit)) = rest.strip_prefix(sign).and_then(|rest| number(rest.trim())) {
-            return with_unit(Figure { half: spread.value.abs().max(figure.half), ..figure }, unit);
+            return with_unit(Figure { half: spread.value.abs(), ..figure }, unit);
         }
     }
     with_unit(figure, rest)

@@ -141,7 +141,7 @@ fn tokens(text: &str) -> Vec<Token> {
             tokens.push(Token::Is);
             continue;
         }
-        match figure::number(&piece) {
+        match figure::number(piece.trim_end_matches(':')) {
             Some((figure, rest))
                 if rest.is_empty()
                     && figure.value >= 0.0

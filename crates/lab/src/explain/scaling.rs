@@ -117,9 +117,12 @@ pub struct Forecast {
     pub throughput: Estimate,
 }
 
+/// A number of a row.
+type Measured = fn(&Row) -> Option<f64>;
+
 /// Fits the laws of throughput to each measure that differs from the ones before.
 pub fn fit(rows: &[Row], one_measure: bool) -> Vec<Laws> {
-    let measures: [(Measure, fn(&Row) -> Option<f64>); 3] = [
+    let measures: [(Measure, Measured); 3] = [
         (Measure::Rate, |row| row.rate),
         (Measure::Clock, |row| row.by_clock),
         (Measure::Printed, |row| row.printed),

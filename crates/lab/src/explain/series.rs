@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::figure::{self, Cell, Figure, Unit};
+use super::figure::{self, Cell, Figure, SPREAD, Unit};
 use super::meaning::{self, Meaning};
 use super::page::{Form, Grid};
 use super::prose::DataSet;
@@ -36,6 +36,8 @@ pub struct Column {
     pub ground: Ground,
     /// Whether a unit is printed.
     pub has_unit: bool,
+    /// Whether its numbers carry a spread.
+    pub has_spread: bool,
     /// Its numbers, in the order of the rows.
     pub figures: Vec<Option<Figure>>,
 }
@@ -344,8 +346,9 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
             _ => None,
         });
     }
+    let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
     let ground = if told.is_some() { Ground::Told } else { Ground::Name };
-    Column { name: shorten(name), meaning, ground, has_unit: unit.is_some() || ratio, figures }
+    Column { name: shorten(name), meaning, ground, has_unit: unit.is_some() || ratio, has_spread, figures }
 }
 
 fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Option<Meaning>) -> Figure {

@@ -44,7 +44,7 @@ fn a_planted_fixed_time_is_found_in_two_tables_and_a_sentence() {
     let rate = made_up("examples/s", |_| "100.0".into());
     let text = format!("With the number of steps set to 400:\n\n{clock}\nand by the hook\n\n{rate}");
     let found = explain_text(&text, &Options::default()).expect("tables");
-    assert_eq!((found.series.len(), &found.series[0].understood.lines[..]), (1, &[3, 11][..]));
+    assert_eq!((found.series.len(), &found.series[0].understood.lines[..]), (1, &[3, 12][..]));
     assert!(found.series[0].understood.column(Meaning::RatePerWorker).is_some());
     assert_planted(&fitted(&text, &Options::default()));
 }

@@ -15,11 +15,7 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
         }
     };
     say(series.base().is_none(), "any speed-up: there is no row of one worker");
-    let spread = series.columns.iter().flat_map(|column| column.figures.iter().flatten()).any(|figure| {
-        // A digit's own doubt is a half of a power of ten.
-        let power = (2.0 * figure.half).log10();
-        figure.half > 0.0 && (power - power.round()).abs() > 1e-6
-    });
+    let spread = series.columns.iter().any(|column| column.has_spread);
     let repeated =
         series.workers.iter().enumerate().any(|(row, workers)| series.workers[..row].contains(workers));
     say(

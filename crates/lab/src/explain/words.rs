@@ -64,36 +64,29 @@ fn indent(table: &Table) -> String {
 fn render_series(found: &SeriesExplanation) -> String {
     let series = &found.understood;
     let lines: Vec<String> = series.lines.iter().map(usize::to_string).collect();
-    let joined = if lines.len() > 1 { "tables on lines" } else { "table on line" };
+    let joined = if lines.len() > 1 { "lines" } else { "line" };
     let mut text = format!("{} ({joined} {})\n", series.title, lines.join(" and "));
     text.push_str(&understood(series));
-    let mut section = |title: &str, items: Vec<String>| {
-        if !items.is_empty() {
-            text.push_str(&format!("\n{title}\n"));
-            items.iter().for_each(|sentence| text.push_str(&item(sentence)));
-        }
-    };
-    section("Besides", besides(found));
+    text.push_str(&section("Besides", besides(found)));
     let audit = match &found.audit[..] {
         [] => vec!["every column that follows from others agrees with them".into()],
         slips => slips.iter().map(describe).collect(),
     };
-    section("Audit", audit);
+    text.push_str(&section("Audit", audit));
     if found.rows.iter().any(|row| row.workers > 1 && row.speedup().is_some()) {
         text.push_str(&format!("\nSpeed-ups, computed again\n{}", indent(&speedups(&found.rows))));
     }
-    let mut section = |title: &str, items: Vec<String>| {
-        if !items.is_empty() {
-            text.push_str(&format!("\n{title}\n"));
-            items.iter().for_each(|sentence| text.push_str(&item(sentence)));
-        }
-    };
-    section("Rate against clock", found.reconciliation.as_ref().map(reconciliation).unwrap_or_default());
-    let mut sentences: Vec<String> = found.laws.iter().flat_map(laws).collect();
-    sentences.extend(found.clock_law.as_ref().and_then(clock));
-    section("Laws", sentences);
-    section("What the table cannot tell", found.unknown.clone());
-    text
+    let reconciled = found.reconciliation.as_ref().map(reconciliation).unwrap_or_default();
+    text.push_str(&section("Rate against clock", reconciled));
+    let laws = found.laws.iter().flat_map(laws).chain(found.clock_law.as_ref().and_then(clock));
+    text.push_str(&section("Laws", laws.collect()));
+    text + &section("What the table cannot tell", found.unknown.clone())
+}
+
+/// A heading and its sentences, if there are any.
+fn section(title: &str, sentences: Vec<String>) -> String {
+    let items: String = sentences.iter().map(|sentence| item(sentence)).collect();
+    if items.is_empty() { items } else { format!("\n{title}\n{items}") }
 }
 
 fn understood(series: &Series) -> String {
@@ -222,9 +215,12 @@ fn describe(slip: &Slip) -> String {
     }
 }
 
+/// A number of a row.
+type Measured = fn(&Row) -> Option<f64>;
+
 fn speedups(rows: &[Row]) -> Table {
-    let any = |of: fn(&Row) -> Option<f64>| rows.iter().any(|row| of(row).is_some());
-    let columns: [(&str, fn(&Row) -> Option<f64>, fn(f64) -> String); 9] = [
+    let any = |of: Measured| rows.iter().any(|row| of(row).is_some());
+    let columns: [(&str, Measured, fn(f64) -> String); 9] = [
         ("examples/s", |row| row.rate, number),
         ("by rate", |row| row.by_rate, |value| format!("{value:.2}x")),
         (
@@ -324,7 +320,7 @@ fn explain_fit(fit: &Fitted) -> Vec<String> {
     }));
     sentences.push(if fixed.lo > 0.0 {
         format!(
-            "{rate} counts steady steps only; {:.1} s of every run are outside it, on any number of workers",
+            "{rate} leaves out {:.1} s of every run, on any number of workers: what comes before and after the steady steps",
             fixed.value
         )
     } else {

@@ -22,13 +22,12 @@ fn an_epoch_ten_times_too_long_is_found() {
     assert!((found[0].computed.expect("a value") - 55.665).abs() < 1e-9);
     assert_eq!(found[0].likely.as_deref(), Some("ten times too large"));
     assert_eq!(contradictions(&text.replace("556.65", "55.67")), []);
-    let cut = slips(&text.replace("556.65", "55.66"));
-    assert_eq!(cut[0].check, Check::EpochTime, "55.665 lies between: rounding allows it either way: {cut:?}");
+    assert_eq!(contradictions(&text.replace("556.65", "55.66")), [], "55.665 lies between");
 }
 
 #[test]
 fn digits_that_were_dropped_are_no_contradiction() {
-    let text = "epochs,GPUs,train time (s),epoch time (s)\n7,1,1000.0,142.85\n7,2,600.00,85.71\n";
+    let text = "epochs,GPUs,train time (s),epoch time (s)\n7,1,1000.00,142.85\n7,2,600.00,85.71\n";
     let found = slips(text);
     assert_eq!(
         (found.len(), found[0].check, found[0].weight),
@@ -65,9 +64,8 @@ fn an_efficiency_is_held_against_its_speed_up() {
     let found = slips(text);
     assert_eq!((found.len(), found[0].check), (1, Check::Efficiency));
     assert_eq!(found[0].computed, Some(0.75));
-    assert_eq!(found[0].likely, None);
-    let swapped = slips(&text.replace("57 %", "0.57"));
-    assert_eq!(swapped[0].likely.as_deref(), Some("two digits are swapped"));
+    assert_eq!(found[0].likely.as_deref(), Some("two digits are swapped"));
+    assert_eq!(slips(&text.replace("57 %", "0.62"))[0].likely, None);
 }
 
 #[test]
