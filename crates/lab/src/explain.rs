@@ -180,13 +180,14 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
     let work = reconcile::work(&series, options.work);
     let reconciliation = work.and_then(|work| reconcile::reconcile(&series, work));
     let rows = scaling::rows(&series, work);
-    let one_measure = match &reconciliation {
+    let one = match &reconciliation {
         Some(found) => matches!(found, reconcile::Reconciliation::Same { .. }),
         None => series.rate().is_none(),
     };
+    let witnesses = if one { scaling::Witnesses::One } else { scaling::Witnesses::Two };
     SeriesExplanation {
         audit: audit::audit(&series),
-        laws: scaling::fit(&rows, one_measure),
+        laws: scaling::fit(&rows, witnesses),
         clock_law: scaling::clock_law(&series, work),
         unknown: unknown::list(&series, work, &rows),
         work,

@@ -117,11 +117,20 @@ pub struct Forecast {
     pub throughput: Estimate,
 }
 
+/// Whether rate and clock say two things or one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Witnesses {
+    /// One was computed from the other.
+    One,
+    /// Each was measured.
+    Two,
+}
+
 /// A number of a row.
 type Measured = fn(&Row) -> Option<f64>;
 
 /// Fits the laws of throughput to each measure that differs from the ones before.
-pub fn fit(rows: &[Row], one_measure: bool) -> Vec<Laws> {
+pub fn fit(rows: &[Row], witnesses: Witnesses) -> Vec<Laws> {
     let measures: [(Measure, Measured); 3] = [
         (Measure::Rate, |row| row.rate),
         (Measure::Clock, |row| row.by_clock),
@@ -130,7 +139,7 @@ pub fn fit(rows: &[Row], one_measure: bool) -> Vec<Laws> {
     let mut found: Vec<Laws> = Vec::new();
     for (measure, of) in measures {
         let points: Vec<(u64, f64)> = rows.iter().filter_map(|row| Some((row.workers, of(row)?))).collect();
-        let repeated = !found.is_empty() && (one_measure || measure == Measure::Printed);
+        let repeated = !found.is_empty() && (witnesses == Witnesses::One || measure == Measure::Printed);
         if points.len() > 1 && !repeated {
             found.push(laws_of(measure, &points));
         }

@@ -215,12 +215,15 @@ fn describe(slip: &Slip) -> String {
     }
 }
 
+/// A number in its unit.
+type Printed = fn(f64) -> String;
+
 /// A number of a row.
 type Measured = fn(&Row) -> Option<f64>;
 
 fn speedups(rows: &[Row]) -> Table {
     let any = |of: Measured| rows.iter().any(|row| of(row).is_some());
-    let columns: [(&str, Measured, fn(f64) -> String); 9] = [
+    let columns: [(&str, Measured, Printed); 9] = [
         ("examples/s", |row| row.rate, number),
         ("by rate", |row| row.by_rate, |value| format!("{value:.2}x")),
         (
