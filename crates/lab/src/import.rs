@@ -37,6 +37,7 @@ use paceline_record::{Bytes, Case, Rank, StepRecord};
 use self::align::Alignment;
 use self::collectives::LateStep;
 use self::top::Top;
+use crate::{Align, Table};
 
 /// A foreign file that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +97,42 @@ pub struct Traced {
     pub collectives: Vec<Top>,
     /// Steps in which ranks waited for a late one, those with most waiting first.
     pub late: Vec<LateStep>,
+}
+
+impl Traced {
+    /// On a screen: the clock, and the first rows of each list.
+    pub fn render(&self, most: usize) -> String {
+        let mut text = format!("{}\n", self.alignment);
+        for (what, top) in [("kernels and operators", &self.kernels), ("collectives", &self.collectives)] {
+            let mut table = Table::new([
+                (what, Align::Left),
+                ("count", Align::Right),
+                ("total ms", Align::Right),
+                ("mean us", Align::Right),
+                ("share %", Align::Right),
+            ]);
+            for Top { name, count, total, mean_s, share } in top.iter().take(most) {
+                // Names of kernels run to hundreds of characters.
+                let short: String = name.chars().take(60).collect();
+                table.row([
+                    short,
+                    count.to_string(),
+                    format!("{:.3}", 1e3 * total.seconds()),
+                    format!("{:.1}", 1e6 * mean_s),
+                    format!("{:.1}", 100.0 * share),
+                ]);
+            }
+            if !top.is_empty() {
+                text.push_str(&format!("\n{table}"));
+            }
+        }
+        for LateStep { step, rank, waited } in self.late.iter().take(most.min(3)) {
+            let ms = 1e3 * waited.seconds();
+            text.push_str(&format!("\nin step {step} the others waited {ms:.1} ms for rank {rank}"));
+        }
+        text.push('\n');
+        text
+    }
 }
 
 /// One rank of an imported run.

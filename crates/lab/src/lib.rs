@@ -8,6 +8,7 @@ mod case;
 pub mod compare;
 pub mod csv;
 mod error;
+pub mod explain;
 mod finding;
 #[cfg(test)]
 mod fixture;

@@ -10,6 +10,7 @@
 //! Viewers slow down with large files, so there is a [budget](MOST). Ranks share it evenly, and what one does not need the
 //! others get; the first steps of each case that fit are drawn. `otherData` says what was left out.
 
+mod foreign;
 mod pen;
 
 use std::io::{self, Write};
@@ -19,6 +20,7 @@ use paceline_record::log::{LauncherReader, RankReader};
 use paceline_record::{Exit, LauncherEvent, Nanos, Outcome, Rank, RankEvent, StepRecord};
 use serde_json::{Value, json};
 
+pub use self::foreign::write_trace;
 use self::pen::{Pen, STEPS};
 use crate::LabError;
 

@@ -4,6 +4,7 @@ mod allreduce;
 mod bench;
 mod colour;
 mod doctor;
+mod explain;
 mod import;
 mod machine;
 mod models;
@@ -33,6 +34,8 @@ enum Command {
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
     Import(import::Options),
+    /// Explain a table of somebody's runs: what it says, and where it contradicts itself
+    Explain(explain::Options),
     /// Time all-reduces between worker processes, as nccl-tests does
     Allreduce(allreduce::Options),
     /// List the networks: parameters, tensors, FLOPs, activation bytes
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options, own),
         Command::Report(options) => report::run(&options),
         Command::Import(options) => import::run(&options),
+        Command::Explain(options) => explain::run(&options),
         Command::Allreduce(options) => allreduce::run(&options),
         Command::Models(options) => models::run(&options),
         Command::Doctor(options) => doctor::run(&options),

@@ -35,7 +35,8 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-fn report_one(path: &Path, json: bool) -> Result<()> {
+/// Reports the study of a folder anew.
+pub fn report_one(path: &Path, json: bool) -> Result<()> {
     let (mut folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
     folder.lock().map_err(Usage::new)?;
     render(&folder, &study, json)
@@ -72,9 +73,17 @@ pub fn show(folder: &StudyFolder, report: &Report, json: bool) -> Result<()> {
         let text = fs::read_to_string(folder.report_path()).context("cannot read the report")?;
         return print(&text);
     }
-    print(&terminal::render_report(report, colours()))?;
+    print_report(report, json)?;
     let page = folder.path().join("report.html");
     print(&format!("\nThe report lies in {}\n", page.display()))
+}
+
+/// Prints a report that lies nowhere.
+pub fn print_report(report: &Report, json: bool) -> Result<()> {
+    match json {
+        true => print(&format!("{}\n", serde_json::to_string_pretty(report)?)),
+        false => print(&terminal::render_report(report, colours())),
+    }
 }
 
 fn colours() -> terminal::Colours {

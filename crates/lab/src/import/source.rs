@@ -69,10 +69,7 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     for (name, files) in traces(&sources) {
         let mut traces: Vec<Trace> = Vec::new();
         for source in files {
-            match source.format {
-                Format::Kineto => traces.push(kineto::read(&source.path)?),
-                _ => traces.extend(sqlite::read(&source.path)?),
-            }
+            traces.extend(read_traces(&source.path)?);
         }
         runs.push((name, ranks::join(traces, told)?));
     }
@@ -100,6 +97,13 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         });
     };
     first.warnings.splice(0..0, warnings);
+    if let Some((name, empty)) =
+        runs.iter().find(|(_, run)| run.ranks.iter().any(|rank| rank.steps.is_empty()))
+    {
+        let why = format!("{name} holds no step: {}", empty.warnings.join("; "));
+        return Err(ImportError::Apart { why });
+    }
+    tell_apart(&mut runs);
     for (_, run) in &mut runs {
         if run.case.model.is_empty() {
             run.case.model.clone_from(&told.model);
@@ -107,6 +111,24 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         run.case.batch_per_worker = run.case.batch_per_worker.or(told.batch);
     }
     Ok(runs)
+}
+
+/// The traces in a file: of PyTorch's profiler one, of a database one for each process.
+pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
+    match recognise(path)? {
+        Some(Format::Sqlite) => sqlite::read(path),
+        _ => Ok(vec![kineto::read(path)?]),
+    }
+}
+
+/// Gives runs that are otherwise the same their names as a setting.
+fn tell_apart(runs: &mut [(String, Imported)]) {
+    let cases: Vec<_> = runs.iter().map(|(_, run)| run.case.clone()).collect();
+    for (name, run) in runs {
+        if cases.iter().filter(|case| **case == run.case).count() > 1 {
+            run.case.settings.insert("run".into(), name.clone());
+        }
+    }
 }
 
 /// All recognised files below some paths. A file that was named and is nothing known is an error; one that merely lies in a

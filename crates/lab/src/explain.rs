@@ -1,0 +1,279 @@
+//! Tables that other people publish: what they say, where they contradict themselves, and what they cannot tell.
+//!
+//! ```text
+//! text -> page (headings, prose, tables) -> series (rows are workers, columns have meanings; tables of the same runs joined)
+//!      -> audit (computed again) -> reconcile (rate against clock) -> scaling (laws) -> words
+//! ```
+
+use serde::Serialize;
+
+pub mod audit;
+pub mod figure;
+pub mod meaning;
+pub mod page;
+pub mod prose;
+pub mod reconcile;
+pub mod scaling;
+pub mod series;
+mod span;
+#[cfg(test)]
+mod tests;
+mod unknown;
+mod words;
+
+pub use meaning::Meaning;
+pub use reconcile::Work;
+pub use words::render;
+
+use audit::Slip;
+use audit::parameters::Claim;
+use page::{Block, Content, Form};
+use prose::{Fact, Topic};
+use series::{Context, Known, Place, Series, Skipped};
+
+/// The longest text that is read, in bytes.
+pub const LONGEST: usize = 16 << 20;
+
+/// What the user knows beyond the table.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Meanings of columns by their headings.
+    pub map: Vec<(String, Meaning)>,
+    /// Steps of a run.
+    pub steps: Option<u64>,
+    /// Examples of a run.
+    pub examples: Option<u64>,
+    /// Examples of a step of one worker.
+    pub batch: Option<u64>,
+    /// Epochs of a run.
+    pub epochs: Option<u64>,
+    /// How work grows with workers.
+    pub work: Option<Work>,
+}
+
+/// A text that holds nothing to explain: reject the input.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExplainError {
+    /// Nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// No text.
+    #[error("this is not text: a Markdown, CSV or TSV table is wanted")]
+    NotText,
+    /// More than is read.
+    #[error("{bytes} bytes are more than a table has; at most {LONGEST} are read")]
+    TooLong {
+        /// How much there is.
+        bytes: usize,
+    },
+    /// No table.
+    #[error(
+        "there is no table in it: rows of Markdown (|), tabs, commas, or columns set apart by two spaces"
+    )]
+    NoTable,
+    /// Tables, but none about workers.
+    #[error("no table is understood: {}", .0.iter().map(|s| format!("on line {}, {}", s.line, s.why)).collect::<Vec<_>>().join("; "))]
+    NotUnderstood(Vec<Skipped>),
+    /// A column that `--map` names is in no table.
+    #[error("no table has a column {0:?}")]
+    NoColumn(String),
+}
+
+/// Everything that was found in a text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// Numbers in the text around the tables.
+    pub facts: Vec<Fact>,
+    /// What each series of runs says.
+    pub series: Vec<SeriesExplanation>,
+    /// What stands between the tables, and in the text.
+    pub audit: Vec<Slip>,
+    /// Tables that were not used.
+    pub skipped: Vec<Skipped>,
+    /// What could not be taken as it stands.
+    pub warnings: Vec<String>,
+}
+
+/// What a series of runs says.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SeriesExplanation {
+    /// How its tables were understood.
+    pub understood: Series,
+    /// How its work grows with workers, where that is known.
+    pub work: Option<Work>,
+    /// Its columns, computed again.
+    pub audit: Vec<Slip>,
+    /// Its speed-ups, computed again.
+    pub rows: Vec<scaling::Row>,
+    /// Its rate against its clock.
+    pub reconciliation: Option<reconcile::Reconciliation>,
+    /// Laws that its throughput follows.
+    pub laws: Vec<scaling::Laws>,
+    /// The clock as a fixed time and a divided one.
+    pub clock_law: Option<crate::stats::laws::Fit>,
+    /// What it cannot tell: a sentence each.
+    pub unknown: Vec<String>,
+}
+
+/// Explains the tables of a text.
+pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, ExplainError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.len() > LONGEST {
+        return Err(ExplainError::TooLong { bytes: text.len() });
+    }
+    if text.trim().is_empty() {
+        return Err(ExplainError::Empty);
+    }
+    let odd =
+        text.chars().take(4096).filter(|c| c.is_control() && !c.is_whitespace() || *c == '\u{fffd}').count();
+    if text.contains('\0') || odd > 16 {
+        return Err(ExplainError::NotText);
+    }
+    let page::Page { blocks, mut warnings } = page::read(text);
+    check_map(&blocks, options)?;
+    let facts: Vec<Fact> = blocks.iter().flat_map(prose::facts).collect();
+    let (mut all, mut skipped) = (Vec::new(), Vec::new());
+    for (at, block) in blocks.iter().enumerate() {
+        let Content::Table(grid) = &block.content else { continue };
+        let place = Place { line: block.line, headings: &block.headings, map: &options.map };
+        match series::read(grid, &place, &mut warnings) {
+            Ok(found) => {
+                all.extend(found.into_iter().map(|series| dress(series, &blocks, at, (&facts, options))))
+            }
+            // A pair of columns is a list of settings, and lines of a sentence may look like a table.
+            Err(_) if grid.header.len() == 2 || grid.form == Form::Aligned => {}
+            Err(why) => skipped.push(Skipped { line: block.line, why }),
+        }
+    }
+    let all = series::join(all);
+    if all.is_empty() {
+        return Err(if skipped.is_empty() {
+            ExplainError::NoTable
+        } else {
+            ExplainError::NotUnderstood(skipped)
+        });
+    }
+    let mut audit = check_parameters(&blocks, &facts);
+    audit.extend(audit::parts::compare_tables(&all));
+    audit.sort_by_key(|slip| slip.weight);
+    let series = all.into_iter().map(|series| explain(series, options)).collect();
+    Ok(Explanation { facts, series, audit, skipped, warnings })
+}
+
+fn check_map(blocks: &[Block], options: &Options) -> Result<(), ExplainError> {
+    let named = |name: &str| {
+        blocks.iter().any(|block| match &block.content {
+            Content::Table(grid) => {
+                let mut names = grid.header.iter().chain(grid.rows.iter().filter_map(|row| row.first()));
+                names.any(|heading| heading.trim().eq_ignore_ascii_case(name.trim()))
+            }
+            Content::Paragraph(_) => false,
+        })
+    };
+    match options.map.iter().find(|(name, _)| !named(name)) {
+        Some((name, _)) => Err(ExplainError::NoColumn(name.clone())),
+        None => Ok(()),
+    }
+}
+
+fn explain(series: Series, options: &Options) -> SeriesExplanation {
+    let work = reconcile::work(&series, options.work);
+    let reconciliation = work.and_then(|work| reconcile::reconcile(&series, work));
+    let rows = scaling::rows(&series, work);
+    let one = match &reconciliation {
+        Some(found) => matches!(found, reconcile::Reconciliation::Same { .. }),
+        None => series.rate().is_none(),
+    };
+    let witnesses = if one { scaling::Witnesses::One } else { scaling::Witnesses::Two };
+    SeriesExplanation {
+        audit: audit::audit(&series),
+        laws: scaling::fit(&rows, witnesses),
+        clock_law: scaling::clock_law(&series, work),
+        unknown: unknown::list(&series, work, &rows),
+        work,
+        rows,
+        reconciliation,
+        understood: series,
+    }
+}
+
+/// Gives a table its title, its network, and what the text and the options say of it.
+fn dress(mut series: Series, blocks: &[Block], at: usize, (facts, options): (&[Fact], &Options)) -> Series {
+    let block = &blocks[at];
+    let before = || blocks[..at].iter().rev();
+    // The heading above counts more than a sentence, which may speak of another network.
+    let heading = series.headings.iter().rev().find_map(|heading| prose::model(heading));
+    let model = heading.or_else(|| {
+        before().take_while(|other| other.headings == block.headings).find_map(|other| match &other.content {
+            Content::Paragraph(text) => prose::model(text),
+            Content::Table(_) => None,
+        })
+    });
+    series.model = model.map(Into::into);
+    let titles: Vec<&str> = series.headings.iter().rev().take(2).rev().map(String::as_str).collect();
+    let named = titles.iter().any(|title| prose::model(title) == model);
+    series.title = titles.join(" / ");
+    if let Some(model) = model.filter(|_| !named) {
+        series.title =
+            if titles.is_empty() { model.into() } else { format!("{model} / {}", titles.join(" / ")) };
+    }
+    if series.title.is_empty() {
+        series.title = "Table".into();
+    }
+    let words = |block: &Block| match &block.content {
+        Content::Paragraph(text) => prose::data_set(text),
+        Content::Table(_) => None,
+    };
+    // A list of settings counts more than a sentence.
+    let settings = |block: &Block| match &block.content {
+        Content::Table(grid) => grid.rows.iter().flatten().find_map(|cell| prose::data_set(cell)),
+        Content::Paragraph(_) => None,
+    };
+    let titled = || series.headings.iter().rev().find_map(|heading| prose::data_set(heading));
+    let known = |topic: Topic, told: Option<u64>| {
+        told.map(|value| Known { value, line: None }).or_else(|| setting(facts, topic, block.line))
+    };
+    series.context = Context {
+        steps: known(Topic::Steps, options.steps),
+        batch: known(Topic::Batch, options.batch),
+        epochs: known(Topic::Epochs, options.epochs),
+        examples: options.examples.map(|value| Known { value, line: None }),
+        batches: known(Topic::Batches, None),
+        images: known(Topic::Images, None),
+        data: before()
+            .find_map(settings)
+            .or_else(|| before().find_map(words))
+            .or_else(titled)
+            .or_else(|| blocks.iter().find_map(words)),
+    };
+    series
+}
+
+/// The last setting before a line, those in lists first; or the only one in the text.
+fn setting(facts: &[Fact], topic: Topic, line: usize) -> Option<Known> {
+    let about = || facts.iter().filter(move |fact| fact.topic == topic);
+    let before = |listed: bool| about().rfind(|fact| fact.line < line && fact.listed == listed);
+    let only = || {
+        let first = about().next()?;
+        about().all(|fact| fact.value == first.value).then_some(first)
+    };
+    let fact = before(true).or_else(|| before(false)).or_else(only)?;
+    Some(Known { value: fact.value, line: Some(fact.line) })
+}
+
+fn check_parameters(blocks: &[Block], facts: &[Fact]) -> Vec<Slip> {
+    let mut slips = Vec::new();
+    for fact in facts.iter().filter(|fact| matches!(fact.topic, Topic::Trainable | Topic::Tensors)) {
+        let block = blocks.iter().find(|block| block.line == fact.line);
+        let Some((block, Content::Paragraph(text))) = block.map(|block| (block, &block.content)) else {
+            continue;
+        };
+        slips.extend(audit::parameters::check(&Claim {
+            fact,
+            under: block.headings.iter().rev().find_map(|heading| prose::model(heading)),
+            named: prose::model(text),
+            data: prose::data_set(text),
+        }));
+    }
+    slips
+}

@@ -1,0 +1,62 @@
+//! What numbers do as workers are added, where that says something about how they were measured.
+
+use super::{Check, Slip};
+use crate::explain::meaning::Meaning;
+use crate::explain::series::{Column, Series};
+
+/// A fall of accuracy that is more than two runs of the same job differ by.
+const FALL: f64 = 0.05;
+
+pub(super) fn remark(series: &Series, slips: &mut Vec<Slip>) {
+    slips.extend(series.column(Meaning::Memory).and_then(|column| summed_memory(series, column)));
+    slips.extend(falling_accuracy(series));
+}
+
+/// The rows of one worker and of the most, where both are known.
+fn ends(series: &Series, column: &Column) -> Option<(f64, f64, u64)> {
+    let last = (0..series.workers.len())
+        .filter(|row| column.figures[*row].is_some())
+        .max_by_key(|row| series.workers[*row])?;
+    let one = column.figures[series.base()?]?.value;
+    let most = series.workers[last];
+    (most > 1 && one > 0.0).then_some((one, column.figures[last]?.value, most))
+}
+
+fn summed_memory(series: &Series, column: &Column) -> Option<Slip> {
+    let (one, last, most) = ends(series, column)?;
+    let share = last / (one * most as f64);
+    (most >= 4 && (share - 1.0).abs() < 0.02).then(|| {
+        Slip::remark(
+            Check::Memory,
+            column.name.clone(),
+            format!(
+                "grows as the number of workers ({one} on 1, {last} on {most}): a sum over workers, each of which takes the same. \
+                 A framework that reserves a whole device shows this at any model"
+            ),
+        )
+    })
+}
+
+fn falling_accuracy(series: &Series) -> Option<Slip> {
+    let falls = |column: &Column| {
+        let (one, last, most) = ends(series, column)?;
+        (one - last > FALL).then(|| (format!("{} from {one} to {last}", column.name), most))
+    };
+    let fallen: Vec<(String, u64)> = series.all(Meaning::Accuracy).filter_map(falls).collect();
+    let most = fallen.iter().map(|(_, most)| *most).max()?;
+    let global = series.context.batch.and_then(|batch| Some((batch.value, batch.value.checked_mul(most)?)));
+    let batch = global.map_or_else(
+        || "the global batch grows with the workers if each keeps its own".to_owned(),
+        |(one, all)| format!("{one} images a worker make a global batch of {all}"),
+    );
+    let columns: Vec<String> = fallen.into_iter().map(|(column, _)| column).collect();
+    Some(Slip::remark(
+        Check::Accuracy,
+        format!("accuracy falls with workers, on {most}"),
+        format!(
+            "{}. {batch}: an epoch has fewer updates, each less noisy, and at a fixed learning rate that trains less. The linear \
+             scaling rule (Goyal et al. 2017) multiplies the rate by the workers, after a warm-up",
+            columns.join(", ")
+        ),
+    ))
+}

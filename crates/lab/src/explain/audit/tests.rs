@@ -1,0 +1,135 @@
+//! Tables of our own with planted slips.
+
+use super::{Check, Slip, Weight};
+use crate::explain::{Options, explain_text, render};
+
+fn slips(text: &str) -> Vec<Slip> {
+    let found = explain_text(text, &Options::default()).expect("a table");
+    render(&found);
+    found.series.into_iter().flat_map(|series| series.audit).chain(found.audit).collect()
+}
+
+fn contradictions(text: &str) -> Vec<(Check, String)> {
+    let grave = slips(text).into_iter().filter(|slip| slip.weight == Weight::Contradiction);
+    grave.map(|slip| (slip.check, slip.place)).collect()
+}
+
+#[test]
+fn an_epoch_ten_times_too_long_is_found() {
+    let text = "Epochs: 20\n\n| | GPU (1) | GPU (2) | GPU (4) |\n|-|-|-|-|\n| Training time (s) | 4000.0 | 2104.0 | 1113.3 |\n| Time per epoch (s) | 200.00 | 105.20 | 556.65 |\n";
+    let found = slips(text);
+    assert_eq!(found[0].check, Check::EpochTime);
+    assert!((found[0].computed.expect("a value") - 55.665).abs() < 1e-9);
+    assert_eq!(found[0].likely.as_deref(), Some("ten times too large"));
+    assert_eq!(contradictions(&text.replace("556.65", "55.67")), []);
+    assert_eq!(contradictions(&text.replace("556.65", "55.66")), [], "55.665 lies between");
+}
+
+#[test]
+fn digits_that_were_dropped_are_no_contradiction() {
+    let text = "epochs,GPUs,train time (s),epoch time (s)\n7,1,1000.00,142.85\n7,2,600.00,85.71\n";
+    let found = slips(text);
+    assert_eq!(
+        (found.len(), found[0].check, found[0].weight),
+        (1, Check::CutOff, Weight::Remark),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_speed_up_that_its_rates_do_not_give_is_found() {
+    let text = "Workers\timages/s\tSpeedup\n1\t30.2\t1\n2\t55\t1.87\n4\t101\t3.34\n8\t190\t6.29\n";
+    assert_eq!(contradictions(text), [(Check::Speedup, "Speedup, 2 workers".into())]);
+    assert_eq!(
+        contradictions(&text.replace("1.87", "1.83")),
+        [],
+        "54.5 / 30.25 is 1.80, 55.5 / 30.15 is 1.84"
+    );
+}
+
+#[test]
+fn a_speed_up_is_measured_by_what_it_was_computed_from() {
+    // By the total, not by the training time.
+    let text =
+        "GPUs,init (s),train (s),total (s),speedup\n1,10,100,110,1.00\n2,10,52,62,1.77\n4,10,27,37,2.97\n";
+    assert_eq!(contradictions(text), []);
+    assert_eq!(contradictions(&text.replace("62,1.77", "64,1.77"))[0].0, Check::TotalTime);
+    let odd = slips(&text.replace("1.77", "7.00").replace("2.97", "0.40"));
+    assert!(odd.iter().any(|slip| slip.how.starts_with("follows from none")), "{odd:?}");
+}
+
+#[test]
+fn an_efficiency_is_held_against_its_speed_up() {
+    let text = "GPUs,speedup,efficiency\n1,1.00,100 %\n2,1.80,90 %\n4,3.00,57 %\n";
+    let found = slips(text);
+    assert_eq!((found.len(), found[0].check), (1, Check::Efficiency));
+    assert_eq!(found[0].computed, Some(0.75));
+    assert_eq!(found[0].likely.as_deref(), Some("two digits are swapped"));
+    assert_eq!(slips(&text.replace("57 %", "0.62"))[0].likely, None);
+}
+
+#[test]
+fn rates_that_need_the_test_images_too_are_found() {
+    let rows = |images: f64| -> String {
+        let row = |(n, time): &(u32, f64)| format!("{n},{time},{:.2}\n", images / time);
+        [(1, 200.0), (2, 110.0), (4, 62.5)].iter().map(row).collect()
+    };
+    let text =
+        |images: f64| format!("Trained on CIFAR-10.\n\nGPUs,epoch time (s),images/s\n{}", rows(images));
+    assert_eq!(contradictions(&text(50_000.0)), []);
+    assert_eq!(contradictions(&text(60_000.0)), [(Check::Examples, "examples an epoch".into())]);
+    let one_off = text(50_000.0).replace("454.55", "545.45");
+    assert_eq!(contradictions(&one_off), [(Check::Rate, "images/s, 2 workers".into())]);
+}
+
+#[test]
+fn a_product_in_a_sentence_or_a_list_of_settings_is_computed_again() {
+    let table = "\n\nWorkers,images/s\n1,10\n2,19\n";
+    let sentence = |images: u32| format!("A task is 40 batches of 32, so {images} images.{table}");
+    assert_eq!(contradictions(&sentence(1280)), []);
+    assert_eq!(contradictions(&sentence(1290)), [(Check::Product, "images a task (line 1)".into())]);
+    let settings = "| Setting | Value |\n|-|-|\n| Batch size | 32 |\n| Batches per task | 40 |\n| Images per task | 1290 |\n";
+    assert_eq!(contradictions(&format!("{settings}{table}"))[0].0, Check::Product);
+}
+
+#[test]
+fn parts_that_do_not_fit_side_by_side_lie_inside_each_other() {
+    let header = "| Workers | total time | allreduce time | copy time |\n|-|-|-|-|\n";
+    let inside = format!("## A\n{header}| 1 | 5.0s | - | - |\n| 2 | 9.0s | 6.0s | 4.0s |\n");
+    let found = slips(&inside);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].how.starts_with("lies inside allreduce time"), "{found:?}");
+    let outside = format!("## B\n{header}| 1 | 5.0s | - | - |\n| 2 | 9.0s | 2.0s | 4.0s |\n");
+    assert_eq!(slips(&outside), []);
+    let both = contradictions(&format!("{inside}\n{outside}"));
+    assert_eq!(both, [(Check::Parts, "copy time".into())]);
+    let impossible = format!("{header}| 2 | 9.0s | 6.0s | 7.0s |\n");
+    assert_eq!(contradictions(&impossible), [(Check::Parts, "total time, 2 workers".into())]);
+}
+
+#[test]
+fn a_wait_that_moves_to_another_call_is_named() {
+    let text = "| Workers | total time | allreduce time | fetch time | update time |\n|-|-|-|-|-|\n| 1 | 6.0s | - | - | 5.0s |\n| 2 | 7.0s | 1.0s | 5.1s | 0.5s |\n";
+    let wait = slips(text).into_iter().find(|slip| slip.check == Check::Wait).expect("a wait");
+    assert!(wait.how.contains("asynchronous device") && wait.place == "update time");
+    assert!(slips(&text.replace("0.5s", "4.9s")).iter().all(|slip| slip.check != Check::Wait));
+}
+
+#[test]
+fn a_share_of_communication_bounds_the_speed_up() {
+    let text = "Workers,images/s,communication\n1,100,0%\n2,190,20%\n4,200,25%\n";
+    let found = slips(text);
+    assert_eq!(contradictions(text), [(Check::Share, "communication, 2 workers".into())]);
+    assert!(found.iter().any(|slip| slip.how.contains("only 67 %")), "{found:?}");
+    let ratio = "Workers,images/s,computation/communication\n1,100,-\n2,160,10: 2\n4,307,10: 3\n";
+    assert_eq!(contradictions(ratio), []);
+}
+
+#[test]
+fn summed_memory_and_falling_accuracy_are_remarked_on() {
+    let text = "* Batch size - 16 per GPU\n\nGPUs,time (s),memory (MB),test accuracy\n1,100,900,0.80\n2,55,1800,0.75\n4,30,3600,0.6\n";
+    let found = slips(text);
+    let checks: Vec<Check> = found.iter().map(|slip| slip.check).collect();
+    assert_eq!(checks, [Check::Memory, Check::Accuracy]);
+    assert!(found[1].how.contains("global batch of 64"), "{}", found[1].how);
+}

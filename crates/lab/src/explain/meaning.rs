@@ -1,0 +1,329 @@
+//! What a column means, guessed from its name and the units of its cells.
+
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::figure::Unit;
+
+/// What a column tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Meaning {
+    /// How many workers.
+    Workers,
+    /// Time before training.
+    InitTime,
+    /// Time of training.
+    TrainTime,
+    /// Time in all.
+    TotalTime,
+    /// Time of an epoch.
+    EpochTime,
+    /// Time of a step.
+    StepTime,
+    /// Time of communication.
+    CommTime,
+    /// Time of another part of the whole.
+    PartTime,
+    /// Examples a second, of one worker or of all.
+    Rate,
+    /// Examples a second of one worker.
+    RatePerWorker,
+    /// Examples a second of all workers.
+    RateGlobal,
+    /// Speed-up over one worker.
+    Speedup,
+    /// Speed-up over the number of workers.
+    Efficiency,
+    /// Memory.
+    Memory,
+    /// Accuracy.
+    Accuracy,
+    /// Loss.
+    Loss,
+    /// Share of the time that communication takes.
+    CommShare,
+    /// Computation against communication.
+    CommRatio,
+    /// Epochs trained.
+    Epochs,
+    /// Steps taken.
+    Steps,
+    /// Examples of a step.
+    Batch,
+    /// Examples in all.
+    Examples,
+    /// Nothing that matters here.
+    Ignore,
+}
+
+impl Meaning {
+    /// All of them.
+    pub const ALL: [Self; 23] = [
+        Self::Workers,
+        Self::InitTime,
+        Self::TrainTime,
+        Self::TotalTime,
+        Self::EpochTime,
+        Self::StepTime,
+        Self::CommTime,
+        Self::PartTime,
+        Self::Rate,
+        Self::RatePerWorker,
+        Self::RateGlobal,
+        Self::Speedup,
+        Self::Efficiency,
+        Self::Memory,
+        Self::Accuracy,
+        Self::Loss,
+        Self::CommShare,
+        Self::CommRatio,
+        Self::Epochs,
+        Self::Steps,
+        Self::Batch,
+        Self::Examples,
+        Self::Ignore,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Workers => "workers",
+            Self::InitTime => "init-time",
+            Self::TrainTime => "train-time",
+            Self::TotalTime => "total-time",
+            Self::EpochTime => "epoch-time",
+            Self::StepTime => "step-time",
+            Self::CommTime => "comm-time",
+            Self::PartTime => "part-time",
+            Self::Rate => "rate",
+            Self::RatePerWorker => "rate-per-worker",
+            Self::RateGlobal => "rate-global",
+            Self::Speedup => "speedup",
+            Self::Efficiency => "efficiency",
+            Self::Memory => "memory",
+            Self::Accuracy => "accuracy",
+            Self::Loss => "loss",
+            Self::CommShare => "comm-share",
+            Self::CommRatio => "comm-ratio",
+            Self::Epochs => "epochs",
+            Self::Steps => "steps",
+            Self::Batch => "batch",
+            Self::Examples => "examples",
+            Self::Ignore => "ignore",
+        }
+    }
+
+    /// Whether the column holds seconds.
+    pub fn is_time(self) -> bool {
+        use Meaning::*;
+        matches!(self, InitTime | TrainTime | TotalTime | EpochTime | StepTime | CommTime | PartTime)
+    }
+
+    /// Whether the column holds examples a second.
+    pub fn is_rate(self) -> bool {
+        matches!(self, Self::Rate | Self::RatePerWorker | Self::RateGlobal)
+    }
+
+    /// Whether a part of one is printed in percent.
+    pub fn is_share(self) -> bool {
+        matches!(self, Self::Efficiency | Self::CommShare | Self::Accuracy)
+    }
+}
+
+impl FromStr for Meaning {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|meaning| meaning.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|meaning| meaning.name()).collect();
+            format!("no meaning is called {name:?}; there are {}", names.join(", "))
+        })
+    }
+}
+
+/// What a column seems to mean by its name, and by the unit that its cells share.
+pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
+    use Meaning::*;
+    let lower = name.to_lowercase().replace(['_', '-'], " ");
+    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+    let words: Vec<&str> =
+        lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let word = |names: &[&str]| words.iter().any(|word| names.contains(word));
+    let seconds = matches!(unit.or_else(|| heading_unit(name)), Some(Unit::Seconds(_)));
+    let per_second = unit == Some(Unit::PerSecond)
+        || has(&["/s", "per sec", "throughput", "img/sec", "processed per"])
+        || word(&["ips", "fps", "rate", "speed"]) && !has(&["learning", "speed up"]);
+
+    if has(&["efficien", "normalised speed", "normalized speed", "of ideal"]) {
+        return Some(Efficiency);
+    }
+    if has(&["speedup", "speed up", "scaling"]) || unit == Some(Unit::Times) {
+        return Some(Speedup);
+    }
+    if per_second {
+        return Some(rate_scope(&lower));
+    }
+    if has(&["accura", "top 1", "top1", "top 5", "top5"]) || word(&["acc"]) {
+        return Some(Accuracy);
+    }
+    if word(&["loss"]) {
+        return Some(Loss);
+    }
+    if has(&["memory", "vram"]) || word(&["mem", "rss"]) || matches!(unit, Some(Unit::Bytes(_))) {
+        return Some(Memory);
+    }
+    if has(&["communication", "allreduce", "all reduce"]) || word(&["comm"]) {
+        let ratio = has(&["computation", "compute", "ratio"]);
+        return Some(if seconds || has(&["time"]) {
+            CommTime
+        } else if ratio {
+            CommRatio
+        } else {
+            CommShare
+        });
+    }
+    if seconds || has(&["time", "duration", "elapsed", "latency", "wall"]) || word(&["clock"]) {
+        return Some(time_kind(&lower, &words));
+    }
+    if has(&["epoch"]) {
+        return Some(Epochs);
+    }
+    if has(&["batch"]) {
+        return Some(Batch);
+    }
+    if word(&["steps", "iterations"]) {
+        return Some(Steps);
+    }
+    if is_workers(name) {
+        return Some(Workers);
+    }
+    word(&["images", "examples", "samples"]).then_some(Examples)
+}
+
+/// Whether a name is one of those that workers go by.
+pub fn is_workers(name: &str) -> bool {
+    let lower = name.to_lowercase();
+    let mut words = lower.split(|c: char| !c.is_alphabetic());
+    const NAMES: [&str; 12] = [
+        "gpu",
+        "worker",
+        "node",
+        "device",
+        "rank",
+        "replica",
+        "proces",
+        "core",
+        "n",
+        "np",
+        "accelerator",
+        "cpu",
+    ];
+    words.any(|word| NAMES.contains(&word.trim_end_matches('s').trim_end_matches("se")))
+}
+
+fn rate_scope(lower: &str) -> Meaning {
+    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+    if has(&["per gpu", "/gpu", "per worker", "/worker", "a worker", "each", "per device", "per process"]) {
+        Meaning::RatePerWorker
+    } else if has(&["total", "global", "aggregate", "all workers", "all gpus", "overall"]) {
+        Meaning::RateGlobal
+    } else {
+        Meaning::Rate
+    }
+}
+
+fn time_kind(lower: &str, words: &[&str]) -> Meaning {
+    use Meaning::*;
+    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+    let word = |names: &[&str]| words.iter().any(|word| names.contains(word));
+    if has(&["init", "start up", "startup", "launch", "set up", "setup"]) {
+        InitTime
+    } else if has(&["epoch"]) {
+        EpochTime
+    } else if has(&["per step", "step time", "/step", "per batch", "iteration", "/batch"]) {
+        StepTime
+    } else if has(&["total", "overall", "end to end", "wall", "elapsed"]) {
+        TotalTime
+    } else if has(&["train"]) {
+        TrainTime
+    } else if words
+        .iter()
+        .all(|word| ["time", "s", "sec", "secs", "seconds", "min", "ms", "h", "in", "run"].contains(word))
+        || word(&["runtime", "duration"])
+    {
+        TotalTime
+    } else {
+        PartTime
+    }
+}
+
+/// The unit that a heading names, in brackets or as a word of its own.
+pub fn heading_unit(name: &str) -> Option<Unit> {
+    let lower = name.to_lowercase();
+    let inside = |open: char, close: char| {
+        let from = lower.rfind(open)? + open.len_utf8();
+        let to = from + lower[from..].find(close)?;
+        super::figure::unit(&lower[from..to])
+    };
+    let last = || {
+        let word = lower.rsplit([' ', '_', ',']).next()?;
+        // A lone letter is a name, unless it was set apart as a unit.
+        (word.len() > 1 || lower.ends_with("_s")).then(|| super::figure::unit(word))?
+    };
+    inside('(', ')').or_else(|| inside('[', ']')).or_else(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_what_columns_mean() {
+        use Meaning::*;
+        for (name, meaning) in [
+            ("GPUs", Workers),
+            ("Workers", Workers),
+            ("Number of processes", Workers),
+            ("Init time(s)", InitTime),
+            ("Train time(s)", TrainTime),
+            ("Training time (secs)", TrainTime),
+            ("Total time(s)", TotalTime),
+            ("total task time", TotalTime),
+            ("Time [min]", TotalTime),
+            ("wall_s", TotalTime),
+            ("Average time per epoch (secs)", EpochTime),
+            ("step time (ms)", StepTime),
+            ("Speedup (train)", Speedup),
+            ("Speedup Ratio", Speedup),
+            ("Scaling efficiency", Efficiency),
+            ("Examples/s", Rate),
+            ("Images processed per sec", Rate),
+            ("img/s per GPU", RatePerWorker),
+            ("total images/s", RateGlobal),
+            ("Test accuracy", Accuracy),
+            ("Maximum Memory Consumption", Memory),
+            ("communication", CommShare),
+            ("computation/communication", CommRatio),
+            ("allreduce time", CommTime),
+            ("tensor.numpy() time", PartTime),
+            ("Epochs", Epochs),
+            ("Batch size", Batch),
+        ] {
+            assert_eq!(guess(name, None), Some(meaning), "{name}");
+        }
+        assert_eq!(guess("apply_gradients", Some(Unit::Seconds(1.0))), Some(PartTime));
+        assert_eq!(guess("speed", Some(Unit::PerSecond)), Some(Rate));
+        assert_eq!(guess("colour", None), None);
+    }
+
+    #[test]
+    fn a_meaning_is_found_by_its_name() {
+        for meaning in Meaning::ALL {
+            assert_eq!(meaning.name().parse(), Ok(meaning));
+            assert_eq!(serde_json::to_value(meaning).expect("a name"), meaning.name());
+        }
+        assert!("speed".parse::<Meaning>().expect_err("no meaning").contains("rate-per-worker"));
+    }
+}

@@ -1,0 +1,330 @@
+//! A text, taken apart into headings, paragraphs and tables.
+//!
+//! Tables are Markdown (`|`), tab-separated, comma- or semicolon-separated, or aligned by runs of spaces.
+
+use super::figure::{self, Cell};
+
+/// Most columns of a table that is read.
+pub const MOST_COLUMNS: usize = 256;
+/// Most rows of a table that is read.
+pub const MOST_ROWS: usize = 10_000;
+
+/// A text in pieces, in their order.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// What stands in it.
+    pub blocks: Vec<Block>,
+    /// What could not be taken as it stands: a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A piece of a page.
+#[derive(Debug)]
+pub struct Block {
+    /// Line on which it begins, from 1.
+    pub line: usize,
+    /// The headings that it stands under, outermost first.
+    pub headings: Vec<String>,
+    /// What it is.
+    pub content: Content,
+}
+
+/// What a piece is.
+#[derive(Debug)]
+pub enum Content {
+    /// A paragraph, or an item of a list.
+    Paragraph(String),
+    /// A table.
+    Table(Grid),
+}
+
+/// How the cells of a table are set apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// By bars.
+    Markdown,
+    /// By tabs.
+    Tabs,
+    /// By this character.
+    Separated(char),
+    /// By two spaces or more.
+    Aligned,
+}
+
+/// Cells as text: a header and rows of as many cells.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// How the cells were set apart.
+    pub form: Form,
+    /// The first row.
+    pub header: Vec<String>,
+    /// The others.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// Takes a text apart.
+pub fn read(text: &str) -> Page {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut reader = Reader::default();
+    let mut at = 0;
+    while at < lines.len() {
+        at += reader.take(&lines[at..], at + 1);
+    }
+    reader.end_paragraph();
+    reader.page
+}
+
+#[derive(Default)]
+struct Reader {
+    page: Page,
+    headings: Vec<(usize, String)>,
+    paragraph: Option<(usize, String)>,
+}
+
+impl Reader {
+    /// Takes the piece that the lines begin with; how many they are.
+    fn take(&mut self, lines: &[&str], number: usize) -> usize {
+        let line = lines[0].trim();
+        if line.is_empty() || line.starts_with("```") {
+            self.end_paragraph();
+            return 1;
+        }
+        if let Some((level, title)) = heading(line) {
+            self.end_paragraph();
+            self.open(level, title);
+            return 1;
+        }
+        if let Some(level) = lines.get(1).and_then(|next| underline(next)).filter(|_| !line.contains('|')) {
+            self.end_paragraph();
+            self.open(level, line);
+            return 2;
+        }
+        if let Some((grid, taken)) = table(lines) {
+            self.end_paragraph();
+            self.table(grid, number);
+            return taken;
+        }
+        let item = ["- ", "* ", "+ "].iter().find_map(|mark| line.strip_prefix(mark));
+        if item.is_some() {
+            self.end_paragraph();
+        }
+        let text = item.unwrap_or(line);
+        match &mut self.paragraph {
+            Some((_, paragraph)) => {
+                paragraph.push('\n');
+                paragraph.push_str(text);
+            }
+            None => self.paragraph = Some((number, text.into())),
+        }
+        1
+    }
+
+    fn open(&mut self, level: usize, title: &str) {
+        self.headings.retain(|(above, _)| *above < level);
+        self.headings.push((level, title.trim().trim_matches(['#', '*', '`', ' ']).into()));
+    }
+
+    fn push(&mut self, line: usize, content: Content) {
+        let headings = self.headings.iter().map(|(_, title)| title.clone()).collect();
+        self.page.blocks.push(Block { line, headings, content });
+    }
+
+    fn end_paragraph(&mut self) {
+        if let Some((line, text)) = self.paragraph.take() {
+            self.push(line, Content::Paragraph(text));
+        }
+    }
+
+    fn table(&mut self, mut grid: Grid, line: usize) {
+        let warnings = &mut self.page.warnings;
+        if grid.header.len() > MOST_COLUMNS {
+            warnings.push(format!(
+                "the table on line {line} has {} columns and is left out: {MOST_COLUMNS} are read",
+                grid.header.len()
+            ));
+            return;
+        }
+        if grid.rows.len() > MOST_ROWS {
+            warnings.push(format!(
+                "the table on line {line} has {} rows: the first {MOST_ROWS} are read",
+                grid.rows.len()
+            ));
+            grid.rows.truncate(MOST_ROWS);
+        }
+        let columns = grid.header.len();
+        let ragged = grid.rows.iter().filter(|row| row.len() != columns).count();
+        if ragged > 0 {
+            warnings.push(format!(
+                "the table on line {line} is ragged: {ragged} of its rows have more or fewer cells than its {columns} columns"
+            ));
+            grid.rows.iter_mut().for_each(|row| row.resize(columns, String::new()));
+        }
+        self.push(line, Content::Table(grid));
+    }
+}
+
+fn heading(line: &str) -> Option<(usize, &str)> {
+    let level = line.len() - line.trim_start_matches('#').len();
+    let title = line[level..].strip_prefix(' ')?;
+    ((1..=6).contains(&level) && !title.trim().is_empty()).then_some((level, title))
+}
+
+fn underline(line: &str) -> Option<usize> {
+    let line = line.trim_end();
+    let all = |mark: char| line.len() >= 3 && line.chars().all(|c| c == mark);
+    if all('=') { Some(1) } else { all('-').then_some(2) }
+}
+
+/// The table that the lines begin with, and how many of them it takes.
+fn table(lines: &[&str]) -> Option<(Grid, usize)> {
+    markdown(lines).or_else(|| tabs(lines)).or_else(|| separated(lines)).or_else(|| aligned(lines))
+}
+
+fn is_rule(line: &str) -> bool {
+    line.contains('-') && line.chars().all(|c| matches!(c, '-' | '|' | ':' | '+' | '=' | ' ' | '\t'))
+}
+
+fn markdown(lines: &[&str]) -> Option<(Grid, usize)> {
+    let starts = |line: &str| line.trim_start().starts_with(['|', '+']) && line.contains(['|', '+']);
+    let ruled = lines.get(1).is_some_and(|next| is_rule(next) && next.contains('|'));
+    if !(lines[0].contains('|') && ruled || starts(lines[0]) && lines.get(1).is_some_and(|next| starts(next)))
+    {
+        return None;
+    }
+    let taken = lines.iter().take_while(|line| line.contains('|') || (starts(line) && is_rule(line))).count();
+    let cells = |line: &&str| -> Vec<String> {
+        let line = line.trim();
+        let line = line.strip_prefix('|').unwrap_or(line);
+        let line = line.strip_suffix('|').filter(|line| !line.ends_with('\\')).unwrap_or(line);
+        let line = line.replace("\\|", "\u{1}");
+        line.split('|').map(|cell| cell.replace('\u{1}', "|").trim().into()).collect()
+    };
+    grid(Form::Markdown, lines[..taken].iter().filter(|line| !is_rule(line)).map(cells).collect(), taken)
+}
+
+fn tabs(lines: &[&str]) -> Option<(Grid, usize)> {
+    let taken = lines.iter().take_while(|line| line.trim_end().contains('\t')).count();
+    let rows: Vec<Vec<String>> = lines[..taken]
+        .iter()
+        .filter(|line| !is_rule(line))
+        .map(|line| line.trim_end_matches(['\r', '\n']).split('\t').map(|cell| cell.trim().into()).collect())
+        .collect();
+    // Indented text has nothing before its tab.
+    let indented = rows.iter().all(|row| row[0].is_empty());
+    if indented { None } else { grid(Form::Tabs, rows, taken) }
+}
+
+fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
+    let mark = [';', ','].into_iter().find(|&mark| {
+        let count = |line: &str| split_quoted(line, mark).len();
+        count(lines[0]) > 1 && lines.get(1).is_some_and(|next| count(next) == count(lines[0]))
+    })?;
+    let taken = lines.iter().take_while(|line| line.contains(mark) && !line.trim().is_empty()).count();
+    let rows: Vec<Vec<String>> = lines[..taken].iter().map(|line| split_quoted(line, mark)).collect();
+    let columns = rows[0].len();
+    let even = rows.iter().filter(|row| row.len() == columns).count();
+    if 4 * even < 3 * rows.len() || !mostly_numbers(&rows) {
+        return None;
+    }
+    grid(Form::Separated(mark), rows, taken)
+}
+
+/// Fields of a line; one in quotes may hold the mark, and a doubled quote (RFC 4180).
+fn split_quoted(line: &str, mark: char) -> Vec<String> {
+    let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
+    let mut letters = line.trim().chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' if quoted && letters.peek() == Some(&'"') => field.extend(letters.next()),
+            '"' => quoted = !quoted,
+            _ if letter == mark && !quoted => fields.push(std::mem::take(&mut field).trim().into()),
+            _ => field.push(letter),
+        }
+    }
+    fields.push(field.trim().into());
+    fields
+}
+
+fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
+    let cells = |line: &&str| -> Vec<String> {
+        line.trim().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(Into::into).collect()
+    };
+    let taken = lines.iter().take_while(|line| line.trim().contains("  ") || is_rule(line)).count();
+    let rows: Vec<Vec<String>> = lines[..taken].iter().filter(|line| !is_rule(line)).map(cells).collect();
+    let even = rows.iter().all(|row| row.len() == rows[0].len());
+    if even && mostly_numbers(&rows) { grid(Form::Aligned, rows, taken) } else { None }
+}
+
+/// Whether at least half of the cells below the header are numbers or empty: sentences have commas too.
+fn mostly_numbers(rows: &[Vec<String>]) -> bool {
+    let cells = || rows.iter().skip(1).flatten();
+    let words = cells().filter(|cell| figure::read(cell) == Cell::Words).count();
+    2 * words <= cells().count()
+}
+
+fn grid(form: Form, mut rows: Vec<Vec<String>>, taken: usize) -> Option<(Grid, usize)> {
+    if rows.len() < 2 || rows[0].len() < 2 {
+        return None;
+    }
+    let header = rows.remove(0);
+    Some((Grid { form, header, rows }, taken))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grids(text: &str) -> Vec<Grid> {
+        let blocks = read(text).blocks.into_iter();
+        blocks
+            .filter_map(|block| if let Content::Table(grid) = block.content { Some(grid) } else { None })
+            .collect()
+    }
+
+    #[test]
+    fn every_form_gives_the_same_cells() {
+        let forms = [
+            "| GPUs | time |\n|--|:-:|\n| 1 | 10.5 |\n| 2 | 6 |",
+            "GPUs | time\n--- | ---\n1 | 10.5\n2 | 6",
+            "GPUs\ttime\n1\t10.5\n2\t6\n",
+            "GPUs,time\n1,10.5\n2,6",
+            "\"GPUs\";\"time\"\r\n1;10.5\r\n2;6\r\n",
+            "GPUs  time\n   1  10.5\n   2     6\n",
+            "+------+------+\n| GPUs | time |\n+------+------+\n| 1 | 10.5 |\n| 2 | 6 |\n+------+------+",
+        ];
+        for form in forms {
+            let grids = grids(form);
+            assert_eq!(grids.len(), 1, "{form}");
+            assert_eq!(grids[0].header, ["GPUs", "time"], "{form}");
+            assert_eq!(grids[0].rows, [["1", "10.5"], ["2", "6"]], "{form}");
+        }
+    }
+
+    #[test]
+    fn a_table_stands_under_its_headings_and_prose_stays_prose() {
+        let text = "Title\n=====\n\n## A\n\nOne, two, three,\nfour, five, six.\n\n\tindented = code\n\tmore = code\n\n### B\nn,s\n1,2\n## C\n- item one\n- item two";
+        let page = read(text);
+        let table =
+            page.blocks.iter().find(|block| matches!(block.content, Content::Table(_))).expect("a table");
+        assert_eq!(table.headings, ["Title", "A", "B"]);
+        assert_eq!(table.line, 13);
+        let paragraphs = page.blocks.iter().filter(|block| matches!(block.content, Content::Paragraph(_)));
+        assert_eq!(paragraphs.count(), 4);
+    }
+
+    #[test]
+    fn ragged_and_huge_tables_are_warned_of() {
+        let page = read("| a | b |\n|--|--|\n| 1 |\n| 1 | 2 | 3 |");
+        assert!(page.warnings[0].contains("ragged: 2 of its rows"), "{:?}", page.warnings);
+        let wide = vec!["1"; 10_000].join("\t");
+        let page = read(&format!("{wide}\n{wide}"));
+        assert!(page.warnings[0].contains("10000 columns"), "{:?}", page.warnings);
+        assert!(page.blocks.is_empty());
+    }
+
+    #[test]
+    fn bars_and_quotes_may_stand_in_cells() {
+        assert_eq!(grids("| a \\| b | c |\n|--|--|\n| 1 | 2 |")[0].header, ["a | b", "c"]);
+        assert_eq!(grids("\"a, \"\"b\"\"\",c\n1,2")[0].header, ["a, \"b\"", "c"]);
+    }
+}

@@ -1,0 +1,297 @@
+//! Two measures of the same runs, a rate and a clock, brought together.
+//!
+//! A rate R(N) of all workers counts steady steps only; the clock T(N) counts everything. If each run has the same work
+//! W (steps divided among the workers) and a time a that the rate does not see, then
+//!
+//! ```text
+//! T(N) = a + W / R(N)              work divided among workers
+//! T(N) = a + W N / R(N)            each worker does the whole of W
+//! ```
+//!
+//! which is a straight line in 1/R: least squares give a and W with intervals. W over the steps is the batch. Without a,
+//! the clock gives the speed-up `(T(1) - a) / (T(N) - a)`.
+
+use serde::Serialize;
+
+use super::figure::Figure;
+use super::meaning::Meaning;
+use super::series::{Column, Series};
+use super::span::Span;
+use crate::stats::regression::{self, Estimate};
+
+/// By how much the two speed-ups may differ to be called equal.
+pub const TOLERATED: f64 = 0.05;
+
+/// Beyond digits, by how much examples / time may stray from a rate that was computed from it.
+const SAME: f64 = 0.003;
+
+/// How work grows with workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// The same in all, divided among the workers.
+    Divided,
+    /// The same for each worker.
+    PerWorker,
+}
+
+/// What a rate and a clock say together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Reconciliation {
+    /// The rate was computed from the clock: there is one measure, not two.
+    Same {
+        /// Heading of the rate.
+        rate: String,
+        /// Heading of the clock.
+        clock: String,
+        /// Examples that it was computed with: in all, or of each worker.
+        examples: f64,
+        /// Which of the two.
+        work: Work,
+    },
+    /// Two measures, and the line between them.
+    Fitted(Box<Fitted>),
+}
+
+/// The line between a rate and a clock.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fitted {
+    /// Heading of the rate.
+    pub rate: String,
+    /// Heading of the clock.
+    pub clock: String,
+    /// How work grows with workers.
+    pub work: Work,
+    /// Rows that were used.
+    pub points: usize,
+    /// Seconds that the rate does not see.
+    pub fixed: Estimate,
+    /// Examples of a run (or of a worker).
+    pub examples: Estimate,
+    /// Whether the interval of the examples holds those that were told.
+    pub as_told: Option<bool>,
+    /// Steps of a run, where known.
+    pub steps: Option<u64>,
+    /// Examples of a step, where steps are known.
+    pub batch: Option<Batch>,
+    /// Share of the variance that is explained.
+    pub r2: Option<f64>,
+    /// The two speed-ups on the most workers.
+    pub speedups: Option<Speedups>,
+    /// How long a run must be for the two to agree within 5 % on the most workers.
+    pub enough: Option<Enough>,
+}
+
+/// A batch by the line.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Batch {
+    /// Examples.
+    pub examples: Estimate,
+    /// Standard error.
+    pub standard_error: f64,
+    /// The batch that was told, or else the one power of two that the interval holds.
+    pub expected: Option<u64>,
+    /// Whether the interval holds it.
+    pub consistent: Option<bool>,
+}
+
+/// Speed-ups of the most workers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Speedups {
+    /// How many workers.
+    pub workers: u64,
+    /// By the rate.
+    pub rate: f64,
+    /// By the clock as it stands.
+    pub clock: f64,
+    /// By the clock without the fixed time.
+    pub without: f64,
+    /// The same at the lower end of the fixed time.
+    pub lo: f64,
+    /// The same at its upper end; `None` where nothing of the clock would be left.
+    pub hi: Option<f64>,
+    /// Whether the speed-up by rate lies between.
+    pub consistent: bool,
+    /// Share of the clock that is fixed.
+    pub fixed_share: f64,
+}
+
+/// A length of run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Enough {
+    /// Examples.
+    pub examples: f64,
+    /// The same in steps, where known.
+    pub steps: Option<f64>,
+    /// Steps at the ends of the interval of the fixed time, where known.
+    pub steps_interval: Option<(f64, f64)>,
+}
+
+/// How the work of a series grows with workers: as told, or as its numbers say.
+pub fn work(series: &Series, told: Option<Work>) -> Option<Work> {
+    told.or_else(|| {
+        let spread = |work: Work| {
+            let implied: Vec<f64> =
+                implied(series, series.clock()?, work)?.iter().map(|(_, span)| span.value.ln()).collect();
+            let ends = implied.iter().fold((f64::MAX, f64::MIN), |(lo, hi), x| (lo.min(*x), hi.max(*x)));
+            (implied.len() > 1).then_some(ends.1 - ends.0).filter(|spread| spread.is_finite())
+        };
+        match (spread(Work::Divided), spread(Work::PerWorker)) {
+            (Some(divided), Some(each)) => {
+                Some(if divided <= each { Work::Divided } else { Work::PerWorker })
+            }
+            _ => alone(series),
+        }
+    })
+}
+
+/// A clock alone: an epoch is the same work for any number of workers, and a time that gets shorter was divided.
+fn alone(series: &Series) -> Option<Work> {
+    let clock = series.clock()?;
+    let one = clock.figures[series.base()?]?.value;
+    let shorter = clock.figures.iter().flatten().any(|time| time.value < 0.9 * one);
+    let epochs = series.context.epochs.is_some() || series.column(Meaning::EpochTime).is_some();
+    (epochs || shorter).then_some(Work::Divided)
+}
+
+/// Examples that each row's rate and time imply.
+fn implied(series: &Series, clock: &Column, work: Work) -> Option<Vec<(usize, Span)>> {
+    let (_, rates) = series.rate()?;
+    let rows = (0..series.workers.len()).filter_map(|row| {
+        let (rate, time) = rates[row].zip(clock.figures[row])?;
+        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        let positive = |figure: Figure| figure.value > 0.0;
+        (positive(rate) && positive(time)).then(|| (row, Span::from(rate) * time.into() / Span::exact(share)))
+    });
+    Some(rows.collect())
+}
+
+/// Brings rate and clock together; `None` where one is missing or there are fewer than three rows.
+pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
+    let (rate, rates) = series.rate()?;
+    let clocks = [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime];
+    let clock = clocks.into_iter().find_map(|meaning| series.column(meaning))?;
+    if let Some((clock, examples)) = same(series, work) {
+        let (rate, clock) = (rate.name.clone(), clock.name.clone());
+        return Some(Reconciliation::Same { rate, clock, examples, work });
+    }
+    let usable = |row: &usize| {
+        rates[*row].zip(clock.figures[*row]).is_some_and(|(rate, time)| rate.value > 0.0 && time.value > 0.0)
+    };
+    let rows: Vec<usize> = (0..series.workers.len()).filter(usable).collect();
+    // Seconds that one example takes at the steady rate.
+    let each = |row: usize| -> Option<f64> {
+        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        Some(share / rates[row]?.value)
+    };
+    let x: Option<Vec<[f64; 2]>> = rows.iter().map(|row| Some([1.0, each(*row)?])).collect();
+    let y: Option<Vec<f64>> = rows.iter().map(|row| Some(clock.figures[*row]?.value)).collect();
+    let fit = regression::fit(&x?, &y?)?;
+    let (fixed, examples) = (fit.coefficient(0), fit.coefficient(1));
+    let steps = series.context.steps.map(|steps| steps.value).filter(|steps| *steps > 0);
+    let batch = steps.map(|steps| {
+        let part = |value: f64| value / steps as f64;
+        let estimate = Estimate { value: part(examples.value), lo: part(examples.lo), hi: part(examples.hi) };
+        batch(estimate, part(fit.standard_errors[1]), series.context.batch.map(|batch| batch.value))
+    });
+    let most = rows.iter().copied().max_by_key(|row| series.workers[*row])?;
+    let base = series.base().filter(|base| rows.contains(base) && series.workers[most] > 1);
+    let ends = base.and_then(|base| {
+        Some((each(base)?, each(most)?, clock.figures[base]?.value, clock.figures[most]?.value))
+    });
+    let speedups = ends.map(|ends| speedups(series.workers[most], work, fixed, ends));
+    let enough = ends.and_then(|ends| enough(fixed, examples.value, steps, ends));
+    let as_told =
+        series.context.examples.map(|told| (examples.lo..=examples.hi).contains(&(told.value as f64)));
+    let (rate, clock) = (rate.name.clone(), clock.name.clone());
+    let fitted = Fitted {
+        rate,
+        clock,
+        work,
+        points: rows.len(),
+        fixed,
+        examples,
+        as_told,
+        steps,
+        batch,
+        r2: fit.r2,
+        speedups,
+        enough,
+    };
+    Some(Reconciliation::Fitted(Box::new(fitted)))
+}
+
+/// Examples that every row's rate was computed with, where there is one such number.
+fn same(series: &Series, work: Work) -> Option<(&Column, f64)> {
+    let clocks = [Meaning::EpochTime, Meaning::TrainTime, Meaning::TotalTime];
+    clocks.into_iter().filter_map(|meaning| series.column(meaning)).find_map(|clock| {
+        let implied = implied(series, clock, work)?;
+        let mut values: Vec<f64> = implied.iter().map(|(_, span)| span.value).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = *values.get(values.len() / 2)?;
+        let holds = |span: &Span| {
+            let (lo, hi) = span.ends();
+            lo * (1.0 - SAME) <= middle && middle <= hi * (1.0 + SAME)
+        };
+        let close = |span: &Span| (span.value / middle - 1.0).abs() < 0.02;
+        let agreeing = implied.iter().filter(|(_, span)| holds(span) && close(span)).count();
+        // One row may be a slip, which the audit names.
+        (values.len() >= 3 && agreeing + usize::from(values.len() > 3) >= values.len())
+            .then_some((clock, middle))
+    })
+}
+
+fn batch(examples: Estimate, standard_error: f64, told: Option<u64>) -> Batch {
+    let holds = |batch: u64| examples.lo <= batch as f64 && batch as f64 <= examples.hi;
+    let mut powers = (0..24).map(|power| 1u64 << power).filter(|batch| holds(*batch));
+    let only = powers.next().filter(|_| powers.next().is_none());
+    let expected = told.or(only);
+    Batch { examples, standard_error, expected, consistent: expected.map(holds) }
+}
+
+fn speedups(
+    workers: u64,
+    work: Work,
+    fixed: Estimate,
+    (each_one, each, one, last): (f64, f64, f64, f64),
+) -> Speedups {
+    let scale = if work == Work::Divided { 1.0 } else { workers as f64 };
+    let without = |fixed: f64| scale * (one - fixed) / (last - fixed);
+    let rate = scale * each_one / each;
+    let lo = without(fixed.lo.max(0.0));
+    let hi = (fixed.hi < last && fixed.hi < one).then(|| without(fixed.hi));
+    let ends = [Some(lo), hi].into_iter().flatten();
+    let (low, high) = ends.fold((f64::INFINITY, 0.0), |(low, high), x| (f64::min(low, x), f64::max(high, x)));
+    let consistent = rate >= low * (1.0 - TOLERATED) && (hi.is_none() || rate <= high * (1.0 + TOLERATED));
+    let clock = scale * one / last;
+    Speedups {
+        workers,
+        rate,
+        clock,
+        without: without(fixed.value),
+        lo,
+        hi,
+        consistent,
+        fixed_share: fixed.value / last,
+    }
+}
+
+/// With w examples, the clock's speed-up is `(a + w x1) / (a + w xN)` and that of the rate `x1 / xN`; their quotient
+/// reaches `1 - t` at `w = a ((1 - t) x1 - xN) / (t x1 xN)`.
+fn enough(
+    fixed: Estimate,
+    examples: f64,
+    steps: Option<u64>,
+    (each_one, each, ..): (f64, f64, f64, f64),
+) -> Option<Enough> {
+    let need =
+        |fixed: f64| fixed.max(0.0) * ((1.0 - TOLERATED) * each_one - each) / (TOLERATED * each_one * each);
+    let batch = steps.map(|steps| examples / steps as f64);
+    let (value, lo, hi) = (need(fixed.value), need(fixed.lo), need(fixed.hi));
+    (value > 0.0 && value.is_finite()).then(|| Enough {
+        examples: value,
+        steps: batch.map(|batch| value / batch),
+        steps_interval: batch.map(|batch| (lo / batch, hi / batch)),
+    })
+}

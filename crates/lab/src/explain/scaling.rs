@@ -1,0 +1,174 @@
+//! Speed-ups of a series, and the laws that they follow.
+
+use serde::Serialize;
+
+use super::meaning::Meaning;
+use super::reconcile::Work;
+use super::series::Series;
+use crate::stats::laws::{self, Fit, Law, Point, Unfit};
+use crate::stats::regression::Estimate;
+
+/// Speed-ups of a number of workers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// How many.
+    pub workers: u64,
+    /// Examples a second of all of them.
+    pub rate: Option<f64>,
+    /// Speed-up by the rate.
+    pub by_rate: Option<f64>,
+    /// Speed-up by the time of training, or of an epoch.
+    pub by_clock: Option<f64>,
+    /// Speed-up by the time in all, where the table has another clock besides.
+    pub by_total: Option<f64>,
+    /// Speed-up as printed, where nothing else is known.
+    pub printed: Option<f64>,
+}
+
+impl Row {
+    /// The speed-up to go by: the rate's, else the clock's, else the printed one.
+    pub fn speedup(&self) -> Option<f64> {
+        self.by_rate.or(self.by_clock).or(self.printed)
+    }
+
+    /// The part of the work that would have to be serial for this speed-up (Karp and Flatt 1990).
+    pub fn serial(&self) -> Option<f64> {
+        let workers = self.workers as f64;
+        let speedup = self.speedup().filter(|_| self.workers > 1)?;
+        Some((1.0 / speedup - 1.0 / workers) / (1.0 - 1.0 / workers))
+    }
+}
+
+/// Computes the speed-ups of each row again.
+pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
+    let rates = series.rate().map(|(_, rates)| rates);
+    let base = series.base();
+    let quotient = |row: usize, of: &dyn Fn(usize) -> Option<f64>| {
+        Some(of(row)? / of(base?)?).filter(|quotient| quotient.is_finite() && *quotient > 0.0)
+    };
+    let time = |meaning: Meaning, row: usize| -> Option<f64> {
+        let share = match work? {
+            Work::Divided => 1.0,
+            Work::PerWorker => series.workers[row] as f64,
+        };
+        Some(share / series.column(meaning)?.figures[row]?.value)
+    };
+    let clocks: Vec<Meaning> =
+        [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime, Meaning::StepTime]
+            .into_iter()
+            .filter(|clock| series.column(*clock).is_some())
+            .collect();
+    let row = |row: usize| Row {
+        workers: series.workers[row],
+        rate: match &rates {
+            Some(rates) => rates[row].map(|rate| rate.value),
+            // The clock over the examples that were told.
+            None => clocks
+                .first()
+                .filter(|clock| matches!(clock, Meaning::TrainTime | Meaning::TotalTime))
+                .and_then(|clock| Some(series.context.examples?.value as f64 * time(*clock, row)?)),
+        },
+        by_rate: quotient(row, &|row| Some(rates.as_ref()?[row]?.value)),
+        by_clock: clocks.first().and_then(|clock| quotient(row, &|row| time(*clock, row))),
+        by_total: clocks
+            .first()
+            .filter(|clock| **clock == Meaning::TrainTime)
+            .and_then(|_| quotient(row, &|row| time(Meaning::TotalTime, row))),
+        printed: series.column(Meaning::Speedup).and_then(|column| Some(column.figures[row]?.value)),
+    };
+    (0..series.workers.len()).map(row).collect()
+}
+
+/// What throughput is told by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Examples a second.
+    Rate,
+    /// The time of training.
+    Clock,
+    /// A printed speed-up.
+    Printed,
+}
+
+/// Laws fitted to one measure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Laws {
+    /// Which measure.
+    pub measure: Measure,
+    /// Every law that there are points for.
+    pub fits: Vec<Fit>,
+    /// The best by the corrected criterion of Akaike.
+    pub best: Option<Fit>,
+    /// Why there is none.
+    pub unfit: Option<Unfit>,
+    /// Workers with the highest measured throughput, and the most that were measured.
+    pub highest: Option<(u64, u64)>,
+    /// Twice the most workers, by the best law.
+    pub next: Option<Forecast>,
+}
+
+/// What a law says of more workers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Forecast {
+    /// How many.
+    pub workers: u64,
+    /// Examples a second by the rate, else a speed-up.
+    pub throughput: Estimate,
+}
+
+/// Whether rate and clock say two things or one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Witnesses {
+    /// One was computed from the other.
+    One,
+    /// Each was measured.
+    Two,
+}
+
+/// A number of a row.
+type Measured = fn(&Row) -> Option<f64>;
+
+/// Fits the laws of throughput to each measure that differs from the ones before.
+pub fn fit(rows: &[Row], witnesses: Witnesses) -> Vec<Laws> {
+    let measures: [(Measure, Measured); 3] = [
+        (Measure::Rate, |row| row.rate),
+        (Measure::Clock, |row| row.by_clock),
+        (Measure::Printed, |row| row.printed),
+    ];
+    let mut found: Vec<Laws> = Vec::new();
+    for (measure, of) in measures {
+        let points: Vec<(u64, f64)> = rows.iter().filter_map(|row| Some((row.workers, of(row)?))).collect();
+        let repeated = !found.is_empty() && (witnesses == Witnesses::One || measure == Measure::Printed);
+        if points.len() > 1 && !repeated {
+            found.push(laws_of(measure, &points));
+        }
+    }
+    found
+}
+
+fn laws_of(measure: Measure, points: &[(u64, f64)]) -> Laws {
+    let fitted: Vec<Point> = points.iter().map(|(workers, y)| Point { x: *workers as f64, y: *y }).collect();
+    let best = laws::best(&fitted);
+    let most = points.iter().map(|(workers, _)| *workers).max().unwrap_or(0);
+    let highest = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(workers, _)| (*workers, most));
+    let forecast = |fit: &Fit| Forecast { workers: 2 * most, throughput: fit.predict(2.0 * most as f64) };
+    Laws {
+        measure,
+        fits: Law::THROUGHPUT.into_iter().filter_map(|law| laws::fit(law, &fitted).ok()).collect(),
+        next: best.as_ref().ok().map(forecast),
+        unfit: best.as_ref().err().copied(),
+        best: best.ok(),
+        highest,
+    }
+}
+
+/// The clock against one over the workers: a time that is fixed, and one that is divided.
+pub fn clock_law(series: &Series, work: Option<Work>) -> Option<Fit> {
+    let clock = series.clock().filter(|_| work == Some(Work::Divided))?;
+    let rows = series.workers.iter().zip(&clock.figures);
+    let points: Vec<Point> = rows
+        .filter_map(|(workers, time)| Some(Point { x: 1.0 / *workers as f64, y: time.as_ref()?.value }))
+        .collect();
+    laws::fit(Law::Clock, &points).ok()
+}

@@ -1,0 +1,422 @@
+//! Tables turned so that each row is a number of workers, with what their columns mean.
+
+use serde::Serialize;
+
+use super::figure::{self, Cell, Figure, SPREAD, Unit};
+use super::meaning::{self, Meaning};
+use super::page::{Form, Grid};
+use super::prose::DataSet;
+
+/// The name of the workers of a table that was turned.
+const HEADER_ROW: &str = "header row";
+
+/// Most workers that a row may have.
+const MOST_WORKERS: f64 = 1e7;
+
+/// How a column's meaning was found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ground {
+    /// By its name or units.
+    Name,
+    /// By what its numbers do.
+    Values,
+    /// By `--map`.
+    Told,
+}
+
+/// A column of a table, in seconds, bytes and parts of one where its unit is known.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Column {
+    /// Its heading.
+    pub name: String,
+    /// What it means; `None` where nobody knows.
+    pub meaning: Option<Meaning>,
+    /// How that was found out.
+    pub ground: Ground,
+    /// Whether a unit is printed.
+    pub has_unit: bool,
+    /// Whether its numbers carry a spread.
+    pub has_spread: bool,
+    /// Its numbers, in the order of the rows.
+    pub figures: Vec<Option<Figure>>,
+}
+
+/// What the text and the options say of a table's runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Context {
+    /// Steps of a run, of all workers together or of each.
+    pub steps: Option<Known>,
+    /// Examples of a step of one worker.
+    pub batch: Option<Known>,
+    /// Epochs of a run.
+    pub epochs: Option<Known>,
+    /// Examples of a run.
+    pub examples: Option<Known>,
+    /// Batches of a task.
+    pub batches: Option<Known>,
+    /// Examples of a task.
+    pub images: Option<Known>,
+    /// The data set that the text names.
+    pub data: Option<DataSet>,
+}
+
+/// A number, and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Known {
+    /// The number.
+    pub value: u64,
+    /// Line of the text; `None` where an option told it.
+    pub line: Option<usize>,
+}
+
+/// Runs that differ in the number of workers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Series {
+    /// Headings and words that tell it from others.
+    pub title: String,
+    /// The network, where the text names it.
+    pub model: Option<String>,
+    /// Lines on which its tables begin.
+    pub lines: Vec<usize>,
+    /// Heading of the column that counts workers.
+    pub counted_by: String,
+    /// Workers of each row.
+    pub workers: Vec<u64>,
+    /// What was measured.
+    pub columns: Vec<Column>,
+    /// What the text says besides.
+    pub context: Context,
+    #[serde(skip)]
+    pub(super) headings: Vec<String>,
+}
+
+impl Series {
+    /// The first column with a meaning.
+    pub fn column(&self, meaning: Meaning) -> Option<&Column> {
+        self.all(meaning).next()
+    }
+
+    /// All columns with a meaning.
+    pub fn all(&self, meaning: Meaning) -> impl Iterator<Item = &Column> {
+        self.columns.iter().filter(move |column| column.meaning == Some(meaning))
+    }
+
+    /// The row of one worker.
+    pub fn base(&self) -> Option<usize> {
+        self.workers.iter().position(|workers| *workers == 1)
+    }
+
+    /// Examples a second of all workers: the column's heading, and the rate of each row.
+    pub fn rate(&self) -> Option<(&Column, Vec<Option<Figure>>)> {
+        if let Some(column) = self.column(Meaning::RateGlobal) {
+            return Some((column, column.figures.clone()));
+        }
+        let column = self.column(Meaning::RatePerWorker)?;
+        let rows = column.figures.iter().zip(&self.workers);
+        Some((column, rows.map(|(figure, workers)| Some(figure.as_ref()?.times(*workers as f64))).collect()))
+    }
+
+    /// The time that training took: its own column, else the whole time, else that of an epoch.
+    pub fn clock(&self) -> Option<&Column> {
+        [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime]
+            .into_iter()
+            .find_map(|time| self.column(time))
+    }
+}
+
+/// A table that could not be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// Where it begins.
+    pub line: usize,
+    /// What is missing.
+    pub why: String,
+}
+
+/// Where a table stands.
+pub struct Place<'a> {
+    /// Its first line.
+    pub line: usize,
+    /// The headings above it.
+    pub headings: &'a [String],
+    /// Meanings that the user gave to headings.
+    pub map: &'a [(String, Meaning)],
+}
+
+/// Reads a table as one series, or as several where words in its rows tell them apart.
+pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
+    let turned = if is_transposed(grid, place.map) { transpose(grid) } else { grid.clone() };
+    let told = |name: &str| {
+        place.map.iter().find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
+    };
+    let counted = if turned.header[0] == HEADER_ROW { Some(0) } else { workers_column(&turned, told) };
+    let key = counted.ok_or_else(|| {
+        format!("no column of workers among {}; --map COLUMN=workers names it", names(&turned.header))
+    })?;
+    let keys = split_keys(&turned, key, told);
+    let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
+    for (row, cells) in turned.rows.iter().enumerate() {
+        let name: Vec<&str> = keys.iter().map(|at| cells[*at].as_str()).collect();
+        let name = name.join(", ");
+        match groups.iter_mut().find(|(group, _)| *group == name) {
+            Some((_, rows)) => rows.push(row),
+            None => groups.push((name, vec![row])),
+        }
+    }
+    let mut found = Vec::new();
+    for (name, rows) in groups {
+        let mut workers = Vec::new();
+        let mut kept = Vec::new();
+        for row in rows {
+            match count(&turned.rows[row][key]) {
+                Some(count) => {
+                    workers.push(count);
+                    kept.push(row);
+                }
+                None => warnings.push(format!(
+                    "line {}: a row of {:?} workers is left out",
+                    place.line,
+                    shorten(&turned.rows[row][key])
+                )),
+            }
+        }
+        let columns: Vec<Column> = (0..turned.header.len())
+            .filter(|at| *at != key && !keys.contains(at))
+            .map(|at| {
+                let cells: Vec<&str> = kept.iter().map(|row| turned.rows[*row][at].as_str()).collect();
+                column(&turned.header[at], &cells, told(&turned.header[at]), warnings)
+            })
+            .collect();
+        if !workers.is_empty() && columns.iter().any(|column| column.meaning.is_some()) {
+            let mut series = Series {
+                title: String::new(),
+                model: None,
+                lines: vec![place.line],
+                counted_by: turned.header[key].clone(),
+                workers,
+                columns,
+                context: Context::default(),
+                headings: place.headings.to_vec(),
+            };
+            series.headings.extend(Some(name).filter(|name| !name.is_empty()));
+            found.push(series);
+        }
+    }
+    if found.is_empty() {
+        Err(format!("nothing in it is understood among {}", names(&turned.header)))
+    } else {
+        Ok(found)
+    }
+}
+
+/// Joins tables of the same runs: same headings, same network, same workers, and no measure twice.
+pub fn join(all: Vec<Series>) -> Vec<Series> {
+    let mut joined: Vec<Series> = Vec::new();
+    for series in all {
+        let twin = joined.iter_mut().find(|other| {
+            let repeated = series.columns.iter().any(|column| {
+                let meaning = column.meaning.filter(|meaning| *meaning != Meaning::Speedup);
+                meaning.is_some() && other.columns.iter().any(|theirs| theirs.meaning == meaning)
+            });
+            other.headings == series.headings
+                && other.model == series.model
+                && other.workers == series.workers
+                && !repeated
+        });
+        match twin {
+            Some(twin) => {
+                twin.columns.extend(series.columns);
+                twin.lines.extend(series.lines);
+            }
+            None => joined.push(series),
+        }
+    }
+    // Only now: what tells whose rate it is may stand in the other table.
+    joined.iter_mut().for_each(settle_rates);
+    joined
+}
+
+fn names(header: &[String]) -> String {
+    let named: Vec<String> = header.iter().take(8).map(|name| format!("{:?}", shorten(name))).collect();
+    named.join(", ")
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+fn same_name(a: &str, b: &str) -> bool {
+    a.trim().eq_ignore_ascii_case(b.trim())
+}
+
+/// Workers of a cell or heading: `4`, `GPU (4)`, `4 GPUs`, `1 (local)`.
+fn count(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| c.is_ascii_digit())?;
+    let before = text[..digits].trim().trim_end_matches(['(', '=', ':', ' ']);
+    if !(before.is_empty() || matches!(before, "*" | "**" | "x") || meaning::is_workers(before)) {
+        return None;
+    }
+    let (figure, rest) = figure::number(&text[digits..])?;
+    let rest = rest.trim().trim_start_matches(')').trim_matches('*').trim();
+    let named =
+        rest.is_empty() || rest.starts_with('(') || rest.starts_with('x') || meaning::is_workers(rest);
+    let whole = figure.value >= 1.0 && figure.value.fract() == 0.0 && figure.value <= MOST_WORKERS;
+    (named && whole).then_some(figure.value as u64)
+}
+
+/// Whether numbers of workers stand in the header and measures below each other.
+fn is_transposed(grid: &Grid, map: &[(String, Meaning)]) -> bool {
+    let counts: Option<Vec<u64>> = grid.header[1..].iter().map(|name| count(name)).collect();
+    let rising = counts.is_some_and(|counts| counts.windows(2).all(|pair| pair[0] < pair[1]));
+    let below = grid.rows.iter().all(|row| figure::read(&row[0]) == Cell::Words);
+    let told = map.iter().any(|(name, meaning)| {
+        *meaning == Meaning::Workers && grid.header.iter().any(|heading| same_name(heading, name))
+    });
+    rising && below && !told
+}
+
+fn transpose(grid: &Grid) -> Grid {
+    let mut header = vec![HEADER_ROW.to_owned()];
+    header.extend(grid.rows.iter().map(|row| row[0].clone()));
+    let rows = (1..grid.header.len()).map(|at| {
+        let mut row = vec![grid.header[at].clone()];
+        row.extend(grid.rows.iter().map(|cells| cells[at].clone()));
+        row
+    });
+    Grid { form: grid.form, rows: rows.collect(), header }
+}
+
+fn workers_column(grid: &Grid, told: impl Fn(&str) -> Option<Meaning>) -> Option<usize> {
+    let columns = 0..grid.header.len();
+    if let Some(at) = columns.clone().find(|at| told(&grid.header[*at]) == Some(Meaning::Workers)) {
+        return Some(at);
+    }
+    let counted = |at: &usize| grid.rows.iter().any(|row| count(&row[*at]).is_some());
+    let named = columns.clone().find(|at| {
+        told(&grid.header[*at]).is_none()
+            && meaning::guess(&grid.header[*at], None) == Some(Meaning::Workers)
+            && counted(at)
+    });
+    // A first column without a name that counts up from one.
+    let counts: Option<Vec<u64>> = grid.rows.iter().map(|row| count(&row[0])).collect();
+    let rising =
+        counts.is_some_and(|counts| counts[0] == 1 && counts.windows(2).all(|pair| pair[0] < pair[1]));
+    let unnamed = grid.header[0].trim().is_empty() && rising && grid.form != Form::Aligned;
+    named.or(unnamed.then_some(0))
+}
+
+/// Columns of words that tell rows of equal numbers of workers apart.
+fn split_keys(grid: &Grid, key: usize, told: impl Fn(&str) -> Option<Meaning>) -> Vec<usize> {
+    let worded = |at: &usize| {
+        let words = grid.rows.iter().filter(|row| figure::read(&row[*at]) == Cell::Words).count();
+        2 * words > grid.rows.len()
+    };
+    (0..grid.header.len())
+        .filter(|at| *at != key && told(&grid.header[*at]).is_none() && worded(at))
+        .collect()
+}
+
+fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<String>) -> Column {
+    let read: Vec<Cell> = cells.iter().map(|cell| figure::read(cell)).collect();
+    let unit = read.iter().find_map(|cell| if let Cell::Number(_, unit) = cell { *unit } else { None });
+    let ratio = read.iter().any(|cell| matches!(cell, Cell::Ratio(..)));
+    let guessed = meaning::guess(name, unit);
+    let meaning = told.or(guessed).map(|meaning| match meaning {
+        Meaning::CommShare if ratio && told.is_none() => Meaning::CommRatio,
+        other => other,
+    });
+    let unit = unit.or_else(|| meaning::heading_unit(name));
+    let mut figures = Vec::new();
+    for cell in read {
+        figures.push(match cell {
+            Cell::Number(figure, cell_unit) => Some(scale(figure, cell_unit, unit, meaning)),
+            Cell::Ratio(minutes, seconds) if meaning.is_some_and(Meaning::is_time) => {
+                Some(Figure { value: 60.0 * minutes.value + seconds.value, half: seconds.half })
+            }
+            // The first number of a ratio is its scale, and exact.
+            Cell::Ratio(scale, part) if scale.value > 0.0 => Some(part.times(1.0 / scale.value)),
+            Cell::NotFinite => {
+                warnings.push(format!(
+                    "{:?} holds a value that is no finite number; it counts as none",
+                    shorten(name)
+                ));
+                None
+            }
+            _ => None,
+        });
+    }
+    let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
+    let ground = if told.is_some() { Ground::Told } else { Ground::Name };
+    Column { name: shorten(name), meaning, ground, has_unit: unit.is_some() || ratio, has_spread, figures }
+}
+
+fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Option<Meaning>) -> Figure {
+    match (own.or(shared), meaning) {
+        (Some(Unit::Seconds(seconds)), Some(meaning)) if meaning.is_time() => figure.times(seconds),
+        (Some(Unit::Bytes(bytes)), Some(Meaning::Memory)) => figure.times(bytes),
+        (Some(Unit::Percent), Some(meaning)) if meaning.is_share() && own.is_none() => figure.times(0.01),
+        // A share over one and a half can only be meant in percent.
+        (None, Some(meaning)) if meaning.is_share() && figure.value > 1.5 => figure.times(0.01),
+        _ => figure,
+    }
+}
+
+/// Decides for a rate of unsaid scope whether it is that of one worker or of all.
+fn settle_rates(series: &mut Series) {
+    let open = |column: &Column| column.meaning == Some(Meaning::Rate);
+    for at in 0..series.columns.len() {
+        if open(&series.columns[at])
+            && let Some(meaning) = scope(series, &series.columns[at])
+        {
+            series.columns[at].meaning = Some(meaning);
+            series.columns[at].ground = Ground::Values;
+        }
+    }
+}
+
+/// Whose rate a column gives: compared with a speed-up beside it, else with the clock, else by whether it grows at all.
+fn scope(series: &Series, column: &Column) -> Option<Meaning> {
+    let base = series.base()?;
+    let one = column.figures[base].filter(|figure| figure.value > 0.0)?.value;
+    let growth: Vec<(usize, f64)> = (0..series.workers.len())
+        .filter(|row| *row != base)
+        .filter_map(|row| Some((row, column.figures[row]?.value / one)))
+        .filter(|(_, growth)| *growth > 0.0)
+        .collect();
+    let most = growth.iter().max_by_key(|(row, _)| series.workers[*row])?;
+    let workers = |row: usize| series.workers[row] as f64;
+    let miss =
+        |others: &[Option<Figure>], faster: fn(f64, f64) -> f64, divided: fn(f64) -> f64| -> Option<f64> {
+            let first = others[base]?.value;
+            let misses: Option<Vec<f64>> = growth
+                .iter()
+                .map(|(row, growth)| {
+                    let expected = faster(others[*row]?.value, first);
+                    Some((growth * divided(workers(*row)) / expected).ln().abs())
+                        .filter(|miss| miss.is_finite())
+                })
+                .collect();
+            misses.map(|misses| misses.iter().sum::<f64>() / misses.len() as f64)
+        };
+    let decide = |others: &[Option<Figure>], faster: fn(f64, f64) -> f64| {
+        let (own, all) = (miss(others, faster, |workers| workers)?, miss(others, faster, |_| 1.0)?);
+        Some(if own < all { Meaning::RatePerWorker } else { Meaning::RateGlobal })
+    };
+    if let Some(speedup) =
+        series.all(Meaning::Speedup).find_map(|speedup| decide(&speedup.figures, |s, one| s / one))
+    {
+        return Some(speedup);
+    }
+    let clock = series.clock().filter(|clock| {
+        // Only a clock that gets shorter says that the work was divided.
+        clock.figures[most.0].zip(clock.figures[base]).is_some_and(|(last, first)| last.value < first.value)
+    });
+    if let Some(scope) = clock.and_then(|clock| decide(&clock.figures, |time, one| one / time)) {
+        return Some(scope);
+    }
+    // Rates of all workers grow, those of one worker stay.
+    let flat =
+        growth.iter().all(|(_, growth)| *growth < 1.05) && workers(most.0) >= 4.0 && series.clock().is_none();
+    Some(if flat { Meaning::RatePerWorker } else { Meaning::RateGlobal })
+}

@@ -1,0 +1,168 @@
+//! Whole texts, from the table to the words.
+
+use super::reconcile::{Fitted, Reconciliation};
+use super::*;
+use crate::explain::audit::{Check, Weight};
+
+mod hostile;
+mod reports;
+
+/// Runs of a made-up job: 400 steps of 32 examples divided among the workers at 100 examples/s each, and 12 s that no rate sees.
+fn made_up(header: &str, cells: impl Fn(u32) -> String) -> String {
+    let rows: Vec<String> = [1, 2, 4, 8, 16].iter().map(|n| format!("{n}\t{}", cells(*n))).collect();
+    format!("GPUs\t{header}\n{}\n", rows.join("\n"))
+}
+
+fn train_s(n: u32) -> f64 {
+    // A little noise, so that there is a spread.
+    12.0 + 400.0 * 32.0 / (100.0 * f64::from(n)) + [0.3, -0.2, -0.3, 0.2, 0.0][n.ilog2() as usize]
+}
+
+fn fitted(text: &str, options: &Options) -> Fitted {
+    let found = explain_text(text, options).expect("a table");
+    match found.series.into_iter().next().expect("a series").reconciliation {
+        Some(Reconciliation::Fitted(fitted)) => *fitted,
+        other => panic!("not fitted: {other:?}"),
+    }
+}
+
+fn assert_planted(fitted: &Fitted) {
+    assert!(fitted.fixed.lo < 12.0 && 12.0 < fitted.fixed.hi && fitted.fixed.hi < 13.0, "{:?}", fitted.fixed);
+    let batch = fitted.batch.expect("steps are known");
+    assert_eq!((batch.expected, batch.consistent), (Some(32), Some(true)));
+    let at = fitted.speedups.expect("a row of one worker");
+    assert!(
+        (at.rate - 16.0).abs() < 0.5 && at.clock < 7.2 && (at.without - 16.0).abs() < 1.0 && at.consistent,
+        "{at:?}"
+    );
+    assert_eq!(fitted.work, Work::Divided);
+}
+
+#[test]
+fn a_planted_fixed_time_is_found_in_two_tables_and_a_sentence() {
+    let clock = made_up("train time (s)", |n| format!("{:.1}", train_s(n)));
+    let rate = made_up("examples/s", |_| "100.0".into());
+    let text = format!("With the number of steps set to 400:\n\n{clock}\nand by the hook\n\n{rate}");
+    let found = explain_text(&text, &Options::default()).expect("tables");
+    assert_eq!((found.series.len(), &found.series[0].understood.lines[..]), (1, &[3, 12][..]));
+    assert!(found.series[0].understood.column(Meaning::RatePerWorker).is_some());
+    assert_planted(&fitted(&text, &Options::default()));
+}
+
+#[test]
+fn the_same_is_found_when_everything_is_told() {
+    let text = made_up("a\tb", |n| format!("{:.1}\t{:.1}", train_s(n), 100.0 * f64::from(n)));
+    let map = [("GPUs", Meaning::Workers), ("a", Meaning::TrainTime), ("b", Meaning::RateGlobal)];
+    let map = map.map(|(name, meaning)| (name.to_owned(), meaning)).to_vec();
+    let told = Options {
+        map,
+        steps: Some(400),
+        work: Some(Work::Divided),
+        examples: Some(12_800),
+        ..Options::default()
+    };
+    let fit = fitted(&text, &told);
+    assert_planted(&fit);
+    assert_eq!(fit.as_told, Some(true));
+    assert_eq!(fitted(&text, &Options { examples: Some(20_000), ..told }).as_told, Some(false));
+}
+
+#[test]
+fn work_that_grows_with_the_workers_is_told_from_work_that_is_divided() {
+    // Each worker does 128 s of work; 16 of them wait 2 s on each other.
+    let text = made_up("train time (s)\texamples/s per GPU", |n| {
+        format!(
+            "{:.1}\t{:.2}",
+            12.0 + 128.0 + f64::from(n) / 8.0,
+            100.0 * 128.0 / (128.0 + f64::from(n) / 8.0)
+        )
+    });
+    let found = explain_text(&text, &Options::default()).expect("a table");
+    assert_eq!(found.series[0].work, Some(Work::PerWorker));
+    let last = found.series[0].rows.last().expect("rows").by_clock.expect("a clock");
+    assert!((last - 16.0 * 140.125 / 142.0).abs() < 0.05, "{last}");
+}
+
+#[test]
+fn two_tables_of_different_networks_are_not_joined() {
+    let clock = made_up("train time (s)", |n| format!("{:.1}", train_s(n)));
+    let rate = made_up("examples/s", |_| "100.0".into());
+    let text = format!("## ResNet-50\n\n{clock}\n## VGG-16\n\n{rate}");
+    let found = explain_text(&text, &Options::default()).expect("tables");
+    assert_eq!(found.series.len(), 2);
+    assert!(found.series.iter().all(|series| series.reconciliation.is_none()));
+    assert_eq!(found.series[1].understood.model.as_deref(), Some("vgg_16"));
+}
+
+#[test]
+fn either_orientation_gives_the_same_numbers() {
+    let upright = "| GPUs | Training time (min) | images/s |\n|-|-|-|\n| 1 | 10 | 1 000.5 |\n| 2 | 5.5 | 1 800 |\n| 4 | - | n/a |\n";
+    let turned = "| | GPU (1) | GPU(2) | 4 GPUs |\n|-|-|-|-|\n| Training time (min) | 10 | 5.5 | - |\n| images/s | 1 000.5 | 1 800 | n/a |\n";
+    let read =
+        |text: &str| explain_text(text, &Options::default()).expect("a table").series.remove(0).understood;
+    let (a, b) = (read(upright), read(turned));
+    assert_eq!((a.workers, &a.columns), (b.workers, &b.columns));
+    let seconds: Vec<Option<f64>> =
+        a.columns[0].figures.iter().map(|figure| figure.map(|figure| figure.value)).collect();
+    assert_eq!(seconds, [Some(600.0), Some(330.0), None]);
+}
+
+#[test]
+fn words_in_rows_tell_series_apart() {
+    let text = "model,GPUs,images/s\nresnet50,1,100\nresnet50,2,190\nvgg16,1,50\nvgg16,2,80\n";
+    let found = explain_text(text, &Options::default()).expect("a table");
+    let titles: Vec<&str> = found.series.iter().map(|series| series.understood.title.as_str()).collect();
+    assert_eq!(titles, ["resnet50", "vgg16"]);
+    assert_eq!(found.series[1].rows[1].by_rate, Some(1.6));
+}
+
+#[test]
+fn laws_are_chosen_with_enough_points_and_not_with_few() {
+    let amdahl = |n: f64| 100.0 * n / (1.0 + 0.05 * (n - 1.0));
+    let table = |sizes: &[u32]| -> String {
+        let rows = sizes.iter().map(|n| format!("{n},{:.1}\n", amdahl(f64::from(*n))));
+        format!("GPUs,images/s\n{}", rows.collect::<String>())
+    };
+    let laws = |sizes: &[u32]| {
+        explain_text(&table(sizes), &Options::default()).expect("a table").series.remove(0).laws.remove(0)
+    };
+    let many = laws(&[1, 2, 4, 8, 16, 32]);
+    assert_eq!(many.best.as_ref().map(|fit| fit.name), Some("Amdahl"));
+    let next = many.next.expect("a forecast");
+    assert_eq!(next.workers, 64);
+    assert!((next.throughput.value / amdahl(64.0) - 1.0).abs() < 0.01);
+    let few = laws(&[1, 2, 4]);
+    assert!(few.best.is_none() && few.unfit.is_some() && few.next.is_none());
+}
+
+#[test]
+fn a_map_corrects_and_a_wrong_one_is_refused() {
+    let text = "GPUs,speed,pace\n1,100,3\n2,150,2\n4,160,1\n";
+    let told = |name: &str, meaning| Options { map: vec![(name.into(), meaning)], ..Options::default() };
+    let read = |options: &Options| explain_text(text, options).expect("a table").series.remove(0).understood;
+    assert_eq!(read(&Options::default()).columns[1].meaning, None);
+    assert_eq!(read(&told("PACE", Meaning::TotalTime)).columns[1].meaning, Some(Meaning::TotalTime));
+    let corrected = read(&told("speed", Meaning::RatePerWorker));
+    assert_eq!(corrected.rate().expect("a rate").1[2].map(|rate| rate.value), Some(640.0));
+    let wrong = explain_text(text, &told("colour", Meaning::Loss));
+    assert_eq!(wrong, Err(ExplainError::NoColumn("colour".into())));
+}
+
+#[test]
+fn what_the_table_cannot_tell_is_said() {
+    let unknown = |text: &str| {
+        explain_text(text, &Options::default()).expect("a table").series.remove(0).unknown.join("\n")
+    };
+    assert!(unknown("GPUs,images/s\n1,10\n2,19\n").contains("there is no clock"));
+    assert!(unknown("GPUs,time (s)\n1,10\n2,6\n").contains("no rate"));
+    assert!(unknown("GPUs,time (s)\n2,10\n4,6\n").contains("no row of one worker"));
+    assert!(!unknown("GPUs,images/s\n1,10 ± 0.3\n2,19 ± 0.4\n").contains("without a spread"));
+    assert!(unknown("GPUs,time (s)\n1,10\n2,10.2\n").contains("--work"));
+}
+
+#[test]
+fn told_examples_turn_a_clock_into_a_rate() {
+    let options = Options { examples: Some(1000), ..Options::default() };
+    let found = explain_text("GPUs,time (s)\n1,10\n2,5\n", &options).expect("a table");
+    assert_eq!(found.series[0].rows[1].rate, Some(200.0));
+}

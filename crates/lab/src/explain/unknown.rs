@@ -1,0 +1,52 @@
+//! What a table cannot tell, said plainly.
+
+use super::meaning::Meaning;
+use super::reconcile::Work;
+use super::scaling::Row;
+use super::series::Series;
+
+pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<String> {
+    let has = |meaning: Meaning| series.column(meaning).is_some();
+    let (rate, clock) = (series.rate().is_some(), series.clock().is_some());
+    let mut unknown = Vec::new();
+    let mut say = |missing: bool, sentence: &str| {
+        if missing {
+            unknown.push(sentence.to_owned());
+        }
+    };
+    say(series.base().is_none(), "any speed-up: there is no row of one worker");
+    let spread = series.columns.iter().any(|column| column.has_spread);
+    let repeated =
+        series.workers.iter().enumerate().any(|(row, workers)| series.workers[..row].contains(workers));
+    say(
+        !spread && !repeated,
+        "how much a run differs from the next: each number is one run, without a spread",
+    );
+    say(!clock && rate, "whether a whole run gains as much as its rate: there is no clock");
+    say(
+        clock && !rate,
+        "how fast the steady steps were: there is a clock but no rate, so that fixed costs and slower steps look alike",
+    );
+    say(
+        clock && work.is_none(),
+        "whether the work was divided among the workers: --work divided or --work per-worker tells it",
+    );
+    say(
+        clock && !has(Meaning::InitTime) && !(has(Meaning::TotalTime) && has(Meaning::TrainTime)),
+        "how long the start-up took, and whether the clock holds it",
+    );
+    let communication = [Meaning::CommTime, Meaning::CommShare, Meaning::CommRatio].into_iter().any(has);
+    say(
+        !communication && rows.iter().any(|row| row.workers > 1),
+        "how much of the loss is communication, waiting, input or slower computation: a trace of each rank would",
+    );
+    say(
+        has(Meaning::CommTime),
+        "how much of the communication is waiting for the last worker, and how much is moving bytes",
+    );
+    say(
+        series.column(Meaning::Memory).is_some_and(|column| !column.has_unit),
+        "the unit of the memory, and whether it is of one worker or of all",
+    );
+    unknown
+}

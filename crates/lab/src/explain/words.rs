@@ -1,0 +1,450 @@
+//! An explanation as text. It computes nothing but units.
+
+use super::audit::{Check, Slip, Weight};
+use super::figure::Figure;
+use super::reconcile::{Fitted, Reconciliation, Work};
+use super::scaling::{Laws, Measure, Row};
+use super::series::{Ground, Known, Series};
+use super::{Explanation, Meaning, SeriesExplanation};
+use crate::stats::laws::{Fit, Law, Parameter};
+use crate::{Align, Table};
+
+/// Columns of text.
+const WIDTH: usize = 110;
+
+/// A law that misses its points by more than this share describes nothing.
+const ROUGH: f64 = 0.15;
+
+/// Workers in words.
+pub(super) fn workers(count: u64) -> String {
+    if count == 1 { "1 worker".into() } else { format!("{count} workers") }
+}
+
+/// The explanation for a terminal: what was understood first, what the table cannot tell last.
+pub fn render(explanation: &Explanation) -> String {
+    let mut text = String::new();
+    for warning in &explanation.warnings {
+        text.push_str(&item(&format!("warning: {warning}")));
+    }
+    for skipped in &explanation.skipped {
+        text.push_str(&item(&format!("the table on line {} is left out: {}", skipped.line, skipped.why)));
+    }
+    for series in &explanation.series {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&render_series(series));
+    }
+    if !explanation.audit.is_empty() {
+        text.push_str("\nBetween the tables, and in the text\n");
+        explanation.audit.iter().for_each(|slip| text.push_str(&item(&describe(slip))));
+    }
+    text
+}
+
+/// A sentence with a dash before it, cut into lines.
+fn item(sentence: &str) -> String {
+    let (mut text, mut line) = (String::new(), String::from("  -"));
+    for word in sentence.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > WIDTH {
+            text.push_str(&line);
+            text.push('\n');
+            line = "   ".into();
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    text + &line + "\n"
+}
+
+fn indent(table: &Table) -> String {
+    table.to_string().lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn render_series(found: &SeriesExplanation) -> String {
+    let series = &found.understood;
+    let lines: Vec<String> = series.lines.iter().map(usize::to_string).collect();
+    let joined = if lines.len() > 1 { "lines" } else { "line" };
+    let mut text = format!("{} ({joined} {})\n", series.title, lines.join(" and "));
+    text.push_str(&understood(series));
+    text.push_str(&section("Besides", besides(found)));
+    let audit = match &found.audit[..] {
+        [] => vec!["every column that follows from others agrees with them".into()],
+        slips => slips.iter().map(describe).collect(),
+    };
+    text.push_str(&section("Audit", audit));
+    if found.rows.iter().any(|row| row.workers > 1 && row.speedup().is_some()) {
+        text.push_str(&format!("\nSpeed-ups, computed again\n{}", indent(&speedups(&found.rows))));
+    }
+    let reconciled = found.reconciliation.as_ref().map(reconciliation).unwrap_or_default();
+    text.push_str(&section("Rate against clock", reconciled));
+    let laws = found.laws.iter().flat_map(laws).chain(found.clock_law.as_ref().and_then(clock));
+    text.push_str(&section("Laws", laws.collect()));
+    text + &section("What the table cannot tell", found.unknown.clone())
+}
+
+/// A heading and its sentences, if there are any.
+fn section(title: &str, sentences: Vec<String>) -> String {
+    let items: String = sentences.iter().map(|sentence| item(sentence)).collect();
+    if items.is_empty() { items } else { format!("\n{title}\n{items}") }
+}
+
+fn understood(series: &Series) -> String {
+    let mut table =
+        Table::new([("column", Align::Left), ("read as", Align::Left), ("first .. last", Align::Left)]);
+    let ends = |values: Vec<String>| match &values[..] {
+        [] => "none".into(),
+        [one] => one.clone(),
+        [first, .., last] => format!("{first} .. {last}"),
+    };
+    table.row([
+        series.counted_by.clone(),
+        "workers".into(),
+        ends(series.workers.iter().map(u64::to_string).collect()),
+    ]);
+    for column in &series.columns {
+        let ground = match column.ground {
+            Ground::Name => "",
+            Ground::Values => " (by its values)",
+            Ground::Told => " (told)",
+        };
+        let meaning = column.meaning.map_or("not understood: --map tells it", Meaning::name);
+        let printed = ends(column.figures.iter().flatten().map(|figure| print(*figure)).collect());
+        let seconds = if column.meaning.is_some_and(Meaning::is_time) { " s" } else { "" };
+        table.row([column.name.clone(), format!("{meaning}{ground}"), format!("{printed}{seconds}")]);
+    }
+    indent(&table)
+}
+
+fn besides(found: &SeriesExplanation) -> Vec<String> {
+    let context = &found.understood.context;
+    let known = |name: &str, known: Option<Known>| {
+        let Known { value, line } = known?;
+        let source = line.map_or_else(|| "told".into(), |line| format!("read from the text, line {line}"));
+        Some(format!("{name} {value} ({source})"))
+    };
+    let mut facts: Vec<String> = [
+        known("steps", context.steps),
+        known("batch", context.batch),
+        known("epochs", context.epochs),
+        known("examples", context.examples),
+        known("batches a task", context.batches),
+        known("images a task", context.images),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    facts
+        .extend(context.data.map(|data| format!("data {} ({} images to train with)", data.name, data.train)));
+    let mut sentences = Vec::new();
+    if found.understood.lines.len() > 1 {
+        sentences.push("the tables are of the same runs: joined on the workers".into());
+    }
+    if !facts.is_empty() {
+        sentences.push(facts.join("; "));
+    }
+    sentences.extend(found.work.filter(|_| found.understood.clock().is_some()).map(|work| match work {
+        Work::Divided => {
+            "the work of a run is the same for any number of workers: it is divided among them".into()
+        }
+        Work::PerWorker => "each worker does the same work: more workers do more".into(),
+    }));
+    let whose = found.understood.columns.iter().find(|column| column.meaning == Some(Meaning::RatePerWorker));
+    sentences.extend(whose.filter(|column| column.ground == Ground::Values).map(|column| {
+        format!("{} stays while the speed-up grows: it is the rate of one worker, so that N workers have N times as much", column.name)
+    }));
+    sentences
+}
+
+fn print(figure: Figure) -> String {
+    if figure.value.abs() < 1e-3 && figure.value != 0.0 || figure.value.abs() >= 1e12 {
+        return format!("{:.3e}", figure.value);
+    }
+    figure.print()
+}
+
+/// A number with as many digits as it is worth.
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1000.0 => {
+            let digits = format!("{:.0}", value.abs());
+            let mut text = String::new();
+            for (at, digit) in digits.chars().enumerate() {
+                if at > 0 && (digits.len() - at).is_multiple_of(3) {
+                    text.push(',');
+                }
+                text.push(digit);
+            }
+            if value < 0.0 { format!("-{text}") } else { text }
+        }
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn describe(slip: &Slip) -> String {
+    let mark = if slip.weight == Weight::Contradiction { "CONTRADICTION " } else { "" };
+    let likely = slip.likely.as_ref().map_or_else(String::new, |likely| format!(": {likely}"));
+    match (slip.printed, slip.computed) {
+        (Some(needed), Some(there)) if slip.check == Check::Examples => {
+            format!(
+                "{mark}{}: the rates need {}, there are {there} ({}){likely}",
+                slip.place, needed.value, slip.how
+            )
+        }
+        (Some(speedup), Some(most)) if slip.check == Check::Share => {
+            format!(
+                "{mark}{}: a speed-up of {} is printed, {most:.2} is the most that follows ({}){likely}",
+                slip.place,
+                print(speedup),
+                slip.how
+            )
+        }
+        (Some(printed), Some(computed)) => {
+            let like = Figure { value: computed, half: printed.half };
+            let computed = if printed.half > 0.0 { print(like) } else { format!("{computed:.0}") };
+            format!(
+                "{mark}{}: {} is printed, {computed} follows ({}){likely}",
+                slip.place,
+                print(printed),
+                slip.how
+            )
+        }
+        _ => format!("{mark}{}: {}{likely}", slip.place, slip.how),
+    }
+}
+
+/// A number in its unit.
+type Printed = fn(f64) -> String;
+
+/// A number of a row.
+type Measured = fn(&Row) -> Option<f64>;
+
+fn speedups(rows: &[Row]) -> Table {
+    let any = |of: Measured| rows.iter().any(|row| of(row).is_some());
+    let columns: [(&str, Measured, Printed); 9] = [
+        ("examples/s", |row| row.rate, number),
+        ("by rate", |row| row.by_rate, |value| format!("{value:.2}x")),
+        (
+            "efficiency",
+            |row| Some(row.by_rate? / row.workers as f64),
+            |value| format!("{:.1} %", 100.0 * value),
+        ),
+        ("by clock", |row| row.by_clock, |value| format!("{value:.2}x")),
+        (
+            "efficiency",
+            |row| Some(row.by_clock? / row.workers as f64),
+            |value| format!("{:.1} %", 100.0 * value),
+        ),
+        ("with start-up", |row| row.by_total, |value| format!("{value:.2}x")),
+        (
+            "printed",
+            |row| row.printed.filter(|_| row.by_rate.or(row.by_clock).is_none()),
+            |value| format!("{value:.2}x"),
+        ),
+        (
+            "efficiency",
+            |row| Some(row.printed.filter(|_| row.by_rate.or(row.by_clock).is_none())? / row.workers as f64),
+            |value| format!("{:.1} %", 100.0 * value),
+        ),
+        ("serial part", |row| row.serial(), |value| format!("{:.1} %", 100.0 * value)),
+    ];
+    let shown: Vec<_> = columns.iter().filter(|(_, of, _)| any(*of)).collect();
+    let mut header = vec![("workers", Align::Right)];
+    header.extend(shown.iter().map(|(name, ..)| (*name, Align::Right)));
+    let mut table = Table::new(header);
+    for row in rows {
+        let mut cells = vec![row.workers.to_string()];
+        cells.extend(shown.iter().map(|(_, of, print)| of(row).map_or_else(|| "-".into(), print)));
+        table.row(cells);
+    }
+    table
+}
+
+fn reconciliation(found: &Reconciliation) -> Vec<String> {
+    match found {
+        Reconciliation::Same { rate, clock, examples, work } => {
+            let whose = if *work == Work::Divided { "in all" } else { "for each worker" };
+            vec![format!(
+                "{rate} is {} examples {whose} over {clock}: it was computed from that clock. The two are one measure and cannot \
+                 disagree; a rate that counts steady steps only would be a second one",
+                number(*examples)
+            )]
+        }
+        Reconciliation::Fitted(fitted) => explain_fit(fitted),
+    }
+}
+
+fn explain_fit(fit: &Fitted) -> Vec<String> {
+    let Fitted { rate, clock, work, points, fixed, examples, as_told, steps, batch, r2, speedups, enough } =
+        fit;
+    let mut sentences = Vec::new();
+    let divided = if *work == Work::Divided { "" } else { " a worker" };
+    let r2 = r2.map_or_else(String::new, |r2| format!(", R2 {r2:.3}"));
+    let work = match (steps, batch) {
+        (Some(steps), Some(batch)) => format!(
+            "T(N) = fixed + batch * {steps} steps / rate(N) fits {clock} in {points} rows: fixed {:.1} s (95 % interval {:.1} .. {:.1}), \
+             batch {:.1} (standard error {:.1}, 95 % interval {:.1} .. {:.1}){r2}",
+            fixed.value,
+            fixed.lo,
+            fixed.hi,
+            batch.examples.value,
+            batch.standard_error,
+            batch.examples.lo,
+            batch.examples.hi
+        ),
+        _ => format!(
+            "T(N) = fixed + examples / rate(N) fits {clock} in {points} rows: fixed {:.1} s (95 % interval {:.1} .. {:.1}), {} examples{divided} \
+             ({} .. {}){r2}; --steps would give the batch",
+            fixed.value,
+            fixed.lo,
+            fixed.hi,
+            number(examples.value),
+            number(examples.lo),
+            number(examples.hi)
+        ),
+    };
+    sentences.push(work);
+    if let Some((batch, expected)) = batch.and_then(|batch| Some((batch, batch.expected?))) {
+        sentences.push(if batch.consistent == Some(true) {
+            format!("the batch is consistent with {expected}")
+        } else {
+            format!("the batch is not the {expected} that was named: steps, batch or whose rate it is must be otherwise")
+        });
+    }
+    sentences.extend(as_told.map(|as_told| {
+        let agree = if as_told { "agree" } else { "do not agree" };
+        format!(
+            "the examples that were told {agree} with the fit: {} .. {}",
+            number(examples.lo),
+            number(examples.hi)
+        )
+    }));
+    sentences.push(if fixed.lo > 0.0 {
+        format!(
+            "{rate} leaves out {:.1} s of every run, on any number of workers: what comes before and after the steady steps",
+            fixed.value
+        )
+    } else {
+        "no fixed time is beyond doubt: the interval holds zero".into()
+    });
+    if let Some(at) = speedups {
+        let hi = at.hi.map_or_else(|| "no limit above".into(), |hi| format!("{hi:.1}x"));
+        sentences.push(format!(
+            "on {}, the clock gives {:.1}x and the rate {:.1}x. Without the fixed time the clock gives {:.1}x ({:.1}x .. {hi} over the \
+             interval of the fixed time)",
+            workers(at.workers),
+            at.clock,
+            at.rate,
+            at.without,
+            at.lo
+        ));
+        sentences.push(if at.consistent {
+            format!(
+                "the two measures are consistent: they differ because the run is too short. {:.0} % of the {} of {} is the fixed time",
+                100.0 * at.fixed_share,
+                clock,
+                workers(at.workers)
+            )
+        } else {
+            "the two measures are not consistent: a fixed time alone does not explain the difference".into()
+        });
+    }
+    if let Some(enough) = enough {
+        let length = match (enough.steps, enough.steps_interval) {
+            (Some(steps), Some((lo, hi))) => {
+                format!(
+                    "{} steps on ({} .. {})",
+                    number(round(steps)),
+                    number(round(lo.max(0.0))),
+                    number(round(hi))
+                )
+            }
+            _ => format!("{} examples on", number(round(enough.examples))),
+        };
+        sentences.push(format!("the two agree within 5 % from {length}"));
+    }
+    sentences
+}
+
+/// Three digits of a number: more would be pretence.
+fn round(value: f64) -> f64 {
+    if value <= 0.0 {
+        return 0.0;
+    }
+    let unit = 10f64.powf((value.log10()).floor() - 2.0);
+    (value / unit).round() * unit
+}
+
+fn measured(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Rate => "by rate",
+        Measure::Clock => "by clock",
+        Measure::Printed => "by the printed speed-up",
+    }
+}
+
+fn parameters(parameters: &[Parameter]) -> String {
+    let one = |parameter: &Parameter| {
+        let Parameter { name, value, lo, hi, .. } = parameter;
+        let digits = if value.abs() >= 10.0 { 1 } else { 4 };
+        format!("{name} {value:.digits$} ({lo:.digits$} .. {hi:.digits$})")
+    };
+    parameters.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn laws(laws: &Laws) -> Vec<String> {
+    let measure = measured(laws.measure);
+    let mut sentences = Vec::new();
+    if let Some(best) = &laws.best {
+        let others = laws.fits.iter().filter(|fit| fit.law != best.law);
+        let others: Vec<String> =
+            others.filter_map(|fit| Some(format!("{} {:.1}", fit.name, fit.aicc?))).collect();
+        let others =
+            if others.is_empty() { String::new() } else { format!(", others {}", others.join(", ")) };
+        let aicc = best.aicc.map_or_else(String::new, |aicc| format!(" (AICc {aicc:.1}{others})"));
+        let (name, formula) = (best.name, best.law.formula());
+        sentences.push(if best.residual_sd > ROUGH {
+            format!(
+                "{measure}, no law describes the points: {name} has the lowest criterion{aicc} and misses them by {:.0} %. More numbers of \
+                 workers would tell",
+                100.0 * best.residual_sd
+            )
+        } else {
+            format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters))
+        });
+    }
+    sentences.extend(laws.unfit.map(|unfit| format!("{measure}, too few points to choose a law: {unfit}")));
+    if let Some((highest, most)) = laws.highest.filter(|(highest, most)| highest < most) {
+        sentences.push(format!("{measure}, throughput is highest on {highest} workers and lower on {most}"));
+    }
+    let usl = laws.fits.iter().find(|fit| fit.law == Law::Usl);
+    let chosen = laws.best.as_ref().is_some_and(|best| best.law == Law::Usl);
+    if let Some(peak) = usl.and_then(|usl| usl.peak).filter(|_| chosen || laws.unfit.is_some()) {
+        let doubt = if chosen { "" } else { ", if the USL holds" };
+        sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers{doubt}"));
+    }
+    sentences.extend(laws.next.filter(|_| laws.best.as_ref().is_some_and(|best| best.residual_sd <= ROUGH)).map(|next| {
+        let (unit, print): (&str, fn(f64) -> String) = match laws.measure {
+            Measure::Rate => (" examples/s", number),
+            _ => ("", |value| format!("{value:.1}x")),
+        };
+        let [value, lo, hi] = [next.throughput.value, next.throughput.lo, next.throughput.hi].map(print);
+        let workers = next.workers;
+        format!("{measure}, {workers} workers would give {value}{unit} (95 % interval {lo} .. {hi}), if nothing new gets in the way")
+    }));
+    sentences
+}
+
+fn clock(fit: &Fit) -> Option<String> {
+    let fixed = fit.parameters.first()?;
+    let r2 = fit.r2.map_or_else(String::new, |r2| format!(", R2 {r2:.3}"));
+    let Parameter { value, lo, hi, .. } = fixed;
+    Some(format!(
+        "the clock as T = fixed + b / N: fixed {} s (95 % interval {} .. {}){r2}",
+        number(*value),
+        number(*lo),
+        number(*hi)
+    ))
+}

@@ -1,0 +1,166 @@
+//! `paceline explain`: what somebody else's numbers mean.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use paceline_lab::Held;
+use paceline_lab::explain::{self, Meaning, Work};
+use paceline_lab::import::horovod::{self, Summary};
+use paceline_lab::import::ranks::Told;
+use paceline_lab::import::source::{self, Format};
+use paceline_lab::import::{profile, write};
+use paceline_lab::timeline;
+
+use crate::outcome::{Usage, print, say};
+use crate::{import, report};
+
+/// Rows of a list that runs on.
+const MOST_ROWS: usize = 10;
+
+/// Options of `paceline explain`.
+#[derive(Args)]
+pub struct Options {
+    /// A study, a trace or a profile (or a folder with those of all ranks), a log that `import` reads, or a file with tables:
+    /// Markdown, CSV or TSV, or a whole page; - reads standard input
+    #[arg(value_name = "PATH")]
+    file: PathBuf,
+    /// What a column means, such as `speed=rate-global`; may be given again
+    #[arg(long, value_name = "COLUMN=MEANING", value_parser = parse_map)]
+    map: Vec<(String, Meaning)>,
+    /// Steps of a run
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Examples of a run
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    examples: Option<u64>,
+    /// Examples of a step of one worker
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    batch: Option<u64>,
+    /// Epochs of a run
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: Option<u64>,
+    /// Whether steps are divided among the workers, or each worker does all of them
+    #[arg(long)]
+    work: Option<WorkOption>,
+    /// Of a profile: only what comes after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    from: Option<f64>,
+    /// Of a profile: only what comes before so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    to: Option<f64>,
+    /// Of a profile: only while a range of this name is open
+    #[arg(long, value_name = "NAME")]
+    range: Option<String>,
+    /// Of a profile: write a timeline for Perfetto
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+    /// Print JSON to standard output, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum WorkOption {
+    Divided,
+    PerWorker,
+}
+
+fn parse_map(text: &str) -> Result<(String, Meaning), String> {
+    // Headings may hold `=`, meanings do not.
+    let (column, meaning) = text.rsplit_once('=').ok_or("wanted: COLUMN=MEANING")?;
+    Ok((column.trim().into(), meaning.trim().parse()?))
+}
+
+/// Explains a file, by what it holds.
+pub fn run(options: &Options) -> Result<()> {
+    let path = &options.file;
+    if path.join("study.json").exists() {
+        return report::report_one(path, options.json);
+    }
+    let format = if path.is_file() { source::recognise(path).map_err(Usage::new)? } else { None };
+    match format {
+        Some(Format::Kineto | Format::Sqlite) => return explain_profile(options),
+        Some(Format::Horovod) => {
+            let summary = Summary::of(&horovod::read(path).map_err(Usage::new)?);
+            return print(&summary.render(MOST_ROWS));
+        }
+        Some(_) => return explain_runs(options),
+        None if path.is_dir() => return explain_runs(options),
+        None => {}
+    }
+    let bytes = read(&options.file)?;
+    explain_tables(&String::from_utf8_lossy(&bytes), options)
+}
+
+/// One screen on each profile in a file.
+fn explain_profile(options: &Options) -> Result<()> {
+    let traces = source::read_traces(&options.file).map_err(Usage::new)?;
+    let mut profiles = Vec::new();
+    for trace in &traces {
+        for warning in &trace.warnings {
+            say(&format!("warning: {warning}"));
+        }
+        let cut = profile::cut(trace, options.from, options.to, options.range.as_deref());
+        let window = cut.map_err(Usage::new)?;
+        if let Some(path) = &options.timeline {
+            timeline::write_trace(trace, window, path).map_err(Usage::new)?;
+        }
+        profiles.push(profile::summarise(trace, Some(window)));
+    }
+    if options.json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&profiles)?));
+    }
+    profiles.iter().try_for_each(|profile| print(&profile::render(profile)))
+}
+
+/// Runs of other programs, as a study that is not kept.
+fn explain_runs(options: &Options) -> Result<()> {
+    let told = Told { model: "imported".into(), batch: options.batch };
+    let runs = source::import(std::slice::from_ref(&options.file), &told).map_err(Usage::new)?;
+    import::warn(&runs);
+    let scratch = std::env::temp_dir().join(format!("paceline-explain-{}", std::process::id()));
+    let explained = write::write(&runs, &[], &scratch, Held::Replace)
+        .map_err(anyhow::Error::from)
+        .and_then(|(folder, study)| report::print_report(&folder.analyse(&study), options.json));
+    // Whatever happened, nothing is to be left behind; what happened comes first.
+    let removed = std::fs::remove_dir_all(&scratch);
+    explained?;
+    for (name, run) in runs.iter().filter_map(|(name, run)| Some((name, run.traced.as_ref()?))) {
+        if !options.json {
+            print(&format!("\n{name}\n{}", run.render(MOST_ROWS)))?;
+        }
+    }
+    Ok(removed?)
+}
+
+fn explain_tables(text: &str, options: &Options) -> Result<()> {
+    let Options { map, steps, examples, batch, epochs, .. } = options;
+    let work = options.work.map(|work| match work {
+        WorkOption::Divided => Work::Divided,
+        WorkOption::PerWorker => Work::PerWorker,
+    });
+    let (steps, examples, batch, epochs) = (*steps, *examples, *batch, *epochs);
+    let told = explain::Options { map: map.clone(), steps, examples, batch, epochs, work };
+    let found = explain::explain_text(text, &told);
+    let found = found.map_err(|error| Usage::new(format!("{}: {error}", options.file.display())))?;
+    if options.json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&found)?));
+    }
+    print(&explain::render(&found))
+}
+
+/// A file's bytes, up to one more than a table may have.
+fn read(path: &Path) -> Result<Vec<u8>, Usage> {
+    let most = explain::LONGEST as u64 + 1;
+    let mut bytes = Vec::new();
+    let done = if path == Path::new("-") {
+        io::stdin().take(most).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes))
+    };
+    done.map_err(|error| Usage::new(format!("cannot read {}: {error}", path.display())))?;
+    Ok(bytes)
+}

@@ -1,0 +1,76 @@
+//! `paceline explain`, as a user sees it.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use assert_cmd::cargo::cargo_bin;
+
+const TABLE: &str = "| GPUs | Train time (s) | Examples/s | Speedup |\n|-|-|-|-|\n| 1 | 140.3 | 100 | 1.00 |\n| 2 | 75.8 | 200 | 2.00 |\n| 4 | 43.7 | 400 | 4.00 |\n| 8 | 28.2 | 800 | 8.80 |\n";
+
+fn explain(table: &[u8], arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("table.md");
+    fs::write(&file, table).expect("a table");
+    Command::new(cargo_bin!("paceline"))
+        .arg("explain")
+        .arg(file)
+        .args(arguments)
+        .output()
+        .expect("the program runs")
+}
+
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+#[test]
+fn a_table_is_understood_checked_and_reconciled() {
+    let text = printed(&explain(TABLE.as_bytes(), &["--steps", "400"]));
+    let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words:?} is not in\n{text}"));
+    let order = [
+        place("read as"),
+        place("8.80 is printed, 8.00 follows (800 / 100)"),
+        place("the batch is consistent with 32"),
+        place("too few points to choose a law"),
+        place("What the table cannot tell"),
+    ];
+    assert!(order.is_sorted(), "{text}");
+}
+
+#[test]
+fn the_same_comes_as_json_and_from_standard_input() {
+    let json = printed(&explain(TABLE.as_bytes(), &["--steps", "400", "--json"]));
+    let found: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let fitted = &found["series"][0]["reconciliation"];
+    assert_eq!((&fitted["kind"], &fitted["batch"]["expected"]), (&"fitted".into(), &32.into()));
+    assert_eq!(found["series"][0]["audit"][0]["check"], "speedup");
+
+    let mut piped = Command::new(cargo_bin!("paceline"))
+        .args(["explain", "-", "--steps", "400", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    piped.stdin.take().expect("a pipe").write_all(TABLE.as_bytes()).expect("written");
+    assert_eq!(printed(&piped.wait_with_output().expect("an end")), json);
+}
+
+#[test]
+fn a_column_is_told_and_bad_input_is_refused() {
+    let told = printed(&explain(TABLE.as_bytes(), &["--map", "Examples/s=rate-per-worker"]));
+    assert!(told.contains("rate-per-worker (told)"), "{told}");
+    for (table, arguments, reason) in [
+        (TABLE.as_bytes(), &["--map", "Examples/s=colour"][..], "no meaning is called"),
+        (TABLE.as_bytes(), &["--map", "nothing=loss"], "no table has a column"),
+        (b"", &[], "the file is empty"),
+        (b"\x7fELF\x02\x01\x00\xff\xfe\x00", &[], "not text"),
+        (b"only words", &[], "no table"),
+    ] {
+        let output = explain(table, arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(reason) && output.stdout.is_empty(), "{said}");
+    }
+}
