@@ -108,6 +108,12 @@ def spawned(rank, port, args):
     train(args)
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2, help="worker processes, unless torchrun starts them (2)")
@@ -124,10 +130,7 @@ def main():
     args = parser.parse_args()
     if "RANK" in os.environ:  # torchrun's
         return train(args)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(spawned, (port, args), args.workers)
+    mp.spawn(spawned, (free_port(), args), args.workers)
 
 
 if __name__ == "__main__":
