@@ -598,9 +598,13 @@ class Log:
     def _comm_hook(self, model, hook):
         if hook is None:
             distributed, group, world = self.torch.distributed, model.process_group, model.process_group.size()
+            # DDP divides while it copies into the bucket; behind it, that is a pass of its own unless NCCL does it.
+            divides = distributed.get_backend(group) == "nccl"
+            operation = distributed.ReduceOp.AVG if divides else distributed.ReduceOp.SUM
 
             def hook(_, bucket):  # what DDP does by itself
-                return distributed.all_reduce(bucket.buffer().div_(world), group=group, async_op=True).get_future()
+                buffer = bucket.buffer() if divides or world == 1 else bucket.buffer().div_(world)
+                return distributed.all_reduce(buffer, operation, group, async_op=True).get_future()
 
             value = lambda future: future.value()[0]
         else:
