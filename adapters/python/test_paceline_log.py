@@ -1,0 +1,435 @@
+"""Tests of paceline_log.py that need no PyTorch: python -m unittest adapters/python/test_paceline_log.py"""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+from unittest import mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import paceline_log
+from paceline_log import Log
+
+
+def events(folder, rank=0):
+    return list(paceline_log.read_lines(os.path.join(folder, f"rank-{rank}.jsonl")))
+
+
+def steps_of(folder, rank=0):
+    return [event["step"] for event in events(folder, rank) if "step" in event]
+
+
+def launcher(folder):
+    return list(paceline_log.read_lines(os.path.join(folder, "launcher.jsonl")))
+
+
+class Batch:
+    shape = (8, 3)
+
+
+class TestCase(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = scratch.name
+        self.case = os.path.join(scratch.name, "net-1")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("PACELINE_LOG")}
+        for key in ("RANK", "WORLD_SIZE"):
+            clean.pop(key, None)
+        patch = mock.patch.dict(os.environ, clean, clear=True)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def log(self, **options):
+        return Log(self.folder, "net", **{"patience": 0, **options})
+
+    @contextlib.contextmanager
+    def warnings(self, count):
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            yield told
+        self.assertEqual(told.getvalue().count("paceline_log:"), count, told.getvalue())
+
+    def python(self, code, **options):
+        environment = {**os.environ, "PYTHONPATH": HERE, "PYTHONDONTWRITEBYTECODE": "1"}
+        code = f"import os, signal, sys, time, paceline_log\nfolder = {self.folder!r}\n{textwrap.dedent(code)}"
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, **options)
+
+
+class Arithmetic(unittest.TestCase):
+    def exchange(self, begun, ended, cpu=0):
+        return {"bytes": 4, "begun": begun, "ended": ended, "cpu": cpu}
+
+    def test_phases_follow_the_marks_and_what_no_phase_holds_is_left_out(self):
+        marks = [(None, 0), ("load", 10), (None, 15), ("forward", 20), ("backward", 50), (None, 90)]
+        phases, waits = paceline_log.tile(marks, 100, [])
+        self.assertEqual(phases, {"load": 5, "forward": 30, "backward": 40})
+        self.assertEqual(waits, [])
+
+    def test_a_wait_ends_with_its_last_exchange_and_the_rest_is_copying(self):
+        marks = [("backward", 0), ("comm_wait", 50), (None, 80)]
+        exchanges = [self.exchange(20, 60), self.exchange(40, 75), self.exchange(90, 95)]
+        phases, waits = paceline_log.tile(marks, 100, exchanges)
+        self.assertEqual(phases, {"backward": 50, "comm_wait": 25, "comm_cpu": 5})
+        self.assertEqual(waits, [[50, 75]])
+
+    def test_an_exchange_that_backward_hid_is_no_wait(self):
+        phases, waits = paceline_log.tile([("backward", 0), ("comm_wait", 50), (None, 52)], 60, [self.exchange(20, 40)])
+        self.assertEqual((phases, waits), ({"backward": 50, "comm_cpu": 2}, []))
+
+    def test_overlapping_exchanges_keep_the_line_busy_once(self):
+        self.assertEqual(paceline_log.busy([self.exchange(0, 10), self.exchange(5, 20), self.exchange(30, 31)]), 21)
+
+    def test_each_moment_of_waiting_is_booked_once(self):
+        arrivals = [self.exchange(10, 70), self.exchange(20, 90)]
+        buckets = paceline_log.split(arrivals, [[30, 100]], [(50, 1), (80, 2)])
+        self.assertEqual([bucket["waited_late"] for bucket in buckets], [20, 10])
+        self.assertEqual([bucket["waited_transfer"] for bucket in buckets], [20, 10])
+        self.assertEqual([bucket["last_rank"] for bucket in buckets], [1, 2])
+
+    def test_examples_are_the_rows_of_the_first_tensor(self):
+        self.assertEqual(paceline_log.count_examples(Batch()), 8)
+        self.assertEqual(paceline_log.count_examples({"x": [Batch(), None]}), 8)
+        self.assertIsNone(paceline_log.count_examples(7))
+
+
+class FakeCuda:
+    """A device whose clock is 1 ms behind by the time of the second step."""
+
+    class Event:
+        time = 0.0
+
+        def __init__(self, enable_timing):
+            self.at = None
+
+        def record(self):
+            self.at = FakeCuda.Event.time
+
+        def query(self):
+            return True
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, other):
+            return other.at - self.at
+
+    cuda = None
+
+    @staticmethod
+    def synchronize():
+        pass
+
+
+FakeCuda.cuda = FakeCuda
+
+
+class DeviceClock(unittest.TestCase):
+    def test_moments_are_the_devices_but_never_before_the_call(self):
+        host = iter([1_000_000, 2_000_000, 3_000_000, 9_000_000, 30_000_000, 99_000_000])
+        with mock.patch.object(paceline_log, "now", lambda: next(host)):
+            clock = paceline_log.CudaClock(FakeCuda)
+            stamps = []
+            for at in (2.0, 4.0, 7.0):  # milliseconds after the anchor, which lies at 1 ms
+                FakeCuda.Event.time = at
+                stamps.append(clock.stamp())
+            moments = clock.moments(stamps)
+        # The third would have come to 8 ms, but was asked for at 9.
+        self.assertEqual(moments, [4_000_000, 6_000_000, 9_000_000])
+        self.assertEqual(clock.anchored, 9_000_000)
+
+
+class Logging(TestCase):
+    def test_steps_are_seamless_and_their_phases_fit_in(self):
+        log = self.log()
+        for _ in log.steps([Batch()] * 3):
+            with log.phase("forward"):
+                time.sleep(0.002)
+            log.result(loss=1.5)
+        log.close()
+        steps = steps_of(self.case)
+        self.assertEqual([step["step"] for step in steps], [0, 1, 2])
+        for before, after in zip(steps, steps[1:]):
+            self.assertEqual(before["end"], after["begin"])
+        for step in steps:
+            self.assertGreaterEqual(step["phases"]["forward"], 2_000_000)
+            self.assertLessEqual(sum(step["phases"].values()), step["end"] - step["begin"])
+            self.assertEqual((step["examples"], step["loss"]), (8, 1.5))
+        main, done = events(self.case)[1]["main"], events(self.case)[-1]["done"]
+        self.assertLessEqual(main["at"], steps[0]["begin"])
+        self.assertGreaterEqual(done["at"], steps[-1]["end"])
+        self.assertGreater(done["peak_resident"], 1 << 20)
+
+    def test_imports_lie_behind_main(self):
+        self.assertEqual(self.python("""
+            time.sleep(0.3)
+            log = paceline_log.Log(folder, "net")
+            for _ in log.steps(range(2)): pass
+            log.close()
+        """).returncode, 0)
+        main = events(self.case)[1]["main"]["at"]
+        self.assertGreater(steps_of(self.case)[0]["begin"] - main, 250_000_000)
+
+    def test_evaluation_between_epochs_belongs_to_the_step_before(self):
+        log = self.log()
+        for _ in range(2):
+            for _ in log.steps(range(2)):
+                pass
+            with log.phase("eval"):
+                time.sleep(0.002)
+        log.close()
+        steps = steps_of(self.case)
+        self.assertEqual([("eval" in step["phases"]) for step in steps], [False, True, False, True])
+        self.assertEqual(steps[1]["end"], steps[2]["begin"])
+        self.assertGreaterEqual(steps[3]["end"] - steps[3]["begin"], 2_000_000)
+
+    def test_a_loop_that_is_left_early_ends_its_step(self):
+        log = self.log()
+        for number in log.steps(range(100)):
+            if number == 2:
+                break
+        log.close()
+        self.assertEqual(len(steps_of(self.case)), 3)
+
+    def test_passes_of_a_step_are_summed_and_a_loss_that_is_no_number_is_unknown(self):
+        log = self.log()
+        for loss in log.steps([1.0, float("nan")]):
+            log.result(loss, examples=4)
+            log.result(loss + 1, examples=4)
+        log.close()
+        self.assertEqual([(s["examples"], s["loss"]) for s in steps_of(self.case)], [(8, 1.5), (8, None)])
+
+    def test_an_unknown_phase_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "none of the phases"), self.log().phase("lunch"):
+            pass
+
+    def test_the_launchers_log_holds_the_run(self):
+        log = self.log()
+        for _ in log.steps(range(2)):
+            pass
+        log.close()
+        header, spawn, reap, over = launcher(self.case)
+        self.assertEqual((header["format"], header["case"]["workers"]), ("paceline-log", 1))
+        self.assertEqual(spawn["spawn"]["at"], events(self.case)[1]["main"]["at"])
+        self.assertGreaterEqual(reap["reap"]["at"], events(self.case)[-1]["done"]["at"])
+        self.assertEqual(over, {"over": {"outcome": "done", "reason": None}})
+
+    def test_a_study_collects_cases_and_repeats_and_replaces_what_runs_again(self):
+        for options in ({}, {"repeat": 2}, {"world": 2, "rank": 0}, {}, {"settings": {"lr": 1}, "name": "other"}):
+            with self.warnings(0):
+                self.log(**options).close("only opened")
+        with open(os.path.join(self.folder, "study.json")) as file:
+            study = json.load(file)
+        cases = [(case["folder"], case["place"], case["repeat"]) for case in study["cases"]]
+        self.assertEqual(sorted(cases), [("net-1", 0, 1), ("net-1-repeat-2", 0, 2), ("net-2", 1, 1), ("other", 2, 1)])
+
+    def test_an_exception_is_the_reason_why_it_failed(self):
+        with self.assertRaises(ZeroDivisionError), self.log() as log:
+            for _ in log.steps(range(5)):
+                1 / 0
+        over = launcher(self.case)[-1]["over"]
+        self.assertEqual(over["outcome"], "failed")
+        self.assertIn("ZeroDivisionError", over["reason"])
+
+    def test_a_log_that_nobody_closes_is_no_finished_run(self):
+        done = self.python("""
+            log = paceline_log.Log(folder, "net")
+            for _ in log.steps(range(3)): pass
+        """)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(steps_of(self.case)), 3)
+        self.assertIn("close()", launcher(self.case)[-1]["over"]["reason"])
+
+
+class Ranks(TestCase):
+    def write(self, rank, sleep, host="here", offset=0, done=True):
+        """A rank of two that begins both its exchanges `sleep` later than the other; its clock is `offset` ahead."""
+        case = os.path.join(self.folder, "net-2")
+        os.makedirs(case, exist_ok=True)
+        header = {"rank": rank, "world": 2, "host": host}
+        lines = paceline_log.Lines(os.path.join(case, f"rank-{rank}.jsonl"), header)
+        lines.append({"main": {"at": 100 + offset, "pid": 1}})
+        arrivals = [
+            {"bytes": 4, "begun": t + sleep + offset, "ended": t + 60 + offset, "cpu": 1} for t in (1000, 1100)
+        ]
+        waits = [[1000 + sleep + offset, 1060 + offset], [1100 + sleep + offset, 1160 + offset]]
+        step = {"step": 0, "begin": 900 + offset, "end": 1200 + offset, "phases": {"comm_wait": 120 - 2 * sleep},
+                "examples": 8, "loss": None, "comm_busy": 100, "arrivals": arrivals, "waits": waits}
+        lines.append({"step": step})
+        if done:
+            lines.append({"done": {"at": 1300 + offset, "peak_resident": 1, "peak_device": None}})
+        lines.close()
+        if rank == 0:
+            lines = paceline_log.Lines(os.path.join(case, "launcher.jsonl"), {"case": {"model": "net", "workers": 2}})
+            lines.close()
+        return case
+
+    def test_merging_says_who_was_late_and_what_that_cost(self):
+        self.write(0, 0)
+        case = self.write(1, 40)
+        paceline_log.merge(case)
+        fast, slow = steps_of(case, 0)[0], steps_of(case, 1)[0]
+        self.assertEqual((fast["late_rank"], slow["late_rank"]), (80, 0))
+        self.assertEqual({bucket["last_rank"] for bucket in fast["buckets"] + slow["buckets"]}, {1})
+        self.assertEqual([bucket["last_arrival"] for bucket in fast["buckets"]], [1040, 1140])
+        self.assertEqual(sum(b["waited_late"] + b["waited_transfer"] for b in fast["buckets"]), fast["phases"]["comm_wait"])
+        self.assertNotIn("arrivals", fast)
+        merged = events(case)
+        paceline_log.merge(case)
+        self.assertEqual(events(case), merged)
+
+    def test_ranks_of_another_host_are_put_on_the_clock_of_the_first(self):
+        self.write(0, 0)
+        case = self.write(1, 40, host="there", offset=5_000_000)
+        paceline_log.merge(case)
+        slow = steps_of(case, 1)[0]
+        self.assertEqual((slow["begin"], slow["end"]), (900, 1200))
+        self.assertEqual(events(case, 1)[1]["main"]["at"], 100)
+        self.assertEqual(steps_of(case, 0)[0]["late_rank"], 80)
+
+    def test_ranks_without_the_same_exchanges_are_left_as_they_are(self):
+        self.write(0, 0)
+        case = self.write(1, 40)
+        path = os.path.join(case, "rank-1.jsonl")
+        lines = events(case, 1)
+        lines[2]["step"]["arrivals"].pop()
+        paceline_log.replace(path, paceline_log.to_text(lines))
+        paceline_log.merge(case)
+        self.assertIn("arrivals", steps_of(case, 0)[0])
+
+    def test_rank_0_waits_for_the_others_but_not_for_ever(self):
+        log = self.log(world=2, rank=0, patience=0.1)
+        self.write(1, 0, done=False)
+        for _ in log.steps(range(2)):
+            pass
+        log.close()
+        over = launcher(log.folder)[-1]["over"]
+        self.assertEqual(over["outcome"], "failed")
+        self.assertIn("rank 1 did not close", over["reason"])
+
+    def test_a_log_of_an_earlier_run_is_nobodys(self):
+        case = self.write(1, 0)
+        os.utime(os.path.join(case, "rank-1.jsonl"), (1, 1))
+        log = self.log(world=2, rank=0, patience=0)
+        for _ in log.steps(range(2)):
+            pass
+        log.close()
+        self.assertIn("rank 1 did not close", launcher(log.folder)[-1]["over"]["reason"])
+
+
+class Robustness(TestCase):
+    def test_a_folder_that_cannot_be_written_costs_one_warning(self):
+        blocked = os.path.join(self.folder, "file")
+        with open(blocked, "w"):
+            pass
+        with self.warnings(1):
+            log = Log(blocked, "net")
+            seen = [number for number in log.steps(range(5)) if log.result(1.0) is None]
+            with log.phase("eval"):
+                pass
+            log.close()
+        self.assertEqual(seen, [0, 1, 2, 3, 4])
+
+    def test_a_full_disk_costs_one_warning_and_leaves_whole_lines(self):
+        log = self.log()
+        real, room = os.write, [400]
+
+        def write(file, data):
+            if room[0] == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            taken = min(room[0], len(data))
+            room[0] -= taken
+            return real(file, data[:taken])
+
+        with self.warnings(1), mock.patch.object(os, "write", write):
+            seen = list(log.steps(range(20)))
+            log.close()
+        self.assertEqual(len(seen), 20)
+        self.assertGreater(len(steps_of(self.case)), 0)
+
+    def test_another_programs_study_is_left_alone(self):
+        path = os.path.join(self.folder, "study.json")
+        with open(path, "w") as file:
+            file.write('{"schema":2,"program":"paceline 0.1.0"}')
+        with self.warnings(1):
+            self.log().close()
+        self.assertEqual(paceline_log.read_text(path), '{"schema":2,"program":"paceline 0.1.0"}')
+
+    def test_a_killed_rank_leaves_whole_lines(self):
+        done = self.python("""
+            log = paceline_log.Log(folder, "net")
+            for number in log.steps(range(100)):
+                if number == 50:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        """)
+        self.assertEqual(done.returncode, -signal.SIGKILL)
+        self.assertEqual(len(steps_of(self.case)), 50)
+        with open(os.path.join(self.case, "rank-0.jsonl")) as file:
+            self.assertTrue(file.read().endswith("\n"))
+
+    @unittest.skipUnless(hasattr(os, "fork"), "needs fork")
+    def test_a_forked_process_writes_nothing(self):
+        done = self.python("""
+            log = paceline_log.Log(folder, "net")
+            for number in log.steps(range(4)):
+                child = os.fork()
+                if child == 0:
+                    log.result(9.0)
+                    with log.phase("eval"): pass
+                    for _ in log.steps(range(3)): pass
+                    log.close()
+                    sys.exit(0)
+                os.waitpid(child, 0)
+            log.close()
+        """)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([(s["step"], s["loss"]) for s in steps_of(self.case)], [(n, None) for n in range(4)])
+        self.assertEqual(launcher(self.case)[-1]["over"]["outcome"], "done")
+
+
+class Launching(TestCase):
+    SCRIPT = """
+        import sys, paceline_log
+        log = paceline_log.Log(model="net")
+        for _ in log.steps(range(3)): pass
+        {end}
+    """
+
+    def launch(self, end):
+        code = textwrap.dedent(self.SCRIPT.format(end=end))
+        command = [sys.executable, os.path.join(HERE, "paceline_log.py"), "run", "--out", self.folder, "--", sys.executable]
+        return subprocess.run(command + ["-c", code], capture_output=True, text=True)
+
+    def test_a_launched_run_lasts_from_spawn_to_reap(self):
+        done = self.launch("log.close()")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        _, spawn, reap, over = launcher(self.case)
+        self.assertLessEqual(spawn["spawn"]["at"], events(self.case)[1]["main"]["at"])
+        self.assertGreater(reap["reap"]["at"], events(self.case)[-1]["done"]["at"])
+        self.assertEqual(over["over"]["outcome"], "done")
+        with open(os.path.join(self.folder, "study.json")) as file:
+            self.assertEqual(json.load(file)["cases"][0]["steps"], 3)
+
+    def test_a_launched_run_that_fails_keeps_its_status(self):
+        done = self.launch("sys.exit(3)")
+        self.assertEqual(done.returncode, 3)
+        over = launcher(self.case)[-1]["over"]
+        self.assertEqual(over, {"outcome": "failed", "reason": "the command ended with exit code 3"})
+
+    def test_a_command_that_is_not_there_is_said_to_be(self):
+        with self.warnings(1) as told:
+            self.assertEqual(paceline_log.run(None, ["/no/such/command"]), 127)
+        self.assertIn("cannot run", told.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()

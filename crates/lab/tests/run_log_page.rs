@@ -1,0 +1,183 @@
+//! `docs/run-log.md` is what other programs write their logs by: its example is read, and it leaves no field out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use paceline_lab::{CaseReport, Machine, Planned, Study, StudyFolder};
+use paceline_record::{
+    BucketRecord, Bytes, Case, Exit, LauncherEvent, LauncherHeader, Nanos, Outcome, Phase, Rank, RankEvent,
+    RankHeader, Step, StepRecord,
+};
+use serde_json::Value;
+
+fn page() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/run-log.md");
+    fs::read_to_string(path).expect("the page")
+}
+
+/// The files of the example: blocks that are marked as JSON and carry a name.
+fn example() -> Vec<(String, String)> {
+    let page = page();
+    let blocks = page.split("```json ").skip(1);
+    let file = |block: &str| {
+        let (name, rest) = block.split_once('\n')?;
+        Some((name.to_owned(), rest.split_once("```")?.0.to_owned()))
+    };
+    blocks.map(|block| file(block).expect("a whole block")).collect()
+}
+
+fn report(files: &[(String, String)]) -> CaseReport {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("a folder around it")).expect("a folder");
+        fs::write(path, text).expect("room for a file");
+    }
+    let (study_folder, study) = StudyFolder::open(folder.path()).expect("a study");
+    study_folder.analyse(&study).cases.remove(0)
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-9
+}
+
+#[test]
+fn the_example_is_read_as_the_page_says() {
+    let files = example();
+    assert_eq!(files.len(), 4);
+    let case = report(&files);
+    assert_eq!((case.status, case.reason.as_deref()), (Outcome::Done, None));
+    assert!(close(case.total_s.expect("an end"), 0.76) && close(case.init_s.expect("a begin"), 0.5));
+    assert!(close(case.images_per_s.expect("a rate").mean, 1280.0));
+    assert_eq!(case.straggler.expect("somebody was late").rank, Rank(1));
+    let split = case.comm_wait_split_s.expect("a split");
+    assert!(close(split.late_rank, 0.016) && close(split.transfer, 0.008));
+    let expected = [
+        (Phase::Launch, 0.010),
+        (Phase::Init, 0.490),
+        (Phase::Load, 0.010),
+        (Phase::Forward, 0.060),
+        (Phase::Backward, 0.100),
+        (Phase::CommWait, 0.020),
+        (Phase::Update, 0.008),
+        (Phase::Tail, 0.060),
+        (Phase::Other, 0.002),
+    ];
+    let ranks = case.ranks.expect("ranks");
+    for (phase, seconds) in expected {
+        assert!(close(ranks[0].phases_s[&phase], seconds), "{phase}");
+    }
+    for rank in &ranks {
+        assert!(close(rank.phases_s.values().sum(), 0.76));
+    }
+}
+
+#[test]
+fn what_the_page_calls_a_contradiction_fails_the_case() {
+    let changed = |file: usize, from: &str, to: &str| {
+        let mut files = example();
+        assert!(files[file].1.contains(from), "{from}");
+        files[file].1 = files[file].1.replace(from, to);
+        let case = report(&files);
+        assert_eq!(case.status, Outcome::Failed, "{from} -> {to}");
+        case.reason.expect("a reason")
+    };
+    assert!(changed(1, "\"spawn\"", "\"reap\"").contains("is damaged"));
+    assert!(changed(2, "1010000000", "999000000").contains("outside of the run"));
+    assert!(changed(1, "\"version\":1", "\"version\":2").contains("version 2"));
+    assert!(
+        changed(3, "\"rank\":1,\"world\":2", "\"rank\":0,\"world\":2").contains("rank 1 of 2 says rank 0")
+    );
+    assert!(changed(3, "\"begin\":1600000000", "\"begin\":1599000000").contains("backwards"));
+}
+
+#[test]
+fn a_torn_last_line_costs_that_line() {
+    let mut files = example();
+    let whole = files[2].1.len();
+    files[2].1.truncate(whole - 5);
+    let case = report(&files);
+    assert_eq!((case.status, case.steps), (Outcome::Done, 2));
+    assert_eq!(case.peak_memory_bytes, None);
+}
+
+/// One of everything that a log can say, no field left out.
+fn everything() -> Vec<Value> {
+    let case = Case { settings: BTreeMap::from([("data".into(), "real".into())]), ..Case::default() };
+    let mut step = StepRecord::open(Step(0), Nanos(0));
+    (step.late_rank, step.comm_busy, step.idle_host, step.idle_queued) =
+        (Nanos(1), Nanos(1), Nanos(1), Nanos(1));
+    let no_time = Nanos(0);
+    step.buckets.push(BucketRecord {
+        bytes: Bytes(0),
+        begun: no_time,
+        last_arrival: no_time,
+        last_rank: Rank(0),
+        ended: no_time,
+        waited_late: no_time,
+        waited_transfer: no_time,
+        cpu: no_time,
+        moved: Bytes(0),
+    });
+    let planned = Planned { folder: "case".into(), place: 0, repeat: 1, case: case.clone(), steps: 1 };
+    let study = Study {
+        schema: paceline_lab::SCHEMA,
+        program: "test".into(),
+        command: Vec::new(),
+        machine: Machine::default(),
+        cases: vec![planned],
+    };
+    let done = RankEvent::Done { at: no_time, peak_resident: None, shared: None, peak_device: None };
+    let reap = |exit| LauncherEvent::Reap { rank: Rank(0), at: no_time, exit };
+    let over = |outcome| LauncherEvent::Over { outcome, reason: None };
+    [
+        serde_json::to_value(RankHeader { rank: Rank(0), world: 1 }),
+        serde_json::to_value(LauncherHeader { case, window: true }),
+        serde_json::to_value([
+            RankEvent::Main { at: no_time, pid: 0 },
+            RankEvent::Compiled { at: no_time, planned: None },
+            RankEvent::Step(step),
+            done,
+        ]),
+        serde_json::to_value([
+            LauncherEvent::Spawn { rank: Rank(0), at: no_time },
+            reap(Exit::Code(0)),
+            reap(Exit::Signal(9)),
+            over(Outcome::Done),
+            over(Outcome::Failed),
+            over(Outcome::Interrupted),
+        ]),
+        serde_json::to_value(Phase::ALL),
+        serde_json::to_value(study),
+    ]
+    .map(|value| value.expect("plain data"))
+    .into()
+}
+
+fn names(value: &Value, into: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                into.push(name.clone());
+                if name != "settings" {
+                    names(value, into);
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| names(item, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_page_describes_every_event_field_and_phase() {
+    let page = page();
+    let mut all = Vec::new();
+    everything().iter().for_each(|value| names(value, &mut all));
+    all.extend(Phase::ALL.map(|phase| phase.name().into()));
+    // Within an example of their own.
+    all.retain(|name| name != "code" && name != "signal");
+    let missing: Vec<&String> = all.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/run-log.md says nothing of {missing:?}");
+}
