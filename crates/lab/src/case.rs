@@ -1,6 +1,8 @@
 //! The numbers of one case, its repeats pooled.
 
-use paceline_record::{Case, Outcome};
+use std::collections::BTreeMap;
+
+use paceline_record::{Case, Nanos, Outcome, Rank};
 use serde::Serialize;
 
 use crate::numbers::communication::{self, CommWaitSplit};
@@ -16,6 +18,7 @@ use crate::numbers::speedup::{self, Pace, Speedup};
 use crate::numbers::steady::{self, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
+use crate::run::Waited;
 use crate::stats::Work;
 use crate::stats::steady::Verdict;
 use crate::{LabError, Run};
@@ -105,9 +108,11 @@ pub struct CaseReport {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Straggler {
     /// Which.
-    pub rank: paceline_record::Rank,
+    pub rank: Rank,
     /// Part of all the waiting for late ranks that was for this one.
     pub share: f64,
+    /// Part of the steps with waiting in which it was waited for most.
+    pub steps_share: f64,
 }
 
 impl CaseReport {
@@ -281,13 +286,20 @@ fn mean_count(runs: &[&Run], of: fn(&Run) -> u64) -> u64 {
 }
 
 fn find_straggler(done: &[&Run]) -> Option<Straggler> {
-    let mut waits = std::collections::BTreeMap::new();
-    for (&rank, time) in done.iter().flat_map(|run| &run.waited_for) {
-        *waits.entry(rank).or_insert(0.0) += time.seconds();
+    let mut waits: BTreeMap<Rank, Waited> = BTreeMap::new();
+    for (&rank, waited) in done.iter().flat_map(|run| &run.waited_for) {
+        let sum = waits.entry(rank).or_default();
+        sum.time += waited.time;
+        sum.steps += waited.steps;
     }
-    let all: f64 = waits.values().sum();
-    let (rank, time) = waits.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (all > 0.0).then(|| Straggler { rank, share: time / all })
+    let all: Nanos = waits.values().map(|waited| waited.time).sum();
+    let steps: u64 = waits.values().map(|waited| waited.steps).sum();
+    let (rank, most) = waits.into_iter().max_by_key(|(_, waited)| waited.time)?;
+    (!all.is_zero()).then(|| Straggler {
+        rank,
+        share: most.time.seconds() / all.seconds(),
+        steps_share: most.steps as f64 / steps.max(1) as f64,
+    })
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub enum LabError {
         why: String,
     },
     /// Reject the input: a study in a form this program does not read.
-    #[error("{path} has schema version {found}; this program reads {known}", path = path.display(), known = crate::SCHEMA)]
+    #[error("{path} has schema version {found}; this program reads {known}: use the version that wrote it, or another folder", path = path.display(), known = crate::SCHEMA)]
     Schema {
         /// The file.
         path: PathBuf,

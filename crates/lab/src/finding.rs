@@ -32,6 +32,9 @@ const TO_BLAME: f64 = 0.5;
 /// The same of two ranks, of which one or the other is always the late one.
 const TO_BLAME_OF_TWO: f64 = 0.8;
 
+/// Under so many steps it cannot be told who is late again and again.
+const FEW_STEPS: u64 = 20;
+
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -68,6 +71,8 @@ pub enum Kind {
     Uncertain,
     /// More threads than cores.
     Crowded,
+    /// The loss is no number any more.
+    Diverged,
 }
 
 /// One thing worth knowing about a case.
@@ -105,7 +110,7 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
     findings
 }
 
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 17] = [
     Kind::StartUp,
     Kind::WarmUp,
     Kind::Computation,
@@ -122,6 +127,7 @@ const KINDS: [Kind; 16] = [
     Kind::NoSteadyState,
     Kind::Uncertain,
     Kind::Crowded,
+    Kind::Diverged,
 ];
 
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
@@ -183,6 +189,7 @@ impl Member<'_> {
             Kind::NoSteadyState => self.no_steady_state(),
             Kind::Uncertain => self.uncertain(),
             Kind::Crowded => self.crowded(),
+            Kind::Diverged => self.diverged(),
         }
     }
 
@@ -237,18 +244,20 @@ impl Member<'_> {
     }
 
     fn fixed_cost(&self, kind: Kind, cause: Cause, what: &str) -> Option<Finding> {
-        let advice = self.longer_run()?;
-        self.cost(kind, cause, NOTABLE, what, &advice)
+        self.cost(kind, cause, NOTABLE, what, &self.longer_run())
     }
 
     /// How long a run would have to be.
-    fn longer_run(&self) -> Option<String> {
-        let steps = self.case.fixed?.enough_steps;
-        Some(format!(
+    fn longer_run(&self) -> String {
+        let Some(fixed) = self.case.fixed else {
+            return "it does not shrink with more workers; run longer".into();
+        };
+        let steps = fixed.enough_steps;
+        format!(
             "it does not shrink with more workers; run longer: from {steps} steps on, fixed costs take at most {:.0} % of \
              the run",
             100.0 * fixed::TOLERATED
-        ))
+        )
     }
 
     /// Fixed costs that are notable only together.
@@ -259,8 +268,8 @@ impl Member<'_> {
             return None;
         }
         let loss = Loss { seconds: fixed.seconds * self.workers(), share: fixed.share };
-        let text = says("the run is short for its fixed costs: all but steady steps", loss);
-        Some(self.finding(Kind::Short, text, self.longer_run()?, Some(loss)))
+        let text = says("what is not steady steps: the run is short for its fixed costs", loss);
+        Some(self.finding(Kind::Short, text, self.longer_run(), Some(loss)))
     }
 
     /// Slower forward and backward. A straggler alone is no reason: most ranks must be slower.
@@ -323,8 +332,10 @@ impl Member<'_> {
 
     fn stragglers(&self) -> Option<Finding> {
         let loss = self.loss(Cause::Stragglers).filter(|loss| loss.share >= NOTABLE)?;
-        let blamed = self.case.straggler.filter(|late| late.share >= TO_BLAME && self.case.case.workers > 2);
-        let blamed = blamed.or(self.case.straggler.filter(|late| late.share >= TO_BLAME_OF_TWO));
+        let least = if self.case.case.workers > 2 { TO_BLAME } else { TO_BLAME_OF_TWO };
+        // One that was late now and then and cost most by chance is not to blame; few steps cannot tell.
+        let often = |share: f64| share >= least || self.case.steps < FEW_STEPS;
+        let blamed = self.case.straggler.filter(|late| late.share >= least && often(late.steps_share));
         let text = says("waiting for late ranks", loss);
         let (text, advice) = match blamed {
             Some(late) => (
@@ -398,7 +409,22 @@ impl Member<'_> {
         let half = (rate.hi? - rate.lo?) / 2.0 / rate.mean;
         (half > UNCERTAIN).then(|| {
             let text = format!("images/s are known to {:.0} % only (95 % interval)", 100.0 * half);
-            self.finding(Kind::Uncertain, text, "more steps, or --repeat 3".into(), None)
+            let advice = if self.case.repeats > 1 {
+                "more steps, or more repeats"
+            } else {
+                "more steps, or --repeat 3"
+            };
+            self.finding(Kind::Uncertain, text, advice.into(), None)
+        })
+    }
+
+    fn diverged(&self) -> Option<Finding> {
+        let known = self.case.loss_first.is_some() && self.case.loss_last.is_none();
+        known.then(|| {
+            let text =
+                "the loss was a number in the first step and is none in the last: training diverged".into();
+            let advice = "a smaller --lr; speeds are those of the same work all the same";
+            self.finding(Kind::Diverged, text, advice.into(), None)
         })
     }
 
@@ -418,7 +444,7 @@ impl Member<'_> {
 fn says(what: &str, loss: Loss) -> String {
     let digits = if loss.seconds < 9.95 { 2 } else { 0 };
     format!(
-        "{what} takes {:.0} % of the workers' time ({:.digits$} worker-seconds)",
+        "{:.0} % of the workers' time ({:.digits$} worker-seconds) goes to {what}",
         100.0 * loss.share,
         loss.seconds
     )

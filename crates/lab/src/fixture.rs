@@ -7,6 +7,7 @@ use paceline_record::{
     Bytes, Case, LauncherHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord,
 };
 
+use crate::run::Waited;
 use crate::stats::random::SplitMix;
 use crate::{CaseReport, Machine, Planned, Report, Run, SCHEMA, Study};
 
@@ -89,7 +90,11 @@ impl Plan {
                 last_reap: Some(last + ms(self.tail)),
                 over: Some((Outcome::Done, None)),
             },
-            waited_for: if self.workers > 1 { [(Rank(1), Nanos(MS))].into() } else { BTreeMap::new() },
+            waited_for: if self.workers > 1 {
+                [(Rank(1), Waited { time: Nanos(MS), steps: 1 })].into()
+            } else {
+                BTreeMap::new()
+            },
             ranks,
         }
     }

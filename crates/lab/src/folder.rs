@@ -35,24 +35,38 @@ pub struct StudyFolder {
 /// The logs of one case, all repeats of it that have begun.
 #[derive(Debug)]
 pub struct CaseLogs<'a> {
-    planned: Vec<&'a Planned>,
-    runs: Result<Vec<Run>, LabError>,
+    /// Repeats that have begun, with their logs.
+    begun: Vec<(&'a Planned, Result<Run, LabError>)>,
+    /// Repeats that have not.
+    missing: usize,
 }
 
 impl CaseLogs<'_> {
     /// The numbers of the case. Logs that cannot be read are a failure of their case, not of the study.
-    pub fn report(&self) -> CaseReport {
-        match &self.runs {
-            Ok(runs) => CaseReport::of(runs),
-            Err(error) => CaseReport::unreadable(&self.planned[0].case, error),
+    pub fn report(self) -> CaseReport {
+        let case = self.begun[0].0.case.clone();
+        let repeats = self.begun.len() + self.missing;
+        let (runs, damaged): (Vec<_>, Vec<_>) =
+            self.begun.into_iter().map(|(_, run)| run).partition(Result::is_ok);
+        let runs: Vec<Run> = runs.into_iter().filter_map(Result::ok).collect();
+        let error = damaged.into_iter().find_map(Result::err);
+        let mut report = match (&runs[..], &error) {
+            ([], Some(error)) => CaseReport::unreadable(&case, error),
+            _ => CaseReport::of(&runs),
+        };
+        if let (Some(error), true) = (error, report.reason.is_none()) {
+            report.reason = Some(format!("the logs of some repeats are left out: {error}"));
+        } else if self.missing > 0 && report.reason.is_none() {
+            report.reason = Some(format!("{} of {repeats} repeats have not run", self.missing));
         }
+        report
     }
 }
 
 impl StudyFolder {
-    /// Makes a new folder `study-<number>` in `parent`, with the lowest number that is free.
+    /// Makes a new folder `study-<number>` in `parent`, with the number after the last.
     pub fn numbered(parent: &Path) -> Result<PathBuf, LabError> {
-        for number in 1u32.. {
+        for number in last_number(parent) + 1.. {
             let path = numbered(parent, number);
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(path),
@@ -65,8 +79,8 @@ impl StudyFolder {
 
     /// The last of the numbered studies in `parent`, where there is one.
     pub fn latest(parent: &Path) -> Option<PathBuf> {
-        let studies = (1u32..).map(|number| numbered(parent, number));
-        studies.take_while(|path| path.exists()).filter(|path| path.join(STUDY).exists()).last()
+        let studies = (1..=last_number(parent)).rev().map(|number| numbered(parent, number));
+        studies.into_iter().find(|path| path.join(STUDY).exists())
     }
 
     /// The last numbered study in `parent`, if it asks for the same as `study` and has not come to its end.
@@ -151,10 +165,12 @@ impl StudyFolder {
 
     /// Reads the logs of one case; `None` where no repeat of it has begun.
     pub fn read_case<'a>(&self, study: &'a Study, place: usize) -> Option<CaseLogs<'a>> {
-        let planned: Vec<&Planned> =
-            study.cases.iter().filter(|planned| planned.place == place && self.has_begun(planned)).collect();
-        let runs = planned.iter().map(|planned| Run::read(&self.path.join(&planned.folder))).collect();
-        (!planned.is_empty()).then_some(CaseLogs { planned, runs })
+        let all = study.cases.iter().filter(|planned| planned.place == place);
+        let (begun, missing): (Vec<&Planned>, Vec<&Planned>) =
+            all.partition(|planned| self.has_begun(planned));
+        let read = |planned: &'a Planned| (planned, Run::read(&self.path.join(&planned.folder)));
+        let begun: Vec<_> = begun.into_iter().map(read).collect();
+        (!begun.is_empty()).then_some(CaseLogs { begun, missing: missing.len() })
     }
 
     fn has_begun(&self, planned: &Planned) -> bool {
@@ -174,8 +190,9 @@ impl StudyFolder {
 
     /// Writes TensorBoard's event files of a case.
     pub fn write_tensorboard(&self, logs: &CaseLogs<'_>) -> Result<(), LabError> {
-        let Ok(runs) = &logs.runs else { return Ok(()) };
-        for (planned, run) in logs.planned.iter().zip(runs) {
+        for (planned, run) in
+            logs.begun.iter().filter_map(|(planned, run)| Some((planned, run.as_ref().ok()?)))
+        {
             for rank in &run.ranks {
                 let name = tensorboard::file_name(&planned.folder, rank.header.rank);
                 let path = self.path.join(&name);
@@ -268,6 +285,15 @@ fn numbered(parent: &Path, number: u32) -> PathBuf {
     parent.join(format!("study-{number}"))
 }
 
+/// The highest number of a numbered folder; 0 where there is none.
+fn last_number(parent: &Path) -> u32 {
+    let here = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let names = fs::read_dir(here).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("study-")?.parse().ok();
+    // Nobody numbers by hand beyond reason; a folder that does is not ours.
+    names.filter_map(number).filter(|&number: &u32| number < 1_000_000).max().unwrap_or(0)
+}
+
 /// Whether a name from a file can only mean something inside of the folder.
 fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
@@ -285,13 +311,21 @@ fn parse_study(path: &Path, bytes: &[u8]) -> Result<Study, LabError> {
         return Err(LabError::Schema { path: path.into(), found: schema });
     }
     let study: Study = serde_json::from_slice(bytes).map_err(bad)?;
-    match study.cases.iter().find(|planned| !is_plain_name(&planned.folder)) {
-        Some(planned) => {
-            let why = format!("'{}' is no name of a case's folder", planned.folder);
-            Err(LabError::BadFile { path: path.into(), why })
+    let refuse = |why: String| Err(LabError::BadFile { path: path.into(), why });
+    for planned in &study.cases {
+        if !is_plain_name(&planned.folder) {
+            return refuse(format!("'{}' is no name of a case's folder", planned.folder));
         }
-        None => Ok(study),
+        if planned.place >= study.cases.len() {
+            return refuse(format!(
+                "{} has place {} of {}",
+                planned.folder,
+                planned.place,
+                study.cases.len()
+            ));
+        }
     }
+    Ok(study)
 }
 
 #[cfg(test)]

@@ -19,8 +19,17 @@ pub struct Run {
     /// What each rank told, without the single exchanges of its steps. A rank that died before it could write anything
     /// is missing.
     pub ranks: Vec<RankLog>,
-    /// Whom the others waited for: time blocked until the last rank arrived, by that rank, summed over who waited.
-    pub waited_for: BTreeMap<Rank, Nanos>,
+    /// Whom the others waited for, by rank.
+    pub waited_for: BTreeMap<Rank, Waited>,
+}
+
+/// Waiting for one rank, summed over who waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// Time blocked until it arrived.
+    pub time: Nanos,
+    /// Steps in which nobody was waited for longer.
+    pub steps: u64,
 }
 
 /// A moment at which something began, and the one at which it ended.
@@ -48,8 +57,10 @@ impl Run {
         for (rank, read) in read_ranks(folder, world) {
             match read {
                 Ok(read) if read.log.header.rank == rank && read.log.header.world == world => {
-                    for (late, time) in read.waited_for {
-                        *run.waited_for.entry(late).or_default() += time;
+                    for (late, waited) in read.waited_for {
+                        let sum = run.waited_for.entry(late).or_default();
+                        sum.time += waited.time;
+                        sum.steps += waited.steps;
                     }
                     run.ranks.push(read.log);
                 }
@@ -133,7 +144,7 @@ impl Run {
             return Vec::new();
         };
         if self.case().update.as_deref() == Some("independent") {
-            return (0..self.steps()).map(|step| self.independent_step(step)).collect();
+            return self.independent_steps();
         }
         let mut begin = training.begin;
         let step = |k: usize| {
@@ -150,12 +161,24 @@ impl Run {
         (0..self.steps()).map(step).collect()
     }
 
-    /// A step of each rank by itself: as much work as all did, at the sum of their rates.
-    fn independent_step(&self, step: usize) -> Work {
-        let parts = self.ranks.iter().map(|rank| &rank.steps[step]);
-        let amount = parts.clone().map(|step| step.examples as f64).sum();
-        let rate: f64 = parts.map(|step| step.examples as f64 / step.end.since(step.begin).seconds()).sum();
-        Work { amount, seconds: amount / rate }
+    /// Steps of ranks that go their own ways: as much work as all did, in the mean of their times, weighed by their rates.
+    /// So all steps together are at the sum of the ranks' rates.
+    fn independent_steps(&self) -> Vec<Work> {
+        let time = |step: &StepRecord| step.end.since(step.begin).seconds();
+        let rate = |rank: &RankLog| {
+            let examples: u64 = rank.steps.iter().map(|step| step.examples).sum();
+            examples as f64 / rank.steps.iter().map(time).sum::<f64>()
+        };
+        let rates: Vec<f64> = self.ranks.iter().map(rate).collect();
+        let all: f64 = rates.iter().sum();
+        let step = |k: usize| {
+            let parts = || self.ranks.iter().map(move |rank| &rank.steps[k]);
+            Work {
+                amount: parts().map(|step| step.examples as f64).sum(),
+                seconds: parts().zip(&rates).map(|(step, rate)| rate / all * time(step)).sum(),
+            }
+        };
+        (0..self.steps()).map(step).collect()
     }
 
     /// Seconds of each global step that went to evaluation and checkpoints: what the rank that spent most on them spent.
@@ -183,7 +206,7 @@ impl Run {
 /// What one rank's log held.
 struct RankRead {
     log: RankLog,
-    waited_for: BTreeMap<Rank, Nanos>,
+    waited_for: BTreeMap<Rank, Waited>,
 }
 
 /// Reads the logs of all ranks on all cores, and sets them in order.
@@ -213,10 +236,15 @@ fn read_ranks(folder: &Path, world: u32) -> Vec<(Rank, Result<RankRead, LogError
 }
 
 fn read_rank(folder: &Path, rank: Rank) -> Result<RankRead, LogError> {
-    let mut waited_for = BTreeMap::new();
+    let mut waited_for: BTreeMap<Rank, Waited> = BTreeMap::new();
     let log = RankLog::read_folding(folder, rank, |step| {
-        for bucket in std::mem::take(&mut step.buckets) {
-            *waited_for.entry(bucket.last_rank).or_default() += bucket.waited_late;
+        let buckets = std::mem::take(&mut step.buckets);
+        for bucket in &buckets {
+            waited_for.entry(bucket.last_rank).or_default().time += bucket.waited_late;
+        }
+        let longest = buckets.iter().max_by_key(|bucket| bucket.waited_late);
+        if let Some(longest) = longest.filter(|bucket| !bucket.waited_late.is_zero()) {
+            waited_for.entry(longest.last_rank).or_default().steps += 1;
         }
     })?;
     Ok(RankRead { log, waited_for })

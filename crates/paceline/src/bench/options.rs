@@ -28,8 +28,8 @@ pub struct Options {
     /// [default: strong if --global-batch is given, else weak]
     #[arg(long, value_name = "weak|strong", value_delimiter = ',')]
     pub scaling: Vec<ScalingKind>,
-    /// Samples a step on each worker, with weak scaling
-    #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Samples a step on each worker, with weak scaling [default: 64]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batch: Vec<u32>,
     /// Samples a step on all workers together, shared out equally, with strong scaling [default: 64 times the most workers]
     #[arg(long, value_name = "G", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]

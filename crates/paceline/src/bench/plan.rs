@@ -27,15 +27,12 @@ pub struct PlannedJob {
 /// The most runs of a study: more is a slip of the keyboard.
 const MOST_RUNS: u64 = 10_000;
 
+/// The most steps of a simulated case, over all workers: about 7 GB of logs.
+const MOST_SIMULATED: u64 = 10_000_000;
+
 /// The runs that options ask for, in the order in which they take place.
 pub fn plan(options: &Options) -> Result<Vec<PlannedJob>> {
     let jobs = jobs(options)?;
-    let runs = jobs.len() as u64 * u64::from(options.repeat);
-    if runs > MOST_RUNS {
-        return Err(
-            Usage::new(format!("these lists make {runs} runs; a study has at most {MOST_RUNS}")).into()
-        );
-    }
     let cases: Vec<Case> = jobs.iter().map(Job::case).collect();
     let names = name_folders(&cases);
     let mut runs = Vec::new();
@@ -154,12 +151,56 @@ fn check(options: &Options) -> Result<(), Usage> {
             "weak scaling fixes --batch; leave --global-batch out, or use --scaling strong",
         ));
     }
+    let strong = match &options.scaling[..] {
+        [] => !options.global_batch.is_empty(),
+        given => given.iter().all(|&kind| kind == ScalingKind::Strong),
+    };
+    if strong && !options.batch.is_empty() {
+        return Err(Usage::new(
+            "strong scaling fixes --global-batch; leave --batch out, or use --scaling weak",
+        ));
+    }
+    let runs = count_runs(options);
+    if runs > MOST_RUNS {
+        return Err(Usage::new(format!("these lists make {runs} runs; a study has at most {MOST_RUNS}")));
+    }
     if options.profile.is_some() && options.repeat > 1 {
         return Err(Usage::new(
             "--profile and --repeat do not go together: timing layers changes what is repeated",
         ));
     }
     Ok(())
+}
+
+/// How many runs the lists make, at most: the same case may be named twice.
+fn count_runs(options: &Options) -> u64 {
+    let Options { models, update, steps, examples, threads, input, classes, data, engine, layout, .. } =
+        options;
+    let Options { precision, bucket_mb, overlap, compress, accumulate, pin, seed, lr, .. } = options;
+    let timing = if examples.is_empty() { steps.len() } else { examples.len() };
+    let lists = [
+        models.len(),
+        options.worker_counts().len(),
+        update.len(),
+        sizes(options).len(),
+        timing,
+        threads.len(),
+        input.len(),
+        classes.len(),
+        data.len(),
+        engine.len(),
+        layout.len(),
+        precision.len(),
+        bucket_mb.len(),
+        overlap.len(),
+        compress.len(),
+        accumulate.len(),
+        pin.len(),
+        seed.len(),
+        lr.len(),
+        options.repeat as usize,
+    ];
+    lists.into_iter().fold(1u64, |runs, length| runs.saturating_mul(length.max(1) as u64))
 }
 
 /// Samples a step. Under strong scaling each worker's share follows once the workers are known.
@@ -177,12 +218,12 @@ fn sizes(options: &Options) -> Vec<BatchSize> {
     let mut sizes = Vec::new();
     for kind in kinds {
         match kind {
-            ScalingKind::Weak => sizes.extend(
-                options
-                    .batch
-                    .iter()
-                    .map(|&batch| BatchSize { scaling: Scaling::Weak, batch: batch as usize }),
-            ),
+            ScalingKind::Weak => {
+                let batches = if options.batch.is_empty() { &[64] } else { &options.batch[..] };
+                sizes.extend(
+                    batches.iter().map(|&batch| BatchSize { scaling: Scaling::Weak, batch: batch as usize }),
+                );
+            }
             ScalingKind::Strong => {
                 let most = options.worker_counts().into_iter().max().unwrap_or(1);
                 let usual = [64 * most];
@@ -227,6 +268,13 @@ fn share_out(mut job: Job) -> Result<Job, Usage> {
     if let Some(examples) = job.examples {
         let in_a_step = (job.batch * job.accumulate * workers) as u64;
         job.steps = examples.div_ceil(in_a_step);
+    }
+    if job.engine == "simulated" && job.steps.saturating_mul(workers as u64) > MOST_SIMULATED {
+        return Err(Usage::new(format!(
+            "{} steps of {workers} workers would fill the disk with logs; a simulated case has at most {MOST_SIMULATED} steps \
+             over all its workers",
+            job.steps
+        )));
     }
     Ok(job)
 }
