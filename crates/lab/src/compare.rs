@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::numbers::SEED;
 use crate::stats::{self, Ratio};
-use crate::{CaseReport, Report};
+use crate::{CaseReport, Report, words};
 
 /// What sets two studies apart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,6 +21,8 @@ pub struct Comparison {
     pub cases: Vec<Compared>,
     /// Cases that only one has, or that did not finish in both.
     pub unmatched: Vec<String>,
+    /// Whether cases were run once: their intervals then hold nothing of how runs differ from each other.
+    pub single_runs: bool,
 }
 
 /// A setting that has one value in each study, and not the same.
@@ -103,7 +105,10 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
         }
     }
     unmatched.extend(left.into_iter().map(|new| name(new, after)));
-    Comparison { differ, cases, unmatched }
+    let single_runs = before.cases.iter().chain(&after.cases).any(|case| case.repeats == 1);
+    let mut all = find_machine_differences(before, after);
+    all.extend(differ);
+    Comparison { differ: all, cases, unmatched, single_runs }
 }
 
 fn compare_case(before: &CaseReport, after: &CaseReport, report: &Report) -> Option<Compared> {
@@ -138,7 +143,7 @@ fn label(case: &CaseReport, report: &Report) -> String {
 }
 
 fn name(case: &CaseReport, report: &Report) -> String {
-    format!("{}, {} workers", label(case, report), case.case.workers)
+    format!("{}, {}", label(case, report), words::workers(case.case.workers))
 }
 
 /// Everything that sets cases apart, by name.
@@ -165,6 +170,19 @@ fn features(case: &Case) -> BTreeMap<String, String> {
         features.extend(value.map(|value| (name.to_owned(), value)));
     }
     features
+}
+
+/// What tells the machines of two studies apart.
+fn find_machine_differences(before: &Report, after: &Report) -> Vec<Difference> {
+    let facts = |report: &Report| {
+        let machine = &report.machine;
+        [("cpu", machine.cpu.clone()), ("cores", machine.cores.map(|cores| cores.to_string()))]
+    };
+    let differs = |((name, before), (_, after)): ((&str, Option<String>), (&str, Option<String>))| {
+        let (before, after) = (before?, after?);
+        (before != after).then(|| Difference { name: name.into(), before, after })
+    };
+    facts(before).into_iter().zip(facts(after)).filter_map(differs).collect()
 }
 
 /// Settings that have one value in each study, and not the same; one that a study does not have is `unset` there. Networks
@@ -216,6 +234,6 @@ mod tests {
         let comparison = compare(&before, &after);
         assert_eq!(comparison.differ[0].name, "layout");
         assert_eq!(comparison.cases.len(), 1);
-        assert_eq!(comparison.unmatched, ["vgg_19, 1 workers", "resnet50, 2 workers"]);
+        assert_eq!(comparison.unmatched, ["vgg_19, 1 worker", "resnet50, 2 workers"]);
     }
 }

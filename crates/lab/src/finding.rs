@@ -12,7 +12,7 @@ use crate::numbers::steady::Slowdown;
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::report::Explained;
 use crate::stats::steady::Verdict;
-use crate::{CaseReport, Machine};
+use crate::{CaseReport, Machine, words};
 
 /// Share of the workers' time from which on a cause is worth a word.
 const NOTABLE: f64 = 0.05;
@@ -199,11 +199,7 @@ impl Member<'_> {
 
     /// Who is spoken of.
     fn label(&self) -> String {
-        let workers = match self.case.case.workers {
-            1 => "1 worker".into(),
-            workers => format!("{workers} workers"),
-        };
-        format!("{}, {workers}", self.group.key.label())
+        format!("{}, {}", self.group.key.label(), words::workers(self.case.case.workers))
     }
 
     fn finding(&self, kind: Kind, text: String, advice: String, loss: Option<Loss>) -> Finding {

@@ -57,7 +57,10 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
     for scaling in scalings(report) {
         let cases: Vec<&CaseReport> =
             report.cases.iter().filter(|case| case.case.scaling == scaling).collect();
-        text.push_str(&format!("{}\n", colours.paint(Ink::Faint, &describe(&cases))));
+        let common = describe(&cases);
+        if !common.is_empty() {
+            text.push_str(&format!("{}\n", colours.paint(Ink::Faint, &common)));
+        }
         text.push_str(&format!("{}\n", colours.head(&render_cases(report, &scaling))));
     }
     let done: Vec<_> = report.cases.iter().filter(|case| case.status == Outcome::Done).collect();
@@ -73,6 +76,13 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
             text.push_str(&format!("{sentence}\n"));
         }
         text.push('\n');
+    }
+    let alone = |group: &&Explained| {
+        group.speedups.is_empty()
+            && group.cases.iter().any(|&place| report.cases[place].status == Outcome::Done)
+    };
+    if report.explained.iter().any(|group| alone(&group)) {
+        text.push_str("without a finished one-worker case there is nothing to compare with: no speed-ups, no waterfall\n\n");
     }
     text.push_str(&render_findings(report, colours));
     text
@@ -206,7 +216,7 @@ fn render_phases(report: &Report) -> Table {
             ALWAYS.contains(phase) || report.cases.iter().any(occurs)
         })
         .collect();
-    let first = [("ms a step", Align::Left), ("workers", Align::Right)];
+    let first = [("ms a step, mean of all", Align::Left), ("workers", Align::Right)];
     let numbers = shown.iter().map(|phase| (phase.name(), Align::Right));
     let last = [("overlap %", Align::Right), ("p95 ms", Align::Right), ("steps are", Align::Left)];
     let mut table = Table::new(first.into_iter().chain(numbers).chain(last));
@@ -265,12 +275,22 @@ fn render_findings(report: &Report, colours: Colours) -> String {
     }
     for case in report.cases.iter().filter(|case| case.reason.is_some()) {
         let reason = case.reason.as_deref().unwrap_or_default();
-        let line = format!("  !  {} on {} workers: {reason}", case.case.model, case.case.workers);
+        let ended = match case.status {
+            Outcome::Done => "",
+            Outcome::Failed => "failed: ",
+            Outcome::Interrupted => "interrupted ",
+        };
+        let line =
+            format!("  !  {} on {}: {ended}{reason}", case.case.model, words::workers(case.case.workers));
         text.push_str(&format!("{}\n", colours.paint(Ink::Bad, &line)));
     }
-    if report.missing > 0 {
-        let line =
-            format!("  !  {} case(s) have not run; the same command goes on with them", report.missing);
+    let interrupted = report.cases.iter().filter(|case| case.status == Outcome::Interrupted).count() as u32;
+    if report.missing + interrupted > 0 {
+        let line = format!(
+            "  !  {} of {} cases are left; the same command goes on with them",
+            report.missing + interrupted,
+            report.cases.len() as u32 + report.missing
+        );
         text.push_str(&format!("{}\n", colours.paint(Ink::Bad, &line)));
     }
     text
@@ -308,8 +328,11 @@ pub fn render_comparison(comparison: &Comparison, names: &[String; 2], colours: 
     } else {
         text.push_str(&format!("\n{}", colours.head(&table)));
     }
+    if comparison.single_runs {
+        text.push_str("intervals hold what varies within a run; that runs differ from each other only --repeat can tell\n");
+    }
     for name in &comparison.unmatched {
-        text.push_str(&format!("{}\n", colours.paint(Ink::Faint, &format!("only in one of them: {name}"))));
+        text.push_str(&format!("{}\n", colours.paint(Ink::Faint, &format!("not finished in both: {name}"))));
     }
     text
 }

@@ -5,6 +5,11 @@ use crate::numbers::law::{Forecast, Law, Laws, Parameter};
 use crate::numbers::speedup::Speedup;
 use crate::stats::steady::Verdict;
 
+/// A number of workers.
+pub fn workers(count: u32) -> String {
+    if count == 1 { "1 worker".into() } else { format!("{count} workers") }
+}
+
 /// How one measure of a speed-up becomes the other, as a sum that anyone can check.
 pub fn reconcile(speedup: &Speedup) -> String {
     let Speedup { workers, speed, time, total, steady_share, steady_share_one } = *speedup;

@@ -46,8 +46,9 @@ pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
         run.job.folder = folder.path().join(&run.planned.folder);
     }
     let report = run_all(options, &study, &runs, &folder)?;
+    report::print_report(&report, options.json)?;
     folder.write_pages(&study, &report)?;
-    report::show(&folder, &report, options.json)?;
+    report::point_to(&folder, options.json)?;
     if report.missing > 0
         || report.cases.iter().any(|case| case.status != Outcome::Done || case.reason.is_some())
     {

@@ -1,10 +1,9 @@
 //! `paceline report`: the tables and files of a study that has run, or what sets two of them apart.
 
-use std::fs;
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use paceline_lab::{Report, Study, StudyFolder, compare, terminal};
 
@@ -45,13 +44,17 @@ pub fn report_one(path: &Path, json: bool) -> Result<()> {
 /// Analyses a study, writes its report in all forms, and prints it.
 pub fn render(folder: &StudyFolder, study: &Study, json: bool) -> Result<()> {
     let mut cases = Vec::new();
+    let mut written = Ok(());
     for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
-        folder.write_tensorboard(&logs)?;
+        written = written.and_then(|()| folder.write_tensorboard(&logs));
         cases.push(logs.report());
     }
     let report = Report::new(study, cases);
+    // What could be read is shown even where nothing can be written.
+    print_report(&report, json)?;
+    written?;
     folder.write_pages(study, &report)?;
-    show(folder, &report, json)
+    point_to(folder, json)
 }
 
 fn compare_two(before: &Path, after: &Path, json: bool) -> Result<()> {
@@ -67,18 +70,15 @@ fn compare_two(before: &Path, after: &Path, json: bool) -> Result<()> {
     print(&terminal::render_comparison(&comparison, &names, colours()))
 }
 
-/// Prints a report.
-pub fn show(folder: &StudyFolder, report: &Report, json: bool) -> Result<()> {
+/// Says where the page lies.
+pub fn point_to(folder: &StudyFolder, json: bool) -> Result<()> {
     if json {
-        let text = fs::read_to_string(folder.report_path()).context("cannot read the report")?;
-        return print(&text);
+        return Ok(());
     }
-    print_report(report, json)?;
-    let page = folder.path().join("report.html");
-    print(&format!("\nThe report lies in {}\n", page.display()))
+    print(&format!("\nThe report lies in {}\n", folder.path().join("report.html").display()))
 }
 
-/// Prints a report that lies nowhere.
+/// Prints a report, as a table or as what report.json holds.
 pub fn print_report(report: &Report, json: bool) -> Result<()> {
     match json {
         true => print(&format!("{}\n", serde_json::to_string_pretty(report)?)),
