@@ -28,11 +28,17 @@ pub use words::render;
 use audit::Slip;
 use audit::parameters::Claim;
 use page::{Block, Content, Form};
-use prose::{Fact, Topic};
+use prose::{DataSet, Fact, Topic};
 use series::{Context, Known, Place, Series, Skipped};
 
 /// The longest text that is read, in bytes.
 pub const LONGEST: usize = 16 << 20;
+
+/// Most numbers of the text that are kept.
+const MOST_FACTS: usize = 1000;
+
+/// Most series of runs that are explained.
+const MOST_SERIES: usize = 1000;
 
 /// What the user knows beyond the table.
 #[derive(Clone, Debug, Default)]
@@ -131,19 +137,24 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
     }
     let page::Page { blocks, mut warnings } = page::read(text);
     check_map(&blocks, options)?;
-    let facts: Vec<Fact> = blocks.iter().flat_map(prose::facts).collect();
+    let facts: Vec<Fact> = blocks.iter().flat_map(prose::facts).take(MOST_FACTS).collect();
+    let mentions: Vec<Mention> = blocks.iter().map(Mention::of).collect();
+    let around = Around { blocks: &blocks, mentions: &mentions, facts: &facts, options };
     let (mut all, mut skipped) = (Vec::new(), Vec::new());
     for (at, block) in blocks.iter().enumerate() {
         let Content::Table(grid) = &block.content else { continue };
         let place = Place { line: block.line, headings: &block.headings, map: &options.map };
         match series::read(grid, &place, &mut warnings) {
-            Ok(found) => {
-                all.extend(found.into_iter().map(|series| dress(series, &blocks, at, (&facts, options))))
-            }
+            Ok(found) => all.extend(found.into_iter().map(|series| around.dress(series, at))),
             // A pair of columns is a list of settings, and lines of a sentence may look like a table.
             Err(_) if grid.header.len() == 2 || grid.form == Form::Aligned => {}
             Err(why) => skipped.push(Skipped { line: block.line, why }),
         }
+    }
+    if all.len() > MOST_SERIES {
+        warnings
+            .push(format!("there are {} series of runs: the first {MOST_SERIES} are explained", all.len()));
+        all.truncate(MOST_SERIES);
     }
     let all = series::join(all);
     if all.is_empty() {
@@ -197,56 +208,78 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
     }
 }
 
-/// Gives a table its title, its network, and what the text and the options say of it.
-fn dress(mut series: Series, blocks: &[Block], at: usize, (facts, options): (&[Fact], &Options)) -> Series {
-    let block = &blocks[at];
-    let before = || blocks[..at].iter().rev();
-    // The heading above counts more than a sentence, which may speak of another network.
-    let heading = series.headings.iter().rev().find_map(|heading| prose::model(heading));
-    let model = heading.or_else(|| {
-        before().take_while(|other| other.headings == block.headings).find_map(|other| match &other.content {
-            Content::Paragraph(text) => prose::model(text),
-            Content::Table(_) => None,
-        })
-    });
-    series.model = model.map(Into::into);
-    let titles: Vec<&str> = series.headings.iter().rev().take(2).rev().map(String::as_str).collect();
-    let named = titles.iter().any(|title| prose::model(title) == model);
-    series.title = titles.join(" / ");
-    if let Some(model) = model.filter(|_| !named) {
-        series.title =
-            if titles.is_empty() { model.into() } else { format!("{model} / {}", titles.join(" / ")) };
+/// What a piece of a page names.
+struct Mention {
+    model: Option<&'static str>,
+    data: Option<DataSet>,
+    /// Whether it is a table, which counts as a list of settings.
+    listed: bool,
+}
+
+impl Mention {
+    fn of(block: &Block) -> Self {
+        match &block.content {
+            Content::Paragraph(text) => {
+                Self { model: prose::model(text), data: prose::data_set(text), listed: false }
+            }
+            Content::Table(grid) => {
+                let data = grid.rows.iter().flatten().find_map(|cell| prose::data_set(cell));
+                Self { model: None, data, listed: true }
+            }
+        }
     }
-    if series.title.is_empty() {
-        series.title = "Table".into();
+}
+
+/// The text around a table.
+struct Around<'a> {
+    blocks: &'a [Block],
+    mentions: &'a [Mention],
+    facts: &'a [Fact],
+    options: &'a Options,
+}
+
+impl Around<'_> {
+    /// Gives a table its title, its network, and what the text and the options say of it.
+    fn dress(&self, mut series: Series, at: usize) -> Series {
+        let block = &self.blocks[at];
+        // The heading above counts more than a sentence, which may speak of another network.
+        let heading = series.headings.iter().rev().find_map(|heading| prose::model(heading));
+        let near = (0..at).rev().take_while(|other| self.blocks[*other].headings == block.headings);
+        let model = heading.or_else(|| near.filter_map(|other| self.mentions[other].model).next());
+        series.model = model.map(Into::into);
+        let mut titles: Vec<&str> = series.headings.iter().rev().take(2).rev().map(String::as_str).collect();
+        if let Some(model) =
+            model.filter(|model| !titles.iter().any(|title| prose::model(title) == Some(model)))
+        {
+            titles.insert(0, model);
+        }
+        series.title = if titles.is_empty() { "Table".into() } else { titles.join(" / ") };
+        series.context = self.context(&series, at);
+        series
     }
-    let words = |block: &Block| match &block.content {
-        Content::Paragraph(text) => prose::data_set(text),
-        Content::Table(_) => None,
-    };
-    // A list of settings counts more than a sentence.
-    let settings = |block: &Block| match &block.content {
-        Content::Table(grid) => grid.rows.iter().flatten().find_map(|cell| prose::data_set(cell)),
-        Content::Paragraph(_) => None,
-    };
-    let titled = || series.headings.iter().rev().find_map(|heading| prose::data_set(heading));
-    let known = |topic: Topic, told: Option<u64>| {
-        told.map(|value| Known { value, line: None }).or_else(|| setting(facts, topic, block.line))
-    };
-    series.context = Context {
-        steps: known(Topic::Steps, options.steps),
-        batch: known(Topic::Batch, options.batch),
-        epochs: known(Topic::Epochs, options.epochs),
-        examples: options.examples.map(|value| Known { value, line: None }),
-        batches: known(Topic::Batches, None),
-        images: known(Topic::Images, None),
-        data: before()
-            .find_map(settings)
-            .or_else(|| before().find_map(words))
-            .or_else(titled)
-            .or_else(|| blocks.iter().find_map(words)),
-    };
-    series
+
+    fn context(&self, series: &Series, at: usize) -> Context {
+        let line = self.blocks[at].line;
+        let known = |topic: Topic, told: Option<u64>| {
+            told.map(|value| Known { value, line: None }).or_else(|| setting(self.facts, topic, line))
+        };
+        let before = || self.mentions[..at].iter().rev();
+        let listed = || before().filter(|mention| mention.listed).find_map(|mention| mention.data);
+        let titled = || series.headings.iter().rev().find_map(|heading| prose::data_set(heading));
+        let options = self.options;
+        Context {
+            steps: known(Topic::Steps, options.steps),
+            batch: known(Topic::Batch, options.batch),
+            epochs: known(Topic::Epochs, options.epochs),
+            examples: options.examples.map(|value| Known { value, line: None }),
+            batches: known(Topic::Batches, None),
+            images: known(Topic::Images, None),
+            data: listed()
+                .or_else(|| before().find_map(|mention| mention.data))
+                .or_else(titled)
+                .or_else(|| self.mentions.iter().find_map(|mention| mention.data)),
+        }
+    }
 }
 
 /// The last setting before a line, those in lists first; or the only one in the text.
@@ -264,7 +297,7 @@ fn setting(facts: &[Fact], topic: Topic, line: usize) -> Option<Known> {
 fn check_parameters(blocks: &[Block], facts: &[Fact]) -> Vec<Slip> {
     let mut slips = Vec::new();
     for fact in facts.iter().filter(|fact| matches!(fact.topic, Topic::Trainable | Topic::Tensors)) {
-        let block = blocks.iter().find(|block| block.line == fact.line);
+        let block = blocks.binary_search_by_key(&fact.line, |block| block.line).ok().map(|at| &blocks[at]);
         let Some((block, Content::Paragraph(text))) = block.map(|block| (block, &block.content)) else {
             continue;
         };

@@ -2,12 +2,23 @@
 //!
 //! Tables are Markdown (`|`), tab-separated, comma- or semicolon-separated, or aligned by runs of spaces.
 
+use std::rc::Rc;
+
 use super::figure::{self, Cell};
 
 /// Most columns of a table that is read.
 pub const MOST_COLUMNS: usize = 256;
 /// Most rows of a table that is read.
 pub const MOST_ROWS: usize = 10_000;
+
+/// Most tables of a text that are read.
+pub const MOST_TABLES: usize = 500;
+/// Longest line that may belong to a table, in bytes.
+const LONGEST_LINE: usize = 1 << 16;
+/// Lines by which a table is known.
+const BEGINNING: usize = 8;
+/// Letters of a heading that are kept.
+const LONGEST_HEADING: usize = 100;
 
 /// A text in pieces, in their order.
 #[derive(Debug, Default)]
@@ -24,7 +35,7 @@ pub struct Block {
     /// Line on which it begins, from 1.
     pub line: usize,
     /// The headings that it stands under, outermost first.
-    pub headings: Vec<String>,
+    pub headings: Rc<[String]>,
     /// What it is.
     pub content: Content,
 }
@@ -77,7 +88,9 @@ pub fn read(text: &str) -> Page {
 #[derive(Default)]
 struct Reader {
     page: Page,
-    headings: Vec<(usize, String)>,
+    levels: Vec<usize>,
+    headings: Rc<[String]>,
+    tables: usize,
     paragraph: Option<(usize, String)>,
 }
 
@@ -120,13 +133,15 @@ impl Reader {
     }
 
     fn open(&mut self, level: usize, title: &str) {
-        self.headings.retain(|(above, _)| *above < level);
-        self.headings.push((level, title.trim().trim_matches(['#', '*', '`', ' ']).into()));
+        let above = self.levels.iter().take_while(|above| **above < level).count();
+        self.levels.truncate(above);
+        self.levels.push(level);
+        let title = title.trim().trim_matches(['#', '*', '`', ' ']).chars().take(LONGEST_HEADING).collect();
+        self.headings = self.headings[..above].iter().cloned().chain([title]).collect();
     }
 
     fn push(&mut self, line: usize, content: Content) {
-        let headings = self.headings.iter().map(|(_, title)| title.clone()).collect();
-        self.page.blocks.push(Block { line, headings, content });
+        self.page.blocks.push(Block { line, headings: self.headings.clone(), content });
     }
 
     fn end_paragraph(&mut self) {
@@ -137,6 +152,13 @@ impl Reader {
 
     fn table(&mut self, mut grid: Grid, line: usize) {
         let warnings = &mut self.page.warnings;
+        self.tables += 1;
+        if self.tables > MOST_TABLES {
+            if self.tables == MOST_TABLES + 1 {
+                warnings.push(format!("from line {line} on, tables are left out: {MOST_TABLES} are read"));
+            }
+            return;
+        }
         if grid.header.len() > MOST_COLUMNS {
             warnings.push(format!(
                 "the table on line {line} has {} columns and is left out: {MOST_COLUMNS} are read",
@@ -185,33 +207,29 @@ fn is_rule(line: &str) -> bool {
 }
 
 fn markdown(lines: &[&str]) -> Option<(Grid, usize)> {
-    let starts = |line: &str| line.trim_start().starts_with(['|', '+']) && line.contains(['|', '+']);
+    let starts = |line: &str| line.trim_start().starts_with(['|', '+']);
     let ruled = lines.get(1).is_some_and(|next| is_rule(next) && next.contains('|'));
-    if !(lines[0].contains('|') && ruled || starts(lines[0]) && lines.get(1).is_some_and(|next| starts(next)))
-    {
+    let drawn = starts(lines[0]) && lines.get(1).is_some_and(|next| starts(next));
+    if !(lines[0].contains('|') && ruled || drawn) {
         return None;
     }
-    let taken = lines.iter().take_while(|line| line.contains('|') || (starts(line) && is_rule(line))).count();
-    let cells = |line: &&str| -> Vec<String> {
+    let cells = |line: &str| -> Vec<String> {
         let line = line.trim();
         let line = line.strip_prefix('|').unwrap_or(line);
         let line = line.strip_suffix('|').filter(|line| !line.ends_with('\\')).unwrap_or(line);
         let line = line.replace("\\|", "\u{1}");
         line.split('|').map(|cell| cell.replace('\u{1}', "|").trim().into()).collect()
     };
-    grid(Form::Markdown, lines[..taken].iter().filter(|line| !is_rule(line)).map(cells).collect(), taken)
+    let belongs = |line: &str| line.contains('|') || starts(line) && is_rule(line);
+    gather(lines, belongs, cells, |_| true).map(|found| grid(Form::Markdown, found))
 }
 
 fn tabs(lines: &[&str]) -> Option<(Grid, usize)> {
-    let taken = lines.iter().take_while(|line| line.trim_end().contains('\t')).count();
-    let rows: Vec<Vec<String>> = lines[..taken]
-        .iter()
-        .filter(|line| !is_rule(line))
-        .map(|line| line.trim_end_matches(['\r', '\n']).split('\t').map(|cell| cell.trim().into()).collect())
-        .collect();
+    let cells = |line: &str| line.split('\t').map(|cell| cell.trim().into()).collect();
     // Indented text has nothing before its tab.
-    let indented = rows.iter().all(|row| row[0].is_empty());
-    if indented { None } else { grid(Form::Tabs, rows, taken) }
+    let indented = |rows: &[Vec<String>]| rows.iter().all(|row| row[0].is_empty());
+    let belongs = |line: &str| line.trim_end().contains('\t');
+    gather(lines, belongs, cells, |rows| !indented(rows)).map(|found| grid(Form::Tabs, found))
 }
 
 fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
@@ -219,14 +237,49 @@ fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
         let count = |line: &str| split_quoted(line, mark).len();
         count(lines[0]) > 1 && lines.get(1).is_some_and(|next| count(next) == count(lines[0]))
     })?;
-    let taken = lines.iter().take_while(|line| line.contains(mark) && !line.trim().is_empty()).count();
-    let rows: Vec<Vec<String>> = lines[..taken].iter().map(|line| split_quoted(line, mark)).collect();
-    let columns = rows[0].len();
-    let even = rows.iter().filter(|row| row.len() == columns).count();
-    if 4 * even < 3 * rows.len() || !mostly_numbers(&rows) {
+    let likely = |rows: &[Vec<String>]| {
+        let even = rows.iter().filter(|row| row.len() == rows[0].len()).count();
+        4 * even >= 3 * rows.len() && mostly_numbers(rows)
+    };
+    let cells = |line: &str| split_quoted(line, mark);
+    let found = gather(lines, |line| line.contains(mark), cells, likely);
+    found.map(|found| grid(Form::Separated(mark), found))
+}
+
+fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
+    let cells = |line: &str| -> Vec<String> {
+        line.trim().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(Into::into).collect()
+    };
+    let columns = cells(lines[0]).len();
+    let belongs = |line: &str| is_rule(line) || cells(line).len() == columns;
+    gather(lines, belongs, cells, mostly_numbers).map(|found| grid(Form::Aligned, found))
+}
+
+/// The rows that the first lines make, as far as lines belong to it. Whether they are one at all is seen from its
+/// beginning, so that a long text of other things takes no long time.
+fn gather(
+    lines: &[&str],
+    belongs: impl Fn(&str) -> bool,
+    cells: impl Fn(&str) -> Vec<String>,
+    likely: impl Fn(&[Vec<String>]) -> bool,
+) -> Option<(Vec<Vec<String>>, usize)> {
+    let held = |most: usize| {
+        lines.iter().take(most).take_while(|line| line.len() <= LONGEST_LINE && belongs(line)).count()
+    };
+    let read = |taken: usize| -> Vec<Vec<String>> {
+        lines[..taken].iter().filter(|line| !is_rule(line)).map(|line| cells(line)).collect()
+    };
+    let first = read(held(BEGINNING));
+    if first.len() < 2 || first[0].len() < 2 || !likely(&first) {
         return None;
     }
-    grid(Form::Separated(mark), rows, taken)
+    let taken = held(lines.len());
+    Some((read(taken), taken))
+}
+
+fn grid(form: Form, (mut rows, taken): (Vec<Vec<String>>, usize)) -> (Grid, usize) {
+    let header = rows.remove(0);
+    (Grid { form, header, rows }, taken)
 }
 
 /// Fields of a line; one in quotes may hold the mark, and a doubled quote (RFC 4180).
@@ -245,29 +298,11 @@ fn split_quoted(line: &str, mark: char) -> Vec<String> {
     fields
 }
 
-fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
-    let cells = |line: &&str| -> Vec<String> {
-        line.trim().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(Into::into).collect()
-    };
-    let taken = lines.iter().take_while(|line| line.trim().contains("  ") || is_rule(line)).count();
-    let rows: Vec<Vec<String>> = lines[..taken].iter().filter(|line| !is_rule(line)).map(cells).collect();
-    let even = rows.iter().all(|row| row.len() == rows[0].len());
-    if even && mostly_numbers(&rows) { grid(Form::Aligned, rows, taken) } else { None }
-}
-
 /// Whether at least half of the cells below the header are numbers or empty: sentences have commas too.
 fn mostly_numbers(rows: &[Vec<String>]) -> bool {
     let cells = || rows.iter().skip(1).flatten();
     let words = cells().filter(|cell| figure::read(cell) == Cell::Words).count();
     2 * words <= cells().count()
-}
-
-fn grid(form: Form, mut rows: Vec<Vec<String>>, taken: usize) -> Option<(Grid, usize)> {
-    if rows.len() < 2 || rows[0].len() < 2 {
-        return None;
-    }
-    let header = rows.remove(0);
-    Some((Grid { form, header, rows }, taken))
 }
 
 #[cfg(test)]
@@ -306,7 +341,7 @@ mod tests {
         let page = read(text);
         let table =
             page.blocks.iter().find(|block| matches!(block.content, Content::Table(_))).expect("a table");
-        assert_eq!(table.headings, ["Title", "A", "B"]);
+        assert_eq!(*table.headings, ["Title", "A", "B"]);
         assert_eq!(table.line, 13);
         let paragraphs = page.blocks.iter().filter(|block| matches!(block.content, Content::Paragraph(_)));
         assert_eq!(paragraphs.count(), 4);

@@ -161,11 +161,20 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
+/// Words before a number that belong to it.
+const NEAR: usize = 24;
+
+/// Longest paragraph that is searched, in bytes.
+const LONGEST: usize = 1 << 16;
+
 /// Words that may stand between a key and its value.
 const LINKS: [&str; 14] =
     ["set", "to", "is", "was", "of", "size", "parameter", "equal", "equals", "the", "a", "at", "per", "are"];
 
 fn paragraph(text: &str, line: usize) -> Vec<Fact> {
+    if text.len() > LONGEST {
+        return Vec::new();
+    }
     let tokens = tokens(text);
     let word = |at: usize| match tokens.get(at) {
         Some(Token::Word(word)) => word.as_str(),
@@ -183,9 +192,10 @@ fn paragraph(text: &str, line: usize) -> Vec<Fact> {
         }
         let before = if key > 0 { word(key - 1) } else { "" };
         // `16 GPU -> batch = 512` and `if the batch is 512` are examples, not settings.
-        let example = tokens[..key].iter().any(|token| matches!(token, Token::Number(_)))
-            && (0..key).any(|at| matches!(word(at).trim_end_matches('s'), "gpu" | "worker"))
-            || (0..key).any(|at| word(at) == "if");
+        let from = key.saturating_sub(NEAR);
+        let example = tokens[from..key].iter().any(|token| matches!(token, Token::Number(_)))
+            && (from..key).any(|at| matches!(word(at).trim_end_matches('s'), "gpu" | "worker"))
+            || (from..key).any(|at| word(at) == "if");
         let topic = match (before, word(at + 1)) {
             ("steps" | "max_step" | "max_steps" | "iterations", _) => Some(Topic::Steps),
             (_, "steps" | "iterations") => Some(Topic::Steps),

@@ -39,6 +39,19 @@ fn huge_and_ragged_tables_are_read_as_far_as_they_go() {
 }
 
 #[test]
+fn long_texts_of_other_things_are_read_once() {
+    // Each of these would take hours if every line looked at all that follow.
+    for line in ["a, b\n", "-\t-\n", "|-|\n", "x  y\n", "batch 1 steps\n", "\ta\tb\n"] {
+        let _ = run(&line.repeat((1 << 20) / line.len()));
+    }
+    let tables = "GPUs,images/s\n1,10\n2,19\n\n".repeat(2000);
+    assert!(run(&tables).expect("tables").warnings[0].contains("500 are read"));
+    let rows: String = (0..5000).map(|n| format!("model{n}x,1,10\n")).collect();
+    let found = run(&format!("name,GPUs,images/s\n{rows}")).expect("a table");
+    assert!(found.warnings[0].contains("5000 series") && found.series.len() == MOST_SERIES);
+}
+
+#[test]
 fn numbers_that_are_none_are_left_out() {
     let found =
         run("GPUs,images/s,time (s)\n1,NaN,0\n2,inf,-5\n4,1e999,1e-320\n0,1,1\n-3,1,1\n99999999999,1,1\n")
