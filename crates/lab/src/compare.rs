@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::numbers::SEED;
 use crate::stats::{self, Ratio};
-use crate::{CaseReport, Report, words};
+use crate::{CaseReport, Machine, Report, words};
 
 /// What sets two studies apart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -172,17 +172,20 @@ fn features(case: &Case) -> BTreeMap<String, String> {
     features
 }
 
+/// A fact about a machine.
+type Fact = fn(&Machine) -> Option<String>;
+
 /// What tells the machines of two studies apart.
 fn find_machine_differences(before: &Report, after: &Report) -> Vec<Difference> {
-    let facts = |report: &Report| {
-        let machine = &report.machine;
-        [("cpu", machine.cpu.clone()), ("cores", machine.cores.map(|cores| cores.to_string()))]
-    };
-    let differs = |((name, before), (_, after)): ((&str, Option<String>), (&str, Option<String>))| {
-        let (before, after) = (before?, after?);
+    let facts: [(&str, Fact); 2] = [
+        ("cpu", |machine| machine.cpu.clone()),
+        ("cores", |machine| machine.cores.map(|cores| cores.to_string())),
+    ];
+    let differs = |(name, of): (&str, Fact)| {
+        let (before, after) = (of(&before.machine)?, of(&after.machine)?);
         (before != after).then(|| Difference { name: name.into(), before, after })
     };
-    facts(before).into_iter().zip(facts(after)).filter_map(differs).collect()
+    facts.into_iter().filter_map(differs).collect()
 }
 
 /// Settings that have one value in each study, and not the same; one that a study does not have is `unset` there. Networks

@@ -130,6 +130,7 @@ fn told(case: &CaseReport) -> Row {
     vec![
         cell("straggler_rank", late.map(|late| late.rank)),
         number("straggler_share", late.map(|late| late.share)),
+        number("straggler_steps_share", late.map(|late| late.steps_share)),
         number("step_p50_s", spread.map(|spread| spread.p50_s)),
         number("step_p95_s", spread.map(|spread| spread.p95_s)),
         number("step_p99_s", spread.map(|spread| spread.p99_s)),

@@ -35,13 +35,16 @@ pub enum Format {
     NvidiaSmi,
 }
 
+/// Tells from the first bytes of a file whether it is of a format.
+type Recognise = fn(&[u8]) -> bool;
+
 /// What a file is; `None` if it is none of what is read here.
 pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
     let head = open::head(path, HEAD)?;
     if sqlite::recognise(path).is_some() {
         return Ok(Some(Format::Sqlite));
     }
-    let readers: [(fn(&[u8]) -> bool, Format); 6] = [
+    let readers: [(Recognise, Format); 6] = [
         (events::recognise, Format::Events),
         (kineto::recognise, Format::Kineto),
         (horovod::recognise, Format::Horovod),
@@ -196,7 +199,7 @@ fn natural(text: &str) -> Vec<(String, u64)> {
         let (word, tail) = rest.split_at(digit);
         let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
         let (number, tail) = tail.split_at(end);
-        parts.push((word.to_owned(), number.parse().unwrap_or(u64::MAX)));
+        parts.push((word.to_owned(), if number.is_empty() { 0 } else { number.parse().unwrap_or(u64::MAX) }));
         rest = tail;
     }
     parts

@@ -37,14 +37,14 @@ fn the_report_reads_from_findings_to_the_command() {
 
     ## Findings
 
-    1. **mobilenet_v2, 4 workers: waiting for late ranks takes 11 % of the workers' time (3.60 worker-seconds), 100 % of it for rank 1.** Rank 1 is slower than the others: look at its cores and what else runs there.
-    2. **resnet50, 4 workers: waiting for late ranks takes 11 % of the workers' time (3.60 worker-seconds), 100 % of it for rank 1.** Rank 1 is slower than the others: look at its cores and what else runs there.
-    3. **mobilenet_v2, 4 workers: exposed communication takes 8 % of the workers' time (2.40 worker-seconds).** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
-    4. **resnet50, 4 workers: exposed communication takes 8 % of the workers' time (2.40 worker-seconds).** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
-    5. **mobilenet_v2, 4 workers: the run is short for its fixed costs: all but steady steps takes 5 % of the workers' time (1.66 worker-seconds).** It does not shrink with more workers; run longer: from 64 steps on, fixed costs take at most 5 % of the run.
-    6. **resnet50, 4 workers: the run is short for its fixed costs: all but steady steps takes 5 % of the workers' time (1.66 worker-seconds).** It does not shrink with more workers; run longer: from 64 steps on, fixed costs take at most 5 % of the run.
-    7. **mobilenet_v2, 2 workers: warming up (the first steps' surplus) takes 6 % of the workers' time (0.72 worker-seconds).** It does not shrink with more workers; run longer: from 79 steps on, fixed costs take at most 5 % of the run.
-    8. **resnet50, 2 workers: warming up (the first steps' surplus) takes 6 % of the workers' time (0.72 worker-seconds).** It does not shrink with more workers; run longer: from 79 steps on, fixed costs take at most 5 % of the run.
+    1. **mobilenet_v2, 4 workers: 11 % of the workers' time (3.60 worker-seconds) goes to waiting for late ranks, 100 % of it for rank 1.** Rank 1 is slower than the others: look at its cores and what else runs there.
+    2. **resnet50, 4 workers: 11 % of the workers' time (3.60 worker-seconds) goes to waiting for late ranks, 100 % of it for rank 1.** Rank 1 is slower than the others: look at its cores and what else runs there.
+    3. **mobilenet_v2, 4 workers: 8 % of the workers' time (2.40 worker-seconds) goes to exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
+    4. **resnet50, 4 workers: 8 % of the workers' time (2.40 worker-seconds) goes to exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
+    5. **mobilenet_v2, 4 workers: 5 % of the workers' time (1.66 worker-seconds) goes to what is not steady steps: the run is short for its fixed costs.** It does not shrink with more workers; run longer: from 64 steps on, fixed costs take at most 5 % of the run.
+    6. **resnet50, 4 workers: 5 % of the workers' time (1.66 worker-seconds) goes to what is not steady steps: the run is short for its fixed costs.** It does not shrink with more workers; run longer: from 64 steps on, fixed costs take at most 5 % of the run.
+    7. **mobilenet_v2, 2 workers: 6 % of the workers' time (0.72 worker-seconds) goes to warming up (the first steps' surplus).** It does not shrink with more workers; run longer: from 79 steps on, fixed costs take at most 5 % of the run.
+    8. **resnet50, 2 workers: 6 % of the workers' time (0.72 worker-seconds) goes to warming up (the first steps' surplus).** It does not shrink with more workers; run longer: from 79 steps on, fixed costs take at most 5 % of the run.
 
     ## Results, weak scaling
 
