@@ -77,15 +77,25 @@ fn parse_map(text: &str) -> Result<(String, Meaning), String> {
 /// Explains a file, by what it holds.
 pub fn run(options: &Options) -> Result<()> {
     let path = &options.file;
+    let profile = path.is_file() && source::is_profile(path).map_err(Usage::new)?;
+    let cuts = options.from.is_some() || options.to.is_some() || options.range.is_some();
+    if !profile && (cuts || options.timeline.is_some()) {
+        let reason = "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's or \
+                      Nsight Systems' file";
+        return Err(Usage::new(reason).into());
+    }
     if path.join("study.json").exists() {
         return report::report_one(path, options.json);
     }
     let format = if path.is_file() { source::recognise(path).map_err(Usage::new)? } else { None };
     match format {
-        Some(Format::Kineto | Format::Sqlite) => return explain_profile(options),
+        _ if profile => return explain_profile(options),
         Some(Format::Horovod) => {
             let summary = Summary::of(&horovod::read(path).map_err(Usage::new)?);
-            return print(&summary.render(MOST_ROWS));
+            return match options.json {
+                true => print(&format!("{}\n", serde_json::to_string_pretty(&summary)?)),
+                false => print(&summary.render(MOST_ROWS)),
+            };
         }
         Some(_) => return explain_runs(options),
         None if path.is_dir() => return explain_runs(options),

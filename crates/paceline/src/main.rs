@@ -34,7 +34,7 @@ enum Command {
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
     Import(import::Options),
-    /// Explain a table of somebody's runs: what it says, and where it contradicts itself
+    /// Explain a study, a trace, a profile, a log, or a table of somebody's runs
     Explain(explain::Options),
     /// Time all-reduces between worker processes, as nccl-tests does
     Allreduce(allreduce::Options),

@@ -284,3 +284,40 @@ fn a_full_disk_is_an_error_and_the_old_report_stays() {
     assert_eq!(fs::read(study.path("study/report.json")).expect("a report"), before);
     study.done("report study");
 }
+
+#[test]
+fn repeats_that_are_damaged_or_missing_are_said_and_the_others_count() {
+    let study = Study::new();
+    study.done(&format!("{SIMULATED} --workers 1 --steps 20 --repeat 3"));
+    fs::write(study.path("study/mobilenet_v2-w1-repeat2/rank-0.jsonl"), "gibberish\n").expect("a file");
+    let shown = study.done("report study");
+    assert!(shown.contains("rank-0.jsonl"), "{shown}");
+    assert_eq!(
+        (&study.report()["cases"][0]["repeats"], &study.report()["cases"][0]["status"]),
+        (&2.into(), &"done".into())
+    );
+    fs::remove_dir_all(study.path("study/mobilenet_v2-w1-repeat2")).expect("a repeat that has not run");
+    let shown = study.done("report study");
+    assert!(shown.contains("1 of 3 repeats have not run"), "{shown}");
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused_and_not_passed_over() {
+    let study = Study::new();
+    let many: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
+    let many = many.join(",");
+    study.done(&format!("{SIMULATED} --workers 1 --steps 5"));
+    for (arguments, expected) in [
+        ("bench --scaling strong --batch 16", "--global-batch"),
+        ("bench --global-batch 64 --batch 16", "--global-batch"),
+        ("bench --scaling weak --global-batch 64", "--batch"),
+        ("bench --engine simulated --workers 1024 --steps 1000000000", "fill the disk"),
+        (&format!("bench --seed {many} --lr {many}"), "at most 10000"),
+        ("explain study --timeline out.json", "one profile"),
+        ("explain study --from 1", "one profile"),
+    ] {
+        let output = study.paceline(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:.60}: {}", said(&output));
+        assert!(said(&output).contains(expected), "{arguments:.60}: {}", said(&output));
+    }
+}

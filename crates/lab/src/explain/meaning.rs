@@ -153,9 +153,13 @@ pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
     let word = |names: &[&str]| words.iter().any(|word| names.contains(word));
     let seconds = matches!(unit.or_else(|| heading_unit(name)), Some(Unit::Seconds(_)));
     let per_second = unit == Some(Unit::PerSecond)
-        || has(&["/s", "per sec", "throughput", "img/sec", "processed per"])
+        || per_second_by_name(&lower)
+        || has(&["per sec", "throughput", "processed per"])
         || word(&["ips", "fps", "rate", "speed"]) && !has(&["learning", "speed up"]);
 
+    if let Some(time) = time_per_piece(&lower) {
+        return Some(time);
+    }
     if has(&["efficien", "normalised speed", "normalized speed", "of ideal"]) {
         return Some(Efficiency);
     }
@@ -234,6 +238,29 @@ fn rate_scope(lower: &str) -> Meaning {
     }
 }
 
+/// Whether a name ends in a rate: `/s` or `/sec`, and not `/step`.
+fn per_second_by_name(lower: &str) -> bool {
+    lower.split('/').skip(1).any(|below| {
+        let word: String = below.trim().chars().take_while(|c| c.is_alphabetic()).collect();
+        ["s", "sec", "secs", "second", "seconds"].contains(&word.as_str())
+    })
+}
+
+/// A time over a piece of work, as `ms/step` or `minutes/epoch`.
+fn time_per_piece(lower: &str) -> Option<Meaning> {
+    const UNITS: [&str; 13] =
+        ["ns", "us", "ms", "s", "sec", "secs", "second", "seconds", "min", "mins", "minutes", "h", "hours"];
+    let (above, below) = lower.split_once('/')?;
+    let unit = above.split(|c: char| !c.is_alphanumeric()).rfind(|word| !word.is_empty())?;
+    let piece: String = below.trim().chars().take_while(|c| c.is_alphabetic()).collect();
+    UNITS.contains(&unit).then_some(())?;
+    match piece.as_str() {
+        "step" | "it" | "iter" | "iteration" | "batch" => Some(Meaning::StepTime),
+        "epoch" => Some(Meaning::EpochTime),
+        _ => None,
+    }
+}
+
 fn time_kind(lower: &str, words: &[&str]) -> Meaning {
     use Meaning::*;
     let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
@@ -248,10 +275,10 @@ fn time_kind(lower: &str, words: &[&str]) -> Meaning {
         TotalTime
     } else if has(&["train"]) {
         TrainTime
-    } else if words
-        .iter()
-        .all(|word| ["time", "s", "sec", "secs", "seconds", "min", "ms", "h", "in", "run"].contains(word))
-        || word(&["runtime", "duration"])
+    } else if words.iter().all(|word| {
+        ["time", "s", "sec", "secs", "seconds", "min", "minutes", "ms", "h", "hours", "in", "run"]
+            .contains(word)
+    }) || word(&["runtime", "duration"])
     {
         TotalTime
     } else {
@@ -325,5 +352,23 @@ mod tests {
             assert_eq!(serde_json::to_value(meaning).expect("a name"), meaning.name());
         }
         assert!("speed".parse::<Meaning>().expect_err("no meaning").contains("rate-per-worker"));
+    }
+
+    #[test]
+    fn a_time_over_a_piece_of_work_is_no_rate() {
+        for (name, meaning) in [
+            ("ms/step", Meaning::StepTime),
+            ("s/it", Meaning::StepTime),
+            ("time sec/epoch", Meaning::EpochTime),
+            ("minutes/epoch", Meaning::EpochTime),
+            ("hours", Meaning::TotalTime),
+        ] {
+            assert_eq!(guess(name, None), Some(meaning), "{name}");
+        }
+        assert!(
+            matches!(guess("images/s", None), Some(Meaning::RateGlobal | Meaning::Rate)),
+            "{:?}",
+            guess("images/s", None)
+        );
     }
 }

@@ -11,7 +11,7 @@ use super::collectives::{self, Exchanges, Matching};
 use super::split::Tiling;
 use super::{ImportError, Imported, ImportedRank, Traced, top};
 use crate::run::Span;
-use crate::trace::{StepRange, Trace};
+use crate::trace::{Clock, StepRange, Trace};
 
 /// No trace is longer; moments further apart are damage.
 const LONGEST: Nanos = Nanos(30 * 24 * 3600 * 1_000_000_000);
@@ -69,6 +69,12 @@ fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
 fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportError> {
     if traces.is_empty() {
         return apart("there is none");
+    }
+    let extents: Vec<_> = traces.iter().filter_map(Trace::extent).collect();
+    let (begun, ended) =
+        (extents.iter().map(|extent| extent.0).max(), extents.iter().map(|extent| extent.1).min());
+    if traces.iter().all(|trace| trace.clock == Clock::Epoch) && begun > ended {
+        return apart("they are not of the same time; give each run on its own");
     }
     let Some(mut ranks) = traces.iter().map(|trace| trace.rank).collect::<Option<Vec<Rank>>>() else {
         if traces.len() > 1 {

@@ -116,11 +116,24 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     Ok(runs)
 }
 
+/// Whether a file is a profile of a device, or a database that should be one.
+pub fn is_profile(path: &Path) -> Result<bool, ImportError> {
+    let io = |source| ImportError::Io { path: path.into(), source };
+    if sqlite::is_sqlite(path).map_err(io)? {
+        return Ok(true);
+    }
+    match recognise(path)? {
+        Some(Format::Kineto) => Ok(kineto::read(path)?.has_device()),
+        _ => Ok(false),
+    }
+}
+
 /// The traces in a file: of PyTorch's profiler one, of a database one for each process.
 pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
-    match recognise(path)? {
-        Some(Format::Sqlite) => sqlite::read(path),
-        _ => Ok(vec![kineto::read(path)?]),
+    let io = |source| ImportError::Io { path: path.into(), source };
+    match sqlite::is_sqlite(path).map_err(io)? {
+        true => sqlite::read(path),
+        false => Ok(vec![kineto::read(path)?]),
     }
 }
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use paceline_record::{Bytes, Nanos, Rank};
+use serde::Serialize;
 
 use super::{Exchange, Timeline};
 use crate::{Align, Table};
 
 /// Time of one activity.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ActivityTotal {
     /// What, as `NCCL_ALLREDUCE`.
     pub name: String,
@@ -22,7 +23,7 @@ pub struct ActivityTotal {
 }
 
 /// How late one rank was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lateness {
     /// Which.
     pub rank: Rank,
@@ -39,7 +40,7 @@ pub struct Lateness {
 }
 
 /// What a timeline says in one screen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Tensors that occur.
     pub tensors: usize,

@@ -206,7 +206,7 @@ fn check(trace: &Trace) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.saturating_mul(8), ..ProptestConfig::default() })]
 
     #[test]
     fn no_change_of_a_file_makes_its_reader_panic(changes in prop::collection::vec(change(), 1..6)) {
