@@ -135,7 +135,10 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
     if text.contains('\0') || odd > 16 {
         return Err(ExplainError::NotText);
     }
-    let page::Page { blocks, mut warnings } = page::read(text);
+    // What steers a terminal has no place in what is printed.
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+    let text = text.replace(steers, " ");
+    let page::Page { blocks, mut warnings } = page::read(&text);
     check_map(&blocks, options)?;
     let facts: Vec<Fact> = blocks.iter().flat_map(prose::facts).take(MOST_FACTS).collect();
     let mentions: Vec<Mention> = blocks.iter().map(Mention::of).collect();

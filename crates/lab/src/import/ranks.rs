@@ -16,6 +16,9 @@ use crate::trace::{Clock, StepRange, Trace};
 /// No trace is longer; moments further apart are damage.
 const LONGEST: Nanos = Nanos(30 * 24 * 3600 * 1_000_000_000);
 
+/// Traces that lie further apart are not of one run.
+const APART: Nanos = Nanos(600 * 1_000_000_000);
+
 /// What is known of a run besides its traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
@@ -73,7 +76,8 @@ fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportE
     let extents: Vec<_> = traces.iter().filter_map(Trace::extent).collect();
     let (begun, ended) =
         (extents.iter().map(|extent| extent.0).max(), extents.iter().map(|extent| extent.1).min());
-    if traces.iter().all(|trace| trace.clock == Clock::Epoch) && begun > ended {
+    let apart_for = begun.unwrap_or_default().since(ended.unwrap_or_default());
+    if traces.iter().all(|trace| trace.clock == Clock::Epoch) && apart_for > APART {
         return apart("they are not of the same time; give each run on its own");
     }
     let Some(mut ranks) = traces.iter().map(|trace| trace.rank).collect::<Option<Vec<Rank>>>() else {

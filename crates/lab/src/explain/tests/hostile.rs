@@ -74,6 +74,12 @@ fn letters_of_any_script_do_no_harm() {
     assert_eq!(found.series.len(), 2);
 }
 
+#[test]
+fn what_steers_a_terminal_is_not_printed() {
+    let found = run("GPUs,\u{1b}[31mimages/s\n1,10\n2,19\n").expect("a table");
+    assert!(!crate::explain::render(&found).contains('\u{1b}'));
+}
+
 const SEEDS: [&str; 4] = [
     "| Workers | total time | allreduce time | fetch time | update |\n|-|-|-|-|-|\n| 1 | 6.0s | - | - | 5.0s |\n| 2 | 7.0s | 1.0s | 5.1s | 0.5s |\n",
     "Steps set to 400, epochs - 3, CIFAR-10.\n\nGPUs\tInit time(s)\tTrain time(s)\tTotal time(s)\tSpeedup\n1\t5\t100\t105\t1\n2\t6\t55\t61\t1.8\n4\t7\t30\t37\t3.3\n\nGPUs\tExamples/s\n1\t99\n2\t98\n4\t97\n",
