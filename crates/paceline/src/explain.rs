@@ -13,6 +13,7 @@ use paceline_lab::import::ranks::Told;
 use paceline_lab::import::source::{self, Format};
 use paceline_lab::import::{profile, write};
 use paceline_lab::timeline;
+use paceline_lab::trace::Trace;
 
 use crate::outcome::{Usage, print, say};
 use crate::{import, report};
@@ -77,9 +78,12 @@ fn parse_map(text: &str) -> Result<(String, Meaning), String> {
 /// Explains a file, by what it holds.
 pub fn run(options: &Options) -> Result<()> {
     let path = &options.file;
-    let profile = path.is_file() && source::is_profile(path).map_err(Usage::new)?;
+    let profile = if path.is_file() { source::read_profile(path).map_err(Usage::new)? } else { None };
+    if let Some(traces) = profile {
+        return explain_profile(&traces, options);
+    }
     let cuts = options.from.is_some() || options.to.is_some() || options.range.is_some();
-    if !profile && (cuts || options.timeline.is_some()) {
+    if cuts || options.timeline.is_some() {
         let reason = "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's or \
                       Nsight Systems' file";
         return Err(Usage::new(reason).into());
@@ -89,7 +93,6 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let format = if path.is_file() { source::recognise(path).map_err(Usage::new)? } else { None };
     match format {
-        _ if profile => return explain_profile(options),
         Some(Format::Horovod) => {
             let summary = Summary::of(&horovod::read(path).map_err(Usage::new)?);
             return match options.json {
@@ -106,10 +109,13 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// One screen on each profile in a file.
-fn explain_profile(options: &Options) -> Result<()> {
-    let traces = source::read_traces(&options.file).map_err(Usage::new)?;
+fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
+    if traces.len() > 1 && options.timeline.is_some() {
+        let reason = format!("the file holds {} processes; --timeline writes one", traces.len());
+        return Err(Usage::new(reason).into());
+    }
     let mut profiles = Vec::new();
-    for trace in &traces {
+    for trace in traces {
         for warning in &trace.warnings {
             say(&format!("warning: {warning}"));
         }

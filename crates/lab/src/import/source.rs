@@ -116,16 +116,14 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     Ok(runs)
 }
 
-/// Whether a file is a profile of a device, or a database that should be one.
-pub fn is_profile(path: &Path) -> Result<bool, ImportError> {
+/// The traces of a file that profiles a device, or is a database and should; `None` of any other file.
+pub fn read_profile(path: &Path) -> Result<Option<Vec<Trace>>, ImportError> {
     let io = |source| ImportError::Io { path: path.into(), source };
-    if sqlite::is_sqlite(path).map_err(io)? {
-        return Ok(true);
+    if sqlite::is_sqlite(path).map_err(io)? || recognise(path)? == Some(Format::Kineto) {
+        let traces = read_traces(path)?;
+        return Ok(traces.iter().any(Trace::has_device).then_some(traces));
     }
-    match recognise(path)? {
-        Some(Format::Kineto) => Ok(kineto::read(path)?.has_device()),
-        _ => Ok(false),
-    }
+    Ok(None)
 }
 
 /// The traces in a file: of PyTorch's profiler one, of a database one for each process.

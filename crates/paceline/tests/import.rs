@@ -1,0 +1,77 @@
+//! `paceline import`, from other programs' files to a report.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::{Value, json};
+
+fn paceline(folder: &Path, arguments: &str) -> Output {
+    Command::new(cargo_bin!("paceline"))
+        .current_dir(folder)
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("the program runs")
+}
+
+/// A PyTorch trace of a rank with four steps of 10 ms, in each of which one kernel runs for 6 ms.
+fn trace(rank: u32) -> String {
+    let mut events = Vec::new();
+    for step in 0..4u64 {
+        let begin = 1_000_000 + 10_000 * step;
+        let name = format!("ProfilerStep#{step}");
+        events.push(json!({"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": begin, "dur": 10_000}));
+        let args = json!({"device": 0, "stream": 7, "correlation": step + 1});
+        events.push(json!({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": begin + 1_000, "dur": 6_000, "args": args}));
+    }
+    json!({
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+        "traceEvents": events,
+    })
+    .to_string()
+}
+
+#[test]
+fn a_folder_of_traces_becomes_a_study_that_is_reported_like_our_own() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::create_dir(folder.path().join("traces")).expect("a folder");
+    for rank in 0..2 {
+        // The name says nothing: what a file holds decides.
+        fs::write(folder.path().join(format!("traces/{rank}.bin")), trace(rank)).expect("a file");
+    }
+    let output = paceline(folder.path(), "import traces --out study --model resnet50 --batch 64 --json");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let case = &report["cases"][0];
+    assert_eq!(
+        (&case["model"], &case["workers"], &case["steps"]),
+        (&json!("resnet50"), &json!(2), &json!(4))
+    );
+    assert_eq!((&case["total_s"], &case["init_s"]), (&Value::Null, &Value::Null), "a window does not know");
+    let seconds = |phase: &str| case["phases_s"][phase].as_f64().expect("a number");
+    assert!((seconds("compute") - 2.0 * 4.0 * 0.006).abs() < 1e-9, "{}", case["phases_s"]);
+    assert!((seconds("idle") - 2.0 * 4.0 * 0.004).abs() < 1e-9, "{}", case["phases_s"]);
+    let rate = case["images_per_s"]["mean"].as_f64().expect("a rate");
+    assert!((rate - 2.0 * 64.0 / 0.01).abs() < 1.0, "{rate}");
+    let again = paceline(folder.path(), "report study");
+    assert!(again.status.success() && folder.path().join("study/report.html").exists());
+}
+
+#[test]
+fn what_cannot_be_imported_is_refused_and_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("notes.json"), "buy milk").expect("a file");
+    for (arguments, expected) in [
+        ("import notes.json --out study", "notes.json"),
+        ("import nowhere --out study", "nowhere"),
+        ("import notes.json", "--out"),
+    ] {
+        let output = paceline(folder.path(), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {said}");
+        assert!(said.contains(expected), "{arguments}: {said}");
+        assert!(!folder.path().join("study").exists());
+    }
+}
