@@ -68,6 +68,7 @@ impl Plan {
             input: Some("32x32".into()),
             classes: Some(10),
             global_batch: None,
+            epoch_examples: None,
             settings: [("compress", "none"), ("data", "synthetic:cifar10"), ("overlap", "yes")]
                 .map(|(name, value)| (name.into(), value.into()))
                 .into(),
@@ -124,6 +125,7 @@ impl Plan {
             main: Some(ms(self.launch)),
             planned: Some(Bytes(100_000_000)),
             steps: scale.iter().enumerate().map(step).collect(),
+            evaluations: Vec::new(),
             peak_resident: Some(Bytes(110_000_000)),
             shared: Some(Bytes(9_000_000)),
             peak_device: None,

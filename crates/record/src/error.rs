@@ -46,7 +46,7 @@ impl fmt::Display for LogError {
             }
             Self::Version { path, found } => write!(
                 f,
-                "{} is a run log of version {found}; this program reads version {}",
+                "{} is a run log of version {found}; this program reads versions 1 to {}",
                 path.display(),
                 crate::log::VERSION
             ),

@@ -35,6 +35,9 @@ pub struct Case {
     /// Samples a step on all workers together, where that is what is held fixed (`strong`).
     #[serde(default)]
     pub global_batch: Option<u64>,
+    /// Samples that make an epoch, where the data has an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch_examples: Option<u64>,
     /// What else sets the case apart, by the names of the command line's options.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
@@ -110,6 +113,9 @@ pub struct StepRecord {
     pub examples: u64,
     /// Mean loss over them; `None` where it is not known or not a number.
     pub loss: Option<f32>,
+    /// Samples whose class was guessed right, before the update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correct: Option<u64>,
     /// Part of [`Phase::CommWait`] that was spent until the last rank arrived; the rest went to moving bytes.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub late_rank: Nanos,
@@ -137,6 +143,7 @@ impl StepRecord {
             phases: PhaseTimes::default(),
             examples: 0,
             loss: None,
+            correct: None,
             late_rank: Nanos(0),
             comm_busy: Nanos(0),
             idle_host: Nanos(0),
@@ -149,6 +156,22 @@ impl StepRecord {
     pub fn book(&mut self, phase: Phase, time: Nanos) {
         self.phases[phase] += time;
     }
+}
+
+/// How a network did on samples that it was not trained with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvalRecord {
+    /// When it was known.
+    pub at: Nanos,
+    /// Steps done before.
+    pub steps: u64,
+    /// Samples tested.
+    pub examples: u64,
+    /// Mean loss over them; `None` where it is not a number.
+    pub loss: Option<f32>,
+    /// Samples whose class was guessed right; `None` for a network without classes.
+    #[serde(default)]
+    pub correct: Option<u64>,
 }
 
 /// What a rank tells. On a line, an object whose one key names the event.
@@ -171,6 +194,17 @@ pub enum RankEvent {
     },
     /// A step ended.
     Step(StepRecord),
+    /// The network was tested; its time is in the step before. Rank 0 tells, for all ranks.
+    Evaluated(EvalRecord),
+    /// A checkpoint lies on the disk; its time is in the step before. Rank 0 tells.
+    Saved {
+        /// When.
+        at: Nanos,
+        /// Steps done.
+        steps: u64,
+        /// Its size.
+        bytes: Bytes,
+    },
     /// The worker has nothing left to do.
     Done {
         /// When.

@@ -11,8 +11,8 @@ mod units;
 
 pub use error::LogError;
 pub use event::{
-    BucketRecord, Case, Exit, LauncherEvent, LauncherHeader, LayerTime, Outcome, RankEvent, RankHeader,
-    StepRecord,
+    BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, Outcome, RankEvent,
+    RankHeader, StepRecord,
 };
 pub use phase::{Phase, PhaseTimes};
 pub use units::{Bytes, Nanos, Rank, Step};

@@ -4,8 +4,8 @@
 //! started them. The first line is the header; it names the format and its version:
 //!
 //! ```text
-//! {"format":"paceline-log","version":1,"rank":0,"world":1}
-//! {"format":"paceline-log","version":1,"case":{"model":"resnet50","workers":1,...}}
+//! {"format":"paceline-log","version":2,"rank":0,"world":1}
+//! {"format":"paceline-log","version":2,"case":{"model":"resnet50","workers":1,...}}
 //! ```
 //!
 //! Every further line is one event, an object whose one key names it. A rank writes
@@ -14,6 +14,8 @@
 //! {"main":{"at":81020304,"pid":4711}}
 //! {"compiled":{"at":81520304,"planned":412000000}}
 //! {"step":{"step":0,"begin":81520400,"end":98234000,"phases":{"forward":9000000,...},"examples":64,"loss":2.31}}
+//! {"evaluated":{"at":98230000,"steps":1,"examples":10000,"loss":2.1,"correct":1730}}
+//! {"saved":{"at":98233000,"steps":1,"bytes":27000000}}
 //! {"done":{"at":98240000,"peak_resident":430000000}}
 //! ```
 //!
@@ -32,7 +34,8 @@
 //!
 //! Each event of a worker reaches the system in one write, so that whatever ends a process leaves whole lines and at most
 //! one torn last line, which readers leave out. A whole line that is no event is an error. Fields that a reader does not
-//! know are passed over; what cannot be read by an older reader raises the version.
+//! know are passed over; what cannot be read by an older reader raises the version. Version 2 added `evaluated` and
+//! `saved`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -43,11 +46,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, LauncherEvent, LauncherHeader, LogError, Nanos, Outcome, Rank, RankEvent, RankHeader, StepRecord,
+    Bytes, EvalRecord, LauncherEvent, LauncherHeader, LogError, Nanos, Outcome, Rank, RankEvent, RankHeader,
+    StepRecord,
 };
 
-/// The version that this program writes and reads.
-pub const VERSION: u32 = 1;
+/// The version that this program writes. It reads all versions up to it.
+pub const VERSION: u32 = 2;
 
 const FORMAT: &str = "paceline-log";
 
@@ -193,7 +197,7 @@ impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
             Ok(stamp) if stamp.format == FORMAT && line.ends_with(b"\n") => stamp,
             _ => return Err(LogError::NoHeader { path }),
         };
-        if stamp.version != VERSION {
+        if !(1..=VERSION).contains(&stamp.version) {
             return Err(LogError::Version { path, found: stamp.version });
         }
         let header = serde_json::from_slice(&line).map_err(|error| LogError::Garbage {
@@ -240,6 +244,8 @@ pub struct RankLog {
     pub planned: Option<Bytes>,
     /// The steps that ended, in order.
     pub steps: Vec<StepRecord>,
+    /// The tests of the network, in order; only rank 0 tells of them.
+    pub evaluations: Vec<EvalRecord>,
     /// The most memory the worker held.
     pub peak_resident: Option<Bytes>,
     /// Part of that which it shares with the other ranks.
@@ -267,6 +273,7 @@ impl RankLog {
             main: None,
             planned: None,
             steps: Vec::new(),
+            evaluations: Vec::new(),
             peak_resident: None,
             shared: None,
             peak_device: None,
@@ -287,6 +294,8 @@ impl RankLog {
                     fold(&mut step);
                     log.steps.push(step);
                 }
+                RankEvent::Evaluated(evaluation) => log.evaluations.push(evaluation),
+                RankEvent::Saved { .. } => {}
                 RankEvent::Done { peak_resident, shared, peak_device, .. } => {
                     log.peak_resident = peak_resident;
                     log.shared = shared;

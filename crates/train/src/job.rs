@@ -175,6 +175,7 @@ impl Job {
             input: Some(format!("{}x{}", self.input.0, self.input.1)),
             classes: Some(self.classes as u64),
             global_batch,
+            epoch_examples: None,
             settings,
         }
     }

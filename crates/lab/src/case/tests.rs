@@ -26,6 +26,7 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
         main: Some(Nanos(10 * MS)),
         planned: Some(Bytes(1000)),
         steps: steps.iter().enumerate().map(step).collect(),
+        evaluations: Vec::new(),
         peak_resident: Some(Bytes(2000 + u64::from(rank))),
         shared: Some(Bytes(500)),
         peak_device: None,

@@ -16,6 +16,10 @@ fn step(number: u64) -> StepRecord {
     step
 }
 
+fn evaluation() -> EvalRecord {
+    EvalRecord { at: Nanos(1290), steps: 3, examples: 100, loss: Some(1.5), correct: Some(40) }
+}
+
 /// A folder with a log of three steps.
 fn written() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -26,6 +30,8 @@ fn written() -> tempfile::TempDir {
         RankEvent::Step(step(0)),
         RankEvent::Step(step(1)),
         RankEvent::Step(step(2)),
+        RankEvent::Evaluated(evaluation()),
+        RankEvent::Saved { at: Nanos(1300), steps: 3, bytes: Bytes(8192) },
     ];
     for event in &events {
         log.append(event).expect("room for an event");
@@ -51,7 +57,15 @@ fn what_a_rank_writes_is_what_is_read() {
     assert_eq!(log.main, Some(Nanos(900)));
     assert_eq!(log.planned, Some(Bytes(4096)));
     assert_eq!(log.steps, [step(0), step(1), step(2)]);
+    assert_eq!(log.evaluations, [evaluation()]);
     assert_eq!(log.peak_resident, None);
+}
+
+#[test]
+fn the_version_before_is_read_too() {
+    let folder = written();
+    edit(folder.path(), |text| text.replacen("\"version\":2", "\"version\":1", 1));
+    assert_eq!(read(folder.path()).expect("an older log").steps.len(), 3);
 }
 
 #[test]
@@ -108,7 +122,7 @@ fn time_that_runs_backwards_is_damage() {
 #[test]
 fn another_version_is_refused_by_its_number() {
     let folder = written();
-    edit(folder.path(), |text| text.replacen("\"version\":1", "\"version\":9", 1));
+    edit(folder.path(), |text| text.replacen("\"version\":2", "\"version\":9", 1));
     let message = read(folder.path()).expect_err("a later version").to_string();
     assert!(message.contains("version 9"), "{message}");
 }
