@@ -98,7 +98,7 @@ proptest::proptest! {
         fs::write(&path, &bytes[..cut]).expect("the torn log");
         let log = read(folder.path()).expect("a torn log is still a log");
         let whole = bytes[..cut].iter().filter(|&&b| b == b'\n').count() - 1;
-        proptest::prop_assert_eq!(log.steps.len(), whole.saturating_sub(2));
+        proptest::prop_assert_eq!(log.steps.len(), whole.saturating_sub(2).min(3));
     }
 }
 
