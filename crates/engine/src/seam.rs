@@ -141,12 +141,16 @@ pub struct Spec {
     pub optimizer: Optimizer,
     /// Seed of the initial weights and of dropout.
     pub seed: u64,
+    /// Part of each label that is spread over all classes in training (Szegedy et al. 2016).
+    pub label_smoothing: f32,
+    /// Shares of a step that the program runs one after another, each with gradients and running statistics of its own.
+    pub shares: usize,
     /// Whether each layer is timed.
     pub profiling: Profiling,
 }
 
 impl Spec {
-    /// NHWC, fp32, SGD with momentum 0.9, seed 0.
+    /// NHWC, fp32, SGD with momentum 0.9, seed 0, one share.
     pub fn new(batch: usize) -> Self {
         Self {
             batch,
@@ -154,16 +158,18 @@ impl Spec {
             precision: Precision::Fp32,
             optimizer: Optimizer::default(),
             seed: 0,
+            label_smoothing: 0.0,
+            shares: 1,
             profiling: Profiling::Phases,
         }
     }
 }
 
 /// Memory that somebody else provides for a program's values: a segment that worker processes share, say.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Homes {
     pub(crate) parameters: Option<(Region, Drawing)>,
-    pub(crate) gradients: Option<Region>,
+    pub(crate) gradients: Vec<Region>,
 }
 
 /// Whether a program draws the initial weights of memory that it was given.
@@ -176,28 +182,38 @@ pub enum Drawing {
 }
 
 impl Homes {
-    /// Names the memory; what is `None` the program provides itself.
+    /// Names the memory: of the parameters, and of each share's gradients. What is `None` or left out the program provides
+    /// itself.
     ///
     /// # Safety
     /// The regions must stay valid as long as the program, aligned to 64 bytes, and nobody may use them while a call of
     /// the program that reads or writes those values is under way.
-    pub unsafe fn new(parameters: Option<(Region, Drawing)>, gradients: Option<Region>) -> Self {
+    pub unsafe fn new(parameters: Option<(Region, Drawing)>, gradients: Vec<Region>) -> Self {
         Self { parameters, gradients }
     }
 }
 
-/// One of the passes whose gradients are added up before they are used.
+/// One of the passes of a share whose gradients are added up before they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
+    /// The share whose gradients and running statistics it works on; below [`Spec::shares`].
+    pub share: usize,
     /// Its number, from 0. The first replaces what the gradients held, the others add to it.
     pub index: usize,
     /// How many there are. Gradients become those of the mean loss over all passes.
     pub count: usize,
+    /// Selects the masks of dropout: passes with the same number draw the same.
+    pub stream: u64,
 }
 
 impl Pass {
-    /// The only one.
-    pub const ONLY: Self = Self { index: 0, count: 1 };
+    /// The only one of the only share.
+    pub const ONLY: Self = Self { share: 0, index: 0, count: 1, stream: 0 };
+
+    /// Whether it completes its share's gradients.
+    pub fn is_last(self) -> bool {
+        self.index + 1 == self.count
+    }
 }
 
 /// A batch on the host: images as `[sample][row][column][channel]`, whatever the engine's layout, and their labels.
@@ -319,7 +335,7 @@ pub trait Engine: Send {
 
     /// Values that a program's parameter region has, and so its gradient region: what [`Homes`] must hold.
     fn trained_values(&self, graph: &Graph, spec: &Spec) -> Result<usize, EngineError> {
-        Ok((self.plan(graph, spec)?.gradients / 4) as usize)
+        Ok((self.plan(graph, spec)?.gradients / 4) as usize / spec.shares)
     }
 }
 
@@ -334,18 +350,28 @@ pub trait Program: Send {
     /// The trained values.
     fn parameters(&mut self) -> Region;
 
-    /// Their gradients.
+    /// Their gradients, in the first share: what an update is made from.
     fn gradients(&mut self) -> Region;
+
+    /// The running statistics of a share. Evaluation and [`Program::read_param`] take the first share's.
+    fn statistics(&mut self, share: usize) -> Region;
+
+    /// State of the update rule, laid out as the parameters are: one region for each value kept of a parameter.
+    fn state(&mut self) -> Vec<Region>;
+
+    /// Goes on as if so many updates had been applied.
+    fn resume_at(&mut self, updates: u64);
 
     /// Hands over a batch for the next run.
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError>;
 
-    /// Runs forward and backward in training mode; in the last pass, calls `ready` for each gradient, in order, while
-    /// backward goes on.
+    /// Runs forward and backward in training mode; in the last pass of a share, calls `ready` for each gradient, in order,
+    /// while backward goes on.
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError>;
 
-    /// Runs forward in evaluation mode: running statistics, no dropout.
-    fn evaluate(&mut self) -> Result<(), EngineError>;
+    /// Runs forward in evaluation mode: running statistics, no dropout, labels as they are. Loss and right answers are those
+    /// of the first `live` samples; the others fill up a batch.
+    fn evaluate(&mut self, live: usize) -> Result<(), EngineError>;
 
     /// Applies the update rule to a range of the parameters.
     fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError>;

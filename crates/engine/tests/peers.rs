@@ -191,7 +191,7 @@ fn agrees_with_its_peer(network: &str, layout: Layout) {
         let loss = f64::from(program.finish().unwrap().loss);
         close(&format!("loss at step {}", step + 1), loss, peer, 1e-4 * peer);
     }
-    program.evaluate().unwrap();
+    program.evaluate(spec.batch).unwrap();
     let loss = f64::from(program.finish().unwrap().loss);
     close("loss in evaluation", loss, fixture.eval_loss, 1e-4 * fixture.eval_loss);
     program.read_output(&mut output).unwrap();

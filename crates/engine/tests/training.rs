@@ -119,7 +119,7 @@ fn a_small_network_finds_the_planted_classes() {
     for step in 1000..1010 {
         let (images, labels) = stripes(graph.input(), 8, 32, step);
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        program.evaluate().unwrap();
+        program.evaluate(spec.batch).unwrap();
         correct += program.finish().unwrap().correct;
     }
     assert!(correct >= 288, "{correct} of 320 right in evaluation mode; 40 would be chance");
@@ -247,22 +247,22 @@ fn dropout_drops_its_share_scales_the_rest_and_rests_in_evaluation() {
     let (spread, head) = (find("spread/kernel"), find("head/kernel"));
     let mut program = engine(1).compile(&graph, &Spec::new(1)).unwrap();
     program.write_param(spread, &[1.0; 4000]).unwrap();
-    let run = |program: &mut dyn Program| {
+    let run = |program: &mut dyn Program, stream: u64| {
         program.feed(Samples { images: &[1.0], labels: &[1] }).unwrap();
-        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+        program.forward_backward(Pass { stream, ..Pass::ONLY }, &mut |_| {}).unwrap();
         let mut gradient = vec![0.0; 8000];
         program.read_gradient(head, &mut gradient).unwrap();
         gradient
     };
-    let first = run(&mut *program);
+    let first = run(&mut *program, 7);
     let dropped = first.chunks(2).filter(|pair| pair[0] == 0.0).count();
     assert!((1100..1300).contains(&dropped), "{dropped} of 4000 dropped at rate 0.3");
     let kept: Vec<f32> = first.chunks(2).map(|pair| pair[0].abs()).filter(|g| *g > 0.0).collect();
     assert!(kept.iter().all(|g| (g - kept[0]).abs() < 1e-6), "the rest share one scale");
-    assert!(first != run(&mut *program), "each step draws a mask of its own");
+    assert!(first != run(&mut *program, 8), "each stream draws a mask of its own");
     let mut again = engine(1).compile(&graph, &Spec::new(1)).unwrap();
     again.write_param(spread, &[1.0; 4000]).unwrap();
-    assert!(first == run(&mut *again), "the mask follows from the seed");
+    assert!(first == run(&mut *again, 7), "the mask follows from the seed");
     let mut mask_of_input = vec![0.0; 4000];
     again.read_gradient(spread, &mut mask_of_input).unwrap();
     for (input, head) in mask_of_input.iter().zip(first.chunks(2)) {
@@ -270,7 +270,7 @@ fn dropout_drops_its_share_scales_the_rest_and_rests_in_evaluation() {
     }
     let mut weights = vec![0.0; 8000];
     program.read_param(head, &mut weights).unwrap();
-    program.evaluate().unwrap();
+    program.evaluate(1).unwrap();
     let mut logits = [0.0; 2];
     program.read_output(&mut logits).unwrap();
     let expected: f32 = weights.chunks(2).map(|pair| pair[0]).sum();
@@ -284,7 +284,7 @@ fn evaluation_neither_trains_nor_moves_the_running_statistics() {
     let before = params(&graph, &mut *program);
     let (images, labels) = stripes(graph.input(), 10, 4, 1);
     program.feed(Samples { images: &images, labels: &labels }).unwrap();
-    program.evaluate().unwrap();
+    program.evaluate(4).unwrap();
     assert!(before == params(&graph, &mut *program));
 }
 
@@ -399,7 +399,9 @@ fn passes_add_up_to_the_gradient_of_one_large_batch() {
                 let samples = index * batch..(index + 1) * batch;
                 let pixels = samples.start * graph.input().len()..samples.end * graph.input().len();
                 program.feed(Samples { images: &images[pixels], labels: &labels[samples] }).unwrap();
-                program.forward_backward(Pass { index, count: passes }, &mut |_| ready += 1).unwrap();
+                program
+                    .forward_backward(Pass { index, count: passes, ..Pass::ONLY }, &mut |_| ready += 1)
+                    .unwrap();
             }
             assert_eq!(ready, program.slots().len(), "gradients become ready once, in the last pass");
             let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
@@ -435,7 +437,7 @@ fn a_program_works_in_memory_that_it_was_given() {
     let gap = values.next_multiple_of(16);
     let (parameters, gradients) = (region(0, values, &mut memory), region(gap, values, &mut memory));
     // SAFETY: the memory outlives the programs, and nothing else uses it while they run.
-    let homes = unsafe { Homes::new(Some((parameters, Drawing::Draw)), Some(gradients)) };
+    let homes = unsafe { Homes::new(Some((parameters, Drawing::Draw)), vec![gradients]) };
     let own = train(&graph, &spec, &cpu, 2);
     let mut program = cpu.compile_in(&graph, &spec, &homes).unwrap();
     let everything = 0..values;
@@ -452,12 +454,12 @@ fn a_program_works_in_memory_that_it_was_given() {
 
     let kept = memory[start..start + values].to_vec();
     // SAFETY: as above.
-    let homes = unsafe { Homes::new(Some((parameters, Drawing::Leave)), None) };
+    let homes = unsafe { Homes::new(Some((parameters, Drawing::Leave)), Vec::new()) };
     drop(cpu.compile_in(&graph, &spec, &homes).unwrap());
     assert!(kept == memory[start..start + values], "left as they were");
     let short = Region { len: values - 1, ..parameters };
     // SAFETY: as above.
-    let homes = unsafe { Homes::new(None, Some(short)) };
+    let homes = unsafe { Homes::new(None, vec![short]) };
     assert!(matches!(cpu.compile_in(&graph, &spec, &homes), Err(EngineError::WrongLength { .. })));
 }
 
@@ -482,4 +484,126 @@ fn a_plan_that_is_out_of_reach_is_refused_before_it_is_made() {
     let before = peak_resident();
     assert!(matches!(engine(1).plan(&graph, &Spec::new(64)), Err(EngineError::TooLarge { .. })));
     assert!(peak_resident() - before < 200 << 20, "refusing takes little memory");
+}
+
+/// The values of a region on the host.
+fn values(region: Region) -> Vec<f32> {
+    // SAFETY: a region of a program that is alive and does not run.
+    unsafe { std::slice::from_raw_parts(region.address as *const f32, region.len).to_vec() }
+}
+
+#[test]
+fn each_share_has_gradients_and_statistics_of_its_own() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
+    let spec = Spec::new(4);
+    // What each of three batches gives a program that sees nothing else.
+    let alone = |seed: u64| {
+        let mut program = engine(1).compile(&graph, &spec).unwrap();
+        let (images, labels) = stripes(graph.input(), 10, 4, seed);
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+        (values(program.gradients()), values(program.statistics(0)))
+    };
+    let len = engine(1).trained_values(&graph, &spec).unwrap();
+    let mut memory = vec![0.0f32; 3 * len.next_multiple_of(16) + 16];
+    let start = memory.as_mut_ptr().align_offset(64);
+    let homes: Vec<Region> = (0..3)
+        .map(|share| Region {
+            place: Place::Host,
+            address: memory[start + share * len.next_multiple_of(16)..].as_mut_ptr() as u64,
+            len,
+        })
+        .collect();
+    let shared = Spec { shares: 3, ..spec };
+    assert_eq!(engine(1).trained_values(&graph, &shared).unwrap(), len);
+    // SAFETY: the memory outlives the program, and nothing else uses it while that runs.
+    let given = unsafe { Homes::new(None, homes.clone()) };
+    let mut program = engine(1).compile_in(&graph, &shared, &given).unwrap();
+    for share in [2, 0, 1] {
+        let (images, labels) = stripes(graph.input(), 10, 4, share as u64);
+        program.feed(Samples { images: &images, labels: &labels }).unwrap();
+        program.forward_backward(Pass { share, ..Pass::ONLY }, &mut |_| {}).unwrap();
+    }
+    for share in 0..3 {
+        let (gradients, statistics) = alone(share as u64);
+        assert!(values(homes[share]) == gradients, "gradients of share {share}");
+        assert!(values(program.statistics(share)) == statistics, "statistics of share {share}");
+    }
+    assert!(program.forward_backward(Pass { share: 3, ..Pass::ONLY }, &mut |_| {}).is_err());
+}
+
+#[test]
+fn samples_that_fill_up_a_batch_are_not_judged() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
+    let (images, labels) = stripes(graph.input(), 10, 4, 1);
+    let pixels = graph.input().len();
+    let mut program = engine(1).compile(&graph, &Spec::new(4)).unwrap();
+    let mut judge = |images: &[f32], live: usize| {
+        program.feed(Samples { images, labels: &labels }).unwrap();
+        program.evaluate(live).unwrap();
+        let result = program.finish().unwrap();
+        (result.loss, result.correct)
+    };
+    let mut singly = (0.0, 0);
+    for sample in 0..3 {
+        let mut moved = images.clone();
+        moved.copy_within(sample * pixels..(sample + 1) * pixels, 0);
+        let own_label = judge_one(&graph, &moved[..pixels], labels[sample]);
+        singly = (singly.0 + own_label.0 / 3.0, singly.1 + own_label.1);
+    }
+    let three = judge(&images, 3);
+    assert!((three.0 - singly.0).abs() < 1e-5, "{} and {}", three.0, singly.0);
+    assert_eq!(three.1, singly.1);
+    let mut other = images.clone();
+    other[3 * pixels..].fill(9.0);
+    assert_eq!(judge(&other, 3), three, "whatever fills up");
+    assert_ne!(judge(&other, 4).0, three.0);
+    assert!(program.evaluate(5).is_err());
+}
+
+fn judge_one(graph: &Graph, image: &[f32], label: u32) -> (f32, usize) {
+    let mut program = engine(1).compile(graph, &Spec::new(1)).unwrap();
+    program.feed(Samples { images: image, labels: &[label] }).unwrap();
+    program.evaluate(1).unwrap();
+    let result = program.finish().unwrap();
+    (result.loss, result.correct)
+}
+
+#[test]
+fn smoothed_labels_give_the_loss_and_the_gradient_that_pytorch_defines() {
+    // cross_entropy(x, y, label_smoothing=e) is (1 - e) * ce(y) + e / K * sum of ce(k), and its gradient p - target.
+    let (mut b, x) = Builder::new("logits", Shape::new(1, 1, 3), 4).unwrap();
+    let x = b.dense("head", x, Dense::to(4)).unwrap();
+    let graph = b.softmax_cross_entropy("loss", x).unwrap();
+    let find = |name: &str| ParamId(graph.params.iter().position(|p| p.name == name).unwrap());
+    let (kernel, bias) = (find("head/kernel"), find("head/bias"));
+    let loss = |smoothing: f32, bias_values: &[f32; 4], evaluation: bool| {
+        let spec = Spec { label_smoothing: smoothing, ..Spec::new(1) };
+        let mut program = engine(1).compile(&graph, &spec).unwrap();
+        program.write_param(kernel, &[0.0; 12]).unwrap();
+        program.write_param(bias, bias_values).unwrap();
+        program.feed(Samples { images: &[0.0; 3], labels: &[2] }).unwrap();
+        let mut gradient = [0.0; 4];
+        if evaluation {
+            program.evaluate(1).unwrap();
+        } else {
+            program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+            program.read_gradient(bias, &mut gradient).unwrap();
+        }
+        (program.finish().unwrap().loss, gradient)
+    };
+    let logits = [0.5, -1.0, 2.0, 0.25f32];
+    let sum: f64 = logits.iter().map(|&v| f64::from(v).exp()).sum();
+    let surprise: Vec<f64> = logits.iter().map(|&v| sum.ln() - f64::from(v)).collect();
+    let expected = 0.9 * surprise[2] + 0.1 / 4.0 * surprise.iter().sum::<f64>();
+    let (found, gradient) = loss(0.1, &logits, false);
+    assert!((f64::from(found) - expected).abs() < 1e-6, "{found}, not {expected}");
+    for class in 0..4 {
+        let target = 0.025 + if class == 2 { 0.9 } else { 0.0 };
+        let expected = f64::from(logits[class]).exp() / sum - target;
+        assert!((f64::from(gradient[class]) - expected).abs() < 1e-6, "class {class}");
+    }
+    let (plain, _) = loss(0.1, &logits, true);
+    assert!((f64::from(plain) - surprise[2]).abs() < 1e-6, "labels are as they are in evaluation");
+    assert!(engine(1).compile(&graph, &Spec { label_smoothing: 1.0, ..Spec::new(1) }).is_err());
 }

@@ -172,6 +172,7 @@ pub(crate) enum Action {
     CrossEntropy {
         logits: Buffer,
         grad: Buffer,
+        smoothing: f32,
     },
     SquaredError {
         output: Buffer,
@@ -199,8 +200,8 @@ pub(crate) struct Machine {
     /// Views of the gradients, by id; empty views where a parameter is not trained.
     pub grads: Vec<View>,
     pub labels: Vec<u32>,
-    /// Training steps begun: selects dropout's masks.
-    pub step: u64,
+    /// Samples of a batch that count in evaluation.
+    pub live: usize,
     pub judgement: Judgement,
     /// Which of the passes runs whose gradients are added up.
     pub pass: Pass,
@@ -352,22 +353,37 @@ impl Machine {
                 maps.unflatten(pool, self.at(*vector), self.at(*map), *mode);
             }
             Action::Dropout { plan, from, to } => match phase {
-                Phase::Training => plan.run(pool, self.step, self.at(*from), self.at(*to)),
+                Phase::Training => plan.run(pool, self.pass.stream, self.at(*from), self.at(*to)),
                 Phase::Evaluation => {
                     Flat { sweep: Sweep::Copy, a: self.at(*from), b: self.at(*from), out: self.at(*to) }
                         .run(pool, self.simd)
                 }
             },
-            Action::CrossEntropy { logits, grad } => {
+            Action::CrossEntropy { logits, grad, smoothing } => {
                 let (logits, grad) = (self.at(*logits), self.at(*grad));
-                self.judgement = loss::softmax_cross_entropy(logits, &self.labels, grad, self.pass.count);
+                self.judgement = match phase {
+                    Phase::Training => {
+                        let targets = loss::Targets { labels: &self.labels, smoothing: *smoothing };
+                        loss::softmax_cross_entropy(logits, targets, Some((grad, self.pass.count)))
+                    }
+                    Phase::Evaluation => {
+                        let targets = loss::Targets { labels: &self.labels[..self.live], smoothing: 0.0 };
+                        let classes = logits.len() / self.labels.len();
+                        loss::softmax_cross_entropy(logits.part(0, classes * self.live), targets, None)
+                    }
+                };
             }
             Action::SquaredError { output, target, grad, workspace } => {
+                let count = match phase {
+                    Phase::Training => self.at(*output).len(),
+                    Phase::Evaluation => self.at(*output).len() / self.labels.len() * self.live,
+                };
+                let counted = |buffer: &Buffer| self.at(*buffer).part(0, count);
                 self.judgement = loss::mean_squared_error(
                     pool,
-                    self.at(*output),
-                    self.at(*target),
-                    (self.at(*grad), self.pass.count),
+                    counted(output),
+                    counted(target),
+                    (counted(grad), self.pass.count),
                     self.at(*workspace),
                 );
             }

@@ -145,8 +145,8 @@ pub(crate) fn compile(graph: &Graph, spec: &Spec, simd: Simd, threads: usize) ->
     }
     let bytes = |values: usize| 4 * values as u64;
     let plan = MemoryPlan {
-        parameters: bytes(trained + moving_len),
-        gradients: bytes(trained),
+        parameters: bytes(trained + moving_len * spec.shares),
+        gradients: bytes(trained * spec.shares),
         optimizer: bytes(trained * spec.optimizer.state_per_value()),
         arena: bytes(arena),
         arena_unshared: bytes(lowering.buffers.iter().map(|buffer| buffer.len).sum()),
@@ -393,7 +393,7 @@ impl Lowering<'_> {
                 let x = node.inputs[0];
                 let logits = self.value(x);
                 let grad = self.buffer(batch * self.shape(x).len());
-                self.push(unit, Action::CrossEntropy { logits, grad });
+                self.push(unit, Action::CrossEntropy { logits, grad, smoothing: self.spec.label_smoothing });
                 self.finish(&[id], Kind::Loss { x, grad });
             }
             Op::MeanSquaredError => {

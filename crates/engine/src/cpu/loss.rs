@@ -10,17 +10,33 @@ pub(crate) struct Judgement {
     pub correct: usize,
 }
 
-/// Mean cross-entropy of softmax(logits) against the labels; leaves (softmax - one-hot) / (batch * passes) in `grad`.
-pub(crate) fn softmax_cross_entropy(logits: View, labels: &[u32], grad: View, passes: usize) -> Judgement {
+/// What the network should have said.
+#[derive(Clone, Copy)]
+pub(crate) struct Targets<'a> {
+    /// The class of each sample.
+    pub labels: &'a [u32],
+    /// Part of each label that is spread evenly over all classes.
+    pub smoothing: f32,
+}
+
+/// Mean cross-entropy of softmax(logits) against the targets; leaves (softmax - target) / (batch * passes) in `grad`.
+pub(crate) fn softmax_cross_entropy(
+    logits: View,
+    Targets { labels, smoothing }: Targets<'_>,
+    grad: Option<(View, usize)>,
+) -> Judgement {
+    if labels.is_empty() {
+        return Judgement::default();
+    }
     let classes = logits.len() / labels.len();
     // SAFETY: the loss runs alone.
-    let (logits, grad) = unsafe { (logits.read(), grad.write()) };
+    let logits = unsafe { logits.read() };
+    let spread = f64::from(smoothing) / classes as f64;
+    let sure = 1.0 - f64::from(smoothing);
     let mut loss = 0.0;
     let mut correct = 0;
     let share = 1.0 / labels.len() as f64;
-    let grad_share = share / passes as f64;
-    let samples = logits.chunks_exact(classes).zip(grad.chunks_exact_mut(classes));
-    for ((logits, grad), &label) in samples.zip(labels) {
+    for (sample, (logits, &label)) in logits.chunks_exact(classes).zip(labels).enumerate() {
         let (mut top, mut best) = (f32::NEG_INFINITY, 0);
         for (class, &value) in logits.iter().enumerate() {
             if value > top {
@@ -29,12 +45,20 @@ pub(crate) fn softmax_cross_entropy(logits: View, labels: &[u32], grad: View, pa
         }
         let sum: f64 = logits.iter().map(|&value| f64::from(value - top).exp()).sum();
         let label = label as usize;
-        loss += sum.ln() - f64::from(logits[label] - top);
+        let surprise = |class: usize| sum.ln() - f64::from(logits[class] - top);
+        loss += if smoothing == 0.0 {
+            surprise(label)
+        } else {
+            sure * surprise(label) + spread * (0..classes).map(surprise).sum::<f64>()
+        };
         correct += usize::from(best == label);
+        let Some((grad, passes)) = grad else { continue };
+        // SAFETY: as above; each sample has a part of its own.
+        let grad = unsafe { grad.part(sample * classes, classes).write() };
         for (class, (grad, &value)) in grad.iter_mut().zip(logits).enumerate() {
             let probability = f64::from(value - top).exp() / sum;
-            let target = if class == label { 1.0 } else { 0.0 };
-            *grad = ((probability - target) * grad_share) as f32;
+            let target = spread + if class == label { sure } else { 0.0 };
+            *grad = ((probability - target) * (share / passes as f64)) as f32;
         }
     }
     Judgement { loss: (loss * share) as f32, correct }
@@ -76,7 +100,7 @@ pub(crate) fn mean_squared_error(
     // SAFETY: the sums are complete.
     let sums = unsafe { workspace.part(0, count.div_ceil(CHUNK)).read() };
     let total: f64 = sums.iter().map(|&sum| f64::from(sum)).sum();
-    Judgement { loss: (total / count as f64) as f32, correct: 0 }
+    Judgement { loss: (total / count.max(1) as f64) as f32, correct: 0 }
 }
 
 /// Values of workspace that [`mean_squared_error`] needs.

@@ -88,6 +88,15 @@ impl Cpu {
                 "a batch of 0 samples has no loss; use --batch 1 or more".into(),
             ));
         }
+        if spec.shares == 0 {
+            return Err(EngineError::Unsupported("a program runs at least one share of a step".into()));
+        }
+        if !(0.0..1.0).contains(&spec.label_smoothing) {
+            return Err(EngineError::Unsupported(format!(
+                "label smoothing of {} leaves no label; use 0 or more, and less than 1",
+                spec.label_smoothing
+            )));
+        }
         if spec.precision != Precision::Fp32 {
             return Err(EngineError::Unsupported(format!(
                 "the CPU engine computes in fp32, not {}; use --precision fp32",

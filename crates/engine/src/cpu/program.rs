@@ -49,7 +49,11 @@ pub(super) struct CpuProgram {
     output_shape: Shape,
     result: StepResult,
     params: View,
-    grads: View,
+    /// Of each share.
+    grads: Vec<View>,
+    /// Running statistics of each share, and where each of them lies in it.
+    statistics: Vec<View>,
+    moving: Vec<Option<Range<usize>>>,
     state: Vec<View>,
     /// What the views point into; dropped last.
     _memory: Vec<Memory>,
@@ -78,37 +82,33 @@ impl CpuProgram {
             Ok(view)
         };
         let params = take(compiled.trained, homes.parameters.map(|(region, _)| region))?;
-        let grads = take(compiled.trained, homes.gradients)?;
-        let moving = take(compiled.moving_len, None)?;
+        let grads = (0..spec.shares)
+            .map(|share| take(compiled.trained, homes.gradients.get(share).copied()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let statistics =
+            (0..spec.shares).map(|_| take(compiled.moving_len, None)).collect::<Result<Vec<_>, _>>()?;
         let arena = take(compiled.arena, None)?;
         let state = (0..spec.optimizer.state_per_value())
             .map(|_| take(compiled.trained, None))
             .collect::<Result<Vec<_>, _>>()?;
         let nothing = params.part(0, 0);
         let mut param_views = vec![nothing; graph.params.len()];
-        let mut grad_views = vec![nothing; graph.params.len()];
-        for (index, range) in compiled.moving.iter().enumerate() {
-            if let Some(range) = range {
-                param_views[index] = moving.part(range.start, range.len());
-            }
-        }
         for Slot { param, range } in &compiled.slots {
             param_views[param.0] = params.part(range.start, range.len());
-            grad_views[param.0] = grads.part(range.start, range.len());
         }
         let machine = Machine {
             pool,
             simd,
             buffers: compiled.buffers.iter().map(|range| arena.part(range.start, range.len())).collect(),
             params: param_views,
-            grads: grad_views,
+            grads: vec![nothing; graph.params.len()],
             labels: vec![0; spec.batch],
-            step: 0,
+            live: spec.batch,
             judgement: Default::default(),
             pass: Pass::ONLY,
         };
         let output = graph.output();
-        let program = Self {
+        let mut program = Self {
             machine,
             times: vec![UnitTime::default(); compiled.units.len()],
             forward: compiled.forward,
@@ -131,12 +131,33 @@ impl CpuProgram {
             result: StepResult::default(),
             params,
             grads,
+            statistics,
+            moving: compiled.moving,
             state,
             _memory: memory,
         };
         let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
+        program.select(0);
         program.draw(graph, spec.seed, leave);
+        let (first, others) = program.statistics.split_first().expect("invariant: at least one share");
+        for other in others {
+            // SAFETY: no instruction is running, and shares have memory of their own.
+            unsafe { other.write().copy_from_slice(first.read()) };
+        }
         Ok(program)
+    }
+
+    /// Turns to a share: its gradients, its running statistics.
+    fn select(&mut self, share: usize) {
+        let (grads, statistics) = (self.grads[share], self.statistics[share]);
+        for Slot { param, range } in &self.slots {
+            self.machine.grads[param.0] = grads.part(range.start, range.len());
+        }
+        for (view, range) in self.machine.params.iter_mut().zip(&self.moving) {
+            if let Some(range) = range {
+                *view = statistics.part(range.start, range.len());
+            }
+        }
     }
 
     /// Draws the initial weights: each tensor a stream of its own, so that no other tensor's size matters.
@@ -217,6 +238,13 @@ fn check(what: &'static str, expected: usize, got: usize) -> Result<(), EngineEr
     if expected == got { Ok(()) } else { Err(EngineError::WrongLength { what, expected, got }) }
 }
 
+fn check_below(what: &'static str, limit: usize, got: usize) -> Result<(), EngineError> {
+    if got < limit {
+        return Ok(());
+    }
+    Err(EngineError::Unsupported(format!("{what} {got} is beyond {limit}")))
+}
+
 impl Program for CpuProgram {
     fn plan(&self) -> &MemoryPlan {
         &self.plan
@@ -231,7 +259,19 @@ impl Program for CpuProgram {
     }
 
     fn gradients(&mut self) -> Region {
-        Self::region(self.grads)
+        Self::region(self.grads[0])
+    }
+
+    fn statistics(&mut self, share: usize) -> Region {
+        Self::region(self.statistics[share])
+    }
+
+    fn state(&mut self) -> Vec<Region> {
+        self.state.iter().map(|&view| Self::region(view)).collect()
+    }
+
+    fn resume_at(&mut self, updates: u64) {
+        self.updates = updates as i32;
     }
 
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError> {
@@ -258,7 +298,8 @@ impl Program for CpuProgram {
     }
 
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
-        self.machine.step += 1;
+        check_below("share", self.grads.len(), pass.share)?;
+        self.select(pass.share);
         self.machine.pass = pass;
         self.run_forward(Phase::Training);
         let start = Instant::now();
@@ -274,8 +315,7 @@ impl Program for CpuProgram {
                 }
             }
             let slots = &self.units[step.unit].slots;
-            let last = pass.index + 1 == pass.count;
-            if last && !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
+            if pass.is_last() && !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
                 let before = Instant::now();
                 for slot in &self.slots[slots.clone()] {
                     ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });
@@ -286,12 +326,15 @@ impl Program for CpuProgram {
         if self.profiling == Profiling::Layers {
             self.times.iter_mut().for_each(|time| time.calls += 1);
         }
+        self.select(0);
         self.result.backward_ns = nanos(start) - inside;
         self.result.ready_ns = inside;
         Ok(())
     }
 
-    fn evaluate(&mut self) -> Result<(), EngineError> {
+    fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
+        check_below("count of samples to judge", self.batch + 1, live)?;
+        self.machine.live = live;
         self.run_forward(Phase::Evaluation);
         Ok(())
     }
@@ -315,7 +358,7 @@ impl Program for CpuProgram {
             learning_rate,
             count: self.updates,
             params: cut(self.params),
-            grads: cut(self.grads),
+            grads: cut(self.grads[0]),
             first: self.state.first().copied().map(cut),
             second: self.state.get(1).copied().map(cut),
         }
