@@ -17,7 +17,7 @@ use crate::operation::Descriptor;
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"paceline");
 
 /// Changes with whatever is laid out here.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Operations that each rank's ring holds. A rank has finished an operation before it begins the one [`LIMIT`] later, and
 /// finishing means that all have begun. So whoever begins the one twice as far on has finished the one half-way, all
@@ -36,6 +36,7 @@ pub(crate) struct Header {
     pub magic: AtomicU64,
     pub version: AtomicU32,
     pub world: AtomicU32,
+    pub areas: AtomicU32,
     pub own: AtomicU64,
     pub common: AtomicU64,
     /// Nanoseconds that a waiter spins before it sleeps.
@@ -162,6 +163,7 @@ mod tests {
             magic: AtomicU64::new(MAGIC),
             version: AtomicU32::new(VERSION),
             world: AtomicU32::new(2),
+            areas: AtomicU32::new(2),
             own: AtomicU64::new(0),
             common: AtomicU64::new(0),
             spin: AtomicU64::new(0),

@@ -31,6 +31,6 @@ pub use collective::{Collective, Finished, Ticket, Waited};
 pub use error::{CommError, Stage, Underway};
 pub use operation::{Half, Operation, Reduction};
 pub use segment::{Segment, SegmentSize};
-pub use share::share;
+pub use share::{deal, share};
 pub use shm::Shm;
 pub use solo::Solo;

@@ -13,6 +13,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Resource, getrlimit};
 
 use crate::control::{Header, Lane, MAGIC, VERSION};
+use crate::share::deal;
 use crate::{Area, CommError, Shm, memory};
 
 /// Areas begin at multiples of this.
@@ -29,7 +30,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 pub struct SegmentSize {
     /// Ranks.
     pub world: u32,
-    /// Values of each rank's own area.
+    /// Areas that reductions add up, in this order: at least one a rank, dealt out as [`deal`] says.
+    pub areas: u32,
+    /// Values of each of these areas.
     pub own: usize,
     /// Values of the one area that all ranks have in common.
     pub common: usize,
@@ -46,6 +49,12 @@ impl SegmentSize {
         if self.world == 0 {
             return Err(CommError::segment("a world has at least one rank"));
         }
+        if self.areas < self.world {
+            return Err(CommError::segment(format!(
+                "{} areas are too few for {} ranks",
+                self.areas, self.world
+            )));
+        }
         self.checked_plan()
             .ok_or_else(|| CommError::segment(format!("{self:?} is more than can be addressed at all")))
     }
@@ -56,7 +65,7 @@ impl SegmentSize {
         let own_stride = area(self.own)?;
         let lane_stride = size_of::<Lane>().next_multiple_of(PAGE);
         let own_at = lane_stride.checked_mul(world)?.checked_add(PAGE)?;
-        let common_at = own_stride.checked_mul(world)?.checked_add(own_at)?;
+        let common_at = own_stride.checked_mul(self.areas as usize)?.checked_add(own_at)?;
         let size = area(self.common)?.checked_add(common_at)?;
         isize::try_from(size).ok()?;
         Some(Plan { lane_stride, own_at, own_stride, common_at, size })
@@ -103,6 +112,7 @@ impl Segment {
         let header = mapping.header();
         header.version.store(VERSION, Ordering::Relaxed);
         header.world.store(size.world, Ordering::Relaxed);
+        header.areas.store(size.areas, Ordering::Relaxed);
         header.own.store(size.own as u64, Ordering::Relaxed);
         header.common.store(size.common as u64, Ordering::Relaxed);
         // With fewer cores than ranks, whoever spins keeps the one it waits for from running.
@@ -149,12 +159,12 @@ impl Segment {
         self.mapping.size
     }
 
-    /// A rank's own values.
+    /// One of the areas that reductions add up.
     ///
     /// # Panics
-    /// If there is no such rank.
-    pub fn own(&self, rank: Rank) -> Area {
-        self.mapping.own(rank)
+    /// If there is no such area.
+    pub fn area(&self, index: u32) -> Area {
+        self.mapping.area(index)
     }
 
     /// The values that all ranks have in common.
@@ -208,6 +218,7 @@ fn read_header(file: BorrowedFd<'_>) -> Result<SegmentSize, CommError> {
     };
     Ok(SegmentSize {
         world: header.world.load(Ordering::Relaxed),
+        areas: header.areas.load(Ordering::Relaxed),
         own: values(header.own.load(Ordering::Relaxed))?,
         common: values(header.common.load(Ordering::Relaxed))?,
     })
@@ -266,11 +277,21 @@ impl Mapping {
         unsafe { &*self.map.as_ptr().add(at).cast() }
     }
 
-    /// A rank's own values.
-    pub fn own(&self, rank: Rank) -> Area {
-        assert!(rank.0 < self.size.world, "invariant: a rank of this world");
-        let at = self.plan.own_at + rank.0 as usize * self.plan.own_stride;
+    /// One of the areas that reductions add up.
+    pub fn area(&self, index: u32) -> Area {
+        assert!(index < self.size.areas, "invariant: an area of this segment");
+        let at = self.plan.own_at + index as usize * self.plan.own_stride;
         Area::new(self.map.as_mut_ptr().wrapping_add(at).cast(), self.size.own)
+    }
+
+    /// The areas that a rank holds.
+    pub fn held(&self, rank: Rank) -> impl Iterator<Item = Area> {
+        deal(self.size.areas, rank, self.size.world).map(|index| self.area(index))
+    }
+
+    /// The first area of a rank: its own values, where results go.
+    pub fn own(&self, rank: Rank) -> Area {
+        self.area(deal(self.size.areas, rank, self.size.world).start)
     }
 
     /// The values that all ranks have in common.

@@ -28,6 +28,16 @@ pub fn share(range: Range<usize>, rank: Rank, world: u32) -> Range<usize> {
     edge(rank.0)..edge(rank.0 + 1)
 }
 
+/// The things out of `count` that `rank` gets when they are dealt out in order, as evenly as can be.
+///
+/// # Panics
+/// If the rank is not of this world.
+pub fn deal(count: u32, rank: Rank, world: u32) -> Range<u32> {
+    assert!(rank.0 < world, "rank {rank} is not one of a world of {world}");
+    let edge = |part: u32| (u64::from(count) * u64::from(part) / u64::from(world)) as u32;
+    edge(rank.0)..edge(rank.0 + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -38,6 +48,13 @@ mod tests {
     fn an_even_range_is_shared_evenly() {
         let shares = [0, 1].map(|rank| share(0..64, Rank(rank), 2));
         assert_eq!(shares, [0..32, 32..64]);
+    }
+
+    #[test]
+    fn what_is_dealt_out_is_dealt_out_in_order_and_evenly() {
+        assert_eq!([0, 1, 2].map(|rank| deal(4, Rank(rank), 3)), [0..1, 1..2, 2..4]);
+        assert_eq!([0, 1].map(|rank| deal(2, Rank(rank), 2)), [0..1, 1..2]);
+        assert_eq!(deal(8, Rank(0), 1), 0..8);
     }
 
     #[test]

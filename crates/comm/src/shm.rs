@@ -22,8 +22,8 @@ use crate::{
 
 /// One rank's end of a [`Segment`](crate::Segment).
 ///
-/// When all ranks have begun an operation, each does its own share of it, for all: it reads the values of every rank, in
-/// the order of the ranks, and writes the result to wherever it belongs. So the same world gives the same bits in every
+/// When all ranks have begun an operation, each does its own share of it, for all: it reads the values of every area, in
+/// the order of the areas, and writes the result to wherever it belongs. So the same world gives the same bits in every
 /// run, and on every rank. Each rank works on its operations in the order in which it began them.
 pub struct Shm {
     mapping: Arc<Mapping>,
@@ -51,6 +51,15 @@ impl Shm {
     /// Where a run of values lies in each rank's own area.
     fn runs(&self, range: &Range<usize>) -> Vec<*mut f32> {
         self.ranks().map(|rank| self.mapping.own(rank).part(range)).collect()
+    }
+
+    /// Where a run of values lies in each of the areas that are added up.
+    fn addends(&self, range: &Range<usize>) -> Vec<*mut f32> {
+        self.areas().map(|area| area.part(range)).collect()
+    }
+
+    fn areas(&self) -> impl Iterator<Item = Area> {
+        (0..self.mapping.size().areas).map(|index| self.mapping.area(index))
     }
 
     fn mirror(&mut self) -> Result<Area, CommError> {
@@ -165,38 +174,36 @@ impl Shm {
 
     /// This rank's part of an operation; the values it read and wrote.
     fn work(&mut self, operation: &Operation) -> Result<usize, CommError> {
-        let world = self.world() as usize;
+        let (world, areas) = (self.world() as usize, self.mapping.size().areas as usize);
         let own_share = |range: &Range<usize>| share(range.clone(), self.rank, self.world());
         Ok(match operation {
             Operation::AllReduce { range, reduction } => {
                 let part = own_share(range);
-                let runs = self.runs(&part);
                 // SAFETY: all ranks have handed these values over, and of all of them only this one touches this share.
-                unsafe { self.add_up(&runs, &runs, part.len(), *reduction) };
-                2 * world * part.len()
+                unsafe { self.add_up(&self.addends(&part), &self.runs(&part), part.len(), *reduction) };
+                (areas + world) * part.len()
             }
             Operation::AllReduceHalf { range, reduction, half, halves } => {
                 let part = own_share(range);
                 let sum = HalfSum {
                     half: *half,
-                    from: self.ranks().map(|rank| half_run(self.mapping.own(rank), *halves, &part)).collect(),
+                    from: self.areas().map(|area| half_run(area, *halves, &part)).collect(),
                     into: self.runs(&part),
                     len: part.len(),
-                    scale: reduction.scale(self.world()),
+                    scale: reduction.scale(areas as u32),
                 };
                 // SAFETY: all ranks have handed these values over, rounded ones included, and of all of them only this
                 // one touches this share.
                 unsafe { sum.run() };
                 // The rounded values are half as long as the others.
-                world * part.len() / 2 + world * part.len()
+                areas * part.len() / 2 + world * part.len()
             }
             Operation::ReduceScatter { range, reduction } => {
                 let part = own_share(range);
-                let runs = self.runs(&part);
-                let own = runs[self.rank.0 as usize];
+                let own = self.own().part(&part);
                 // SAFETY: as above.
-                unsafe { self.add_up(&runs, &[own], part.len(), *reduction) };
-                (world + 1) * part.len()
+                unsafe { self.add_up(&self.addends(&part), &[own], part.len(), *reduction) };
+                (areas + 1) * part.len()
             }
             Operation::AllGather { range } => {
                 let part = own_share(range);
@@ -210,10 +217,9 @@ impl Shm {
             }
             Operation::ReplicatedSum { range, reduction } => {
                 let into = self.mirror()?.part(range);
-                let runs = self.runs(range);
                 // SAFETY: all ranks have handed these values over and only read them; the mirror is this rank's alone.
-                unsafe { self.add_up(&runs, &[into], range.len(), *reduction) };
-                (world + 1) * range.len()
+                unsafe { self.add_up(&self.addends(range), &[into], range.len(), *reduction) };
+                (areas + 1) * range.len()
             }
             Operation::Broadcast { range, root } if *root != self.rank => {
                 let from = self.mapping.own(*root).part(range);
@@ -233,12 +239,13 @@ impl Shm {
             return Nanos(0);
         };
         let before = clock::thread_cpu();
-        let own = self.own();
-        // SAFETY: the ledger has checked that both lie in the own area, apart from each other; until this operation is
-        // begun they are this rank's alone.
-        unsafe {
-            let values = own.read(range.clone());
-            half::encode(*half, values, half_run(own, *halves, range));
+        for area in self.mapping.held(self.rank) {
+            // SAFETY: the ledger has checked that both lie in an area, apart from each other; until this operation is
+            // begun they are this rank's alone.
+            unsafe {
+                let values = area.read(range.clone());
+                half::encode(*half, values, half_run(area, *halves, range));
+            }
         }
         clock::thread_cpu().since(before)
     }
@@ -246,7 +253,7 @@ impl Shm {
     /// # Safety
     /// As for [`Sum::run`].
     unsafe fn add_up(&self, from: &[*mut f32], into: &[*mut f32], len: usize, reduction: Reduction) {
-        let scale = reduction.scale(self.world());
+        let scale = reduction.scale(from.len() as u32);
         let sum = Sum { from, into, len, scale };
         // SAFETY: the caller vouches for the runs.
         unsafe { sum.run() }

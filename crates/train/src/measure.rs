@@ -71,7 +71,7 @@ pub fn run() -> Result<(), TrainError> {
 pub fn all_reduce(program: &Path, world: u32, sizes: &[Bytes], pin: bool) -> Result<Vec<Row>, TrainError> {
     let largest = sizes.iter().map(|size| size.0).max().unwrap_or(0);
     let own = (largest as usize).div_ceil(size_of::<f32>());
-    let segment = Segment::create(SegmentSize { world, own, common: 0 })?;
+    let segment = Segment::create(SegmentSize { world, areas: world, own, common: 0 })?;
     let mut ranks = Vec::new();
     for rank in (0..world).map(Rank) {
         let assignment = Assignment {

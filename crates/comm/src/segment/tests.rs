@@ -2,7 +2,7 @@ use std::fs;
 
 use super::*;
 
-const SMALL: SegmentSize = SegmentSize { world: 3, own: 100, common: 7 };
+const SMALL: SegmentSize = SegmentSize { world: 3, areas: 3, own: 100, common: 7 };
 
 fn create(size: SegmentSize) -> Segment {
     Segment::create(size).expect("there is memory for it")
@@ -19,7 +19,7 @@ fn why(result: Result<Segment, CommError>) -> String {
 #[test]
 fn areas_are_aligned_zero_and_do_not_overlap() {
     let segment = create(SMALL);
-    let mut areas: Vec<Area> = (0..3).map(|rank| segment.own(Rank(rank))).collect();
+    let mut areas: Vec<Area> = (0..3).map(|index| segment.area(index)).collect();
     areas.push(segment.common());
     for (i, area) in areas.iter().enumerate() {
         assert_eq!(area.address() as usize % PAGE, 0);
@@ -92,12 +92,12 @@ fn another_version_or_size_is_refused_with_the_numbers() {
     assert!(why(Segment::attach(number(&segment))).contains("more than can be addressed"));
     header.version.store(VERSION + 1, Ordering::Relaxed);
     let text = why(Segment::attach(number(&segment)));
-    assert!(text.contains("version 2; this program uses version 1"), "{text}");
+    assert!(text.contains("version 3; this program uses version 2"), "{text}");
 }
 
 #[test]
 fn more_than_the_machine_has_is_refused_with_the_numbers() {
-    let size = SegmentSize { world: 2, own: 1 << 50, common: 0 };
+    let size = SegmentSize { world: 2, areas: 2, own: 1 << 50, common: 0 };
     let refused = Segment::create(size).map(drop).expect_err("a petabyte");
     let CommError::TooLarge { world: 2, needed, available } = refused else {
         panic!("{refused}");

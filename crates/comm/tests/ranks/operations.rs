@@ -5,7 +5,9 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use paceline_comm::{Collective, CommError, Operation, Reduction, Shm, Solo, Waited};
+use paceline_comm::{
+    Collective, CommError, Operation, Reduction, Segment, SegmentSize, Shm, Solo, Waited, share,
+};
 use paceline_record::{Bytes, Nanos, Rank};
 use proptest::prelude::*;
 
@@ -74,6 +76,54 @@ fn the_same_world_gives_the_same_bits_in_every_run_and_on_every_rank() {
     assert!(first.iter().all(|rank| *rank == first[0]));
     for _ in 0..20 {
         assert!(once() == first);
+    }
+}
+
+#[test]
+fn sums_over_areas_are_the_same_bits_in_every_world_that_holds_them() {
+    const AREAS: u32 = 6;
+    let model = Model::new(11, AREAS, OWN);
+    let range = 5..OWN / 2;
+    let half = Operation::AllReduceHalf {
+        range: range.clone(),
+        reduction: Reduction::Mean,
+        half: paceline_comm::Half::Bf16,
+        halves: OWN / 2,
+    };
+    let reduction = Reduction::Mean;
+    for operation in [
+        Operation::AllReduce { range: range.clone(), reduction },
+        Operation::ReduceScatter { range: range.clone(), reduction },
+        Operation::ReplicatedSum { range: range.clone(), reduction },
+        half,
+    ] {
+        let mut sums = Vec::new();
+        for world in [1, 2, 3, 4, 6] {
+            let size = SegmentSize { world, areas: AREAS, own: OWN, common: 0 };
+            let segment = Segment::create(size).expect("memory for a small segment");
+            for (index, values) in (0..).zip(&model.0) {
+                // SAFETY: no rank has joined yet.
+                unsafe { segment.area(index).write(0..OWN) }.copy_from_slice(values);
+            }
+            let parts = run(&segment, |rank| {
+                perform(rank, operation.clone());
+                let part = match operation {
+                    Operation::ReduceScatter { .. } => share(range.clone(), rank.rank(), world),
+                    _ => range.clone(),
+                };
+                bits(rank.values(part).expect("free"))
+            });
+            match operation {
+                Operation::ReduceScatter { .. } => sums.push(parts.concat()),
+                _ => {
+                    assert!(parts.iter().all(|part| *part == parts[0]), "{operation} in a world of {world}");
+                    sums.push(parts[0].clone());
+                }
+            }
+        }
+        assert!(sums.iter().all(|sum| *sum == sums[0]), "{operation}");
+        let first = model.0.iter().fold(0.0, |sum, values| sum + values[5]) / AREAS as f32;
+        assert!((f32::from_bits(sums[0][0]) - first).abs() <= 0.02 * first.abs(), "{operation}");
     }
 }
 

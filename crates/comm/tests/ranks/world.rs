@@ -14,7 +14,7 @@ pub fn soon() -> Deadline {
 }
 
 pub fn create(world: u32, own: usize) -> Segment {
-    Segment::create(SegmentSize { world, own, common: 0 }).expect("memory for a small segment")
+    Segment::create(SegmentSize { world, areas: world, own, common: 0 }).expect("memory for a small segment")
 }
 
 /// Runs a body on every rank at once; what each gave, in the order of the ranks.
