@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_comm::CommError;
 use paceline_engine::EngineError;
@@ -13,13 +13,29 @@ use paceline_record::{Exit, LogError, Rank, Step};
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// Reject the input: there is no such data.
-    #[error("unknown data '{name}': {why}; use synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC")]
+    #[error(
+        "cannot use the data '{name}': {why}; there are synthetic:cifar10, synthetic:imagenet, synthetic:HxWxC and \
+         cifar10:DIR"
+    )]
     Data {
         /// What was asked for.
         name: String,
         /// What is wrong with it.
-        why: &'static str,
+        why: String,
     },
+    /// Reject the input: a file of the data is not there or not as it should be.
+    #[error("{}: {what}; {help}", path.display())]
+    DataFile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// What to do about it.
+        help: String,
+    },
+    /// Report the failure: it has been reported, and there is no more data to be had.
+    #[error("the loader ended after an error")]
+    LoaderEnded,
     /// Reject the input: the network reads pictures of another depth.
     #[error("{model} reads {expected} channels, but the data has {got}; use synthetic:HxWx{expected}")]
     Channels {
@@ -71,6 +87,11 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Something is wrong with a file of the data.
+    pub(crate) fn damaged(path: &Path, what: impl Into<String>, help: &str) -> Self {
+        Self::DataFile { path: path.into(), what: what.into(), help: help.into() }
+    }
+
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::System { what, source }

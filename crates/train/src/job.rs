@@ -68,7 +68,7 @@ impl Job {
     /// The network for this job's pictures.
     pub fn graph(&self) -> Result<Graph, TrainError> {
         let graph = paceline_model::zoo::build(&self.model, Some(self.input), self.classes)?;
-        let (expected, got) = (graph.input().c, self.data.parse::<Data>()?.shape.c);
+        let (expected, got) = (graph.input().c, self.data.parse::<Data>()?.shape().c);
         if expected != got {
             return Err(TrainError::Channels { model: self.model.clone(), expected, got });
         }

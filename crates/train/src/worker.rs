@@ -6,7 +6,7 @@ use paceline_engine::{Engine, Pass, Program, StepResult};
 use paceline_record::log::RankWriter;
 use paceline_record::{Bytes, LayerTime, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord};
 
-use crate::data::{Data, Loader};
+use crate::data::{Augment, Loader, Loading};
 use crate::exchange::Exchange;
 use crate::job::Assignment;
 use crate::{Job, TrainError, affinity, clock, open_engine, process};
@@ -43,8 +43,20 @@ fn train(
     let homes = exchange.homes(engine.trained_values(&graph, &job.spec())?);
     let mut program = engine.compile_in(&graph, &job.spec(), &homes)?;
     log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
-    let data: Data = job.data.parse()?;
-    let mut loader = Loader::new(&data.resized(job.input, job.classes), job, rank);
+    let mut loader = Loader::open(Loading {
+        data: job.data.parse()?,
+        input: job.input,
+        classes: job.classes,
+        seed: job.seed,
+        batch: job.batch,
+        passes: job.accumulate,
+        shares: rank.0..rank.0 + 1,
+        all_shares: job.workers,
+        from_step: 0,
+        augment: Augment::Standard,
+        threads: 1,
+        log: None,
+    })?;
     exchange.start(&mut *program, job)?;
 
     let mut begin = clock::now();
@@ -53,7 +65,7 @@ fn train(
         let mut ready_time = Nanos(0);
         for index in 0..job.accumulate {
             let pass = Pass { index, count: job.accumulate };
-            let batch = clock::timed(&mut record, Phase::Load, || loader.next_batch());
+            let batch = clock::timed(&mut record, Phase::Load, || loader.next_batch())?;
             program.feed(batch)?;
             program.forward_backward(pass, &mut |ready| exchange.gradient_ready(ready))?;
             ready_time += book(&mut record, program.finish()?, job);

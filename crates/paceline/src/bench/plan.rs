@@ -247,8 +247,8 @@ fn set_bucket(exchange: &mut ExchangeOptions, megabytes: f64) {
 /// Pictures and classes are the data's, unless options say otherwise.
 fn set_pictures(job: &mut Job) -> Result<(), Usage> {
     let data: Data = job.data.parse().map_err(Usage::new)?;
-    job.input = (data.shape.h, data.shape.w);
-    job.classes = data.classes;
+    job.input = (data.shape().h, data.shape().w);
+    job.classes = data.classes().map_err(Usage::new)?;
     Ok(())
 }
 
