@@ -5,6 +5,7 @@
 
 mod affinity;
 mod buckets;
+pub mod checkpoint;
 pub mod clock;
 pub mod data;
 mod error;
