@@ -14,6 +14,7 @@ mod job;
 pub mod launcher;
 pub mod measure;
 mod process;
+pub mod schedule;
 mod simulate;
 mod strategy;
 pub mod worker;
