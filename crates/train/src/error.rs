@@ -9,6 +9,8 @@ use paceline_engine::EngineError;
 use paceline_model::ModelError;
 use paceline_record::{Exit, LogError, Rank, Step};
 
+use crate::checkpoint::CheckpointError;
+
 /// A job that cannot be run, or did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -61,6 +63,9 @@ pub enum TrainError {
     /// Report the failure: the other ranks, or the memory shared with them.
     #[error(transparent)]
     Comm(#[from] CommError),
+    /// Reject the input, or report the failure: the checkpoint's error says which.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// Report the failure: the run log.
     #[error(transparent)]
     Log(#[from] LogError),

@@ -5,6 +5,7 @@
 
 mod affinity;
 mod buckets;
+pub mod checkpoint;
 pub mod clock;
 pub mod data;
 mod error;
@@ -13,6 +14,7 @@ mod job;
 pub mod launcher;
 pub mod measure;
 mod process;
+pub mod schedule;
 mod simulate;
 mod strategy;
 pub mod worker;

@@ -1,0 +1,211 @@
+//! Checkpoints: a network and where its training stands, on the disk.
+//!
+//! ```text
+//! checkpoints/step-00000390/weights.safetensors   parameters and running statistics, with what rebuilds the network
+//!                           state.safetensors     the optimizer's memory, and the running statistics of each share
+//!                           checkpoint.json       where the training stands; length and SHA-256 of the other two
+//! ```
+//!
+//! A checkpoint is written under a hidden name, synced, and renamed, so that whatever stops the writer leaves the
+//! newest one whole. What a stopped writer left behind is hidden, is never read, and goes with the next write.
+//! Random numbers are functions of seed and position, so the position is all the random state there is.
+//! The same weights give the same bytes.
+
+mod disk;
+mod error;
+mod manifest;
+mod tensors;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use paceline_model::Graph;
+use paceline_record::EvalRecord;
+use serde::{Deserialize, Serialize};
+
+pub use error::CheckpointError;
+use manifest::Manifest;
+
+/// A run's folder keeps its checkpoints under this name.
+pub const FOLDER: &str = "checkpoints";
+
+/// The network's file in a checkpoint, and in the folder of a run that has ended.
+pub const WEIGHTS_FILE: &str = "weights.safetensors";
+
+const STATE_FILE: &str = "state.safetensors";
+const MANIFEST_FILE: &str = "checkpoint.json";
+
+/// Named values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Unique among those it is kept with.
+    pub name: String,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// As many as the dimensions say.
+    pub values: Vec<f32>,
+}
+
+/// What rebuilds a network that weights belong to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Its name in the zoo.
+    pub model: String,
+    /// Height and width of its images.
+    pub input: (usize, usize),
+    /// Classes.
+    pub classes: usize,
+}
+
+/// Where a training stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Steps done.
+    pub steps: u64,
+    /// What must be equal for the training to go on, by the names of the command line's options.
+    pub job: BTreeMap<String, String>,
+    /// The tests of the network so far; their moments are on the clock of the run that made them.
+    pub history: Vec<EvalRecord>,
+}
+
+/// A network and where its training stands. Read back, tensors lie in the order of their names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// What rebuilds the network.
+    pub network: Description,
+    /// Its parameters and running statistics, named as in the graph.
+    pub weights: Vec<Tensor>,
+    /// The optimizer's memory: `momentum/<parameter>`.
+    pub optimizer: Vec<Tensor>,
+    /// Running statistics of single shares of the batch: `share-3/<parameter>`.
+    pub shares: Vec<Tensor>,
+    /// Where the training stands.
+    pub position: Position,
+}
+
+/// A checkpoint that lies on the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Checkpoint {
+    /// Writes `step-<steps>` under `root`, whole or not at all, and then deletes all but the last `keep` up to it.
+    /// One of the same step is replaced.
+    pub fn write(&self, root: &Path, keep: NonZeroUsize) -> Result<Written, CheckpointError> {
+        let weights = weights_file(&self.network, &self.weights);
+        let state = tensors::pack_state(&self.optimizer, &self.shares);
+        let manifest = Manifest::new(self, &weights, &state).render();
+        let files = [(WEIGHTS_FILE, &weights), (STATE_FILE, &state), (MANIFEST_FILE, &manifest)];
+        let path = disk::place(root, self.position.steps, &files)?;
+        disk::retain(root, self.position.steps, keep)?;
+        Ok(Written { path, bytes: files.iter().map(|(_, bytes)| bytes.len() as u64).sum() })
+    }
+
+    /// Reads a checkpoint, or the newest of the folder that holds them. Every byte is checked. Where the newest is
+    /// damaged that is an error, which names one that is not.
+    pub fn read(path: &Path) -> Result<Self, CheckpointError> {
+        let folder = find(path)?;
+        Self::load(&folder).map_err(|error| error.name_good_one(&folder))
+    }
+
+    /// The newest checkpoint under `root`, unread.
+    pub fn newest(root: &Path) -> Result<Option<PathBuf>, CheckpointError> {
+        Ok(disk::list(root)?.pop().map(|(_, path)| path))
+    }
+
+    /// Moves checkpoints under `root` that are later than `steps` out of the way, to `step-<steps>.abandoned`: a run that
+    /// goes on from an earlier one takes another way.
+    pub fn abandon_later(root: &Path, steps: u64) -> Result<(), CheckpointError> {
+        disk::abandon_later(root, steps)
+    }
+
+    /// Refuses to go on with another job than the one that wrote this checkpoint, which lies at `path`.
+    pub fn check_job(&self, path: &Path, job: &BTreeMap<String, String>) -> Result<(), CheckpointError> {
+        let wrote = &self.position.job;
+        let show = |job: &BTreeMap<String, String>, name: &String| match job.get(name) {
+            Some(value) => format!("--{name} {value}"),
+            None => format!("no --{name}"),
+        };
+        let names: BTreeSet<_> = wrote.keys().chain(job.keys()).collect();
+        let differences = names.into_iter().filter(|name| wrote.get(*name) != job.get(*name));
+        let differences: Vec<_> =
+            differences.map(|name| format!("{}, not {}", show(wrote, name), show(job, name))).collect();
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(CheckpointError::OtherJob { path: path.to_owned(), differences: differences.join("; ") })
+    }
+
+    fn load(folder: &Path) -> Result<Self, CheckpointError> {
+        let manifest = Manifest::read(folder)?;
+        let (weights, _) = tensors::unpack(&manifest.read_weights(folder)?, &folder.join(WEIGHTS_FILE))?;
+        let (optimizer, shares) =
+            tensors::unpack_state(&manifest.read_state(folder)?, &folder.join(STATE_FILE))?;
+        let Manifest { network, position, .. } = manifest;
+        Ok(Self { network, weights, optimizer, shares, position })
+    }
+}
+
+/// A checkpoint's folder: `path` itself, the newest in it, or the newest of the run whose folder it is.
+fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
+    if disk::exists(&path.join(MANIFEST_FILE))? || disk::parse_step(path).is_some() && disk::exists(path)? {
+        return Ok(path.to_owned());
+    }
+    for root in [path, &path.join(FOLDER)] {
+        if let Some(newest) = Checkpoint::newest(root)? {
+            return Ok(newest);
+        }
+    }
+    Err(CheckpointError::Missing { path: path.to_owned() })
+}
+
+/// Reads the weights of a safetensors file, or of a checkpoint as [`Checkpoint::read`] finds it, and what network they
+/// belong to, where the file tells. What lies in a checkpoint is checked byte by byte.
+pub fn read_weights(path: &Path) -> Result<(Vec<Tensor>, Option<Description>), CheckpointError> {
+    let beside = path.parent().filter(|_| path.file_name().is_some_and(|name| name == WEIGHTS_FILE));
+    let folder = match beside {
+        Some(folder) if disk::exists(&folder.join(MANIFEST_FILE))? => folder.to_owned(),
+        _ if path.is_file() => return tensors::unpack(&disk::read(path)?, path),
+        _ => find(path)?,
+    };
+    let read = |folder: &Path| {
+        tensors::unpack(&Manifest::read(folder)?.read_weights(folder)?, &folder.join(WEIGHTS_FILE))
+    };
+    read(&folder).map_err(|error| error.name_good_one(&folder))
+}
+
+/// Weights as the bytes of a safetensors file, which are the same for the same weights in any order.
+pub fn weights_file(network: &Description, weights: &[Tensor]) -> Vec<u8> {
+    tensors::pack(Some(network), weights.iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
+}
+
+/// The values of each of the graph's parameters, in its order. Refuses weights of another network; `path` says whose.
+pub fn arrange(tensors: Vec<Tensor>, graph: &Graph, path: &Path) -> Result<Vec<Vec<f32>>, CheckpointError> {
+    let refuse = |why| CheckpointError::OtherNetwork {
+        path: path.to_owned(),
+        model: graph.name.clone(),
+        input: (graph.input().h, graph.input().w),
+        classes: graph.classes,
+        why,
+    };
+    let mut by_name: HashMap<_, _> =
+        tensors.into_iter().map(|tensor| (tensor.name, (tensor.shape, tensor.values))).collect();
+    let mut take = |name: &str, dims: &[usize]| match by_name.remove(name) {
+        None => Err(refuse(format!("{name} is missing"))),
+        Some((shape, _)) if shape != dims => Err(refuse(format!("{name} is {shape:?}, not {dims:?}"))),
+        Some((_, values)) => Ok(values),
+    };
+    let values = graph.params.iter().map(|param| take(&param.name, &param.dims)).collect::<Result<_, _>>()?;
+    match by_name.into_keys().min() {
+        Some(name) => Err(refuse(format!("it has no {name}"))),
+        None => Ok(values),
+    }
+}
+
+#[cfg(test)]
+mod tests;

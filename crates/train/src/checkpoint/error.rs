@@ -1,0 +1,111 @@
+//! What can be wrong with a checkpoint, and what to do then.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Checkpoint, disk};
+
+/// A checkpoint that cannot be written, or must not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Report the failure: the system refused.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Reject the input: there is none.
+    #[error(
+        "no checkpoint in {path}; give a run's folder, its checkpoints, one of them, or a safetensors file"
+    )]
+    Missing {
+        /// Where it was sought.
+        path: PathBuf,
+    },
+    /// Reject the input: it is not what was written.
+    #[error("{path} is damaged: {why}{}", Instead(.instead.as_deref()))]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+        /// A checkpoint beside it that is good.
+        instead: Option<PathBuf>,
+    },
+    /// Reject the input: something else wrote it.
+    #[error("{path} cannot be used: {why}{}", Instead(.instead.as_deref()))]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        why: String,
+        /// A checkpoint beside it that can be used.
+        instead: Option<PathBuf>,
+    },
+    /// Reject the input: another job wrote it.
+    #[error(
+        "{path} was written by another job ({differences}); ask for the same, or start again without --resume"
+    )]
+    OtherJob {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Option by option.
+        differences: String,
+    },
+    /// Reject the input: the weights are of another network.
+    #[error("{path} does not fit {model} at {}x{} with {classes} classes: {why}", .input.0, .input.1)]
+    OtherNetwork {
+        /// The file.
+        path: PathBuf,
+        /// The network.
+        model: String,
+        /// Height and width of its images.
+        input: (usize, usize),
+        /// Its classes.
+        classes: usize,
+        /// What does not fit.
+        why: String,
+    },
+}
+
+/// What to do about a checkpoint that cannot be used.
+struct Instead<'a>(Option<&'a Path>);
+
+impl fmt::Display for Instead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(path) => write!(f, "; this one is good: --resume {}", path.display()),
+            None => f.write_str("; no good checkpoint lies beside it: give a whole copy, or start again"),
+        }
+    }
+}
+
+impl CheckpointError {
+    pub(super) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, path: path.to_owned(), source }
+    }
+
+    pub(super) fn damaged(path: &Path, why: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), why: why.into(), instead: None }
+    }
+
+    pub(super) fn foreign(path: &Path, why: impl Into<String>) -> Self {
+        Self::Foreign { path: path.to_owned(), why: why.into(), instead: None }
+    }
+
+    /// Adds the newest good checkpoint beside `folder`, if there is one.
+    pub(super) fn name_good_one(mut self, folder: &Path) -> Self {
+        if let Self::Damaged { instead, .. } | Self::Foreign { instead, .. } = &mut self
+            && let Some(root) = folder.parent()
+        {
+            let others = disk::list(root).unwrap_or_default().into_iter().rev().map(|(_, path)| path);
+            *instead = others.filter(|path| path != folder).find(|path| Checkpoint::load(path).is_ok());
+        }
+        self
+    }
+}
