@@ -6,12 +6,14 @@ mod colour;
 mod doctor;
 mod explain;
 mod import;
+mod learning;
 mod machine;
 mod models;
 mod outcome;
 mod progress;
 mod report;
 mod size;
+mod train;
 
 use std::process::ExitCode;
 
@@ -30,6 +32,9 @@ struct Cli {
 enum Command {
     /// Run a scaling study and report it
     Bench(Box<bench::Options>),
+    /// Train one network: data, epochs, tests, checkpoints
+    #[command(args_override_self = true)]
+    Train(Box<train::Options>),
     /// Report a study anew, or compare two
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
     let (_, own) = matches.subcommand().expect("invariant: clap wants a subcommand");
     outcome::exit(match cli.command {
         Command::Bench(options) => bench::run(&options, own),
+        Command::Train(options) => train::run(&options, own),
         Command::Report(options) => report::run(&options),
         Command::Import(options) => import::run(&options),
         Command::Explain(options) => explain::run(&options),
