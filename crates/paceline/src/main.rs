@@ -4,6 +4,7 @@ mod allreduce;
 mod bench;
 mod colour;
 mod doctor;
+mod eval;
 mod explain;
 mod import;
 mod learning;
@@ -35,6 +36,8 @@ enum Command {
     /// Train one network: data, epochs, tests, checkpoints
     #[command(args_override_self = true)]
     Train(Box<train::Options>),
+    /// Say how good a checkpoint is, on the test pictures of some data
+    Eval(eval::Options),
     /// Report a study anew, or compare two
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
     outcome::exit(match cli.command {
         Command::Bench(options) => bench::run(&options, own),
         Command::Train(options) => train::run(&options, own),
+        Command::Eval(options) => eval::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Import(options) => import::run(&options),
         Command::Explain(options) => explain::run(&options),
