@@ -133,12 +133,13 @@ impl Reader for Pictures {
             Look::Plain => Crop::WHOLE,
             Look::Varied(draw) => Crop::draw(draw),
         };
-        crop.cut(planes, &mut self.pixels);
-        let pixels = match &mut self.scaler {
-            None => &self.pixels[..],
-            Some(scaler) => scaler.scale(&self.pixels, (SIDE, SIDE), WHOLE),
-        };
-        self.normal.write(pixels, image);
+        match &mut self.scaler {
+            None => crop.cut(planes, |pixel| self.normal.of(pixel), image.as_chunks_mut().0),
+            Some(scaler) => {
+                crop.cut(planes, |pixel| pixel, self.pixels.as_chunks_mut().0);
+                self.normal.write(scaler.scale(&self.pixels, (SIDE, SIDE), WHOLE), image);
+            }
+        }
         Ok(label)
     }
 }
@@ -162,33 +163,31 @@ impl Crop {
         Self { top: offset(), left: offset(), flip: draw.below(2) == 1 }
     }
 
-    /// Takes the window out of three planes, and lays the colours of each pixel side by side.
-    fn cut(self, planes: &[u8], pixels: &mut [u8; 3 * PLANE]) {
-        let mut padded = [[0; SIDE + 2 * PAD]; 3];
-        for (y, row) in pixels.as_chunks_mut::<{ 3 * SIDE }>().0.iter_mut().enumerate() {
+    /// Takes the window out of three planes and writes each pixel in some form.
+    fn cut<T: Copy>(self, planes: &[u8], form: impl Fn([u8; 3]) -> [T; 3], pixels: &mut [[T; 3]]) {
+        let black = form([0; 3]);
+        let (from, before) = (self.left.saturating_sub(PAD), PAD.saturating_sub(self.left));
+        let seen = SIDE - from - before;
+        let before = if self.flip { SIDE - seen - before } else { before };
+        for (y, row) in pixels.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
             let y = (y + self.top).wrapping_sub(PAD);
             if y >= SIDE {
-                row.fill(0);
+                row.fill(black);
                 continue;
             }
-            let [red, green, blue] = std::array::from_fn(|channel| {
-                padded[channel][PAD..][..SIDE].copy_from_slice(&planes[channel * PLANE + y * SIDE..][..SIDE]);
-                let window =
-                    padded[channel][self.left..].first_chunk().expect("invariant: within the padding");
-                self.turned(window)
-            });
-            for (x, pixel) in row.as_chunks_mut().0.iter_mut().enumerate() {
-                *pixel = [red[x], green[x], blue[x]];
+            let (left, row) = row.split_at_mut(before);
+            let (row, right) = row.split_at_mut(seen);
+            left.fill(black);
+            right.fill(black);
+            let [red, green, blue] =
+                [0, 1, 2].map(|channel| &planes[channel * PLANE + y * SIDE + from..][..seen]);
+            let source = red.iter().zip(green).zip(blue).map(|((&r, &g), &b)| form([r, g, b]));
+            if self.flip {
+                row.iter_mut().rev().zip(source).for_each(|(pixel, value)| *pixel = value);
+            } else {
+                row.iter_mut().zip(source).for_each(|(pixel, value)| *pixel = value);
             }
         }
-    }
-
-    fn turned(self, row: &[u8; SIDE]) -> [u8; SIDE] {
-        let mut row = *row;
-        if self.flip {
-            row.reverse();
-        }
-        row
     }
 }
 

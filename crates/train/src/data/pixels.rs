@@ -12,12 +12,16 @@ impl Normal {
         Self(std::array::from_fn(|channel| std::array::from_fn(|byte| value(channel, byte))))
     }
 
-    /// Writes pixels as values.
-    pub fn write(&self, pixels: &[u8], values: &mut [f32]) {
+    /// A pixel's values.
+    pub fn of(&self, [r, g, b]: [u8; 3]) -> [f32; 3] {
         let Self([red, green, blue]) = self;
-        for (value, pixel) in values.as_chunks_mut::<3>().0.iter_mut().zip(pixels.as_chunks::<3>().0) {
-            let [r, g, b] = pixel.map(usize::from);
-            *value = [red[r], green[g], blue[b]];
+        [red[usize::from(r)], green[usize::from(g)], blue[usize::from(b)]]
+    }
+
+    /// Writes the values of many.
+    pub fn write(&self, pixels: &[u8], values: &mut [f32]) {
+        for (value, pixel) in values.as_chunks_mut().0.iter_mut().zip(pixels.as_chunks().0) {
+            *value = self.of(*pixel);
         }
     }
 }

@@ -13,7 +13,7 @@ fn a_crop_is_a_window_on_the_padded_picture() {
     let planes = planes();
     for (top, left, flip) in [(4, 4, false), (4, 4, true), (0, 8, false), (8, 0, true), (3, 5, true)] {
         let mut pixels = [1; 3 * PLANE];
-        Crop { top, left, flip }.cut(&planes, &mut pixels);
+        Crop { top, left, flip }.cut(&planes, |pixel| pixel, pixels.as_chunks_mut().0);
         for (at, &pixel) in pixels.iter().enumerate() {
             let (y, x, channel) = (at / 96, at / 3 % 32, at % 3);
             let x = if flip { 31 - x } else { x };
