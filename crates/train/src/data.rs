@@ -10,6 +10,7 @@ mod draw;
 mod loader;
 mod log;
 mod order;
+mod pixels;
 mod source;
 mod synthetic;
 mod test_set;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use memmap2::Mmap;
 use paceline_model::Shape;
 
+use super::pixels::{Normal, Scaler, Window};
 use super::source::{Look, Reader};
 use super::{Draw, Split};
 use crate::TrainError;
@@ -112,66 +113,83 @@ fn map(path: PathBuf, size: u64) -> Result<(PathBuf, Mmap), TrainError> {
 /// Pictures as a network reads them: normalised, channels last.
 pub struct Pictures {
     files: Arc<Cifar10>,
-    table: Box<[[f32; 256]; 3]>,
+    normal: Normal,
+    /// For networks that read another size.
+    scaler: Option<Scaler>,
+    pixels: [u8; 3 * PLANE],
 }
 
 impl Pictures {
-    pub fn new(files: Arc<Cifar10>, _input: (usize, usize)) -> Self {
-        Self { files, table: normal_table(MEAN, DEVIATION) }
+    pub fn new(files: Arc<Cifar10>, input: (usize, usize)) -> Self {
+        let scaler = (input != (SIDE, SIDE)).then(|| Scaler::new(input));
+        Self { files, normal: Normal::new(MEAN, DEVIATION), scaler, pixels: [0; 3 * PLANE] }
     }
-}
-
-/// What becomes of each value of each channel, by the same operations as torchvision's ToTensor and Normalize.
-fn normal_table(mean: [f32; 3], deviation: [f32; 3]) -> Box<[[f32; 256]; 3]> {
-    let mut table = Box::new([[0.0; 256]; 3]);
-    for (channel, values) in table.iter_mut().enumerate() {
-        for (byte, value) in values.iter_mut().enumerate() {
-            *value = (byte as f32 / 255.0 - mean[channel]) / deviation[channel];
-        }
-    }
-    table
 }
 
 impl Reader for Pictures {
     fn read(&mut self, index: u32, look: Look, image: &mut [f32]) -> Result<u32, TrainError> {
         let (label, planes) = self.files.record(index as usize)?;
         let crop = match look {
-            Look::Plain => Crop { down: 0, across: 0, flip: false },
+            Look::Plain => Crop::WHOLE,
             Look::Varied(draw) => Crop::draw(draw),
         };
-        crop.write(planes, &self.table, image);
+        match &mut self.scaler {
+            None => crop.cut(planes, |pixel| self.normal.of(pixel), image.as_chunks_mut().0),
+            Some(scaler) => {
+                crop.cut(planes, |pixel| pixel, self.pixels.as_chunks_mut().0);
+                self.normal.write(scaler.scale(&self.pixels, (SIDE, SIDE), WHOLE), image);
+            }
+        }
         Ok(label)
     }
 }
 
+const WHOLE: Window = Window { top: 0.0, left: 0.0, height: SIDE as f64, width: SIDE as f64 };
+
 /// A window on the padded picture, and whether it is seen in a mirror.
+#[derive(Clone, Copy, Debug)]
 struct Crop {
-    /// Rows and columns that the window lies away from the picture's own.
-    down: isize,
-    across: isize,
+    /// Rows of the padded picture above the window, and columns to its left.
+    top: usize,
+    left: usize,
     flip: bool,
 }
 
 impl Crop {
+    const WHOLE: Self = Self { top: PAD, left: PAD, flip: false };
+
     fn draw(mut draw: Draw) -> Self {
-        let mut shift = || draw.below(2 * PAD + 1) as isize - PAD as isize;
-        Self { down: shift(), across: shift(), flip: draw.below(2) == 1 }
+        let mut offset = || draw.below(2 * PAD + 1);
+        Self { top: offset(), left: offset(), flip: draw.below(2) == 1 }
     }
 
-    fn write(&self, planes: &[u8], table: &[[f32; 256]; 3], image: &mut [f32]) {
-        let inside =
-            |at: usize, by: isize| Some(at as isize + by).filter(|at| (0..SIDE as isize).contains(at));
-        for (y, row) in image.chunks_exact_mut(SIDE * 3).enumerate() {
-            for (x, pixel) in row.chunks_exact_mut(3).enumerate() {
-                let x = if self.flip { SIDE - 1 - x } else { x };
-                for (channel, value) in pixel.iter_mut().enumerate() {
-                    let byte = match (inside(y, self.down), inside(x, self.across)) {
-                        (Some(y), Some(x)) => planes[channel * PLANE + y as usize * SIDE + x as usize],
-                        _ => 0,
-                    };
-                    *value = table[channel][usize::from(byte)];
-                }
+    /// Takes the window out of three planes and writes each pixel in some form.
+    fn cut<T: Copy>(self, planes: &[u8], form: impl Fn([u8; 3]) -> [T; 3], pixels: &mut [[T; 3]]) {
+        let black = form([0; 3]);
+        let (from, before) = (self.left.saturating_sub(PAD), PAD.saturating_sub(self.left));
+        let seen = SIDE - from - before;
+        let before = if self.flip { SIDE - seen - before } else { before };
+        for (y, row) in pixels.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
+            let y = (y + self.top).wrapping_sub(PAD);
+            if y >= SIDE {
+                row.fill(black);
+                continue;
+            }
+            let (left, row) = row.split_at_mut(before);
+            let (row, right) = row.split_at_mut(seen);
+            left.fill(black);
+            right.fill(black);
+            let [red, green, blue] =
+                [0, 1, 2].map(|channel| &planes[channel * PLANE + y * SIDE + from..][..seen]);
+            let source = red.iter().zip(green).zip(blue).map(|((&r, &g), &b)| form([r, g, b]));
+            if self.flip {
+                row.iter_mut().rev().zip(source).for_each(|(pixel, value)| *pixel = value);
+            } else {
+                row.iter_mut().zip(source).for_each(|(pixel, value)| *pixel = value);
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,7 +37,7 @@ pub struct Ring {
 
 struct Shared {
     state: Mutex<State>,
-    /// Something was freed, or it is over.
+    /// Something was freed, or there is no more to do.
     freed: Condvar,
     /// Something became ready, or a thread ended.
     readied: Condvar,
@@ -50,6 +50,8 @@ struct State {
     ready: Vec<Option<Result<Batch, TrainError>>>,
     /// The next number to be filled.
     next: u64,
+    /// Whether one could not be filled: then none after it is begun.
+    failed: bool,
     /// Threads at work.
     alive: usize,
 }
@@ -64,6 +66,7 @@ impl Ring {
             free: (0..batches).map(|_| Batch::new(recipe.course.batch, recipe.shape.len())).collect(),
             ready: (0..batches).map(|_| None).collect(),
             next: 0,
+            failed: false,
             alive: 0,
         };
         let shared = Arc::new(Shared {
@@ -153,26 +156,26 @@ impl Worker {
         }
     }
 
-    /// Fills batch after batch, until it is over or one cannot be filled.
+    /// Fills batch after batch. One that cannot be filled is told to whoever asks for it.
     fn run(&mut self) {
         while let Some((number, mut batch)) = self.take() {
             let result = self.fill(number, &mut batch).map(|()| batch);
-            let failed = result.is_err();
             self.tell_time();
             let mut state = self.shared.lock();
+            if result.is_err() {
+                state.failed = true;
+                self.shared.freed.notify_all();
+            }
             let place = (number % state.ready.len() as u64) as usize;
             state.ready[place] = Some(result);
             self.shared.readied.notify_one();
-            if failed {
-                break;
-            }
         }
     }
 
-    /// A free batch and its number; `None` when it is over.
+    /// A free batch and its number; `None` when there is no more to do.
     fn take(&self) -> Option<(u64, Batch)> {
         let mut state = self.shared.lock();
-        while !self.is_over() {
+        while !state.failed && !self.is_over() {
             if let Some(batch) = state.free.pop() {
                 let number = state.next;
                 state.next += 1;

@@ -4,6 +4,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::data::TestSet;
 use crate::data::tests::{cifar10, write_cifar10};
 
 /// How a run is cut into ranks, shares and passes.
@@ -41,10 +42,10 @@ impl Cut {
     }
 
     /// Runs steps and returns each batch by step, share and pass, and the samples of the log.
-    fn run(&self, folder: &Path, steps: Range<u64>) -> (BTreeMap<(u64, u32, usize), Seen>, Vec<(u64, u32)>) {
+    fn run(&self, folder: &Path, steps: Range<u64>) -> (Seen, Vec<(u64, u32)>) {
         let log = folder.join("samples.log");
         let _ = std::fs::remove_file(&log);
-        let mut seen = BTreeMap::new();
+        let mut seen = Seen::new();
         let mut first = 0;
         for &end in &self.ranks {
             let shares = std::mem::replace(&mut first, end)..end;
@@ -73,8 +74,8 @@ impl Cut {
     }
 }
 
-/// Pictures and labels.
-type Seen = (Vec<f32>, Vec<u32>);
+/// Pictures and labels of each step, share and pass.
+type Seen = BTreeMap<(u64, u32, usize), (Vec<f32>, Vec<u32>)>;
 
 fn cuts() -> impl Strategy<Value = Cut> {
     let shares = prop::collection::vec(1u32..4, 1..5);
@@ -122,4 +123,74 @@ proptest! {
         parts.extend(alone.run(folder.path(), at..cut.steps).0);
         prop_assert!(whole == parts);
     }
+}
+
+fn one_rank(each: usize, batch: usize) -> Cut {
+    Cut { each, batch, passes: 1, ranks: vec![1], steps: 1, threads: 2 }
+}
+
+#[test]
+fn epochs_differ_and_so_do_seeds() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_cifar10(folder.path(), 20);
+    let labels = |seed| {
+        let loading = Loading { seed, ..one_rank(20, 100).loading(folder.path(), 0..1) };
+        let mut loader = Loader::open(loading).expect("good files");
+        let mut epoch = || loader.next_batch().expect("good files").labels.to_vec();
+        [epoch(), epoch()]
+    };
+    let ([a, b], [c, _]) = (labels(1), labels(2));
+    assert!(a != b && a != c);
+}
+
+#[test]
+fn what_cannot_be_read_reaches_whoever_asks_for_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_cifar10(folder.path(), 4);
+    let path = folder.path().join("data_batch_5.bin");
+    let mut bytes = std::fs::read(&path).expect("a file");
+    bytes[0] = 77;
+    std::fs::write(&path, bytes).expect("a writable file");
+    let mut loader =
+        Loader::open(one_rank(4, 1).loading(folder.path(), 0..1)).expect("labels are read later");
+    let results: Vec<_> = (0..20).map(|_| loader.next_batch().map(drop)).collect();
+    let first = results.iter().position(Result::is_err).expect("the label is in the first epoch");
+    assert!(results[first].as_ref().expect_err("an error").to_string().contains("label 77"));
+    assert!(results[first + 1..].iter().all(Result::is_err), "and nothing comes after it");
+}
+
+#[test]
+fn the_time_of_the_threads_is_told() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_cifar10(folder.path(), 4);
+    let mut loader = Loader::open(one_rank(4, 64).loading(folder.path(), 0..1)).expect("good files");
+    for _ in 0..20 {
+        loader.next_batch().expect("good files");
+    }
+    assert!(loader.cpu() > Nanos(0));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_cifar10(folder.path(), 4);
+    let log = Some(folder.path().join("nowhere/samples.log"));
+    let loading = Loading { log, ..one_rank(4, 4).loading(folder.path(), 0..1) };
+    let error = Loader::open(loading).err().expect("no such folder");
+    assert!(error.to_string().contains("nowhere/samples.log"), "{error}");
+}
+
+#[test]
+fn the_test_set_comes_in_its_own_order_with_a_short_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_cifar10(folder.path(), 7);
+    let mut test = TestSet::open(&cifar10(folder.path()), (32, 32), 10, 0, 4).expect("good files");
+    assert_eq!(test.len(), 7);
+    let mut labels = |first| {
+        let (batch, live) = test.batch(first).expect("good files");
+        (batch.labels.to_vec(), live)
+    };
+    // The test file follows five of seven records.
+    assert_eq!(labels(0), (vec![5, 6, 7, 8], 4));
+    assert_eq!(labels(4), (vec![9, 0, 1, 1], 3));
 }

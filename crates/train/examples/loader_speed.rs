@@ -1,0 +1,46 @@
+//! How fast pictures are loaded, with nothing else to do:
+//! `cargo run --release -p paceline-train --example loader_speed -- cifar10:DIR [batches [threads [input]]]`.
+//!
+//! Prints a JSON line: images/s, and the processor time of an image in microseconds.
+
+use std::error::Error;
+use std::time::Instant;
+
+use paceline_train::data::{Augment, Data, Loader, Loading};
+
+/// Samples of a batch.
+const BATCH: usize = 64;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let data: Data = arguments.next().ok_or("say which data, as --data does")?.parse()?;
+    let mut number = |default: usize| arguments.next().map_or(Ok(default), |word| word.parse());
+    let (batches, threads, side) = (number(100)?, number(1)?, number(data.shape().h)?);
+    let mut loader = Loader::open(Loading {
+        input: (side, side),
+        classes: data.classes()?,
+        data,
+        seed: 1,
+        batch: BATCH,
+        passes: 1,
+        shares: 0..1,
+        all_shares: 1,
+        from_step: 0,
+        augment: Augment::Standard,
+        threads,
+        log: None,
+    })?;
+    // Until the threads are at work and all that was made ahead is used up.
+    for _ in 0..threads + 2 {
+        loader.next_batch()?;
+    }
+    loader.cpu();
+    let begin = Instant::now();
+    for _ in 0..batches {
+        loader.next_batch()?;
+    }
+    let (seconds, cpu) = (begin.elapsed().as_secs_f64(), loader.cpu().seconds());
+    let images = (batches * BATCH) as f64;
+    println!("{{\"images_per_s\": {:.1}, \"cpu_us\": {:.2}}}", images / seconds, cpu / images * 1e6);
+    Ok(())
+}
