@@ -45,6 +45,8 @@ pub struct CaseReport {
     pub init_s: Option<f64>,
     /// Begin of the first step to the end of the last.
     pub train_s: Option<f64>,
+    /// Part of that in which training stood still for evaluation and checkpoints.
+    pub paused_s: Option<f64>,
     /// First spawn to last reap.
     pub total_s: Option<f64>,
     /// The steady rate.
@@ -154,6 +156,7 @@ impl CaseReport {
             total_s: None,
             init_s: None,
             train_s: None,
+            paused_s: None,
             images_per_s: None,
             speedup_speed: None,
             speedup_time: None,
@@ -187,8 +190,7 @@ impl CaseReport {
     fn finished(self, done: &[&Run]) -> Self {
         let steps: Vec<Vec<Work>> = done.iter().map(|run| run.global_steps()).collect();
         let window = done[0].launcher.header.window;
-        let mut states: Vec<_> =
-            steps.iter().zip(done).map(|(steps, run)| steady::find(steps, &run.pauses())).collect();
+        let mut states: Vec<_> = steps.iter().map(|steps| steady::find(steps)).collect();
         for state in states.iter_mut().filter(|state| window && state.verdict == Verdict::TooShort) {
             // A window does not begin where the run did: its first steps are as good as the others.
             state.from = 0;
@@ -206,6 +208,7 @@ impl CaseReport {
         let mut report = Self {
             init_s: mean(|times| times.init_s),
             train_s: mean(|times| times.train_s),
+            paused_s: mean(|times| times.paused_s),
             total_s: mean(|times| times.total_s),
             images_per_s: rate::rate(&steady),
             phases_s: ranks.as_deref().map(phases::sum),
@@ -249,6 +252,7 @@ impl CaseReport {
             examples: self.examples,
             images_per_s: self.images_per_s?.mean,
             train_s: self.train_s?,
+            paused_s: self.paused_s?,
             total_s: self.total_s,
         })
     }

@@ -75,6 +75,7 @@ fn measured(case: &CaseReport) -> Row {
     vec![
         number("init_s", case.init_s),
         number("train_s", case.train_s),
+        number("paused_s", case.paused_s),
         number("total_s", case.total_s),
         number("images_per_s_median", rate.map(|rate| rate.median)),
         number("images_per_s_mean", rate.map(|rate| rate.mean)),

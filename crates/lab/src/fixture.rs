@@ -31,6 +31,9 @@ pub(crate) struct Plan {
     pub launch: f64,
     pub init: f64,
     pub tail: f64,
+    /// After every so many steps an evaluation and a checkpoint of so many milliseconds.
+    pub eval: Option<(u64, f64)>,
+    pub checkpoint: Option<(u64, f64)>,
     pub seed: u64,
 }
 
@@ -49,6 +52,8 @@ impl Plan {
             launch: 5.0,
             init: 40.0,
             tail: 8.0,
+            eval: None,
+            checkpoint: None,
             seed: 1,
         }
     }
@@ -113,6 +118,13 @@ impl Plan {
             step.book(Phase::CommCpu, ms(self.transfer / 2.0));
             step.book(Phase::Update, ms(4.0));
             step.late_rank = ms(late);
+            for (phase, due) in [(Phase::Eval, self.eval), (Phase::Checkpoint, self.checkpoint)] {
+                if let Some((every, time)) = due
+                    && (number as u64 + 1).is_multiple_of(every)
+                {
+                    step.book(phase, ms(time));
+                }
+            }
             step.comm_busy = ms(4.0 * self.transfer + late);
             step.end = begin + step.phases.total() + ms(0.05);
             step.examples = 64;

@@ -1,6 +1,6 @@
 //! Event files for TensorBoard: scalars of each rank over its steps.
 //!
-//! A point holds `step_ms`, `examples_per_s`, `loss` where it is known, and `phase/<name>_ms` for every phase that occurs in
+//! A point holds `step_ms` (evaluation and checkpoints left out), `examples_per_s`, `loss` where it is known, and `phase/<name>_ms` for every phase that occurs in
 //! the log. A long run is thinned: each of at most [`MOST`] points stands for as many steps, with the means of their times
 //! and the last of their losses, and is filed under the last of them.
 //!
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use paceline_record::log::RankLog;
 use paceline_record::{Nanos, Phase, Rank, StepRecord};
 
+use crate::run::own_time;
 use crate::tfrecord;
 
 /// The most points of a rank.
@@ -49,7 +50,7 @@ pub fn render(log: &RankLog) -> Vec<u8> {
 /// One point: what some steps have in common.
 fn summary(steps: &[StepRecord], phases: &[Phase]) -> Message {
     let sum = |of: &dyn Fn(&StepRecord) -> f64| steps.iter().map(of).sum::<f64>();
-    let seconds = sum(&|step| step.end.since(step.begin).seconds());
+    let seconds = sum(&|step| own_time(step).seconds());
     let examples = sum(&|step| step.examples as f64);
     let mean_ms = |seconds: f64| 1e3 * seconds / steps.len() as f64;
     let mut summary = Message::default().value("step_ms", mean_ms(seconds));
