@@ -291,6 +291,11 @@ impl Graph {
         &self.params[id.0]
     }
 
+    /// Whether its loss compares with labels; an autoencoder's compares with the picture itself.
+    pub fn judges_labels(&self) -> bool {
+        self.nodes.iter().any(|node| node.op == Op::SoftmaxCrossEntropy)
+    }
+
     /// Shape of one input image.
     pub fn input(&self) -> Shape {
         self.nodes[0].shape

@@ -65,6 +65,9 @@ pub struct Position {
     pub steps: u64,
     /// What must be equal for the training to go on, by the names of the command line's options.
     pub job: BTreeMap<String, String>,
+    /// All that was asked, as JSON: what a run that goes on is not told anew.
+    #[serde(default)]
+    pub asked: String,
     /// The tests of the network so far; their moments are on the clock of the run that made them.
     pub history: Vec<EvalRecord>,
 }

@@ -48,6 +48,27 @@ pub enum TrainError {
         /// Channels of the data.
         got: usize,
     },
+    /// Reject the input: some workers would have nothing to do.
+    #[error(
+        "{shards} shares cannot keep {workers} workers busy; use --shards {workers} or more, or fewer workers"
+    )]
+    Shards {
+        /// Shares of a step.
+        shards: u32,
+        /// Workers.
+        workers: u32,
+    },
+    /// Reject the input: shares that nobody adds up.
+    #[error("independent workers add nothing up, so that --shards means nothing; leave it out")]
+    LonelyShards,
+    /// Reject the input: a checkpoint of something else.
+    #[error("{} cannot be gone on with: {why}", path.display())]
+    WrongCheckpoint {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// Reject the input: there is no such engine.
     #[error("unknown engine '{0}'; use cpu or simulated")]
     UnknownEngine(String),

@@ -1,5 +1,6 @@
 //! One rank's part in an update strategy: hands gradients over while backward runs, and updates with what comes back.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use paceline_comm::{
@@ -21,8 +22,10 @@ pub(crate) struct Exchange {
     strategy: Strategy,
     overlap: bool,
     compress: Compress,
-    learning_rate: f32,
-    /// The other ranks; `None` in a world of one.
+    /// Shares of each step that this rank runs, of those that all ranks run.
+    shares: Range<u32>,
+    all_shares: u32,
+    /// The other ranks; `None` in a world of one that runs each step whole.
     peers: Option<Peers>,
     buckets: Vec<Bucket>,
     /// Values of the parameter region.
@@ -60,7 +63,8 @@ impl Exchange {
             strategy: job.update,
             overlap: job.exchange.overlap,
             compress: job.exchange.compress,
-            learning_rate: job.learning_rate,
+            shares: job.shares_of(rank),
+            all_shares: job.shares(),
             peers,
             buckets: Vec::new(),
             len: 0,
@@ -76,13 +80,18 @@ impl Exchange {
         self.rank
     }
 
+    /// The shares of each step that this rank runs.
+    pub fn shares(&self) -> Range<u32> {
+        self.shares.clone()
+    }
+
     /// Where the program's values must lie. `trained` is their number.
     pub fn homes(&self, trained: usize) -> Homes {
         let Some(peers) = &self.peers else {
             return Homes::default();
         };
         let region = |area: Area| Region { place: Place::Host, address: area.address() as u64, len: trained };
-        let gradients = Some(region(peers.collective.own()));
+        let gradients = self.shares().map(|share| region(peers.segment.area(share))).collect();
         let first = self.rank == Rank(0);
         let parameters = match self.strategy {
             Strategy::Sharded => {
@@ -163,20 +172,20 @@ impl Exchange {
         }
     }
 
-    /// Waits for what was handed over, and updates the parameters. `ready_time` is what [`Self::gradient_ready`] took
+    /// Waits for what was handed over, and updates the parameters at a learning rate. `ready_time` is what [`Self::gradient_ready`] took
     /// in all, as the engine measured it.
     pub fn finish(
         &mut self,
         program: &mut dyn Program,
         record: &mut StepRecord,
-        ready_time: Nanos,
+        (learning_rate, ready_time): (f32, Nanos),
     ) -> Result<(), TrainError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
         if !self.exchanges() {
             self.ready = 0;
-            return Ok(program.apply(self.learning_rate, 0..self.len)?);
+            return Ok(program.apply(learning_rate, 0..self.len)?);
         }
         let before = clock::now();
         let mut updating = Nanos(0);
@@ -191,7 +200,7 @@ impl Exchange {
                 let cpu = clock::thread_cpu();
                 self.peers().average(&range);
                 finished.cpu += clock::thread_cpu().since(cpu);
-                finished.moved = Bytes(4 * range.len() as u64 * u64::from(self.peers().world + 1));
+                finished.moved = Bytes(4 * range.len() as u64 * u64::from(self.all_shares + 1));
                 finished.ended = clock::now();
             }
             self.finished.push(finished);
@@ -205,7 +214,7 @@ impl Exchange {
             };
             if let Some(range) = update {
                 let start = clock::now();
-                program.apply(self.learning_rate, range)?;
+                program.apply(learning_rate, range)?;
                 updating += clock::now().since(start);
             }
         }
@@ -257,23 +266,111 @@ impl Exchange {
     }
 }
 
+/// What ranks tell each other between steps, when no gradient is under way: their gradients' memory carries it.
+impl Exchange {
+    /// The running statistics of all shares, in their order.
+    pub fn statistics(&mut self, program: &mut dyn Program) -> Result<Vec<Vec<f32>>, TrainError> {
+        let own: Vec<Region> = (0..self.shares.len()).map(|share| program.statistics(share)).collect();
+        let Some(peers) = &mut self.peers else {
+            // SAFETY: the program does not run.
+            return Ok(own.into_iter().map(|region| unsafe { host_values(region) }.to_vec()).collect());
+        };
+        for (share, region) in self.shares.clone().zip(&own) {
+            // SAFETY: neither the program nor an operation uses these values now.
+            unsafe { peers.segment.area(share).write(0..region.len).copy_from_slice(host_values(*region)) };
+        }
+        let len = own[0].len;
+        peers.collective.barrier(Deadline::after(PATIENCE))?;
+        // SAFETY: all ranks have written theirs, and none writes again before the next barrier.
+        let read = |share| unsafe { peers.segment.area(share).read(0..len) }.to_vec();
+        let all = (0..self.all_shares).map(read).collect();
+        peers.collective.barrier(Deadline::after(PATIENCE))?;
+        Ok(all)
+    }
+
+    /// Rows of a few numbers, one a share: those of this rank's shares become those of all.
+    pub fn gather_rows<const N: usize>(&mut self, own: &[[f32; N]]) -> Result<Vec<[f32; N]>, TrainError> {
+        let Some(peers) = &mut self.peers else {
+            return Ok(own.to_vec());
+        };
+        for (share, row) in self.shares.clone().zip(own) {
+            // SAFETY: no operation is under way.
+            unsafe { peers.segment.area(share).write(0..N) }.copy_from_slice(row);
+        }
+        peers.collective.barrier(Deadline::after(PATIENCE))?;
+        let read = |share| {
+            let mut row = [0.0; N];
+            // SAFETY: all ranks have written theirs, and none writes again before the next barrier.
+            row.copy_from_slice(unsafe { peers.segment.area(share).read(0..N) });
+            row
+        };
+        let all = (0..self.all_shares).map(read).collect();
+        peers.collective.barrier(Deadline::after(PATIENCE))?;
+        Ok(all)
+    }
+
+    /// Completes the state of the update rule on every rank, where each keeps up its own part only.
+    pub fn complete_state(&mut self, program: &mut dyn Program) -> Result<(), TrainError> {
+        if self.strategy != Strategy::Sharded {
+            return Ok(());
+        }
+        let Some(peers) = &mut self.peers else {
+            return Ok(());
+        };
+        for region in program.state() {
+            // SAFETY: the program does not run, and no operation is under way when the values are taken over.
+            let state = unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) };
+            peers.collective.values(0..state.len())?.copy_from_slice(state);
+            for bucket in &self.buckets {
+                let operation = Operation::AllGather { range: bucket.range.clone() };
+                let ticket = peers.collective.begin(operation, Deadline::after(PATIENCE))?;
+                peers.collective.finish(ticket)?;
+            }
+            state.copy_from_slice(peers.collective.values(0..state.len())?);
+        }
+        Ok(())
+    }
+
+    /// Waits until all ranks have come here.
+    pub fn wait_for_all(&mut self) -> Result<(), TrainError> {
+        if let Some(peers) = &mut self.peers {
+            peers.collective.barrier(Deadline::after(PATIENCE))?;
+        }
+        Ok(())
+    }
+
+    /// Whether this rank's program holds parameters of its own, or is the first of those that share them.
+    pub fn writes_parameters(&self) -> bool {
+        self.strategy != Strategy::Sharded || self.rank == Rank(0)
+    }
+}
+
+/// # Safety
+/// The region must be alive and on the host, and nobody may write to it meanwhile.
+unsafe fn host_values<'a>(region: Region) -> &'a [f32] {
+    // SAFETY: the caller vouches.
+    unsafe { std::slice::from_raw_parts(region.address as *const f32, region.len) }
+}
+
 impl Peers {
-    /// The server's part: its own gradients become the mean of all ranks', added in the order of the ranks.
-    fn average(&mut self, range: &std::ops::Range<usize>) {
+    /// The server's part: its own gradients become the mean of all shares', added in the order of the shares.
+    fn average(&mut self, range: &Range<usize>) {
         const BLOCK: usize = 4096;
-        let scale = 1.0 / self.world as f32;
+        let areas = self.segment.size().areas;
+        let scale = 1.0 / areas as f32;
         let mut sum = [0.0f32; BLOCK];
         for start in range.clone().step_by(BLOCK) {
             let block = start..(start + BLOCK).min(range.end);
             let sum = &mut sum[..block.len()];
-            sum.fill(0.0);
-            for rank in (0..self.world).map(Rank) {
-                // SAFETY: all ranks have arrived and touch these values no more until the barrier that follows.
-                let values = unsafe { self.segment.own(rank).read(block.clone()) };
+            // SAFETY: all ranks have arrived and touch these values no more until the barrier that follows.
+            sum.copy_from_slice(unsafe { self.segment.area(0).read(block.clone()) });
+            for area in (1..areas).map(|share| self.segment.area(share)) {
+                // SAFETY: as above.
+                let values = unsafe { area.read(block.clone()) };
                 sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
             }
             // SAFETY: these are this rank's own.
-            let own = unsafe { self.segment.own(self.rank).write(block.clone()) };
+            let own = unsafe { self.collective.own().write(block.clone()) };
             own.iter_mut().zip(sum).for_each(|(own, sum)| *own = *sum * scale);
         }
     }

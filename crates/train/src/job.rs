@@ -1,16 +1,20 @@
 //! What a run is asked to do, and how a worker gets to know.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 
+use paceline_comm::deal;
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, EngineError, Layout, Precision, Profiling, Spec};
+use paceline_engine::{Engine, EngineError, Layout, Optimizer, Pass, Precision, Profiling, Spec};
 use paceline_model::Graph;
 use paceline_record::{Case, Rank};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
-use crate::data::Data;
+use crate::data::{Augment, Data, Split};
+use crate::milestone::Milestones;
+use crate::schedule::Schedule;
 use crate::simulate::{self, Simulation};
 use crate::strategy::{ExchangeOptions, Strategy};
 
@@ -27,8 +31,11 @@ pub struct Job {
     pub precision: Precision,
     /// Worker processes.
     pub workers: u32,
-    /// Samples a step on each worker.
+    /// Samples of one pass of one share.
     pub batch: usize,
+    /// Shares that each step is cut into; as many as workers where nobody says.
+    #[serde(default)]
+    pub shards: Option<u32>,
     /// What is held fixed when workers are added.
     pub scaling: Scaling,
     /// Threads in each worker.
@@ -39,14 +46,20 @@ pub struct Job {
     pub classes: usize,
     /// The data, as the command line names it.
     pub data: String,
-    /// Steps of each worker.
+    /// What is done to the pictures before the network sees them.
+    #[serde(default)]
+    pub augment: Augment,
+    /// The step that the run ends with, counted from the start of the training.
     pub steps: u64,
+    /// Passes over the data that the run was asked to make, where steps follow from that.
+    #[serde(default)]
+    pub epochs: Option<f64>,
     /// Samples that the whole run was asked to see, where steps follow from that.
     pub examples: Option<u64>,
     /// Seed of weights and data.
     pub seed: u64,
-    /// Learning rate.
-    pub learning_rate: f32,
+    /// How weights follow gradients.
+    pub learning: Learning,
     /// How workers share what they learn.
     pub update: Strategy,
     /// How gradients are handed over.
@@ -60,11 +73,60 @@ pub struct Job {
     /// The machine of a simulated job.
     #[serde(default)]
     pub simulation: Simulation,
+    /// When the network is tested and saved.
+    #[serde(default)]
+    pub milestones: Milestones,
+    /// Whether each rank leaves the numbers of the samples that it was given.
+    #[serde(default)]
+    pub log_samples: bool,
     /// Where the logs go.
     pub folder: PathBuf,
 }
 
+/// How weights follow gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Learning {
+    /// Learning rate of each step.
+    pub schedule: Schedule,
+    /// Share of the old velocity that is kept.
+    pub momentum: f32,
+    /// L2 penalty.
+    pub weight_decay: f32,
+    /// Part of each label that is spread over all classes.
+    pub label_smoothing: f32,
+}
+
+impl Learning {
+    /// Momentum of 0.9, and nothing else, at one rate.
+    pub const fn at(rate: f32) -> Self {
+        Self { schedule: Schedule::constant(rate), momentum: 0.9, weight_decay: 0.0, label_smoothing: 0.0 }
+    }
+}
+
 impl Job {
+    /// Shares that each step is cut into.
+    pub fn shares(&self) -> u32 {
+        self.shards.unwrap_or(self.workers)
+    }
+
+    /// The shares that a rank runs.
+    pub(crate) fn shares_of(&self, rank: Rank) -> Range<u32> {
+        deal(self.shares(), rank, self.workers)
+    }
+
+    /// Samples of a step, on all workers together.
+    pub fn global_batch(&self) -> u64 {
+        self.batch as u64 * self.accumulate as u64 * u64::from(self.shares())
+    }
+
+    /// A rank's pass, by its turn in a step: share after share.
+    pub(crate) fn pass(&self, step: u64, shares: &Range<u32>, turn: usize) -> Pass {
+        let (share, index) = (turn / self.accumulate, turn % self.accumulate);
+        let before = step * u64::from(self.shares()) + u64::from(shares.start) + share as u64;
+        let stream = before * self.accumulate as u64 + index as u64;
+        Pass { share, index, count: self.accumulate, stream }
+    }
+
     /// The network for this job's pictures.
     pub fn graph(&self) -> Result<Graph, TrainError> {
         let graph = paceline_model::zoo::build(&self.model, Some(self.input), self.classes)?;
@@ -80,11 +142,19 @@ impl Job {
         self.engine == simulate::ENGINE
     }
 
-    /// Refuses a job that cannot be run: no such engine or network, or too little memory.
+    /// Refuses a job that cannot be run: no such engine or network, shares that do not go round, data that is not
+    /// there, or too little memory.
     pub fn check(&self) -> Result<(), TrainError> {
+        if self.shares() < self.workers {
+            return Err(TrainError::Shards { shards: self.shares(), workers: self.workers });
+        }
         if self.is_simulated() {
             return simulate::check(self);
         }
+        if self.shares() != self.workers && self.update == Strategy::Independent {
+            return Err(TrainError::LonelyShards);
+        }
+        self.data.parse::<Data>()?.check()?;
         self.check_memory(&*open_engine(&self.engine, self.threads, false)?)
     }
 
@@ -96,18 +166,32 @@ impl Job {
         Ok(open_engine(&self.engine, self.threads, false)?.describe())
     }
 
-    /// What the graph is compiled for.
+    /// What the graph is compiled for, on the rank that runs the most shares.
     pub fn spec(&self) -> Spec {
+        let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
         Spec {
             layout: self.layout,
             precision: self.precision,
+            optimizer: Optimizer::Sgd { momentum, nesterov: false, weight_decay },
             seed: self.seed,
+            label_smoothing,
+            shares: self.shares().div_ceil(self.workers) as usize,
             profiling: if self.profile { Profiling::Layers } else { Profiling::Phases },
             ..Spec::new(self.batch)
         }
     }
 
-    /// Values of shared memory that the ranks need: each for itself, and in common.
+    /// The same on a rank.
+    pub(crate) fn spec_of(&self, rank: Rank) -> Spec {
+        Spec { shares: self.shares_of(rank).len(), ..self.spec() }
+    }
+
+    /// Whether ranks need memory in common: to exchange, or to add up shares.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.workers > 1 || self.shares() > 1
+    }
+
+    /// Values of shared memory that the ranks need: for each share, and in common.
     pub(crate) fn shared_values(&self, trained: usize) -> (usize, usize) {
         let common = if self.update.shares_parameters() { trained } else { 0 };
         (self.exchange.compress.own_values(trained), common)
@@ -115,13 +199,15 @@ impl Job {
 
     /// Refuses a job whose workers together need more memory than the machine has left.
     pub fn check_memory(&self, engine: &dyn Engine) -> Result<(), TrainError> {
-        let plan = engine.plan(&self.graph()?, &self.spec())?;
+        let spec = self.spec();
+        let plan = engine.plan(&self.graph()?, &spec)?;
         // Each plan counts its gradients; what the exchange takes beyond them comes on top.
-        let trained = (plan.gradients / 4) as usize;
+        let trained = (plan.gradients / 4) as usize / spec.shares;
         let (own, common) = self.shared_values(trained);
         let mirror = if self.update == Strategy::Replicated { trained } else { 0 };
-        let extra = 4 * (self.workers as u64 * (own - trained + mirror) as u64 + common as u64);
-        let extra = if self.workers == 1 { 0 } else { extra };
+        let beyond =
+            u64::from(self.shares()) * (own - trained) as u64 + u64::from(self.workers) * mirror as u64;
+        let extra = if self.shares_memory() { 4 * (beyond + common as u64) } else { 0 };
         let needed = plan.total() * u64::from(self.workers) + extra;
         match engine.available_memory() {
             Some(available) if available < needed => Err(EngineError::TooLarge {
@@ -137,9 +223,10 @@ impl Job {
 
     /// How the run log describes this job.
     pub fn case(&self) -> Case {
-        let asked = match self.examples {
-            Some(examples) => ("examples", examples.to_string()),
-            None => ("steps", self.steps.to_string()),
+        let asked = match (self.examples, self.epochs) {
+            (Some(examples), _) => ("examples", examples.to_string()),
+            (_, Some(epochs)) => ("epochs", epochs.to_string()),
+            _ => ("steps", self.steps.to_string()),
         };
         let yes_no = |choice: bool| if choice { "yes" } else { "no" }.to_owned();
         let settings = [
@@ -148,7 +235,7 @@ impl Job {
             ("bucket-mb", (self.exchange.bucket_bytes as f64 / f64::from(1 << 20)).to_string()),
             ("compress", self.exchange.compress.to_string()),
             ("data", self.data.clone()),
-            ("lr", self.learning_rate.to_string()),
+            ("lr", self.learning.schedule.base.to_string()),
             ("overlap", yes_no(self.exchange.overlap)),
             ("pin", yes_no(self.pin)),
             ("seed", self.seed.to_string()),
@@ -158,6 +245,7 @@ impl Job {
         if self.is_simulated() {
             settings.insert("simulate".into(), self.simulation.to_string());
         }
+        settings.extend(self.unusual_settings());
         let (scaling, global_batch) = match self.scaling {
             Scaling::Weak => ("weak", None),
             Scaling::Strong { global_batch } => ("strong", Some(global_batch as u64)),
@@ -170,14 +258,75 @@ impl Job {
             update: Some(self.update.to_string()),
             scaling: Some(scaling.into()),
             workers: self.workers,
-            batch_per_worker: Some(self.batch as u64),
+            batch_per_worker: self.batch_per_worker(),
             threads: Some(self.threads as u32),
             input: Some(format!("{}x{}", self.input.0, self.input.1)),
             classes: Some(self.classes as u64),
             global_batch,
-            epoch_examples: None,
+            epoch_examples: self.epoch_examples(),
             settings,
         }
+    }
+}
+
+impl Job {
+    /// What decides which weights a training comes to: it cannot change where one goes on.
+    pub fn fixed_settings(&self) -> BTreeMap<String, String> {
+        let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
+        let settings = [
+            ("model", self.model.clone()),
+            ("input", format!("{}x{}", self.input.0, self.input.1)),
+            ("classes", self.classes.to_string()),
+            ("data", self.data.clone()),
+            ("augment", self.augment.to_string()),
+            ("global-batch", self.global_batch().to_string()),
+            ("shards", self.shares().to_string()),
+            ("accumulate", self.accumulate.to_string()),
+            ("seed", self.seed.to_string()),
+            ("layout", self.layout.to_string()),
+            ("precision", self.precision.to_string()),
+            ("momentum", momentum.to_string()),
+            ("weight-decay", weight_decay.to_string()),
+            ("label-smoothing", label_smoothing.to_string()),
+        ];
+        settings.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    /// Samples of a pass on each worker; `None` where shares do not go round evenly.
+    fn batch_per_worker(&self) -> Option<u64> {
+        let (shares, workers) = (self.shares(), self.workers);
+        shares.is_multiple_of(workers).then(|| self.batch as u64 * u64::from(shares / workers))
+    }
+
+    /// Samples of an epoch, where the job goes by epochs.
+    fn epoch_examples(&self) -> Option<u64> {
+        self.epochs?;
+        self.epoch_len().ok()
+    }
+
+    /// Samples of an epoch.
+    pub fn epoch_len(&self) -> Result<u64, TrainError> {
+        Ok(self.data.parse::<Data>()?.samples(Split::Train)? as u64)
+    }
+
+    /// Settings that few jobs have, by the names of their options.
+    fn unusual_settings(&self) -> impl Iterator<Item = (String, String)> {
+        let Learning { schedule, momentum, weight_decay, label_smoothing } = self.learning;
+        let usual = Learning::at(schedule.base);
+        let said = |is_unusual: bool, name: &str, value: String| is_unusual.then(|| (name.to_owned(), value));
+        [
+            said(self.shards.is_some(), "shards", self.shares().to_string()),
+            said(momentum != usual.momentum, "momentum", momentum.to_string()),
+            said(weight_decay != 0.0, "weight-decay", weight_decay.to_string()),
+            said(label_smoothing != 0.0, "label-smoothing", label_smoothing.to_string()),
+            said(schedule.kind != usual.schedule.kind, "schedule", schedule.kind.to_string()),
+            said(schedule.rule != usual.schedule.rule, "lr-rule", schedule.rule.to_string()),
+            said(schedule.warmup_steps > 0, "warmup-steps", schedule.warmup_steps.to_string()),
+            said(self.augment != Augment::default(), "augment", self.augment.to_string()),
+            self.milestones.resumed_at.map(|steps| ("resumed-at".to_owned(), steps.to_string())),
+        ]
+        .into_iter()
+        .flatten()
     }
 }
 
@@ -244,21 +393,26 @@ pub(crate) mod tests {
             precision: Precision::Fp32,
             workers: 1,
             batch: 4,
+            shards: None,
             scaling: Scaling::Weak,
             threads: 1,
             input: (32, 32),
             classes: 10,
             data: "synthetic:cifar10".into(),
+            augment: Augment::default(),
             steps: 5,
+            epochs: None,
             examples: None,
             seed: 7,
-            learning_rate: 0.125,
+            learning: Learning::at(0.125),
             update: Strategy::AllReduce,
             exchange: ExchangeOptions::default(),
             accumulate: 1,
             pin: true,
             profile: true,
             simulation: Simulation::default(),
+            milestones: Milestones::default(),
+            log_samples: false,
             folder: folder.into(),
         }
     }

@@ -85,13 +85,13 @@ fn run_processes(
 
 /// Takes the memory that several workers share, before any of them starts.
 fn share_memory(job: &Job) -> Result<Option<Segment>, TrainError> {
-    if job.workers == 1 {
+    if !job.shares_memory() {
         return Ok(None);
     }
     let engine = open_engine(&job.engine, 1, false)?;
     let trained = engine.trained_values(&job.graph()?, &job.spec())?;
     let (own, common) = job.shared_values(trained);
-    Ok(Some(Segment::create(SegmentSize { world: job.workers, own, common })?))
+    Ok(Some(Segment::create(SegmentSize { world: job.workers, areas: job.shares(), own, common })?))
 }
 
 /// Why not all workers did all their steps: what came first.

@@ -13,6 +13,7 @@ mod exchange;
 mod job;
 pub mod launcher;
 pub mod measure;
+mod milestone;
 mod process;
 pub mod schedule;
 mod simulate;
@@ -20,6 +21,7 @@ mod strategy;
 pub mod worker;
 
 pub use error::{Death, TrainError};
-pub use job::{Job, Scaling, open_engine};
+pub use job::{Job, Learning, Scaling, open_engine};
+pub use milestone::{Every, Milestones, Saving};
 pub use simulate::Simulation;
 pub use strategy::{Compress, ExchangeOptions, Strategy};

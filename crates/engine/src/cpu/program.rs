@@ -125,7 +125,7 @@ impl CpuProgram {
             updates: 0,
             updating: false,
             batch: spec.batch,
-            classes: judges_labels(graph).then_some(graph.classes),
+            classes: graph.judges_labels().then_some(graph.classes),
             input_shape: graph.input(),
             output_shape: graph.node(output).shape,
             result: StepResult::default(),
@@ -227,11 +227,6 @@ impl CpuProgram {
     fn region(view: View) -> Region {
         Region { place: Place::Host, address: view.ptr() as u64, len: view.len() }
     }
-}
-
-/// Whether the loss compares with labels.
-fn judges_labels(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|node| node.op == paceline_model::Op::SoftmaxCrossEntropy)
 }
 
 fn check(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {

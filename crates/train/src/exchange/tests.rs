@@ -13,6 +13,7 @@ use crate::job::tests::job;
 
 const STEPS: u64 = 3;
 const BATCH: usize = 6;
+const RATE: f32 = 0.1;
 
 /// A network without batch norm: there a joint batch is no more than its samples.
 fn plain() -> Graph {
@@ -50,33 +51,37 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
     let spec = Spec::new(BATCH);
     let trained = engine.trained_values(graph, &spec).expect("it compiles");
     let (own, common) = job.shared_values(trained);
-    let segment = Segment::create(SegmentSize { world: job.workers, own, common }).expect("memory");
+    let segment = Segment::create(SegmentSize { world: job.workers, areas: job.shares(), own, common })
+        .expect("memory");
     let descriptor = segment.descriptor();
     let rank_of_world = |rank: Rank| {
         let mut exchange = Exchange::join(job, rank, descriptor).expect("the segment");
+        let spec = Spec { shares: exchange.shares().len(), ..spec };
         let mut program = engine.compile_in(graph, &spec, &exchange.homes(trained)).expect("it compiles");
         exchange.start(&mut *program, job).expect("all ranks start");
         let mut last = StepRecord::open(Step(0), Nanos(0));
         for step in 0..STEPS {
             let mut record = StepRecord::open(Step(step), clock::now());
             let mut ready_time = Nanos(0);
-            for index in 0..job.accumulate {
-                let first = (rank.0 as usize * job.accumulate + index) * BATCH;
+            for turn in 0..exchange.shares().len() * job.accumulate {
+                let pass = job.pass(step, &exchange.shares(), turn);
+                let first = (exchange.shares().start as usize * job.accumulate + turn) * BATCH;
                 let (images, labels) = samples(graph, step, first..first + BATCH);
                 program.feed(Samples { images: &images, labels: &labels }).expect("a batch");
-                let pass = Pass { index, count: job.accumulate };
                 let late = rank.0 + 1 == job.workers;
                 let mut hand_over = |ready| {
                     // One rank lags behind the others in backward: they must not update what it still reads.
                     if late {
                         thread::sleep(Duration::from_micros(300));
                     }
-                    exchange.gradient_ready(ready);
+                    if pass.share + 1 == exchange.shares().len() {
+                        exchange.gradient_ready(ready);
+                    }
                 };
                 program.forward_backward(pass, &mut hand_over).expect("it runs");
                 ready_time += Nanos(program.finish().expect("a result").ready_ns);
             }
-            exchange.finish(&mut *program, &mut record, ready_time).expect("all take part");
+            exchange.finish(&mut *program, &mut record, (RATE, ready_time)).expect("all take part");
             program.finish().expect("a result");
             record.end = clock::now();
             last = record;
@@ -94,7 +99,7 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
 }
 
 /// One worker on the joint batch of all.
-fn run_alone(graph: &Graph, job: &Job, samples_a_step: usize) -> Vec<f32> {
+fn run_alone(graph: &Graph, samples_a_step: usize) -> Vec<f32> {
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
     let mut program = engine.compile(graph, &Spec::new(samples_a_step)).expect("it compiles");
     let everything = 0..program.parameters().len;
@@ -102,13 +107,13 @@ fn run_alone(graph: &Graph, job: &Job, samples_a_step: usize) -> Vec<f32> {
         let (images, labels) = samples(graph, step, 0..samples_a_step);
         program.feed(Samples { images: &images, labels: &labels }).expect("a batch");
         program.forward_backward(Pass::ONLY, &mut |_| {}).expect("it runs");
-        program.apply(job.learning_rate, everything.clone()).expect("the range");
+        program.apply(RATE, everything.clone()).expect("the range");
     }
     weights(graph, &mut *program)
 }
 
 fn job_of(update: Strategy, workers: u32) -> Job {
-    let mut job = Job { update, workers, learning_rate: 0.1, ..job("case".as_ref()) };
+    let mut job = Job { update, workers, ..job("case".as_ref()) };
     // Small enough that there are several buckets.
     job.exchange.first_bucket_bytes = 64;
     job.exchange.bucket_bytes = 4096;
@@ -128,7 +133,7 @@ const EXCHANGING: [Strategy; 4] =
 fn every_strategy_gives_the_weights_of_one_worker_on_the_joint_batch() {
     let graph = plain();
     for workers in [2, 3] {
-        let joint = run_alone(&graph, &job_of(Strategy::AllReduce, 1), workers as usize * BATCH);
+        let joint = run_alone(&graph, workers as usize * BATCH);
         let mut bits: Option<Vec<f32>> = None;
         for update in EXCHANGING {
             for overlap in [true, false] {
@@ -146,6 +151,27 @@ fn every_strategy_gives_the_weights_of_one_worker_on_the_joint_batch() {
     }
 }
 
+/// With batch norm, and shares that do not go round evenly: what one worker does with all of them is what any number does.
+#[test]
+fn the_same_shares_give_the_same_bits_on_any_number_of_workers() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 5).expect("a small network");
+    let mut bits: Option<Vec<f32>> = None;
+    for update in EXCHANGING {
+        for workers in [1, 2, 3, 4, 6] {
+            for overlap in [true, false] {
+                let mut job = Job { shards: Some(6), ..job_of(update, workers) };
+                job.exchange.overlap = overlap;
+                for (weights, _) in run_world(&graph, &job) {
+                    let same = bits.get_or_insert_with(|| weights.clone());
+                    assert!(weights == *same, "{update} on {workers} workers, overlap {overlap}");
+                }
+            }
+        }
+    }
+    let fewer = Job { shards: Some(5), ..job_of(Strategy::AllReduce, 2) };
+    assert!(run_world(&graph, &fewer)[0].0 != bits.expect("weights"), "other shares are another batch");
+}
+
 /// A mean over equal shares of a batch is the mean of the shares' means, and so for its gradient: averaging the gradients
 /// of N workers, or concatenating their predictions under one mean loss, is the same sum in another order.
 #[test]
@@ -153,18 +179,15 @@ fn averaging_gradients_is_the_same_sum_as_concatenating_predictions() {
     let graph = plain();
     let job = job_of(Strategy::AllReduce, 4);
     let averaged = run_world(&graph, &job);
-    let concatenated = run_alone(&graph, &job, 4 * BATCH);
+    let concatenated = run_alone(&graph, 4 * BATCH);
     assert!(distance(&averaged[0].0, &concatenated) < 1e-6);
-    assert!(
-        distance(&averaged[0].0, &run_alone(&graph, &job, BATCH)) > 1e-3,
-        "fewer samples are another sum"
-    );
+    assert!(distance(&averaged[0].0, &run_alone(&graph, BATCH)) > 1e-3, "fewer samples are another sum");
 }
 
 #[test]
 fn passes_added_up_before_the_exchange_are_a_larger_batch() {
     let graph = plain();
-    let joint = run_alone(&graph, &job_of(Strategy::AllReduce, 1), 6 * BATCH);
+    let joint = run_alone(&graph, 6 * BATCH);
     for update in EXCHANGING {
         let job = Job { accumulate: 3, ..job_of(update, 2) };
         for (weights, _) in run_world(&graph, &job) {
@@ -211,13 +234,13 @@ fn independent_workers_go_their_own_ways() {
     let ranks = run_world(&graph, &job_of(Strategy::Independent, 2));
     assert!(ranks[0].0 != ranks[1].0);
     assert!(ranks.iter().all(|(_, record)| record.buckets.is_empty() && record.comm_busy == Nanos(0)));
-    assert!(distance(&ranks[0].0, &run_alone(&graph, &job_of(Strategy::AllReduce, 1), BATCH)) < 1e-12);
+    assert!(distance(&ranks[0].0, &run_alone(&graph, BATCH)) < 1e-12);
 }
 
 #[test]
 fn gradients_in_16_bits_cost_no_more_than_their_digits() {
     let graph = plain();
-    let joint = run_alone(&graph, &job_of(Strategy::AllReduce, 1), 3 * BATCH);
+    let joint = run_alone(&graph, 3 * BATCH);
     for (compress, tolerance) in [(Compress::Fp16, 2e-5), (Compress::Bf16, 2e-4)] {
         let mut job = job_of(Strategy::AllReduce, 3);
         job.exchange.compress = compress;
@@ -312,7 +335,8 @@ fn a_costly_reduction_is_booked_as_comm_cpu_and_nowhere_else() {
     let job = job_of(Strategy::AllReduce, 1);
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
     let trained = engine.trained_values(&graph, &Spec::new(BATCH)).expect("it compiles");
-    let segment = Segment::create(SegmentSize { world: 1, own: trained, common: 0 }).expect("memory");
+    let segment =
+        Segment::create(SegmentSize { world: 1, areas: 1, own: trained, common: 0 }).expect("memory");
     let mut exchange = Exchange::join(&job, Rank(0), segment.descriptor()).expect("the segment");
     let peers = exchange.peers.take().expect("a segment makes peers");
     exchange.peers = Some(Peers { collective: Box::new(Costly(peers.collective)), ..peers });
@@ -325,7 +349,7 @@ fn a_costly_reduction_is_booked_as_comm_cpu_and_nowhere_else() {
     program.forward_backward(Pass::ONLY, &mut |ready| exchange.gradient_ready(ready)).expect("it runs");
     let result = program.finish().expect("a result");
     let wall = Instant::now();
-    exchange.finish(&mut *program, &mut record, Nanos(result.ready_ns)).expect("alone");
+    exchange.finish(&mut *program, &mut record, (RATE, Nanos(result.ready_ns))).expect("alone");
     let planted = COST.as_nanos() as u64 * record.buckets.len() as u64;
     assert!(record.phases[Phase::CommCpu].0 >= planted);
     let exchange_time = record.phases[Phase::CommCpu] + record.phases[Phase::CommWait];

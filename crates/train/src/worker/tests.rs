@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use paceline_engine::{
-    EngineError, Homes, LayerTime as EngineLayer, MemoryPlan, Place, Ready, Region, Samples, Slot, Spec,
+    EngineError, Homes, LayerTime as EngineLayer, MemoryPlan, Pass, Place, Ready, Region, Samples, Slot, Spec,
 };
 use paceline_model::{Graph, ParamId};
 use paceline_record::log::RankLog;
@@ -72,7 +72,17 @@ impl Program for FakeProgram {
         }
     }
 
-    fn evaluate(&mut self) -> Result<(), EngineError> {
+    fn statistics(&mut self, _: usize) -> Region {
+        self.parameters()
+    }
+
+    fn state(&mut self) -> Vec<Region> {
+        Vec::new()
+    }
+
+    fn resume_at(&mut self, _: u64) {}
+
+    fn evaluate(&mut self, _: usize) -> Result<(), EngineError> {
         Ok(())
     }
 

@@ -1,0 +1,322 @@
+//! Where a run stops to test the network and to save it.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use paceline_engine::{Program, Region};
+use paceline_model::{Graph, ParamId};
+use paceline_record::{Bytes, EvalRecord, Phase, Rank, RankEvent, StepRecord};
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::{self, Checkpoint, Description, Position, Tensor};
+use crate::data::TestSet;
+use crate::exchange::Exchange;
+use crate::{Job, TrainError, clock};
+
+/// When the network is tested and saved.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Milestones {
+    /// How often it is tested; `None` for never.
+    pub eval: Option<Every>,
+    /// How often it is saved, and where; `None` for never.
+    pub saving: Option<Saving>,
+    /// The checkpoint that the run goes on from.
+    pub resume: Option<PathBuf>,
+    /// Steps done before it.
+    pub resumed_at: Option<u64>,
+}
+
+/// After every so many epochs, and at the end of the run; 0 for the end alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Every(pub f64);
+
+/// How checkpoints are written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Saving {
+    /// How often.
+    pub every: Every,
+    /// How many are kept.
+    pub keep: NonZeroUsize,
+    /// Where.
+    pub folder: PathBuf,
+}
+
+impl Every {
+    /// Whether it is time when `done` of `steps` steps are done, each of which takes `step` epochs.
+    fn is_due(self, (done, steps): (u64, u64), step: f64) -> bool {
+        let count = |done: u64| (done as f64 * step / self.0 + 1e-9).floor();
+        done == steps || (self.0 > 0.0 && count(done) > count(done - 1))
+    }
+}
+
+/// A rank's way through a run's milestones.
+pub(crate) struct Course<'a> {
+    job: &'a Job,
+    graph: &'a Graph,
+    /// Epochs that a step takes.
+    step: f64,
+    test: Option<TestSet>,
+    history: Vec<EvalRecord>,
+}
+
+impl<'a> Course<'a> {
+    pub fn new(job: &'a Job, graph: &'a Graph) -> Result<Self, TrainError> {
+        let milestones = &job.milestones;
+        let step = match (milestones.eval, &milestones.saving) {
+            (None, None) => 0.0,
+            _ => job.global_batch() as f64 / job.epoch_len()? as f64,
+        };
+        let test = match milestones.eval {
+            Some(_) => {
+                let data = job.data.parse()?;
+                Some(TestSet::open(&data, job.input, job.classes, job.seed, job.batch)?)
+            }
+            None => None,
+        };
+        Ok(Self { job, graph, step, test, history: Vec::new() })
+    }
+
+    /// Goes on from the checkpoint that the job names; the steps done before it.
+    pub fn resume(&mut self, program: &mut dyn Program, exchange: &Exchange) -> Result<u64, TrainError> {
+        let Some(path) = &self.job.milestones.resume else {
+            return Ok(0);
+        };
+        let checkpoint = Checkpoint::read(path)?;
+        checkpoint.check_job(path, &self.job.fixed_settings())?;
+        let wrong = |why: String| TrainError::WrongCheckpoint { path: path.clone(), why };
+        let find = |tensors: &'_ [Tensor], name: &str, len: usize| -> Result<Vec<f32>, TrainError> {
+            match tensors.iter().find(|tensor| tensor.name == name) {
+                Some(tensor) if tensor.values.len() == len => Ok(tensor.values.clone()),
+                Some(tensor) => Err(wrong(format!(
+                    "{name} has {} values where this network has {len}",
+                    tensor.values.len()
+                ))),
+                None => Err(wrong(format!("it lacks {name}"))),
+            }
+        };
+        let weights = checkpoint::arrange(checkpoint.weights, self.graph, path)?;
+        for (id, (param, values)) in self.graph.params.iter().zip(&weights).enumerate() {
+            if param.kind.trainable() && exchange.writes_parameters() {
+                program.write_param(ParamId(id), values)?;
+            }
+        }
+        let slots = program.slots().to_vec();
+        for (kind, region) in STATE_NAMES.iter().zip(program.state()) {
+            for slot in &slots {
+                let name = format!("{kind}/{}", self.graph.params[slot.param.0].name);
+                let values = find(&checkpoint.optimizer, &name, slot.range.len())?;
+                // SAFETY: the program does not run.
+                let state = unsafe { values_of(region) };
+                state[slot.range.clone()].copy_from_slice(&values);
+            }
+        }
+        for (local, share) in exchange.shares().enumerate() {
+            let region = program.statistics(local);
+            let values = find(&checkpoint.shares, &share_name(share), region.len)?;
+            // SAFETY: as above.
+            unsafe { values_of(region) }.copy_from_slice(&values);
+        }
+        program.resume_at(checkpoint.position.steps);
+        self.history = checkpoint.position.history;
+        Ok(checkpoint.position.steps)
+    }
+
+    /// Does what is due when so many steps are done, and tells of it.
+    pub fn reach(
+        &mut self,
+        done: u64,
+        (program, exchange): (&mut dyn Program, &mut Exchange),
+        record: &mut StepRecord,
+    ) -> Result<Vec<RankEvent>, TrainError> {
+        let Milestones { eval, saving, .. } = &self.job.milestones;
+        let is_due = |every: Every| every.is_due((done, self.job.steps), self.step);
+        let eval = eval.is_some_and(is_due);
+        let saving = saving.as_ref().filter(|saving| is_due(saving.every));
+        if !eval && saving.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut told = Vec::new();
+        let first = if eval { Phase::Eval } else { Phase::Checkpoint };
+        let statistics = clock::timed(record, first, || exchange.statistics(program))?;
+        let own = Lent::put(program.statistics(0), &mean(&statistics));
+        if eval {
+            let result = clock::timed(record, Phase::Eval, || self.evaluate(done, program, exchange))?;
+            self.history.push(result);
+            told.extend((exchange.rank() == Rank(0)).then_some(RankEvent::Evaluated(result)));
+        }
+        if let Some(saving) = saving {
+            let bytes = clock::timed(record, Phase::Checkpoint, || {
+                exchange.complete_state(program)?;
+                let written = match exchange.rank() {
+                    Rank(0) => {
+                        let checkpoint = self.checkpoint(done, program, &statistics)?;
+                        Some(Bytes(checkpoint.write(&saving.folder, saving.keep)?.bytes))
+                    }
+                    _ => None,
+                };
+                exchange.wait_for_all()?;
+                Ok::<_, TrainError>(written)
+            })?;
+            told.extend(bytes.map(|bytes| RankEvent::Saved { at: clock::now(), steps: done, bytes }));
+        }
+        own.give_back();
+        Ok(told)
+    }
+
+    /// Tests the network: each share has its part of the samples, and the parts are added up in the order of the shares.
+    fn evaluate(
+        &mut self,
+        done: u64,
+        program: &mut dyn Program,
+        exchange: &mut Exchange,
+    ) -> Result<EvalRecord, TrainError> {
+        let test = self.test.as_mut().expect("invariant: what is tested is open");
+        let edge = |share: u32| test.len() * share as usize / self.job.shares() as usize;
+        let parts: Vec<_> = exchange.shares().map(|share| edge(share)..edge(share + 1)).collect();
+        let mut rows = Vec::new();
+        for part in parts {
+            let (mut loss, mut correct) = (0.0f64, 0);
+            for first in part.clone().step_by(self.job.batch) {
+                let (samples, live) = test.batch(first)?;
+                // Where the part ends, the next share's samples begin.
+                let live = live.min(part.end - first);
+                program.feed(samples)?;
+                program.evaluate(live)?;
+                let result = program.finish()?;
+                loss += f64::from(result.loss) * live as f64;
+                correct += result.correct;
+            }
+            rows.push([loss as f32, correct as f32]);
+        }
+        let rows = exchange.gather_rows(&rows)?;
+        let examples = test.len();
+        let loss = rows.iter().map(|row| f64::from(row[0])).sum::<f64>() / examples.max(1) as f64;
+        let correct = rows.iter().map(|row| row[1] as u64).sum();
+        Ok(EvalRecord {
+            at: clock::now(),
+            steps: done,
+            examples: examples as u64,
+            loss: Some(loss as f32).filter(|loss| loss.is_finite()),
+            correct: self.graph.judges_labels().then_some(correct),
+        })
+    }
+
+    fn checkpoint(
+        &self,
+        done: u64,
+        program: &mut dyn Program,
+        statistics: &[Vec<f32>],
+    ) -> Result<Checkpoint, TrainError> {
+        let mut weights = Vec::new();
+        for (id, param) in self.graph.params.iter().enumerate() {
+            let mut values = vec![0.0; param.len()];
+            program.read_param(ParamId(id), &mut values)?;
+            weights.push(Tensor { name: param.name.clone(), shape: param.dims.clone(), values });
+        }
+        let slots = program.slots().to_vec();
+        let mut optimizer = Vec::new();
+        for (kind, region) in STATE_NAMES.iter().zip(program.state()) {
+            // SAFETY: the program does not run.
+            let state = unsafe { values_of(region) };
+            optimizer.extend(slots.iter().map(|slot| {
+                let param = &self.graph.params[slot.param.0];
+                let values = state[slot.range.clone()].to_vec();
+                Tensor { name: format!("{kind}/{}", param.name), shape: param.dims.clone(), values }
+            }));
+        }
+        let shares = (0..).zip(statistics).map(|(share, values)| Tensor {
+            name: share_name(share),
+            shape: vec![values.len()],
+            values: values.clone(),
+        });
+        let asked = serde_json::to_string(self.job).expect("invariant: a job is plain data");
+        let Job { model, input, classes, .. } = self.job;
+        Ok(Checkpoint {
+            network: Description { model: model.clone(), input: *input, classes: *classes },
+            weights,
+            optimizer,
+            shares: shares.collect(),
+            position: Position {
+                steps: done,
+                job: self.job.fixed_settings(),
+                asked,
+                history: self.history.clone(),
+            },
+        })
+    }
+}
+
+/// Values that an update rule keeps of each parameter, in the order in which a program has them.
+const STATE_NAMES: [&str; 2] = ["momentum", "second"];
+
+fn share_name(share: u32) -> String {
+    format!("share-{share}/statistics")
+}
+
+/// The mean of several runs of values, added in their order.
+fn mean(runs: &[Vec<f32>]) -> Vec<f32> {
+    let mut sum = runs[0].clone();
+    for run in &runs[1..] {
+        sum.iter_mut().zip(run).for_each(|(sum, value)| *sum += value);
+    }
+    let scale = 1.0 / runs.len() as f32;
+    sum.iter_mut().for_each(|sum| *sum *= scale);
+    sum
+}
+
+/// A region that holds other values for a while.
+struct Lent {
+    region: Region,
+    own: Vec<f32>,
+}
+
+impl Lent {
+    fn put(region: Region, values: &[f32]) -> Self {
+        // SAFETY: the program whose region it is does not run.
+        let place = unsafe { values_of(region) };
+        let own = place.to_vec();
+        place.copy_from_slice(values);
+        Self { region, own }
+    }
+
+    fn give_back(self) {
+        // SAFETY: as above.
+        unsafe { values_of(self.region) }.copy_from_slice(&self.own);
+    }
+}
+
+/// # Safety
+/// The region must be alive and on the host, and nobody else may use it meanwhile.
+unsafe fn values_of<'a>(region: Region) -> &'a mut [f32] {
+    // SAFETY: the caller vouches.
+    unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_time_where_a_step_completes_an_epoch_and_at_the_end() {
+        // 100 samples, 32 a step: epochs end in steps 4, 7, 10 and 13.
+        let due = |every: f64| -> Vec<u64> {
+            (1..=14).filter(|&done| Every(every).is_due((done, 14), 0.32)).collect()
+        };
+        assert_eq!(due(1.0), [4, 7, 10, 13, 14]);
+        assert_eq!(due(2.0), [7, 13, 14]);
+        assert_eq!(due(0.0), [14]);
+    }
+
+    #[test]
+    fn a_whole_number_of_steps_to_the_epoch_ends_it_on_time() {
+        // 390 steps of 1/390 of an epoch are one epoch, whatever the digits say.
+        let step = 1.0 / 390.0;
+        assert!(Every(1.0).is_due((390, 1000), step) && !Every(1.0).is_due((391, 1000), step));
+    }
+
+    #[test]
+    fn a_mean_is_added_in_order() {
+        assert_eq!(mean(&[vec![1.0, 2.0], vec![3.0, -2.0]]), [2.0, 0.0]);
+        assert_eq!(mean(&[vec![0.1]]), [0.1]);
+    }
+}
