@@ -10,6 +10,7 @@ use crate::numbers::computation;
 use crate::numbers::dispersion::{self, Dispersion};
 use crate::numbers::fixed::{self, Fixed};
 use crate::numbers::idle::{self, IdleSplit};
+use crate::numbers::learning::{self, Learning};
 use crate::numbers::memory::{self, Memory};
 use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
@@ -98,6 +99,8 @@ pub struct CaseReport {
     pub loss_first: Option<f64>,
     /// Loss of the last step.
     pub loss_last: Option<f64>,
+    /// What the network learned; `None` where the log counts no epochs and holds no test.
+    pub learning: Option<Learning>,
     /// What an example cost, by cause; the waterfall shows it.
     #[serde(skip)]
     pub cost: Option<Cost>,
@@ -181,6 +184,7 @@ impl CaseReport {
             step_times: None,
             loss_first: None,
             loss_last: None,
+            learning: None,
             cost: None,
             steady_steps: Vec::new(),
         }
@@ -228,6 +232,7 @@ impl CaseReport {
             step_times: steps.first().map(|steps| series::series(steps)),
             loss_first: done[0].loss(0),
             loss_last: done[0].loss(done[0].steps().saturating_sub(1)),
+            learning: learning::learning(done),
             cost: waterfall::cost(&runs),
             steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
