@@ -128,6 +128,23 @@ impl StudyFolder {
         Ok(folder)
     }
 
+    /// Adds a run to the study of a folder: a case of its own, under a name that is still free.
+    pub fn append(path: &Path, planned: &mut Planned) -> Result<(Self, Study), LabError> {
+        let (mut folder, mut study) = Self::open(path)?;
+        folder.lock()?;
+        let name = planned.folder.clone();
+        let taken = |name: &str| study.cases.iter().any(|planned| planned.folder == name);
+        let mut numbers = 2..;
+        while taken(&planned.folder) {
+            planned.folder =
+                format!("{name}-{}", numbers.next().expect("invariant: there is always a next number"));
+        }
+        planned.place = study.places();
+        study.cases.push(planned.clone());
+        folder.write_json(STUDY, &study)?;
+        Ok((folder, study))
+    }
+
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path

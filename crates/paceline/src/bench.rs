@@ -17,7 +17,7 @@ use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Job, TrainError, worker};
 
 pub use options::{Options, parse_choice};
-use plan::{PlannedJob, plan};
+pub use plan::{PlannedJob, plan};
 
 use crate::machine;
 use crate::outcome::{Unfinished, Usage, print, say};
@@ -58,7 +58,7 @@ pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
 }
 
 /// Says what would make numbers other than they seem.
-fn warn(jobs: Vec<&Job>) {
+pub fn warn(jobs: Vec<&Job>) {
     let cores = machine::cores();
     let real = jobs.iter().filter(|job| job.engine != "simulated");
     let busiest = real.map(|job| job.workers as usize * job.threads).max().unwrap_or(0);
@@ -69,7 +69,7 @@ fn warn(jobs: Vec<&Job>) {
         ));
     }
     for job in jobs {
-        let seen = job.steps * (job.batch * job.accumulate) as u64 * u64::from(job.workers);
+        let seen = job.steps * job.global_batch();
         if let Some(examples) = job.examples.filter(|&examples| examples != seen) {
             say(&format!(
                 "warning: {} on {} workers sees {seen} examples in whole steps, not {examples}",
@@ -80,7 +80,7 @@ fn warn(jobs: Vec<&Job>) {
 }
 
 /// The study as it will be written down.
-fn describe(runs: &[PlannedJob]) -> Result<Study, Usage> {
+pub fn describe(runs: &[PlannedJob]) -> Result<Study, Usage> {
     let mut engines: Vec<String> = Vec::new();
     for run in runs {
         let engine = run.job.describe_engine().map_err(Usage::new)?;
@@ -127,7 +127,7 @@ fn run_all(options: &Options, study: &Study, runs: &[PlannedJob], folder: &Study
         let surroundings = Surroundings {
             program: program.clone(),
             interrupted: &interrupted,
-            progress: &mut |steps| progress.show(job, steps),
+            progress: &mut |glance| progress.show(job, glance.steps),
         };
         let result = launch(job, surroundings);
         if let Some(logs) = folder.read_case(study, planned.place) {

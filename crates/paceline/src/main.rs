@@ -4,14 +4,17 @@ mod allreduce;
 mod bench;
 mod colour;
 mod doctor;
+mod eval;
 mod explain;
 mod import;
+mod learning;
 mod machine;
 mod models;
 mod outcome;
 mod progress;
 mod report;
 mod size;
+mod train;
 
 use std::process::ExitCode;
 
@@ -30,6 +33,11 @@ struct Cli {
 enum Command {
     /// Run a scaling study and report it
     Bench(Box<bench::Options>),
+    /// Train one network: data, epochs, tests, checkpoints
+    #[command(args_override_self = true)]
+    Train(Box<train::Options>),
+    /// Say how good a checkpoint is, on the test pictures of some data
+    Eval(eval::Options),
     /// Report a study anew, or compare two
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
@@ -57,6 +65,8 @@ fn main() -> ExitCode {
     let (_, own) = matches.subcommand().expect("invariant: clap wants a subcommand");
     outcome::exit(match cli.command {
         Command::Bench(options) => bench::run(&options, own),
+        Command::Train(options) => train::run(&options, own),
+        Command::Eval(options) => eval::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Import(options) => import::run(&options),
         Command::Explain(options) => explain::run(&options),

@@ -130,6 +130,6 @@ fn estimate(job: &Job) -> f64 {
     });
     let wanted = job.workers as usize * job.threads;
     let turns = wanted as f64 / wanted.min(machine::cores()) as f64;
-    let samples = job.steps as f64 * (job.accumulate * job.batch) as f64;
+    let samples = job.steps as f64 * job.global_batch() as f64 / f64::from(job.workers);
     samples * an_example * turns / job.threads as f64
 }

@@ -65,9 +65,9 @@ pub struct Position {
     pub steps: u64,
     /// What must be equal for the training to go on, by the names of the command line's options.
     pub job: BTreeMap<String, String>,
-    /// All that was asked, as JSON: what a run that goes on is not told anew.
+    /// The words that asked for the training: what one that goes on is not told anew.
     #[serde(default)]
-    pub asked: String,
+    pub asked: Vec<String>,
     /// The tests of the network so far; their moments are on the clock of the run that made them.
     pub history: Vec<EvalRecord>,
 }
@@ -112,7 +112,7 @@ impl Checkpoint {
     /// Reads a checkpoint, or the newest of the folder that holds them. Every byte is checked. Where the newest is
     /// damaged that is an error, which names one that is not.
     pub fn read(path: &Path) -> Result<Self, CheckpointError> {
-        let folder = find(path)?;
+        let folder = locate(path)?;
         Self::load(&folder).map_err(|error| error.name_good_one(&folder))
     }
 
@@ -155,7 +155,7 @@ impl Checkpoint {
 }
 
 /// A checkpoint's folder: `path` itself, the newest in it, or the newest of the run whose folder it is.
-fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
+pub fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
     if disk::exists(&path.join(MANIFEST_FILE))? || disk::parse_step(path).is_some() && disk::exists(path)? {
         return Ok(path.to_owned());
     }
@@ -174,7 +174,7 @@ pub fn read_weights(path: &Path) -> Result<(Vec<Tensor>, Option<Description>), C
     let folder = match beside {
         Some(folder) if disk::exists(&folder.join(MANIFEST_FILE))? => folder.to_owned(),
         _ if path.is_file() => return tensors::unpack(&disk::read(path)?, path),
-        _ => find(path)?,
+        _ => locate(path)?,
     };
     let read = |folder: &Path| {
         tensors::unpack(&Manifest::read(folder)?.read_weights(folder)?, &folder.join(WEIGHTS_FILE))

@@ -45,6 +45,22 @@ enum Kind {
     Cifar10(PathBuf),
 }
 
+/// How values that a network sees stand for brightness from 0 to 1: less a mean, over a deviation, channel by channel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Mean of each channel.
+    pub mean: [f32; 3],
+    /// Standard deviation of each channel.
+    pub deviation: [f32; 3],
+}
+
+impl Scale {
+    /// The brightness that a value stands for, from 0 to 1.
+    pub fn brightness(&self, channel: usize, value: f32) -> f32 {
+        (value * self.deviation[channel] + self.mean[channel]).clamp(0.0, 1.0)
+    }
+}
+
 /// Which part of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
@@ -95,6 +111,15 @@ impl Data {
         match &self.kind {
             Kind::Synthetic { .. } => Ok(()),
             Kind::Cifar10(folder) => cifar10::check(folder),
+        }
+    }
+
+    /// How its values stand for brightness.
+    pub fn scale(&self) -> Scale {
+        match &self.kind {
+            // Made values lie about 0, few beyond 2.
+            Kind::Synthetic { .. } => Scale { mean: [0.5; 3], deviation: [0.25; 3] },
+            Kind::Cifar10(_) => Scale { mean: cifar10::MEAN, deviation: cifar10::DEVIATION },
         }
     }
 

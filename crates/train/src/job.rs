@@ -79,6 +79,9 @@ pub struct Job {
     /// Whether each rank leaves the numbers of the samples that it was given.
     #[serde(default)]
     pub log_samples: bool,
+    /// The words that asked for it.
+    #[serde(default)]
+    pub asked: Vec<String>,
     /// Where the logs go.
     pub folder: PathBuf,
 }
@@ -279,7 +282,7 @@ impl Job {
             ("classes", self.classes.to_string()),
             ("data", self.data.clone()),
             ("augment", self.augment.to_string()),
-            ("global-batch", self.global_batch().to_string()),
+            ("global-batch", (self.batch * self.shares() as usize).to_string()),
             ("shards", self.shares().to_string()),
             ("accumulate", self.accumulate.to_string()),
             ("seed", self.seed.to_string()),
@@ -413,6 +416,7 @@ pub(crate) mod tests {
             simulation: Simulation::default(),
             milestones: Milestones::default(),
             log_samples: false,
+            asked: Vec::new(),
             folder: folder.into(),
         }
     }

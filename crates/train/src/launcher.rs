@@ -32,8 +32,17 @@ pub struct Surroundings<'a> {
     pub program: PathBuf,
     /// Set when the user wants to stop.
     pub interrupted: &'a AtomicBool,
-    /// Called with the number of finished steps, now and then.
-    pub progress: &'a mut dyn FnMut(u64),
+    /// Called now and then with how far rank 0 is.
+    pub progress: &'a mut dyn FnMut(Glance<'_>),
+}
+
+/// How far a rank is.
+#[derive(Clone, Copy, Debug)]
+pub struct Glance<'a> {
+    /// Steps that it has finished in this run.
+    pub steps: u64,
+    /// What it has told since the last look.
+    pub events: &'a [RankEvent],
 }
 
 /// Runs a job in processes of its own, or on a simulated machine, and waits for it. Its logs in the job's folder tell how it ended, whatever
@@ -134,10 +143,11 @@ fn reap_all(
         }
         if failed.is_some() {
             workers.iter_mut().for_each(Worker::kill);
-        } else if let Some(steps) = progress.look() {
-            (surroundings.progress)(steps);
+        } else {
+            progress.look(surroundings.progress);
         }
     }
+    progress.look(surroundings.progress);
     // An interruption that came when all was done changes nothing.
     let all_well = workers.iter().all(|w| w.exit.is_some_and(Exit::is_success));
     Ok(failed.filter(|_| !all_well))
@@ -275,21 +285,23 @@ impl Progress {
         Self { folder, reader: None, steps: 0 }
     }
 
-    /// Steps finished so far, if there are more than at the last look. It is for the eye only: a log that cannot be
-    /// read yet is none of its business.
-    fn look(&mut self) -> Option<u64> {
-        self.catch_up().ok().filter(|&more| more).map(|_| self.steps)
+    /// Tells what was told since the last look. It is for the eye only: a log that cannot be read yet is none of its
+    /// business.
+    fn look(&mut self, tell: &mut dyn FnMut(Glance<'_>)) {
+        let mut events = Vec::new();
+        let _ = self.catch_up(&mut events);
+        self.steps += events.iter().filter(|event| matches!(event, RankEvent::Step(_))).count() as u64;
+        tell(Glance { steps: self.steps, events: &events });
     }
 
-    fn catch_up(&mut self) -> Result<bool, LogError> {
+    fn catch_up(&mut self, events: &mut Vec<RankEvent>) -> Result<(), LogError> {
         if self.reader.is_none() {
             self.reader = Some(RankReader::open(&self.folder, Rank(0))?);
         }
-        let before = self.steps;
         while let Some(event) = self.reader.as_mut().map_or(Ok(None), RankReader::next_event)? {
-            self.steps += u64::from(matches!(event, RankEvent::Step(_)));
+            events.push(event);
         }
-        Ok(self.steps > before)
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod clock;
 pub mod data;
 mod error;
+pub mod evaluate;
 mod exchange;
 mod job;
 pub mod launcher;

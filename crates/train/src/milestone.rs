@@ -229,7 +229,6 @@ impl<'a> Course<'a> {
             shape: vec![values.len()],
             values: values.clone(),
         });
-        let asked = serde_json::to_string(self.job).expect("invariant: a job is plain data");
         let Job { model, input, classes, .. } = self.job;
         Ok(Checkpoint {
             network: Description { model: model.clone(), input: *input, classes: *classes },
@@ -239,7 +238,7 @@ impl<'a> Course<'a> {
             position: Position {
                 steps: done,
                 job: self.job.fixed_settings(),
-                asked,
+                asked: self.job.asked.clone(),
                 history: self.history.clone(),
             },
         })

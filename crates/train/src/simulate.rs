@@ -18,7 +18,7 @@ use paceline_record::{
 };
 
 use crate::data::Draw;
-use crate::launcher::{Failure, Surroundings, words_file};
+use crate::launcher::{Failure, Glance, Surroundings, words_file};
 use crate::{Job, Strategy, TrainError, worker};
 
 pub use machine::Simulation;
@@ -70,7 +70,7 @@ pub(crate) fn run(
         }
         passes += if job.profile { world.pace(Rank(0), step).factor } else { 0.0 };
         if step.0.is_multiple_of(TOLD) {
-            (surroundings.progress)(step.0 + 1);
+            (surroundings.progress)(Glance { steps: step.0 + 1, events: &[] });
         }
     }
     if job.profile {

@@ -20,7 +20,7 @@ use super::options::Options;
 use crate::outcome::Usage;
 
 /// Options that mean the same thing: one on the command line is said instead of the other in the file.
-const INSTEAD: [[&str; 2]; 2] = [["steps", "examples"], ["batch", "global_batch"]];
+const INSTEAD: [&[&str]; 2] = [&["steps", "examples", "epochs"], &["batch", "global_batch"]];
 
 /// Adds what a file says to options that were given on the command line, which win over it.
 pub fn read(
@@ -38,7 +38,7 @@ pub fn read(
     let mut wanted = all.clone();
     for (name, value) in &table {
         let (id, said) = argument(&command, name, value).map_err(|why| refuse(&why))?;
-        let instead = INSTEAD.iter().filter(|pair| pair.contains(&id.as_str())).flatten();
+        let instead = INSTEAD.iter().filter(|group| group.contains(&id.as_str())).copied().flatten();
         if !is_given(&id) && !instead.clone().any(|other| is_given(other)) {
             wanted.extend(said.iter().cloned());
         }

@@ -6,8 +6,10 @@ use std::str::FromStr;
 use clap::Args;
 use paceline_engine::{Layout, Precision};
 use paceline_lab::terminal::Rows;
+use paceline_train::schedule::Rule;
 use paceline_train::{Compress, Simulation, Strategy};
 
+use crate::learning::{LearningOptions, parse_epochs, parse_rate};
 use crate::machine;
 use crate::size::{self, Size};
 
@@ -40,6 +42,13 @@ pub struct Options {
     /// Instead of --steps: samples that every case sees, its steps divided among its workers
     #[arg(long, value_name = "E", value_delimiter = ',', conflicts_with = "steps", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     pub examples: Vec<u64>,
+    /// Instead of --steps: passes over the data; the network is tested after each, and the report tells its accuracy
+    #[arg(long, value_name = "E", value_delimiter = ',', conflicts_with_all = ["steps", "examples"], value_parser = parse_epochs)]
+    pub epochs: Vec<f64>,
+    /// Shares that each step is cut into, each with batch norm of its own: the same number gives the same weights on any
+    /// number of workers up to it; more than workers makes batch norm see fewer samples [default: the workers]
+    #[arg(long, value_name = "V", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub shards: Vec<u32>,
     /// Run each case so many times, all runs in an order drawn from --seed
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeat: u32,
@@ -52,7 +61,8 @@ pub struct Options {
     /// Classes [default: the data's]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub classes: Vec<u32>,
-    /// synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC
+    /// synthetic:cifar10, synthetic:imagenet, synthetic:HxWxC, cifar10:DIR (see `paceline data`) or images:DIR (a folder
+    /// for each class)
     #[arg(long, value_delimiter = ',', default_value = "synthetic:cifar10")]
     pub data: Vec<String>,
     /// What computes: cpu, or simulated for a machine that --simulate describes
@@ -88,6 +98,11 @@ pub struct Options {
     /// Learning rate
     #[arg(long, value_name = "RATE", value_delimiter = ',', default_value = "0.01", allow_negative_numbers = true, value_parser = parse_rate)]
     pub lr: Vec<f32>,
+    /// How the learning rate follows the global batch: none, or linear (Goyal et al. 2017), see --lr-batch
+    #[arg(long, value_name = "none|linear", value_delimiter = ',', default_value = "none")]
+    pub lr_rule: Vec<Rule>,
+    #[command(flatten)]
+    pub learning: LearningOptions,
     /// A file that says the same as these options, as `workers = [1, 2]`; options given here win over it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -136,12 +151,6 @@ impl Options {
         let powers = (0..10).map(|power| 1 << power).take_while(|&workers| workers <= cores);
         powers.collect()
     }
-}
-
-fn parse_rate(text: &str) -> Result<f32, String> {
-    let rate: Option<f32> = text.parse().ok();
-    rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
-        .ok_or_else(|| "a learning rate is a number from 0 up, as 0.01".into())
 }
 
 fn parse_bucket(text: &str) -> Result<f64, String> {

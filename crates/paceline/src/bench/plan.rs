@@ -8,8 +8,9 @@ use paceline_engine::{Layout, Precision};
 use paceline_lab::Planned;
 use paceline_lab::stats::random::SplitMix;
 use paceline_record::Case;
+use paceline_train::data::Augment;
 use paceline_train::data::Data;
-use paceline_train::{Compress, ExchangeOptions, Job, Scaling, Strategy};
+use paceline_train::{Compress, ExchangeOptions, Job, Learning, Milestones, Scaling, Strategy};
 
 use super::options::{Options, ScalingKind};
 use crate::machine;
@@ -80,15 +81,21 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
     jobs = times(jobs, &options.compress, |job, &compress| job.exchange.compress = compress);
     jobs = times(jobs, &options.pin, |job, &pin| job.pin = pin);
     jobs = times(jobs, &options.seed, |job, &seed| job.seed = seed);
-    jobs = times(jobs, &options.lr, |job, &rate| job.learning_rate = rate);
+    jobs = times(jobs, &options.lr, |job, &rate| job.learning.schedule.base = rate);
+    jobs = times(jobs, &options.lr_rule, |job, &rule| job.learning.schedule.rule = rule);
+    if !options.shards.is_empty() {
+        jobs = times(jobs, &options.shards, |job, &shards| job.shards = Some(shards));
+    }
     jobs = times(jobs, &threads, |job, &threads| job.threads = threads as usize);
-    jobs = match &options.examples[..] {
-        [] => times(jobs, &options.steps, |job, &steps| job.steps = steps),
-        examples => times(jobs, examples, |job, &examples| job.examples = Some(examples)),
+    jobs = match (&options.examples[..], &options.epochs[..]) {
+        ([], []) => times(jobs, &options.steps, |job, &steps| job.steps = steps),
+        ([], epochs) => times(jobs, epochs, |job, &epochs| job.epochs = Some(epochs)),
+        (examples, _) => times(jobs, examples, |job, &examples| job.examples = Some(examples)),
     };
     jobs = times(jobs, &options.update, |job, &update| job.update = update);
     jobs = times(jobs, &workers, |job, &workers| job.workers = workers);
     let mut jobs = jobs.into_iter().map(share_out).collect::<Result<Vec<Job>, Usage>>()?;
+    jobs.iter_mut().try_for_each(|job| options.learning.settle(job))?;
     // The same case named twice counts once.
     let mut known = BTreeSet::new();
     jobs.retain(|job| known.insert(job.case()));
@@ -117,21 +124,27 @@ fn blank(options: &Options) -> Job {
         precision: Precision::Fp32,
         workers: 1,
         batch: 1,
+        shards: None,
         scaling: Scaling::Weak,
         threads: 1,
         input: (0, 0),
         classes: 0,
         data: String::new(),
+        augment: Augment::default(),
         steps: 1,
+        epochs: None,
         examples: None,
         seed: 0,
-        learning_rate: 0.0,
+        learning: Learning::at(0.0),
         update: Strategy::AllReduce,
         exchange: ExchangeOptions::default(),
         accumulate: 1,
         pin: true,
         profile: options.profile.is_some(),
         simulation: options.simulate.clone().unwrap_or_default(),
+        milestones: Milestones::default(),
+        log_samples: false,
+        asked: Vec::new(),
         folder: PathBuf::new(),
     }
 }
@@ -177,7 +190,7 @@ fn count_runs(options: &Options) -> u64 {
     let Options { models, update, steps, examples, threads, input, classes, data, engine, layout, .. } =
         options;
     let Options { precision, bucket_mb, overlap, compress, accumulate, pin, seed, lr, .. } = options;
-    let timing = if examples.is_empty() { steps.len() } else { examples.len() };
+    let timing = steps.len().max(examples.len()).max(options.epochs.len());
     let lists = [
         models.len(),
         options.worker_counts().len(),
@@ -198,6 +211,8 @@ fn count_runs(options: &Options) -> u64 {
         pin.len(),
         seed.len(),
         lr.len(),
+        options.lr_rule.len(),
+        options.shards.len(),
         options.repeat as usize,
     ];
     lists.into_iter().fold(1u64, |runs, length| runs.saturating_mul(length.max(1) as u64))
@@ -252,22 +267,27 @@ fn set_pictures(job: &mut Job) -> Result<(), Usage> {
     Ok(())
 }
 
-/// Divides a global batch, and a number of examples, among the workers.
+/// Divides a step among its shares, and a number of examples among the steps.
 fn share_out(mut job: Job) -> Result<Job, Usage> {
-    let workers = job.workers as usize;
-    if let Scaling::Strong { global_batch } = job.scaling {
-        if !global_batch.is_multiple_of(workers) {
-            return Err(Usage::new(format!(
-                "a global batch of {global_batch} cannot be shared out equally among {workers} workers; use a multiple of \
-                 {workers}, as --global-batch {}",
-                global_batch.next_multiple_of(workers)
-            )));
-        }
-        job.batch = global_batch / workers;
+    let (workers, shares) = (job.workers as usize, job.shares() as usize);
+    let (global_batch, option) = match job.scaling {
+        Scaling::Strong { global_batch } => (global_batch, "--global-batch"),
+        Scaling::Weak => (job.batch * workers, "--batch"),
+    };
+    if !global_batch.is_multiple_of(shares) {
+        let among = if job.shards.is_some() { "shares" } else { "workers" };
+        let better = match job.scaling {
+            Scaling::Strong { .. } => global_batch.next_multiple_of(shares),
+            Scaling::Weak => job.batch.next_multiple_of(shares),
+        };
+        return Err(Usage::new(format!(
+            "a global batch of {global_batch} cannot be shared out equally among {shares} {among}; use a multiple of {shares}, \
+             as {option} {better}"
+        )));
     }
+    job.batch = global_batch / shares;
     if let Some(examples) = job.examples {
-        let in_a_step = (job.batch * job.accumulate * workers) as u64;
-        job.steps = examples.div_ceil(in_a_step);
+        job.steps = examples.div_ceil(job.global_batch());
     }
     if job.engine == "simulated" && job.steps.saturating_mul(workers as u64) > MOST_SIMULATED {
         return Err(Usage::new(format!(

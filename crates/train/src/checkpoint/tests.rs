@@ -22,7 +22,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
         position: Position {
             steps,
             job: [("batch", "64"), ("lr", "0.1")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-            asked: "{}".to_owned(),
+            asked: vec!["--lr".to_owned(), "0.1".to_owned()],
             history: vec![EvalRecord {
                 at: paceline_record::Nanos(17),
                 steps,

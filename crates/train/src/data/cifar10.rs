@@ -29,8 +29,8 @@ const TRAIN: [&str; 5] =
 const TEST: [&str; 1] = ["test_batch.bin"];
 
 /// Mean and standard deviation of each channel over the training pictures.
-const MEAN: [f32; 3] = [0.4914, 0.4822, 0.4465];
-const DEVIATION: [f32; 3] = [0.2470, 0.2435, 0.2616];
+pub const MEAN: [f32; 3] = [0.4914, 0.4822, 0.4465];
+pub const DEVIATION: [f32; 3] = [0.2470, 0.2435, 0.2616];
 
 /// Black pixels put around a picture before it is cropped.
 const PAD: usize = 4;

@@ -1,0 +1,153 @@
+//! `paceline eval`: how good weights are.
+
+use std::io::{IsTerminal, stderr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use paceline_engine::Layout;
+use paceline_train::checkpoint::{self, Checkpoint, Description, Tensor};
+use paceline_train::data::Data;
+use paceline_train::evaluate::{Answer, Likeness, Picture, Question, evaluate, sheet};
+use serde_json::json;
+
+use crate::machine;
+use crate::outcome::{Usage, print, say};
+
+/// Options of `paceline eval`.
+#[derive(Args)]
+pub struct Options {
+    /// A training's folder, one of its checkpoints, or a weights.safetensors
+    #[arg(value_name = "CHECKPOINT")]
+    path: PathBuf,
+    /// The data whose test pictures are used, as for `paceline train` [default: what it was trained on]
+    #[arg(long)]
+    data: Option<String>,
+    /// Pictures at a time
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    batch: u32,
+    /// Threads [default: the cores]
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Seed of synthetic pictures [default: the training's]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// What computes: cpu
+    #[arg(long, default_value = "cpu")]
+    engine: String,
+    /// Order of dimensions: nhwc or nchw
+    #[arg(long, default_value = "nhwc")]
+    layout: Layout,
+    /// Of an autoencoder: where originals beside their reconstructions go, as PNG
+    #[arg(long, value_name = "FILE", default_value = "reconstructions.png")]
+    picture: PathBuf,
+    /// Print JSON to standard output, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// Pictures on a sheet, and how many in a row.
+const PICTURES: usize = 16;
+const COLUMNS: usize = 8;
+
+/// Weights, their network, and what is known of their training.
+struct Subject {
+    weights: Vec<Tensor>,
+    network: Description,
+    data: Option<String>,
+    seed: Option<u64>,
+}
+
+/// Evaluates.
+pub fn run(options: &Options) -> Result<()> {
+    let subject = read(&options.path)?;
+    let data = options.data.clone().or(subject.data).ok_or_else(|| {
+        Usage::new(format!(
+            "{} does not tell what it was trained on; name the data with --data",
+            options.path.display()
+        ))
+    })?;
+    let data: Data = data.parse().map_err(Usage::new)?;
+    let Description { model, .. } = &subject.network;
+    let question = Question {
+        path: &options.path,
+        weights: subject.weights,
+        network: &subject.network,
+        data: &data,
+        seed: options.seed.or(subject.seed).unwrap_or(0),
+        engine: &options.engine,
+        threads: options.threads.map_or_else(machine::cores, |threads| threads as usize),
+        layout: options.layout,
+        batch: options.batch as usize,
+        keep: PICTURES,
+    };
+    let bar = stderr().is_terminal().then(|| indicatif::ProgressBar::new(1000));
+    let answer = evaluate(question, &mut |done| {
+        if let Some(bar) = &bar {
+            bar.set_position((1000.0 * done) as u64);
+        }
+    })
+    .map_err(Usage::new)?;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    if let Some(Likeness { pairs, .. }) = &answer.likeness {
+        write_png(&options.picture, &sheet(pairs, COLUMNS))?;
+        say(&format!("originals above their reconstructions: {}", options.picture.display()));
+    }
+    show(&answer, (model, &data), options.json)
+}
+
+/// Reads weights: of a checkpoint with what it knows of its training, or of a file of their own.
+fn read(path: &Path) -> Result<Subject, Usage> {
+    if path.is_file() {
+        let (weights, network) = checkpoint::read_weights(path).map_err(Usage::new)?;
+        let network = network.ok_or_else(|| {
+            Usage::new(format!("{} does not tell which network it belongs to", path.display()))
+        })?;
+        return Ok(Subject { weights, network, data: None, seed: None });
+    }
+    let Checkpoint { weights, network, position, .. } = Checkpoint::read(path).map_err(Usage::new)?;
+    let said = |name: &str| position.job.get(name).cloned();
+    let seed = said("seed").and_then(|seed| seed.parse().ok());
+    Ok(Subject { weights, network, data: said("data"), seed })
+}
+
+fn show(answer: &Answer, (model, data): (&str, &Data), json: bool) -> Result<()> {
+    let Answer { examples, loss, correct, likeness } = answer;
+    let accuracy = correct.map(|correct| correct as f64 / (*examples).max(1) as f64);
+    if json {
+        let psnr = likeness.as_ref().map(|likeness| likeness.psnr);
+        let value = json!({
+            "model": model, "data": data.to_string(), "examples": examples, "loss": loss,
+            "correct": correct, "accuracy": accuracy, "psnr_db": psnr,
+        });
+        return print(&format!("{}\n", serde_json::to_string_pretty(&value)?));
+    }
+    let mut text = format!("{model} on {examples} test pictures of {data}\n  loss      {loss:.4}\n");
+    if let Some(accuracy) = accuracy {
+        text.push_str(&format!("  accuracy  {:.2} %\n", 100.0 * accuracy));
+    }
+    if let Some(likeness) = likeness {
+        text.push_str(&format!("  PSNR      {:.2} dB, the mean over the pictures\n", likeness.psnr));
+    }
+    print(&text)
+}
+
+/// Writes a picture, whole or not at all.
+fn write_png(path: &Path, picture: &Picture) -> Result<()> {
+    let (height, width) = picture.size;
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width as u32, height as u32);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.write_header().and_then(|mut writer| writer.write_image_data(&picture.pixels))?;
+    let draft = path.with_extension("png.part");
+    std::fs::write(&draft, bytes)
+        .and_then(|()| std::fs::rename(&draft, path))
+        .inspect_err(|_| {
+            // It may not even exist; the first error is the one to tell.
+            let _ = std::fs::remove_file(&draft);
+        })
+        .with_context(|| format!("cannot write {}", path.display()))
+}

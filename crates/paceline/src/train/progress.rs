@@ -1,0 +1,146 @@
+//! How a training comes along, on standard error: a bar on a terminal, plain lines elsewhere.
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use paceline_record::{EvalRecord, RankEvent, StepRecord};
+use paceline_train::Job;
+use paceline_train::launcher::Glance;
+
+use crate::outcome::{Usage, say};
+
+/// Off a terminal there is a line at most this often, tests aside.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Steps that the running figures are over.
+const WINDOW: usize = 50;
+
+/// The progress of a training.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    global_batch: f64,
+    /// Epochs of a step, and of the run.
+    step: f64,
+    epochs: f64,
+    first: u64,
+    steps: u64,
+    /// The last steps of rank 0.
+    recent: Vec<StepRecord>,
+    began: Option<Instant>,
+    spoke: Instant,
+}
+
+impl Progress {
+    /// Of a job that is about to begin.
+    pub fn start(job: &Job) -> Result<Self, Usage> {
+        let bar = stderr().is_terminal().then(|| {
+            let style = "{bar:24} {percent:>3} %  {msg}";
+            let style = ProgressStyle::with_template(style).expect("invariant: a valid template");
+            ProgressBar::new(job.steps).with_style(style)
+        });
+        let step = job.global_batch() as f64 / job.epoch_len().map_err(Usage::new)? as f64;
+        let first = job.milestones.resumed_at.unwrap_or(0);
+        let workers = if job.workers == 1 { "1 worker".into() } else { format!("{} workers", job.workers) };
+        let on = if first > 0 { format!(", from step {first} on") } else { String::new() };
+        say(&format!(
+            "{} on {workers}: {} steps of {} samples ({:.4} epochs of {}){on}",
+            job.model,
+            job.steps,
+            job.global_batch(),
+            job.steps as f64 * step,
+            job.data
+        ));
+        Ok(Self {
+            bar,
+            global_batch: job.global_batch() as f64,
+            step,
+            epochs: job.steps as f64 * step,
+            first,
+            steps: job.steps,
+            recent: Vec::new(),
+            began: None,
+            spoke: Instant::now(),
+        })
+    }
+
+    /// Shows how far it is.
+    pub fn show(&mut self, glance: Glance<'_>) {
+        for event in glance.events {
+            match event {
+                RankEvent::Step(step) => {
+                    if self.recent.len() == WINDOW {
+                        self.recent.remove(0);
+                    }
+                    self.recent.push(step.clone());
+                    self.began.get_or_insert_with(Instant::now);
+                }
+                RankEvent::Evaluated(test) => self.tell(&self.describe_test(test)),
+                RankEvent::Saved { steps, bytes, .. } => {
+                    self.tell(&format!("checkpoint of step {steps}: {:.1} MB", bytes.0 as f64 / 1e6));
+                }
+                RankEvent::Main { .. } | RankEvent::Compiled { .. } | RankEvent::Done { .. } => {}
+            }
+        }
+        if glance.steps == 0 {
+            return;
+        }
+        let line = self.describe(glance.steps);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(self.first + glance.steps);
+                bar.set_message(line);
+            }
+            None if self.spoke.elapsed() >= PAUSE => self.tell(&line),
+            None => {}
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn clear(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn tell(&mut self, line: &str) {
+        self.spoke = Instant::now();
+        match &self.bar {
+            Some(bar) => bar.suspend(|| say(line)),
+            None => say(line),
+        }
+    }
+
+    fn describe(&self, steps: u64) -> String {
+        let done = self.first + steps;
+        let mut parts = vec![format!("epoch {:.2} of {:.4}", done as f64 * self.step, self.epochs)];
+        let count = self.recent.len() as f64;
+        let losses: f32 = self.recent.iter().filter_map(|step| step.loss).sum();
+        parts.push(format!("loss {:.3}", f64::from(losses) / count));
+        let examples: u64 = self.recent.iter().map(|step| step.examples).sum();
+        let correct: Option<u64> = self.recent.iter().map(|step| step.correct).sum();
+        parts.extend(correct.map(|correct| format!("accuracy {:.1} %", percent(correct, examples))));
+        if let (Some(first), Some(last)) = (self.recent.first(), self.recent.last()) {
+            let seconds = last.end.since(first.begin).0 as f64 / 1e9;
+            parts.push(format!("{:.0} images/s", count * self.global_batch / seconds.max(1e-9)));
+        }
+        if let Some(began) = self.began.filter(|_| steps > 1) {
+            let left = began.elapsed().mul_f64((self.steps - done) as f64 / (steps - 1) as f64);
+            parts.push(format!("{} left", HumanDuration(left)));
+        }
+        parts.join(", ")
+    }
+
+    fn describe_test(&self, test: &EvalRecord) -> String {
+        let mut parts =
+            vec![format!("epoch {:.2}, step {}: test", test.steps as f64 * self.step, test.steps)];
+        parts.extend(test.loss.map(|loss| format!("loss {loss:.4}")));
+        parts
+            .extend(test.correct.map(|correct| format!("accuracy {:.2} %", percent(correct, test.examples))));
+        parts.join(" ")
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
