@@ -10,6 +10,7 @@ use crate::numbers::computation;
 use crate::numbers::dispersion::{self, Dispersion};
 use crate::numbers::fixed::{self, Fixed};
 use crate::numbers::idle::{self, IdleSplit};
+use crate::numbers::learning::{self, Learning};
 use crate::numbers::memory::{self, Memory};
 use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
@@ -45,6 +46,8 @@ pub struct CaseReport {
     pub init_s: Option<f64>,
     /// Begin of the first step to the end of the last.
     pub train_s: Option<f64>,
+    /// Part of that in which training stood still for evaluation and checkpoints.
+    pub paused_s: Option<f64>,
     /// First spawn to last reap.
     pub total_s: Option<f64>,
     /// The steady rate.
@@ -96,6 +99,8 @@ pub struct CaseReport {
     pub loss_first: Option<f64>,
     /// Loss of the last step.
     pub loss_last: Option<f64>,
+    /// What the network learned; `None` where the log counts no epochs and holds no test.
+    pub learning: Option<Learning>,
     /// What an example cost, by cause; the waterfall shows it.
     #[serde(skip)]
     pub cost: Option<Cost>,
@@ -154,6 +159,7 @@ impl CaseReport {
             total_s: None,
             init_s: None,
             train_s: None,
+            paused_s: None,
             images_per_s: None,
             speedup_speed: None,
             speedup_time: None,
@@ -178,6 +184,7 @@ impl CaseReport {
             step_times: None,
             loss_first: None,
             loss_last: None,
+            learning: None,
             cost: None,
             steady_steps: Vec::new(),
         }
@@ -187,8 +194,7 @@ impl CaseReport {
     fn finished(self, done: &[&Run]) -> Self {
         let steps: Vec<Vec<Work>> = done.iter().map(|run| run.global_steps()).collect();
         let window = done[0].launcher.header.window;
-        let mut states: Vec<_> =
-            steps.iter().zip(done).map(|(steps, run)| steady::find(steps, &run.pauses())).collect();
+        let mut states: Vec<_> = steps.iter().map(|steps| steady::find(steps)).collect();
         for state in states.iter_mut().filter(|state| window && state.verdict == Verdict::TooShort) {
             // A window does not begin where the run did: its first steps are as good as the others.
             state.from = 0;
@@ -206,6 +212,7 @@ impl CaseReport {
         let mut report = Self {
             init_s: mean(|times| times.init_s),
             train_s: mean(|times| times.train_s),
+            paused_s: mean(|times| times.paused_s),
             total_s: mean(|times| times.total_s),
             images_per_s: rate::rate(&steady),
             phases_s: ranks.as_deref().map(phases::sum),
@@ -225,6 +232,7 @@ impl CaseReport {
             step_times: steps.first().map(|steps| series::series(steps)),
             loss_first: done[0].loss(0),
             loss_last: done[0].loss(done[0].steps().saturating_sub(1)),
+            learning: learning::learning(done),
             cost: waterfall::cost(&runs),
             steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
@@ -249,6 +257,7 @@ impl CaseReport {
             examples: self.examples,
             images_per_s: self.images_per_s?.mean,
             train_s: self.train_s?,
+            paused_s: self.paused_s?,
             total_s: self.total_s,
         })
     }

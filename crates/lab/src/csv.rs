@@ -35,6 +35,7 @@ fn row(case: &CaseReport, settings: &BTreeSet<String>) -> Row {
     row.extend(measured(case));
     row.extend(spent(case));
     row.extend(told(case));
+    row.extend(learned(case));
     row.extend(settings.iter().map(setting));
     row
 }
@@ -60,6 +61,7 @@ fn asked(report: &CaseReport) -> Row {
         cell("threads", case.threads),
         cell("input", case.input.as_ref()),
         cell("classes", case.classes),
+        cell("epoch_examples", case.epoch_examples),
         cell("status", Some(status)),
         cell("reason", report.reason.as_ref()),
         cell("repeats", Some(report.repeats)),
@@ -75,6 +77,7 @@ fn measured(case: &CaseReport) -> Row {
     vec![
         number("init_s", case.init_s),
         number("train_s", case.train_s),
+        number("paused_s", case.paused_s),
         number("total_s", case.total_s),
         number("images_per_s_median", rate.map(|rate| rate.median)),
         number("images_per_s_mean", rate.map(|rate| rate.mean)),
@@ -147,6 +150,38 @@ fn told(case: &CaseReport) -> Row {
         number("loss_first", case.loss_first),
         number("loss_last", case.loss_last),
     ]
+}
+
+/// What the network learned.
+fn learned(case: &CaseReport) -> Row {
+    let learned = case.learning.as_ref();
+    let train = learned.and_then(|learned| learned.train);
+    let mut row = vec![
+        number("epochs", learned.and_then(|learned| learned.epochs)),
+        number("epoch_s", learned.and_then(|learned| learned.epoch_s)),
+        cell("step_examples", learned.map(|learned| learned.step_examples)),
+        number("eval_s", learned.map(|learned| learned.eval_s)),
+        number("checkpoint_s", learned.map(|learned| learned.checkpoint_s)),
+        cell("train_examples", train.map(|train| train.examples)),
+        number("train_loss", train.and_then(|train| train.loss)),
+        number("train_accuracy", train.and_then(|train| train.accuracy)),
+    ];
+    let last = learned.and_then(|learned| learned.test);
+    let best = learned.and_then(|learned| learned.best);
+    for (name, test) in [("test", last), ("best", best)] {
+        let part = |part: &str| format!("{name}_{part}");
+        row.extend([
+            cell(&part("steps"), test.map(|test| test.steps)),
+            number(&part("epoch"), test.and_then(|test| test.epoch)),
+            number(&part("seconds"), test.map(|test| test.seconds)),
+            cell(&part("examples"), test.map(|test| test.examples)),
+            number(&part("loss"), test.and_then(|test| test.loss)),
+            number(&part("accuracy"), test.and_then(|test| test.accuracy)),
+            number(&part("lo"), test.and_then(|test| test.lo)),
+            number(&part("hi"), test.and_then(|test| test.hi)),
+        ]);
+    }
+    row
 }
 
 /// A cause in the name of a column.

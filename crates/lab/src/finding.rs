@@ -2,6 +2,8 @@
 //!
 //! Decided on numbers alone, and only where they are large enough and certain enough. Losses are worker-seconds.
 
+mod accuracy;
+
 use std::cmp::Ordering;
 
 use paceline_record::Outcome;
@@ -73,6 +75,8 @@ pub enum Kind {
     Crowded,
     /// The loss is no number any more.
     Diverged,
+    /// More workers come to a lower test accuracy.
+    Accuracy,
 }
 
 /// One thing worth knowing about a case.
@@ -110,7 +114,7 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
     findings
 }
 
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 18] = [
     Kind::StartUp,
     Kind::WarmUp,
     Kind::Computation,
@@ -128,6 +132,7 @@ const KINDS: [Kind; 17] = [
     Kind::Uncertain,
     Kind::Crowded,
     Kind::Diverged,
+    Kind::Accuracy,
 ];
 
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
@@ -190,6 +195,7 @@ impl Member<'_> {
             Kind::Uncertain => self.uncertain(),
             Kind::Crowded => self.crowded(),
             Kind::Diverged => self.diverged(),
+            Kind::Accuracy => self.accuracy(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use paceline_record::log::{LauncherLog, RankLog};
 use paceline_record::{
-    Bytes, Case, LauncherHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord,
+    Bytes, Case, EvalRecord, LauncherHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord,
 };
 
 use crate::run::Waited;
@@ -31,6 +31,12 @@ pub(crate) struct Plan {
     pub launch: f64,
     pub init: f64,
     pub tail: f64,
+    /// After every so many steps an evaluation and a checkpoint of so many milliseconds.
+    pub eval: Option<(u64, f64)>,
+    pub checkpoint: Option<(u64, f64)>,
+    /// Samples of an epoch, and the accuracy to which it learns, in training as in the tests.
+    pub epoch: Option<u64>,
+    pub accuracy: Option<f64>,
     pub seed: u64,
 }
 
@@ -49,6 +55,10 @@ impl Plan {
             launch: 5.0,
             init: 40.0,
             tail: 8.0,
+            eval: None,
+            checkpoint: None,
+            epoch: None,
+            accuracy: None,
             seed: 1,
         }
     }
@@ -68,10 +78,12 @@ impl Plan {
             input: Some("32x32".into()),
             classes: Some(10),
             global_batch: None,
-            epoch_examples: None,
+            epoch_examples: self.epoch,
             settings: [("compress", "none"), ("data", "synthetic:cifar10"), ("overlap", "yes")]
+                .into_iter()
+                .chain(self.accuracy.map(|_| ("lr", "0.1")))
                 .map(|(name, value)| (name.into(), value.into()))
-                .into(),
+                .collect(),
         }
     }
 
@@ -113,23 +125,46 @@ impl Plan {
             step.book(Phase::CommCpu, ms(self.transfer / 2.0));
             step.book(Phase::Update, ms(4.0));
             step.late_rank = ms(late);
+            for (phase, due) in [(Phase::Eval, self.eval), (Phase::Checkpoint, self.checkpoint)] {
+                if let Some((every, time)) = due
+                    && (number as u64 + 1).is_multiple_of(every)
+                {
+                    step.book(phase, ms(time));
+                }
+            }
             step.comm_busy = ms(4.0 * self.transfer + late);
             step.end = begin + step.phases.total() + ms(0.05);
             step.examples = 64;
             step.loss = Some(2.3 * 0.98f32.powi(number as i32));
+            step.correct = self.accuracy.map(|share| (64.0 * share).round() as u64);
             begin = step.end;
             step
         };
+        let steps: Vec<StepRecord> = scale.iter().enumerate().map(step).collect();
         RankLog {
             header: RankHeader { rank: Rank(rank), world: self.workers },
             main: Some(ms(self.launch)),
             planned: Some(Bytes(100_000_000)),
-            steps: scale.iter().enumerate().map(step).collect(),
-            evaluations: Vec::new(),
+            evaluations: if rank == 0 { self.evaluations(&steps) } else { Vec::new() },
+            steps,
             peak_resident: Some(Bytes(110_000_000)),
             shared: Some(Bytes(9_000_000)),
             peak_device: None,
         }
+    }
+
+    /// Tests of 10,000 samples, from half of the accuracy up to all of it.
+    fn evaluations(&self, steps: &[StepRecord]) -> Vec<EvalRecord> {
+        let (Some((every, _)), Some(accuracy)) = (self.eval, self.accuracy) else { return Vec::new() };
+        let last = (self.steps / every) as f64;
+        let test = |number: u64| EvalRecord {
+            at: steps[(number * every) as usize - 1].end,
+            steps: number * every,
+            examples: 10_000,
+            loss: Some(2.0 / number as f32),
+            correct: Some((10_000.0 * accuracy * (0.5 + 0.5 * number as f64 / last)).round() as u64),
+        };
+        (1..=self.steps / every).map(test).collect()
     }
 }
 
@@ -184,4 +219,16 @@ pub(crate) fn report() -> Report {
         failed.launcher.over = Some((Outcome::Failed, Some("rank 0 died in step 3\nof a cold".into())));
     }
     Report::new(&study(&cases), runs.into_iter().map(|run| CaseReport::of(&[run])).collect())
+}
+
+/// Three epochs of 2,560 samples on 1, 2 and 4 workers, tested after each; four workers learn less.
+pub(crate) fn learning_plans() -> [Plan; 3] {
+    [(1, 0.67), (2, 0.665), (4, 0.58)].map(|(workers, accuracy)| Plan {
+        steps: u64::from(120 / workers),
+        eval: Some((u64::from(40 / workers), 200.0)),
+        checkpoint: Some((u64::from(60 / workers), 30.0)),
+        epoch: Some(2560),
+        accuracy: Some(accuracy),
+        ..Plan::calm("resnet50", workers)
+    })
 }

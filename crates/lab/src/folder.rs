@@ -215,7 +215,7 @@ impl StudyFolder {
                 let path = self.path.join(&name);
                 let folder = path.parent().expect("invariant: it lies in a folder");
                 fs::create_dir_all(folder).map_err(LabError::io("create", folder))?;
-                self.write(&name, &tensorboard::render(rank))?;
+                self.write(&name, &tensorboard::render_rank(run, rank))?;
             }
         }
         Ok(())

@@ -9,6 +9,7 @@ mod figures;
 mod findings;
 mod foot;
 mod group;
+mod learning;
 mod markup;
 mod scale;
 mod summary;
@@ -35,6 +36,7 @@ pub fn render(report: &Report) -> String {
         .with(header)
         .with(findings::render(report))
         .with(table)
+        .with_all(learning::render(report))
         .with_all(summary::render_unfinished(report))
         .with_all(group::render(report))
         .with(foot::render(report));

@@ -129,6 +129,7 @@ impl<'a> Page<'a> {
         self.heading("##", &format!("Results, {name}"));
         self.paragraph(&format!("{}: {meaning}.\n", capitalise(&name)));
         self.summary(&done);
+        self.learning(&done, &name);
         self.heading("###", &format!("Phases, {name}"));
         self.paragraph("Milliseconds a step of a rank.\n");
         self.phases(&done);
@@ -178,6 +179,19 @@ impl<'a> Page<'a> {
             row.name().into_iter().chain(numbers).collect()
         };
         self.table(&columns("network", numbers), &rows.iter().map(cells).collect::<Vec<_>>());
+    }
+
+    /// What the networks learned, where any case tells.
+    fn learning(&mut self, rows: &[Row<'_>], scaling: &str) {
+        let cells = |row: &Row<'_>| {
+            let cells = words::learning(row.case)?.map(|cell| or_dash(cell, |text| escape(&text)));
+            Some([escape(&row.label)].into_iter().chain(cells).collect())
+        };
+        let rows: Vec<Vec<String>> = rows.iter().filter_map(cells).collect();
+        if !rows.is_empty() {
+            self.heading("###", &format!("Learning, {scaling}"));
+            self.table(&columns("network", words::LEARNING.map(|(name, _)| name)), &rows);
+        }
     }
 
     fn phases(&mut self, rows: &[Row<'_>]) {

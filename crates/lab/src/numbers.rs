@@ -6,6 +6,7 @@ pub mod dispersion;
 pub mod fixed;
 pub mod idle;
 pub mod law;
+pub mod learning;
 pub mod memory;
 pub mod phases;
 pub mod rate;

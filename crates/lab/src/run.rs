@@ -41,6 +41,16 @@ pub struct Span {
     pub end: Nanos,
 }
 
+/// Time of a step that went to evaluation and checkpoints: they come now and then, and are no part of the step's own time.
+pub(crate) fn pause(step: &StepRecord) -> Nanos {
+    step.phases[Phase::Eval] + step.phases[Phase::Checkpoint]
+}
+
+/// Time of a step without evaluation and checkpoints.
+pub(crate) fn own_time(step: &StepRecord) -> Nanos {
+    step.end.since(step.begin).since(pause(step))
+}
+
 impl Span {
     /// Its length in seconds.
     pub fn seconds(self) -> f64 {
@@ -137,34 +147,44 @@ impl Run {
         steps.map(|step| step.examples).sum()
     }
 
-    /// The global steps: step k lasts from the latest end of k - 1 to the latest end of k over the ranks. Ranks that do
-    /// not wait for each other have no step in common: there the ranks' own rates are summed.
+    /// The global steps: step k lasts from the latest end of k - 1 to the latest moment at which a rank was done with k and
+    /// turned to evaluation or checkpoints, if any were due. Ranks that do not wait for each other have no step in common:
+    /// there the ranks' own rates are summed.
     pub fn global_steps(&self) -> Vec<Work> {
         let Some(training) = self.training() else {
             return Vec::new();
         };
-        if self.case().update.as_deref() == Some("independent") {
+        if self.is_independent() {
             return self.independent_steps();
         }
         let mut begin = training.begin;
-        let step = |k: usize| {
-            let parts = self.ranks.iter().map(|rank| &rank.steps[k]);
-            let end = parts.clone().map(|step| step.end).max();
-            let end = end.expect("invariant: training has ranks");
-            let work = Work {
-                amount: parts.map(|step| step.examples as f64).sum(),
-                seconds: end.since(begin).seconds(),
-            };
+        let step = |(k, (done, end)): (usize, (Nanos, Nanos))| {
+            let examples = self.ranks.iter().map(|rank| rank.steps[k].examples as f64);
+            let work = Work { amount: examples.sum(), seconds: done.since(begin).seconds() };
             begin = end;
             work
         };
-        (0..self.steps()).map(step).collect()
+        self.ends().enumerate().map(step).collect()
+    }
+
+    /// For each global step the latest moment at which a rank was done with it, evaluation and checkpoints aside, and the
+    /// latest at which it ended.
+    fn ends(&self) -> impl Iterator<Item = (Nanos, Nanos)> {
+        let latest = |k: usize, of: fn(&StepRecord) -> Nanos| {
+            self.ranks.iter().map(|rank| of(&rank.steps[k])).max().unwrap_or_default()
+        };
+        (0..self.steps())
+            .map(move |k| (latest(k, |step| step.end.since(pause(step))), latest(k, |step| step.end)))
+    }
+
+    fn is_independent(&self) -> bool {
+        self.case().update.as_deref() == Some("independent")
     }
 
     /// Steps of ranks that go their own ways: as much work as all did, in the mean of their times, weighed by their rates.
     /// So all steps together are at the sum of the ranks' rates.
     fn independent_steps(&self) -> Vec<Work> {
-        let time = |step: &StepRecord| step.end.since(step.begin).seconds();
+        let time = |step: &StepRecord| own_time(step).seconds();
         let rate = |rank: &RankLog| {
             let examples: u64 = rank.steps.iter().map(|step| step.examples).sum();
             examples as f64 / rank.steps.iter().map(time).sum::<f64>()
@@ -181,11 +201,13 @@ impl Run {
         (0..self.steps()).map(step).collect()
     }
 
-    /// Seconds of each global step that went to evaluation and checkpoints: what the rank that spent most on them spent.
-    pub fn pauses(&self) -> Vec<f64> {
-        let of = |step: &StepRecord| (step.phases[Phase::Eval] + step.phases[Phase::Checkpoint]).seconds();
-        let pause = |k: usize| self.ranks.iter().map(|rank| of(&rank.steps[k])).fold(0.0, f64::max);
-        (0..self.steps()).map(pause).collect()
+    /// Seconds of the training that went to evaluation and checkpoints: what the global steps leave of it. Of ranks that go
+    /// their own ways, the mean.
+    pub fn paused(&self) -> f64 {
+        if self.is_independent() {
+            return self.sum_steps(pause) / self.ranks.len() as f64;
+        }
+        self.ends().map(|(done, end)| end.since(done)).sum::<Nanos>().seconds()
     }
 
     /// Seconds of `of` over all steps of all ranks.

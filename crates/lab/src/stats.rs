@@ -8,6 +8,7 @@ pub mod mser;
 pub mod order;
 pub mod outliers;
 pub mod pelt;
+pub mod proportion;
 pub mod random;
 pub mod regression;
 pub mod steady;

@@ -1,8 +1,11 @@
 //! Event files for TensorBoard: scalars of each rank over its steps.
 //!
-//! A point holds `step_ms`, `examples_per_s`, `loss` where it is known, and `phase/<name>_ms` for every phase that occurs in
+//! A point holds `step_ms` (evaluation and checkpoints left out), `examples_per_s`, `loss` where it is known, and `phase/<name>_ms` for every phase that occurs in
 //! the log. A long run is thinned: each of at most [`MOST`] points stands for as many steps, with the means of their times
 //! and the last of their losses, and is filed under the last of them.
+//!
+//! Rank 0 tells for all ranks: `loss/test` and `accuracy/test` under the step after which the network was tested, and under the
+//! last step of each epoch `loss/train` and `accuracy/train` over it.
 //!
 //! A run's clock knows no date. Moments are counted from a fixed one, the begin of the year 2000, so that the same log gives
 //! the same bytes; only differences mean something.
@@ -15,6 +18,8 @@ use std::path::{Path, PathBuf};
 use paceline_record::log::RankLog;
 use paceline_record::{Nanos, Phase, Rank, StepRecord};
 
+use crate::numbers::learning::{self, Epoch, Score};
+use crate::run::{Run, own_time};
 use crate::tfrecord;
 
 /// The most points of a rank.
@@ -29,8 +34,18 @@ pub fn file_name(case: &str, rank: Rank) -> PathBuf {
     Path::new("tensorboard").join(case).join(rank).join(format!("events.out.tfevents.{ORIGIN_S}.paceline"))
 }
 
-/// The event file of a rank.
+/// The event file of a rank by itself.
 pub fn render(log: &RankLog) -> Vec<u8> {
+    render_with(log, &[])
+}
+
+/// The event file of a rank of a run.
+pub fn render_rank(run: &Run, log: &RankLog) -> Vec<u8> {
+    let epochs = if log.header.rank == Rank(0) { learning::epochs(run) } else { Vec::new() };
+    render_with(log, &epochs)
+}
+
+fn render_with(log: &RankLog, epochs: &[Epoch]) -> Vec<u8> {
     let begin = log.main.or(log.steps.first().map(|step| step.begin)).unwrap_or_default();
     let mut file = Vec::new();
     tfrecord::append(&Message::at(begin).bytes(3, b"brain.Event:2").0, &mut file);
@@ -38,18 +53,37 @@ pub fn render(log: &RankLog) -> Vec<u8> {
         .into_iter()
         .filter(|&phase| log.steps.iter().any(|step| time_of(phase, step) != 0.0))
         .collect();
-    for steps in log.steps.chunks(log.steps.len().div_ceil(MOST).max(1)) {
+    let points = log.steps.chunks(log.steps.len().div_ceil(MOST).max(1)).map(|steps| {
         let last = &steps[steps.len() - 1];
-        let event = Message::at(last.end).integer(2, last.step.0).bytes(5, &summary(steps, &phases).0);
-        tfrecord::append(&event.0, &mut file);
+        (last.step.0, last.end, summary(steps, &phases))
+    });
+    let trained = epochs.iter().map(|epoch| {
+        let Score { loss, accuracy, .. } = epoch.score;
+        (epoch.step.0, epoch.end, judgement("train", loss, accuracy))
+    });
+    let tested = log.evaluations.iter().map(|test| {
+        let accuracy = test.correct.map(|correct| correct as f64 / test.examples as f64);
+        (test.steps.saturating_sub(1), test.at, judgement("test", test.loss.map(f64::from), accuracy))
+    });
+    let mut events: Vec<(u64, Nanos, Message)> = points.chain(trained).chain(tested).collect();
+    events.sort_by_key(|&(step, ..)| step);
+    for (step, at, summary) in events {
+        tfrecord::append(&Message::at(at).integer(2, step).bytes(5, &summary.0).0, &mut file);
     }
     file
+}
+
+/// How well samples of a kind were guessed, as far as it is known.
+fn judgement(kind: &str, loss: Option<f64>, accuracy: Option<f64>) -> Message {
+    let known = [("loss", loss), ("accuracy", accuracy)].into_iter();
+    let known = known.filter_map(|(name, value)| Some((name, value.filter(|value| value.is_finite())?)));
+    known.fold(Message::default(), |summary, (name, value)| summary.value(&format!("{name}/{kind}"), value))
 }
 
 /// One point: what some steps have in common.
 fn summary(steps: &[StepRecord], phases: &[Phase]) -> Message {
     let sum = |of: &dyn Fn(&StepRecord) -> f64| steps.iter().map(of).sum::<f64>();
-    let seconds = sum(&|step| step.end.since(step.begin).seconds());
+    let seconds = sum(&|step| own_time(step).seconds());
     let examples = sum(&|step| step.examples as f64);
     let mean_ms = |seconds: f64| 1e3 * seconds / steps.len() as f64;
     let mut summary = Message::default().value("step_ms", mean_ms(seconds));

@@ -67,6 +67,9 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
     if !done.is_empty() {
         text.push_str(&format!("{}\n", colours.head(&render_phases(report))));
     }
+    if done.iter().any(|case| case.learning.is_some()) {
+        text.push_str(&format!("{}\n", colours.head(&render_learning(report))));
+    }
     for group in report.explained.iter().filter(|group| !group.waterfalls.is_empty()) {
         text.push_str(&format!("{}\n", colours.head(&render_waterfall(group))));
         for speedup in group.speedups.iter().filter(|speedup| speedup.workers > 1) {
@@ -232,6 +235,18 @@ fn render_phases(report: &Report) -> Table {
             or_dash(words::steady(case), |text| text),
         ];
         table.row([label, case.case.workers.to_string()].into_iter().chain(cells).chain(last));
+    }
+    table
+}
+
+/// What the network learned, and what that took.
+fn render_learning(report: &Report) -> Table {
+    let numbers = words::LEARNING.map(|(_, name)| (name, Align::Right));
+    let mut table = Table::new([("learning", Align::Left)].into_iter().chain(numbers));
+    for (case, label) in report.cases.iter().zip(labels(report)) {
+        if let Some(cells) = words::learning(case) {
+            table.row([label].into_iter().chain(cells.map(|cell| or_dash(cell, |text| text))));
+        }
     }
     table
 }
@@ -408,6 +423,20 @@ mod tests {
     use paceline_record::Nanos;
 
     use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn what_was_learned_is_a_table_where_any_case_tells() {
+        let learned = render_learning(&fixture::report_on(&fixture::learning_plans()));
+        insta::assert_snapshot!(learned, @r"
+        learning  workers  batch   lr  epochs  train s  s/epoch  images/s  by time  train %  test %  95 % interval  test loss  memory MB  eval s  saving s
+        resnet50        1     64  0.1    3.00    12.34     4.11     678.7     1.00     67.2    67.0   66.1 .. 67.9     0.6667        110    0.60      0.06
+        resnet50        2    128  0.1    3.00     7.04     2.35    1276.0     1.75     67.2    66.5   65.6 .. 67.4     0.6667        106    0.60      0.06
+        resnet50        4    256  0.1    3.00     4.03     1.34    2553.5     3.06     57.8    58.0   57.0 .. 59.0     0.6667        103    0.60      0.06
+        ");
+        let plain = render_report(&fixture::report(), Colours::None);
+        assert!(!plain.contains("s/epoch"), "{plain}");
+    }
 
     #[test]
     fn layers_come_slowest_first_and_the_rest_is_summed() {

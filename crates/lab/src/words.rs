@@ -68,6 +68,53 @@ fn describe(law: &Law) -> String {
     format!("{}, {}{r2}", law.formula, parameters.join(", "))
 }
 
+/// Columns of the table of what cases learned, that of the Keras reports: in full, and where room is short.
+pub const LEARNING: [(&str, &str); 15] = [
+    ("workers", "workers"),
+    ("global batch", "batch"),
+    ("lr", "lr"),
+    ("epochs", "epochs"),
+    ("training time s", "train s"),
+    ("s an epoch", "s/epoch"),
+    ("images/s", "images/s"),
+    ("speed-up by time", "by time"),
+    ("train accuracy %", "train %"),
+    ("test accuracy %", "test %"),
+    ("95 % interval", "95 % interval"),
+    ("test loss", "test loss"),
+    ("peak memory MB", "memory MB"),
+    ("eval s", "eval s"),
+    ("checkpoint s", "saving s"),
+];
+
+/// The cells of a case in that table, each `None` where it is not known; `None` where the case tells nothing of it.
+pub fn learning(case: &CaseReport) -> Option<[Option<String>; LEARNING.len()]> {
+    let learned = case.learning.as_ref()?;
+    let digits = |value: Option<f64>, digits: usize| value.map(|value| format!("{value:.digits$}"));
+    let percent = |share: Option<f64>| digits(share.map(|share| 100.0 * share), 1);
+    let interval = learned.test.and_then(|test| {
+        let [lo, hi] = [test.lo?, test.hi?].map(|share| 100.0 * share);
+        Some(format!("{lo:.1} .. {hi:.1}"))
+    });
+    Some([
+        Some(case.case.workers.to_string()),
+        Some(learned.step_examples.to_string()),
+        case.case.settings.get("lr").cloned(),
+        digits(learned.epochs, 2),
+        digits(case.train_s, 2),
+        digits(learned.epoch_s, 2),
+        digits(case.images_per_s.map(|rate| rate.mean), 1),
+        digits(case.speedup_time, 2),
+        percent(learned.train.and_then(|train| train.accuracy)),
+        percent(learned.test.and_then(|test| test.accuracy)),
+        interval,
+        digits(learned.test.and_then(|test| test.loss), 4),
+        case.peak_memory_bytes.map(|memory| format!("{:.0}", 1e-6 * memory.per_worker.0 as f64)),
+        digits(Some(learned.eval_s), 2),
+        digits(Some(learned.checkpoint_s), 2),
+    ])
+}
+
 /// Where a case's steady state begins, and whether to believe it.
 pub fn steady(case: &CaseReport) -> Option<String> {
     let steady = case.steady?;

@@ -59,6 +59,7 @@ fn column_of(path: &str) -> String {
         "fixed.seconds" => "fixed_s".into(),
         "dispersion.slowest.rank" => "slowest_rank".into(),
         "dispersion.slowest.over_median" => "slowest_over_median".into(),
+        _ if path.starts_with("learning.") => path["learning.".len()..].replace('.', "_"),
         _ => path.replace("dispersion.", "step_"),
     };
     let (first, last) = renamed.rsplit_once('.').unwrap_or(("", &renamed));
@@ -74,8 +75,10 @@ fn column_of(path: &str) -> String {
 
 #[test]
 fn every_scalar_of_the_json_comes_back_from_its_column_unchanged() {
-    let report = fixture::report();
-    for (case, cells) in report.cases.iter().zip(read_back(&report)) {
+    let learned = fixture::report_on(&fixture::learning_plans());
+    for (case, cells) in
+        [fixture::report(), learned].iter().flat_map(|report| report.cases.iter().zip(read_back(report)))
+    {
         let mut json = serde_json::to_value(case).expect("plain data");
         json["step_times"].take();
         let mut expected = Vec::new();

@@ -1,5 +1,6 @@
 //! The figures of a group, each drawn only where there is something to see.
 
+mod accuracy;
 mod efficiency;
 mod memory;
 mod overlap;
@@ -8,6 +9,7 @@ mod speedup;
 mod steps;
 mod waterfall;
 
+pub use accuracy::accuracy;
 pub use efficiency::efficiency;
 pub use memory::memory;
 pub use overlap::overlap;

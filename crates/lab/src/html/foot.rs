@@ -4,7 +4,7 @@ use super::markup::Tag;
 use crate::{Machine, Report};
 
 /// The numbers, a line each.
-const DEFINITIONS: [(&str, &str); 14] = [
+const DEFINITIONS: [(&str, &str); 16] = [
     ("init", "From the first spawn to the first step of any rank."),
     ("train", "From the begin of the first step to the end of the last, over all ranks."),
     ("total", "From the first spawn to the last reap, on the launcher's clock: the whole run."),
@@ -30,6 +30,11 @@ const DEFINITIONS: [(&str, &str); 14] = [
     ("hidden", "The part of the time with a collective under way in which a rank did something else."),
     ("cost of an example", "Workers times the whole run's time, over the images that all of them saw."),
     ("from 1 to N", "The difference of that cost, shared out by cause; the parts sum to the whole."),
+    ("s an epoch", "The training time, evaluation and checkpoints included, over the epochs done."),
+    (
+        "accuracy",
+        "Share of pictures guessed right: in training over the last epoch, in the last test with Wilson's 95 % interval.",
+    ),
     ("memory", "Peak resident memory; what workers share counts once in all, and to an equal part for each."),
 ];
 

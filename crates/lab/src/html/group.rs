@@ -43,7 +43,7 @@ impl<'a> Group<'a> {
         let last = [figures::overlap(self), figures::memory(self)].into_iter().flatten();
         let below = figures::phases(self).into_iter().chain(falls).chain(last);
         let mut section = Tag::new("div").class("group").with(cells(upper.collect()));
-        section = section.with_all(figures::steps(self));
+        section = section.with_all(figures::accuracy(self)).with_all(figures::steps(self));
         section.push(Tag::new("div").class("flow").with_all(below));
         if !rest.is_empty() {
             let summary = Tag::new("summary").text("The same with fewer workers");

@@ -35,6 +35,13 @@ fn text(node: &Node<'_, '_>) -> String {
 const FIGURES: [&str; 7] =
     ["speedup", "efficiency", "step-times", "phases", "waterfall", "overlap", "memory"];
 
+/// The rows of a table's body.
+fn rows(table: &Node<'_, '_>) -> Vec<Vec<String>> {
+    let inside = |node: &Node<'_, '_>| node.parent_element().is_some_and(|p| p.has_tag_name("tbody"));
+    let rows = table.descendants().filter(|node| node.has_tag_name("tr") && inside(node));
+    rows.map(|row| row.children().map(|cell| text(&cell)).collect()).collect()
+}
+
 #[test]
 fn the_page_needs_nothing_but_itself() {
     let page = render(&fixture::report());
@@ -119,13 +126,7 @@ fn the_table_holds_the_numbers_of_the_report() {
     let page = render(&report);
     let document = parse(&page);
     let table = document.descendants().find(|node| node.has_tag_name("table")).expect("a table");
-    let rows: Vec<Vec<String>> = table
-        .descendants()
-        .filter(|node| {
-            node.has_tag_name("tr") && node.parent_element().is_some_and(|p| p.has_tag_name("tbody"))
-        })
-        .map(|row| row.children().map(|cell| text(&cell)).collect())
-        .collect();
+    let rows = rows(&table);
     assert_eq!(rows[0], ["mobilenet_v2"]);
     let (four, case) = (&rows[3], &report.cases[2]);
     let rate = case.images_per_s.expect("done");
@@ -270,4 +271,54 @@ fn a_study_of_sixty_four_ranks_stays_small() {
     let page = render(&report_on(&plans));
     assert!(page.len() < 1_000_000, "{} bytes", page.len());
     assert!(marks(&figures(&parse(&page), "phases")[0]).len() >= 73 * 5);
+}
+
+#[test]
+fn what_was_learned_has_a_table_and_a_line_for_each_case() {
+    let report = report_on(&fixture::learning_plans());
+    let page = render(&report);
+    let document = parse(&page);
+    let tables = document.descendants().filter(|node| node.has_tag_name("table"));
+    let table = tables.filter(|node| has_class(node, "learning")).collect::<Vec<_>>()[0];
+    let rows = rows(&table);
+    assert_eq!(rows[0], ["resnet50"]);
+    let cells =
+        words::learning(&report.cases[2]).expect("learned").map(|cell| cell.unwrap_or("\u{2013}".into()));
+    assert_eq!(rows[3][..], cells);
+    let figure = figures(&document, "accuracy")[0];
+    let drawings: Vec<_> = figure.descendants().filter(|node| node.has_tag_name("svg")).collect();
+    assert_eq!(drawings.len(), 2, "over epochs and over time");
+    for drawing in drawings {
+        assert_eq!(marks(&drawing).iter().filter(|mark| has_class(mark, "line")).count(), 3);
+        assert_eq!(
+            marks(&drawing).iter().filter(|mark| has_class(mark, "dot")).count(),
+            9,
+            "three tests each"
+        );
+    }
+    let shown = text(&figure);
+    assert!(
+        shown.contains("over epochs")
+            && shown.contains("4 workers: 58.0\u{a0}% (95\u{a0}% interval 57.0 .. 59.0)")
+    );
+    let plain = render(&fixture::report());
+    assert!(!plain.contains("What was learned") && figures(&parse(&plain), "accuracy").is_empty());
+}
+
+#[test]
+fn a_network_without_classes_shows_its_loss_and_many_tests_are_thinned() {
+    let [mut plan, ..] = fixture::learning_plans();
+    plan = Plan { steps: 1000, eval: Some((1, 1.0)), epoch: None, ..plan };
+    let mut run = plan.run();
+    run.ranks[0].evaluations.iter_mut().for_each(|test| test.correct = None);
+    let report = Report::new(&study(&[plan.case()]), vec![CaseReport::of(&[run])]);
+    let page = render(&report);
+    let document = parse(&page);
+    let figure = figures(&document, "accuracy")[0];
+    let dots = marks(&figure).into_iter().filter(|mark| has_class(mark, "dot")).count();
+    assert_eq!(dots, 2 * 200);
+    let shown = text(&figure);
+    assert!(
+        shown.contains("Test loss") && shown.contains("over steps") && shown.contains("a loss of 0.0020")
+    );
 }

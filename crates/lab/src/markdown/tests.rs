@@ -205,3 +205,18 @@ fn a_report_without_anything_is_still_a_page() {
     assert!(text.contains("have not run: 2."), "{text}");
     assert!(text.contains("```\npaceline bench --data 'images:my pictures`'\n```\n"), "{text}");
 }
+
+#[test]
+fn what_was_learned_is_a_table_where_any_case_tells() {
+    let text = render(&fixture::report_on(&fixture::learning_plans()));
+    let table =
+        text.split("### Learning, weak scaling\n\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+    insta::assert_snapshot!(table.expect("a table"), @r"
+    | network | workers | global batch | lr | epochs | training time s | s an epoch | images/s | speed-up by time | train accuracy % | test accuracy % | 95 % interval | test loss | peak memory MB | eval s | checkpoint s |
+    | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+    | resnet50 | 1 | 64 | 0.1 | 3.00 | 12.34 | 4.11 | 678.7 | 1.00 | 67.2 | 67.0 | 66.1 .. 67.9 | 0.6667 | 110 | 0.60 | 0.06 |
+    | resnet50 | 2 | 128 | 0.1 | 3.00 | 7.04 | 2.35 | 1276.0 | 1.75 | 67.2 | 66.5 | 65.6 .. 67.4 | 0.6667 | 106 | 0.60 | 0.06 |
+    | resnet50 | 4 | 256 | 0.1 | 3.00 | 4.03 | 1.34 | 2553.5 | 3.06 | 57.8 | 58.0 | 57.0 .. 59.0 | 0.6667 | 103 | 0.60 | 0.06 |
+    ");
+    assert!(!render(&fixture::report()).contains("Learning"));
+}

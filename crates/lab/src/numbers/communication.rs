@@ -3,7 +3,7 @@
 //! ```text
 //! exposed  = comm_wait + comm_cpu
 //! overlap  = 1 - exposed / comm_busy
-//! share    = exposed / time of all steps
+//! share    = exposed / time of all steps, less evaluation and checkpoints
 //! ratio    = 10 : 10 * exposed / (forward + backward), as the FTlib tables print it
 //! ```
 //!
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::computation;
 use crate::Run;
+use crate::run::own_time;
 
 /// Waiting in collectives, by cause, in seconds summed over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -33,7 +34,7 @@ pub struct Communication {
     pub busy: f64,
     /// Share of it that was hidden; `None` where nothing was exchanged.
     pub overlap: Option<f64>,
-    /// Exposed communication over the time of all steps.
+    /// Exposed communication over the time of all steps, less evaluation and checkpoints.
     pub share: Option<f64>,
     /// The second number of 10 : x, computation to communication.
     pub ratio: Option<f64>,
@@ -49,7 +50,7 @@ pub fn communication(repeats: &[&Run]) -> Communication {
     let busy = mean(|step| step.comm_busy);
     let exposed = waited + mean(|step| step.phases[Phase::CommCpu]);
     let computed = mean(computation::of_step);
-    let stepped = mean(|step| step.end.since(step.begin));
+    let stepped = mean(own_time);
     let over = |whole: f64| (whole > 0.0).then(|| exposed / whole);
     Communication {
         wait: CommWaitSplit { late_rank, transfer: waited - late_rank },

@@ -1,13 +1,14 @@
 //! How much steps and ranks differ.
 //!
 //! Percentiles and coefficient of variation (standard deviation over mean) are of the steady global steps. The slowest
-//! rank is the one whose steps, all of them, less their waiting in collectives, take longest on average; it is compared with the
-//! median rank.
+//! rank is the one whose steps, all of them, less their waiting in collectives, evaluation and checkpoints, take longest on
+//! average; it is compared with the median rank.
 
 use paceline_record::{Phase, Rank};
 use serde::Serialize;
 
 use crate::Run;
+use crate::run::own_time;
 use crate::stats::{self, Work};
 
 /// Spread of a case's steady steps, and its slowest rank.
@@ -51,7 +52,7 @@ fn slowest(repeats: &[&Run]) -> Option<Slowest> {
     let world = repeats.first()?.ranks.len();
     let own = |rank: usize| -> f64 {
         let steps = repeats.iter().flat_map(|run| &run.ranks[rank].steps);
-        steps.map(|step| step.end.since(step.begin).since(step.phases[Phase::CommWait]).seconds()).sum()
+        steps.map(|step| own_time(step).since(step.phases[Phase::CommWait]).seconds()).sum()
     };
     let times: Vec<f64> = (0..world).map(own).collect();
     let median = stats::median(&times)?;

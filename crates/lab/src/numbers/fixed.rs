@@ -1,9 +1,11 @@
 //! What a run costs besides its steady steps, and how long it must be for that not to matter.
 //!
 //! ```text
-//! fixed_s      = total_s - examples / images_per_s.mean
+//! fixed_s      = total_s - paused_s - examples / images_per_s.mean
 //! enough_steps = steps with which fixed_s is 5 % of total_s = 19 * fixed_s / (seconds of a steady step)
 //! ```
+//!
+//! Evaluation and checkpoints are not fixed: a longer run has more of them.
 
 use serde::Serialize;
 
@@ -28,7 +30,7 @@ pub struct Fixed {
 pub fn fixed(pace: &Pace, steps: u64) -> Option<Fixed> {
     let step = pace.examples as f64 / pace.images_per_s / steps as f64;
     let total_s = pace.total_s?;
-    let seconds = total_s - step * steps as f64;
+    let seconds = total_s - pace.paused_s - step * steps as f64;
     let enough = (seconds * (1.0 - TOLERATED) / TOLERATED / step).ceil().max(1.0);
     (seconds >= 0.0 && enough.is_finite()).then(|| Fixed {
         seconds,
@@ -47,13 +49,14 @@ mod tests {
             workers: 1,
             examples: 64 * steps,
             images_per_s: 640.0,
-            train_s: 0.1 * steps as f64,
-            total_s: Some(0.1 * steps as f64 + 2.0),
+            train_s: 0.1 * steps as f64 + 5.0,
+            paused_s: 5.0,
+            total_s: Some(0.1 * steps as f64 + 7.0),
         };
         let short = fixed(&pace(10), 10).expect("a rate");
-        assert!((short.seconds - 2.0).abs() < 1e-9 && (short.share - 2.0 / 3.0).abs() < 1e-9);
+        assert!((short.seconds - 2.0).abs() < 1e-9 && (short.share - 2.0 / 8.0).abs() < 1e-9);
         assert_eq!(short.enough_steps, 380);
-        let long = fixed(&pace(short.enough_steps), short.enough_steps).expect("a rate");
+        let long = fixed(&Pace { paused_s: 0.0, total_s: Some(40.0), ..pace(380) }, 380).expect("a rate");
         assert!((long.share - TOLERATED).abs() < 1e-9);
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `s` is the share of the training time that ran at the steady rate: where two measures of one speed-up differ, it says
-//! why.
+//! why. The rest is warm-up, evaluation and checkpoints.
 
 use serde::Serialize;
 
@@ -23,6 +23,8 @@ pub struct Pace {
     pub images_per_s: f64,
     /// First step to the end of the last.
     pub train_s: f64,
+    /// Part of that which went to evaluation and checkpoints.
+    pub paused_s: f64,
     /// First spawn to last reap; `None` where only a window of the run is known.
     pub total_s: Option<f64>,
 }
@@ -79,7 +81,7 @@ mod tests {
             examples in (1u64..1_000_000, 1u64..1_000_000),
         ) {
             let pace = |workers, examples, images_per_s, train_s| Pace {
-                workers, examples, images_per_s, train_s, total_s: Some(train_s + 1.0),
+                workers, examples, images_per_s, train_s, paused_s: 0.0, total_s: Some(train_s + 1.0),
             };
             let s = speedup(&pace(8, examples.0, rates.0, train.0), &pace(1, examples.1, rates.1, train.1));
             let product = s.speed * s.steady_share / s.steady_share_one;

@@ -34,9 +34,9 @@ pub struct Slowdown {
     pub lost_s: f64,
 }
 
-/// Looks at the steps of one repeat. Evaluation and checkpoints, which come now and then, are left out.
-pub fn find(steps: &[Work], pauses: &[f64]) -> SteadyState {
-    let times: Vec<f64> = steps.iter().zip(pauses).map(|(step, pause)| step.seconds - pause).collect();
+/// Looks at the steps of one repeat.
+pub fn find(steps: &[Work]) -> SteadyState {
+    let times: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
     steady::find(&times)
 }
 

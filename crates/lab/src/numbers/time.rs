@@ -1,7 +1,8 @@
 //! The clock of a run.
 //!
 //! `total_s`: first spawn to last reap, on the launcher's clock. `init_s`: first spawn to the first step of any rank.
-//! `train_s`: begin of the first step to the end of the last, over all ranks.
+//! `train_s`: begin of the first step to the end of the last, over all ranks. `paused_s`: the part of it that went to
+//! evaluation and checkpoints; the rest is the global steps.
 
 use crate::Run;
 use crate::run::Span;
@@ -13,6 +14,8 @@ pub struct Times {
     pub init_s: f64,
     /// First step to the end of the last.
     pub train_s: f64,
+    /// Part of that in which training stood still for evaluation and checkpoints.
+    pub paused_s: f64,
     /// First spawn to last reap.
     pub total_s: f64,
 }
@@ -21,5 +24,10 @@ pub struct Times {
 pub fn times(run: &Run) -> Option<Times> {
     let (span, training) = (run.span()?, run.training()?);
     let init = Span { begin: span.begin, end: training.begin };
-    Some(Times { init_s: init.seconds(), train_s: training.seconds(), total_s: span.seconds() })
+    Some(Times {
+        init_s: init.seconds(),
+        train_s: training.seconds(),
+        paused_s: run.paused(),
+        total_s: span.seconds(),
+    })
 }

@@ -7,9 +7,11 @@
 //!
 //! A value is a cause's time, summed over ranks. Every phase belongs to one cause, but `comm_wait`, which is cut where the
 //! last rank arrived. Of the steps before the steady state, each cause keeps count times its steady mean; what they took
-//! beyond that is warm-up. So the values sum to N * T(N), and the shares to the whole.
+//! beyond that is warm-up. Evaluation and checkpoints come when they are due, not when steps are steady: they keep all of
+//! their time. So the values sum to N * T(N), and the shares to the whole.
 //!
-//! Intervals are by bootstrap over the steady steps; a cause outside of the steps has none. The interval of a difference
+//! Intervals are by bootstrap over the steady steps; a cause outside of the steps has none, nor have evaluation and
+//! checkpoints, which nothing but the plan of the run decides. The interval of a difference
 //! takes both sides' half-widths in quadrature, as for independent errors.
 
 use std::collections::BTreeMap;
@@ -203,7 +205,10 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
                 _ => booked,
             };
             let within = |steps: &[StepRecord]| steps.iter().map(|step| cause.within(step)).sum::<f64>();
-            let surplus = within(early) - early.len() as f64 * within(steady) / steady.len() as f64;
+            let surplus = match cause {
+                Cause::Evaluation => 0.0,
+                _ => within(early) - early.len() as f64 * within(steady) / steady.len() as f64,
+            };
             *values.entry(cause).or_default() += whole - surplus;
             *values.entry(Cause::WarmUp).or_default() += surplus;
         }
@@ -213,7 +218,7 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
 
 /// How far the 95 % interval of a cause's share reaches below and above it.
 fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64, f64)> {
-    if matches!(cause, Cause::StartUp | Cause::WarmUp | Cause::Tail) {
+    if matches!(cause, Cause::StartUp | Cause::WarmUp | Cause::Evaluation | Cause::Tail) {
         return None;
     }
     let steady_steps = |&(run, from): &(&Run, usize)| -> Vec<Work> {

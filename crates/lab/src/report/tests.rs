@@ -92,3 +92,39 @@ fn the_json_has_every_field_of_the_contract() {
     assert_eq!(case["status"], "done");
     assert_eq!(json["explained"][0]["waterfalls"][0]["shares"][0]["cause"], "start_up");
 }
+
+#[test]
+fn evaluation_and_checkpoints_are_a_cause_of_their_own_and_no_part_of_a_step() {
+    let calm = |workers| Plan { steps: 66, ..Plan::calm("resnet50", workers) };
+    let plain = report_on(&[calm(1), calm(4)]);
+    // 9 evaluations and 6 checkpoints, some before the steady state begins.
+    let due = |workers| Plan { eval: Some((7, 500.0)), checkpoint: Some((11, 30.0)), ..calm(workers) };
+    let paused = report_on(&[due(1), Plan { eval: Some((1, 500.0)), ..due(4) }]);
+    for ((plain, paused), pause) in plain.cases.iter().zip(&paused.cases).zip([4.68, 33.18]) {
+        let of = |case: &CaseReport| (case.images_per_s, case.steady, case.step_times.clone());
+        assert_eq!(of(paused), of(plain), "steps are what they were");
+        let of = |case: &CaseReport| (case.dispersion, case.communication_share, case.computation_s);
+        assert_eq!(of(paused), of(plain));
+        let (Some(fixed), Some(before)) = (paused.fixed, plain.fixed) else { panic!("a rate") };
+        assert!(near(fixed.seconds, before.seconds) && fixed.enough_steps == before.enough_steps);
+        assert_eq!(plain.paused_s, Some(0.0));
+        assert!(near(paused.paused_s.expect("done"), pause), "{:?}", paused.paused_s);
+        let train_s = |case: &CaseReport| case.train_s.expect("done");
+        assert!(near(train_s(paused), train_s(plain) + pause), "but the training takes longer");
+    }
+    let explained = &paused.explained[0];
+    for speedup in &explained.speedups {
+        assert!(near(speedup.time, speedup.speed * speedup.steady_share / speedup.steady_share_one));
+    }
+    let (before, fall) = (&plain.explained[0].waterfalls[0], &explained.waterfalls[0]);
+    let sum: f64 = fall.shares.iter().map(|share| share.seconds).sum();
+    assert!(near(sum, fall.to_s - fall.from_s), "{sum} is not {}", fall.to_s - fall.from_s);
+    for (share, before) in fall.shares.iter().zip(&before.shares) {
+        let examples = 66.0 * 64.0;
+        let expected = match share.cause {
+            waterfall::Cause::Evaluation => (33.18 - 4.68) / examples,
+            _ => before.seconds,
+        };
+        assert!((share.seconds - expected).abs() < 1e-9, "{share:?} is not {expected}");
+    }
+}

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::fixture::Plan;
+use crate::fixture::{self, Plan};
 
 /// What follows a key.
 enum Held<'a> {
@@ -156,4 +156,26 @@ fn what_is_not_known_has_no_point() {
 fn a_file_is_named_by_case_and_rank_alone() {
     let name = file_name("resnet50-w2", Rank(1));
     assert_eq!(name, Path::new("tensorboard/resnet50-w2/rank-1/events.out.tfevents.946684800.paceline"));
+}
+
+#[test]
+fn what_was_learned_is_told_by_rank_0_under_its_steps() {
+    let mut run = fixture::learning_plans()[1].run();
+    run.ranks[0].evaluations[1].loss = None;
+    let told = |rank: usize, tag: &str| -> Vec<(u64, f32)> {
+        let events = read(&render_rank(&run, &run.ranks[rank]));
+        assert!(events[1..].windows(2).all(|pair| pair[0].step <= pair[1].step), "in the order of steps");
+        events.iter().filter_map(|event| Some((event.step, *event.values.get(tag)?))).collect()
+    };
+    assert_eq!(told(0, "accuracy/test"), [(19, 0.4433), (39, 0.5542), (59, 0.665)]);
+    assert_eq!(told(0, "loss/test"), [(19, 2.0), (59, 2.0 / 3.0)], "what is not known has no point");
+    // 43 of 64 in every step: 0.665 of them, rounded.
+    assert_eq!(told(0, "accuracy/train"), [19, 39, 59].map(|step| (step, 43.0 / 64.0)));
+    let steps = &run.ranks[0].steps[20..40];
+    let mean = steps.iter().map(|step| f64::from(step.loss.expect("a loss"))).sum::<f64>() / 20.0;
+    assert!((f64::from(told(0, "loss/train")[1].1) - mean).abs() < 1e-6);
+    assert_eq!(told(0, "loss").len(), 60, "steps are told as ever");
+    for tag in ["accuracy/test", "accuracy/train", "loss/test", "loss/train"] {
+        assert_eq!(told(1, tag), [], "{tag}");
+    }
 }

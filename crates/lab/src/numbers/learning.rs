@@ -1,0 +1,233 @@
+//! What the network learned, and how long that took.
+//!
+//! ```text
+//! epochs  = examples / epoch_examples
+//! epoch_s = train_s / epochs
+//! ```
+//!
+//! Training is judged over the last epoch: the last steps that hold as many examples, all ranks together, before their
+//! updates. A test is judged as a whole, with Wilson's 95 % interval. Several repeats learn differently, and are tested on
+//! the same samples: their accuracy is the mean, and its interval the wider of Wilson's for one test and Student's over the
+//! repeats.
+
+use paceline_record::{EvalRecord, Nanos, Phase, Step, StepRecord};
+use serde::Serialize;
+
+use crate::Run;
+use crate::stats::student::t95;
+use crate::stats::{self, proportion};
+
+/// What a case learned. Of several repeats times and the last test are means; `best` and `curve` are of the first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Learning {
+    /// Epochs done; `None` where the data has no end.
+    pub epochs: Option<f64>,
+    /// Training time over epochs.
+    pub epoch_s: Option<f64>,
+    /// Samples a step on all workers together.
+    pub step_examples: u64,
+    /// Over the last epoch; `None` where the data has no end.
+    pub train: Option<Score>,
+    /// The last test.
+    pub test: Option<Test>,
+    /// The test with the highest accuracy, or with the least loss where there are no classes; the first of equals.
+    pub best: Option<Test>,
+    /// All tests, in order.
+    pub curve: Vec<Test>,
+    /// Seconds of evaluation on the clock: in each step, what the rank that spent most on it spent.
+    pub eval_s: f64,
+    /// The same of checkpoints.
+    pub checkpoint_s: f64,
+}
+
+/// How well samples that the network was trained with were guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Score {
+    /// How many.
+    pub examples: u64,
+    /// Mean loss; `None` where one is not a number.
+    pub loss: Option<f64>,
+    /// Share that was guessed right; `None` without classes.
+    pub accuracy: Option<f64>,
+}
+
+/// How well samples that the network was not trained with were guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Test {
+    /// Steps done before.
+    pub steps: u64,
+    /// Epochs done before; `None` where the data has no end.
+    pub epoch: Option<f64>,
+    /// Seconds since training began.
+    pub seconds: f64,
+    /// Samples tested.
+    pub examples: u64,
+    /// Mean loss; `None` where it is not a number.
+    pub loss: Option<f64>,
+    /// Share that was guessed right; `None` without classes.
+    pub accuracy: Option<f64>,
+    /// Lower end of the accuracy's 95 % interval.
+    pub lo: Option<f64>,
+    /// Upper end.
+    pub hi: Option<f64>,
+}
+
+/// What some repeats of a case learned; `None` where they count no epochs and were never tested.
+pub fn learning(repeats: &[&Run]) -> Option<Learning> {
+    let epoch = repeats.first()?.case().epoch_examples.filter(|&examples| examples > 0);
+    let curves: Vec<Vec<Test>> = repeats.iter().map(|run| test_curve(run, epoch)).collect();
+    if epoch.is_none() && curves.iter().all(Vec::is_empty) {
+        return None;
+    }
+    let mean =
+        |of: &dyn Fn(&Run) -> f64| repeats.iter().map(|run| of(run)).sum::<f64>() / repeats.len() as f64;
+    let epochs = epoch.map(|epoch| mean(&|run| run.examples() as f64) / epoch as f64);
+    let train_s = mean(&|run| run.training().map_or(0.0, |span| span.seconds()));
+    let curve = curves[0].clone();
+    Some(Learning {
+        epochs,
+        epoch_s: epochs.filter(|&epochs| epochs > 0.0).map(|epochs| train_s / epochs),
+        step_examples: repeats.iter().flat_map(|run| step_examples(run)).max().unwrap_or(0),
+        train: epoch.and_then(|epoch| score_training(repeats, epoch)),
+        test: pool(&curves.iter().filter_map(|curve| curve.last().copied()).collect::<Vec<_>>()),
+        best: find_best(&curve),
+        curve,
+        eval_s: mean(&|run| on_the_clock(run, Phase::Eval)),
+        checkpoint_s: mean(&|run| on_the_clock(run, Phase::Checkpoint)),
+    })
+}
+
+/// Samples of each step on all ranks together.
+fn step_examples(run: &Run) -> impl Iterator<Item = u64> {
+    (0..run.steps()).map(|k| run.ranks.iter().map(|rank| rank.steps[k].examples).sum())
+}
+
+fn on_the_clock(run: &Run, phase: Phase) -> f64 {
+    let longest = |k: usize| run.ranks.iter().map(|rank| rank.steps[k].phases[phase]).max();
+    (0..run.steps()).filter_map(longest).map(|time| time.seconds()).sum()
+}
+
+fn test_curve(run: &Run, epoch: Option<u64>) -> Vec<Test> {
+    let begin = run.training().map(|span| span.begin).unwrap_or_default();
+    // A run that goes on from a checkpoint begins with a later step: those before it were like its first.
+    let first = run.ranks.first().and_then(|rank| rank.steps.first()).map_or(0, |step| step.step.0);
+    let mut seen = vec![first * step_examples(run).next().unwrap_or(0)];
+    seen.extend(step_examples(run).scan(seen[0], |sum, examples| {
+        *sum += examples;
+        Some(*sum)
+    }));
+    let test = |record: &EvalRecord| {
+        let EvalRecord { at, steps, examples, loss, correct } = *record;
+        let accuracy = correct.filter(|_| examples > 0).map(|correct| correct as f64 / examples as f64);
+        let interval = accuracy.and_then(|share| proportion::wilson(share, examples as f64));
+        let done = steps.saturating_sub(first).min(seen.len() as u64 - 1) as usize;
+        Test {
+            steps,
+            epoch: epoch.map(|epoch| seen[done] as f64 / epoch as f64),
+            seconds: at.since(begin).seconds(),
+            examples,
+            loss: loss.map(f64::from),
+            accuracy,
+            lo: interval.map(|(lo, _)| lo),
+            hi: interval.map(|(_, hi)| hi),
+        }
+    };
+    run.ranks.iter().flat_map(|rank| &rank.evaluations).map(test).collect()
+}
+
+/// The last test of several repeats as one.
+fn pool(tests: &[Test]) -> Option<Test> {
+    let [first, rest @ ..] = tests else { return None };
+    if rest.is_empty() {
+        return Some(*first);
+    }
+    let mean = |of: fn(&Test) -> Option<f64>| {
+        let known: Option<Vec<f64>> = tests.iter().map(of).collect();
+        stats::mean(&known?)
+    };
+    let accuracy = mean(|test| test.accuracy);
+    let interval = accuracy.and_then(|mean| {
+        let squares: f64 =
+            tests.iter().filter_map(|test| test.accuracy).map(|one| (one - mean).powi(2)).sum();
+        let half = t95(rest.len()) * (squares / rest.len() as f64 / tests.len() as f64).sqrt();
+        let (lo, hi) = proportion::wilson(mean, first.examples as f64)?;
+        Some((lo.min(mean - half).max(0.0), hi.max(mean + half).min(1.0)))
+    });
+    Some(Test {
+        seconds: mean(|test| Some(test.seconds))?,
+        loss: mean(|test| test.loss),
+        accuracy,
+        lo: interval.map(|(lo, _)| lo),
+        hi: interval.map(|(_, hi)| hi),
+        ..*first
+    })
+}
+
+fn find_best(curve: &[Test]) -> Option<Test> {
+    // The last of equal maxima wins, so the search goes backwards.
+    let by = |of: fn(&Test) -> Option<f64>| {
+        let known = curve.iter().rev().filter_map(|test| Some((of(test)?, *test)));
+        known.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, test)| test)
+    };
+    by(|test| test.accuracy).or_else(|| by(|test| test.loss.map(|loss| -loss)))
+}
+
+/// Loss and accuracy over the last epoch of each repeat; over all steps where a repeat has less than one.
+fn score_training(repeats: &[&Run], epoch: u64) -> Option<Score> {
+    score(&repeats.iter().flat_map(|run| last_epoch(run, epoch)).collect::<Vec<_>>())
+}
+
+fn score(steps: &[&StepRecord]) -> Option<Score> {
+    let examples: u64 = steps.iter().map(|step| step.examples).sum();
+    let losses: Option<f64> =
+        steps.iter().map(|step| Some(f64::from(step.loss?) * step.examples as f64)).sum();
+    let correct: Option<u64> = steps.iter().map(|step| step.correct).sum();
+    (examples > 0).then(|| Score {
+        examples,
+        loss: losses.map(|sum| sum / examples as f64),
+        accuracy: correct.map(|correct| correct as f64 / examples as f64),
+    })
+}
+
+/// Training over one epoch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Epoch {
+    /// Its last step.
+    pub step: Step,
+    /// When that ended.
+    pub end: Nanos,
+    /// How well its samples were guessed.
+    pub score: Score,
+}
+
+/// The whole epochs of a run. A step belongs to the epoch in which its last sample lies.
+pub fn epochs(run: &Run) -> Vec<Epoch> {
+    let Some(epoch) = run.case().epoch_examples.filter(|&examples| examples > 0) else { return Vec::new() };
+    let (mut epochs, mut from, mut seen) = (Vec::new(), 0, 0);
+    for (k, examples) in step_examples(run).enumerate() {
+        seen += examples;
+        if seen < epoch * (epochs.len() as u64 + 1) {
+            continue;
+        }
+        let steps: Vec<&StepRecord> = run.ranks.iter().flat_map(|rank| &rank.steps[from..=k]).collect();
+        let last = &run.ranks[0].steps[k];
+        epochs.extend(score(&steps).map(|score| Epoch { step: last.step, end: last.end, score }));
+        from = k + 1;
+    }
+    epochs
+}
+
+fn last_epoch(run: &Run, epoch: u64) -> impl Iterator<Item = &StepRecord> {
+    let counts: Vec<u64> = step_examples(run).collect();
+    let mut left = epoch;
+    let within = counts.iter().rev().take_while(|&&examples| {
+        let taken = left > 0;
+        left = left.saturating_sub(examples);
+        taken
+    });
+    let from = counts.len() - within.count();
+    run.ranks.iter().flat_map(move |rank| &rank.steps[from..counts.len()])
+}
+
+#[cfg(test)]
+mod tests;
