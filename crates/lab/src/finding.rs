@@ -300,16 +300,22 @@ impl Member<'_> {
     fn idle(&self) -> Option<Finding> {
         let loss = self.loss(Cause::Idle).filter(|loss| loss.share >= NOTABLE)?;
         let split = self.case.idle_split_s?;
-        let whole = split.host_late + split.queued + split.unknown;
+        let whole = split.host_late + split.queued + split.nothing_queued + split.unknown;
         let (cause, advice, most) = [
             (
-                "the host had not handed over the next work",
-                "give the device more at a time: a larger batch, CUDA graphs, more loader workers, and no reading of \
-                 results (`.item()`, printing) within a step",
+                "the host was late: it was still on its way to launch the next work",
+                "give the device more at a time: a larger batch, CUDA graphs, compiled or fused operators, and no reading \
+                 of results (`.item()`, printing) within a step",
                 split.host_late,
             ),
             (
-                "work was queued, but waited for other work",
+                "nothing was queued, and the host did nothing that shows",
+                "look at what runs there between operators (Python, input, waiting for other processes): more loader \
+                 workers, work moved out of the step; a named range over it would tell",
+                split.nothing_queued,
+            ),
+            (
+                "work waited in its stream for other work",
                 "look for what it waits for: events between streams, synchronising calls, other devices",
                 split.queued,
             ),

@@ -8,6 +8,7 @@ pub mod align;
 pub mod collectives;
 pub mod events;
 pub mod horovod;
+pub mod idle;
 pub mod kineto;
 mod lines;
 pub mod metric_log;

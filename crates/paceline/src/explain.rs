@@ -122,9 +122,9 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
         let cut = profile::cut(trace, options.from, options.to, options.range.as_deref());
         let window = cut.map_err(Usage::new)?;
         if let Some(path) = &options.timeline {
-            timeline::write_trace(trace, window, path).map_err(Usage::new)?;
+            timeline::write_trace(trace, &window, path).map_err(Usage::new)?;
         }
-        profiles.push(profile::summarise(trace, Some(window)));
+        profiles.push(profile::summarise(trace, &window));
     }
     if options.json {
         return print(&format!("{}\n", serde_json::to_string_pretty(&profiles)?));

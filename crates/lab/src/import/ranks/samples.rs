@@ -57,7 +57,8 @@ fn steps_of_real_devices_are_told_whole() {
         let Some(run) = sample(names) else { return };
         for step in run.ranks.iter().flat_map(|rank| &rank.steps) {
             assert_eq!(step.phases.total(), step.end.since(step.begin), "{names:?}");
-            assert!(step.idle_host + step.idle_queued <= step.phases[Phase::Idle], "{names:?}");
+            let told = step.idle_host + step.idle_queued + step.idle_empty;
+            assert!(told <= step.phases[Phase::Idle], "{names:?}");
             assert!(step.phases[Phase::CommWait] <= step.comm_busy, "{names:?}");
         }
         let page = terminal::render_report(&report(run), terminal::Colours::None);

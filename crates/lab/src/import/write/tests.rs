@@ -65,14 +65,18 @@ fn a_written_run_is_reported_as_our_own_are() {
     assert!(near(wait.late_rank, 40.0 * 50e-6) && near(wait.transfer, 40.0 * 100e-6), "{wait:?}");
     assert_eq!(case.straggler.map(|late| (late.rank, late.share)), Some((Rank(1), 1.0)));
     let idle = case.idle_split_s.expect("an idle device");
-    assert!(near(idle.host_late, 40.0 * 2.0 * 300e-6) && near(idle.queued + idle.unknown, 0.0), "{idle:?}");
+    assert!(near(idle.host_late, 40.0 * 2.0 * 20e-6) && near(idle.queued + idle.unknown, 0.0), "{idle:?}");
+    assert!(near(idle.nothing_queued, 40.0 * 2.0 * 280e-6), "the host is seen in its calls alone: {idle:?}");
     for page in [markdown::render(&report), crate::csv::render(&report)] {
         assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
     let kinds: Vec<finding::Kind> = report.findings.iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [finding::Kind::Idle, finding::Kind::Communication], "{:?}", report.findings);
     let idle = &report.findings[0];
-    assert!(idle.text.contains("30 % of the workers' time") && idle.text.contains("100 % of it the host"));
+    assert!(
+        idle.text.contains("30 % of the workers' time")
+            && idle.text.contains("93 % of it nothing was queued")
+    );
     assert!(near(idle.lost_s.expect("time"), 40.0 * 2.0 * 300e-6));
 }
 
@@ -135,16 +139,21 @@ fn ranks_that_do_not_fit_are_refused_before_anything_is_written() {
 
 #[test]
 fn the_advice_on_an_idle_device_is_by_its_cause() {
-    let found = |launch: Option<u64>| {
+    let found = |launch: Option<fn(u64) -> u64>, busy: bool| {
         let mut draft = Draft::default();
         let (host, stream) = (draft.thread(), draft.stream());
         for step in 0..4 {
             let time = ((step * 1000 + 600) * US, (step * 1000 + 1000) * US);
             draft.step(step, (step * 1000 * US, (step * 1000 + 1000) * US));
             match launch {
-                Some(at) => draft.launched((host, stream), Kind::Compute, (at, at + US), time),
+                Some(at) => {
+                    draft.launched((host, stream), Kind::Compute, (at(step) * US, (at(step) + 1) * US), time)
+                }
                 None => _ = draft.slice(stream, Kind::Compute, "gemm", time),
             }
+        }
+        if busy {
+            draft.slice(host, Kind::Operator, "aten::add", (0, 4000 * US));
         }
         let folder = tempfile::tempdir().expect("a folder");
         let run = join(vec![draft.trace()], &Told::default()).expect("one rank");
@@ -153,8 +162,12 @@ fn the_advice_on_an_idle_device_is_by_its_cause() {
             findings.into_iter().find(|finding| finding.kind == finding::Kind::Idle).expect("60 % idle");
         (idle.text, idle.advice)
     };
-    let (text, advice) = found(Some(0));
-    assert!(text.contains("work was queued") && advice.contains("events between streams"), "{text}");
-    let (text, advice) = found(None);
+    let (text, advice) = found(Some(|_| 0), false);
+    assert!(text.contains("waited in its stream") && advice.contains("events between streams"), "{text}");
+    let (text, advice) = found(Some(|step| step * 1000 + 598), true);
+    assert!(text.contains("100 % of it the host was late") && advice.contains("CUDA graphs"), "{text}");
+    let (text, advice) = found(Some(|step| step * 1000 + 598), false);
+    assert!(text.contains("100 % of it nothing was queued") && advice.contains("loader workers"), "{text}");
+    let (text, advice) = found(None, false);
     assert!(text.contains("100 % of it the trace does not tell why") && advice.contains("launch"), "{text}");
 }
