@@ -10,6 +10,7 @@ mod findings;
 mod foot;
 mod group;
 mod markup;
+mod origin;
 mod scale;
 mod summary;
 mod unit;
@@ -37,6 +38,7 @@ pub fn render(report: &Report) -> String {
         .with(table)
         .with_all(summary::render_unfinished(report))
         .with_all(group::render(report))
+        .with_all(origin::render(report))
         .with(foot::render(report));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
     // The style sheet is ours and holds nothing to escape.

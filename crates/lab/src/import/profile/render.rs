@@ -1,12 +1,10 @@
 //! A profile as text.
 
-use paceline_record::{Bytes, Nanos};
+use paceline_record::Nanos;
 
+use super::super::traced::short;
 use super::{Part, Profile, Work, sum};
-use crate::{Align, Table};
-
-/// Longer names are cut in the middle: their ends tell templates apart.
-const WIDTH: usize = 60;
+use crate::{Align, Table, words};
 
 /// A profile on one screen.
 pub fn render(profile: &Profile) -> String {
@@ -85,7 +83,9 @@ fn verdict(part: Part, profile: &Profile) -> String {
             let causes = profile.idle.causes();
             let most = causes.iter().rev().max_by_key(|(time, _)| *time).map_or("", |(_, cause)| *cause);
             let why = match most {
-                "host late" => ": the host is late, it takes longer to launch work than the device to do it",
+                "host late" => {
+                    ": the host is late, busy in calls and operators before it launches the next work"
+                }
                 "waiting in a stream" => " although work is queued: it waits in its stream for other work",
                 "nothing queued" => {
                     ": nothing is queued, and the host does nothing that shows (Python, input, start-up)"
@@ -111,7 +111,7 @@ fn list(title: &str, rows: &[Work]) -> String {
         let mut cells = vec![short(&row.name), row.count.to_string(), time(row.total), time(row.mean)];
         cells.push(format!("{:.1} %", 100.0 * row.share));
         if moved {
-            cells.push(row.bytes.map_or_else(|| "-".into(), size));
+            cells.push(row.bytes.map_or_else(|| "-".into(), words::bytes));
             cells.push(row.bytes_per_s.map_or_else(|| "-".into(), |rate| format!("{:.2}", rate * 1e-9)));
         }
         table.row(cells);
@@ -160,24 +160,4 @@ fn time(time: Nanos) -> String {
         nanos @ 1_000_000..1_000_000_000 => format!("{:.2} ms", nanos as f64 * 1e-6),
         nanos => format!("{:.3} s", nanos as f64 * 1e-9),
     }
-}
-
-fn size(Bytes(bytes): Bytes) -> String {
-    match bytes {
-        0..1000 => format!("{bytes} B"),
-        1000..1_000_000 => format!("{:.1} kB", bytes as f64 * 1e-3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 * 1e-6),
-        _ => format!("{:.2} GB", bytes as f64 * 1e-9),
-    }
-}
-
-/// A name that fits, without what would break a line or drive a terminal.
-fn short(name: &str) -> String {
-    let letters: Vec<char> =
-        name.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    if letters.len() <= WIDTH {
-        return letters.into_iter().collect();
-    }
-    let (head, tail) = (&letters[..WIDTH - 20], &letters[letters.len() - 17..]);
-    head.iter().chain(&['.'; 3]).chain(tail).collect()
 }

@@ -19,7 +19,8 @@ pub fn whole(trace: &Trace) -> Spans {
 
 /// Finds the window that a user asks for: seconds since the trace's begin (`from`, `to`), or the time in which a range of
 /// a name is open; both together narrow each other. A name is first taken as it is, then as a part of one, in any case.
-/// Where both tell, it is the device's time in the range: the host opens and closes it before. The error says what to ask for instead.
+/// It is the host that opens a range; a device's account of it counts where there is no other, for it holds only work
+/// that the same thread launched. The error says what to ask for instead.
 pub fn cut(trace: &Trace, from: Option<f64>, to: Option<f64>, range: Option<&str>) -> Result<Spans, String> {
     let extent = trace.extent().ok_or("the profile is empty")?;
     let open = match range {
@@ -55,7 +56,7 @@ fn find(trace: &Trace, name: &str) -> Result<Spans, String> {
         for slice in ranges().filter(|slice| chosen[slice.name.0 as usize]) {
             if on_device(slice) { &mut device } else { &mut host }.push(slice.begin, slice.end);
         }
-        [device, host].into_iter().find(|spans: &Spans| !spans.as_slice().is_empty())
+        [host, device].into_iter().find(|spans: &Spans| !spans.as_slice().is_empty())
     };
     open(&exact).or_else(|| open(&part)).ok_or_else(|| {
         let mut names: Vec<&str> = Vec::new();

@@ -205,7 +205,8 @@ fn look(work: &[Planted], t: u64) -> usize {
         return kind;
     }
     let Some(next) = work.iter().filter(|w| w.2 > 0 && w.1 > t).map(|w| w.1).min() else {
-        return if work.iter().any(|w| w.3.is_some()) { 9 } else { 8 };
+        let worked = work.iter().any(|w| w.2 > 0);
+        return if worked && work.iter().any(|w| w.3.is_some()) { 9 } else { 8 };
     };
     let later = || work.iter().filter(|w| w.1 >= next);
     let ready = later().filter_map(|w| Some(w.1.saturating_sub(w.3?) + LAUNCH.0)).min();
