@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::{Case, Nanos, Outcome, Rank};
+use paceline_record::{Case, Nanos, Outcome, Phase, Rank};
 use serde::Serialize;
 
 use crate::numbers::communication::{self, CommWaitSplit};
@@ -19,6 +19,7 @@ use crate::numbers::speedup::{self, Pace, Speedup};
 use crate::numbers::steady::{self, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
+use crate::origin::Origin;
 use crate::run::Waited;
 use crate::stats::Work;
 use crate::stats::steady::Verdict;
@@ -62,7 +63,9 @@ pub struct CaseReport {
     pub efficiency_speed: Option<f64>,
     /// `speedup_time` over workers.
     pub efficiency_time: Option<f64>,
-    /// Seconds by phase, summed over ranks; they add up to workers times `total_s`.
+    /// Seconds by phase, summed over ranks; they add up to workers times `total_s`. Of an imported run phases that its
+    /// source cannot tell are missing.
+    #[serde(serialize_with = "phases::serialise_known")]
     pub phases_s: Option<PhaseSeconds>,
     /// The same for each rank.
     pub ranks: Option<Vec<RankPhases>>,
@@ -101,6 +104,9 @@ pub struct CaseReport {
     pub loss_last: Option<f64>,
     /// What the network learned; `None` where the log counts no epochs and holds no test.
     pub learning: Option<Learning>,
+    /// Where it was imported from, and what its source told beside its steps; `None` for a run of our own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// What an example cost, by cause; the waterfall shows it.
     #[serde(skip)]
     pub cost: Option<Cost>,
@@ -185,6 +191,7 @@ impl CaseReport {
             loss_first: None,
             loss_last: None,
             learning: None,
+            origin: None,
             cost: None,
             steady_steps: Vec::new(),
         }
@@ -243,6 +250,21 @@ impl CaseReport {
         }
         report.fixed = report.pace().and_then(|pace| fixed::fixed(&pace, report.steps));
         report
+    }
+
+    /// Says where the case was imported from: what its source cannot tell is not known.
+    pub(crate) fn imported_from(&mut self, origin: Origin) {
+        let known = |phases: &mut PhaseSeconds| phases.retain(|&phase, _| origin.knows(phase));
+        self.phases_s.iter_mut().for_each(known);
+        self.ranks.iter_mut().flatten().for_each(|rank| known(&mut rank.phases_s));
+        if !origin.knows(Phase::CommWait) {
+            (self.comm_wait_split_s, self.comm_busy_s, self.communication_share) = (None, None, None);
+            (self.overlap, self.communication_ratio, self.straggler) = (None, None, None);
+        }
+        if ![Phase::Forward, Phase::Backward, Phase::Compute].into_iter().any(|phase| origin.knows(phase)) {
+            (self.communication_ratio, self.computation_s) = (None, None);
+        }
+        self.origin = Some(origin);
     }
 
     /// Whether it is known to have finished, but only a window of it is.

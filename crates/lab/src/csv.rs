@@ -96,8 +96,12 @@ fn measured(case: &CaseReport) -> Row {
 
 /// Where time and memory went.
 fn spent(case: &CaseReport) -> Row {
-    let phase =
-        |phase: Phase| number(&format!("phase_{phase}_s"), case.phases_s.as_ref().map(|times| times[&phase]));
+    let phase = |phase: Phase| {
+        number(
+            &format!("phase_{phase}_s"),
+            case.phases_s.as_ref().and_then(|times| times.get(&phase).copied()),
+        )
+    };
     let cost = |cause: Cause| {
         let shares = case.cost.as_ref().map(|cost| &cost.shares);
         let share = shares.and_then(|shares| shares.iter().find(|share| share.cause == cause));

@@ -3,12 +3,14 @@
 //! Decided on numbers alone, and only where they are large enough and certain enough. Losses are worker-seconds.
 
 mod accuracy;
+mod advice;
 
 use std::cmp::Ordering;
 
 use paceline_record::Outcome;
 use serde::Serialize;
 
+use self::advice::Program;
 use crate::numbers::fixed;
 use crate::numbers::steady::Slowdown;
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
@@ -170,8 +172,8 @@ impl Member<'_> {
                 self.cost(kind, Cause::Input, NOTABLE, "waiting for input (load and copies)", advice)
             }
             Kind::Communication => {
-                let advice = self.communication_advice();
-                self.cost(kind, Cause::Communication, NOTABLE, "exposed communication", &advice)
+                let advice = self.program().communication(&self.case.case);
+                self.cost(kind, Cause::Communication, NOTABLE, "exposed communication", advice)
             }
             Kind::Stragglers => self.stragglers(),
             Kind::Update => self.update(),
@@ -179,10 +181,11 @@ impl Member<'_> {
                 let advice = "evaluate and save less often";
                 self.cost(kind, Cause::Evaluation, NOTABLE, "evaluation and checkpoints", advice)
             }
+            // A log that tells no phases is no trace with holes.
+            Kind::Other if self.case.origin.as_ref().is_some_and(|origin| !origin.shows_work()) => None,
             Kind::Other if self.case.is_window() => {
-                let advice = "the trace shows neither operators nor collectives there: Python, input or sleep between \
-                              them; name such stretches (`record_function`) to tell them apart";
-                self.cost(kind, Cause::Other, NOTABLE, "time that the trace shows nothing in", advice)
+                let what = "time that the trace shows nothing in";
+                self.cost(kind, Cause::Other, NOTABLE, what, self.program().unseen())
             }
             Kind::Other => {
                 let advice =
@@ -201,6 +204,11 @@ impl Member<'_> {
 
     fn workers(&self) -> f64 {
         f64::from(self.case.case.workers)
+    }
+
+    /// Whose run it is.
+    fn program(&self) -> Program {
+        Program::of(self.case)
     }
 
     /// Who is spoken of.
@@ -289,16 +297,7 @@ impl Member<'_> {
             100.0 * slower,
             loss.seconds
         );
-        let advice = match self.case.case.global_batch {
-            Some(_) => {
-                "each worker's share of the batch is smaller, so its products are less efficient: use a larger \
-                        --global-batch, or fewer workers"
-            }
-            None => {
-                "workers share memory bandwidth, cache or clock: fewer workers with more --threads, or a smaller \
-                     --batch that fits the cache; `paceline doctor` says what the cores share"
-            }
-        };
+        let advice = self.program().computation(&self.case.case);
         Some(self.finding(Kind::Computation, text, advice.into(), Some(loss)))
     }
 
@@ -306,16 +305,20 @@ impl Member<'_> {
     fn idle(&self) -> Option<Finding> {
         let loss = self.loss(Cause::Idle).filter(|loss| loss.share >= NOTABLE)?;
         let split = self.case.idle_split_s?;
-        let whole = split.host_late + split.queued + split.unknown;
+        let whole = split.host_late + split.queued + split.nothing_queued + split.unknown;
         let (cause, advice, most) = [
             (
-                "the host had not handed over the next work",
-                "give the device more at a time: a larger batch, CUDA graphs, more loader workers, and no reading of \
-                 results (`.item()`, printing) within a step",
+                "the host was late: it was still on its way to launch the next work",
+                self.program().late_host(),
                 split.host_late,
             ),
             (
-                "work was queued, but waited for other work",
+                "nothing was queued, and the host did nothing that shows",
+                self.program().silent_host(),
+                split.nothing_queued,
+            ),
+            (
+                "work waited in its stream for other work",
                 "look for what it waits for: events between streams, synchronising calls, other devices",
                 split.queued,
             ),
@@ -342,14 +345,12 @@ impl Member<'_> {
         let (text, advice) = match blamed {
             Some(late) => (
                 format!("{text}, {:.0} % of it for rank {}", 100.0 * late.share, late.rank),
-                format!("rank {} is slower than the others: look at its cores and what else runs there", late.rank),
+                format!(
+                    "rank {} is slower than the others: look at its cores and what else runs there",
+                    late.rank
+                ),
             ),
-            None => (
-                format!("{text}, for one rank now and for another then"),
-                "ranks hold each other up by turns: quieten the machine (`paceline doctor`), or let each step do more \
-                 (a larger --batch, --accumulate), so that delays even out"
-                    .into(),
-            ),
+            None => (format!("{text}, for one rank now and for another then"), self.program().turns().into()),
         };
         Some(self.finding(Kind::Stragglers, text, advice, Some(loss)))
     }
@@ -360,26 +361,8 @@ impl Member<'_> {
         let loss = grown.or(large)?;
         let what =
             if grown.is_some() { "the update, beyond that of one worker alone," } else { "the update" };
-        let advice = "try --update sharded, where each worker updates its share, or a larger --batch or --accumulate, so \
-                      that there are fewer updates";
+        let advice = self.program().update();
         Some(self.finding(Kind::Update, says(what, loss), advice.into(), Some(loss)))
-    }
-
-    fn communication_advice(&self) -> String {
-        let case = &self.case.case;
-        let set = |name: &str| case.settings.get(name).map(String::as_str);
-        if set("overlap") == Some("no") {
-            return "exchange while backward goes on: --overlap yes".into();
-        }
-        match case.update.as_deref() {
-            Some("allreduce") if set("compress") == Some("none") => {
-                "try --update sharded, a larger --batch, --accumulate, or --compress bf16".into()
-            }
-            Some("allreduce") => "try --update sharded, a larger --batch or --accumulate".into(),
-            Some("sharded") => "try a larger --batch or --accumulate".into(),
-            Some(_) => "try --update allreduce, or a larger --batch or --accumulate".into(),
-            None => "exchange less often or smaller gradients: a larger batch, accumulation, 16 bits".into(),
-        }
     }
 
     fn slowdown(&self) -> Option<Finding> {
@@ -393,8 +376,7 @@ impl Member<'_> {
             100.0 * (factor - 1.0),
             seconds
         );
-        let advice = "something changed during the run: a clock that falls with heat, another program, memory that \
-                      grows; repeat it (--repeat 3) and see `paceline doctor`";
+        let advice = self.program().slowdown();
         Some(self.finding(Kind::Slowdown, text, advice.into(), Some(loss)))
     }
 
@@ -402,7 +384,7 @@ impl Member<'_> {
         self.case.steady.filter(|steady| steady.verdict == Verdict::NoSteadyState)?;
         let text =
             "step times change to the end of the run; its rate is an average over changing speeds".into();
-        let advice = "run longer, repeat it (--repeat 3), and quieten the machine (`paceline doctor`)";
+        let advice = self.program().unsteady();
         Some(self.finding(Kind::NoSteadyState, text, advice.into(), None))
     }
 
@@ -411,11 +393,7 @@ impl Member<'_> {
         let half = (rate.hi? - rate.lo?) / 2.0 / rate.mean;
         (half > UNCERTAIN).then(|| {
             let text = format!("images/s are known to {:.0} % only (95 % interval)", 100.0 * half);
-            let advice = if self.case.repeats > 1 {
-                "more steps, or more repeats"
-            } else {
-                "more steps, or --repeat 3"
-            };
+            let advice = self.program().uncertain(self.case.repeats);
             self.finding(Kind::Uncertain, text, advice.into(), None)
         })
     }
@@ -425,7 +403,7 @@ impl Member<'_> {
         known.then(|| {
             let text =
                 "the loss was a number in the first step and is none in the last: training diverged".into();
-            let advice = "a smaller --lr; speeds are those of the same work all the same";
+            let advice = self.program().diverged();
             self.finding(Kind::Diverged, text, advice.into(), None)
         })
     }

@@ -8,6 +8,7 @@ use paceline_record::log::{LAUNCHER_FILE, LauncherLog};
 use paceline_record::{Outcome, Rank};
 use serde::Deserialize;
 
+use crate::origin::Origin;
 use crate::{
     CaseReport, LabError, Planned, Report, Run, SCHEMA, Study, csv, html, markdown, tensorboard, timeline,
 };
@@ -37,6 +38,8 @@ pub struct StudyFolder {
 pub struct CaseLogs<'a> {
     /// Repeats that have begun, with their logs.
     begun: Vec<(&'a Planned, Result<Run, LabError>)>,
+    /// Where the first comes from, if it was imported.
+    origin: Result<Option<Origin>, LabError>,
     /// Repeats that have not.
     missing: usize,
 }
@@ -58,6 +61,13 @@ impl CaseLogs<'_> {
             report.reason = Some(format!("the logs of some repeats are left out: {error}"));
         } else if self.missing > 0 && report.reason.is_none() {
             report.reason = Some(format!("{} of {repeats} repeats have not run", self.missing));
+        }
+        match self.origin {
+            Ok(Some(origin)) => report.imported_from(origin),
+            Err(error) if report.reason.is_none() => {
+                report.reason = Some(format!("what its source told beside the steps is left out: {error}"));
+            }
+            _ => {}
         }
         report
     }
@@ -187,7 +197,9 @@ impl StudyFolder {
             all.partition(|planned| self.has_begun(planned));
         let read = |planned: &'a Planned| (planned, Run::read(&self.path.join(&planned.folder)));
         let begun: Vec<_> = begun.into_iter().map(read).collect();
-        (!begun.is_empty()).then_some(CaseLogs { begun, missing: missing.len() })
+        let first = &begun.first()?.0.folder;
+        let origin = Origin::read(&self.path.join(first));
+        Some(CaseLogs { begun, origin, missing: missing.len() })
     }
 
     fn has_begun(&self, planned: &Planned) -> bool {

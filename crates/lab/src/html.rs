@@ -11,6 +11,7 @@ mod foot;
 mod group;
 mod learning;
 mod markup;
+mod origin;
 mod scale;
 mod summary;
 mod unit;
@@ -39,6 +40,7 @@ pub fn render(report: &Report) -> String {
         .with_all(learning::render(report))
         .with_all(summary::render_unfinished(report))
         .with_all(group::render(report))
+        .with_all(origin::render(report))
         .with(foot::render(report));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
     // The style sheet is ours and holds nothing to escape.

@@ -8,6 +8,7 @@ pub mod align;
 pub mod collectives;
 pub mod events;
 pub mod horovod;
+pub mod idle;
 pub mod kineto;
 mod lines;
 pub mod metric_log;
@@ -27,17 +28,18 @@ pub mod split;
 pub mod sqlite;
 pub mod tf_cnn;
 pub mod top;
+pub mod traced;
 pub mod write;
 
 use std::io;
 use std::path::PathBuf;
 
-use paceline_record::{Bytes, Case, Rank, StepRecord};
+use paceline_record::{Bytes, Case, Phase, Rank, StepRecord};
 
-use self::align::Alignment;
-use self::collectives::LateStep;
-use self::top::Top;
-use crate::{Align, Table};
+use self::nvidia_smi::DeviceUse;
+use self::source::Format;
+use self::traced::Traced;
+use crate::origin::Origin;
 
 /// A foreign file that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -84,54 +86,30 @@ pub struct Imported {
     pub warnings: Vec<String>,
     /// What only traces tell.
     pub traced: Option<Traced>,
+    /// What the source is.
+    pub format: Option<Format>,
+    /// Phases that the source can tell, also where they took no time.
+    pub tells: Vec<Phase>,
+    /// How devices were used while it went on.
+    pub devices: Vec<DeviceUse>,
 }
 
-/// What traces tell of a run beside its steps.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traced {
-    /// How the ranks came to one clock.
-    pub alignment: Alignment,
-    /// Kernels, or operators where there is no device, those that took most first.
-    pub kernels: Vec<Top>,
-    /// Collectives by operation, those that took most first.
-    pub collectives: Vec<Top>,
-    /// Steps in which ranks waited for a late one, those with most waiting first.
-    pub late: Vec<LateStep>,
-}
-
-impl Traced {
-    /// On a screen: the clock, and the first rows of each list.
-    pub fn render(&self, most: usize) -> String {
-        let mut text = format!("{}\n", self.alignment);
-        for (what, top) in [("kernels and operators", &self.kernels), ("collectives", &self.collectives)] {
-            let mut table = Table::new([
-                (what, Align::Left),
-                ("count", Align::Right),
-                ("total ms", Align::Right),
-                ("mean us", Align::Right),
-                ("share %", Align::Right),
-            ]);
-            for Top { name, count, total, mean_s, share } in top.iter().take(most) {
-                // Names of kernels run to hundreds of characters.
-                let short: String = name.chars().take(60).collect();
-                table.row([
-                    short,
-                    count.to_string(),
-                    format!("{:.3}", 1e3 * total.seconds()),
-                    format!("{:.1}", 1e6 * mean_s),
-                    format!("{:.1}", 100.0 * share),
-                ]);
-            }
-            if !top.is_empty() {
-                text.push_str(&format!("\n{table}"));
-            }
+impl Imported {
+    /// What is kept of its source beside the run log.
+    pub fn origin(&self) -> Origin {
+        let steps = || self.ranks.iter().flat_map(|rank| &rank.steps);
+        let occurs = |phase: Phase| steps().any(|step| !step.phases[phase].is_zero());
+        // What is left of a step, and of a window after a rank's last, is always known.
+        let known = |phase: &Phase| {
+            matches!(phase, Phase::Tail | Phase::Other) || self.tells.contains(phase) || occurs(*phase)
+        };
+        Origin {
+            phases: Phase::ALL.into_iter().filter(known).collect(),
+            notes: self.warnings.clone(),
+            traced: self.traced.clone(),
+            devices: self.devices.clone(),
+            ..Origin::new(self.format)
         }
-        for LateStep { step, rank, waited } in self.late.iter().take(most.min(3)) {
-            let ms = 1e3 * waited.seconds();
-            text.push_str(&format!("\nin step {step} the others waited {ms:.1} ms for rank {rank}"));
-        }
-        text.push('\n');
-        text
     }
 }
 

@@ -17,6 +17,7 @@ pub mod html;
 pub mod import;
 pub mod markdown;
 pub mod numbers;
+pub mod origin;
 mod report;
 pub mod run;
 pub mod stats;

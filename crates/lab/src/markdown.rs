@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use paceline_record::{Bytes, Outcome, Phase};
 
 use crate::numbers::waterfall::{Cause, Share, Waterfall};
-use crate::{CaseReport, Explained, Machine, Report, words};
+use crate::{Align, CaseReport, Explained, Machine, Report, words};
 
 /// The whole report.
 pub fn render(report: &Report) -> String {
@@ -23,6 +23,7 @@ pub fn render(report: &Report) -> String {
     for scaling in scalings {
         page.scaling(scaling);
     }
+    page.sources();
     page.unfinished();
     page.origin();
     page.text
@@ -48,7 +49,9 @@ impl Row<'_> {
     /// Milliseconds of some phases in a step of a rank.
     fn step_ms(&self, phases: &[Phase]) -> Option<f64> {
         let times = self.case.phases_s.as_ref()?;
-        let seconds: f64 = phases.iter().map(|phase| times[phase]).sum();
+        // The first is the one that must be known.
+        times.get(phases.first()?)?;
+        let seconds: f64 = phases.iter().filter_map(|phase| times.get(phase)).sum();
         (self.case.steps > 0).then(|| 1e3 * seconds / self.rank_steps())
     }
 }
@@ -276,6 +279,30 @@ impl<'a> Page<'a> {
         }
         rows.push(ends("all together", |fall| fall.to_s));
         self.table(&header, &rows);
+    }
+
+    /// What the sources of imported cases told beside their steps.
+    fn sources(&mut self) {
+        for group in &self.report.explained {
+            for case in group.cases.iter().filter_map(|&place| self.report.cases.get(place)) {
+                let Some(origin) = &case.origin else { continue };
+                let from =
+                    origin.format.map_or_else(String::new, |format| format!(", from {}", format.name()));
+                let title = format!("{}, {}{from}", group.key.label(), words::workers(case.case.workers));
+                self.heading("##", &escape(&title));
+                let notes = origin.notes.iter().map(|note| format!("note: {note}"));
+                self.list(origin.sentences().into_iter().chain(notes).map(|sentence| escape(&sentence)));
+                for table in origin.tables() {
+                    self.text.push('\n');
+                    let side = |align| if align == Align::Left { Side::Left } else { Side::Right };
+                    let header: Vec<_> =
+                        table.header().map(|(name, align)| (escape(name), side(align))).collect();
+                    let rows: Vec<Vec<String>> =
+                        table.rows().map(|row| row.iter().map(|cell| escape(cell)).collect()).collect();
+                    self.table(&header, &rows);
+                }
+            }
+        }
     }
 
     fn unfinished(&mut self) {

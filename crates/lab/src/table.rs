@@ -25,6 +25,16 @@ impl Table {
         Self { align, rows: vec![names] }
     }
 
+    /// The names of the columns, and on which side their cells stand.
+    pub fn header(&self) -> impl Iterator<Item = (&str, Align)> {
+        self.rows.iter().take(1).flatten().map(String::as_str).zip(self.align.iter().copied())
+    }
+
+    /// The rows below the header.
+    pub fn rows(&self) -> impl Iterator<Item = &[String]> {
+        self.rows.iter().skip(1).map(Vec::as_slice)
+    }
+
     /// Adds a row. One that has fewer cells than the header lets its last cell run on to the right.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());

@@ -88,6 +88,27 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
         text.push_str("without a finished one-worker case there is nothing to compare with: no speed-ups, no waterfall\n\n");
     }
     text.push_str(&render_findings(report, colours));
+    for (case, label) in report.cases.iter().zip(labels(report)) {
+        text.push_str(&render_origin(case, &label, colours));
+    }
+    text
+}
+
+/// What an imported case's source told beside its steps.
+fn render_origin(case: &CaseReport, label: &str, colours: Colours) -> String {
+    let Some(origin) = &case.origin else { return String::new() };
+    let from = origin.format.map_or_else(String::new, |format| format!(", from {}", format.name()));
+    let title = format!("{label}, {}{from}", words::workers(case.case.workers));
+    let mut text = format!("\n{}\n", colours.paint(Ink::Heading, &title));
+    for sentence in origin.sentences() {
+        text.push_str(&format!("  {sentence}\n"));
+    }
+    for note in &origin.notes {
+        text.push_str(&format!("  {}\n", colours.paint(Ink::Faint, &format!("note: {note}"))));
+    }
+    for table in origin.tables() {
+        text.push_str(&format!("\n{}", colours.head(&table)));
+    }
     text
 }
 
@@ -176,7 +197,10 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
         }
         let percent = |value: Option<f64>| or_dash(value, |value| format!("{:.0}", 100.0 * value));
         let times = |value: Option<f64>| or_dash(value, |value| format!("{value:.2}"));
-        let exchange = |phases: &PhaseSeconds| phases[&Phase::CommWait] + phases[&Phase::CommCpu];
+        // Where waiting is known, work for it on the host that is not is none.
+        let exchange = |phases: &PhaseSeconds| {
+            Some(phases.get(&Phase::CommWait)? + phases.get(&Phase::CommCpu).unwrap_or(&0.0))
+        };
         table.row([
             label,
             workers,
@@ -191,7 +215,7 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
             percent(case.efficiency_time),
             or_dash(case.communication_ratio, |ratio| format!("10 : {ratio:.1}")),
             or_dash(a_step(case, exchange), |ms| format!("{ms:.2}")),
-            or_dash(a_step(case, |phases| phases[&Phase::Update]), |ms| format!("{ms:.2}")),
+            or_dash(a_step(case, |phases| phases.get(&Phase::Update).copied()), |ms| format!("{ms:.2}")),
             or_dash(case.peak_memory_bytes, |memory| megabytes(memory.per_worker)),
         ]);
     }
@@ -199,9 +223,9 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
 }
 
 /// Milliseconds a step of a rank.
-fn a_step(case: &CaseReport, of: impl Fn(&PhaseSeconds) -> f64) -> Option<f64> {
+fn a_step(case: &CaseReport, of: impl Fn(&PhaseSeconds) -> Option<f64>) -> Option<f64> {
     let steps = case.steps as f64 * f64::from(case.case.workers);
-    case.phases_s.as_ref().map(|phases| 1e3 * of(phases) / steps)
+    Some(1e3 * of(case.phases_s.as_ref()?)? / steps)
 }
 
 /// Phases outside of the steps; the first table holds them.
@@ -215,7 +239,7 @@ fn render_phases(report: &Report) -> Table {
         .into_iter()
         .filter(|phase| !AROUND.contains(phase))
         .filter(|phase| {
-            let occurs = |case: &CaseReport| a_step(case, |phases| phases[phase]) > Some(0.0);
+            let occurs = |case: &CaseReport| a_step(case, |phases| phases.get(phase).copied()) > Some(0.0);
             ALWAYS.contains(phase) || report.cases.iter().any(occurs)
         })
         .collect();
@@ -227,8 +251,9 @@ fn render_phases(report: &Report) -> Table {
         if case.status != Outcome::Done {
             continue;
         }
-        let cells =
-            shown.iter().map(|phase| or_dash(a_step(case, |phases| phases[phase]), |ms| format!("{ms:.2}")));
+        let cells = shown
+            .iter()
+            .map(|phase| or_dash(a_step(case, |phases| phases.get(phase).copied()), |ms| format!("{ms:.2}")));
         let last = [
             or_dash(case.overlap, |overlap| format!("{:.0}", 100.0 * overlap)),
             or_dash(case.dispersion, |spread| format!("{:.2}", 1e3 * spread.p95_s)),

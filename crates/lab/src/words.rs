@@ -1,9 +1,21 @@
 //! Numbers in sentences, the same for every form of the report.
 
+use paceline_record::Bytes;
+
 use crate::CaseReport;
 use crate::numbers::law::{Forecast, Law, Laws, Parameter};
 use crate::numbers::speedup::Speedup;
 use crate::stats::steady::Verdict;
+
+/// An amount of memory, in the unit that it fills.
+pub fn bytes(Bytes(bytes): Bytes) -> String {
+    match bytes {
+        0..1000 => format!("{bytes} B"),
+        1000..1_000_000 => format!("{:.1} kB", bytes as f64 * 1e-3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 * 1e-6),
+        _ => format!("{:.2} GB", bytes as f64 * 1e-9),
+    }
+}
 
 /// A number of workers.
 pub fn workers(count: u32) -> String {
@@ -31,7 +43,7 @@ pub fn laws(laws: &Laws) -> Vec<String> {
     }
     if let Some(unfit) = laws.unfit {
         sentences
-            .push(format!("no scaling law can be chosen: {unfit} (more numbers of workers, or --repeat)"));
+            .push(format!("no scaling law can be chosen: {unfit} (more numbers of workers, or repeats)"));
     }
     if let (Some(law), Some(peak)) = (best, laws.peak_workers)
         && law.name == "USL"

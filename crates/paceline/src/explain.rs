@@ -11,12 +11,12 @@ use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::import::horovod::{self, Summary};
 use paceline_lab::import::ranks::Told;
 use paceline_lab::import::source::{self, Format};
-use paceline_lab::import::{profile, write};
+use paceline_lab::import::{nvidia_smi, profile, write};
 use paceline_lab::timeline;
 use paceline_lab::trace::Trace;
 
-use crate::outcome::{Usage, print, say};
-use crate::{import, report};
+use crate::outcome::{Usage, print};
+use crate::report;
 
 /// Rows of a list that runs on.
 const MOST_ROWS: usize = 10;
@@ -100,6 +100,13 @@ pub fn run(options: &Options) -> Result<()> {
                 false => print(&summary.render(MOST_ROWS)),
             };
         }
+        Some(Format::NvidiaSmi) => {
+            let monitor = nvidia_smi::read(path).map_err(Usage::new)?;
+            return match options.json {
+                true => print(&format!("{}\n", serde_json::to_string_pretty(&monitor)?)),
+                false => print(&monitor.render()),
+            };
+        }
         Some(_) => return explain_runs(options),
         None if path.is_dir() => return explain_runs(options),
         None => {}
@@ -116,15 +123,12 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
     }
     let mut profiles = Vec::new();
     for trace in traces {
-        for warning in &trace.warnings {
-            say(&format!("warning: {warning}"));
-        }
         let cut = profile::cut(trace, options.from, options.to, options.range.as_deref());
         let window = cut.map_err(Usage::new)?;
         if let Some(path) = &options.timeline {
-            timeline::write_trace(trace, window, path).map_err(Usage::new)?;
+            timeline::write_trace(trace, &window, path).map_err(Usage::new)?;
         }
-        profiles.push(profile::summarise(trace, Some(window)));
+        profiles.push(profile::summarise(trace, &window));
     }
     if options.json {
         return print(&format!("{}\n", serde_json::to_string_pretty(&profiles)?));
@@ -136,7 +140,6 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
 fn explain_runs(options: &Options) -> Result<()> {
     let told = Told { model: "imported".into(), batch: options.batch };
     let runs = source::import(std::slice::from_ref(&options.file), &told).map_err(Usage::new)?;
-    import::warn(&runs);
     let scratch = std::env::temp_dir().join(format!("paceline-explain-{}", std::process::id()));
     let explained = write::write(&runs, &[], &scratch, Held::Replace)
         .map_err(anyhow::Error::from)
@@ -144,11 +147,6 @@ fn explain_runs(options: &Options) -> Result<()> {
     // Whatever happened, nothing is to be left behind; what happened comes first.
     let removed = std::fs::remove_dir_all(&scratch);
     explained?;
-    for (name, run) in runs.iter().filter_map(|(name, run)| Some((name, run.traced.as_ref()?))) {
-        if !options.json {
-            print(&format!("\n{name}\n{}", run.render(MOST_ROWS)))?;
-        }
-    }
     Ok(removed?)
 }
 

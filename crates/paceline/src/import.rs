@@ -6,9 +6,9 @@ use anyhow::Result;
 use clap::Args;
 use paceline_lab::Held;
 use paceline_lab::import::ranks::Told;
-use paceline_lab::import::{Imported, source, write};
+use paceline_lab::import::{source, write};
 
-use crate::outcome::{Usage, say};
+use crate::outcome::Usage;
 use crate::report;
 
 /// Options of `paceline import`.
@@ -39,19 +39,9 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<()> {
     let told = Told { model: options.model.clone(), batch: options.batch };
     let runs = source::import(&options.paths, &told).map_err(Usage::new)?;
-    warn(&runs);
     let command: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let held = if options.fresh { Held::Replace } else { Held::Resume };
     let (folder, study) = write::write(&runs, &command, &options.out, held).map_err(Usage::new)?;
     report::render(&folder, &study, options.json)
-}
-
-/// Says what was salvaged, guessed or left out.
-pub fn warn(runs: &[(String, Imported)]) {
-    for (name, run) in runs {
-        for warning in &run.warnings {
-            say(&format!("warning: {name}: {warning}"));
-        }
-    }
 }

@@ -122,12 +122,15 @@ pub struct StepRecord {
     /// Time that a collective was under way at all, beside the phases.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub comm_busy: Nanos,
-    /// Part of [`Phase::Idle`] in which the host had not handed over what came next: nothing was queued.
+    /// Part of [`Phase::Idle`] in which the host was on its way to hand over what came next, and late.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub idle_host: Nanos,
     /// Part of [`Phase::Idle`] in which work was queued but had to wait for other work.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub idle_queued: Nanos,
+    /// Part of [`Phase::Idle`] in which nothing was queued, and the host did nothing that shows.
+    #[serde(default, skip_serializing_if = "Nanos::is_zero")]
+    pub idle_empty: Nanos,
     /// The exchanges, in the order in which they began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<BucketRecord>,
@@ -148,6 +151,7 @@ impl StepRecord {
             comm_busy: Nanos(0),
             idle_host: Nanos(0),
             idle_queued: Nanos(0),
+            idle_empty: Nanos(0),
             buckets: Vec::new(),
         }
     }

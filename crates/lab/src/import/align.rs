@@ -8,6 +8,7 @@
 use std::fmt;
 
 use paceline_record::Nanos;
+use serde::{Deserialize, Serialize};
 
 use super::collectives::{Matching, Part};
 use crate::stats;
@@ -17,13 +18,16 @@ use crate::trace::{Clock, StepRange, Trace};
 const NORMAL: f64 = 1.4826;
 
 /// By what the clocks were laid over each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Common {
     /// There is one rank only.
     #[default]
     Alone,
     /// All ranks are of one host.
     Host,
+    /// One rank told of all.
+    Writer,
     /// The ends of so many collectives.
     Ends(usize),
     /// No collective in common: the ranks' own clocks, which all count from 1970.
@@ -33,21 +37,30 @@ pub enum Common {
 }
 
 /// How the ranks came to one clock.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Alignment {
     /// By what.
     pub common: Common,
     /// What was added to each rank's clock, in nanoseconds.
-    pub offsets: Vec<i128>,
+    pub offsets: Vec<i64>,
     /// Spread of what is left: of normal errors the standard deviation, of the worst rank; `None` where nothing tells.
     pub uncertainty: Option<Nanos>,
+    /// How far the ends of a collective lie apart where the ranks share a clock, the median of all: what the system does to
+    /// them, and the most that can be said of the clock.
+    pub ends_apart: Option<Nanos>,
 }
 
 impl fmt::Display for Alignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.common {
             Common::Alone => return f.write_str("one rank: no clocks to align"),
-            Common::Host => return f.write_str("ranks of one host share a clock"),
+            Common::Host => {
+                f.write_str("ranks of one host share a clock")?;
+                return self.ends_apart.map_or(Ok(()), |apart| {
+                    write!(f, "; their collectives end {:.3} ms apart (median)", 1e3 * apart.seconds())
+                });
+            }
+            Common::Writer => return f.write_str("one rank told of all, on its own clock"),
             Common::Epoch => f.write_str("clocks not aligned: no collective in common")?,
             Common::FirstStep => {
                 f.write_str("clocks aligned on the begin of the first step: no collective in common")?;
@@ -79,20 +92,21 @@ impl Alignment {
     pub fn find(traces: &[Trace], steps: &[Vec<StepRange>], matching: &Matching) -> Self {
         let unmoved = vec![0; traces.len()];
         if traces.len() < 2 {
-            return Self { common: Common::Alone, offsets: unmoved, uncertainty: None };
+            return Self { common: Common::Alone, offsets: unmoved, ..Self::default() };
         }
         let all_epoch = traces.iter().all(|trace| trace.clock == Clock::Epoch);
         let host = &traces[0].host;
         if all_epoch && host.is_some() && traces.iter().all(|trace| trace.host == *host) {
-            return Self { common: Common::Host, offsets: unmoved, uncertainty: Some(Nanos(0)) };
+            let ends_apart = find_ends_apart(traces, matching);
+            return Self { common: Common::Host, offsets: unmoved, uncertainty: Some(Nanos(0)), ends_apart };
         }
         let by_ends = align_on_ends(traces, matching);
         by_ends.unwrap_or_else(|| match all_epoch {
-            true => Self { common: Common::Epoch, offsets: unmoved, uncertainty: None },
+            true => Self { common: Common::Epoch, offsets: unmoved, ..Self::default() },
             false => {
                 let begin = |rank: &Vec<StepRange>| rank.first().map_or(0, |step| i128::from(step.begin.0));
-                let offsets = steps.iter().map(|rank| begin(&steps[0]) - begin(rank)).collect();
-                Self { common: Common::FirstStep, offsets, uncertainty: None }
+                let offsets = steps.iter().map(|rank| offset(begin(&steps[0]) - begin(rank))).collect();
+                Self { common: Common::FirstStep, offsets, ..Self::default() }
             }
         })
     }
@@ -100,9 +114,10 @@ impl Alignment {
     /// The ranks' ways to a clock on which the first common step of any rank begins at 0.
     pub fn shifts(&self, steps: &[Vec<StepRange>]) -> Vec<Shift> {
         let begins = self.offsets.iter().zip(steps);
-        let begins = begins.filter_map(|(offset, rank)| Some(offset + i128::from(rank.first()?.begin.0)));
+        let begins =
+            begins.filter_map(|(&offset, rank)| Some(i128::from(offset) + i128::from(rank.first()?.begin.0)));
         let base = begins.min().unwrap_or(0);
-        self.offsets.iter().map(|offset| Shift(offset - base)).collect()
+        self.offsets.iter().map(|&offset| Shift(i128::from(offset) - base)).collect()
     }
 }
 
@@ -121,8 +136,24 @@ fn align_on_ends(traces: &[Trace], matching: &Matching) -> Option<Alignment> {
         fewest = fewest.min(differences.len());
         offsets[rank] = Some(median);
     }
-    let offsets: Option<Vec<i128>> = offsets.into_iter().collect();
-    Some(Alignment { common: Common::Ends(fewest), offsets: offsets?, uncertainty: worst })
+    let offsets: Option<Vec<i64>> = offsets.into_iter().map(|moved| moved.map(offset)).collect();
+    Some(Alignment {
+        common: Common::Ends(fewest),
+        offsets: offsets?,
+        uncertainty: worst,
+        ..Alignment::default()
+    })
+}
+
+/// How far the ends of a collective lie apart on one clock, the median of all.
+fn find_ends_apart(traces: &[Trace], matching: &Matching) -> Option<Nanos> {
+    let apart = |group: &[Part]| {
+        let ends = group.iter().map(|part| traces[part.rank].slices[part.slice].end);
+        let (first, last) = (ends.clone().min()?, ends.max()?);
+        Some(last.since(first).0 as f64)
+    };
+    let all: Vec<f64> = matching.groups().filter_map(apart).collect();
+    stats::median(&all).map(|nanos| Nanos(nanos as u64))
 }
 
 /// A rank that is not in place, and what must be added to the ends of its collectives to meet ranks that are.
@@ -137,6 +168,11 @@ fn next_rank(traces: &[Trace], matching: &Matching, offsets: &[Option<i128>]) ->
         let differences: Vec<i128> = matching.groups().filter_map(difference).collect();
         (!differences.is_empty()).then_some((rank, differences))
     })
+}
+
+/// An offset as it is kept: no clock of this age is further off.
+fn offset(nanos: i128) -> i64 {
+    nanos.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 fn middle(values: &[i128]) -> i128 {

@@ -7,11 +7,13 @@
 use std::collections::HashMap;
 
 use paceline_record::{BucketRecord, Bytes, Nanos, Rank, Step};
+use serde::{Deserialize, Serialize};
 
 use super::ImportedRank;
 use super::align::Shift;
 use super::spans::Spans;
 use super::split::Sight;
+use super::traced::KEPT;
 use crate::run::Span;
 use crate::trace::{Name, Names, StepRange, Trace};
 
@@ -170,6 +172,12 @@ impl Exchanges {
         self.moving = exposed.subtract(&late);
     }
 
+    /// How long from its begin on a slice waited for a late rank; `None` where its partners are not known.
+    pub fn waited(&self, slice: usize) -> Option<Nanos> {
+        let place = self.waited.binary_search_by_key(&slice, |waited| waited.slice).ok()?;
+        Some(self.waited[place].late)
+    }
+
     /// How long the rank waited for a late one.
     pub fn late(&self, step: Span) -> Nanos {
         self.late.within(step)
@@ -207,7 +215,7 @@ impl Exchanges {
 }
 
 /// A step in which ranks waited for a late one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LateStep {
     /// Which.
     pub step: Step,
@@ -229,6 +237,7 @@ pub fn late_steps(ranks: &[ImportedRank]) -> Vec<LateStep> {
         waits.into_iter().map(|((step, rank), waited)| LateStep { step, rank, waited }).collect();
     late.retain(|late| !late.waited.is_zero());
     late.sort_unstable_by_key(|late| (std::cmp::Reverse(late.waited), late.step, late.rank));
+    late.truncate(KEPT);
     late
 }
 

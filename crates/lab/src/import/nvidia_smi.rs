@@ -15,16 +15,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use paceline_record::Bytes;
+use serde::{Deserialize, Serialize};
 
 use self::columns::{Column, Form, is_dmon_header, is_query_header, is_unit_row};
 use super::lines::Lines;
 use super::{ImportError, Imported};
+use crate::{Align, Table, words};
 
 /// More devices than a machine has are taken for damage.
 const DEVICES: usize = 1024;
 
+/// A device that is used for less of the time than this stands idle.
+const LOW: f64 = 0.10;
+
+/// Steps in which shares of time are counted, in all.
+const BINS: usize = 1000;
+
 /// How one device was used.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceUse {
     /// Its index.
     pub index: u32,
@@ -32,10 +40,14 @@ pub struct DeviceUse {
     pub samples: u64,
     /// The most memory in use; `None` where it is not told.
     pub peak_memory: Option<Bytes>,
+    /// Mean memory in use.
+    pub mean_memory: Option<Bytes>,
     /// Mean share of time in which a kernel ran, from 0 to 1.
     pub utilisation: Option<f64>,
-    /// Share of samples in which any kernel ran.
-    pub active: Option<f64>,
+    /// The share that 95 % of the samples do not exceed.
+    pub utilisation_p95: Option<f64>,
+    /// Share of samples in which kernels ran for less than a tenth of the time.
+    pub low: Option<f64>,
     /// Mean power in watts.
     pub power: Option<f64>,
     /// Highest power in watts.
@@ -43,7 +55,7 @@ pub struct DeviceUse {
 }
 
 /// How the devices of a machine were used.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Monitor {
     /// Devices in order of their index.
     pub devices: Vec<DeviceUse>,
@@ -65,10 +77,69 @@ impl Monitor {
         if strangers > 0 {
             run.warnings.push(format!("{strangers} devices of nvidia-smi belong to no rank: left out"));
         }
+        run.devices.clone_from(&self.devices);
         run.warnings.push(
             "nvidia-smi tells the memory of a whole device, whoever held it: device N is taken for rank N's"
                 .into(),
         );
+    }
+}
+
+/// How devices were used, a row each; `None` where there is none.
+pub fn table(devices: &[DeviceUse]) -> Option<Table> {
+    let mut table = Table::new([
+        ("device, by nvidia-smi", Align::Left),
+        ("samples", Align::Right),
+        ("mean use %", Align::Right),
+        ("p95 %", Align::Right),
+        ("under 10 % of it, % of samples", Align::Right),
+        ("mean memory", Align::Right),
+        ("peak memory", Align::Right),
+        ("mean W", Align::Right),
+        ("peak W", Align::Right),
+    ]);
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    let percent = |share: Option<f64>| or_dash(share.map(|share| format!("{:.1}", 100.0 * share)));
+    for one in devices {
+        table.row([
+            format!("device {}", one.index),
+            one.samples.to_string(),
+            percent(one.utilisation),
+            percent(one.utilisation_p95),
+            percent(one.low),
+            or_dash(one.mean_memory.map(words::bytes)),
+            or_dash(one.peak_memory.map(words::bytes)),
+            or_dash(one.power.map(|watts| format!("{watts:.0}"))),
+            or_dash(one.peak_power.map(|watts| format!("{watts:.0}"))),
+        ]);
+    }
+    (!devices.is_empty()).then_some(table)
+}
+
+impl Monitor {
+    /// On a screen: how each device was used, and what was salvaged.
+    pub fn render(&self) -> String {
+        let mut text = table(&self.devices).map_or_else(String::new, |table| table.to_string());
+        for one in &self.devices {
+            if let (Some(mean), Some(low)) = (one.utilisation, one.low) {
+                let idle = match low {
+                    low if low >= 0.5 => "mostly idle",
+                    low if low >= 0.1 => "idle now and then",
+                    _ => "hardly ever idle",
+                };
+                text += &format!(
+                    "\ndevice {} is {idle}: kernels run for {:.0} % of the time, and for less than 10 % of it in {:.0} % of the samples",
+                    one.index,
+                    100.0 * mean,
+                    100.0 * low
+                );
+            }
+        }
+        text.push('\n');
+        for warning in &self.warnings {
+            text += &format!("note: {warning}\n");
+        }
+        text + "A kernel that runs keeps a device in use, however little of it: this is no measure of efficiency\n"
     }
 }
 
@@ -100,14 +171,45 @@ pub fn read(path: &Path) -> Result<Monitor, ImportError> {
 }
 
 /// Numbers of one device so far.
-#[derive(Default)]
 struct Sums {
     samples: u64,
     peak_memory: Option<u64>,
+    memory: (f64, u64),
     utilisation: (f64, u64),
-    active: u64,
+    /// Samples by how much of the time a kernel ran.
+    bins: Box<[u64; BINS + 1]>,
+    low: u64,
     power: (f64, u64),
     peak_power: f64,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self {
+            samples: 0,
+            peak_memory: None,
+            memory: (0.0, 0),
+            utilisation: (0.0, 0),
+            bins: Box::new([0; BINS + 1]),
+            low: 0,
+            power: (0.0, 0),
+            peak_power: 0.0,
+        }
+    }
+}
+
+impl Sums {
+    /// The share that 95 % of the samples do not exceed.
+    fn p95(&self) -> Option<f64> {
+        let all = self.utilisation.1;
+        let enough = all - all / 20;
+        let mut seen = 0;
+        let reaches = |count: &u64| {
+            seen += count;
+            all > 0 && seen >= enough
+        };
+        self.bins.iter().position(reaches).map(|bin| bin as f64 / BINS as f64)
+    }
 }
 
 #[derive(Default)]
@@ -168,10 +270,13 @@ impl Reader {
         if let Some(mebibytes) = number(Column::Memory) {
             let bytes = (mebibytes * f64::from(1 << 20)) as u64;
             sums.peak_memory = sums.peak_memory.max(Some(bytes));
+            sums.memory = (sums.memory.0 + bytes as f64, sums.memory.1 + 1);
         }
         if let Some(percent) = number(Column::Utilisation) {
-            sums.utilisation = (sums.utilisation.0 + percent / 100.0, sums.utilisation.1 + 1);
-            sums.active += u64::from(percent > 0.0);
+            let share = (percent / 100.0).min(1.0);
+            sums.utilisation = (sums.utilisation.0 + share, sums.utilisation.1 + 1);
+            sums.bins[(share * BINS as f64).round() as usize] += 1;
+            sums.low += u64::from(share < LOW);
         }
         if let Some(watts) = number(Column::Power) {
             sums.power = (sums.power.0 + watts, sums.power.1 + 1);
@@ -199,8 +304,10 @@ impl Reader {
             index,
             samples: sums.samples,
             peak_memory: sums.peak_memory.map(Bytes),
+            mean_memory: mean(sums.memory).map(|bytes| Bytes(bytes as u64)),
             utilisation: mean(sums.utilisation),
-            active: mean((sums.active as f64, sums.utilisation.1)),
+            utilisation_p95: sums.p95(),
+            low: mean((sums.low as f64, sums.utilisation.1)),
             power: mean(sums.power),
             peak_power: (sums.power.1 > 0).then_some(sums.peak_power),
         });

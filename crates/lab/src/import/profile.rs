@@ -13,11 +13,14 @@ use std::collections::{BTreeMap, HashMap};
 use paceline_record::{Bytes, Nanos};
 use serde::Serialize;
 
+use super::idle::Host;
+use super::spans::Spans;
+use crate::run::Span;
 use crate::trace::{Kind, Name, Slice, Trace};
 
 pub use gap::{Gap, Idle};
 pub use render::render;
-pub use window::{Window, cut};
+pub use window::{cut, whole};
 
 /// Rows of each list.
 const ROWS: usize = 10;
@@ -27,8 +30,10 @@ const ROWS: usize = 10;
 pub struct Profile {
     /// From the trace's begin to the window's.
     pub from: Nanos,
-    /// Length of the window.
+    /// Length of the window, all its stretches together.
     pub length: Nanos,
+    /// Stretches of time that make the window: more than one where a range is open again and again.
+    pub stretches: usize,
     /// Whether a device shows; otherwise all is of the host.
     pub has_device: bool,
     /// Devices that worked in the window.
@@ -122,18 +127,20 @@ pub struct Work {
     pub bytes_per_s: Option<f64>,
 }
 
-/// What a trace's time went to, in all of it or in a window.
-pub fn summarise(trace: &Trace, window: Option<Window>) -> Profile {
-    let whole = trace.extent().unwrap_or_default();
-    let (begin, end) = window.unwrap_or(whole);
-    let length = end.since(begin);
+/// What a trace's time went to within a window, such as [`whole`].
+pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
+    let origin = trace.extent().unwrap_or_default().0;
+    let length = window.total();
     let has_device = trace.has_device();
     let operations: HashMap<usize, Name> =
         trace.collectives.iter().map(|one| (one.slice, one.operation)).collect();
+    let device_of = |slice: &Slice| trace.tracks.get(slice.track as usize).and_then(|track| track.device);
+    // A range may be told twice, by the host that opened it and by the device that came to it.
+    let by_host = trace.slices.iter().any(|slice| slice.kind == Kind::Range && device_of(slice).is_none());
     let mut lists: [Tally<'_>; 4] = Default::default();
     let mut work: BTreeMap<Option<u32>, Vec<Slice>> = BTreeMap::new();
     for (at, slice) in trace.slices.iter().enumerate() {
-        let device = trace.tracks.get(slice.track as usize).and_then(|track| track.device);
+        let device = device_of(slice);
         if slice.kind.is_device_work() && device.is_some() == has_device {
             work.entry(device).or_default().push(*slice);
         }
@@ -141,40 +148,43 @@ pub fn summarise(trace: &Trace, window: Option<Window>) -> Profile {
             Kind::Compute => 0,
             Kind::CopyIn | Kind::CopyOut | Kind::CopyDevice | Kind::Fill => 1,
             Kind::Collective => 2,
-            Kind::Range => 3,
-            Kind::Call | Kind::Operator => continue,
+            Kind::Range if device.is_none() || !by_host => 3,
+            Kind::Range | Kind::Call | Kind::Operator => continue,
         };
         let name = operations.get(&at).copied().unwrap_or(slice.name);
-        lists[list].add(trace.names.text(name), slice, (begin, end));
+        lists[list].add(trace.names.text(name), slice, window);
     }
-    let calls = gap::Calls::of(trace);
+    let host = Host::of(trace);
     let (mut shares, mut idle, mut gaps) = (Shares::default(), Idle::default(), Vec::new());
     let mut devices = Vec::new();
     for (&device, slices) in &work {
-        let split = split(slices, (begin, end));
-        let busy = length.since(split.idle);
+        let (split, busy) = split(slices, window);
         shares.add(split);
         let name = device.and_then(|device| trace.devices.get(device as usize).cloned());
-        let utilisation = (length.0 > 0).then(|| busy.0 as f64 / length.0 as f64);
-        devices.push(DeviceUse { device, name, busy, utilisation });
-        gaps.extend(gap::find(slices, (begin, end), &calls).map(|gap| Gap { device, ..gap }));
+        let worked = length.since(split.idle);
+        let utilisation = (length.0 > 0).then(|| worked.0 as f64 / length.0 as f64);
+        devices.push(DeviceUse { device, name, busy: worked, utilisation });
+        let causes = host.explain(slices.iter().rev(), &busy);
+        gaps.extend(gap::find(&busy, window, &causes).map(|gap| Gap { device, ..gap }));
     }
     gaps.iter().for_each(|gap| idle.add(gap.idle));
     gaps.sort_by_key(|gap| (std::cmp::Reverse(gap.length), gap.from));
     gaps.truncate(ROWS / 2);
     for gap in &mut gaps {
-        gap.host = gap::host_activity(trace, (gap.from, gap.from + gap.length));
-        gap.from = gap.from.since(whole.0);
+        gap.host = gap::host_activity(trace, Span { begin: gap.from, end: gap.from + gap.length });
+        gap.from = gap.from.since(origin);
     }
-    let steps = trace.steps.iter().filter(|step| step.begin >= begin && step.end <= end);
+    let inside = |begin: Nanos, end: Nanos| window.within(Span { begin, end }) == end.since(begin);
+    let steps = trace.steps.iter().filter(|step| step.begin < step.end && inside(step.begin, step.end));
     let lengths: Vec<Nanos> = steps.map(|step| step.end.since(step.begin)).collect();
     let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists.map(Tally::rows);
     for range in &mut ranges {
         range.share = range.total.0 as f64 / length.0.max(1) as f64;
     }
     Profile {
-        from: begin.since(whole.0),
+        from: window.as_slice().first().map_or(Nanos(0), |first| first.begin.since(origin)),
         length,
+        stretches: window.as_slice().len(),
         has_device,
         dominant: shares.dominant(),
         devices,
@@ -223,33 +233,26 @@ impl Shares {
     }
 }
 
-/// Shares out a window among the kinds of work that cover it.
-fn split(slices: &[Slice], (begin, end): Window) -> Shares {
-    let rank = |kind| match kind {
-        Kind::Compute => 0,
-        Kind::Collective => 1,
-        Kind::CopyIn | Kind::CopyOut => 2,
-        _ => 3,
-    };
-    let mut edges = Vec::with_capacity(2 * slices.len());
+/// Shares out a window among the kinds of work that cover it; also gives all the time in which any did, window or not.
+fn split(slices: &[Slice], window: &Spans) -> (Shares, Spans) {
+    let mut kinds: [Spans; 4] = Default::default();
     for slice in slices {
-        let (from, to) = (slice.begin.max(begin), slice.end.min(end));
-        if from < to {
-            edges.push((from, rank(slice.kind), 1_i64));
-            edges.push((to, rank(slice.kind), -1));
-        }
+        let kind = match slice.kind {
+            Kind::Compute => 0,
+            Kind::Collective => 1,
+            Kind::CopyIn | Kind::CopyOut => 2,
+            _ => 3,
+        };
+        kinds[kind].push(slice.begin, slice.end);
     }
-    edges.sort_unstable();
-    let (mut running, mut times, mut before) = ([0_i64; 4], [Nanos(0); 5], begin);
-    for (at, rank, change) in edges {
-        let part = running.iter().position(|&count| count > 0).unwrap_or(4);
-        times[part] += at.since(before);
-        before = at;
-        running[rank] += change;
-    }
-    times[4] += end.since(before);
-    let [compute, collective, host_copies, device_copies, idle] = times;
-    Shares { compute, collective, host_copies, device_copies, idle }
+    let mut busy = Spans::default();
+    let [compute, collective, host_copies, device_copies] = kinds.map(|kind| {
+        let own = kind.subtract(&busy);
+        busy = busy.union(&own);
+        own.intersect(window).total()
+    });
+    let idle = window.subtract(&busy).total();
+    (Shares { compute, collective, host_copies, device_copies, idle }, busy)
 }
 
 /// Work summed up by name.
@@ -268,11 +271,9 @@ struct Row {
 }
 
 impl<'trace> Tally<'trace> {
-    fn add(&mut self, name: &'trace str, slice: &Slice, (begin, end): Window) {
-        let inside = slice.end.min(end).since(slice.begin.max(begin));
-        let touches = slice.begin < end && slice.end > begin
-            || slice.begin == slice.end && slice.begin >= begin && slice.end <= end;
-        if !touches {
+    fn add(&mut self, name: &'trace str, slice: &Slice, window: &Spans) {
+        let inside = window.within(Span { begin: slice.begin, end: slice.end });
+        if inside.is_zero() && (slice.begin < slice.end || !window.contains(slice.begin)) {
             return;
         }
         let whole = slice.end.since(slice.begin).0;

@@ -4,12 +4,13 @@
 //! traces -> steps in common -> same collectives -> one clock -> tiling, rank by rank -> steps of a run log
 //! ```
 
-use paceline_record::{Case, Nanos, Rank, Step, StepRecord};
+use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
 
 use super::align::{Alignment, Common, Shift};
 use super::collectives::{self, Exchanges, Matching};
 use super::split::Tiling;
-use super::{ImportError, Imported, ImportedRank, Traced, top};
+use super::traced::Traced;
+use super::{ImportError, Imported, ImportedRank, top};
 use crate::run::Span;
 use crate::trace::{Clock, StepRange, Trace};
 
@@ -43,6 +44,7 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     let slack = alignment.uncertainty.unwrap_or_default();
     let exchanges = collectives::weigh(&traces, &matching, &shifts, slack);
     let windows: Vec<Span> = steps.iter().filter_map(|steps| window(steps)).collect();
+    let collectives = top::collectives(&traces, &windows, &exchanges);
     let parts = traces.iter().zip(&steps).zip(exchanges).zip(&shifts).enumerate();
     let ranks: Vec<ImportedRank> = parts
         .map(|(rank, (((trace, steps), exchanges), &shift))| ImportedRank {
@@ -56,12 +58,22 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
         traced: Some(Traced {
             alignment,
             kernels: top::kernels(&traces, &windows),
-            collectives: top::collectives(&traces, &windows),
+            collectives,
             late: collectives::late_steps(&ranks),
         }),
         ranks,
         warnings,
+        tells: tells(&traces),
+        ..Imported::default()
     })
+}
+
+/// Phases that traces tell even where they took no time.
+fn tells(traces: &[Trace]) -> Vec<Phase> {
+    match traces.iter().any(Trace::has_device) {
+        true => vec![Phase::CopyIn, Phase::Compute, Phase::CopyOut, Phase::CommWait, Phase::Idle],
+        false => vec![Phase::Compute, Phase::CommWait],
+    }
 }
 
 fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {

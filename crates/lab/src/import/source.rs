@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::ranks::{self, Told};
 use super::{ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn};
 use crate::trace::Trace;
@@ -17,7 +19,8 @@ const DEEP: usize = 6;
 const MOST_FILES: usize = 10_000;
 
 /// What a foreign file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Format {
     /// A trace of PyTorch's profiler.
     Kineto,
@@ -33,6 +36,21 @@ pub enum Format {
     MetricLog,
     /// What nvidia-smi printed.
     NvidiaSmi,
+}
+
+impl Format {
+    /// What files of it are called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kineto => "traces of PyTorch's profiler",
+            Self::Sqlite => "profiles of nvprof or Nsight Systems",
+            Self::Horovod => "a timeline of Horovod",
+            Self::Events => "event files of TensorBoard",
+            Self::TfCnn => "a log of tf_cnn_benchmarks",
+            Self::MetricLog => "a metric.log of TensorFlow",
+            Self::NvidiaSmi => "samples of nvidia-smi",
+        }
+    }
 }
 
 /// Tells from the first bytes of a file whether it is of a format.
@@ -63,49 +81,68 @@ struct Source {
     named: PathBuf,
 }
 
+/// A run that was read, and the folder that its files lie in.
+struct Found {
+    name: String,
+    run: Imported,
+    folder: PathBuf,
+}
+
+impl Found {
+    fn new(name: String, format: Format, path: &Path, run: Imported) -> Self {
+        let folder = path.parent().unwrap_or(Path::new("")).into();
+        Self { name, run: Imported { format: Some(format), ..run }, folder }
+    }
+}
+
 /// Reads paths into runs, each with a name. Traces and event files of one folder are the ranks of one run, and so are
-/// traces that are named one by one; of nvidia-smi's files the memory goes to the run they stand beside.
+/// traces that are named one by one; what nvidia-smi saw goes to the runs whose files it stands beside, or to all where
+/// there are none such.
 pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>, ImportError> {
     let mut warnings = Vec::new();
     let sources = gather(paths, &mut warnings)?;
-    let mut runs: Vec<(String, Imported)> = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
     for (name, files) in traces(&sources) {
         let mut traces: Vec<Trace> = Vec::new();
-        for source in files {
+        for source in &files {
             traces.extend(read_traces(&source.path)?);
         }
-        runs.push((name, ranks::join(traces, told)?));
+        let first = files[0];
+        found.push(Found::new(name, first.format, &first.path, ranks::join(traces, told)?));
     }
     for (name, files) in event_folders(&sources) {
-        runs.push((name, events::import(&files)?));
+        found.push(Found::new(name, Format::Events, &files[0], events::import(&files)?));
     }
     for source in &sources {
-        let name = name_of(&source.path);
-        match source.format {
-            Format::Horovod => runs.push((name, horovod::read(&source.path)?.to_run())),
-            Format::MetricLog => runs.push((name, metric_log::import(&source.path)?)),
-            Format::TfCnn => {
-                runs.extend(tf_cnn::import(&source.path)?.into_iter().map(|run| (name.clone(), run)));
-            }
-            _ => {}
-        }
+        let runs = match source.format {
+            Format::Horovod => vec![horovod::read(&source.path)?.to_run()],
+            Format::MetricLog => vec![metric_log::import(&source.path)?],
+            Format::TfCnn => tf_cnn::import(&source.path)?,
+            _ => continue,
+        };
+        let found_in = |run| Found::new(name_of(&source.path), source.format, &source.path, run);
+        found.extend(runs.into_iter().map(found_in));
     }
     for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
         let monitor = nvidia_smi::read(&source.path)?;
-        runs.iter_mut().for_each(|(_, run)| monitor.attach(run));
+        let beside = |one: &Found| source.path.parent() == Some(&one.folder);
+        let any = found.iter().any(beside);
+        found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
-    let Some((_, first)) = runs.first_mut() else {
+    let Some(first) = found.first_mut() else {
         return Err(ImportError::Apart {
-            why: "there is no run in them, only measurements of devices".into(),
+            why:
+                "there is no run in them, only what nvidia-smi saw of devices; `paceline explain` shows that"
+                    .into(),
         });
     };
-    first.warnings.splice(0..0, warnings);
-    if let Some((name, empty)) =
-        runs.iter().find(|(_, run)| run.ranks.iter().any(|rank| rank.steps.is_empty()))
-    {
-        let why = format!("{name} holds no step: {}", empty.warnings.join("; "));
+    first.run.warnings.splice(0..0, warnings);
+    let empty = |one: &&Found| one.run.ranks.iter().any(|rank| rank.steps.is_empty());
+    if let Some(Found { name, run, .. }) = found.iter().find(empty) {
+        let why = format!("{name} holds no step: {}", run.warnings.join("; "));
         return Err(ImportError::Apart { why });
     }
+    let mut runs: Vec<(String, Imported)> = found.into_iter().map(|one| (one.name, one.run)).collect();
     tell_apart(&mut runs);
     for (_, run) in &mut runs {
         if run.case.model.is_empty() {

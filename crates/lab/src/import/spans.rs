@@ -74,6 +74,11 @@ impl Spans {
         left
     }
 
+    /// All its time.
+    pub fn total(&self) -> Nanos {
+        self.0.iter().map(|mine| mine.end.since(mine.begin)).sum()
+    }
+
     /// How much time of a stretch is in the set.
     pub fn within(&self, span: Span) -> Nanos {
         let first = self.0.partition_point(|mine| mine.end <= span.begin);

@@ -11,18 +11,14 @@
 //! - A kernel belongs to the update, to backward or to forward if the call that launched it lies within such a mark on
 //!   the host. Forward is told from backward only where a trace marks both.
 //! - Copies within a device and fills count as computation.
-//! - In an idle moment work is **queued** if the call that launched some later work had returned [`LAUNCH`] before.
-//!   Otherwise the host was **late**, if the call that launched the next work is known. The time in which a late host was
-//!   getting a batch is loading.
+//! - [`super::idle`] says why a device was idle; where a batch was being got meanwhile, the time counts as loading.
 
-use paceline_record::{Nanos, Phase, StepRecord};
+use paceline_record::{Phase, StepRecord};
 
+use super::idle::{Causes, Host};
 use super::spans::Spans;
 use crate::run::Span;
 use crate::trace::{Kind, Slice, Trace};
-
-/// How long work takes from the host to an idle device; until then it does not wait.
-pub const LAUNCH: Nanos = Nanos(10_000);
 
 /// What a name says of the time it stands over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +54,11 @@ impl Mark {
 /// Whether an operator of this name only hands a collective over.
 pub fn is_exchange(name: &str) -> bool {
     Mark::of(name) == Mark::Exchange
+}
+
+/// Whether a range or an operator of this name gets a batch.
+pub fn is_loading(name: &str) -> bool {
+    Mark::of(name) == Mark::Load
 }
 
 /// Where a trace shows work: on its devices, or on the host where it has none.
@@ -103,8 +104,7 @@ pub struct Tiling {
     busy: Spans,
     /// Moments in which one was, and nothing of more weight.
     exposed: Spans,
-    idle_host: Spans,
-    idle_queued: Spans,
+    idle: Causes,
     /// Whether what no phase holds is an idle device.
     device: bool,
 }
@@ -116,7 +116,7 @@ impl Tiling {
         let names: Vec<Mark> = trace.names.texts().map(Mark::of).collect();
         let mark = |slice: &Slice| names.get(slice.name.0 as usize).copied().unwrap_or(Mark::None);
         let marks = Marks::of(trace, mark);
-        let launches = Launches::of(trace, sight);
+        let host = Host::of(trace);
         let mut work = Work::default();
         for slice in trace.slices.iter().filter(|slice| sight.counts(trace, slice)) {
             let spans = match slice.kind {
@@ -125,7 +125,7 @@ impl Tiling {
                 Kind::CopyOut => &mut work.copies_out,
                 Kind::CopyDevice | Kind::Fill => &mut work.copies_within,
                 _ if mark(slice) == Mark::Exchange || mark(slice) == Mark::Load => continue,
-                _ => match launches.find(slice) {
+                _ => match host.launch(slice) {
                     Some(call) if marks.update.contains(call.begin) => &mut work.update,
                     Some(call) if marks.backward.contains(call.begin) => &mut work.backward,
                     Some(call) if marks.forward.contains(call.begin) => &mut work.forward,
@@ -134,7 +134,7 @@ impl Tiling {
             };
             spans.push(slice.begin, slice.end);
         }
-        let loading = if sight.device { Spans::default() } else { marks.load.clone() };
+        let loading = if sight.device { Spans::default() } else { host.loading().clone() };
         if !sight.device {
             work.update = work.compute.intersect(&marks.update);
             work.backward = work.compute.intersect(&marks.backward);
@@ -162,9 +162,9 @@ impl Tiling {
             tiling.phases.push((phase, own));
         }
         if sight.device {
-            let (late, queued) = launches.explain_gaps(trace, sight, &taken);
-            tiling.phases.push((Phase::Load, late.intersect(&marks.load)));
-            (tiling.idle_host, tiling.idle_queued) = (late.subtract(&marks.load), queued);
+            let work = trace.slices.iter().rev().filter(|slice| sight.counts(trace, slice));
+            tiling.idle = host.explain(work, &taken);
+            tiling.phases.push((Phase::Load, tiling.idle.loading.clone()));
         }
         tiling
     }
@@ -182,8 +182,9 @@ impl Tiling {
         step.comm_busy = self.busy.within(span);
         if self.device {
             step.book(Phase::Idle, span.end.since(span.begin).since(step.phases.total()));
-            step.idle_host = self.idle_host.within(span);
-            step.idle_queued = self.idle_queued.within(span);
+            step.idle_host = self.idle.host_late.within(span);
+            step.idle_queued = self.idle.queued.within(span);
+            step.idle_empty = self.idle.empty.within(span);
         }
     }
 }
@@ -204,7 +205,6 @@ struct Work {
 /// Times of the host that its ranges and operators give a meaning.
 #[derive(Default)]
 struct Marks {
-    load: Spans,
     forward: Spans,
     backward: Spans,
     update: Spans,
@@ -216,11 +216,10 @@ impl Marks {
         let said = |slice: &&Slice| matches!(slice.kind, Kind::Operator | Kind::Range | Kind::Compute);
         for slice in trace.slices.iter().filter(said).filter(|slice| !on_device(trace, slice)) {
             let spans = match mark(slice) {
-                Mark::Load => &mut marks.load,
                 Mark::Forward => &mut marks.forward,
                 Mark::Backward => &mut marks.backward,
                 Mark::Update => &mut marks.update,
-                Mark::Exchange | Mark::None => continue,
+                Mark::Load | Mark::Exchange | Mark::None => continue,
             };
             spans.push(slice.begin, slice.end);
         }
@@ -228,56 +227,6 @@ impl Marks {
             (marks.forward, marks.backward) = (Spans::default(), Spans::default());
         }
         marks
-    }
-}
-
-/// The calls that launched work of a device, by correlation.
-struct Launches(Vec<(u64, Span)>);
-
-impl Launches {
-    fn of(trace: &Trace, sight: Sight) -> Self {
-        let is_call = |slice: &&Slice| sight.device && slice.kind == Kind::Call && slice.correlation != 0;
-        let call = |slice: &Slice| (slice.correlation, Span { begin: slice.begin, end: slice.end });
-        let mut calls: Vec<(u64, Span)> = trace.slices.iter().filter(is_call).map(call).collect();
-        calls.sort_by_key(|&(correlation, _)| correlation);
-        Self(calls)
-    }
-
-    fn find(&self, slice: &Slice) -> Option<Span> {
-        let place = self.0.partition_point(|&(correlation, _)| correlation < slice.correlation);
-        self.0.get(place).filter(|call| call.0 == slice.correlation).map(|call| call.1)
-    }
-
-    /// Idle moments with a late host, and those with work queued; what is in neither cannot be told. `busy` is all the
-    /// time in which the device worked.
-    fn explain_gaps(&self, trace: &Trace, sight: Sight, busy: &Spans) -> (Spans, Spans) {
-        let (mut late, mut queued) = (Vec::new(), Vec::new());
-        let mut slices = trace.slices.iter().rev().filter(|slice| sight.counts(trace, slice)).peekable();
-        let mut ready: Option<Nanos> = None;
-        let begins = busy.as_slice().iter().rev();
-        let ends = begins.clone().skip(1).map(|span| span.end).chain([Nanos(0)]);
-        // From the last gap to the first, so that the first return of all later launches is at hand.
-        for (next, from) in begins.map(|span| span.begin).zip(ends) {
-            let mut known = false;
-            while let Some(slice) = slices.next_if(|slice| slice.begin >= next) {
-                if let Some(call) = self.find(slice) {
-                    known |= slice.begin == next;
-                    ready = Some(ready.map_or(call.end, |ready| ready.min(call.end)));
-                }
-            }
-            let queued_from = ready.map_or(next, |ready| Nanos(ready.0.saturating_add(LAUNCH.0)));
-            let queued_from = queued_from.clamp(from, next);
-            queued.push(Span { begin: queued_from, end: next });
-            if known {
-                late.push(Span { begin: from, end: queued_from });
-            }
-        }
-        let collect = |gaps: Vec<Span>| {
-            let mut spans = Spans::default();
-            gaps.into_iter().rev().for_each(|gap| spans.push(gap.begin, gap.end));
-            spans
-        };
-        (collect(late), collect(queued))
     }
 }
 

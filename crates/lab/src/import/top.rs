@@ -3,14 +3,21 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use paceline_record::Nanos;
+use paceline_record::{Bytes, Nanos};
+use serde::{Deserialize, Serialize};
 
+use super::collectives::Exchanges;
+use super::spans::Spans;
 use super::split::{Sight, is_exchange};
+use super::traced::KEPT;
 use crate::run::Span;
 use crate::trace::{Kind, Slice, Trace};
 
+/// Longer names are cut off where they are kept.
+const LONGEST_NAME: usize = 400;
+
 /// All slices of one name, over all ranks.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Top {
     /// The name.
     pub name: String,
@@ -22,6 +29,25 @@ pub struct Top {
     pub mean_s: f64,
     /// Their part in the time of all such slices.
     pub share: f64,
+}
+
+/// All collectives of one operation, over all ranks. What several did at once on a rank counts once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TopCollective {
+    /// The operation.
+    pub name: String,
+    /// How many.
+    pub count: u64,
+    /// Time in which at least one was under way, summed over ranks.
+    pub busy: Nanos,
+    /// Part of that until the last rank arrived; `None` where the partners of none are known. The rest moved bytes.
+    pub waited: Option<Nanos>,
+    /// Their mean time, in seconds.
+    pub mean_s: f64,
+    /// Their part in the time of all collectives.
+    pub share: f64,
+    /// Bytes that they moved; `None` where the traces do not say for any.
+    pub bytes: Option<Bytes>,
 }
 
 /// Sums by name.
@@ -42,7 +68,7 @@ impl Sums {
     fn rank(self) -> Vec<Top> {
         let all: f64 = self.0.values().map(|(_, total)| total.seconds()).sum();
         let top = |(name, (count, total)): (String, (u64, Nanos))| Top {
-            name,
+            name: name.chars().take(LONGEST_NAME).collect(),
             count,
             total,
             mean_s: total.seconds() / count as f64,
@@ -50,6 +76,7 @@ impl Sums {
         };
         let mut tops: Vec<Top> = self.0.into_iter().map(top).collect();
         tops.sort_unstable_by(|a, b| (Reverse(a.total), &a.name).cmp(&(Reverse(b.total), &b.name)));
+        tops.truncate(KEPT);
         tops
     }
 }
@@ -80,19 +107,64 @@ pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
     sums.rank()
 }
 
-/// Collectives of the ranks by operation, each within its window.
-pub fn collectives(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
-    let mut sums = Sums::default();
-    for (trace, window) in traces.iter().zip(windows) {
+/// What is known of the collectives of one operation.
+#[derive(Default)]
+struct Exchanged {
+    count: u64,
+    summed: f64,
+    busy: Nanos,
+    waited: Option<Nanos>,
+    bytes: Option<u64>,
+}
+
+/// Collectives of the ranks by operation, each within its window. `exchanges` says how long each waited.
+pub fn collectives(traces: &[Trace], windows: &[Span], exchanges: &[Exchanges]) -> Vec<TopCollective> {
+    let mut sums: HashMap<String, Exchanged> = HashMap::new();
+    for ((trace, window), exchanges) in traces.iter().zip(windows).zip(exchanges) {
         let sight = Sight::of(trace);
+        let mut spans: HashMap<&str, (Spans, Spans)> = HashMap::new();
         for collective in &trace.collectives {
             let slice = &trace.slices[collective.slice];
-            if begins_within(slice, *window) && sight.counts(trace, slice) {
-                sums.add(trace.names.text(collective.operation), slice.end.since(slice.begin));
+            if !begins_within(slice, *window) || !sight.counts(trace, slice) {
+                continue;
+            }
+            let name = trace.names.text(collective.operation);
+            let (busy, waiting) = spans.entry(name).or_default();
+            busy.push(slice.begin, slice.end);
+            let one = sums.entry(name.chars().take(LONGEST_NAME).collect()).or_default();
+            one.count += 1;
+            one.summed += slice.end.since(slice.begin).seconds();
+            one.bytes =
+                one.bytes.into_iter().chain(slice.bytes.map(|bytes| bytes.0)).reduce(u64::saturating_add);
+            if let Some(waited) = exchanges.waited(collective.slice) {
+                waiting.push(slice.begin, slice.begin + waited);
+                one.waited.get_or_insert_default();
             }
         }
+        for (name, (busy, waiting)) in spans {
+            let Some(one) = sums.get_mut(name) else { continue };
+            one.busy += busy.total();
+            one.waited = one.waited.map(|waited| waited + waiting.total());
+        }
     }
-    sums.rank()
+    rank_collectives(sums)
+}
+
+fn rank_collectives(sums: HashMap<String, Exchanged>) -> Vec<TopCollective> {
+    let all: f64 = sums.values().map(|one| one.busy.seconds()).sum();
+    let top = |(name, one): (String, Exchanged)| TopCollective {
+        name,
+        count: one.count,
+        busy: one.busy,
+        waited: one.waited,
+        mean_s: one.summed / one.count.max(1) as f64,
+        share: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
+        bytes: one.bytes.map(Bytes),
+    };
+    let mut tops: Vec<TopCollective> = sums.into_iter().map(top).collect();
+    tops.sort_unstable_by(|a, b| (Reverse(a.busy), &a.name).cmp(&(Reverse(b.busy), &b.name)));
+    tops.truncate(KEPT);
+    tops
 }
 
 fn begins_within(slice: &Slice, window: Span) -> bool {
@@ -124,8 +196,9 @@ mod tests {
         assert!(
             (tops[0].mean_s - expected.mean_s).abs() < 1e-15 && (tops[0].share - expected.share).abs() < 1e-9
         );
-        let exchanged = collectives(&[trace], &[window]);
-        assert_eq!((exchanged[0].name.as_str(), exchanged[0].total), ("all_reduce", Nanos(10)));
+        let exchanged = collectives(&[trace], &[window], &[Exchanges::default()]);
+        assert_eq!((exchanged[0].name.as_str(), exchanged[0].busy), ("all_reduce", Nanos(10)));
+        assert_eq!(exchanged[0].waited, None, "one rank alone does not tell");
     }
 
     #[test]

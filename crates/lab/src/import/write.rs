@@ -7,6 +7,7 @@ use paceline_record::log::{LauncherWriter, RankWriter};
 use paceline_record::{Exit, LauncherEvent, LauncherHeader, Nanos, Outcome, Rank, RankEvent, RankHeader};
 
 use super::Imported;
+use crate::origin::ORIGIN_FILE;
 use crate::{Held, LabError, Machine, Planned, SCHEMA, Study, StudyFolder};
 
 /// Writes runs, each under a name, into the folder of a study: a new one, an empty one, or one that `held` says what to do
@@ -104,7 +105,9 @@ fn write_case(run: &Imported, folder: &Path) -> Result<(), LabError> {
         log.append(&LauncherEvent::Reap { rank, at: end, exit: Exit::Code(0) })?;
     }
     log.append(&LauncherEvent::Over { outcome: Outcome::Done, reason: None })?;
-    Ok(log.flush()?)
+    log.flush()?;
+    let origin = folder.join(ORIGIN_FILE);
+    fs::write(&origin, run.origin().to_bytes()).map_err(LabError::io("write", origin))
 }
 
 fn write_rank(run: &Imported, rank: &super::ImportedRank, folder: &Path) -> Result<(), LabError> {

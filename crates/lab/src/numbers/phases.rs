@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use paceline_record::log::RankLog;
 use paceline_record::{Phase, PhaseTimes, Rank};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::Run;
 use crate::run::Span;
@@ -22,7 +22,24 @@ pub struct RankPhases {
     /// Which.
     pub rank: Rank,
     /// Its seconds by phase; they sum to `total_s`.
+    #[serde(serialize_with = "serialise_all")]
     pub phases_s: PhaseSeconds,
+}
+
+/// Writes every phase, `null` where it is not known.
+fn serialise_all<S: Serializer>(phases: &PhaseSeconds, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Phase::ALL.map(|phase| (phase, phases.get(&phase))))
+}
+
+/// Writes every phase, `null` where it is not known; or `null`, where none is.
+pub(crate) fn serialise_known<S: Serializer>(
+    phases: &Option<PhaseSeconds>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match phases {
+        Some(phases) => serialise_all(phases, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// The time of a rank over a run's span; `None` where it did no step.

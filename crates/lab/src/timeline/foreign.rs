@@ -8,10 +8,14 @@ use paceline_record::Nanos;
 use serde_json::json;
 
 use crate::LabError;
+use crate::import::spans::Spans;
+use crate::run::Span;
 use crate::trace::Trace;
 
-/// Writes what a trace holds between two moments, beside its place first and then moved there.
-pub fn write_trace(trace: &Trace, window: (Nanos, Nanos), path: &Path) -> Result<(), LabError> {
+/// Writes what a trace holds from the begin of a window to its end, beside its place first and then moved there.
+pub fn write_trace(trace: &Trace, window: &Spans, path: &Path) -> Result<(), LabError> {
+    let ends = |all: &[Span]| Some((all.first()?.begin, all.last()?.end));
+    let window = ends(window.as_slice()).unwrap_or_default();
     let mut draft = path.as_os_str().to_owned();
     draft.push(".draft");
     let write = || -> io::Result<()> {
@@ -86,7 +90,9 @@ mod tests {
         trace.slices = vec![slice(0, 500), slice(1_000, 5_000), slice(9_000, 9_500)];
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("out.json");
-        write_trace(&trace, (Nanos(2_000), Nanos(6_000)), &path).expect("room");
+        let mut window = Spans::default();
+        window.push(Nanos(2_000), Nanos(6_000));
+        write_trace(&trace, &window, &path).expect("room");
         let text = fs::read(&path).expect("a file");
         let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let events = json["traceEvents"].as_array().expect("a list");

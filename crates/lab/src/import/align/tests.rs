@@ -28,13 +28,13 @@ fn find(traces: &[Trace]) -> Alignment {
 fn clocks_are_laid_over_each_other_where_collectives_end() {
     let aligned = find(&pair(5000 * MS, 1000, 41));
     assert_eq!(aligned.common, Common::Ends(41));
-    let off = aligned.offsets[1] + i128::from(5000 * MS);
+    let off = aligned.offsets[1] + (5000 * MS) as i64;
     assert!(off.abs() < 500, "off by {off} ns");
     let left = aligned.uncertainty.expect("41 ends").0;
     assert!((100..1000).contains(&left), "{left} ns");
     assert!(aligned.to_string().starts_with("clocks aligned on the ends of 41 collectives, to +/- 0.00"));
     let exact = find(&pair(5000 * MS, 0, 3));
-    assert_eq!((exact.offsets, exact.uncertainty), (vec![0, -i128::from(5000 * MS)], Some(Nanos(0))));
+    assert_eq!((exact.offsets, exact.uncertainty), (vec![0, -((5000 * MS) as i64)], Some(Nanos(0))));
 }
 
 #[test]
@@ -53,8 +53,9 @@ fn ranks_of_one_host_keep_their_clock_and_others_do_not() {
     }
     assert_eq!(find(&traces).common, Common::Host);
     assert_eq!(find(&traces).offsets, [0, 0]);
+    assert!(find(&traces).to_string().ends_with("their collectives end 3.000 ms apart (median)"));
     traces[1].host = Some("b".into());
-    assert_eq!(find(&traces).offsets, [0, -i128::from(3 * MS)]);
+    assert_eq!(find(&traces).offsets, [0, -((3 * MS) as i64)]);
     traces[1].host = None;
     assert_eq!(find(&traces).common, Common::Ends(5), "an unknown host is not the same");
 }
@@ -64,7 +65,7 @@ fn without_a_collective_in_common_it_says_so() {
     let mut traces = pair(3 * MS, 0, 0);
     let aligned = find(&traces);
     assert_eq!((aligned.common, aligned.uncertainty), (Common::FirstStep, None));
-    assert_eq!(aligned.offsets, [0, -i128::from(3 * MS)]);
+    assert_eq!(aligned.offsets, [0, -((3 * MS) as i64)]);
     assert!(aligned.to_string().ends_with("how well they agree is not known"));
     for trace in &mut traces {
         trace.clock = Clock::Epoch;

@@ -8,8 +8,11 @@ use std::collections::HashSet;
 
 use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, Step, StepRecord};
 
-use super::summary::union;
+use super::summary::{Summary, union};
 use super::{Exchange, Timeline};
+use crate::import::align::{Alignment, Common};
+use crate::import::collectives::late_steps;
+use crate::import::traced::Traced;
 use crate::import::{Imported, ImportedRank};
 
 /// The most exchanges of all steps and ranks that are written one by one.
@@ -63,6 +66,18 @@ impl Timeline {
             });
             run.ranks.push(ImportedRank { rank, steps: steps.collect(), peak_device: None });
         }
+        let summary = Summary::of(self);
+        run.traced = Some(Traced {
+            alignment: Alignment {
+                common: Common::Writer,
+                offsets: vec![0; world as usize],
+                ..Alignment::default()
+            },
+            collectives: summary.collectives(),
+            late: late_steps(&run.ranks),
+            ..Traced::default()
+        });
+        run.tells = vec![Phase::CommWait];
         run
     }
 

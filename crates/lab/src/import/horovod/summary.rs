@@ -7,6 +7,8 @@ use paceline_record::{Bytes, Nanos, Rank};
 use serde::Serialize;
 
 use super::{Exchange, Timeline};
+use crate::import::top::TopCollective;
+use crate::import::traced::KEPT;
 use crate::{Align, Table};
 
 /// Time of one activity.
@@ -103,6 +105,21 @@ impl Summary {
             activities: sum_activities(timeline),
             ranks: find_lateness(timeline, world),
         }
+    }
+
+    /// Its activities, as the collectives of a run: who waited for whom, the steps tell.
+    pub(super) fn collectives(&self) -> Vec<TopCollective> {
+        let all: f64 = self.activities.iter().map(|one| one.busy.seconds()).sum();
+        let top = |one: &ActivityTotal| TopCollective {
+            name: one.name.clone(),
+            count: one.calls,
+            busy: one.busy,
+            waited: None,
+            mean_s: one.summed.seconds() / one.calls.max(1) as f64,
+            share: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
+            bytes: None,
+        };
+        self.activities.iter().take(KEPT).map(top).collect()
     }
 
     /// As text, at most `most` activities and as many ranks.

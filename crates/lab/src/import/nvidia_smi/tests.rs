@@ -33,16 +33,20 @@ fn expected() -> [DeviceUse; 2] {
         index: 0,
         samples: 2,
         peak_memory: Some(Bytes(3000 << 20)),
+        mean_memory: Some(Bytes(2000 << 20)),
         utilisation: Some(0.75),
-        active: Some(1.0),
+        utilisation_p95: Some(1.0),
+        low: Some(0.0),
         power: Some(150.0),
         peak_power: Some(200.0),
     };
     let other = DeviceUse {
         index: 1,
         peak_memory: Some(Bytes(600 << 20)),
+        mean_memory: Some(Bytes(550 << 20)),
         utilisation: Some(0.0),
-        active: Some(0.0),
+        utilisation_p95: Some(0.0),
+        low: Some(1.0),
         power: Some(100.0),
         peak_power: Some(100.0),
         ..one
@@ -63,6 +67,23 @@ fn every_way_of_printing_gives_the_same_numbers() {
         let monitor = read_text(text);
         assert_eq!(monitor.devices, expected(), "{text}");
         assert_eq!(monitor.warnings, [""; 0]);
+    }
+}
+
+#[test]
+fn use_is_told_by_its_mean_its_upper_end_and_how_often_there_is_hardly_any() {
+    // 100 samples: 20 of nothing, 75 of 50 %, 5 of 100 %.
+    let mut text = String::from("index, utilization.gpu [%], memory.used [MiB]\n");
+    for (count, percent) in [(20, 0), (75, 50), (5, 100)] {
+        (0..count).for_each(|_| text += &format!("0, {percent} %, 4096 MiB\n"));
+    }
+    let monitor = read_text(&text);
+    let one = monitor.devices[0];
+    assert!((one.utilisation.expect("use") - 0.425).abs() < 1e-9, "{one:?}");
+    assert_eq!((one.utilisation_p95, one.low), (Some(0.5), Some(0.2)));
+    let screen = monitor.render();
+    for expected in ["42.5", "50.0", "20.0", "4.29 GB", "device 0 is idle now and then"] {
+        assert!(screen.contains(expected), "{expected} in {screen}");
     }
 }
 
@@ -103,6 +124,7 @@ fn memory_goes_to_the_ranks() {
     read_text(DMON).attach(&mut run);
     assert_eq!(run.ranks[0].peak_device, Some(Bytes(600 << 20)));
     assert_eq!(run.ranks[1].peak_device, None);
+    assert_eq!(run.origin().devices, expected(), "and how the devices were used is kept");
     assert!(
         run.warnings.iter().any(|warning| warning.starts_with("1 devices of nvidia-smi belong to no rank"))
     );

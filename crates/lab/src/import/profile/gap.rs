@@ -1,29 +1,60 @@
-//! When a device stood idle, and why: the host had asked for nothing, or what it had asked for had to wait.
-
-use std::collections::HashMap;
+//! When a device stood idle, and why.
 
 use paceline_record::Nanos;
 use serde::Serialize;
 
-use super::{Window, sum};
-use crate::trace::{Kind, Slice, Trace};
+use super::super::idle::Causes;
+use super::super::spans::Spans;
+use super::sum;
+use crate::run::Span;
+use crate::trace::{Kind, Trace};
 
-/// Idle time by cause.
+/// Idle time by cause; [`crate::import::idle`] has the definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Idle {
-    /// Nothing was queued: the host was late, or had nothing more to do.
+    /// The host was on its way to launch the next work.
     pub host_late: Nanos,
-    /// Work was queued, but waited: for another stream, for a copy, or for its launch to arrive.
+    /// Work waited in a stream: for another stream, for a copy, for a device that was not ready.
     pub queued: Nanos,
+    /// Nothing was queued, and the host did nothing that the trace shows.
+    pub nothing_queued: Nanos,
+    /// A batch was being got.
+    pub loading: Nanos,
     /// The trace does not tie the next work to a call, so it cannot be told.
     pub unknown: Nanos,
 }
 
 impl Idle {
+    fn of(causes: &Causes, gap: Span) -> Self {
+        let [host_late, queued, nothing_queued, loading] =
+            [&causes.host_late, &causes.queued, &causes.empty, &causes.loading]
+                .map(|cause| cause.within(gap));
+        let known = sum(&[host_late, queued, nothing_queued, loading]);
+        Self { host_late, queued, nothing_queued, loading, unknown: gap.end.since(gap.begin).since(known) }
+    }
+
     pub(super) fn add(&mut self, other: Self) {
-        self.host_late = sum(&[self.host_late, other.host_late]);
-        self.queued = sum(&[self.queued, other.queued]);
-        self.unknown = sum(&[self.unknown, other.unknown]);
+        let Self { host_late, queued, nothing_queued, loading, unknown } = other;
+        for (all, one) in [
+            (&mut self.host_late, host_late),
+            (&mut self.queued, queued),
+            (&mut self.nothing_queued, nothing_queued),
+            (&mut self.loading, loading),
+            (&mut self.unknown, unknown),
+        ] {
+            *all = sum(&[*all, one]);
+        }
+    }
+
+    /// All of them with their names.
+    pub fn causes(&self) -> [(Nanos, &'static str); 5] {
+        [
+            (self.host_late, "host late"),
+            (self.queued, "waiting in a stream"),
+            (self.nothing_queued, "nothing queued"),
+            (self.loading, "getting a batch"),
+            (self.unknown, "cause not recorded"),
+        ]
     }
 }
 
@@ -42,73 +73,20 @@ pub struct Gap {
     pub host: Option<String>,
 }
 
-/// When the host began to ask for work on a device.
-pub(super) struct Calls {
-    begins: HashMap<u64, Nanos>,
+/// The gaps of a window in which a device was not busy, with moments as in the trace.
+pub(super) fn find(busy: &Spans, window: &Spans, causes: &Causes) -> impl Iterator<Item = Gap> {
+    let gaps = window.subtract(busy);
+    let gap = |&gap: &Span| Gap {
+        from: gap.begin,
+        length: gap.end.since(gap.begin),
+        idle: Idle::of(causes, gap),
+        ..Gap::default()
+    };
+    gaps.as_slice().iter().map(gap).collect::<Vec<_>>().into_iter()
 }
 
-impl Calls {
-    pub(super) fn of(trace: &Trace) -> Self {
-        let mut begins = HashMap::new();
-        for slice in trace.slices.iter().filter(|slice| slice.kind == Kind::Call && slice.correlation != 0) {
-            // In order of their begin: the first stays.
-            begins.entry(slice.correlation).or_insert(slice.begin);
-        }
-        Self { begins }
-    }
-
-    fn begin(&self, slice: &Slice) -> Option<Nanos> {
-        self.begins.get(&slice.correlation).copied().filter(|_| slice.correlation != 0)
-    }
-}
-
-/// Gaps between slices, which are in order of their begin, with moments as in the trace.
-pub(super) fn find(slices: &[Slice], (begin, end): Window, calls: &Calls) -> impl Iterator<Item = Gap> {
-    // When any of the work from here on was first asked for.
-    let mut asked = vec![None; slices.len() + 1];
-    for (at, slice) in slices.iter().enumerate().rev() {
-        asked[at] = calls.begin(slice).into_iter().chain(asked[at + 1]).min();
-    }
-    let mut gaps = Vec::new();
-    let mut free = begin;
-    for (at, slice) in slices.iter().enumerate() {
-        let until = slice.begin.min(end);
-        if until > free {
-            let known = calls.begin(slice).is_some();
-            gaps.push(Gap {
-                from: free,
-                length: until.since(free),
-                idle: cause((free, until), asked[at], known),
-                ..Gap::default()
-            });
-        }
-        free = free.max(slice.end);
-    }
-    if end > free {
-        // Nothing comes after it, so nothing was queued.
-        let length = end.since(free);
-        gaps.push(Gap {
-            from: free,
-            length,
-            idle: Idle { host_late: length, ..Idle::default() },
-            ..Gap::default()
-        });
-    }
-    gaps.into_iter()
-}
-
-fn cause((begin, end): Window, asked: Option<Nanos>, known: bool) -> Idle {
-    match asked {
-        Some(asked) if known || asked < end => {
-            let queued = asked.clamp(begin, end);
-            Idle { host_late: queued.since(begin), queued: end.since(queued), unknown: Nanos(0) }
-        }
-        _ => Idle { unknown: end.since(begin), ..Idle::default() },
-    }
-}
-
-/// What the host did in a window.
-pub(super) fn host_activity(trace: &Trace, (begin, end): Window) -> Option<String> {
+/// What the host did in a stretch.
+pub(super) fn host_activity(trace: &Trace, Span { begin, end }: Span) -> Option<String> {
     let half = end.since(begin).0.div_ceil(2);
     let host = trace.slices.iter().take_while(|slice| slice.begin < end).filter(|slice| {
         matches!(slice.kind, Kind::Call | Kind::Operator | Kind::Range)

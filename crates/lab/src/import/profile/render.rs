@@ -1,12 +1,10 @@
 //! A profile as text.
 
-use paceline_record::{Bytes, Nanos};
+use paceline_record::Nanos;
 
+use super::super::traced::short;
 use super::{Part, Profile, Work, sum};
-use crate::{Align, Table};
-
-/// Longer names are cut in the middle: their ends tell templates apart.
-const WIDTH: usize = 60;
+use crate::{Align, Table, words};
 
 /// A profile on one screen.
 pub fn render(profile: &Profile) -> String {
@@ -33,7 +31,11 @@ pub fn render(profile: &Profile) -> String {
 
 fn head(profile: &Profile) -> String {
     let whose = if profile.has_device { "devices" } else { "host (no device shows)" };
-    let mut text = format!("{} from {} on\n", time(profile.length), time(profile.from));
+    let mut text = format!("{} from {} on", time(profile.length), time(profile.from));
+    if profile.stretches > 1 {
+        text += &format!(", in {} stretches", profile.stretches);
+    }
+    text.push('\n');
     if let Some(part) = profile.dominant {
         text += &format!("{}\n", verdict(part, profile));
     }
@@ -77,13 +79,22 @@ fn verdict(part: Part, profile: &Profile) -> String {
         Part::Collective => "communication dominates: collectives run that no computation hides".into(),
         Part::HostCopies => "input and output dominate: the device mostly copies from and to the host".into(),
         Part::DeviceCopies => "copies on the device dominate".into(),
-        Part::Idle if profile.idle.host_late >= profile.idle.queued.max(profile.idle.unknown) => {
-            "the device mostly stands idle, because nothing is queued: the host (input, start-up, Python) is late".into()
+        Part::Idle => {
+            let causes = profile.idle.causes();
+            let most = causes.iter().rev().max_by_key(|(time, _)| *time).map_or("", |(_, cause)| *cause);
+            let why = match most {
+                "host late" => {
+                    ": the host is late, busy in calls and operators before it launches the next work"
+                }
+                "waiting in a stream" => " although work is queued: it waits in its stream for other work",
+                "nothing queued" => {
+                    ": nothing is queued, and the host does nothing that shows (Python, input, start-up)"
+                }
+                "getting a batch" => ": it waits for input, the host is getting a batch",
+                _ => "; the profile cannot tell why",
+            };
+            format!("the device mostly stands idle{why}")
         }
-        Part::Idle if profile.idle.queued >= profile.idle.unknown => {
-            "the device mostly stands idle although work is queued: it waits for other work".into()
-        }
-        Part::Idle => "the device mostly stands idle; the profile cannot tell why".into(),
     }
 }
 
@@ -100,7 +111,7 @@ fn list(title: &str, rows: &[Work]) -> String {
         let mut cells = vec![short(&row.name), row.count.to_string(), time(row.total), time(row.mean)];
         cells.push(format!("{:.1} %", 100.0 * row.share));
         if moved {
-            cells.push(row.bytes.map_or_else(|| "-".into(), size));
+            cells.push(row.bytes.map_or_else(|| "-".into(), words::bytes));
             cells.push(row.bytes_per_s.map_or_else(|| "-".into(), |rate| format!("{:.2}", rate * 1e-9)));
         }
         table.row(cells);
@@ -109,30 +120,31 @@ fn list(title: &str, rows: &[Work]) -> String {
 }
 
 fn gaps(profile: &Profile) -> String {
-    let idle = profile.idle;
-    let all = sum(&[idle.host_late, idle.queued, idle.unknown]);
+    let causes = profile.idle.causes();
+    let all = sum(&causes.map(|(time, _)| time));
     if all.is_zero() {
         return String::new();
     }
-    let causes = [
-        (idle.host_late, "nothing queued (host late)"),
-        (idle.queued, "queued but waiting"),
-        (idle.unknown, "cause not recorded"),
-    ];
-    let causes = causes.iter().filter(|(time, _)| time.0 > 0);
-    let causes: Vec<String> = causes.map(|(length, why)| format!("{} {why}", time(*length))).collect();
+    let occurring: Vec<String> = causes
+        .iter()
+        .filter(|(time, _)| time.0 > 0)
+        .map(|(length, why)| format!("{} {why}", time(*length)))
+        .collect();
     let mut table = Table::new([
         ("gaps", Align::Left),
         ("at", Align::Right),
         ("host late", Align::Right),
-        ("queued", Align::Right),
+        ("waiting", Align::Right),
+        ("nothing queued", Align::Right),
         ("meanwhile on the host", Align::Left),
     ]);
     for gap in &profile.gaps {
         let host = gap.host.as_deref().map_or_else(|| "-".into(), short);
-        table.row([time(gap.length), time(gap.from), time(gap.idle.host_late), time(gap.idle.queued), host]);
+        let [late, waiting, nothing] =
+            [gap.idle.host_late, gap.idle.queued, gap.idle.nothing_queued].map(time);
+        table.row([time(gap.length), time(gap.from), late, waiting, nothing, host]);
     }
-    format!("\nidle {}: {}\n{table}", time(all), causes.join(", "))
+    format!("\nidle {}: {}\n{table}", time(all), occurring.join(", "))
 }
 
 fn percent(part: u64, all: u64) -> String {
@@ -148,24 +160,4 @@ fn time(time: Nanos) -> String {
         nanos @ 1_000_000..1_000_000_000 => format!("{:.2} ms", nanos as f64 * 1e-6),
         nanos => format!("{:.3} s", nanos as f64 * 1e-9),
     }
-}
-
-fn size(Bytes(bytes): Bytes) -> String {
-    match bytes {
-        0..1000 => format!("{bytes} B"),
-        1000..1_000_000 => format!("{:.1} kB", bytes as f64 * 1e-3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 * 1e-6),
-        _ => format!("{:.2} GB", bytes as f64 * 1e-9),
-    }
-}
-
-/// A name that fits, without what would break a line or drive a terminal.
-fn short(name: &str) -> String {
-    let letters: Vec<char> =
-        name.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    if letters.len() <= WIDTH {
-        return letters.into_iter().collect();
-    }
-    let (head, tail) = (&letters[..WIDTH - 20], &letters[letters.len() - 17..]);
-    head.iter().chain(&['.'; 3]).chain(tail).collect()
 }

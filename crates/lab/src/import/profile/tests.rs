@@ -1,4 +1,7 @@
+use paceline_record::Phase;
+
 use super::*;
+use crate::import::ranks::{Told, join};
 use crate::trace::{Collective, StepRange, Track};
 
 /// A trace in microseconds: kind, name, begin, end, track, correlation, bytes. Tracks 0 and 1 are streams of device 0,
@@ -29,6 +32,10 @@ fn trace(slices: &[(Kind, &str, u64, u64, u32, u64, u64)]) -> Trace {
     trace
 }
 
+fn summarise_all(trace: &Trace) -> Profile {
+    summarise(trace, &whole(trace))
+}
+
 const fn us(micros: u64) -> Nanos {
     Nanos(1000 * micros)
 }
@@ -52,7 +59,7 @@ fn planted() -> Trace {
 
 #[test]
 fn the_window_is_shared_out_without_overlap() {
-    let profile = summarise(&planted(), None);
+    let profile = summarise_all(&planted());
     assert_eq!(
         profile.shares,
         Shares {
@@ -71,7 +78,7 @@ fn the_window_is_shared_out_without_overlap() {
 
 #[test]
 fn work_is_summed_by_name() {
-    let profile = summarise(&planted(), None);
+    let profile = summarise_all(&planted());
     let rows: Vec<_> =
         profile.kernels.iter().map(|row| (row.name.as_str(), row.count, row.total, row.mean)).collect();
     assert_eq!(rows, [("gemm", 2, us(40), us(20)), ("relu", 1, us(5), us(5))]);
@@ -86,28 +93,43 @@ fn work_is_summed_by_name() {
 
 #[test]
 fn gaps_have_their_cause() {
-    let profile = summarise(&planted(), None);
-    // 0..10: asked for at 4. 75..95: asked for at 90, while the loader worked.
-    assert_eq!(profile.idle, Idle { host_late: us(4 + 15), queued: us(6 + 5), unknown: us(0) });
+    let profile = summarise_all(&planted());
+    // 0..10: the host was in a call from 4 on, and the work on its way. 75..95: it was in an operator from 76 on.
+    let idle = Idle { host_late: us(6 + 19), nothing_queued: us(4 + 1), ..Idle::default() };
+    assert_eq!(profile.idle, idle);
     let longest = &profile.gaps[0];
     assert_eq!((longest.from, longest.length, longest.device), (us(75), us(20), Some(0)));
     assert_eq!(longest.host.as_deref(), Some("DataLoader.next"));
     // Work that was asked for early and runs late was queued all the while, whatever the next work is.
     let early = trace(&[
-        (Kind::Call, "a", 0, 1, 3, 1, 0),
+        (Kind::Call, "a", 0, 0, 3, 1, 0),
         (Kind::Compute, "x", 0, 10, 0, 0, 0),
         (Kind::Compute, "y", 30, 40, 0, 0, 0),
         (Kind::Compute, "z", 40, 50, 0, 1, 0),
     ]);
-    assert_eq!(summarise(&early, None).idle, Idle { queued: us(20), ..Idle::default() });
+    assert_eq!(summarise_all(&early).idle, Idle { queued: us(20), ..Idle::default() });
     let untold = trace(&[(Kind::Compute, "x", 0, 10, 0, 0, 0), (Kind::Compute, "y", 30, 40, 0, 0, 0)]);
-    assert_eq!(summarise(&untold, None).idle, Idle { unknown: us(20), ..Idle::default() });
+    assert_eq!(summarise_all(&untold).idle, Idle { unknown: us(20), ..Idle::default() });
+}
+
+#[test]
+fn the_causes_are_those_of_the_steps_of_a_run() {
+    let trace = planted();
+    let profile = summarise_all(&trace);
+    let run = join(vec![trace], &Told::default()).expect("one rank");
+    let step = &run.ranks[0].steps[0];
+    assert_eq!(
+        (profile.idle.host_late, profile.idle.queued, profile.idle.nothing_queued),
+        (step.idle_host, step.idle_queued, step.idle_empty)
+    );
+    assert_eq!(profile.shares.idle, step.phases[Phase::Idle]);
+    assert_eq!(step.idle_host, us(25), "and there are some");
 }
 
 #[test]
 fn what_dominates_is_named() {
     let copies = trace(&[(Kind::CopyIn, "in", 0, 60, 0, 0, 1), (Kind::Compute, "x", 50, 80, 1, 0, 0)]);
-    let profile = summarise(&copies, None);
+    let profile = summarise_all(&copies);
     assert_eq!(profile.dominant, Some(Part::HostCopies));
     assert!(render(&profile).contains("input and output dominate"));
     let late = trace(&[
@@ -115,15 +137,15 @@ fn what_dominates_is_named() {
         (Kind::Call, "launch", 98, 99, 3, 7, 0),
         (Kind::Compute, "x", 99, 100, 0, 7, 0),
     ]);
-    let profile = summarise(&late, None);
+    let profile = summarise_all(&late);
     assert_eq!(profile.dominant, Some(Part::Idle));
-    assert!(render(&profile).contains("the host (input, start-up, Python) is late"));
+    assert!(render(&profile).contains("the host does nothing that shows (Python, input, start-up)"));
 }
 
 #[test]
 fn several_devices_are_told_apart() {
     let two = trace(&[(Kind::Compute, "x", 0, 100, 0, 0, 0), (Kind::Compute, "x", 0, 25, 2, 0, 0)]);
-    let profile = summarise(&two, None);
+    let profile = summarise_all(&two);
     let use_of: Vec<_> =
         profile.devices.iter().map(|one| (one.device, one.name.as_deref(), one.utilisation)).collect();
     assert_eq!(use_of, [(Some(0), Some("Tesla"), Some(1.0)), (Some(1), None, Some(0.25))]);
@@ -138,7 +160,7 @@ fn the_host_stands_in_where_no_device_shows() {
         (Kind::Collective, "gloo", 20, 50, 3, 0, 8),
     ]);
     host.tracks.iter_mut().for_each(|track| track.device = None);
-    let profile = summarise(&host, None);
+    let profile = summarise_all(&host);
     assert!(!profile.has_device);
     assert_eq!((profile.shares.compute, profile.shares.collective), (us(30), us(20)));
     assert!(render(&profile).contains("no device shows"));
@@ -148,7 +170,7 @@ fn the_host_stands_in_where_no_device_shows() {
 fn collectives_of_the_host_do_not_keep_a_device_busy() {
     let mixed =
         trace(&[(Kind::Collective, "MPI_Allreduce", 0, 80, 3, 0, 0), (Kind::Compute, "x", 80, 100, 0, 0, 0)]);
-    let profile = summarise(&mixed, None);
+    let profile = summarise_all(&mixed);
     assert_eq!(profile.devices[0].busy, us(20));
     assert_eq!(profile.collectives[0].total, us(80));
 }
@@ -157,13 +179,15 @@ fn collectives_of_the_host_do_not_keep_a_device_busy() {
 fn a_window_cuts_by_time_or_by_name() {
     let trace = planted();
     let window = cut(&trace, Some(20e-6), Some(55e-6), None).unwrap();
-    let profile = summarise(&trace, Some(window));
+    let profile = summarise(&trace, &window);
     assert_eq!((profile.from, profile.length), (us(20), us(35)));
     assert_eq!((profile.shares.compute, profile.shares.host_copies), (us(25), us(10)));
     assert_eq!((profile.kernels[0].total, profile.kernels[0].count), (us(25), 2));
     assert_eq!(profile.steps, 0);
-    assert_eq!(cut(&trace, None, None, Some("dataloader")).unwrap(), (Nanos(1_076_000), Nanos(1_095_000)));
-    assert_eq!(cut(&trace, Some(80e-6), None, Some("step 1")).unwrap(), (Nanos(1_080_000), Nanos(1_100_000)));
+    let stretch = |begin, end| [Span { begin: Nanos(begin), end: Nanos(end) }];
+    let named = |from, name| cut(&trace, from, None, Some(name)).unwrap();
+    assert_eq!(named(None, "dataloader").as_slice(), stretch(1_076_000, 1_095_000));
+    assert_eq!(named(Some(80e-6), "step 1").as_slice(), stretch(1_080_000, 1_100_000));
     let unknown = cut(&trace, None, None, Some("epoch")).unwrap_err();
     assert_eq!(unknown, "no range is called \"epoch\"; there are step 1");
     for (from, to) in
@@ -175,20 +199,46 @@ fn a_window_cuts_by_time_or_by_name() {
 }
 
 #[test]
+fn a_range_that_is_open_again_and_again_is_looked_at_only_while_it_is() {
+    let mut twice = trace(&[
+        (Kind::Range, "forward", 0, 20, 3, 0, 0),
+        (Kind::Compute, "gemm", 10, 50, 0, 0, 0),
+        (Kind::Range, "forward", 40, 60, 3, 0, 0),
+    ]);
+    let window = cut(&twice, None, None, Some("forward")).unwrap();
+    let profile = summarise(&twice, &window);
+    assert_eq!((profile.length, profile.stretches), (us(40), 2));
+    assert_eq!((profile.shares.compute, profile.shares.idle), (us(20), us(20)));
+    assert_eq!((profile.kernels[0].count, profile.kernels[0].total), (1, us(20)));
+    assert!(render(&profile).contains("in 2 stretches"));
+    // A device's account of the same range changes nothing; without the host's it counts.
+    let name = twice.names.enter("forward");
+    let (begin, end) = (Nanos(1_010_000), Nanos(1_050_000));
+    twice.slices.push(Slice { kind: Kind::Range, name, begin, end, track: 0, correlation: 0, bytes: None });
+    twice.sort();
+    let window = cut(&twice, None, None, Some("forward")).unwrap();
+    assert_eq!(window.as_slice().len(), 2);
+    assert_eq!(summarise_all(&twice).ranges[0].count, 2);
+    twice.slices.retain(|slice| slice.track == 0);
+    let window = cut(&twice, None, None, Some("forward")).unwrap();
+    assert_eq!((window.total(), summarise(&twice, &window).shares.idle), (us(40), us(0)));
+}
+
+#[test]
 fn damaged_times_do_not_overflow_sums() {
     let mut far = trace(&[(Kind::Compute, "x", 0, 1, 0, 0, 0)]);
     let slice = far.slices[0];
     far.tracks = (0..9).map(|device| Track { name: "a".into(), device: Some(device) }).collect();
     far.slices = (0..9).map(|track| Slice { track, ..slice }).collect();
     far.slices.push(Slice { begin: Nanos(u64::MAX / 2), end: Nanos(u64::MAX / 2), ..slice });
-    let profile = summarise(&far, None);
+    let profile = summarise_all(&far);
     assert_eq!(profile.shares.idle, Nanos(u64::MAX));
     assert!(render(&profile).contains("idle"));
 }
 
 #[test]
 fn an_empty_profile_is_still_a_screen() {
-    let profile = summarise(&Trace::default(), None);
+    let profile = summarise_all(&Trace::default());
     assert_eq!((profile.dominant, profile.devices.len(), profile.step_mean), (None, 0, None));
     assert_eq!(render(&profile), "0 from 0 on\n");
 }
@@ -197,5 +247,5 @@ fn an_empty_profile_is_still_a_screen() {
 fn the_screen_is_this() {
     let mut trace = planted();
     trace.warnings.push("the profiler reported an error: Dropped events".into());
-    insta::assert_snapshot!(render(&summarise(&trace, None)));
+    insta::assert_snapshot!(render(&summarise_all(&trace)));
 }

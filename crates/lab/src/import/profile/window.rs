@@ -2,47 +2,63 @@
 
 use paceline_record::Nanos;
 
-use crate::trace::{Kind, Name, Trace};
-
-/// From one moment of a trace to another.
-pub type Window = (Nanos, Nanos);
+use super::super::spans::Spans;
+use crate::trace::{Kind, Name, Slice, Trace};
 
 /// Names that a message lists.
 const NAMES: usize = 8;
 
-/// Finds the window that a user asks for: seconds since the trace's begin (`from`, `to`), or from the first begin to the
-/// last end of the ranges of a name; both together narrow each other. A name is first taken as it is, then as a part of
-/// one, in any case. The error says what to ask for instead.
-pub fn cut(trace: &Trace, from: Option<f64>, to: Option<f64>, range: Option<&str>) -> Result<Window, String> {
-    let whole = trace.extent().ok_or("the profile is empty")?;
-    let (begin, end) = match range {
-        Some(name) => find(trace, name)?,
-        None => whole,
-    };
-    let length = whole.1.since(whole.0).seconds();
-    let moment = |seconds: f64| match seconds.is_finite() && seconds >= 0.0 {
-        true => Ok(Nanos(whole.0.0.saturating_add((seconds * 1e9).round() as u64))),
-        false => Err(format!("{seconds} s is no time in a profile of {length:.3} s")),
-    };
-    let begin = from.map(moment).transpose()?.map_or(begin, |from| from.max(begin));
-    let end = to.map(moment).transpose()?.map_or(end, |to| to.min(end));
-    if begin >= end {
-        return Err(format!("the window is empty: the profile lasts {length:.3} s"));
+/// All of a trace.
+pub fn whole(trace: &Trace) -> Spans {
+    let mut window = Spans::default();
+    if let Some((begin, end)) = trace.extent() {
+        window.push(begin, end);
     }
-    Ok((begin, end))
+    window
 }
 
-fn find(trace: &Trace, name: &str) -> Result<Window, String> {
+/// Finds the window that a user asks for: seconds since the trace's begin (`from`, `to`), or the time in which a range of
+/// a name is open; both together narrow each other. A name is first taken as it is, then as a part of one, in any case.
+/// It is the host that opens a range; a device's account of it counts where there is no other, for it holds only work
+/// that the same thread launched. The error says what to ask for instead.
+pub fn cut(trace: &Trace, from: Option<f64>, to: Option<f64>, range: Option<&str>) -> Result<Spans, String> {
+    let extent = trace.extent().ok_or("the profile is empty")?;
+    let open = match range {
+        Some(name) => find(trace, name)?,
+        None => whole(trace),
+    };
+    let length = extent.1.since(extent.0).seconds();
+    let moment = |seconds: f64| match seconds.is_finite() && seconds >= 0.0 {
+        true => Ok(Nanos(extent.0.0.saturating_add((seconds * 1e9).round() as u64))),
+        false => Err(format!("{seconds} s is no time in a profile of {length:.3} s")),
+    };
+    let begin = from.map(moment).transpose()?.unwrap_or(extent.0);
+    let end = to.map(moment).transpose()?.unwrap_or(extent.1);
+    let mut asked = Spans::default();
+    asked.push(begin, end);
+    let window = open.intersect(&asked);
+    match window.as_slice().is_empty() {
+        true => Err(format!("the window is empty: the profile lasts {length:.3} s")),
+        false => Ok(window),
+    }
+}
+
+fn find(trace: &Trace, name: &str) -> Result<Spans, String> {
     let texts = || (0..trace.names.len()).map(|at| trace.names.text(Name(at as u32)));
     let exact: Vec<bool> = texts().map(|text| text == name).collect();
     let wanted = name.to_lowercase();
     let part: Vec<bool> = texts().map(|text| text.to_lowercase().contains(&wanted)).collect();
     let ranges = || trace.slices.iter().filter(|slice| matches!(slice.kind, Kind::Range | Kind::Operator));
-    let span = |chosen: &[bool]| {
-        let chosen = ranges().filter(|slice| chosen[slice.name.0 as usize]);
-        chosen.map(|slice| (slice.begin, slice.end)).reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))
+    let on_device =
+        |slice: &Slice| trace.tracks.get(slice.track as usize).is_some_and(|track| track.device.is_some());
+    let open = |chosen: &[bool]| {
+        let (mut device, mut host) = (Spans::default(), Spans::default());
+        for slice in ranges().filter(|slice| chosen[slice.name.0 as usize]) {
+            if on_device(slice) { &mut device } else { &mut host }.push(slice.begin, slice.end);
+        }
+        [host, device].into_iter().find(|spans: &Spans| !spans.as_slice().is_empty())
     };
-    span(&exact).or_else(|| span(&part)).ok_or_else(|| {
+    open(&exact).or_else(|| open(&part)).ok_or_else(|| {
         let mut names: Vec<&str> = Vec::new();
         for slice in ranges().filter(|slice| slice.kind == Kind::Range) {
             let text = trace.names.text(slice.name);

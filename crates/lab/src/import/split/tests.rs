@@ -1,7 +1,8 @@
-use paceline_record::Step;
+use paceline_record::{Nanos, Step};
 use proptest::prelude::*;
 
 use super::*;
+use crate::import::idle::LAUNCH;
 use crate::trace::{Collective, Track};
 
 /// A trace to make up.
@@ -92,7 +93,12 @@ fn a_step_on_a_device_is_told_to_the_last_nanosecond() {
     assert_eq!(got, expected);
     assert_eq!(step.phases.total(), Nanos(1000 * US));
     assert_eq!(step.comm_busy, Nanos(200 * US));
-    assert_eq!(step.idle_host, Nanos((100 + 110) * US), "before the copies: their calls had not returned");
+    assert_eq!(
+        step.idle_host,
+        Nanos((100 + 110) * US),
+        "an operator went on, and the calls had not returned"
+    );
+    assert_eq!(step.idle_empty, Nanos(40 * US), "after the last work");
     assert_eq!(step.idle_queued, Nanos(100 * US), "the second kernel had been launched long before");
 }
 
@@ -131,7 +137,7 @@ fn a_host_that_is_late_for_a_batch_is_loading() {
     draft.launched((host, stream), Kind::Compute, us(80, 85), us(90, 100));
     let step = book(&draft.trace(), us(0, 100));
     assert_eq!((step.phases[Phase::Load], step.phases[Phase::Idle]), (Nanos(60 * US), Nanos(30 * US)));
-    assert_eq!(step.idle_host, Nanos(30 * US));
+    assert_eq!((step.idle_host, step.idle_empty), (Nanos(10 * US), Nanos(20 * US)), "late from its call on");
 }
 
 #[test]
@@ -191,19 +197,28 @@ type Planted = (usize, u64, u64, Option<u64>);
 const KINDS: [Kind; 6] =
     [Kind::Compute, Kind::Collective, Kind::CopyIn, Kind::CopyOut, Kind::CopyDevice, Kind::Fill];
 
-/// What a moment went to, found by looking at all slices: an index into phases, or idle late, queued, unknown.
+/// What a moment went to, found by looking at all slices: an index into phases, or idle late, queued, unknown, nothing queued.
 fn look(work: &[Planted], t: u64) -> usize {
     let order = [0, 1, 2, 3, 4, 5];
     let under_way = |kind: usize| work.iter().any(|w| w.0 == kind && w.1 <= t && t < w.1 + w.2);
     if let Some(kind) = order.into_iter().find(|&kind| under_way(kind)) {
         return kind;
     }
-    let Some(next) = work.iter().filter(|w| w.2 > 0 && w.1 > t).map(|w| w.1).min() else { return 8 };
+    let Some(next) = work.iter().filter(|w| w.2 > 0 && w.1 > t).map(|w| w.1).min() else {
+        let worked = work.iter().any(|w| w.2 > 0);
+        return if worked && work.iter().any(|w| w.3.is_some()) { 9 } else { 8 };
+    };
     let later = || work.iter().filter(|w| w.1 >= next);
     let ready = later().filter_map(|w| Some(w.1.saturating_sub(w.3?) + LAUNCH.0)).min();
     match ready {
         Some(ready) if ready <= t => 7,
-        _ if later().any(|w| w.1 == next && w.3.is_some()) => 6,
+        _ if later().any(|w| w.1 == next && w.3.is_some()) => {
+            let in_a_call = |w: &Planted| {
+                let returned = w.1.saturating_sub(w.3.unwrap_or(0));
+                w.3.is_some() && (returned.saturating_sub(3)..returned + LAUNCH.0).contains(&t)
+            };
+            if work.iter().any(in_a_call) { 6 } else { 9 }
+        }
         _ => 8,
     }
 }
@@ -228,7 +243,7 @@ proptest! {
         }
         let time = (cut.0, cut.0 + cut.1);
         let step = book(&draft.trace(), time);
-        let mut counts = [0u64; 9];
+        let mut counts = [0u64; 10];
         if !work.is_empty() {
             (time.0..time.1).for_each(|t| counts[look(&work, t)] += 1);
             prop_assert_eq!(step.phases.total(), Nanos(cut.1), "the parts are the whole");
@@ -237,8 +252,9 @@ proptest! {
         prop_assert_eq!(step.phases[Phase::CommWait], Nanos(counts[1]));
         prop_assert_eq!(step.phases[Phase::CopyIn], Nanos(counts[2]));
         prop_assert_eq!(step.phases[Phase::CopyOut], Nanos(counts[3]));
-        prop_assert_eq!(step.phases[Phase::Idle], Nanos(counts[6] + counts[7] + counts[8]));
+        prop_assert_eq!(step.phases[Phase::Idle], Nanos(counts[6] + counts[7] + counts[8] + counts[9]));
         prop_assert_eq!((step.idle_host, step.idle_queued), (Nanos(counts[6]), Nanos(counts[7])));
+        prop_assert_eq!(step.idle_empty, Nanos(counts[9]));
         let under_way = |t: &u64| work.iter().any(|w| w.0 == 1 && w.1 <= *t && *t < w.1 + w.2);
         prop_assert_eq!(step.comm_busy, Nanos((time.0..time.1).filter(under_way).count() as u64));
     }

@@ -2,6 +2,7 @@ use paceline_record::Phase;
 
 use super::*;
 use crate::import::ranks::{Told, join};
+use crate::import::source::Format;
 use crate::import::split::tests::Draft;
 use crate::trace::{Clock, Kind, Trace};
 use crate::{Report, finding, markdown, terminal};
@@ -65,15 +66,114 @@ fn a_written_run_is_reported_as_our_own_are() {
     assert!(near(wait.late_rank, 40.0 * 50e-6) && near(wait.transfer, 40.0 * 100e-6), "{wait:?}");
     assert_eq!(case.straggler.map(|late| (late.rank, late.share)), Some((Rank(1), 1.0)));
     let idle = case.idle_split_s.expect("an idle device");
-    assert!(near(idle.host_late, 40.0 * 2.0 * 300e-6) && near(idle.queued + idle.unknown, 0.0), "{idle:?}");
+    assert!(near(idle.host_late, 40.0 * 2.0 * 20e-6) && near(idle.queued + idle.unknown, 0.0), "{idle:?}");
+    assert!(near(idle.nothing_queued, 40.0 * 2.0 * 280e-6), "the host is seen in its calls alone: {idle:?}");
     for page in [markdown::render(&report), crate::csv::render(&report)] {
         assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
     let kinds: Vec<finding::Kind> = report.findings.iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [finding::Kind::Idle, finding::Kind::Communication], "{:?}", report.findings);
     let idle = &report.findings[0];
-    assert!(idle.text.contains("30 % of the workers' time") && idle.text.contains("100 % of it the host"));
+    assert!(
+        idle.text.contains("30 % of the workers' time")
+            && idle.text.contains("93 % of it nothing was queued")
+    );
     assert!(near(idle.lost_s.expect("time"), 40.0 * 2.0 * 300e-6));
+}
+
+#[test]
+fn what_only_traces_tell_is_kept_in_the_study_and_shown_in_every_form() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut run = run(2, 40, None);
+    run.warnings.push("one thing was <guessed>".into());
+    let kept = run.origin();
+    let report = import(&[("traces".into(), run)], folder.path());
+    assert_eq!(report.cases[0].origin.as_ref(), Some(&kept), "read as it was written");
+    let forms = [
+        terminal::render_report(&report, terminal::Colours::None),
+        markdown::render(&report),
+        crate::html::render(&report),
+    ];
+    // Rank 1 comes 50 us late to each collective, which then moves bytes for 50 us.
+    for form in &forms {
+        for expected in
+            ["share a clock", "the other waited 0.1 ms for rank 1", "kernel", "all_reduce", "2.000", "4.000"]
+        {
+            assert!(form.contains(expected), "{expected} in {form}");
+        }
+    }
+    assert!(forms[0].contains("note: one thing was <guessed>") && forms[2].contains("&lt;guessed&gt;"));
+    let case = serde_json::to_value(&report.cases[0]).expect("JSON");
+    assert_eq!(case["origin"]["traced"]["collectives"][0]["waited"], 40 * 50 * US);
+}
+
+#[test]
+fn a_damaged_account_of_the_source_costs_itself_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runs = [("traces".into(), run(2, 4, None))];
+    import(&runs, folder.path());
+    let (opened, study) = StudyFolder::open(folder.path()).expect("a study");
+    for (damage, why) in [
+        ("{\"version\":", "EOF"),
+        (
+            "{\"version\":9,\"format\":null,\"phases\":[],\"notes\":[],\"traced\":null,\"devices\":[]}",
+            "import again",
+        ),
+    ] {
+        fs::write(folder.path().join("traces").join(ORIGIN_FILE), damage).expect("a file");
+        let case = opened.analyse(&study).cases.remove(0);
+        assert_eq!((case.steps, case.origin), (4, None));
+        let reason = case.reason.expect("it is said");
+        assert!(reason.contains("left out") && reason.contains(why), "{reason}");
+    }
+}
+
+#[test]
+fn a_phase_that_the_source_cannot_tell_is_unknown_and_not_zero() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut log = run(1, 40, Some(8));
+    // A log of rates: steps have lengths and examples, and that is all.
+    log.traced = None;
+    log.tells.clear();
+    for step in &mut log.ranks[0].steps {
+        step.phases = Default::default();
+        (step.comm_busy, step.late_rank) = (Nanos(0), Nanos(0));
+        step.buckets.clear();
+    }
+    let report = import(&[("log".into(), log)], folder.path());
+    let case = serde_json::to_value(&report.cases[0]).expect("JSON");
+    for phase in ["forward", "comm_wait", "update", "idle", "launch"] {
+        assert!(
+            case["phases_s"][phase].is_null() && case["ranks"][0]["phases_s"][phase].is_null(),
+            "{phase}"
+        );
+    }
+    assert!(case["phases_s"]["other"].is_number() && case["comm_busy_s"].is_null());
+    assert_eq!(report.findings, [], "nobody said what the time went to");
+    let page = terminal::render_report(&report, terminal::Colours::None);
+    let row = page.lines().find(|line| line.contains("flat from the first step")).expect("phases");
+    let cells: Vec<&str> = row.split_whitespace().skip(2).take(4).collect();
+    assert_eq!(cells, ["-", "-", "-", "1.00"], "{page}");
+}
+
+#[test]
+fn advice_is_in_the_words_of_the_program_that_ran() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let found = |format: Option<Format>, name: &str| {
+        let mut run = run(2, 40, None);
+        (run.format, run.case.update) = (format, Some("allreduce".into()));
+        import(&[(name.into(), run)], &folder.path().join(name)).findings
+    };
+    for (format, word) in [
+        (Some(Format::Kineto), "no_sync"),
+        (Some(Format::Horovod), "HOROVOD_CYCLE_TIME"),
+        (Some(Format::Sqlite), "NVTX"),
+        (None, "16 bits"),
+    ] {
+        let findings = found(format, word);
+        let advice: String = findings.iter().map(|found| found.advice.as_str()).collect();
+        assert!(advice.contains(word) && !advice.contains("--"), "{format:?}: {advice}");
+    }
 }
 
 #[test]
@@ -135,16 +235,21 @@ fn ranks_that_do_not_fit_are_refused_before_anything_is_written() {
 
 #[test]
 fn the_advice_on_an_idle_device_is_by_its_cause() {
-    let found = |launch: Option<u64>| {
+    let found = |launch: Option<fn(u64) -> u64>, busy: bool| {
         let mut draft = Draft::default();
         let (host, stream) = (draft.thread(), draft.stream());
         for step in 0..4 {
             let time = ((step * 1000 + 600) * US, (step * 1000 + 1000) * US);
             draft.step(step, (step * 1000 * US, (step * 1000 + 1000) * US));
             match launch {
-                Some(at) => draft.launched((host, stream), Kind::Compute, (at, at + US), time),
+                Some(at) => {
+                    draft.launched((host, stream), Kind::Compute, (at(step) * US, (at(step) + 1) * US), time)
+                }
                 None => _ = draft.slice(stream, Kind::Compute, "gemm", time),
             }
+        }
+        if busy {
+            draft.slice(host, Kind::Operator, "aten::add", (0, 4000 * US));
         }
         let folder = tempfile::tempdir().expect("a folder");
         let run = join(vec![draft.trace()], &Told::default()).expect("one rank");
@@ -153,8 +258,12 @@ fn the_advice_on_an_idle_device_is_by_its_cause() {
             findings.into_iter().find(|finding| finding.kind == finding::Kind::Idle).expect("60 % idle");
         (idle.text, idle.advice)
     };
-    let (text, advice) = found(Some(0));
-    assert!(text.contains("work was queued") && advice.contains("events between streams"), "{text}");
-    let (text, advice) = found(None);
+    let (text, advice) = found(Some(|_| 0), false);
+    assert!(text.contains("waited in its stream") && advice.contains("events between streams"), "{text}");
+    let (text, advice) = found(Some(|step| step * 1000 + 598), true);
+    assert!(text.contains("100 % of it the host was late") && advice.contains("CUDA graphs"), "{text}");
+    let (text, advice) = found(Some(|step| step * 1000 + 598), false);
+    assert!(text.contains("100 % of it nothing was queued") && advice.contains("loader workers"), "{text}");
+    let (text, advice) = found(None, false);
     assert!(text.contains("100 % of it the trace does not tell why") && advice.contains("launch"), "{text}");
 }

@@ -1,0 +1,110 @@
+//! What traces tell of a run beside its steps.
+
+use serde::{Deserialize, Serialize};
+
+use super::align::{Alignment, Common};
+use super::collectives::LateStep;
+use super::top::{Top, TopCollective};
+use crate::{Align, Table};
+
+/// Rows of each list that are kept.
+pub const KEPT: usize = 20;
+
+/// Rows of each list that are shown.
+const SHOWN: usize = 10;
+
+/// Late steps that are shown.
+const SHOWN_LATE: usize = 3;
+
+/// Longer names are cut in the middle: their ends tell templates apart.
+const WIDTH: usize = 60;
+
+/// What traces tell of a run beside its steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traced {
+    /// How the ranks came to one clock.
+    pub alignment: Alignment,
+    /// Kernels, or operators where there is no device, those that took most first.
+    pub kernels: Vec<Top>,
+    /// Collectives by operation, those that took most first.
+    pub collectives: Vec<TopCollective>,
+    /// Steps in which ranks waited for a late one, those with most waiting first.
+    pub late: Vec<LateStep>,
+}
+
+impl Traced {
+    /// How the ranks came to one clock, and which steps were late through whom.
+    pub fn sentences(&self) -> Vec<String> {
+        let mut sentences = vec![self.alignment.to_string()];
+        let others = if self.alignment.offsets.len() == 2 { "the other" } else { "the others" };
+        sentences.extend(self.late.iter().take(SHOWN_LATE).map(|LateStep { step, rank, waited }| {
+            format!("in step {step}, {others} waited {:.1} ms for rank {rank}", 1e3 * waited.seconds())
+        }));
+        if self.late.is_empty()
+            && !matches!(self.alignment.common, Common::Alone)
+            && !self.collectives.is_empty()
+        {
+            sentences.push("no step is known in which ranks waited for a late one".into());
+        }
+        sentences
+    }
+
+    /// The kernels and collectives that took most.
+    pub fn tables(&self) -> Vec<Table> {
+        let ms = |time: paceline_record::Nanos| format!("{:.3}", 1e3 * time.seconds());
+        let mut kernels = Table::new([
+            ("kernels and operators", Align::Left),
+            ("count", Align::Right),
+            ("total ms", Align::Right),
+            ("mean us", Align::Right),
+            ("share %", Align::Right),
+        ]);
+        for Top { name, count, total, mean_s, share } in self.kernels.iter().take(SHOWN) {
+            kernels.row([
+                short(name),
+                count.to_string(),
+                ms(*total),
+                format!("{:.1}", 1e6 * mean_s),
+                format!("{:.1}", 100.0 * share),
+            ]);
+        }
+        let mut collectives = Table::new([
+            ("collectives", Align::Left),
+            ("count", Align::Right),
+            ("under way ms", Align::Right),
+            ("waiting ms", Align::Right),
+            ("moving ms", Align::Right),
+            ("mean us", Align::Right),
+            ("MB", Align::Right),
+            ("share %", Align::Right),
+        ]);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        for one in self.collectives.iter().take(SHOWN) {
+            collectives.row([
+                short(&one.name),
+                one.count.to_string(),
+                ms(one.busy),
+                or_dash(one.waited.map(ms)),
+                or_dash(one.waited.map(|waited| ms(one.busy.since(waited)))),
+                format!("{:.1}", 1e6 * one.mean_s),
+                or_dash(one.bytes.map(|bytes| format!("{:.1}", 1e-6 * bytes.0 as f64))),
+                format!("{:.1}", 100.0 * one.share),
+            ]);
+        }
+        [(kernels, self.kernels.is_empty()), (collectives, self.collectives.is_empty())]
+            .into_iter()
+            .filter_map(|(table, empty)| (!empty).then_some(table))
+            .collect()
+    }
+}
+
+/// A name that fits, without what would break a line or drive a terminal.
+pub(super) fn short(name: &str) -> String {
+    let letters: Vec<char> =
+        name.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    if letters.len() <= WIDTH {
+        return letters.into_iter().collect();
+    }
+    let (head, tail) = (&letters[..WIDTH - 20], &letters[letters.len() - 17..]);
+    head.iter().chain(&['.'; 3]).chain(tail).collect()
+}

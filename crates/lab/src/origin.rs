@@ -1,0 +1,105 @@
+//! Where an imported run comes from, and what its source told beside its steps: `origin.json`, next to the run's logs.
+//!
+//! It is written with them, so it is whole or not there. A run of our own has none.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use paceline_record::Phase;
+use serde::{Deserialize, Serialize};
+
+use crate::import::nvidia_smi::DeviceUse;
+use crate::import::source::Format;
+use crate::import::traced::Traced;
+use crate::{LabError, Table};
+
+/// Name of the file in a case's folder.
+pub const ORIGIN_FILE: &str = "origin.json";
+
+/// Version of the file.
+const VERSION: u32 = 1;
+
+/// The longest file that is read, in bytes.
+const LONGEST: u64 = 16 << 20;
+
+/// Where an imported run comes from, and what its source told beside its steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Version of the file.
+    pub version: u32,
+    /// What the source is.
+    pub format: Option<Format>,
+    /// Phases that the source can tell; what it cannot is unknown, not zero.
+    pub phases: Vec<Phase>,
+    /// What was salvaged, guessed or left out: a sentence each.
+    pub notes: Vec<String>,
+    /// What only traces tell.
+    pub traced: Option<Traced>,
+    /// How devices were used while the run went on.
+    pub devices: Vec<DeviceUse>,
+}
+
+impl Origin {
+    /// An origin of which nothing is known yet.
+    pub fn new(format: Option<Format>) -> Self {
+        Self {
+            version: VERSION,
+            format,
+            phases: Vec::new(),
+            notes: Vec::new(),
+            traced: None,
+            devices: Vec::new(),
+        }
+    }
+
+    /// Reads that of a case; `None` where the case has none.
+    pub fn read(folder: &Path) -> Result<Option<Self>, LabError> {
+        let path = folder.join(ORIGIN_FILE);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(LabError::io("read", path)(error)),
+        };
+        let bad = |why: String| LabError::BadFile { path: path.clone(), why };
+        let mut bytes = Vec::new();
+        file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(LabError::io("read", &path))?;
+        if bytes.len() as u64 > LONGEST {
+            return Err(bad(format!("it is longer than {LONGEST} bytes")));
+        }
+        let origin: Self = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
+        match origin.version {
+            VERSION => Ok(Some(origin)),
+            other => Err(bad(format!("it has version {other}, this program reads {VERSION}: import again"))),
+        }
+    }
+
+    /// The file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(self).expect("invariant: plain data");
+        text.push(b'\n');
+        text
+    }
+
+    /// Whether the source can tell a phase's time.
+    pub fn knows(&self, phase: Phase) -> bool {
+        self.phases.contains(&phase)
+    }
+
+    /// Whether it shows work, so that time without any means something.
+    pub fn shows_work(&self) -> bool {
+        self.traced.is_some() && self.knows(Phase::Compute)
+    }
+
+    /// What it tells, as sentences for any form of the report; not the notes.
+    pub fn sentences(&self) -> Vec<String> {
+        self.traced.iter().flat_map(Traced::sentences).collect()
+    }
+
+    /// What it tells, as tables for any form of the report.
+    pub fn tables(&self) -> Vec<Table> {
+        let mut tables: Vec<Table> = self.traced.iter().flat_map(Traced::tables).collect();
+        tables.extend(crate::import::nvidia_smi::table(&self.devices));
+        tables
+    }
+}
