@@ -325,7 +325,9 @@ fn render_findings(report: &Report, colours: Colours) -> String {
         text.push_str(&format!("{}\n", colours.paint(Ink::Bad, &line)));
     }
     let interrupted = report.cases.iter().filter(|case| case.status == Outcome::Interrupted).count() as u32;
-    if report.missing + interrupted > 0 {
+    // A training goes on from a checkpoint, which it names itself.
+    let is_training = report.command.first().is_some_and(|command| command == "train");
+    if report.missing + interrupted > 0 && !is_training {
         let line = format!(
             "  !  {} of {} cases are left; the same command goes on with them",
             report.missing + interrupted,

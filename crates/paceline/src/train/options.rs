@@ -103,7 +103,7 @@ pub struct Options {
     #[arg(long, value_name = "FORMAT", default_value = "none", help_heading = "Computing")]
     compress: Compress,
     /// Whether each worker keeps to cores of its own: yes or no
-    #[arg(long, value_name = "yes|no", default_value = "yes", value_parser = bench::parse_choice, help_heading = "Computing")]
+    #[arg(long, value_name = "yes|no", default_value = "yes", action = clap::ArgAction::Set, value_parser = bench::parse_choice, help_heading = "Computing")]
     pin: bool,
 }
 
