@@ -37,7 +37,7 @@ pub struct Lateness {
     pub worst: Nanos,
     /// Exchanges in which it came last of all ranks.
     pub last: u64,
-    /// In those, time behind the last but one, summed: what it alone cost.
+    /// In those, time behind the last but one: what it alone cost. Tensors that wait at once count once.
     pub alone: Nanos,
 }
 
@@ -207,6 +207,7 @@ fn sum_activities(timeline: &Timeline) -> Vec<ActivityTotal> {
 
 fn find_lateness(timeline: &Timeline, world: u32) -> Vec<Lateness> {
     let mut ranks: BTreeMap<Rank, Lateness> = BTreeMap::new();
+    let mut alone: BTreeMap<Rank, Vec<(Nanos, Nanos)>> = BTreeMap::new();
     for exchange in &timeline.exchanges {
         let Some(first) = exchange.arrivals.iter().map(|&(_, at)| at).min() else { continue };
         for &(rank, at) in &exchange.arrivals {
@@ -221,7 +222,10 @@ fn find_lateness(timeline: &Timeline, world: u32) -> Vec<Lateness> {
         let before = exchange.arrivals.iter().filter(|&&(rank, _)| rank != last).map(|&(_, at)| at).max();
         let one = ranks.get_mut(&last).expect("invariant: it arrived");
         one.last += 1;
-        one.alone = Nanos(one.alone.0.saturating_add(at.since(before.unwrap_or(at)).0));
+        alone.entry(last).or_default().push((before.unwrap_or(at), at));
+    }
+    for (rank, waits) in alone {
+        ranks.get_mut(&rank).expect("invariant: it arrived").alone = union(waits);
     }
     ranks.into_values().collect()
 }

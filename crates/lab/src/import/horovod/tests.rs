@@ -86,14 +86,14 @@ fn the_summary_names_who_came_last_how_often_and_by_how_much() {
     assert_eq!((summary.activities[0].calls, summary.activities[0].summed), (10, Nanos(150_000_000)));
     let late = summary.ranks[2];
     assert_eq!((late.rank, late.last, late.arrivals), (Rank(2), 10, 10));
-    assert_eq!(late.alone, Nanos(2 * 20_001_000 + 8 * 1000));
+    assert_eq!(late.alone, Nanos(40_001_000 + 8 * 1000), "the two tensors wait together for 1 us");
     assert_eq!(late.worst, Nanos(20_002_000));
     assert_eq!(summary.ranks[0].behind, Nanos(0));
     assert_eq!(summary.bytes, Some(Bytes(25_600)));
     let text = summary.render(1);
     assert!(text.contains("10 exchanges of 2 tensors") && text.contains("NCCL_ALLREDUCE"), "{text}");
     assert!(!text.contains("MEMCPY"), "only as many as asked for");
-    assert!(text.contains("   2        10    10    40.010"), "{text}");
+    assert!(text.contains("   2        10    10    40.009"), "{text}");
 }
 
 #[test]
@@ -105,6 +105,22 @@ fn time_that_tensors_share_counts_once() {
     let summary = Summary::of(&read_text(text));
     assert_eq!((summary.activities[0].summed, summary.activities[0].busy), (Nanos(20_000), Nanos(12_000)));
     assert_eq!((summary.world, summary.complete), (0, 0));
+}
+
+#[test]
+fn a_rank_that_keeps_many_tensors_waiting_at_once_is_late_once() {
+    let mut text = String::from("[");
+    for pid in 1..=50 {
+        let _ = write!(
+            text,
+            r#"{{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 0, "pid": {pid}}},
+            {{"ph": "X", "name": "0", "ts": {pid}, "pid": {pid}, "dur": 0}},
+            {{"ph": "X", "name": "1", "ts": 80000, "pid": {pid}, "dur": 0}},
+            {{"ph": "E", "ts": 80001, "pid": {pid}}},"#
+        );
+    }
+    let late = Summary::of(&read_text(&text)).ranks[1];
+    assert_eq!((late.rank, late.last, late.alone), (Rank(1), 50, Nanos(79_999_000)));
 }
 
 #[test]
