@@ -7,6 +7,7 @@
 
 mod cifar10;
 mod draw;
+mod images;
 mod loader;
 mod log;
 mod order;
@@ -22,7 +23,9 @@ use std::str::FromStr;
 use paceline_model::Shape;
 
 use crate::TrainError;
+use cifar10::Cifar10;
 pub(crate) use draw::Draw;
+use images::Listing;
 pub use loader::{Loader, Loading};
 use source::Source;
 pub use test_set::TestSet;
@@ -44,6 +47,7 @@ pub struct Data {
 enum Kind {
     Synthetic { shape: Shape, classes: usize, samples: [usize; 2] },
     Cifar10(PathBuf),
+    Images(PathBuf),
 }
 
 /// How values that a network sees stand for brightness from 0 to 1: less a mean, over a deviation, channel by channel.
@@ -77,7 +81,8 @@ pub enum Split {
 pub enum Augment {
     /// Nothing.
     None,
-    /// What is usual for the data: for CIFAR-10, a crop after padding by 4 and a flip. Nothing for made pictures.
+    /// What is usual for the data: a crop after padding by 4 for CIFAR-10, a random resized crop for folders of pictures, and a
+    /// flip for both. Nothing for made pictures.
     #[default]
     Standard,
 }
@@ -88,6 +93,7 @@ impl Data {
         match &self.kind {
             Kind::Synthetic { shape, .. } => *shape,
             Kind::Cifar10(_) => cifar10::SHAPE,
+            Kind::Images(_) => images::SHAPE,
         }
     }
 
@@ -96,6 +102,7 @@ impl Data {
         match &self.kind {
             Kind::Synthetic { classes, .. } => Ok(*classes),
             Kind::Cifar10(_) => Ok(cifar10::CLASSES),
+            Kind::Images(folder) => Ok(images::class_names(folder)?.len()),
         }
     }
 
@@ -103,15 +110,16 @@ impl Data {
     pub fn samples(&self, split: Split) -> Result<usize, TrainError> {
         match &self.kind {
             Kind::Synthetic { samples, .. } => Ok(samples[split as usize]),
-            Kind::Cifar10(folder) => Ok(cifar10::Cifar10::open(folder, split)?.len()),
+            _ => Ok(self.open(split)?.map_or(0, |source| source.len())),
         }
     }
 
-    /// Refuses data that is not there, not whole, or has labels out of range.
+    /// Refuses data that is not there, not whole, or has labels out of range. Whether each of a folder's pictures can be decoded
+    /// shows only when it is its turn.
     pub fn check(&self) -> Result<(), TrainError> {
         match &self.kind {
-            Kind::Synthetic { .. } => Ok(()),
             Kind::Cifar10(folder) => cifar10::check(folder),
+            _ => [Split::Train, Split::Test].into_iter().try_for_each(|split| self.open(split).map(drop)),
         }
     }
 
@@ -131,10 +139,11 @@ impl Data {
 
     /// Opens the files of a split; `None` for made pictures.
     fn open(&self, split: Split) -> Result<Option<Source>, TrainError> {
-        match &self.kind {
-            Kind::Synthetic { .. } => Ok(None),
-            Kind::Cifar10(folder) => Ok(Some(Source::Cifar10(cifar10::Cifar10::open(folder, split)?.into()))),
-        }
+        Ok(match &self.kind {
+            Kind::Synthetic { .. } => None,
+            Kind::Cifar10(folder) => Some(Source::Cifar10(Cifar10::open(folder, split)?.into())),
+            Kind::Images(folder) => Some(Source::Images(Listing::open(folder, split)?.into())),
+        })
     }
 
     /// Refuses a network that cannot tell all the classes apart.
@@ -157,6 +166,7 @@ impl FromStr for Data {
             Some((_, "")) => return Err(bad("nothing follows the colon")),
             Some(("synthetic", kind)) => parse_synthetic(kind).map_err(bad)?,
             Some(("cifar10", folder)) => Kind::Cifar10(folder.into()),
+            Some(("images", folder)) => Kind::Images(folder.into()),
             _ => return Err(bad("there is no such data")),
         };
         Ok(Self { name: name.into(), kind })

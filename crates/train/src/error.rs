@@ -16,8 +16,8 @@ use crate::checkpoint::CheckpointError;
 pub enum TrainError {
     /// Reject the input: there is no such data.
     #[error(
-        "cannot use the data '{name}': {why}; there are synthetic:cifar10, synthetic:imagenet, synthetic:HxWxC and \
-         cifar10:DIR"
+        "cannot use the data '{name}': {why}; there are synthetic:cifar10, synthetic:imagenet, synthetic:HxWxC, \
+         cifar10:DIR and images:DIR"
     )]
     Data {
         /// What was asked for.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Draw;
 use super::cifar10::{self, Cifar10};
+use super::images::{self, Listing};
 use crate::TrainError;
 
 /// Keeps the draws of augmentation apart from others.
@@ -13,6 +14,7 @@ const AUGMENT: u64 = 0xa0c3;
 #[derive(Clone)]
 pub enum Source {
     Cifar10(Arc<Cifar10>),
+    Images(Arc<Listing>),
 }
 
 /// Reads samples one at a time, with memory of its own.
@@ -41,6 +43,7 @@ impl Source {
     pub fn len(&self) -> usize {
         match self {
             Self::Cifar10(files) => files.len(),
+            Self::Images(files) => files.len(),
         }
     }
 
@@ -48,6 +51,7 @@ impl Source {
     pub fn reader(&self, input: (usize, usize)) -> Box<dyn Reader> {
         match self {
             Self::Cifar10(files) => Box::new(cifar10::Pictures::new(files.clone(), input)),
+            Self::Images(files) => Box::new(images::Pictures::new(files.clone(), input)),
         }
     }
 }
