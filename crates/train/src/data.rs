@@ -129,6 +129,7 @@ impl Data {
             // Made values lie about 0, few beyond 2.
             Kind::Synthetic { .. } => Scale { mean: [0.5; 3], deviation: [0.25; 3] },
             Kind::Cifar10(_) => Scale { mean: cifar10::MEAN, deviation: cifar10::DEVIATION },
+            Kind::Images(_) => Scale { mean: images::MEAN, deviation: images::DEVIATION },
         }
     }
 

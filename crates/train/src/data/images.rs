@@ -27,8 +27,8 @@ use view::View;
 pub const SHAPE: Shape = Shape::new(224, 224, 3);
 
 /// Mean and standard deviation of ImageNet's channels.
-const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
-const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+pub const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+pub const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 
 const HELP: &str = "replace it or take it away";
 
