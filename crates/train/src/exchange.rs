@@ -268,10 +268,11 @@ impl Exchange {
 
 /// What ranks tell each other between steps, when no gradient is under way: their gradients' memory carries it.
 impl Exchange {
-    /// The running statistics of all shares, in their order.
+    /// The running statistics of all shares, in their order; of this rank's alone, where ranks go their own ways.
     pub fn statistics(&mut self, program: &mut dyn Program) -> Result<Vec<Vec<f32>>, TrainError> {
         let own: Vec<Region> = (0..self.shares.len()).map(|share| program.statistics(share)).collect();
-        let Some(peers) = &mut self.peers else {
+        let independent = self.strategy == Strategy::Independent;
+        let Some(peers) = self.peers.as_mut().filter(|_| !independent) else {
             // SAFETY: the program does not run.
             return Ok(own.into_iter().map(|region| unsafe { host_values(region) }.to_vec()).collect());
         };
