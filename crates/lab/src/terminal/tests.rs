@@ -1,0 +1,38 @@
+use paceline_record::Nanos;
+
+use super::*;
+use crate::fixture;
+
+#[test]
+fn what_was_learned_is_a_table_where_any_case_tells() {
+    let learned = render_learning(&fixture::report_on(&fixture::learning_plans()));
+    insta::assert_snapshot!(learned, @r"
+    learning  workers  batch   lr  epochs  train s  s/epoch  images/s  by time  train %  test %  95 % interval  test loss  memory MB  eval s  saving s
+    resnet50        1     64  0.1    3.00    12.34     4.11     678.7     1.00     67.2    67.0   66.1 .. 67.9     0.6667        110    0.60      0.06
+    resnet50        2    128  0.1    3.00     7.04     2.35    1276.0     1.75     67.2    66.5   65.6 .. 67.4     0.6667        106    0.60      0.06
+    resnet50        4    256  0.1    3.00     4.03     1.34    2553.5     3.06     57.8    58.0   57.0 .. 59.0     0.6667        103    0.60      0.06
+    ");
+    let plain = render_report(&fixture::report(), Colours::None);
+    assert!(!plain.contains("s/epoch"), "{plain}");
+}
+
+#[test]
+fn layers_come_slowest_first_and_the_rest_is_summed() {
+    let layer = |name: &str, ms: u64| LayerTime {
+        name: name.into(),
+        calls: 10,
+        forward: Nanos(ms * 1_000_000),
+        backward: Nanos(2 * ms * 1_000_000),
+        forward_flops: 1_000_000,
+        backward_flops: 2_000_000,
+    };
+    let layers = [layer("conv1", 10), layer("conv2", 30), layer("head", 10)];
+    insta::assert_snapshot!(render_layers(&layers, Rows::Top(2)), @r"
+    layer  forward ms  backward ms  nominal GFLOP/s  share %
+    conv2       3.000        6.000              0.3     60.0
+    conv1       1.000        2.000              1.0     20.0
+    1 more: 20.0 %
+    ");
+    assert_eq!(render_layers(&layers, Rows::All).lines().count(), 4);
+    assert_eq!(render_layers(&[], Rows::All).lines().count(), 1);
+}
