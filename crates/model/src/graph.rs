@@ -296,6 +296,15 @@ impl Graph {
         self.nodes.iter().any(|node| node.op == Op::SoftmaxCrossEntropy)
     }
 
+    /// Makes every batch norm keep this share of its old running statistics at each step.
+    pub fn set_norm_momentum(&mut self, momentum: f32) {
+        for node in &mut self.nodes {
+            if let Op::BatchNorm(norm) = &mut node.op {
+                norm.momentum = f64::from(momentum);
+            }
+        }
+    }
+
     /// Shape of one input image.
     pub fn input(&self) -> Shape {
         self.nodes[0].shape

@@ -91,18 +91,29 @@ pub struct Job {
 pub struct Learning {
     /// Learning rate of each step.
     pub schedule: Schedule,
+    /// Epochs of its warm-up.
+    pub warmup_epochs: f64,
     /// Share of the old velocity that is kept.
     pub momentum: f32,
     /// L2 penalty.
     pub weight_decay: f32,
     /// Part of each label that is spread over all classes.
     pub label_smoothing: f32,
+    /// Share of batch norm's old running statistics that each step keeps; the network's own where nobody says.
+    pub bn_momentum: Option<f32>,
 }
 
 impl Learning {
     /// Momentum of 0.9, and nothing else, at one rate.
     pub const fn at(rate: f32) -> Self {
-        Self { schedule: Schedule::constant(rate), momentum: 0.9, weight_decay: 0.0, label_smoothing: 0.0 }
+        Self {
+            schedule: Schedule::constant(rate),
+            warmup_epochs: 0.0,
+            momentum: 0.9,
+            weight_decay: 0.0,
+            label_smoothing: 0.0,
+            bn_momentum: None,
+        }
     }
 }
 
@@ -132,7 +143,10 @@ impl Job {
 
     /// The network for this job's pictures.
     pub fn graph(&self) -> Result<Graph, TrainError> {
-        let graph = paceline_model::zoo::build(&self.model, Some(self.input), self.classes)?;
+        let mut graph = paceline_model::zoo::build(&self.model, Some(self.input), self.classes)?;
+        if let Some(momentum) = self.learning.bn_momentum {
+            graph.set_norm_momentum(momentum);
+        }
         let (expected, got) = (graph.input().c, self.data.parse::<Data>()?.shape().c);
         if expected != got {
             return Err(TrainError::Channels { model: self.model.clone(), expected, got });
@@ -276,7 +290,10 @@ impl Job {
     /// What decides which weights a training comes to: it cannot change where one goes on.
     pub fn fixed_settings(&self) -> BTreeMap<String, String> {
         let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
+        let bn_momentum =
+            self.learning.bn_momentum.map_or_else(|| "its own".to_owned(), |value| value.to_string());
         let settings = [
+            ("bn-momentum", bn_momentum),
             ("model", self.model.clone()),
             ("input", format!("{}x{}", self.input.0, self.input.1)),
             ("classes", self.classes.to_string()),
@@ -314,7 +331,7 @@ impl Job {
 
     /// Settings that few jobs have, by the names of their options.
     fn unusual_settings(&self) -> impl Iterator<Item = (String, String)> {
-        let Learning { schedule, momentum, weight_decay, label_smoothing } = self.learning;
+        let Learning { schedule, warmup_epochs, momentum, weight_decay, label_smoothing, .. } = self.learning;
         let usual = Learning::at(schedule.base);
         let said = |is_unusual: bool, name: &str, value: String| is_unusual.then(|| (name.to_owned(), value));
         [
@@ -324,7 +341,8 @@ impl Job {
             said(label_smoothing != 0.0, "label-smoothing", label_smoothing.to_string()),
             said(schedule.kind != usual.schedule.kind, "schedule", schedule.kind.to_string()),
             said(schedule.rule != usual.schedule.rule, "lr-rule", schedule.rule.to_string()),
-            said(schedule.warmup_steps > 0, "warmup-steps", schedule.warmup_steps.to_string()),
+            said(warmup_epochs > 0.0, "warmup-epochs", warmup_epochs.to_string()),
+            self.learning.bn_momentum.map(|momentum| ("bn-momentum".to_owned(), momentum.to_string())),
             said(self.augment != Augment::default(), "augment", self.augment.to_string()),
             self.milestones.resumed_at.map(|steps| ("resumed-at".to_owned(), steps.to_string())),
         ]
@@ -427,6 +445,40 @@ pub(crate) mod tests {
             Assignment { job: job("case".as_ref()), rank: Rank(0), launcher: 4711, segment: Some(5) };
         let arrived: Assignment = serde_json::from_str(&assignment.to_json()).expect("own output");
         assert_eq!(arrived, assignment);
+    }
+
+    #[test]
+    fn the_share_that_running_statistics_keep_can_be_set() {
+        let mut job = job("case".as_ref());
+        job.learning.bn_momentum = Some(0.5);
+        let graph = job.graph().expect("a network");
+        let kept = graph.nodes.iter().filter_map(|node| match node.op {
+            paceline_model::Op::BatchNorm(norm) => Some(norm.momentum),
+            _ => None,
+        });
+        assert!(kept.clone().count() > 50 && kept.clone().all(|kept| kept == 0.5));
+        assert_eq!(job.case().settings["bn-momentum"], "0.5");
+    }
+
+    #[test]
+    fn what_follows_from_the_workers_does_not_set_cases_apart() {
+        let mut one = Job { epochs: Some(2.0), ..job("case".as_ref()) };
+        one.learning.warmup_epochs = 1.0;
+        let mut two = Job { workers: 2, steps: 3, ..one.clone() };
+        one.learning.schedule.warmup_steps = 100;
+        two.learning.schedule.warmup_steps = 50;
+        assert!(one.case().same_but_workers(&two.case()));
+        two.learning.warmup_epochs = 2.0;
+        assert!(!one.case().same_but_workers(&two.case()));
+    }
+
+    #[test]
+    fn shares_that_leave_workers_idle_or_that_nobody_adds_up_are_refused() {
+        let few = Job { workers: 3, shards: Some(2), ..job("case".as_ref()) };
+        assert!(few.check().expect_err("one has nothing to do").to_string().contains("--shards 3"));
+        let lonely =
+            Job { workers: 2, shards: Some(4), update: Strategy::Independent, ..job("case".as_ref()) };
+        assert!(lonely.check().expect_err("nothing is added").to_string().contains("--shards"));
     }
 
     #[test]
