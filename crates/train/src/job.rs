@@ -318,10 +318,10 @@ impl Job {
         shares.is_multiple_of(workers).then(|| self.batch as u64 * u64::from(shares / workers))
     }
 
-    /// Samples of an epoch, where the job goes by epochs.
+    /// Samples of an epoch, where the job goes by epochs or is tested by them.
     fn epoch_examples(&self) -> Option<u64> {
-        self.epochs?;
-        self.epoch_len().ok()
+        let counts = self.epochs.is_some() || self.milestones.eval.is_some();
+        counts.then(|| self.epoch_len().ok()).flatten()
     }
 
     /// Samples of an epoch.
