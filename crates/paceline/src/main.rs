@@ -3,6 +3,7 @@
 mod allreduce;
 mod bench;
 mod colour;
+mod data;
 mod doctor;
 mod eval;
 mod explain;
@@ -46,6 +47,8 @@ enum Command {
     Explain(explain::Options),
     /// Time all-reduces between worker processes, as nccl-tests does
     Allreduce(allreduce::Options),
+    /// Fetch a data set and check it
+    Data(data::Options),
     /// List the networks: parameters, tensors, FLOPs, activation bytes
     Models(models::Options),
     /// Say what this machine offers, and what would spoil a measurement on it
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Import(options) => import::run(&options),
         Command::Explain(options) => explain::run(&options),
         Command::Allreduce(options) => allreduce::run(&options),
+        Command::Data(options) => data::run(&options),
         Command::Models(options) => models::run(&options),
         Command::Doctor(options) => doctor::run(&options),
     })

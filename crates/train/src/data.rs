@@ -5,7 +5,7 @@
 //! all workers, whatever the remainder, and what a share gets depends on the seed and its place in the stream alone: never on
 //! who runs it, nor on how many threads load.
 
-mod cifar10;
+pub mod cifar10;
 mod draw;
 mod images;
 mod loader;

@@ -13,7 +13,7 @@ use super::{Draw, Split};
 use crate::TrainError;
 
 /// Size of a picture.
-pub const SHAPE: Shape = Shape::new(SIDE, SIDE, 3);
+pub(super) const SHAPE: Shape = Shape::new(SIDE, SIDE, 3);
 
 /// Classes.
 pub const CLASSES: usize = 10;
@@ -22,12 +22,17 @@ const SIDE: usize = 32;
 const PLANE: usize = SIDE * SIDE;
 
 /// Bytes of a label and a picture.
-const RECORD: usize = 1 + 3 * PLANE;
+pub const RECORD: usize = 1 + 3 * PLANE;
 
-/// Files of training pictures, and the one for the test.
-const TRAIN: [&str; 5] =
-    ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"];
-const TEST: [&str; 1] = ["test_batch.bin"];
+/// Names of the files: five to learn from, and one for the test.
+pub const FILES: [&str; 6] = [
+    "data_batch_1.bin",
+    "data_batch_2.bin",
+    "data_batch_3.bin",
+    "data_batch_4.bin",
+    "data_batch_5.bin",
+    "test_batch.bin",
+];
 
 /// Mean and standard deviation of each channel over the training pictures.
 pub const MEAN: [f32; 3] = [0.4914, 0.4822, 0.4465];
@@ -38,8 +43,8 @@ const PAD: usize = 4;
 
 const HELP: &str = "fetch the data anew with `paceline data cifar10 DIR`";
 
-/// The files of a split, mapped into memory, so that all workers of a host share one copy.
-pub struct Cifar10 {
+/// The records of a split, mapped into memory, so that all workers of a host share one copy.
+pub(super) struct Cifar10 {
     files: Vec<(PathBuf, Mmap)>,
     /// Records of each file.
     each: usize,
@@ -48,11 +53,11 @@ pub struct Cifar10 {
 impl Cifar10 {
     /// Opens the files. All six of a data set have the same size; one that differs has been cut short.
     pub fn open(folder: &Path, split: Split) -> Result<Self, TrainError> {
-        let names: &[&str] = match split {
-            Split::Train => &TRAIN,
-            Split::Test => &TEST,
+        let names = match split {
+            Split::Train => &FILES[..5],
+            Split::Test => &FILES[5..],
         };
-        let sizes = TRAIN.iter().chain(&TEST).map(|name| size_of_file(&folder.join(name)));
+        let sizes = FILES.iter().map(|name| size_of_file(&folder.join(name)));
         let sizes = sizes.collect::<Result<Vec<u64>, _>>()?;
         let size = sizes.into_iter().max().expect("invariant: there are six");
         let files = names.iter().map(|name| map(folder.join(name), size)).collect::<Result<_, _>>()?;
@@ -79,7 +84,7 @@ impl Cifar10 {
 }
 
 /// Refuses files that are not there, not whole, or have labels out of range.
-pub fn check(folder: &Path) -> Result<(), TrainError> {
+pub(super) fn check(folder: &Path) -> Result<(), TrainError> {
     for split in [Split::Train, Split::Test] {
         let files = Cifar10::open(folder, split)?;
         (0..files.len()).try_for_each(|index| files.record(index).map(drop))?;
@@ -111,7 +116,7 @@ fn map(path: PathBuf, size: u64) -> Result<(PathBuf, Mmap), TrainError> {
 }
 
 /// Pictures as a network reads them: normalised, channels last.
-pub struct Pictures {
+pub(super) struct Pictures {
     files: Arc<Cifar10>,
     normal: Normal,
     /// For networks that read another size.

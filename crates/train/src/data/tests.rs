@@ -1,25 +1,19 @@
 use std::fs;
 use std::path::Path;
 
+use super::cifar10::FILES;
 use super::*;
 
 /// A data set like CIFAR-10 with `each` records a file. Labels count up; every pixel of record n has the value n.
 pub(crate) fn write_cifar10(folder: &Path, each: usize) {
-    for (file, name) in (0..).zip([
-        "data_batch_1",
-        "data_batch_2",
-        "data_batch_3",
-        "data_batch_4",
-        "data_batch_5",
-        "test_batch",
-    ]) {
+    for (file, name) in FILES.into_iter().enumerate() {
         let record = |number: usize| {
             let mut record = vec![number as u8; 3073];
             record[0] = (number % 10) as u8;
             record
         };
         let records: Vec<u8> = (file * each..(file + 1) * each).flat_map(record).collect();
-        fs::write(folder.join(name).with_extension("bin"), records).expect("a writable folder");
+        fs::write(folder.join(name), records).expect("a writable folder");
     }
 }
 

@@ -93,11 +93,11 @@ fn a_file_that_was_cut_short_is_named() {
 #[test]
 fn files_of_something_else_are_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for name in TRAIN.iter().chain(&TEST) {
+    for name in FILES {
         fs::write(folder.path().join(name), "something else").expect("a writable folder");
     }
     assert!(refusal(folder.path()).contains("no whole number of records"));
-    for name in TRAIN.iter().chain(&TEST) {
+    for name in FILES {
         fs::write(folder.path().join(name), "").expect("a writable folder");
     }
     assert!(refusal(folder.path()).contains("no whole number of records"));
