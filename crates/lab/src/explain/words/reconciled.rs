@@ -88,7 +88,7 @@ fn explain_fit(fit: &Fitted) -> Vec<String> {
              it is must be otherwise"
         ),
     });
-    if 2.0 * by_digits_s >= fixed.hi - fixed.value && *by_digits_s >= 0.05 {
+    if 3.0 * by_digits_s >= fixed.hi - fixed.value && *by_digits_s >= 0.05 {
         sentences.push(format!(
             "the printed digits limit this: their rounding alone leaves {by_digits_s:.1} s to either side"
         ));
