@@ -10,6 +10,9 @@
 //!
 //! which is a straight line in 1/R: least squares give a and W with intervals. W over the steps is the batch. Without a,
 //! the clock gives the speed-up `(T(1) - a) / (T(N) - a)`.
+//!
+//! Printed digits are rounded, which moves a row by up to half a unit of its last digit. A few rows may by chance lie on a
+//! line; so an interval is never narrower than that rounding alone makes it.
 
 use serde::Serialize;
 
@@ -21,6 +24,9 @@ use crate::stats::regression::{self, Estimate};
 
 /// By how much the two speed-ups may differ to be called equal.
 pub const TOLERATED: f64 = 0.05;
+
+/// Standard errors to either side of a 95 % interval.
+const NORMAL: f64 = 1.96;
 
 /// Beyond digits, by how much examples / time may stray from a rate that was computed from it.
 const SAME: f64 = 0.003;
@@ -67,6 +73,10 @@ pub struct Fitted {
     pub points: usize,
     /// Seconds that the rate does not see.
     pub fixed: Estimate,
+    /// What the interval of the fixed time says.
+    pub verdict: Verdict,
+    /// Half of the width that the rounding of the printed digits alone gives that interval, in seconds.
+    pub by_digits_s: f64,
     /// Examples of a run (or of a worker).
     pub examples: Estimate,
     /// Whether the interval of the examples holds those that were told.
@@ -81,6 +91,18 @@ pub struct Fitted {
     pub speedups: Option<Speedups>,
     /// How long a run must be for the two to agree within 5 % on the most workers.
     pub enough: Option<Enough>,
+}
+
+/// What the interval of a fixed time says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// There is one: zero lies below.
+    Fixed,
+    /// It cannot be told from zero.
+    None,
+    /// Runs are shorter than their rates allow: zero lies above.
+    Negative,
 }
 
 /// A batch by the line.
@@ -105,14 +127,21 @@ pub struct Speedups {
     pub rate: f64,
     /// By the clock as it stands.
     pub clock: f64,
-    /// By the clock without the fixed time.
-    pub without: f64,
+    /// By the clock without the fixed time, where there is one.
+    pub without: Option<Without>,
+    /// Whether the speed-up by rate is that of the clock: as it stands, or without a fixed time within its interval.
+    pub consistent: bool,
+}
+
+/// What the clock gives without the fixed time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Without {
+    /// The speed-up.
+    pub value: f64,
     /// The same at the lower end of the fixed time.
     pub lo: f64,
     /// The same at its upper end; `None` where nothing of the clock would be left.
     pub hi: Option<f64>,
-    /// Whether the speed-up by rate lies between.
-    pub consistent: bool,
     /// Share of the clock that is fixed.
     pub fixed_share: f64,
 }
@@ -187,13 +216,36 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     };
     let x: Option<Vec<[f64; 2]>> = rows.iter().map(|row| Some([1.0, each(*row)?])).collect();
     let y: Option<Vec<f64>> = rows.iter().map(|row| Some(clock.figures[*row]?.value)).collect();
-    let fit = regression::fit(&x?, &y?)?;
-    let (fixed, examples) = (fit.coefficient(0), fit.coefficient(1));
+    let (x, y) = (x?, y?);
+    let fit = regression::fit(&x, &y)?;
+    let rounding = |row: &usize| -> Option<f64> {
+        let (rate, time) = (rates[*row]?, clock.figures[*row]?);
+        let moved = fit.coefficients[1] * each(*row)? * rate.half / rate.value;
+        // Uniform over a unit of the last digit.
+        Some(((time.half.powi(2) + moved.powi(2)) / 3.0).sqrt())
+    };
+    let roundings: Option<Vec<f64>> = rows.iter().map(rounding).collect();
+    let by_digits = fit.spread(&x, &roundings?);
+    let estimate = |at: usize| {
+        let by_rows = fit.coefficient(at);
+        let (rows, digits) = (by_rows.hi - by_rows.value, NORMAL * by_digits[at]);
+        (Estimate::around(by_rows.value, rows.max(digits)), digits)
+    };
+    let ((fixed, by_digits_s), (examples, _)) = (estimate(0), estimate(1));
+    let verdict = match fixed {
+        Estimate { lo, .. } if lo > 0.0 => Verdict::Fixed,
+        Estimate { hi, .. } if hi < 0.0 => Verdict::Negative,
+        _ => Verdict::None,
+    };
     let steps = series.context.steps.map(|steps| steps.value).filter(|steps| *steps > 0);
     let batch = steps.map(|steps| {
         let part = |value: f64| value / steps as f64;
         let estimate = Estimate { value: part(examples.value), lo: part(examples.lo), hi: part(examples.hi) };
-        batch(estimate, part(fit.standard_errors[1]), series.context.batch.map(|batch| batch.value))
+        batch(
+            estimate,
+            part(fit.standard_errors[1].max(by_digits[1])),
+            series.context.batch.map(|batch| batch.value),
+        )
     });
     let most = rows.iter().copied().max_by_key(|row| series.workers[*row])?;
     let base = series.base().filter(|base| rows.contains(base) && series.workers[most] > 1);
@@ -201,7 +253,9 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
         Some((each(base)?, each(most)?, clock.figures[base]?.value, clock.figures[most]?.value))
     });
     let speedups = ends.map(|ends| speedups(series.workers[most], work, fixed, ends));
-    let enough = ends.and_then(|ends| enough(fixed, examples.value, steps, ends));
+    let enough = ends
+        .filter(|_| verdict == Verdict::Fixed)
+        .and_then(|ends| enough(fixed, examples.value, steps, ends));
     let as_told =
         series.context.examples.map(|told| (examples.lo..=examples.hi).contains(&(told.value as f64)));
     let (rate, clock) = (rate.name.clone(), clock.name.clone());
@@ -211,6 +265,8 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
         work,
         points: rows.len(),
         fixed,
+        verdict,
+        by_digits_s,
         examples,
         as_told,
         steps,
@@ -257,24 +313,25 @@ fn speedups(
     (each_one, each, one, last): (f64, f64, f64, f64),
 ) -> Speedups {
     let scale = if work == Work::Divided { 1.0 } else { workers as f64 };
-    let without = |fixed: f64| scale * (one - fixed) / (last - fixed);
-    let rate = scale * each_one / each;
-    let lo = without(fixed.lo.max(0.0));
-    let hi = (fixed.hi < last && fixed.hi < one).then(|| without(fixed.hi));
-    let ends = [Some(lo), hi].into_iter().flatten();
-    let (low, high) = ends.fold((f64::INFINITY, 0.0), |(low, high), x| (f64::min(low, x), f64::max(high, x)));
-    let consistent = rate >= low * (1.0 - TOLERATED) && (hi.is_none() || rate <= high * (1.0 + TOLERATED));
-    let clock = scale * one / last;
-    Speedups {
-        workers,
-        rate,
-        clock,
-        without: without(fixed.value),
-        lo,
+    let at = |fixed: f64| scale * (one - fixed) / (last - fixed);
+    let (rate, clock) = (scale * each_one / each, scale * one / last);
+    let left = |fixed: f64| fixed < last && fixed < one;
+    let hi = left(fixed.hi).then(|| at(fixed.hi));
+    let without = (fixed.lo > 0.0 && left(fixed.value)).then(|| Without {
+        value: at(fixed.value),
+        lo: at(fixed.lo),
         hi,
-        consistent,
         fixed_share: fixed.value / last,
-    }
+    });
+    // A fixed time that is told from zero explains a difference within its interval. Otherwise there is none to explain.
+    let (low, high) = match without {
+        Some(Without { lo, hi, .. }) => {
+            (hi.map_or(lo, |hi| hi.min(lo)), hi.map_or(f64::INFINITY, |hi| hi.max(lo)))
+        }
+        None => (clock, clock),
+    };
+    let consistent = low * (1.0 - TOLERATED) <= rate && rate <= high * (1.0 + TOLERATED);
+    Speedups { workers, rate, clock, without, consistent }
 }
 
 /// With w examples, the clock's speed-up is `(a + w x1) / (a + w xN)` and that of the rate `x1 / xN`; their quotient

@@ -1,6 +1,6 @@
 //! Whole texts, from the table to the words.
 
-use super::reconcile::{Fitted, Reconciliation};
+use super::reconcile::{Fitted, Reconciliation, Verdict};
 use super::*;
 use crate::explain::audit::{Check, Weight};
 
@@ -32,7 +32,10 @@ fn assert_planted(fitted: &Fitted) {
     assert_eq!((batch.expected, batch.consistent), (Some(32), Some(true)));
     let at = fitted.speedups.expect("a row of one worker");
     assert!(
-        (at.rate - 16.0).abs() < 0.5 && at.clock < 7.2 && (at.without - 16.0).abs() < 1.0 && at.consistent,
+        (at.rate - 16.0).abs() < 0.5
+            && at.clock < 7.2
+            && (at.without.expect("a fixed time").value - 16.0).abs() < 1.0
+            && at.consistent,
         "{at:?}"
     );
     assert_eq!(fitted.work, Work::Divided);
@@ -165,4 +168,45 @@ fn told_examples_turn_a_clock_into_a_rate() {
     let options = Options { examples: Some(1000), ..Options::default() };
     let found = explain_text("GPUs,time (s)\n1,10\n2,5\n", &options).expect("a table");
     assert_eq!(found.series[0].rows[1].rate, Some(200.0));
+}
+
+#[test]
+fn a_fixed_time_that_cannot_be_told_from_zero_is_not_spoken_of_as_one() {
+    let fit = |table: &str| {
+        let found = explain_text(table, &Options::default()).expect("a table");
+        let Some(Reconciliation::Fitted(fit)) = &found.series[0].reconciliation else { panic!("{table}") };
+        ((**fit).clone(), render(&found))
+    };
+    let denies =
+        ["leaves out", "Without the fixed time", "the run is too short", "from 5", "agree within 5 % from"];
+    // The clock is as good as the rate, give or take some noise.
+    let (even, text) = fit("GPUs,time (s),images/s\n1,103.9,100\n2,50.2,200\n4,25.9,400\n8,12.6,800\n");
+    assert!(even.verdict == Verdict::None && even.enough.is_none(), "{even:?}");
+    assert!(even.speedups.is_some_and(|at| at.consistent && at.without.is_none()));
+    assert!(text.contains("cannot be told from zero") && text.contains("no fixed time is needed"), "{text}");
+    assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
+    // Whole minutes: the digits allow nearly anything.
+    let (rounded, text) = fit("GPUs,time (min),images/s\n1,10,160\n2,5,310\n4,3,600\n8,2,1100\n");
+    assert_eq!(rounded.verdict, Verdict::None);
+    assert!(text.contains("the printed digits limit this") && text.contains("could be the reason"), "{text}");
+    assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
+    // Runs that are shorter than their rates allow.
+    let (negative, text) = fit("GPUs,time (s),images/s\n1,100,100\n2,49,200\n4,24,400\n8,11,800\n");
+    assert_eq!(negative.verdict, Verdict::Negative);
+    assert!(text.contains("comes out below zero") && !text.contains("cannot be told from zero"), "{text}");
+    assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
+}
+
+#[test]
+fn digits_widen_the_interval_of_rows_that_lie_on_a_line_by_chance() {
+    let interval = |table: &str| {
+        let found = explain_text(table, &Options::default()).expect("a table");
+        let Some(Reconciliation::Fitted(fit)) = &found.series[0].reconciliation else { panic!("{table}") };
+        fit.fixed.hi - fit.fixed.lo
+    };
+    let coarse = interval("GPUs,time (s),images/s\n1,120,100\n2,70,200\n4,45,400\n");
+    let fine = interval("GPUs,time (s),images/s\n1,120.00,100.00\n2,70.00,200.00\n4,45.00,400.00\n");
+    // Half a second over three rows, whose weights are at most one: about 1.96 * 0.5 / sqrt(3) to either side.
+    assert!((0.8..3.0).contains(&coarse), "{coarse}");
+    assert!((fine - coarse / 100.0).abs() < 1e-6, "{fine}");
 }

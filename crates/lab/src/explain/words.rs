@@ -2,12 +2,14 @@
 
 use super::audit::{Check, Slip, Weight};
 use super::figure::Figure;
-use super::reconcile::{Fitted, Reconciliation, Work};
+use super::reconcile::Work;
 use super::scaling::{Laws, Measure, Row};
 use super::series::{Ground, Known, Series};
 use super::{Explanation, Meaning, SeriesExplanation};
 use crate::stats::laws::{Fit, Law, Parameter};
 use crate::{Align, Table};
+
+mod reconciled;
 
 /// Columns of text.
 const WIDTH: usize = 110;
@@ -76,7 +78,7 @@ fn render_series(found: &SeriesExplanation) -> String {
     if found.rows.iter().any(|row| row.workers > 1 && row.speedup().is_some()) {
         text.push_str(&format!("\nSpeed-ups, computed again\n{}", indent(&speedups(&found.rows))));
     }
-    let reconciled = found.reconciliation.as_ref().map(reconciliation).unwrap_or_default();
+    let reconciled = found.reconciliation.as_ref().map(reconciled::sentences).unwrap_or_default();
     text.push_str(&section("Rate against clock", reconciled));
     let laws = found.laws.iter().flat_map(laws).chain(found.clock_law.as_ref().and_then(clock));
     text.push_str(&section("Laws", laws.collect()));
@@ -260,121 +262,6 @@ fn speedups(rows: &[Row]) -> Table {
         table.row(cells);
     }
     table
-}
-
-fn reconciliation(found: &Reconciliation) -> Vec<String> {
-    match found {
-        Reconciliation::Same { rate, clock, examples, work } => {
-            let whose = if *work == Work::Divided { "in all" } else { "for each worker" };
-            vec![format!(
-                "{rate} is {} examples {whose} over {clock}: it was computed from that clock. The two are one measure and cannot \
-                 disagree; a rate that counts steady steps only would be a second one",
-                number(*examples)
-            )]
-        }
-        Reconciliation::Fitted(fitted) => explain_fit(fitted),
-    }
-}
-
-fn explain_fit(fit: &Fitted) -> Vec<String> {
-    let Fitted { rate, clock, work, points, fixed, examples, as_told, steps, batch, r2, speedups, enough } =
-        fit;
-    let mut sentences = Vec::new();
-    let divided = if *work == Work::Divided { "" } else { " a worker" };
-    let r2 = r2.map_or_else(String::new, |r2| format!(", R2 {r2:.3}"));
-    let work = match (steps, batch) {
-        (Some(steps), Some(batch)) => format!(
-            "T(N) = fixed + batch * {steps} steps / rate(N) fits {clock} in {points} rows: fixed {:.1} s (95 % interval {:.1} .. {:.1}), \
-             batch {:.1} (standard error {:.1}, 95 % interval {:.1} .. {:.1}){r2}",
-            fixed.value,
-            fixed.lo,
-            fixed.hi,
-            batch.examples.value,
-            batch.standard_error,
-            batch.examples.lo,
-            batch.examples.hi
-        ),
-        _ => format!(
-            "T(N) = fixed + examples / rate(N) fits {clock} in {points} rows: fixed {:.1} s (95 % interval {:.1} .. {:.1}), {} examples{divided} \
-             ({} .. {}){r2}; --steps would give the batch",
-            fixed.value,
-            fixed.lo,
-            fixed.hi,
-            number(examples.value),
-            number(examples.lo),
-            number(examples.hi)
-        ),
-    };
-    sentences.push(work);
-    if let Some((batch, expected)) = batch.and_then(|batch| Some((batch, batch.expected?))) {
-        sentences.push(if batch.consistent == Some(true) {
-            format!("the batch is consistent with {expected}")
-        } else {
-            format!("the batch is not the {expected} that was named: steps, batch or whose rate it is must be otherwise")
-        });
-    }
-    sentences.extend(as_told.map(|as_told| {
-        let agree = if as_told { "agree" } else { "do not agree" };
-        format!(
-            "the examples that were told {agree} with the fit: {} .. {}",
-            number(examples.lo),
-            number(examples.hi)
-        )
-    }));
-    sentences.push(if fixed.lo > 0.0 {
-        format!(
-            "{rate} leaves out {:.1} s of every run, on any number of workers: what comes before and after the steady steps",
-            fixed.value
-        )
-    } else {
-        "no fixed time is beyond doubt: the interval holds zero".into()
-    });
-    if let Some(at) = speedups {
-        let hi = at.hi.map_or_else(|| "no limit above".into(), |hi| format!("{hi:.1}x"));
-        sentences.push(format!(
-            "on {}, the clock gives {:.1}x and the rate {:.1}x. Without the fixed time the clock gives {:.1}x ({:.1}x .. {hi} over the \
-             interval of the fixed time)",
-            workers(at.workers),
-            at.clock,
-            at.rate,
-            at.without,
-            at.lo
-        ));
-        sentences.push(if at.consistent {
-            format!(
-                "the two measures are consistent: they differ because the run is too short. {:.0} % of the {} of {} is the fixed time",
-                100.0 * at.fixed_share,
-                clock,
-                workers(at.workers)
-            )
-        } else {
-            "the two measures are not consistent: a fixed time alone does not explain the difference".into()
-        });
-    }
-    if let Some(enough) = enough {
-        let length = match (enough.steps, enough.steps_interval) {
-            (Some(steps), Some((lo, hi))) => {
-                format!(
-                    "{} steps on ({} .. {})",
-                    number(round(steps)),
-                    number(round(lo.max(0.0))),
-                    number(round(hi))
-                )
-            }
-            _ => format!("{} examples on", number(round(enough.examples))),
-        };
-        sentences.push(format!("the two agree within 5 % from {length}"));
-    }
-    sentences
-}
-
-/// Three digits of a number: more would be pretence.
-fn round(value: f64) -> f64 {
-    if value <= 0.0 {
-        return 0.0;
-    }
-    let unit = 10f64.powf((value.log10()).floor() - 2.0);
-    (value / unit).round() * unit
 }
 
 fn measured(measure: Measure) -> &'static str {

@@ -95,8 +95,7 @@ impl Alignment {
             return Self { common: Common::Alone, offsets: unmoved, ..Self::default() };
         }
         let all_epoch = traces.iter().all(|trace| trace.clock == Clock::Epoch);
-        let host = &traces[0].host;
-        if all_epoch && host.is_some() && traces.iter().all(|trace| trace.host == *host) {
+        if share_clock(traces) {
             let ends_apart = find_ends_apart(traces, matching);
             return Self { common: Common::Host, offsets: unmoved, uncertainty: Some(Nanos(0)), ends_apart };
         }
@@ -119,6 +118,12 @@ impl Alignment {
         let base = begins.min().unwrap_or(0);
         self.offsets.iter().map(|&offset| Shift(i128::from(offset) - base)).collect()
     }
+}
+
+/// Whether all ranks are of one host, and their moments on its clock.
+pub fn share_clock(traces: &[Trace]) -> bool {
+    let same = |trace: &Trace| trace.clock == Clock::Epoch && trace.host == traces[0].host;
+    traces.first().is_some_and(|first| first.host.is_some()) && traces.iter().all(same)
 }
 
 /// Lays each rank over one that is already in place, the first over none; `None` where a rank has no collective in

@@ -4,9 +4,11 @@
 //! traces -> steps in common -> same collectives -> one clock -> tiling, rank by rank -> steps of a run log
 //! ```
 
+use std::collections::HashSet;
+
 use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
 
-use super::align::{Alignment, Common, Shift};
+use super::align::{Alignment, Common, Shift, share_clock};
 use super::collectives::{self, Exchanges, Matching};
 use super::split::Tiling;
 use super::traced::Traced;
@@ -124,6 +126,7 @@ fn find_common_steps(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Vec<StepRange>>, ImportError> {
     let mut steps: Vec<Vec<StepRange>> = traces.iter().map(|trace| set_apart(&trace.steps)).collect();
+    borrow_steps(traces, &mut steps, warnings);
     if steps.iter().any(Vec::is_empty) {
         warnings.push("no steps are marked in all traces: each trace is taken as one step".into());
         for (trace, steps) in traces.iter().zip(&mut steps) {
@@ -157,10 +160,36 @@ fn find_common_steps(
     }
 }
 
+/// A torn trace may have lost marks of steps that it still shows. On one clock, another rank's tell when they were.
+fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut Vec<String>) {
+    let Some(lender) = (0..steps.len()).rev().max_by_key(|&rank| steps[rank].len()) else { return };
+    if !share_clock(traces) {
+        return;
+    }
+    let lent = steps[lender].clone();
+    for (rank, (own, trace)) in steps.iter_mut().zip(traces).enumerate() {
+        let Some((begin, end)) = trace.extent() else { continue };
+        let numbers: HashSet<u64> = own.iter().map(|step| step.number).collect();
+        // Only what the trace covers: profilers also begin and end at different moments.
+        let missing =
+            |step: &&StepRange| !numbers.contains(&step.number) && begin <= step.begin && step.end <= end;
+        let borrowed: Vec<StepRange> = lent.iter().filter(missing).copied().collect();
+        if !borrowed.is_empty() {
+            warnings.push(format!(
+                "rank {rank} shows {} steps that it does not mark: they are taken from rank {lender}, of the same host",
+                borrowed.len()
+            ));
+            own.extend(borrowed);
+            own.sort_by_key(|step| (step.begin, step.number));
+            *own = set_apart(own);
+        }
+    }
+}
+
 /// Steps that follow each other, each number once: what overlaps an earlier one is cut off.
 fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
     let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for step in marked {
         let begin = steps.last().map_or(step.begin, |last| last.end.max(step.begin));
         if begin < step.end && seen.insert(step.number) {
@@ -214,7 +243,14 @@ fn warn(traces: &[Trace], matching: &Matching, alignment: &Alignment, warnings: 
     let exchanged = traces.iter().any(|trace| !trace.collectives.is_empty());
     if traces.len() == 1 && exchanged {
         warnings.push("one rank alone cannot tell waiting for others from moving bytes".into());
-    } else if matching.unmatched > 0 {
+    }
+    if matching.by_time > 0 {
+        let count = matching.by_time;
+        warnings.push(format!(
+            "a trace lacks collectives that others show: {count} were matched by their time on the common clock"
+        ));
+    }
+    if traces.len() > 1 && matching.unmatched > 0 {
         let count = matching.unmatched;
         warnings.push(format!(
             "{count} collectives could not be told from each other: they count as moving bytes"

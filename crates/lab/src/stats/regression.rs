@@ -22,7 +22,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    pub(super) fn around(value: f64, reach: f64) -> Self {
+    /// A value that may be off by so much to either side.
+    pub fn around(value: f64, reach: f64) -> Self {
         Self { value, lo: value - reach, hi: value + reach }
     }
 }
@@ -49,6 +50,15 @@ impl<const K: usize> Regression<K> {
     pub fn coefficient(&self, column: usize) -> Estimate {
         let reach = t95(self.freedom) * self.standard_errors[column];
         Estimate::around(self.coefficients[column], reach)
+    }
+
+    /// Standard errors of the coefficients, if the values of these rows, the fitted ones, have errors of their own with these
+    /// standard deviations: those of rounding, which few residuals may not show.
+    pub fn spread(&self, rows: &[[f64; K]], sds: &[f64]) -> [f64; K] {
+        let weight = |at: usize, row: &[f64; K]| (0..K).map(|k| self.inverse[at][k] * row[k]).sum::<f64>();
+        std::array::from_fn(|at| {
+            rows.iter().zip(sds).map(|(row, sd)| (weight(at, row) * sd).powi(2)).sum::<f64>().sqrt()
+        })
     }
 
     /// What a new value at a row will be, with the 95 % interval it will lie in.

@@ -6,14 +6,17 @@ use paceline_record::Phase;
 
 use super::*;
 use crate::import::collectives::LateStep;
+use crate::import::mutation::{self, file_of};
 use crate::import::{kineto, write};
 use crate::{Held, Report, finding, terminal};
 
+fn samples() -> Option<PathBuf> {
+    mutation::sample("kineto")
+}
+
 /// Traces of PyTorch's profiler, made a run.
 fn sample(names: &[&str]) -> Option<Imported> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let places = ["../../../shared/samples/kineto", "../../../../shared/samples/kineto"];
-    let folder: PathBuf = places.iter().map(|place| root.join(place)).find(|folder| folder.is_dir())?;
+    let folder = samples()?;
     let read = |name: &&str| kineto::read(&folder.join(name)).expect("a sound trace");
     let told = Told { model: "sample".into(), batch: None };
     Some(join(names.iter().map(read).collect(), &told).expect("traces of one run"))
@@ -44,6 +47,22 @@ fn the_rank_that_slept_for_80_ms_is_found() {
     let report = report(run);
     let found = report.findings.iter().find(|found| found.kind == finding::Kind::Stragglers);
     assert!(found.is_some_and(|found| found.text.ends_with("of it for rank 1")), "{:?}", report.findings);
+}
+
+#[test]
+fn the_late_step_is_found_though_its_rank_s_file_is_torn() {
+    let Some(folder) = samples() else { return };
+    let whole = std::fs::read(folder.join("ddp_2ranks/rank1.json.gz")).expect("a sample");
+    for percent in [95, 80, 60, 40, 10] {
+        let torn = file_of(&whole[..whole.len() * percent / 100]);
+        let read = |path: &Path| kineto::read(path).expect("what is whole of it");
+        let traces = vec![read(&folder.join("ddp_2ranks/rank0.json.gz")), read(torn.path())];
+        let run = join(traces, &Told::default()).expect("traces of one run");
+        let late = &run.traced.as_ref().expect("traces").late;
+        let LateStep { step, rank, waited } = late[0];
+        assert_eq!((step, rank), (Step(3), Rank(1)), "{percent} %: {:?}", run.warnings);
+        assert!((0.072..0.088).contains(&waited.seconds()), "{percent} %: {waited:?}");
+    }
 }
 
 #[test]
