@@ -52,7 +52,7 @@ pub struct Options {
     /// Classes [default: the data's]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub classes: Vec<u32>,
-    /// synthetic:cifar10, synthetic:imagenet or synthetic:HxWxC
+    /// synthetic:cifar10, synthetic:imagenet, synthetic:HxWxC, cifar10:DIR or images:DIR
     #[arg(long, value_delimiter = ',', default_value = "synthetic:cifar10")]
     pub data: Vec<String>,
     /// What computes: cpu, or simulated for a machine that --simulate describes
