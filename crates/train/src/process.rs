@@ -18,6 +18,15 @@ pub fn die_with(launcher: i32) -> Result<(), TrainError> {
     }
 }
 
+/// Has the calling thread wait its turn when it wakes, on a core that it shares with a thread that computes: woken by that
+/// thread, it would else take the core from it at once. It gets as much time as before, only later.
+pub fn wait_its_turn() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters live through the call, which changes the calling thread's scheduling and nothing else. Where it is
+    // not permitted, all goes on as before.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
+}
+
 /// The most memory this process has held so far; `None` where the system does not tell.
 pub fn peak_resident() -> Option<Bytes> {
     find_memory(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")

@@ -50,6 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
         Some(path) => source::take(path, &interrupted)?,
         None => source::fetch(desk.path(), &interrupted)?,
     };
+    say("checking");
     let origin = install(found, &records::CIFAR10, desk, &options.folder)?;
     print(&format!(
         "{}: 60,000 pictures of CIFAR-10, from {origin}; train with --data cifar10:{0}\n",
@@ -68,7 +69,6 @@ fn is_complete(folder: &Path, expected: &Expected<'_>) -> bool {
 /// Converts, checks and writes; where it all came from.
 fn install(found: Found, expected: &Expected<'_>, desk: Desk, folder: &Path) -> Result<String> {
     let Found { origin, members } = found;
-    say("checking");
     let files = records::from_members(members)
         .and_then(|files| records::check(&files, expected).map(|()| files))
         .with_context(|| format!("{origin} is not CIFAR-10"))

@@ -15,7 +15,7 @@ use paceline_record::Nanos;
 use crate::data::order::{Course, Order};
 use crate::data::source::{Look, Reader, Source};
 use crate::data::{Augment, Batch};
-use crate::{TrainError, clock};
+use crate::{TrainError, clock, process};
 
 /// All that a thread needs to make any of the batches.
 #[derive(Clone)]
@@ -158,6 +158,7 @@ impl Worker {
 
     /// Fills batch after batch. One that cannot be filled is told to whoever asks for it.
     fn run(&mut self) {
+        process::wait_its_turn();
         while let Some((number, mut batch)) = self.take() {
             let result = self.fill(number, &mut batch).map(|()| batch);
             self.tell_time();
