@@ -204,11 +204,20 @@ pub struct Pass {
     pub count: usize,
     /// Selects the masks of dropout: passes with the same number draw the same.
     pub stream: u64,
+    /// Passes of the share before this one, where running statistics are to be the mean of all that they have seen until
+    /// their momentum takes over. `None`: the momentum from the first pass on, as Keras and PyTorch have it, so that the
+    /// values they start from show for long.
+    pub seen: Option<u64>,
 }
 
 impl Pass {
     /// The only one of the only share.
-    pub const ONLY: Self = Self { share: 0, index: 0, count: 1, stream: 0 };
+    pub const ONLY: Self = Self { share: 0, index: 0, count: 1, stream: 0, seen: None };
+
+    /// The part of old running statistics that stays, where a layer's momentum is `momentum`.
+    pub fn keep(self, momentum: f64) -> f64 {
+        self.seen.map_or(momentum, |seen| momentum.min(seen as f64 / (seen + 1) as f64))
+    }
 
     /// Whether it completes its share's gradients.
     pub fn is_last(self) -> bool {

@@ -607,3 +607,33 @@ fn smoothed_labels_give_the_loss_and_the_gradient_that_pytorch_defines() {
     assert!((f64::from(plain) - surprise[2]).abs() < 1e-6, "labels are as they are in evaluation");
     assert!(engine(1).compile(&graph, &Spec { label_smoothing: 1.0, ..Spec::new(1) }).is_err());
 }
+
+#[test]
+fn running_statistics_are_means_until_their_momentum_takes_over() {
+    let (mut b, x) = Builder::new("norm", Shape::new(1, 1, 1), 2).unwrap();
+    let x = b.batch_norm(
+        "norm",
+        x,
+        paceline_model::BatchNorm { momentum: 0.75, ..paceline_model::BatchNorm::KERAS },
+    );
+    let x = b.dense("head", x, Dense::to(2)).unwrap();
+    let graph = b.softmax_cross_entropy("loss", x).unwrap();
+    let mean = ParamId(graph.params.iter().position(|p| p.name == "norm/moving_mean").unwrap());
+    let run = |seen: fn(u64) -> Option<u64>| -> Vec<f32> {
+        let mut program = engine(1).compile(&graph, &Spec::new(2)).unwrap();
+        let batches = [1.0f32, 3.0, 5.0, 11.0, 1.0];
+        (0..)
+            .zip(batches)
+            .map(|(pass, value)| {
+                program.feed(Samples { images: &[value, value], labels: &[0, 1] }).unwrap();
+                program.forward_backward(Pass { seen: seen(pass), ..Pass::ONLY }, &mut |_| {}).unwrap();
+                let mut found = [0.0];
+                program.read_param(mean, &mut found).unwrap();
+                found[0]
+            })
+            .collect()
+    };
+    // 1, (1 + 3) / 2, (1 + 3 + 5) / 3, and then three quarters of the old.
+    assert_eq!(run(Some), [1.0, 2.0, 3.0, 5.0, 4.0]);
+    assert_eq!(run(|_| None)[..2], [0.25, 0.25 * 0.75 + 0.75], "from the value it starts from");
+}

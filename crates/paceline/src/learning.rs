@@ -30,8 +30,8 @@ pub struct LearningOptions {
     /// Part of each label that is spread over all classes
     #[arg(long, value_name = "PART", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_share)]
     pub label_smoothing: f32,
-    /// Share of batch norm's old running statistics that each step keeps [default: the network's own, as 0.999 for
-    /// mobilenet_v2, which need some thousand steps before a test tells anything]
+    /// Share of batch norm's old running statistics that each step keeps, once there are enough [default: the network's
+    /// own, as 0.999 for mobilenet_v2]
     #[arg(long, value_name = "PART", allow_negative_numbers = true, value_parser = parse_share)]
     pub bn_momentum: Option<f32>,
     /// What is done to pictures so that no epoch is like another: standard (CIFAR-10: pad, crop, flip; images: random

@@ -138,7 +138,8 @@ impl Job {
         let (share, index) = (turn / self.accumulate, turn % self.accumulate);
         let before = step * u64::from(self.shares()) + u64::from(shares.start) + share as u64;
         let stream = before * self.accumulate as u64 + index as u64;
-        Pass { share, index, count: self.accumulate, stream }
+        let seen = Some(step * self.accumulate as u64 + index as u64);
+        Pass { share, index, count: self.accumulate, stream, seen }
     }
 
     /// The network for this job's pictures.

@@ -298,7 +298,8 @@ impl Machine {
                 match phase {
                     Phase::Training => {
                         let workspace = self.at(*workspace);
-                        norm.measure(pool, input, &params, *running, &kept, workspace);
+                        let running = Running { momentum: self.pass.keep(running.momentum), ..*running };
+                        norm.measure(pool, input, &params, running, &kept, workspace);
                     }
                     Phase::Evaluation => norm.recall(&params, &kept),
                 }

@@ -34,8 +34,9 @@ pub const FILES: [&str; 6] = [
     "test_batch.bin",
 ];
 
-/// Mean and standard deviation of each channel over the training pictures.
+/// Mean of each channel over the training pictures.
 pub const MEAN: [f32; 3] = [0.4914, 0.4822, 0.4465];
+/// Its standard deviation.
 pub const DEVIATION: [f32; 3] = [0.2470, 0.2435, 0.2616];
 
 /// Black pixels put around a picture before it is cropped.
