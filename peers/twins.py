@@ -1,4 +1,4 @@
-"""Paceline's networks in PyTorch, with Paceline's weights; and the other files of Paceline that PyTorch needs.
+"""Paceline's networks in PyTorch, with Paceline's weights and pictures.
 
 ResNet-50, MobileNetV2, VGG-19 and image compression are plain PyTorch (torch_train.py); the rest are Keras's and timm's own
 (fixtures.py), on PyTorch all the same. A tensor of weights.safetensors has the name and the canonical layout that
@@ -6,35 +6,21 @@ fixtures/README.md writes down.
 """
 
 import contextlib
-import json
-import pathlib
-import subprocess
 
 import torch
 from torch import nn
 
 import torch_train
-from processes import tied
-
-PEERS = pathlib.Path(__file__).resolve().parent
-PACELINE = PEERS.parent / "target/release/paceline"
+from runs import RECORD, SIDE, Failure, read_file
 
 PLAIN = ("resnet50", "mobilenet_v2", "vgg_19", "image_compression")
 KERAS = ("resnet_v2_101", "inception_v3", "inception_v4")
 
 CLASSES = 10
-SIDE = 32
-RECORD = 1 + 3 * SIDE * SIDE  # a label, then red, green and blue
-TRAIN_FILES = [f"data_batch_{i}.bin" for i in range(1, 6)]
-TEST_FILES = ["test_batch.bin"]
 
 # Of each channel over the training pictures, as in crates/train/src/data/cifar10.rs.
 MEAN = torch.tensor([0.4914, 0.4822, 0.4465])
 DEVIATION = torch.tensor([0.2470, 0.2435, 0.2616])
-
-
-class Failure(Exception):
-    """What the user is told, without a traceback."""
 
 
 # ---- Networks ---------------------------------------------------------------------------------------------------------
@@ -89,19 +75,26 @@ class Plain:
         layers = [module for module in self.model.modules() if isinstance(module, kinds)]
         self.layers = dict(zip(layer_names(network), layers, strict=True))
 
-    def tensors(self):
-        """Each of the network's tensors by Paceline's name, in Paceline's layout: views, so that writing one sets it."""
+    def trained(self, of=lambda parameter: parameter):
+        """Each parameter, or what `of` finds for it, by Paceline's name and in Paceline's layout: views, to read and write."""
         views = {}
         for name, layer in self.layers.items():
+            weight, bias = "kernel", "bias"
             if isinstance(layer, nn.BatchNorm2d):
-                views[f"{name}/gamma"], views[f"{name}/beta"] = layer.weight, layer.bias
-                views[f"{name}/moving_mean"], views[f"{name}/moving_variance"] = layer.running_mean, layer.running_var
-                continue
+                weight, bias = "gamma", "beta"
+            value = of(layer.weight)
             # [out][in][h][w], transposed [in][out][h][w], dense [out][in]
-            views[f"{name}/kernel"] = layer.weight.permute(2, 3, 1, 0) if layer.weight.ndim == 4 else layer.weight.t()
+            views[f"{name}/{weight}"] = value.permute(2, 3, 1, 0) if value.ndim == 4 else value.t()
             if layer.bias is not None:
-                views[f"{name}/bias"] = layer.bias
+                views[f"{name}/{bias}"] = of(layer.bias)
         return {name: view.detach() for name, view in views.items()}
+
+    def tensors(self):
+        """The parameters and the moving statistics, likewise."""
+        norms = {name: layer for name, layer in self.layers.items() if isinstance(layer, nn.BatchNorm2d)}
+        means = {f"{name}/moving_mean": layer.running_mean for name, layer in norms.items()}
+        variances = {f"{name}/moving_variance": layer.running_var for name, layer in norms.items()}
+        return {**self.trained(), **means, **variances}
 
     def forward(self, pictures, training):
         return self.model.train(training)(pictures)
@@ -131,11 +124,8 @@ def build(network, size):
     return Plain(network, size) if network in PLAIN else Library(network, size)
 
 
-def load(twin, path):
-    """Puts the weights of a safetensors file into a network: every tensor of the file into one of the network's."""
-    from safetensors.torch import load_file
-
-    theirs, ours = load_file(path), twin.tensors()
+def fill(ours, theirs, path):
+    """Copies each of a file's tensors into the one of the same name."""
     if theirs.keys() != ours.keys():
         apart = sorted(theirs.keys() ^ ours.keys())
         raise Failure(f"{path}: {len(apart)} tensors are on one side alone, such as {apart[0]}")
@@ -143,7 +133,26 @@ def load(twin, path):
         if value.shape != ours[name].shape:
             raise Failure(f"{path}: {name} is {list(value.shape)}, the network's is {list(ours[name].shape)}")
         ours[name].copy_(value)
-    return theirs
+
+
+def load(twin, path):
+    """Puts the weights of a safetensors file into a network."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(path)
+    fill(twin.tensors(), tensors, path)
+    return tensors
+
+
+def load_momentum(twin, optimizer, path):
+    """Puts the velocities of a checkpoint's state.safetensors into PyTorch's SGD."""
+    from safetensors.torch import load_file
+
+    prefix = "optimizer/momentum/"
+    tensors = {name.removeprefix(prefix): value for name, value in load_file(path).items() if name.startswith(prefix)}
+    for parameter in twin.model.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    fill(twin.trained(of=lambda parameter: optimizer.state[parameter]["momentum_buffer"]), tensors, path)
 
 
 class Statistics:
@@ -184,14 +193,6 @@ class Statistics:
 # ---- Data -------------------------------------------------------------------------------------------------------------
 
 
-def read_file(folder, name, count=-1):
-    try:
-        with open(pathlib.Path(folder) / name, "rb") as file:
-            return file.read(count)
-    except OSError as error:
-        raise Failure(f"{error}; fetch the data with `paceline data cifar10 {folder}`") from None
-
-
 def read_cifar10(folder, files):
     """Pictures as bytes [n][c][h][w], and labels."""
     raw = b"".join(read_file(folder, name) for name in files)
@@ -215,71 +216,3 @@ def resize(pictures, size):
     scaled = [Image.fromarray(p.permute(1, 2, 0).numpy()).resize((width, height), Image.BILINEAR) for p in pictures]
     raw = b"".join(picture.tobytes() for picture in scaled)
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(-1, height, width, 3).permute(0, 3, 1, 2)
-
-
-def write_small_cifar10(folder, small, records):
-    """The first records of each file, as a data set of its own."""
-    small = pathlib.Path(small)
-    small.mkdir(parents=True)
-    for name in TRAIN_FILES + TEST_FILES:
-        (small / name).write_bytes(read_file(folder, name, records * RECORD))
-    return small
-
-
-# ---- Paceline ---------------------------------------------------------------------------------------------------------
-
-
-def train(options, network, data, out, **settings):
-    """One `paceline train`, which leaves its run in `out`."""
-    command = train_command(options, network, data, out, **settings)
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=tied())
-    if result.returncode != 0:
-        raise Failure(f"{' '.join(command)} ended with status {result.returncode}:\n{result.stderr.strip()}")
-    return Run(out)
-
-
-def train_command(options, network, data, out, **settings):
-    command = [str(options.paceline), "train", network, "--data", f"cifar10:{data}", "--workers", "1", "--out", str(out)]
-    command += ["--threads", str(options.threads)]
-    for name, value in settings.items():
-        command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    return command
-
-
-class Run:
-    """The folder of a training on one worker."""
-
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
-
-    @property
-    def weights(self):
-        return self.folder / "weights.safetensors"
-
-    def events(self, kind):
-        """Contents of the run log's lines of one kind."""
-        logs = list(self.folder.glob("*/rank-0.jsonl"))
-        if len(logs) != 1:
-            raise Failure(f"{self.folder} is not the folder of one training")
-        for line in logs[0].read_text().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # the last line of a run that was stopped
-                event = json.loads(line)
-                if kind in event:
-                    yield event[kind]
-
-    def samples(self):
-        """The numbers of each step's samples (--log-samples)."""
-        (log,) = self.folder.glob("*/samples-0.txt")
-        steps = {}
-        for line in log.read_text().splitlines():
-            _, step, _, *indices = map(int, line.split())
-            steps.setdefault(step, []).extend(indices)
-        return [steps[step] for step in sorted(steps)]
-
-    def network(self):
-        """Name and image size, which the weights' file tells."""
-        from safetensors import safe_open
-
-        with safe_open(self.weights, "pt") as file:
-            label = json.loads(file.metadata()["paceline"])
-        return label["model"], tuple(label["input"])

@@ -23,8 +23,9 @@ import tempfile
 import torch
 import torch.nn.functional as F
 
+import runs
 import twins
-from twins import Failure
+from runs import Failure
 
 LOSS_TOLERANCE = 1e-5
 ANSWERS_TOLERANCE = 1e-3
@@ -62,7 +63,7 @@ def check_step(run, data):
     checkpoint = sorted(run.folder.glob("checkpoints/step-*"))[0]
     step = int(checkpoint.name.removeprefix("step-"))
     network, size, twin, _ = load(run, checkpoint / "weights.safetensors")
-    pictures, labels = twins.read_cifar10(data, twins.TRAIN_FILES)
+    pictures, labels = twins.read_cifar10(data, runs.TRAIN_FILES)
     samples = run.samples()[step]
     images = twins.normalise(twins.resize(pictures[samples], size))
     loss = loss_of(network, twin.forward(images, training=True), images, labels[samples])
@@ -74,7 +75,7 @@ def check_step(run, data):
 def check_test(run, data):
     """The last test; the line's beginning, loss, right answers."""
     network, size, twin, tensors = load(run, run.weights)
-    pictures, labels = twins.read_cifar10(data, twins.TEST_FILES)
+    pictures, labels = twins.read_cifar10(data, runs.TEST_FILES)
     *_, ours = run.events("evaluated")
     if ours["examples"] != len(labels):
         raise Failure(f"{run.folder} was tested on {ours['examples']} pictures, {data} has {len(labels)}")
@@ -105,7 +106,7 @@ def parse_args():
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help="all unless said")
     parser.add_argument("--data", type=pathlib.Path, default="cifar10", metavar="DIR", help="CIFAR-10, binary version (cifar10)")
     parser.add_argument("--run", type=pathlib.Path, metavar="RUN", help="a training's folder, instead of training here")
-    parser.add_argument("--paceline", default=twins.PACELINE, help="the program")
+    parser.add_argument("--paceline", default=runs.PACELINE, help="the program")
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
 
@@ -114,15 +115,15 @@ def main():
     args = parse_args()
     torch.set_num_threads(args.threads)
     if args.run:
-        sys.exit(not report(twins.Run(args.run), args.data))
+        sys.exit(not report(runs.Run(args.run), args.data))
     agree = True
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        data = twins.write_small_cifar10(args.data, folder / "data", RECORDS)
+        data = runs.write_small_cifar10(args.data, folder / "data", RECORDS)
         for network in args.networks or twins.PLAIN + twins.KERAS:
-            height, width = INPUT.get(network, (twins.SIDE, twins.SIDE))
+            height, width = INPUT.get(network, (runs.SIDE, runs.SIDE))
             settings = dict(steps=STEPS, batch=BATCH, lr=LEARNING_RATE, input=f"{height}x{width}", augment="none")
-            run = twins.train(args, network, data, folder / network, log_samples=True, eval_every=0, **settings)
+            run = runs.train(args, network, data, folder / network, log_samples=True, eval_every=0, **settings)
             agree &= report(run, data, check_step(run, data))
     sys.exit(not agree)
 
