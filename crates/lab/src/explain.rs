@@ -14,6 +14,7 @@ pub mod page;
 pub mod prose;
 pub mod reconcile;
 pub mod scaling;
+mod seen;
 pub mod series;
 mod span;
 #[cfg(test)]
@@ -73,10 +74,8 @@ pub enum ExplainError {
         bytes: usize,
     },
     /// No table.
-    #[error(
-        "there is no table in it: rows of Markdown (|), tabs, commas, or columns set apart by two spaces"
-    )]
-    NoTable,
+    #[error("there is no table in it: {0}")]
+    NoTable(String),
     /// Tables, but none about workers.
     #[error("no table is understood: {}", .0.iter().map(|s| format!("on line {}, {}", s.line, s.why)).collect::<Vec<_>>().join("; "))]
     NotUnderstood(Vec<Skipped>),
@@ -143,14 +142,16 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
     let facts: Vec<Fact> = blocks.iter().flat_map(prose::facts).take(MOST_FACTS).collect();
     let mentions: Vec<Mention> = blocks.iter().map(Mention::of).collect();
     let around = Around { blocks: &blocks, mentions: &mentions, facts: &facts, options };
-    let (mut all, mut skipped) = (Vec::new(), Vec::new());
+    let (mut all, mut skipped, mut doubtful) = (Vec::new(), Vec::new(), Vec::new());
     for (at, block) in blocks.iter().enumerate() {
         let Content::Table(grid) = &block.content else { continue };
         let place = Place { line: block.line, headings: &block.headings, map: &options.map };
         match series::read(grid, &place, &mut warnings) {
             Ok(found) => all.extend(found.into_iter().map(|series| around.dress(series, at))),
             // A pair of columns is a list of settings, and lines of a sentence may look like a table.
-            Err(_) if grid.header.len() == 2 || grid.form == Form::Aligned => {}
+            Err(why) if grid.header.len() == 2 || grid.form == Form::Aligned => {
+                doubtful.push(Skipped { line: block.line, why });
+            }
             Err(why) => skipped.push(Skipped { line: block.line, why }),
         }
     }
@@ -161,10 +162,11 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
     }
     let all = series::join(all);
     if all.is_empty() {
-        return Err(if skipped.is_empty() {
-            ExplainError::NoTable
-        } else {
-            ExplainError::NotUnderstood(skipped)
+        // Where there is nothing else, what may be a table is one.
+        let seen = if skipped.is_empty() { doubtful } else { skipped };
+        return Err(match seen.is_empty() {
+            true => ExplainError::NoTable(seen::describe(&text)),
+            false => ExplainError::NotUnderstood(seen),
         });
     }
     let mut audit = check_parameters(&blocks, &facts);

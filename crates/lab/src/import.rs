@@ -14,6 +14,7 @@ mod lines;
 pub mod metric_log;
 #[cfg(test)]
 mod mutation;
+mod named;
 mod nsys;
 pub mod nvidia_smi;
 mod nvprof;

@@ -41,6 +41,12 @@ pub fn laws(laws: &Laws) -> Vec<String> {
     if let Some(law) = best {
         sentences.push(format!("{} fits images/s best: {}", law.name, describe(law)));
     }
+    if best.is_some() && laws.throughput.iter().any(|law| law.name == "USL" && law.aicc.is_none()) {
+        sentences.push(
+            "the USL takes no part in the choice: its three parameters need 6 points for the criterion"
+                .into(),
+        );
+    }
     if let Some(unfit) = laws.unfit {
         sentences
             .push(format!("no scaling law can be chosen: {unfit} (more numbers of workers, or repeats)"));

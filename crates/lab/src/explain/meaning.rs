@@ -210,7 +210,11 @@ pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
 pub fn is_workers(name: &str) -> bool {
     let lower = name.to_lowercase();
     let mut words = lower.split(|c: char| !c.is_alphabetic());
-    const NAMES: [&str; 12] = [
+    if lower.replace(['_', '-'], " ").contains("world size") {
+        return true;
+    }
+    const NAMES: [&str; 13] = [
+        "card",
         "gpu",
         "worker",
         "node",
@@ -313,6 +317,12 @@ mod tests {
             ("GPUs", Workers),
             ("Workers", Workers),
             ("Number of processes", Workers),
+            ("world size", Workers),
+            ("world_size", Workers),
+            ("ranks", Workers),
+            ("cards", Workers),
+            ("devices", Workers),
+            ("nodes x GPUs", Workers),
             ("Init time(s)", InitTime),
             ("Train time(s)", TrainTime),
             ("Training time (secs)", TrainTime),

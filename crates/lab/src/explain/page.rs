@@ -58,7 +58,7 @@ pub enum Form {
     Tabs,
     /// By this character.
     Separated(char),
-    /// By two spaces or more.
+    /// By two spaces or more, or by single ones where all cells are numbers.
     Aligned,
 }
 
@@ -199,7 +199,11 @@ fn underline(line: &str) -> Option<usize> {
 
 /// The table that the lines begin with, and how many of them it takes.
 fn table(lines: &[&str]) -> Option<(Grid, usize)> {
-    markdown(lines).or_else(|| tabs(lines)).or_else(|| separated(lines)).or_else(|| aligned(lines))
+    markdown(lines)
+        .or_else(|| tabs(lines))
+        .or_else(|| separated(lines))
+        .or_else(|| aligned(lines))
+        .or_else(|| spaced(lines))
 }
 
 fn is_rule(line: &str) -> bool {
@@ -253,6 +257,15 @@ fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
     let columns = cells(lines[0]).len();
     let belongs = |line: &str| is_rule(line) || cells(line).len() == columns;
     gather(lines, belongs, cells, mostly_numbers).map(|found| grid(Form::Aligned, found))
+}
+
+/// Columns set apart by single spaces: only numbers below a header of as many words are a table for certain.
+fn spaced(lines: &[&str]) -> Option<(Grid, usize)> {
+    let cells = |line: &str| -> Vec<String> { line.split_whitespace().map(Into::into).collect() };
+    let columns = cells(lines[0]).len();
+    let numbers = |row: &Vec<String>| row.iter().all(|cell| !matches!(figure::read(cell), Cell::Words));
+    let likely = |rows: &[Vec<String>]| rows.len() > 2 && !numbers(&rows[0]) && rows[1..].iter().all(numbers);
+    gather(lines, |line| cells(line).len() == columns, cells, likely).map(|found| grid(Form::Aligned, found))
 }
 
 /// The rows that the first lines make, as far as lines belong to it. Whether they are one at all is seen from its

@@ -26,7 +26,7 @@ use crate::stats::regression::{self, Estimate};
 pub const TOLERATED: f64 = 0.05;
 
 /// Standard errors to either side of a 95 % interval.
-const NORMAL: f64 = 1.96;
+pub(super) const NORMAL: f64 = 1.96;
 
 /// Beyond digits, by how much examples / time may stray from a rate that was computed from it.
 const SAME: f64 = 0.003;

@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
+use super::figure::Figure;
 use super::meaning::Meaning;
-use super::reconcile::Work;
+use super::reconcile::{NORMAL, Work};
 use super::series::Series;
 use crate::stats::laws::{self, Fit, Law, Point, Unfit};
-use crate::stats::regression::Estimate;
+use crate::stats::regression::{self, Estimate};
 
 /// Speed-ups of a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -167,8 +168,19 @@ fn laws_of(measure: Measure, points: &[(u64, f64)]) -> Laws {
 pub fn clock_law(series: &Series, work: Option<Work>) -> Option<Fit> {
     let clock = series.clock().filter(|_| work == Some(Work::Divided))?;
     let rows = series.workers.iter().zip(&clock.figures);
-    let points: Vec<Point> = rows
-        .filter_map(|(workers, time)| Some(Point { x: 1.0 / *workers as f64, y: time.as_ref()?.value }))
-        .collect();
-    laws::fit(Law::Clock, &points).ok()
+    let timed: Vec<(f64, Figure)> =
+        rows.filter_map(|(workers, time)| Some((1.0 / *workers as f64, (*time)?))).collect();
+    let points: Vec<Point> = timed.iter().map(|(x, time)| Point { x: *x, y: time.value }).collect();
+    let mut fit = laws::fit(Law::Clock, &points).ok()?;
+    // Rows may lie on a line by chance: the interval is never narrower than rounding alone makes it.
+    let line: Vec<[f64; 2]> = timed.iter().map(|(x, _)| [1.0, *x]).collect();
+    let values: Vec<f64> = timed.iter().map(|(_, time)| time.value).collect();
+    let roundings: Vec<f64> = timed.iter().map(|(_, time)| time.half / 3f64.sqrt()).collect();
+    if let Some(by_digits) = regression::fit(&line, &values).map(|fit| fit.spread(&line, &roundings)) {
+        for (parameter, digits) in fit.parameters.iter_mut().zip(by_digits) {
+            parameter.lo = parameter.lo.min(parameter.value - NORMAL * digits).max(0.0);
+            parameter.hi = parameter.hi.max(parameter.value + NORMAL * digits);
+        }
+    }
+    Some(fit)
 }

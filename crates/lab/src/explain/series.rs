@@ -4,14 +4,12 @@ use serde::Serialize;
 
 use super::figure::{self, Cell, Figure, SPREAD, Unit};
 use super::meaning::{self, Meaning};
-use super::page::{Form, Grid};
+use super::page::Grid;
 use super::prose::DataSet;
 
-/// The name of the workers of a table that was turned.
-const HEADER_ROW: &str = "header row";
+mod workers;
 
-/// Most workers that a row may have.
-const MOST_WORKERS: f64 = 1e7;
+use workers::{HEADER_ROW, count, is_transposed, multiply_nodes, transpose, workers_column};
 
 /// How a column's meaning was found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -147,6 +145,7 @@ pub struct Place<'a> {
 /// Reads a table as one series, or as several where words in its rows tell them apart.
 pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
     let turned = if is_transposed(grid, place.map) { transpose(grid) } else { grid.clone() };
+    let turned = multiply_nodes(turned, place.map);
     let told = |name: &str| {
         place.map.iter().find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
     };
@@ -248,62 +247,6 @@ fn shorten(text: &str) -> String {
 
 fn same_name(a: &str, b: &str) -> bool {
     a.trim().eq_ignore_ascii_case(b.trim())
-}
-
-/// Workers of a cell or heading: `4`, `GPU (4)`, `4 GPUs`, `1 (local)`.
-fn count(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| c.is_ascii_digit())?;
-    let before = text[..digits].trim().trim_end_matches(['(', '=', ':', ' ']);
-    if !(before.is_empty() || matches!(before, "*" | "**" | "x") || meaning::is_workers(before)) {
-        return None;
-    }
-    let (figure, rest) = figure::number(&text[digits..])?;
-    let rest = rest.trim().trim_start_matches(')').trim_matches('*').trim();
-    let named =
-        rest.is_empty() || rest.starts_with('(') || rest.starts_with('x') || meaning::is_workers(rest);
-    let whole = figure.value >= 1.0 && figure.value.fract() == 0.0 && figure.value <= MOST_WORKERS;
-    (named && whole).then_some(figure.value as u64)
-}
-
-/// Whether numbers of workers stand in the header and measures below each other.
-fn is_transposed(grid: &Grid, map: &[(String, Meaning)]) -> bool {
-    let counts: Option<Vec<u64>> = grid.header[1..].iter().map(|name| count(name)).collect();
-    let rising = counts.is_some_and(|counts| counts.windows(2).all(|pair| pair[0] < pair[1]));
-    let below = grid.rows.iter().all(|row| figure::read(&row[0]) == Cell::Words);
-    let told = map.iter().any(|(name, meaning)| {
-        *meaning == Meaning::Workers && grid.header.iter().any(|heading| same_name(heading, name))
-    });
-    rising && below && !told
-}
-
-fn transpose(grid: &Grid) -> Grid {
-    let mut header = vec![HEADER_ROW.to_owned()];
-    header.extend(grid.rows.iter().map(|row| row[0].clone()));
-    let rows = (1..grid.header.len()).map(|at| {
-        let mut row = vec![grid.header[at].clone()];
-        row.extend(grid.rows.iter().map(|cells| cells[at].clone()));
-        row
-    });
-    Grid { form: grid.form, rows: rows.collect(), header }
-}
-
-fn workers_column(grid: &Grid, told: impl Fn(&str) -> Option<Meaning>) -> Option<usize> {
-    let columns = 0..grid.header.len();
-    if let Some(at) = columns.clone().find(|at| told(&grid.header[*at]) == Some(Meaning::Workers)) {
-        return Some(at);
-    }
-    let counted = |at: &usize| grid.rows.iter().any(|row| count(&row[*at]).is_some());
-    let named = columns.clone().find(|at| {
-        told(&grid.header[*at]).is_none()
-            && meaning::guess(&grid.header[*at], None) == Some(Meaning::Workers)
-            && counted(at)
-    });
-    // A first column without a name that counts up from one.
-    let counts: Option<Vec<u64>> = grid.rows.iter().map(|row| count(&row[0])).collect();
-    let rising =
-        counts.is_some_and(|counts| counts[0] == 1 && counts.windows(2).all(|pair| pair[0] < pair[1]));
-    let unnamed = grid.header[0].trim().is_empty() && rising && grid.form != Form::Aligned;
-    named.or(unnamed.then_some(0))
 }
 
 /// Columns of words that tell rows of equal numbers of workers apart.

@@ -193,7 +193,10 @@ fn a_fixed_time_that_cannot_be_told_from_zero_is_not_spoken_of_as_one() {
     // Runs that are shorter than their rates allow.
     let (negative, text) = fit("GPUs,time (s),images/s\n1,100,100\n2,49,200\n4,24,400\n8,11,800\n");
     assert_eq!(negative.verdict, Verdict::Negative);
-    assert!(text.contains("comes out below zero") && !text.contains("cannot be told from zero"), "{text}");
+    assert!(
+        text.contains("comes out below zero") && !text.contains("a fixed time cannot be told from zero"),
+        "{text}"
+    );
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
 }
 
@@ -209,4 +212,67 @@ fn digits_widen_the_interval_of_rows_that_lie_on_a_line_by_chance() {
     // Half a second over three rows, whose weights are at most one: about 1.96 * 0.5 / sqrt(3) to either side.
     assert!((0.8..3.0).contains(&coarse), "{coarse}");
     assert!((fine - coarse / 100.0).abs() < 1e-6, "{fine}");
+    let text =
+        render(&explain_text("GPUs,time (s)\n1,120\n2,70\n4,45\n", &Options::default()).expect("a table"));
+    assert!(text.contains("T = fixed + b / N: fixed 20.0 s (95 % interval 19."), "{text}");
+    let text =
+        render(&explain_text("GPUs,time (s)\n1,100\n2,50\n4,25\n", &Options::default()).expect("a table"));
+    assert!(text.contains("which cannot be told from zero"), "{text}");
+}
+
+#[test]
+fn workers_go_by_many_names() {
+    for (header, cells) in [
+        ("world size,images/s", "1,100\n2,190\n8,700\n"),
+        ("ranks,images/s", "1,100\n2,190\n8,700\n"),
+        ("cards,images/s", "1,100\n2,190\n8,700\n"),
+        ("devices,images/s", "1,100\n2,190\n8,700\n"),
+        ("nodes x gpus,images/s", "1x1,100\n1 x 2,190\n2x4,700\n"),
+        ("setup,images/s", "1 node x 1 GPU,100\n1 node x 2 GPUs,190\n2 nodes x 4 GPUs,700\n"),
+        ("nodes,GPUs per node,images/s", "1,1,100\n1,2,190\n2,4,700\n"),
+        ("GPUs,images/s", "1x V100,100\n2x V100,190\n8x V100,700\n"),
+    ] {
+        let told =
+            if header.starts_with("setup") { vec![("setup".into(), Meaning::Workers)] } else { Vec::new() };
+        let options = Options { map: told, ..Options::default() };
+        let found = explain_text(&format!("{header}\n{cells}"), &options);
+        let found = found.unwrap_or_else(|error| panic!("{header}: {error}"));
+        assert_eq!(found.series[0].understood.workers, [1, 2, 8], "{header}");
+    }
+}
+
+#[test]
+fn memory_is_printed_in_a_unit_that_it_fills() {
+    let found = explain_text("GPUs,images/s,memory\n1,100,3.2 GiB\n2,190,3.4 GiB\n", &Options::default());
+    let text = render(&found.expect("a table"));
+    assert!(text.contains("3.44 GB .. 3.65 GB") && !text.contains("3435973"), "{text}");
+}
+
+#[test]
+fn a_text_without_a_table_is_told_what_was_seen_and_what_to_do() {
+    let error = |text: &str| explain_text(text, &Options::default()).expect_err("no table").to_string();
+    for (text, expected) in [
+        (r#"{"loss": 1, "steps": [1, 2]}"#, "JSON object with the keys loss, steps"),
+        ("[1, 2, 3]", "JSON list of 3 items"),
+        ("{\"a\": 1}\n{\"a\": 2}\n", "a line for each object"),
+        ("<html><table></table></html>", "HTML"),
+        ("only words", "a header and at least one row"),
+        ("a,b\n1,2\n3,4\n", "no column of workers among \"a\", \"b\"; --map COLUMN=workers names it"),
+    ] {
+        assert!(error(text).contains(expected), "{text}: {}", error(text));
+    }
+    let spaced = explain_text("GPUs images/s\n1 100\n2 190\n4 370\n", &Options::default());
+    assert_eq!(spaced.expect("numbers below a header").series[0].understood.workers, [1, 2, 4]);
+}
+
+#[test]
+fn that_the_usl_does_not_compete_is_said() {
+    let rates = |count: usize| {
+        let rows = [(1, 100.0), (2, 195.0), (4, 372.0), (8, 690.0), (16, 1200.0), (32, 1900.0)];
+        let rows: Vec<String> = rows[..count].iter().map(|(n, rate)| format!("{n},{rate:.1}")).collect();
+        format!("GPUs,images/s\n{}\n", rows.join("\n"))
+    };
+    let text = |count| render(&explain_text(&rates(count), &Options::default()).expect("a table"));
+    assert!(text(5).contains("the USL takes no part in the choice"), "{}", text(5));
+    assert!(text(5).contains("need 6 points") && !text(6).contains("takes no part"), "{}", text(6));
 }

@@ -1,5 +1,7 @@
 //! An explanation as text. It computes nothing but units.
 
+use paceline_record::Bytes;
+
 use super::audit::{Check, Slip, Weight};
 use super::figure::Figure;
 use super::reconcile::Work;
@@ -7,6 +9,7 @@ use super::scaling::{Laws, Measure, Row};
 use super::series::{Ground, Known, Series};
 use super::{Explanation, Meaning, SeriesExplanation};
 use crate::stats::laws::{Fit, Law, Parameter};
+use crate::words::bytes;
 use crate::{Align, Table};
 
 mod reconciled;
@@ -111,7 +114,10 @@ fn understood(series: &Series) -> String {
             Ground::Told => " (told)",
         };
         let meaning = column.meaning.map_or("not understood: --map tells it", Meaning::name);
-        let printed = ends(column.figures.iter().flatten().map(|figure| print(*figure)).collect());
+        let in_bytes = column.meaning == Some(Meaning::Memory) && column.has_unit;
+        let cell =
+            |figure: &Figure| if in_bytes { bytes(Bytes(figure.value as u64)) } else { print(*figure) };
+        let printed = ends(column.figures.iter().flatten().map(cell).collect());
         let seconds = if column.meaning.is_some_and(Meaning::is_time) { " s" } else { "" };
         table.row([column.name.clone(), format!("{meaning}{ground}"), format!("{printed}{seconds}")]);
     }
@@ -307,8 +313,16 @@ fn laws(laws: &Laws) -> Vec<String> {
         sentences.push(format!("{measure}, throughput is highest on {highest} workers and lower on {most}"));
     }
     let usl = laws.fits.iter().find(|fit| fit.law == Law::Usl);
+    if let Some(best) = laws.best.as_ref().filter(|_| usl.is_none_or(|usl| usl.aicc.is_none())) {
+        let points = best.points;
+        sentences.push(format!(
+            "{measure}, the USL takes no part in the choice: its three parameters need 6 points for the criterion, there are {points}"
+        ));
+    }
     let chosen = laws.best.as_ref().is_some_and(|best| best.law == Law::Usl);
-    if let Some(peak) = usl.and_then(|usl| usl.peak).filter(|_| chosen || laws.unfit.is_some()) {
+    if let Some(peak) =
+        usl.filter(|usl| chosen || laws.unfit.is_some() || usl.aicc.is_none()).and_then(|usl| usl.peak)
+    {
         let doubt = if chosen { "" } else { ", if the USL holds" };
         sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers{doubt}"));
     }
@@ -328,8 +342,9 @@ fn clock(fit: &Fit) -> Option<String> {
     let fixed = fit.parameters.first()?;
     let r2 = fit.r2.map_or_else(String::new, |r2| format!(", R2 {r2:.3}"));
     let Parameter { value, lo, hi, .. } = fixed;
+    let doubt = if *lo <= 0.0 { ", which cannot be told from zero" } else { "" };
     Some(format!(
-        "the clock as T = fixed + b / N: fixed {} s (95 % interval {} .. {}){r2}",
+        "the clock as T = fixed + b / N: fixed {} s (95 % interval {} .. {}){doubt}{r2}",
         number(*value),
         number(*lo),
         number(*hi)

@@ -1,10 +1,9 @@
 //! Text files line by line, whatever they hold: no line takes more than a bounded amount of memory.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::ImportError;
+use super::{ImportError, open};
 
 /// The longest line that is read; what is longer is passed over.
 const LONGEST: u64 = 1 << 20;
@@ -18,10 +17,10 @@ pub(super) struct Lines<R> {
     pub passed_over: u64,
 }
 
-impl Lines<BufReader<File>> {
+impl Lines<BufReader<Box<dyn Read>>> {
+    /// Opens a file, packed or not.
     pub fn open(path: &Path) -> Result<Self, ImportError> {
-        let file = File::open(path).map_err(|source| ImportError::Io { path: path.into(), source })?;
-        Ok(Self::new(BufReader::new(file), path))
+        Ok(Self::new(BufReader::new(open::open(path)?), path))
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::named::{self, Whose};
 use super::ranks::{self, Told};
 use super::{ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn};
 use crate::trace::Trace;
@@ -14,6 +15,9 @@ const HEAD: usize = 64 << 10;
 
 /// Folders within folders that are looked into.
 const DEEP: usize = 6;
+
+/// Files that a warning names.
+const NAMED: usize = 3;
 
 /// The most files of one import.
 const MOST_FILES: usize = 10_000;
@@ -59,7 +63,8 @@ type Recognise = fn(&[u8]) -> bool;
 /// What a file is; `None` if it is none of what is read here.
 pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
     let head = open::head(path, HEAD)?;
-    if sqlite::recognise(path).is_some() {
+    // A damaged database, or one of something else, is for its reader to name.
+    if sqlite::is_sqlite(path).map_err(|source| ImportError::Io { path: path.into(), source })? {
         return Ok(Some(Format::Sqlite));
     }
     let readers: [(Recognise, Format); 6] = [
@@ -95,48 +100,93 @@ impl Found {
     }
 }
 
+/// Files that could not be used.
+#[derive(Default)]
+struct LeftOut {
+    warnings: Vec<String>,
+    first: Option<ImportError>,
+}
+
+impl LeftOut {
+    /// What was read; of a file that merely lies in a folder and is damaged, nothing, and a warning that names it.
+    fn unless<T>(&mut self, source: &Source, read: Result<T, ImportError>) -> Result<Option<T>, ImportError> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(error) if source.named.as_os_str().is_empty() => Err(error),
+            Err(error) => {
+                self.warnings.push(format!("left out: {error}"));
+                self.first.get_or_insert(error);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Logs that one worker wrote do not say how many there were; the names of their folders may.
+fn infer_workers(found: &mut [Found]) {
+    let told = |one: &Found| {
+        let logs = matches!(one.run.format, Some(Format::Events | Format::MetricLog));
+        let names = [one.name.clone(), name_of(&one.folder)];
+        names.iter().filter(|_| logs && one.run.case.workers == 1).find_map(|name| named::workers(name))
+    };
+    let workers: Vec<Option<u32>> = found.iter().map(told).collect();
+    let alone = workers.iter().position(|workers| *workers == Some(1));
+    let one = alone.and_then(|place| named::rate(&found[place].run));
+    for (found, workers) in found.iter_mut().zip(workers) {
+        let Some(workers) = workers.filter(|&workers| workers > 1) else { continue };
+        // Beside a run of one worker, a rate of all is nearer to N times its than to itself.
+        let all = one
+            .zip(named::rate(&found.run))
+            .is_some_and(|(one, rate)| 2.0 * rate > one * f64::from(workers + 1));
+        named::spread(&mut found.run, workers, if all { Whose::All } else { Whose::One });
+    }
+}
+
 /// Reads paths into runs, each with a name. Traces and event files of one folder are the ranks of one run, and so are
 /// traces that are named one by one; what nvidia-smi saw goes to the runs whose files it stands beside, or to all where
 /// there are none such.
 pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>, ImportError> {
-    let mut warnings = Vec::new();
-    let sources = gather(paths, &mut warnings)?;
+    let mut left_out = LeftOut::default();
+    let sources = gather(paths, &mut left_out)?;
     let mut found: Vec<Found> = Vec::new();
     for (name, files) in traces(&sources) {
         let mut traces: Vec<Trace> = Vec::new();
         for source in &files {
-            traces.extend(read_traces(&source.path)?);
+            traces.extend(left_out.unless(source, read_traces(&source.path))?.into_iter().flatten());
         }
-        let first = files[0];
-        found.push(Found::new(name, first.format, &first.path, ranks::join(traces, told)?));
+        if !traces.is_empty() {
+            let first = files[0];
+            found.push(Found::new(name, first.format, &first.path, ranks::join(traces, told)?));
+        }
     }
     for (name, files) in event_folders(&sources) {
-        found.push(Found::new(name, Format::Events, &files[0], events::import(&files)?));
+        let paths: Vec<PathBuf> = files.iter().map(|source| source.path.clone()).collect();
+        let run = left_out.unless(files[0], events::import(&paths))?;
+        found.extend(run.map(|run| Found::new(name, Format::Events, &paths[0], run)));
     }
     for source in &sources {
         let runs = match source.format {
-            Format::Horovod => vec![horovod::read(&source.path)?.to_run()],
-            Format::MetricLog => vec![metric_log::import(&source.path)?],
-            Format::TfCnn => tf_cnn::import(&source.path)?,
+            Format::Horovod => horovod::read(&source.path).map(|timeline| vec![timeline.to_run()]),
+            Format::MetricLog => metric_log::import(&source.path).map(|run| vec![run]),
+            Format::TfCnn => tf_cnn::import(&source.path),
             _ => continue,
         };
         let found_in = |run| Found::new(name_of(&source.path), source.format, &source.path, run);
-        found.extend(runs.into_iter().map(found_in));
+        found.extend(left_out.unless(source, runs)?.into_iter().flatten().map(found_in));
     }
+    infer_workers(&mut found);
     for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
-        let monitor = nvidia_smi::read(&source.path)?;
+        let Some(monitor) = left_out.unless(source, nvidia_smi::read(&source.path))? else { continue };
         let beside = |one: &Found| source.path.parent() == Some(&one.folder);
         let any = found.iter().any(beside);
         found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
     let Some(first) = found.first_mut() else {
-        return Err(ImportError::Apart {
-            why:
-                "there is no run in them, only what nvidia-smi saw of devices; `paceline explain` shows that"
-                    .into(),
-        });
+        let only =
+            "there is no run in them, only what nvidia-smi saw of devices; `paceline explain` shows that";
+        return Err(left_out.first.unwrap_or_else(|| ImportError::Apart { why: only.into() }));
     };
-    first.run.warnings.splice(0..0, warnings);
+    first.run.warnings.splice(0..0, left_out.warnings);
     let empty = |one: &&Found| one.run.ranks.iter().any(|rank| rank.steps.is_empty());
     if let Some(Found { name, run, .. }) = found.iter().find(empty) {
         let why = format!("{name} holds no step: {}", run.warnings.join("; "));
@@ -184,19 +234,19 @@ fn tell_apart(runs: &mut [(String, Imported)]) {
 
 /// All recognised files below some paths. A file that was named and is nothing known is an error; one that merely lies in a
 /// folder is passed over.
-fn gather(paths: &[PathBuf], warnings: &mut Vec<String>) -> Result<Vec<Source>, ImportError> {
+fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, ImportError> {
     let mut sources = Vec::new();
     for named in paths {
         let io = |source| ImportError::Io { path: named.clone(), source };
         let folder = fs::metadata(named).map_err(io)?.is_dir();
         let mut files = Vec::new();
-        let mut passed = 0;
+        let mut passed = Vec::new();
         collect(named, DEEP, &mut files)?;
         for path in files {
             let named = if folder { named.clone() } else { PathBuf::new() };
             match recognise(&path)? {
                 Some(format) => sources.push(Source { path, format, named }),
-                None if folder => passed += 1,
+                None if folder => passed.push(name_in(&path)),
                 None => {
                     let known = "a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod timeline, a TensorBoard \
                                  event file, a tf_cnn_benchmarks log, a metric.log or nvidia-smi's output";
@@ -204,12 +254,18 @@ fn gather(paths: &[PathBuf], warnings: &mut Vec<String>) -> Result<Vec<Source>, 
                 }
             }
         }
-        if passed > 0 {
-            warnings.push(format!("{}: {passed} files are nothing that can be imported", named.display()));
+        if !passed.is_empty() {
+            let more = if passed.len() > NAMED { ", ..." } else { "" };
+            let names = passed.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let count = passed.len();
+            left_out.warnings.push(format!("left out: {count} files that are nothing known: {names}{more}"));
         }
     }
     match sources.is_empty() {
-        true => Err(ImportError::Apart { why: "there is no file in them that can be imported".into() }),
+        true => {
+            let seen: String = left_out.warnings.iter().map(|warning| format!(" ({warning})")).collect();
+            Err(ImportError::Apart { why: format!("there is no file in them that can be imported{seen}") })
+        }
         false => Ok(sources),
     }
 }
@@ -270,19 +326,25 @@ fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
 }
 
 /// Event files: `rank-<r>` folders of one parent are one run, any other file is a run by itself.
-fn event_folders(sources: &[Source]) -> Vec<(String, Vec<PathBuf>)> {
-    let mut runs: Vec<(String, Vec<PathBuf>)> = Vec::new();
+fn event_folders(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
+    let mut runs: Vec<(String, Vec<&Source>)> = Vec::new();
     for source in sources.iter().filter(|source| source.format == Format::Events) {
         let folder = source.path.parent();
         let is_rank = folder.is_some_and(|folder| name_of(folder).starts_with("rank-"));
         let key = if is_rank { folder.and_then(Path::parent) } else { folder };
         let name = key.map_or_else(|| name_of(&source.path), name_of);
         match runs.iter_mut().find(|(known, _)| is_rank && *known == name) {
-            Some((_, files)) => files.push(source.path.clone()),
-            None => runs.push((name, vec![source.path.clone()])),
+            Some((_, files)) => files.push(source),
+            None => runs.push((name, vec![source])),
         }
     }
     runs
+}
+
+/// The name of a file, without what would break a line.
+fn name_in(path: &Path) -> String {
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    name.chars().take(60).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 fn name_of(path: &Path) -> String {
@@ -294,26 +356,4 @@ fn name_of(path: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_in_names_count_as_numbers() {
-        let mut names = ["rank-10.json", "rank-2.json", "rank-1.json", "a", "rank-"];
-        names.sort_by_key(|name| natural(name));
-        assert_eq!(names, ["a", "rank-", "rank-1.json", "rank-2.json", "rank-10.json"]);
-    }
-
-    #[test]
-    fn a_named_file_that_is_nothing_known_is_refused_and_one_in_a_folder_passed_over() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let notes = folder.path().join("notes.txt");
-        fs::write(&notes, "buy milk").expect("a file");
-        let told = Told::default();
-        let named = import(&[notes], &told).expect_err("no trace").to_string();
-        assert!(named.contains("notes.txt") && named.contains("PyTorch"), "{named}");
-        let inside = import(&[folder.path().into()], &told).expect_err("no trace").to_string();
-        assert!(inside.contains("no file in them"), "{inside}");
-        import(&[folder.path().join("nowhere")], &told).expect_err("no such file");
-    }
-}
+mod tests;

@@ -176,12 +176,36 @@ impl Log {
         }
     }
 
+    /// Processes that the total is over, as Horovod's is: a power of two times the only one's rate, or closely a whole number
+    /// of times. The total goes by the clock, which loses a little between steps.
+    fn processes_by_total(&self) -> Option<u32> {
+        let last = self.lines.values().next()?.last()?;
+        let times = self.total? / last.images_per_s;
+        let near = |whole: f64, off: f64| (times / whole - 1.0).abs() <= off && whole <= f64::from(PROCESSES);
+        let power = times.max(1.0).log2().round().exp2();
+        [(power, 0.1), (times.round().max(1.0), 0.02)]
+            .into_iter()
+            .find_map(|(whole, off)| near(whole, off).then_some(whole as u32))
+    }
+
     /// The run as one of ours: a device is a worker.
     pub fn into_run(self) -> Imported {
-        let mut run = Imported { case: self.header.case(), warnings: self.warnings, ..Imported::default() };
-        let devices = self.header.devices.unwrap_or(1).clamp(1, PROCESSES);
-        let horovod = self.header.is_horovod();
+        let mut run =
+            Imported { case: self.header.case(), warnings: self.warnings.clone(), ..Imported::default() };
         let processes = self.lines.len() as u32;
+        let by_total = self.processes_by_total().filter(|_| processes == 1);
+        let (devices, ground) = match (self.header.devices, self.header.device_count(), by_total) {
+            (Some(listed), ..) => (listed, None),
+            (None, Some(shared), _) => (shared, Some("the batch of all over that of each")),
+            (None, None, Some(times)) => (times, Some("its total over the rate of its lines")),
+            (None, None, None) => (1, None),
+        };
+        let devices = devices.clamp(1, PROCESSES);
+        if let Some(ground) = ground.filter(|_| devices > 1) {
+            run.warnings.push(format!("the log lists no devices: {devices} follow from {ground}"));
+        }
+        // Lines of one process and a total of several: each has its own device.
+        let horovod = self.header.is_horovod() || by_total.is_some_and(|times| times > 1 && times == devices);
         let highest = self.lines.keys().next_back().map_or(0, |rank| rank.0);
         // One process drives all devices that its header lists, but under Horovod each device has its own.
         let each = if horovod || processes > 1 { 1 } else { devices };

@@ -1,8 +1,11 @@
 //! What numbers do as workers are added, where that says something about how they were measured.
 
+use paceline_record::Bytes;
+
 use super::{Check, Slip};
 use crate::explain::meaning::Meaning;
 use crate::explain::series::{Column, Series};
+use crate::words;
 
 /// A fall of accuracy that is more than two runs of the same job differ by.
 const FALL: f64 = 0.05;
@@ -25,13 +28,17 @@ fn ends(series: &Series, column: &Column) -> Option<(f64, f64, u64)> {
 fn summed_memory(series: &Series, column: &Column) -> Option<Slip> {
     let (one, last, most) = ends(series, column)?;
     let share = last / (one * most as f64);
+    let amount =
+        |value: f64| if column.has_unit { words::bytes(Bytes(value as u64)) } else { value.to_string() };
     (most >= 4 && (share - 1.0).abs() < 0.02).then(|| {
         Slip::remark(
             Check::Memory,
             column.name.clone(),
             format!(
-                "grows as the number of workers ({one} on 1, {last} on {most}): a sum over workers, each of which takes the same. \
-                 A framework that reserves a whole device shows this at any model"
+                "grows as the number of workers ({} on 1, {} on {most}): a sum over workers, each of which takes the same. \
+                 A framework that reserves a whole device shows this at any model",
+                amount(one),
+                amount(last)
             ),
         )
     })

@@ -19,7 +19,7 @@ fn what_is_no_table_is_refused_with_a_reason() {
     assert_eq!(run(" \n\t\n"), Err(ExplainError::Empty));
     assert_eq!(run("GIF89a\0\u{1}\u{2}"), Err(ExplainError::NotText));
     assert_eq!(run(&"\u{fffd}".repeat(40)), Err(ExplainError::NotText));
-    assert_eq!(run("Only words, and more of them.\nNothing else."), Err(ExplainError::NoTable));
+    assert!(matches!(run("Only words, and more of them.\nNothing else."), Err(ExplainError::NoTable(_))));
     assert!(matches!(run("| a | b | c |\n|-|-|-|\n| x | 1 | 2 |"), Err(ExplainError::NotUnderstood(_))));
     assert!(matches!(run(&"x".repeat(LONGEST + 1)), Err(ExplainError::TooLong { .. })));
 }

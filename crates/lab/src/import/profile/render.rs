@@ -52,9 +52,8 @@ fn head(profile: &Profile) -> String {
     }
     for device in &profile.devices {
         if let (Some(number), Some(share)) = (device.device, device.utilisation) {
-            let name = device.name.as_deref().unwrap_or("unnamed");
-            text +=
-                &format!("device {number} ({name}): busy {:.1} %, {}\n", 100.0 * share, time(device.busy));
+            let name = device.name.as_deref().map_or_else(String::new, |name| format!(" ({})", short(name)));
+            text += &format!("device {number}{name}: busy {:.1} %, {}\n", 100.0 * share, time(device.busy));
         }
     }
     if let Some(mean) = profile.step_mean {

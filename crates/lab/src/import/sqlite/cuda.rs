@@ -85,11 +85,14 @@ impl Copies {
     }
 }
 
-/// Names of devices 0, 1, ... up to the last that a trace uses.
+/// Names of devices 0, 1, ... up to the last that a trace uses; empty where none is known.
 pub(in super::super) fn device_names(trace: &Trace, name: impl Fn(u32) -> Option<String>) -> Vec<String> {
     let last = trace.tracks.iter().filter_map(|track| track.device).filter(|&device| device < DEVICES).max();
-    let named = |device| name(device).unwrap_or_else(|| format!("device {device}"));
-    last.map_or_else(Vec::new, |last| (0..=last).map(named).collect())
+    let names: Vec<Option<String>> = last.map_or_else(Vec::new, |last| (0..=last).map(name).collect());
+    match names.iter().any(Option::is_some) {
+        true => names.into_iter().map(|name| name.unwrap_or_else(|| "unnamed".into())).collect(),
+        false => Vec::new(),
+    }
 }
 
 /// What carries the collectives.

@@ -64,6 +64,15 @@ impl Header {
         true
     }
 
+    /// How many devices there are: as listed, or as many as share the batch.
+    pub(super) fn device_count(&self) -> Option<u32> {
+        let shared = || {
+            let (all, one) = self.global_batch.zip(self.device_batch)?;
+            (one > 0 && all % one == 0).then(|| u32::try_from(all / one).ok())?
+        };
+        self.devices.or_else(shared).filter(|&devices| devices > 0)
+    }
+
     /// Whether each device has a process of its own.
     pub(super) fn is_horovod(&self) -> bool {
         self.horovod_devices || self.variables.as_deref() == Some("horovod")
@@ -71,7 +80,7 @@ impl Header {
 
     /// The case, as far as the header tells.
     pub(super) fn case(&self) -> Case {
-        let devices = self.devices.unwrap_or(1).max(1);
+        let devices = self.device_count().unwrap_or(1);
         let shared = self.global_batch.map(|batch| batch / u64::from(devices));
         let nccl = self.all_reduce.as_deref().is_some_and(|how| how.contains("nccl"));
         let update = self.variables.as_deref().map(|variables| match variables {

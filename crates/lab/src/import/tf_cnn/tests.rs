@@ -164,3 +164,31 @@ proptest! {
         let _ = import(file_of(&bytes).path());
     }
 }
+
+#[test]
+fn devices_that_are_not_listed_follow_from_batches_or_from_the_total() {
+    let unlisted = HEADER.replace("Devices:     ['/gpu:0', '/gpu:1']\n", "");
+    let run = &import_text(&format!("{unlisted}{}{}", lines(128.0, &[0.5; 40]), total(256.0)))[0];
+    assert_eq!((run.case.workers, run.ranks.len(), run.case.batch_per_worker), (2, 2, Some(64)));
+    assert!(has(run, "2 follow from the batch of all over that of each"), "{:?}", run.warnings);
+    // Only a total that is four times the rate of the lines, less what the clock loses.
+    let bare = format!(
+        "Model:       resnet50\nStep\tImg/sec\n{}{}",
+        lines(64.0, &[0.5; 40]),
+        total(4.0 * 128.0 * 0.95)
+    );
+    let run = &import_text(&bare)[0];
+    assert_eq!((run.case.workers, run.ranks.len()), (4, 4), "{:?}", run.warnings);
+    assert!(has(run, "4 follow from its total over the rate of its lines"), "{:?}", run.warnings);
+    let even = format!("Model:       resnet50\nStep\tImg/sec\n{}{}", lines(64.0, &[0.5; 40]), total(128.0));
+    assert_eq!(import_text(&even)[0].case.workers, 1);
+}
+
+#[test]
+fn a_packed_log_is_read_as_it_is() {
+    let text = format!("{HEADER}{}", lines(128.0, &[0.5; 40]));
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, text.as_bytes()).expect("memory");
+    let packed = import(file_of(packed.finish().expect("memory")).path()).expect("a log");
+    assert_eq!(packed[0].ranks[0].steps, import_text(&text)[0].ranks[0].steps);
+}

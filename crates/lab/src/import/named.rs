@@ -1,0 +1,122 @@
+//! How many workers a run had, where only the name of its folder says so.
+
+use super::Imported;
+
+/// Words that stand beside a number of workers.
+const WORDS: [&str; 16] = [
+    "worker",
+    "workers",
+    "gpu",
+    "gpus",
+    "np",
+    "nproc",
+    "proc",
+    "procs",
+    "process",
+    "processes",
+    "rank",
+    "ranks",
+    "device",
+    "devices",
+    "cards",
+    "ngpus",
+];
+
+/// The most workers that a name is believed to tell.
+const MOST: u32 = 4096;
+
+/// Whose examples a second a log holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Those of the worker that wrote it.
+    One,
+    /// Those of all.
+    All,
+}
+
+/// Workers that a name tells: `workers_2`, `gpu-4`, `8gpus`, `world_size_16`.
+pub(super) fn workers(name: &str) -> Option<u32> {
+    let name = name.to_lowercase();
+    let mut pieces: Vec<&str> = Vec::new();
+    let mut rest = name.as_str();
+    while let Some(first) = rest.chars().next() {
+        let kind = |c: char| (c.is_ascii_digit(), c.is_alphabetic());
+        let end = rest.find(|c: char| kind(c) != kind(first)).unwrap_or(rest.len());
+        let (piece, tail) = rest.split_at(end);
+        pieces.push(piece);
+        rest = tail;
+    }
+    let is_word =
+        |at: Option<usize>| at.and_then(|at| pieces.get(at)).is_some_and(|piece| WORDS.contains(piece));
+    let is_gap = |at: Option<usize>| {
+        at.and_then(|at| pieces.get(at)).is_none_or(|piece| ["_", "-", "=", " ", "."].contains(piece))
+    };
+    let behind = |at: usize| {
+        let (one, two) = (at.checked_sub(1), at.checked_sub(2));
+        let size = name.contains("world_size") || name.contains("world-size") || name.contains("worldsize");
+        is_word(one)
+            || is_gap(one) && is_word(two)
+            || size && [one, two].into_iter().flatten().any(|at| ["size", "worldsize"].contains(&pieces[at]))
+    };
+    // The 50 of `resnet50_gpu` is not before a word: letters stand right before it.
+    let before = |at: usize| {
+        is_gap(at.checked_sub(1)) && (is_word(Some(at + 1)) || is_gap(Some(at + 1)) && is_word(Some(at + 2)))
+    };
+    let count = |at: usize| pieces[at].parse().ok().filter(|count| (1..=MOST).contains(count));
+    let told = |place: &dyn Fn(usize) -> bool| (0..pieces.len()).filter(|&at| place(at)).find_map(count);
+    told(&behind).or_else(|| told(&before))
+}
+
+/// Examples a second over all steps of a run's first rank.
+pub(super) fn rate(run: &Imported) -> Option<f64> {
+    let steps = &run.ranks.first()?.steps;
+    let seconds = steps.last()?.end.since(steps.first()?.begin).seconds();
+    let examples: u64 = steps.iter().map(|step| step.examples).sum();
+    (seconds > 0.0 && examples > 0).then(|| examples as f64 / seconds)
+}
+
+/// Makes a run that one worker told of the run of as many: each keeps the same pace.
+pub(super) fn spread(run: &mut Imported, workers: u32, whose: Whose) {
+    let Some(mut first) = run.ranks.pop().filter(|_| run.ranks.is_empty() && workers > 1) else { return };
+    if whose == Whose::All {
+        first.steps.iter_mut().for_each(|step| step.examples /= u64::from(workers));
+        run.case.batch_per_worker = run.case.batch_per_worker.map(|batch| batch / u64::from(workers));
+    }
+    let rate = match whose {
+        Whose::One => "its rate is taken for one worker's",
+        Whose::All => "its rate grows with them, and is taken for that of all",
+    };
+    run.warnings.push(format!(
+        "the name says {workers} workers, which is all that is known of them: the log stands for each, and {rate}"
+    ));
+    run.case.workers = workers;
+    run.ranks = (0..workers)
+        .map(|rank| super::ImportedRank { rank: paceline_record::Rank(rank), ..first.clone() })
+        .collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_beside_a_word_for_workers_is_theirs() {
+        for (name, expected) in [
+            ("workers_2", Some(2)),
+            ("resnet50_gpus-16", Some(16)),
+            ("resnet50-8gpu", Some(8)),
+            ("4_workers", Some(4)),
+            ("np32", Some(32)),
+            ("world_size_64", Some(64)),
+            ("world_size=8", Some(8)),
+            ("resnet50_gpu", None),
+            ("run-3", None),
+            ("2018-10-04", None),
+            ("gpus_999999999", None),
+            ("workers_0", None),
+            ("", None),
+        ] {
+            assert_eq!(workers(name), expected, "{name}");
+        }
+    }
+}
