@@ -1,295 +1,276 @@
 #!/usr/bin/env python3
-"""Trains MobileNetV2 on CIFAR-10 from several seeds in Paceline and in PyTorch with one recipe, and compares test accuracies;
-`peers/training accuracy` calls this.
+"""Trains one network from several seeds in Paceline and in PyTorch, with one recipe, and compares test accuracies; `peers/training
+accuracy` calls this.
 
-A seed's two trainings start from the same weights (Paceline's) and have batch, rates, momentum, weight decay and kind of augmentation
-in common; each side draws order and augmentation itself. Paceline runs --parallel seeds at a time, each on --threads cores of its
-own; PyTorch runs beside it, on --device, in --torch-processes that share the seeds out. When --budget-s is over, what still
-runs is ended and left out.
-
-    accuracy.py --data cifar10 --seeds 1,2,3,4,5 --epochs 8 --device cuda --parallel 5 --json accuracy.json
-    accuracy.py --again accuracy.json             the table of an earlier run
-
-Prints Markdown: each seed's last test accuracies, their mean difference, and its 95 % interval by Student's t over the seeds. Exit
-status: 0 zero lies in the interval, 1 not, or fewer than two seeds were done, 2 bad usage.
+For each seed both start from the same weights: those that Paceline draws. Orders and augmentation are drawn by each for
+itself. Paceline runs several seeds at a time on the CPU while PyTorch goes through them on --device, float32 (no TF32), in a CUDA
+graph where there is a GPU. Exit status: 0 the 95 % interval of the mean difference holds 0, 1 not, 2 bad usage.
 """
 
 import argparse
-import dataclasses
 import json
 import math
-import os
 import pathlib
-import platform
-import queue
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
+import torch
+import torch.nn.functional as F
+
 import runs
-from processes import allowed_cores, tied
-from recipe import SAMPLES, Recipe
+import twins
+from processes import tied
 from runs import Failure
 
-NETWORK = "mobilenet_v2"
-PEERS = pathlib.Path(__file__).resolve().parent
-START_RECORDS = 20  # of each file, for the step that shows the weights before training
-
-# 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom.
-STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
-STUDENT += [2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
-
-
-# ---- Running ----------------------------------------------------------------------------------------------------------
+MOMENTUM = 0.9
+WEIGHT_DECAY = 5e-4
+BN_MOMENTUM = 0.9  # the share that is kept; the network's own 0.999 needs longer runs than this one
+PAD = 4
+# Two-sided 95 % of Student's t by degrees of freedom.
+T95 = [math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 
 
-class Children:
-    """Processes that are ended together."""
+class Recipe:
+    def __init__(self, options, samples):
+        self.batch, self.rate = options.batch, options.lr
+        self.steps = math.ceil(options.epochs * samples / self.batch)
+        self.warmup = math.ceil(options.warmup_epochs * samples / self.batch)
+        self.per_epoch = samples / self.batch
 
-    def __init__(self):
-        self.lock, self.processes, self.ended = threading.Lock(), [], False
+    def learning_rate(self, step):
+        """--schedule cosine --warmup-epochs, as Paceline has them."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(self.steps - self.warmup, 1)
+        return self.rate * 0.5 * (1 + math.cos(math.pi * done))
 
-    def start(self, command, cores, log, **streams):
-        tie = tied()
-
-        def prepare():
-            tie()
-            if hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, cores)
-
-        with self.lock:
-            if self.ended:
-                return None
-            process = subprocess.Popen(command, stderr=log, preexec_fn=prepare, text=True, **streams)
-            self.processes.append(process)
-            return process
-
-    def end(self):
-        with self.lock:
-            self.ended = True
-            for process in self.processes:
-                process.terminate()
+    def ends_epoch(self, done):
+        """Whether a step completes an epoch, or the run."""
+        return done == self.steps or math.floor(done / self.per_epoch) > math.floor((done - 1) / self.per_epoch)
 
 
-class Comparison:
-    """Both sides' trainings, under way."""
+class Step:
+    """One step of PyTorch: crop and flip, forward, backward, update. On a GPU it is captured once and replayed."""
 
-    def __init__(self, args, folder):
-        self.args, self.folder, self.recipe = args, folder, Recipe.of(args)
-        self.children, self.points, self.failures = Children(), [], []
-        cores = allowed_cores()
-        beside = args.torch_processes * args.torch_threads
-        self.cores = cores[: max(len(cores) - beside, 1)]
-        self.torch_cores = cores[-beside:]
+    def __init__(self, twin, padded, labels, batch, device):
+        self.model, self.padded, self.labels = twin.model.train(), padded, labels
+        self.parameters = list(twin.model.parameters())
+        self.velocity = [torch.zeros_like(p) for p in self.parameters]
+        self.batch, self.device = batch, device
+        self.index = torch.zeros(batch, dtype=torch.long, device=device)
+        self.corner = torch.zeros(2, batch, dtype=torch.long, device=device)
+        self.flip = torch.zeros(batch, dtype=torch.bool, device=device)
+        self.rate = torch.zeros((), device=device)
+        self.side = torch.arange(runs.SIDE, device=device)
+        self.loss = torch.zeros((), device=device)
+        self.mean, self.deviation = (v.to(device).view(3, 1, 1) for v in (twins.MEAN, twins.DEVIATION))
+        self.channels = torch.arange(3, device=device)[None, :, None, None]
+        self.graph = self.capture() if device.type == "cuda" else None
+
+    def pictures(self):
+        rows = self.corner[0][:, None] + self.side
+        columns = self.corner[1][:, None] + torch.where(self.flip[:, None], self.side.flip(0), self.side)
+        at = (self.index[:, None, None, None], self.channels, rows[:, None, :, None], columns[:, None, None, :])
+        return (self.padded[at].float() / 255 - self.mean) / self.deviation
 
     def run(self):
-        self.start_weights()
-        threads = [threading.Thread(target=self.run_torch, args=(i,)) for i in range(self.args.torch_processes)]
-        waiting = queue.Queue()
-        for seed in self.args.seeds:
-            waiting.put(seed)
-        threads += [threading.Thread(target=self.run_paceline, args=(i, waiting)) for i in range(self.args.parallel)]
-        for thread in threads:
-            thread.start()
-        self.watch(threads)
-        for thread in threads:
-            thread.join()
+        loss = F.cross_entropy(self.model(self.pictures()), self.labels[self.index])
+        gradients = torch.autograd.grad(loss, self.parameters)
+        with torch.no_grad():
+            gradients = torch._foreach_add(gradients, self.parameters, alpha=WEIGHT_DECAY)
+            torch._foreach_mul_(self.velocity, MOMENTUM)
+            torch._foreach_add_(self.velocity, gradients)
+            torch._foreach_sub_(self.parameters, torch._foreach_mul(self.velocity, self.rate))
+        self.loss.copy_(loss.detach())
 
-    def watch(self, threads):
-        """Tells how far both are, until all is done or time is up."""
-        told = 0.0
-        while any(thread.is_alive() for thread in threads):
-            spent = time.monotonic() - BEGAN
-            if spent > self.args.budget_s:
-                print(f"accuracy.py: {self.args.budget_s:g} s are over", file=sys.stderr, flush=True)
-                self.children.end()
-                return
-            if spent > told + 30:
-                told = spent
-                far = [f"{side} {len(points)} tests" for side, points in self.curves().items()]
-                print(f"{spent:.0f} s: {', '.join(far)}", file=sys.stderr, flush=True)
-            time.sleep(0.5)
+    def capture(self):
+        state = [t.detach().clone() for t in self.state()]
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.run()
+        with torch.no_grad():
+            for tensor, was in zip(self.state(), state):
+                tensor.copy_(was)
+        return graph
 
-    def start_weights(self):
-        """At rate 0 nothing is learned: these are the weights before training."""
-        data = runs.write_small_cifar10(self.args.data, self.folder / "few", START_RECORDS)
-        for seed in self.args.seeds:
-            settings = dict(steps=1, batch=START_RECORDS, lr=0, seed=seed, eval_every=0)
-            runs.train(self.args, NETWORK, data, self.folder / f"start/{seed}", **settings)
+    def state(self):
+        return [*self.parameters, *self.velocity, *self.model.buffers()]
 
-    def run_paceline(self, slot, waiting):
-        threads = self.args.threads
-        own = [self.cores[(slot * threads + i) % len(self.cores)] for i in range(threads)]
-        while True:
-            try:
-                seed = waiting.get_nowait()
-            except queue.Empty:
-                return
-            out = self.folder / f"paceline/{seed}"
-            command = runs.train_command(self.args, NETWORK, self.args.data, out, seed=seed, checkpoint_every=0)
-            command += [*self.recipe.options(), "--schedule", "cosine", "--augment", "standard", "--label-smoothing", "0"]
-            with open(self.folder / f"paceline-{seed}.txt", "w") as log:
-                process = self.children.start(command, own, log, stdout=log)
-                self.wait(process, f"Paceline, seed {seed}", log)
-
-    def run_torch(self, number):
-        seeds = self.args.seeds[number :: self.args.torch_processes]
-        threads = self.args.torch_threads
-        own = self.torch_cores[number * threads : (number + 1) * threads]
-        if not seeds:
-            return
-        command = [sys.executable, str(PEERS / "torch_cifar10.py"), "--data", str(self.args.data), *self.recipe.options()]
-        command += ["--weights", str(self.folder / "start/{seed}/weights.safetensors"), "--device", self.args.device]
-        command += ["--seeds", ",".join(map(str, seeds)), "--threads", str(threads), "--graph", self.args.graph]
-        with open(self.folder / f"torch-{number}.txt", "w") as log:
-            process = self.children.start(command, own, log, stdout=subprocess.PIPE)
-            for line in process.stdout if process else []:
-                self.points.append(json.loads(line))
-            self.wait(process, f"PyTorch, seeds {seeds}", log)
-
-    def wait(self, process, what, log):
-        if process and process.wait() != 0 and not self.children.ended:
-            said = pathlib.Path(log.name).read_text().strip()[-2000:]
-            self.failures.append(f"{what} ended with status {process.returncode}:\n{said}")
-            print(f"accuracy.py: {self.failures[-1]}", file=sys.stderr, flush=True)
-
-    def curves(self):
-        """What each side's tests found so far, seed by seed."""
-        found = {"paceline": [], "torch": list(self.points)}
-        for seed in self.args.seeds:
-            run = runs.Run(self.folder / f"paceline/{seed}")
-            if list(run.folder.glob("*/rank-0.jsonl")):
-                found["paceline"] += paceline_points(run, seed, self.recipe)
-        return found
+    def __call__(self, index, rate, draws):
+        self.index.copy_(index)
+        self.corner.copy_(torch.randint(0, 2 * PAD + 1, (2, self.batch), generator=draws))
+        self.flip.copy_(torch.rand(self.batch, generator=draws) < 0.5)
+        self.rate.fill_(rate)
+        self.graph.replay() if self.graph else self.run()
 
 
-def paceline_points(run, seed, recipe):
-    steps = list(run.events("step"))
-    points, from_step = [], 0
-    for test in run.events("evaluated"):
-        losses = [step["loss"] for step in steps[from_step : test["steps"]] if step["loss"] is not None]
-        from_step = test["steps"]
-        points.append(
-            {
-                "seed": seed,
-                "epoch": test["steps"] * recipe.batch / SAMPLES,
-                "steps": test["steps"],
-                "train_loss": statistics.fmean(losses) if losses else None,
-                "test_loss": test["loss"],
-                "test_accuracy": test["correct"] / test["examples"],
-                "seconds": (test["at"] - steps[0]["begin"]) / 1e9,
-            }
-        )
-    return points
+def load_weights(twin, path):
+    """As twins.load, without the safetensors package."""
+    raw = pathlib.Path(path).read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header, data = json.loads(raw[8 : 8 + length]), bytearray(raw[8 + length :])
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            tensors[name] = torch.frombuffer(data[begin:end], dtype=torch.float32).reshape(entry["shape"])
+    with torch.no_grad():
+        twins.fill(twin.tensors(), tensors, path)
 
 
-# ---- Comparing --------------------------------------------------------------------------------------------------------
+def train_pytorch(options, recipe, weights, seed):
+    device = torch.device(options.device)
+    twin = twins.Plain(options.network)
+    load_weights(twin, weights)
+    twin.model.to(device)
+    for layer in twin.model.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.momentum = 1 - BN_MOMENTUM
+    moving = twins.Statistics(twin, options.batch)
+    moving.reset()
+    pictures, labels = (t.to(device) for t in options.train)
+    padded = F.pad(pictures, (PAD, PAD, PAD, PAD))
+    step = Step(twin, padded, labels, options.batch, device)
+    draws = torch.Generator().manual_seed(seed)
+    order, curve = torch.empty(0, dtype=torch.long), []
+    for done in range(1, recipe.steps + 1):
+        if len(order) < options.batch:
+            order = torch.cat([order, torch.randperm(len(labels), generator=draws)])
+        index, order = order[: options.batch], order[options.batch :]
+        step(index, recipe.learning_rate(done - 1), draws)
+        if recipe.ends_epoch(done):
+            with moving.divided_by_n():
+                curve.append({"epoch": done / recipe.per_epoch, **test(twin, options.test, device)})
+    return curve
 
 
-def interval(values):
-    """Mean and half of the 95 % interval."""
-    half = STUDENT[min(len(values) - 1, len(STUDENT)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.fmean(values), half
+@torch.no_grad()
+def test(twin, data, device):
+    twin.model.eval()
+    pictures, labels = (t.to(device) for t in data)
+    loss, correct = 0.0, 0
+    for first in range(0, len(labels), 1000):
+        output = twin.model(twins.normalise(pictures[first : first + 1000]))
+        wanted = labels[first : first + 1000]
+        loss += F.cross_entropy(output, wanted, reduction="sum").item()
+        correct += (output.argmax(1) == wanted).sum().item()
+    twin.model.train()
+    return {"loss": loss / len(labels), "accuracy": correct / len(labels)}
 
 
-def finals(result):
-    """Each seed's last accuracies in percent, where both sides came to the end."""
-    last = Recipe(**result["recipe"])
-    last = last.steps(last.epochs)
-    sides = [
-        {point["seed"]: 100 * point["test_accuracy"] for point in result[side] if point["steps"] == last}
-        for side in ("paceline", "torch")
+def run_paceline(options, seeds, **settings):
+    """Trains the seeds, some at a time; the runs, by seed."""
+    done, waiting, running = {}, list(seeds), []
+    while waiting or running:
+        while waiting and len(running) < options.parallel:
+            seed = waiting.pop(0)
+            out = options.out / f"{settings.get('label', 'paceline')}-{seed}"
+            said = {k: v for k, v in settings.items() if k != "label"}
+            settled = dict(seed=seed, batch=options.batch, bn_momentum=BN_MOMENTUM, pin="no", checkpoint_every=0)
+            command = runs.train_command(options, options.network, options.data, out, **settled, **said)
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=tied())
+            running.append((seed, out, child))
+        time.sleep(0.2)
+        for entry in [entry for entry in running if entry[2].poll() is not None]:
+            running.remove(entry)
+            seed, out, child = entry
+            if child.returncode != 0:
+                raise Failure(f"seed {seed}: {child.stderr.read().strip()}")
+            done[seed] = runs.Run(out)
+    return done
+
+
+def paceline_curve(run, recipe):
+    return [
+        {"epoch": e["steps"] / recipe.per_epoch, "loss": e["loss"], "accuracy": e["correct"] / e["examples"]}
+        for e in run.events("evaluated")
     ]
-    return {seed: (sides[0][seed], sides[1][seed]) for seed in result["seeds"] if all(seed in side for side in sides)}
 
 
-def render(result):
-    """The table, as Markdown, and whether zero lies in the interval."""
-    done = finals(result)
-    lines = ["| seed | Paceline | PyTorch | difference |", "| ---: | ---: | ---: | ---: |"]
-    lines += [f"| {seed} | {ours:.2f} | {theirs:.2f} | {ours - theirs:+.2f} |" for seed, (ours, theirs) in done.items()]
-    left_out = [str(seed) for seed in result["seeds"] if seed not in done]
-    inside = False
-    if len(done) > 1:
-        ours, theirs = zip(*done.values())
-        mean, half = interval([a - b for a, b in done.values()])
-        inside = abs(mean) <= half
-        lines.append(f"| mean | {statistics.fmean(ours):.2f} | {statistics.fmean(theirs):.2f} | {mean:+.2f} |")
-        lines.append(f"| standard deviation | {statistics.stdev(ours):.2f} | {statistics.stdev(theirs):.2f} | |")
-        lines += ["", f"Test accuracy in percent after {result['recipe']['epochs']:g} epochs. Difference {mean:+.2f}, 95 % interval"]
-        lines[-1] += f" {mean - half:+.2f} to {mean + half:+.2f} over {len(done)} seeds: zero lies {'in' if inside else 'OUT'}side."
-    if left_out:
-        lines += ["", f"Not done on both sides: seed {', '.join(left_out)}."]
-    return "\n".join(lines), inside
+def compare(options):
+    options.paceline = options.paceline.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.train = twins.read_cifar10(options.data, runs.TRAIN_FILES)
+    options.test = twins.read_cifar10(options.data, runs.TEST_FILES)
+    recipe = Recipe(options, len(options.train[1]))
+    seeds = list(range(1, options.seeds + 1))
+    begun = time.monotonic()
+    starts = run_paceline(options, seeds, label="start", steps=1, lr=0, eval_every=0)
+    print(f"drawn weights of {len(seeds)} seeds: {time.monotonic() - begun:.0f} s", flush=True)
+    results = {"recipe": {k: v for k, v in vars(options).items() if isinstance(v, (int, float, str))}, "seeds": {}}
+    ours, errors = {}, []
+
+    def train_paceline():
+        try:
+            ours.update(run_paceline(options, seeds, epochs=options.epochs, lr=options.lr, schedule="cosine",
+                                     warmup_epochs=options.warmup_epochs, weight_decay=WEIGHT_DECAY))
+        except Failure as failure:
+            errors.append(failure)
+        print(f"Paceline is done after {time.monotonic() - begun:.0f} s", flush=True)
+
+    thread = threading.Thread(target=train_paceline)
+    thread.start()
+    for seed in seeds:
+        curve = train_pytorch(options, recipe, starts[seed].weights, seed)
+        results["seeds"][seed] = {"pytorch": curve}
+        print(f"PyTorch, seed {seed}: {100 * curve[-1]['accuracy']:.2f} % after {time.monotonic() - begun:.0f} s", flush=True)
+    thread.join()
+    if errors:
+        raise errors[0]
+    for seed in seeds:
+        results["seeds"][seed]["paceline"] = paceline_curve(ours[seed], recipe)
+    return results
 
 
-# ---- The command ------------------------------------------------------------------------------------------------------
-
-BEGAN = time.monotonic()
-
-
-def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=pathlib.Path, default="cifar10", metavar="DIR", help="CIFAR-10, binary version (cifar10)")
-    parser.add_argument("--paceline", default=runs.PACELINE, help="the program")
-    parser.add_argument("--seeds", default="1,2,3,4,5", help="(1,2,3,4,5)")
-    parser.add_argument("--parallel", type=int, default=1, metavar="P", help="seeds that Paceline trains at a time (1)")
-    parser.add_argument("--threads", type=int, default=1, help="of each of them (1)")
-    parser.add_argument("--device", default="cpu", help="PyTorch's: cpu or cuda (cpu)")
-    parser.add_argument("--torch-processes", type=int, default=1, metavar="N", help="(1)")
-    parser.add_argument("--torch-threads", type=int, default=1, metavar="N", help="of each of them (1)")
-    parser.add_argument("--graph", choices=["yes", "no"], default="yes", help="PyTorch's step as a CUDA graph (yes)")
-    parser.add_argument("--budget-s", type=float, default=math.inf, metavar="S", help="end after so long")
-    parser.add_argument("--work", type=pathlib.Path, metavar="DIR", help="keep the trainings here")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="all curves, for accuracy_plot.py")
-    parser.add_argument("--again", type=pathlib.Path, metavar="FILE", help="only print the table of this")
-    Recipe.add_options(parser)
-    args = parser.parse_args()
-    args.seeds = [int(seed) for seed in args.seeds.split(",")]
-    args.data = pathlib.Path(args.data).resolve()
-    return args
-
-
-def machine():
-    """What it ran on, where Linux tells."""
-    names = [line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    return {"cpu": names[0] if names else platform.machine(), "cores": len(allowed_cores())}
-
-
-def measure(args, folder):
-    comparison = Comparison(args, folder)
-    comparison.run()
-    settings = {name: getattr(args, name) for name in ("parallel", "threads", "device", "torch_processes", "torch_threads")}
-    result = {"network": NETWORK, "recipe": dataclasses.asdict(comparison.recipe), "seeds": args.seeds, "settings": settings}
-    return {**result, "machine": machine(), "seconds": time.monotonic() - BEGAN, **comparison.curves()}, comparison.failures
+def report(results):
+    """Prints the table; whether the interval of the mean difference holds 0."""
+    rows = [(seed, r["paceline"][-1]["accuracy"], r["pytorch"][-1]["accuracy"]) for seed, r in results["seeds"].items()]
+    print(f"{'seed':>4}  {'Paceline %':>10}  {'PyTorch %':>9}  {'difference':>10}")
+    for seed, ours, theirs in rows:
+        print(f"{seed:>4}  {100 * ours:10.2f}  {100 * theirs:9.2f}  {100 * (ours - theirs):+10.2f}")
+    differences = [100 * (ours - theirs) for _, ours, theirs in rows]
+    mean = statistics.mean(differences)
+    half = T95[len(rows) - 1] * statistics.stdev(differences) / math.sqrt(len(rows))
+    means = [100 * statistics.mean(column) for column in list(zip(*rows))[1:]]
+    print(f"mean  {means[0]:10.2f}  {means[1]:9.2f}  {mean:+10.2f} (95 % interval {mean - half:+.2f} .. {mean + half:+.2f})")
+    results["difference"] = {"mean": mean, "lo": mean - half, "hi": mean + half}
+    return mean - half <= 0 <= mean + half
 
 
 def main():
-    args = parse_args()
-    failures = []
-    if args.again:
-        result = json.loads(args.again.read_text())
-    elif args.work:
-        try:
-            args.work.mkdir(parents=True)
-        except FileExistsError:
-            raise Failure(f"{args.work} is there already") from None
-        result, failures = measure(args, args.work.resolve())
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            result, failures = measure(args, pathlib.Path(folder))
-    if args.json:
-        args.json.write_text(json.dumps(result) + "\n")
-    table, inside = render(result)
-    print(table)
-    sys.exit(bool(failures) or not inside)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="cifar10", help="CIFAR-10, binary version (cifar10)")
+    parser.add_argument("--paceline", type=pathlib.Path, default=runs.PACELINE, help="the program")
+    parser.add_argument("--network", default="mobilenet_v2", choices=["mobilenet_v2", "resnet50"])
+    parser.add_argument("--seeds", type=int, default=5, help="how many (5)")
+    parser.add_argument("--epochs", type=float, default=8)
+    parser.add_argument("--warmup-epochs", type=float, default=1)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--threads", type=int, default=1, help="of each Paceline run (1)")
+    parser.add_argument("--parallel", type=int, default=2, help="Paceline runs at a time (2)")
+    parser.add_argument("--device", default="cpu", help="PyTorch's (cpu)")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("accuracy"), help="folder for runs and accuracy.json")
+    options = parser.parse_args()
+    if not 2 <= options.seeds < len(T95):
+        parser.error(f"--seeds is 2 to {len(T95) - 1}")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        results = compare(options)
+    except Failure as failure:
+        sys.exit(f"accuracy: {failure}")
+    holds = report(results)
+    (options.out / "accuracy.json").write_text(json.dumps(results, indent=1))
+    sys.exit(0 if holds else 1)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        sys.exit(f"accuracy.py: {failure}")
+    main()
