@@ -12,8 +12,6 @@ pub mod idle;
 pub mod kineto;
 mod lines;
 pub mod metric_log;
-#[cfg(test)]
-mod mutation;
 mod named;
 mod nsys;
 pub mod nvidia_smi;
@@ -22,6 +20,8 @@ pub mod open;
 pub mod profile;
 mod protobuf;
 pub mod ranks;
+#[cfg(test)]
+mod sample;
 pub mod series;
 pub mod source;
 pub mod spans;

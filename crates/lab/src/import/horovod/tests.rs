@@ -1,10 +1,8 @@
 use std::fmt::Write;
 
-use paceline_record::Phase;
-use proptest::prelude::*;
-
 use super::*;
-use crate::import::mutation::{damage, damages, file_of, sample};
+use crate::import::sample::{file_of, sample};
+use paceline_record::Phase;
 
 /// Tensors of the timelines made here.
 const TENSORS: [&str; 2] = ["grad/dense", "grad/conv"];
@@ -212,16 +210,4 @@ fn a_real_timeline_holds_what_an_independent_count_finds() {
     let run = timeline.to_run();
     assert!(run.ranks.iter().all(|rank| rank.steps.is_empty()));
     assert!(run.warnings.iter().any(|warning| warning.contains("no whole step")));
-}
-
-proptest! {
-    #[test]
-    fn damage_never_panics(damages in damages()) {
-        let bytes = damage(write(4).as_bytes(), &damages);
-        recognise(&bytes);
-        if let Ok(timeline) = read(file_of(&bytes).path()) {
-            Summary::of(&timeline).render(5);
-            timeline.to_run();
-        }
-    }
 }

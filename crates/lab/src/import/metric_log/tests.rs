@@ -1,9 +1,7 @@
 use std::fmt::Write;
 
-use proptest::prelude::*;
-
 use super::*;
-use crate::import::mutation::{damage, damages, file_of};
+use crate::import::sample::file_of;
 
 /// A log of the hook with a batch of 128, a point every 100 steps, and these seconds a step in each interval.
 fn write(times: &[f64]) -> String {
@@ -113,15 +111,5 @@ fn what_is_no_log_is_one_clear_error() {
         let error = import(file_of(text).path()).expect_err("no log").to_string();
         assert!(error.ends_with("no line holds a name, a value and a step"), "{error}");
         assert!(!recognise(text.as_bytes()));
-    }
-}
-
-proptest! {
-    #[test]
-    fn damage_never_panics(damages in damages()) {
-        let bytes = damage(write(&[0.5, 0.25, 0.5]).as_bytes(), &damages);
-        recognise(&bytes);
-        let _ = import(file_of(&bytes).path());
-        let _ = import(file_of(without(&String::from_utf8_lossy(&bytes), CURRENT)).path());
     }
 }

@@ -1,9 +1,7 @@
-use paceline_record::Rank;
-use proptest::prelude::*;
-
 use super::*;
 use crate::import::ImportedRank;
-use crate::import::mutation::{damage, damages, file_of};
+use crate::import::sample::file_of;
+use paceline_record::Rank;
 
 const DMON: &str = "\
 # gpu   pwr gtemp mtemp    sm   mem   enc   dec    fb
@@ -141,18 +139,5 @@ fn damaged_rows_cost_only_themselves_and_nothing_is_an_error() {
     }
     for text in ["", "a,b\n", "# a comment, about a gpu\n", "name,value\n1,2\n", "Model:  x\n"] {
         assert!(!recognise(text.as_bytes()), "{text}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn damage_never_panics(damages in damages()) {
-        for text in [DMON, QUERY] {
-            let bytes = damage(text.as_bytes(), &damages);
-            recognise(&bytes);
-            if let Ok(monitor) = read(file_of(&bytes).path()) {
-                monitor.attach(&mut Imported::default());
-            }
-        }
     }
 }

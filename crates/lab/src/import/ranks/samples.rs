@@ -6,12 +6,12 @@ use paceline_record::Phase;
 
 use super::*;
 use crate::import::collectives::LateStep;
-use crate::import::mutation::{self, file_of};
+use crate::import::sample::{self, file_of};
 use crate::import::{kineto, write};
 use crate::{Held, Report, finding, terminal};
 
 fn samples() -> Option<PathBuf> {
-    mutation::sample("kineto")
+    sample::sample("kineto")
 }
 
 /// Traces of PyTorch's profiler, made a run.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::import::mutation::sample;
+use crate::import::sample::sample;
 
 #[test]
 fn numbers_in_names_count_as_numbers() {

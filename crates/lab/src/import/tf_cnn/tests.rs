@@ -1,9 +1,7 @@
 use std::fmt::Write;
 
-use proptest::prelude::*;
-
 use super::*;
-use crate::import::mutation::{damage, damages, file_of};
+use crate::import::sample::file_of;
 
 const HEADER: &str = "TensorFlow:  1.15
 Model:       resnet50
@@ -153,16 +151,6 @@ fn what_is_no_log_is_one_clear_error() {
         assert!(error.ends_with("no line tells of images/sec"), "{error}");
     }
     assert!(!recognise(b"") && !recognise(b"Model: x\n") && !recognise(b"# gpu pwr\n"));
-}
-
-proptest! {
-    #[test]
-    fn damage_never_panics(damages in damages()) {
-        let text = format!("{HEADER}{}[1,3]<stdout>:20\timages/sec: 5.0 +/- 0.1\n{}", lines(128.0, &[0.5; 60]), total(256.0));
-        let bytes = damage(text.as_bytes(), &damages);
-        recognise(&bytes);
-        let _ = import(file_of(&bytes).path());
-    }
 }
 
 #[test]

@@ -1,0 +1,20 @@
+//! Files for tests of readers.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+/// A file of these bytes, for as long as the handle lives.
+pub(super) fn file_of(bytes: impl AsRef<[u8]>) -> NamedTempFile {
+    let mut file = NamedTempFile::new().expect("a temporary file");
+    file.write_all(bytes.as_ref()).expect("room for it");
+    file
+}
+
+/// A real file that is not part of the project; `None` where the folder of samples is not present.
+pub(super) fn sample(name: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let places = ["../../../shared/samples", "../../../../shared/samples"];
+    places.iter().map(|place| root.join(place).join(name)).find(|path| path.exists())
+}

@@ -1,0 +1,10 @@
+CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+INSERT INTO StringIds VALUES (1, 'void gemm<float>(float *)'), (2, 'gemm'), (3, 'cudaLaunchKernel_v7000');
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start INT NOT NULL, end INT NOT NULL, deviceId INT, contextId INT, streamId INT,
+correlationId INT, globalPid INT, demangledName INT NOT NULL, shortName INT NOT NULL);
+INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (100, 150, 0, 1, 7, 11, 50331648, 1, 2), (160, 200, 0, 1, 13, 12, 50331648, 99, 2);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME(start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT);
+INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (90, 95, 0, 50331655, 11, 3), (96, 99, 0, 50331655, 12, 3);
+CREATE TABLE NVTX_EVENTS(start INT NOT NULL, end INT, eventType INT, rangeId INT, text TEXT, globalTid INT);
+INSERT INTO NVTX_EVENTS VALUES (80, 210, 59, NULL, 'train_step', 50331655), (85, NULL, 60, 4, 'forever', 50331655),
+(86, NULL, 34, NULL, 'a mark', 50331655);
