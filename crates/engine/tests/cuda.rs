@@ -112,7 +112,7 @@ fn step(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> Outcome {
 fn tolerance(precision: Precision) -> (f64, f64) {
     match precision {
         Precision::Fp32 => (2e-5, 2e-4),
-        Precision::Tf32 => (5e-3, 2e-2),
+        Precision::Tf32 => (5e-3, 6e-2),
         Precision::Bf16 => (3e-2, 1e-1),
     }
 }
@@ -184,6 +184,14 @@ fn layers() -> Vec<(&'static str, Graph)> {
         (
             "asymmetric border",
             around(Shape::new(8, 8, 3), |b, x| b.conv("c", x, Conv2d::k(3, 3).out(16).stride(2).same())),
+        ),
+        ("wide", around(Shape::new(8, 8, 3), |b, x| b.conv("c", x, Conv2d::k(3, 3).out(384).stride(2).same()))),
+        (
+            "wide transposed",
+            around(Shape::new(4, 4, 3), |b, x| {
+                let x = b.conv("c", x, Conv2d::k(3, 3).out(384).same())?;
+                b.conv_transpose("t", x, TRANSPOSE)
+            }),
         ),
         ("1x7", around(map, |b, x| b.conv("c", x, Conv2d::k(1, 7).out(8).same()))),
         ("1x1 stride 2", around(map, |b, x| b.conv("c", x, Conv2d::k(1, 1).out(32).stride(2).bias()))),
@@ -305,7 +313,7 @@ fn every_kind_of_layer_agrees_with_the_cpu() {
     assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), 6 * cases.len(), failed.join("\n"));
 }
 
-/// Losses of some steps on one batch.
+/// Losses of ten steps on two batches in turns.
 fn losses(engine: &dyn Engine, graph: &Graph, spec: &Spec, rate: f32) -> Vec<f32> {
     let mut program = engine.compile(graph, spec).unwrap();
     let everything = 0..program.parameters().len;
@@ -320,27 +328,70 @@ fn losses(engine: &dyn Engine, graph: &Graph, spec: &Spec, rate: f32) -> Vec<f32
     losses
 }
 
+/// All gradients of a first pass, tensor by tensor, and its loss.
+fn slopes(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> (Vec<Vec<f32>>, f32) {
+    let mut program = engine.compile(graph, spec).unwrap();
+    let (images, labels) = batch_of(graph, spec.batch, 0);
+    program.feed(Samples { images: &images, labels: &labels }).unwrap();
+    program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+    let loss = program.finish().unwrap().loss;
+    let mut gradients = Vec::new();
+    for (id, param) in graph.params.iter().enumerate() {
+        let mut values = vec![0.0; param.len()];
+        if param.kind.trainable() {
+            program.read_gradient(ParamId(id), &mut values).unwrap();
+        }
+        gradients.push(values);
+    }
+    (gradients, loss)
+}
+
+/// A network whose maps have shrunk to a point multiplies every rounding: the CPU's two layouts tell by how much, and a GPU
+/// may be a few times as far away.
 #[test]
-fn every_network_has_the_losses_of_the_cpu_over_ten_steps() {
+fn every_network_has_the_gradients_and_losses_of_the_cpu_over_ten_steps() {
     let Some(gpu) = gpu() else { return };
     let mut failed = Vec::new();
     for name in zoo::NAMES {
         let side = if name.starts_with("inception") { 75 } else { 32 };
         let graph = zoo::build(name, Some((side, side)), 10).unwrap();
-        let rate = 0.002;
-        let other = losses(&cpu(), &graph, &Spec::new(16), rate);
+        let spec = Spec::new(16);
+        let planes = Spec { layout: Layout::Nchw, ..spec };
+        let (gradients, loss) = slopes(&cpu(), &graph, &spec);
+        let flat: Vec<f32> = gradients.concat();
+        let apart = distance(&slopes(&cpu(), &graph, &planes).0.concat(), &flat);
+        let square: f64 = flat.iter().map(|v| f64::from(*v).powi(2)).sum();
+        // A step that takes about a twentieth off the loss: larger ones end in chaos.
+        let rate = (0.05 * f64::from(loss) / square).min(0.01) as f32;
+        let other = losses(&cpu(), &graph, &spec, rate);
+        let off = |own: &[f32]| own.iter().zip(&other).map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f32::max);
+        let spread = off(&losses(&cpu(), &graph, &planes, rate));
+        eprintln!("{name}: rate {rate:e}, the CPU's layouts are {apart:.1e} and {spread:.1e} apart");
         for (layout, precision, allowed) in [
-            (Layout::Nhwc, Precision::Fp32, 0.01),
-            (Layout::Nchw, Precision::Fp32, 0.01),
-            (Layout::Nhwc, Precision::Tf32, 0.06),
-            (Layout::Nhwc, Precision::Bf16, 0.12),
+            (Layout::Nhwc, Precision::Fp32, 1e-3),
+            (Layout::Nchw, Precision::Fp32, 1e-3),
+            (Layout::Nhwc, Precision::Tf32, 3e-2),
+            (Layout::Nhwc, Precision::Bf16, 1e-1),
         ] {
-            let spec = Spec { layout, precision, ..Spec::new(16) };
+            let spec = Spec { layout, precision, ..spec };
             let own = losses(&gpu, &graph, &spec, rate);
-            let off = own.iter().zip(&other).map(|(a, b)| ((a - b) / b.max(0.5)).abs()).fold(0.0, f32::max);
-            eprintln!("{name} {layout} {precision}: off by {off:.5}, {:.4} to {:.4}", own[0], own[9]);
-            if off.is_nan() || off > allowed {
-                failed.push(format!("{name} {layout} {precision}: {own:?}, not {other:?}"));
+            let (slopes, _) = slopes(&gpu, &graph, &spec);
+            let far = distance(&slopes.concat(), &flat);
+            let (worst, id) = (0..slopes.len())
+                .filter(|&id| graph.params[id].fan_in > 0)
+                .map(|id| (distance(&slopes[id], &gradients[id]), id))
+                .max_by(|a, b| a.0.total_cmp(&b.0))
+                .unwrap();
+            let at = &graph.params[id].name;
+            eprintln!(
+                "{name} {layout} {precision}: gradients off by {far:.1e} ({at} {worst:.1e}), losses by {:.1e}, {:.4} to {:.4}",
+                off(&own),
+                own[0],
+                own[9]
+            );
+            let bad = !own.iter().all(|loss| loss.is_finite()) || off(&own) > allowed + 4.0 * spread;
+            if bad || (precision == Precision::Fp32 && far > 1e-3 + 4.0 * apart) {
+                failed.push(format!("{name} {layout} {precision}: {own:?}, not {other:?}; gradients {far}"));
             }
         }
     }
@@ -453,7 +504,7 @@ fn layers_and_phases_are_timed_by_the_device() {
         }
         let layers = program.layer_times();
         assert_eq!(layers.is_empty(), profiling == Profiling::Phases);
-        assert!(layers.iter().all(|layer| layer.calls == 3));
+        assert!(layers.iter().all(|layer| layer.calls == 2), "the first run is left out");
         assert!(program.peak_device().is_some_and(|bytes| bytes > program.plan().total() / 2));
     }
 }

@@ -206,24 +206,29 @@ impl Reverse<'_, '_> {
                     self.give(residual, grad);
                 }
                 let dx = self.room(x, &[grad]);
-                let factors = self.lowering.bytes(8 * map.c);
-                let (shape, suffix) = self.lowering.rows(map, Passes::One);
-                let parts = self.lowering.bytes(8 * map.c * shape.grid.1 as usize);
                 let optional = |buffer: Option<Buffer>| buffer.map_or(Arg::Null, Arg::from);
                 let mut args = vec![input.into(), optional(output), dy.into(), optional(more), optional(passed)];
-                args.extend([dx, kept, factors].map(Arg::from));
-                args.extend(self.lowering.row_args(map));
-                args.extend(norm.bounds.args());
-                args.extend([norm.gamma, norm.beta].map(|param| param.map_or(Arg::Null, Arg::Grad)));
-                args.extend([Arg::AddsGradients, parts.into(), self.lowering.counters(shape.grid.0 as usize)]);
-                let whole = shape.grid.1 == 1;
-                self.main(Action::Kernel { name: format!("norm_sums_{suffix}"), shape, args });
-                if !whole {
+                let mut rest = self.lowering.row_args(map).to_vec();
+                rest.extend(norm.bounds.args());
+                let bounds_and_rows = rest.clone();
+                rest.extend([norm.gamma, norm.beta].map(|param| param.map_or(Arg::Null, Arg::Grad)));
+                rest.push(Arg::AddsGradients);
+                if let Some((shape, suffix)) = self.lowering.once(map) {
+                    args.extend([dx, kept].map(Arg::from));
+                    args.extend(rest);
+                    self.main(Action::Kernel { name: format!("norm_back_once_{suffix}"), shape, args });
+                } else {
+                    let factors = self.lowering.bytes(8 * map.c);
+                    let (shape, suffix) = self.lowering.rows(map, Passes::One);
+                    let parts = self.lowering.bytes(8 * map.c * shape.grid.1 as usize);
+                    args.extend([kept, factors].map(Arg::from));
+                    args.extend(rest);
+                    args.extend([parts.into(), self.lowering.counters(shape.grid.0 as usize)]);
+                    self.main(Action::Kernel { name: format!("norm_sums_{suffix}"), shape, args });
                     let (shape, suffix) = self.lowering.rows(map, Passes::Many);
                     let mut args = vec![input.into(), Arg::Int(i32::from(passed.is_some())), grad.into()];
                     args.extend([dx, kept, factors].map(Arg::from));
-                    args.extend(self.lowering.row_args(map));
-                    args.extend(norm.bounds.args());
+                    args.extend(bounds_and_rows);
                     self.main(Action::Kernel { name: format!("norm_input_{suffix}"), shape, args });
                 }
                 self.give(x, dx);

@@ -383,6 +383,8 @@ pub(super) struct Shape {
     pub block: (u32, u32),
     /// Bytes of shared memory.
     pub shared: u32,
+    /// Blocks of a column of the grid that share their memory.
+    pub cluster: u32,
 }
 
 impl Function {
@@ -391,25 +393,30 @@ impl Function {
     /// # Safety
     /// The arguments must be those of the kernel, and the addresses among them valid until the run has ended.
     pub unsafe fn launch(self, stream: &Stream, shape: Shape, args: &mut [*mut c_void]) -> Result<(), EngineError> {
-        let Shape { grid, block, shared } = shape;
-        // SAFETY: the caller vouches.
+        let Shape { grid, block, shared, cluster } = shape;
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            // SAFETY: a union of plain numbers, set below.
+            value: unsafe { std::mem::zeroed() },
+        };
+        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: cluster, z: 1 };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.0,
+            gridDimY: grid.1,
+            gridDimZ: grid.2,
+            blockDimX: block.0,
+            blockDimY: block.1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: stream.0,
+            attrs: &mut attribute,
+            numAttrs: u32::from(cluster > 1),
+        };
+        // SAFETY: the caller vouches; the configuration outlives the call.
         check(
-            unsafe {
-                sys::cuLaunchKernel(
-                    self.0,
-                    grid.0,
-                    grid.1,
-                    grid.2,
-                    block.0,
-                    block.1,
-                    1,
-                    shared,
-                    stream.0,
-                    args.as_mut_ptr(),
-                    ptr::null_mut(),
-                )
-            },
-            "cuLaunchKernel",
+            unsafe { sys::cuLaunchKernelEx(&config, self.0, args.as_mut_ptr(), ptr::null_mut()) },
+            "cuLaunchKernelEx",
         )
     }
 }

@@ -169,12 +169,11 @@ __device__ void norm_apply(const T* x, const T* residual, T* y, const float* kep
     }
 }
 
-// Statistics of the batch; with a single part, the whole layer.
+// Statistics of the batch.
 template <int V>
-__device__ void norm_measure(const T* x, const T* residual, T* y, float* kept, i64 rows, int C, int P, float low,
-                             float high, const float* gamma, const float* beta, const float* bias, float* moving_mean,
-                             float* moving_variance, float epsilon, float correction, double momentum, float* parts,
-                             unsigned* counters) {
+__device__ void norm_measure(const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta,
+                             const float* bias, float* moving_mean, float* moving_variance, float epsilon,
+                             float correction, double momentum, float* parts, unsigned* counters) {
     Rows r = rows_of<V>(rows);
     float a[V], b[V], pivot[V];
 #pragma unroll
@@ -209,17 +208,16 @@ __device__ void norm_measure(const T* x, const T* residual, T* y, float* kept, i
         moving_mean[c] = (float)(momentum * moving_mean[c] + (1 - momentum) * seen);
         moving_variance[c] = (float)(momentum * moving_variance[c] + (1 - momentum) * variance * correction);
     });
-    if (gridDim.y == 1) norm_apply<V>(x, residual, y, kept, rows, C, P, low, high);
 }
 
 BOTH(norm_apply, (const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high),
      (x, residual, y, kept, rows, C, P, low, high))
 BOTH(norm_measure,
-     (const T* x, const T* residual, T* y, float* kept, i64 rows, int C, int P, float low, float high,
-      const float* gamma, const float* beta, const float* bias, float* moving_mean, float* moving_variance,
-      float epsilon, float correction, double momentum, float* parts, unsigned* counters),
-     (x, residual, y, kept, rows, C, P, low, high, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction,
-      momentum, parts, counters))
+     (const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta, const float* bias,
+      float* moving_mean, float* moving_variance, float epsilon, float correction, double momentum, float* parts,
+      unsigned* counters),
+     (x, kept, rows, C, P, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction, momentum, parts,
+      counters))
 
 // Scale and shift from the running statistics.
 extern "C" __global__ void norm_recall(float* kept, int C, const float* gamma, const float* beta, const float* bias,
@@ -262,10 +260,10 @@ __device__ void norm_input(const T* x, bool bounded, const T* dy, T* dx, const f
     }
 }
 
-// Gradients of gamma and beta, and the factors; with a single part, the whole layer. The output's gradient is the sum of dy
+// Gradients of gamma and beta, and the factors. The output's gradient is the sum of dy
 // and, where there is one, more. Where the output is given, it decides what passes, and that is left in `passed`.
 template <int V>
-__device__ void norm_sums(const T* x, const T* y, const T* dy, const T* more, T* passed, T* dx, const float* kept,
+__device__ void norm_sums(const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept,
                           float* factors, i64 rows, int C, int P, float low, float high, float* gamma_grad,
                           float* beta_grad, int add_params, float* parts, unsigned* counters) {
     Rows r = rows_of<V>(rows);
@@ -307,20 +305,232 @@ __device__ void norm_sums(const T* x, const T* y, const T* dy, const T* more, T*
         factors[c] = (float)(-scale * inverse * inverse * second / rows);
         factors[C + c] = (float)(-scale * first / rows);
     });
-    if (gridDim.y == 1)
-        norm_input<V>(x, passed != 0, passed ? passed : dy, dx, kept, factors, rows, C, P, low, high);
 }
 
 BOTH(norm_sums,
-     (const T* x, const T* y, const T* dy, const T* more, T* passed, T* dx, const float* kept, float* factors, i64 rows,
-      int C, int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
+     (const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept, float* factors, i64 rows, int C,
+      int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
       unsigned* counters),
-     (x, y, dy, more, passed, dx, kept, factors, rows, C, P, low, high, gamma_grad, beta_grad, add_params, parts,
+     (x, y, dy, more, passed, kept, factors, rows, C, P, low, high, gamma_grad, beta_grad, add_params, parts,
       counters))
 BOTH(norm_input,
      (const T* x, int bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows, int C, int P,
       float low, float high),
      (x, bounded != 0, dy, dx, kept, factors, rows, C, P, low, high))
+
+// ---- batch norm of few rows -----------------------------------------------------------------------------------------
+
+// A cluster of blocks holds all rows of its channels in registers: each is read once. Blocks share their sums through each
+// other's shared memory.
+
+#define HELD 4
+
+__device__ __forceinline__ unsigned cluster_rank() {
+    unsigned r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+
+__device__ __forceinline__ unsigned cluster_size() {
+    unsigned r;
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(r));
+    return r;
+}
+
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ float peer(const float* mine, unsigned rank) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(mine), there;
+    float value;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there));
+    return value;
+}
+
+// Adds up both sums of each channel over the cluster, in the order of its blocks: calls done(c, lane, first, second) in one
+// thread a channel. Its shared memory holds 2 * width sums, then what `done` leaves for the block, from `left` on.
+template <int V, class Done> __device__ void gather(float* a, float* b, int C, Done done) {
+    extern __shared__ float shared[];
+    fold<V>(a, b);
+    int width = blockDim.x * V, threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
+    if (threadIdx.y == 0)
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            shared[threadIdx.x * V + i] = a[i];
+            shared[width + threadIdx.x * V + i] = b[i];
+        }
+    unsigned ranks = cluster_size();
+    if (ranks > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+    for (int lane = me; lane < width; lane += threads) {
+        int c = blockIdx.x * width + lane;
+        double first = 0, second = 0;
+        for (unsigned rank = 0; rank < ranks; rank++) {
+            first += peer(shared + lane, rank);
+            second += peer(shared + width + lane, rank);
+        }
+        if (c < C) done(c, lane, first, second);
+    }
+    if (ranks > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+}
+
+template <int V>
+__device__ void norm_once(const T* x, const T* residual, T* y, float* kept, i64 rows, int C, int P, float low, float high,
+                          const float* gamma, const float* beta, const float* bias, float* moving_mean,
+                          float* moving_variance, float epsilon, float correction, double momentum) {
+    extern __shared__ float shared[];
+    Rows r = rows_of<V>(rows);
+    Pack<V> held[HELD];
+    float a[V], b[V], pivot[V];
+    bool mine = r.c < C;
+#pragma unroll
+    for (int i = 0; i < V; i++) a[i] = b[i] = 0;
+    if (mine) {
+        get<V>(x + place(0, r.c, C, P), pivot);
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            i64 row = r.first + k * blockDim.y;
+            if (row < r.last) held[k] = *(const Pack<V>*)(x + place(row, r.c, C, P));
+        }
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if (r.first + k * blockDim.y < r.last)
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    float d = lift(held[k].v[i]) - pivot[i];
+                    a[i] += d;
+                    b[i] += d * d;
+                }
+    }
+    int width = blockDim.x * V;
+    float* left = shared + 2 * width;
+    gather<V>(a, b, C, [&](int c, int lane, double first, double second) {
+        double mean = first / rows, variance = second / rows - mean * mean;
+        variance = variance < 0 ? 0 : variance;
+        mean += lift(x[place(0, c, C, P)]);
+        float inverse = (float)(1 / sqrt(variance + (double)epsilon));
+        float scale = inverse * (gamma ? gamma[c] : 1.0f);
+        float shift = (beta ? beta[c] : 0.0f) - (float)mean * scale;
+        left[lane] = scale;
+        left[width + lane] = shift;
+        if (cluster_rank() != 0) return;
+        kept[c] = (float)mean;
+        kept[C + c] = inverse;
+        kept[2 * C + c] = scale;
+        kept[3 * C + c] = shift;
+        double seen = (float)(mean + (bias ? bias[c] : 0.0f));
+        moving_mean[c] = (float)(momentum * moving_mean[c] + (1 - momentum) * seen);
+        moving_variance[c] = (float)(momentum * moving_variance[c] + (1 - momentum) * variance * correction);
+    });
+    if (!mine) return;
+    int lane = threadIdx.x * V;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        i64 row = r.first + k * blockDim.y;
+        if (row >= r.last) break;
+        i64 at = place(row, r.c, C, P);
+        float v[V], w[V];
+        if (residual) get<V>(residual + at, w);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float value = lift(held[k].v[i]) * left[lane + i] + left[width + lane + i];
+            v[i] = bound(residual ? value + w[i] : value, low, high);
+        }
+        put<V>(y + at, v);
+    }
+}
+BOTH(norm_once,
+     (const T* x, const T* residual, T* y, float* kept, i64 rows, int C, int P, float low, float high,
+      const float* gamma, const float* beta, const float* bias, float* moving_mean, float* moving_variance,
+      float epsilon, float correction, double momentum),
+     (x, residual, y, kept, rows, C, P, low, high, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction,
+      momentum))
+
+template <int V>
+__device__ void norm_back_once(const T* x, const T* y, const T* dy, const T* more, T* passed, T* dx, const float* kept,
+                               i64 rows, int C, int P, float low, float high, float* gamma_grad, float* beta_grad,
+                               int add_params) {
+    extern __shared__ float shared[];
+    Rows r = rows_of<V>(rows);
+    Pack<V> held[HELD], grads[HELD];
+    float a[V], b[V];
+    bool mine = r.c < C;
+#pragma unroll
+    for (int i = 0; i < V; i++) a[i] = b[i] = 0;
+    if (mine) {
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            i64 row = r.first + k * blockDim.y;
+            if (row >= r.last) continue;
+            i64 at = place(row, r.c, C, P);
+            held[k] = *(const Pack<V>*)(x + at);
+            grads[k] = *(const Pack<V>*)(dy + at);
+        }
+        float mean[V], scale[V], shift[V];
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            mean[i] = kept[r.c + i];
+            scale[i] = kept[2 * C + r.c + i];
+            shift[i] = kept[3 * C + r.c + i];
+        }
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            i64 row = r.first + k * blockDim.y;
+            if (row >= r.last) continue;
+            i64 at = place(row, r.c, C, P);
+            Pack<V> out, rest;
+            if (y) out = *(const Pack<V>*)(y + at);
+            if (more) rest = *(const Pack<V>*)(more + at);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                float value = lift(held[k].v[i]), g = lift(grads[k].v[i]);
+                if (more) g += lift(rest.v[i]);
+                float probe = y ? lift(out.v[i]) : value * scale[i] + shift[i];
+                g = probe > low && probe < high ? g : 0.0f;
+                grads[k].v[i] = lower(g);
+                a[i] += g;
+                b[i] += g * (value - mean[i]);
+            }
+            if (passed) *(Pack<V>*)(passed + at) = grads[k];
+        }
+    }
+    int width = blockDim.x * V;
+    float* left = shared + 2 * width;
+    gather<V>(a, b, C, [&](int c, int lane, double first, double second) {
+        double scale = kept[2 * C + c], inverse = kept[C + c];
+        double slope = -scale * inverse * inverse * second / rows;
+        left[lane] = (float)scale;
+        left[width + lane] = (float)slope;
+        left[2 * width + lane] = (float)(-scale * first / rows - kept[c] * slope);
+        if (cluster_rank() != 0) return;
+        if (gamma_grad) gamma_grad[c] = (add_params ? gamma_grad[c] : 0.0f) + (float)(second * inverse);
+        if (beta_grad) beta_grad[c] = (add_params ? beta_grad[c] : 0.0f) + (float)first;
+    });
+    if (!mine) return;
+    int lane = threadIdx.x * V;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        i64 row = r.first + k * blockDim.y;
+        if (row >= r.last) break;
+        float v[V];
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            v[i] = lift(grads[k].v[i]) * left[lane + i] + lift(held[k].v[i]) * left[width + lane + i] +
+                   left[2 * width + lane + i];
+        put<V>(dx + place(row, r.c, C, P), v);
+    }
+}
+BOTH(norm_back_once,
+     (const T* x, const T* y, const T* dy, const T* more, T* passed, T* dx, const float* kept, i64 rows, int C, int P,
+      float low, float high, float* gamma_grad, float* beta_grad, int add_params),
+     (x, y, dy, more, passed, dx, kept, rows, C, P, low, high, gamma_grad, beta_grad, add_params))
 
 // ---- biases and bounds ----------------------------------------------------------------------------------------------
 

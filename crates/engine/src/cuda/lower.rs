@@ -534,7 +534,7 @@ impl Lowering<'_> {
                         self.counters(1),
                         Arg::Judgement,
                     ];
-                    let shape = Shape { grid: (batch as u32, 1, 1), block: (256, 1), shared: 0 };
+                    let shape = Shape { grid: (batch as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 };
                     self.put(when, Action::Kernel { name: "cross_entropy".into(), shape, args });
                 }
                 self.finish(&[id], Kind::Loss { x, grad });
@@ -559,7 +559,7 @@ impl Lowering<'_> {
                         self.counters(1),
                         Arg::Judgement,
                     ];
-                    let shape = Shape { grid: (blocks as u32, 1, 1), block: (256, 1), shared: 0 };
+                    let shape = Shape { grid: (blocks as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 };
                     self.put(when, Action::Kernel { name: "squared_error".into(), shape, args });
                 }
                 self.finish(&[id], Kind::Loss { x, grad });
@@ -655,20 +655,32 @@ impl Lowering<'_> {
         let (gamma, beta) = (self.param(node, ParamKind::Gamma), self.param(node, ParamKind::Beta));
         let optional = |param: Option<ParamId>| param.map_or(Arg::Null, Arg::Param);
         let kept = self.bytes(16 * map.c);
-        let (shape, suffix) = self.rows(map, Passes::One);
-        let parts = self.bytes(8 * map.c * shape.grid.1 as usize);
         let input = self.value(x);
         let residual_buffer = residual.map_or(Arg::Null, |other| self.value(other).into());
         let output = self.output(last);
         let mut apply = vec![input.into(), residual_buffer, output.into(), kept.into()];
         apply.extend(self.row_args(map));
         apply.extend(bounds.args());
-        let mut measure = apply.clone();
-        measure.extend([optional(gamma), optional(beta), optional(bias), Arg::Moving(mean), Arg::Moving(variance)]);
-        measure.extend([Arg::Float(spec.epsilon), Arg::Float(correction), Arg::Double(spec.momentum), parts.into()]);
-        measure.push(self.counters(shape.grid.0 as usize));
-        let whole = shape.grid.1 == 1;
-        self.put(When::Training, Action::Kernel { name: format!("norm_measure_{suffix}"), shape, args: measure });
+        let mut measure =
+            vec![optional(gamma), optional(beta), optional(bias), Arg::Moving(mean), Arg::Moving(variance)];
+        measure.extend([Arg::Float(spec.epsilon), Arg::Float(correction), Arg::Double(spec.momentum)]);
+        let once = self.once(map);
+        let action = match once {
+            Some((shape, suffix)) => {
+                let args = apply.iter().chain(&measure).copied().collect();
+                Action::Kernel { name: format!("norm_once_{suffix}"), shape, args }
+            }
+            None => {
+                let (shape, suffix) = self.rows(map, Passes::One);
+                let mut args = vec![input.into(), kept.into()];
+                args.extend(self.row_args(map));
+                args.extend(measure);
+                args.push(self.bytes(8 * map.c * shape.grid.1 as usize).into());
+                args.push(self.counters(shape.grid.0 as usize));
+                Action::Kernel { name: format!("norm_measure_{suffix}"), shape, args }
+            }
+        };
+        self.put(When::Training, action);
         let args = vec![
             kept.into(),
             Arg::Int(map.c as i32),
@@ -679,10 +691,10 @@ impl Lowering<'_> {
             Arg::Moving(variance),
             Arg::Float(spec.epsilon),
         ];
-        let few = Shape { grid: (map.c.div_ceil(128) as u32, 1, 1), block: (128, 1), shared: 0 };
+        let few = Shape { grid: (map.c.div_ceil(128) as u32, 1, 1), block: (128, 1), shared: 0, cluster: 1 };
         self.put(When::Judging, Action::Kernel { name: "norm_recall".into(), shape: few, args });
         let (shape, suffix) = self.rows(map, Passes::Many);
-        let when = if whole { When::Judging } else { When::Always };
+        let when = if once.is_some() { When::Judging } else { When::Always };
         self.put(when, Action::Kernel { name: format!("norm_apply_{suffix}"), shape, args: apply });
         let norm = Norm { gamma, beta, bounds, kept };
         self.finish(&nodes, Kind::Norm { x, y: last, residual, norm });
@@ -777,8 +789,9 @@ pub(super) enum Passes {
 /// Blocks that fill a large GPU a few times over.
 const BLOCKS: usize = 396;
 
-/// Rows up to which one block adds up all of its channels, and finishes the layer.
-const FEW_ROWS: usize = 4096;
+/// Rows that a thread holds where a cluster of blocks holds them all, and the most blocks of a cluster.
+const HELD: usize = 4;
+const CLUSTER: usize = 8;
 
 /// Instructions that forward and backward have in common.
 impl Lowering<'_> {
@@ -793,24 +806,50 @@ impl Lowering<'_> {
         let rows = self.spec.batch * map.pixels();
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
-        let few = rows <= FEW_ROWS && passes == Passes::One;
-        let most = if planes { 1 } else if few { 16 / v.min(8) } else { 64 / v };
-        let across = vectors.next_power_of_two().min(most.max(1));
-        let down = (512 / across).min(rows.next_power_of_two().max(v)).max(1);
+        let across = vectors.next_power_of_two().min(if planes { 1 } else { 64 / v });
+        let down = (512 / across).min(rows.next_power_of_two().max(v));
         let slices = vectors.div_ceil(across);
         let parts = match passes {
-            Passes::One if few => 1,
-            Passes::One => (BLOCKS / slices).clamp(1, rows.div_ceil(4 * down)),
-            Passes::Many => rows.div_ceil(8 * down).clamp(1, 65_535),
+            Passes::One => (BLOCKS / slices).clamp(1, rows.div_ceil(2 * down)),
+            Passes::Many => {
+                let each = (rows * slices / (down * 2 * BLOCKS)).clamp(1, 8);
+                rows.div_ceil(each * down).clamp(1, 65_535)
+            }
         };
-        let threads = across * down;
-        let shared = if passes == Passes::One { threads * (8 * v).max(16) } else { 0 };
         let shape = Shape {
             grid: (slices as u32, parts as u32, 1),
             block: (across as u32, down as u32),
-            shared: shared as u32,
+            shared: if passes == Passes::One { across * down * (8 * v).max(16) } else { 0 } as u32,
+            cluster: 1,
         };
         (shape, if v == 1 { "1" } else { "v" })
+    }
+
+    /// Threads for a batch norm of so few rows that a cluster of blocks holds them; `None` where there are more.
+    pub fn once(&self, map: Map) -> Option<(Shape, &'static str)> {
+        let rows = self.spec.batch * map.pixels();
+        let planes = self.nchw() && map.pixels() > 1;
+        let v = if planes { 1 } else { self.vector(map.c) };
+        let vectors = map.c / v;
+        // A sector of 32 bytes is the least that memory gives; more rows than that allows take half of one.
+        let widths = if planes { vec![1] } else { vec![16 / v.min(8), 1] };
+        for most in widths {
+            let across = vectors.next_power_of_two().min(most);
+            let down = (512 / across).min(rows.next_power_of_two().max(v));
+            let cluster = rows.div_ceil(HELD * down).next_power_of_two();
+            if cluster <= CLUSTER {
+                // With fewer rows a thread, more blocks share the work.
+                let cluster = rows.div_ceil(down).next_power_of_two().min(CLUSTER);
+                let shape = Shape {
+                    grid: (vectors.div_ceil(across) as u32, cluster as u32, 1),
+                    block: (across as u32, down as u32),
+                    shared: (across * down * (8 * v).max(20)) as u32,
+                    cluster: cluster as u32,
+                };
+                return Some((shape, if v == 1 { "1" } else { "v" }));
+            }
+        }
+        None
     }
 
     /// rows, C, P
@@ -829,7 +868,7 @@ impl Lowering<'_> {
     }
 
     fn blocks(&self, threads: usize) -> Shape {
-        Shape { grid: (threads.div_ceil(256).clamp(1, 132 * 32) as u32, 1, 1), block: (256, 1), shared: 0 }
+        Shape { grid: (threads.div_ceil(256).clamp(1, 132 * 32) as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 }
     }
 
     /// A kernel over single values or, in NHWC, vectors of channels.

@@ -114,6 +114,8 @@ pub(super) struct CudaProgram {
     times: Vec<UnitTime>,
     pending: Pending,
     packed: bool,
+    /// Whether a run has been profiled before.
+    loaded: bool,
     updates: i32,
     result: StepResult,
     spec: Spec,
@@ -264,6 +266,7 @@ impl CudaProgram {
             low,
             pending: Pending::default(),
             packed: false,
+            loaded: false,
             updates: 0,
             result: StepResult::default(),
             spec: *spec,
@@ -449,7 +452,7 @@ impl CudaProgram {
     }
 
     fn tiles(&self, name: &str, args: &[Word]) -> Result<(), EngineError> {
-        let shape = Shape { grid: (self.low.packing.tiles as u32, 1, 1), block: (32, 8), shared: 0 };
+        let shape = Shape { grid: (self.low.packing.tiles as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
         launch(&self.kernels, &self.main.stream, name, shape, args)
     }
 
@@ -517,6 +520,11 @@ impl CudaProgram {
         }
         stream.mark(&self.events.end)?;
         stream.wait()?;
+        // The first run loads machine code.
+        if !std::mem::replace(&mut self.loaded, true) {
+            self.least_free = self.least_free.min(self.device.memory()?.0);
+            return Ok(());
+        }
         let mut pairs = marks.windows(2);
         for (index, steps) in lists.into_iter().enumerate() {
             for step in steps {
@@ -629,7 +637,7 @@ impl From<f32> for Word {
 }
 
 fn wide_shape(values: usize) -> Shape {
-    Shape { grid: (values.div_ceil(256).clamp(1, 132 * 32) as u32, 1, 1), block: (256, 1), shared: 0 }
+    Shape { grid: (values.div_ceil(256).clamp(1, 132 * 32) as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 }
 }
 
 fn launch(kernels: &Kernels, stream: &Stream, name: &str, shape: Shape, args: &[Word]) -> Result<(), EngineError> {
