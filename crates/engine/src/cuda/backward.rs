@@ -4,10 +4,11 @@
 //! the way. Several values may share a buffer (a sum hands the same gradient to all its inputs); what is shared, or still
 //! read on the side, is not written over.
 
-use paceline_model::NodeId;
+use paceline_model::{NodeId, ParamId, Shape as Map};
 
-use super::action::{Action, Arg, Buffer, LAG, Step, Track};
-use super::lower::{Bounds, Kind, Lowering, Passes};
+use super::action::{Action, Arg, Buffer, LAG, Step, Track, Window};
+use super::driver::Shape;
+use super::lower::{Bounds, Kind, Lowering, Padded, Passes, Turn, value_bytes};
 use super::product::Direction;
 
 struct Reverse<'a, 'g> {
@@ -120,10 +121,13 @@ impl Reverse<'_, '_> {
                 let grad = self.lowering.touch(grad, 0);
                 self.give(x, grad);
             }
-            Kind::Product { x, y, product, transposed } => {
+            Kind::Product { x, y, product, transposed, padded } => {
                 let dy = self.take(y);
                 let kernel = self.lowering.kernel(y);
-                let value = self.lowering.value(x);
+                let value = match padded {
+                    Some(padded) => self.lowering.touch(padded.buffer, 0),
+                    None => self.lowering.value(x),
+                };
                 for buffer in [dy, value] {
                     self.lowering.touch(buffer, LAG);
                     self.busy.push((buffer, self.lowering.now + LAG));
@@ -133,9 +137,17 @@ impl Reverse<'_, '_> {
                 let direction = Direction::Filter;
                 self.push(Track::Side, Action::Product { product, direction, x: x_side, kernel, y: y_side });
                 if let Some(dx) = self.part(x) {
+                    let whole = padded.map_or(dx, |padded| {
+                        let values = self.lowering.spec.batch * padded.outer.len();
+                        self.lowering.bytes(values * value_bytes(self.lowering.spec.precision))
+                    });
                     let (direction, x_side, y_side) =
-                        if transposed { (Direction::Forward, dy, dx) } else { (Direction::Data, dx, dy) };
+                        if transposed { (Direction::Forward, dy, dx) } else { (Direction::Data, whole, dy) };
                     self.main(Action::Product { product, direction, x: x_side, kernel, y: y_side });
+                    if let Some(Padded { inner, outer, border, .. }) = padded {
+                        let action = self.lowering.pad(whole, dx, (inner, outer, border), true);
+                        self.main(action);
+                    }
                     self.give(x, dx);
                 }
             }
@@ -165,29 +177,28 @@ impl Reverse<'_, '_> {
                 let dy = self.take(y);
                 let kernel = self.lowering.kernel(y);
                 let input = self.lowering.value(x);
-                let map = self.lowering.map(y);
-                let (mut shape, suffix) = self.lowering.rows_of(map, Passes::One, self.lowering.nchw());
-                shape.grid.2 = (window.kernel[0] * ((window.kernel[1] + 1) / 2)) as u32;
-                let blocks = (shape.grid.1 * shape.grid.2) as usize;
-                let parts = self.lowering.bytes(8 * map.c * blocks);
-                let counters = self.lowering.counters((shape.grid.0 * shape.grid.2) as usize);
-                let args = vec![
-                    Arg::Window(window),
-                    input.into(),
-                    dy.into(),
-                    Arg::Grad(kernel),
-                    Arg::AddsGradients,
-                    parts.into(),
-                    counters,
-                ];
+                let (action, parts) = self.depthwise_sums(window, [input, dy], kernel);
                 for buffer in [dy, input, parts] {
                     self.lowering.touch(buffer, LAG);
                     self.busy.push((buffer, self.lowering.now + LAG));
                 }
-                self.push(Track::Side, Action::Kernel { name: format!("depthwise_sums_{suffix}"), shape, args });
+                self.push(Track::Side, action);
                 if let Some(dx) = self.part(x) {
-                    let args = vec![Arg::Window(window), dy.into(), Arg::Param(kernel), dx.into()];
-                    let action = self.lowering.spread("depthwise_back", self.count(x), map.c, args);
+                    let rest = [dy.into(), Arg::Param(kernel), dx.into()];
+                    let action = if window.stride == [1, 1] && self.lowering.fits_three(window) {
+                        let reverse = Window {
+                            input: window.output,
+                            output: window.input,
+                            top: 2 - window.top,
+                            left: 2 - window.left,
+                            ..window
+                        };
+                        let args = [Arg::Window(reverse)].into_iter().chain(rest).collect();
+                        self.lowering.slide("depthwise", reverse, args, Turn::Round)
+                    } else {
+                        let args = [Arg::Window(window)].into_iter().chain(rest).collect();
+                        self.lowering.spread("depthwise_back", self.count(x), window.channels as usize, args)
+                    };
                     self.main(action);
                     self.give(x, dx);
                 }
@@ -316,5 +327,35 @@ impl Reverse<'_, '_> {
                 }
             }
         }
+    }
+
+    /// The gradient of a depthwise kernel, and the buffer that its parts need.
+    fn depthwise_sums(&mut self, window: Window, [input, dy]: [Buffer; 2], kernel: ParamId) -> (Action, Buffer) {
+        let lowering = &mut *self.lowering;
+        let [h, w] = window.output.map(|side| side as usize);
+        let channels = window.channels as usize;
+        let args = vec![Arg::Window(window), input.into(), dy.into(), Arg::Grad(kernel), Arg::AddsGradients];
+        let (name, shape, blocks) = if lowering.fits_three(window) {
+            let across = (channels / 4).next_power_of_two().min(32);
+            let (down, slices) = (256 / across, channels.div_ceil(4 * across));
+            let lines = lowering.spec.batch * h;
+            let parts = (528 / slices).clamp(1, lines.div_ceil(down));
+            let shape = Shape {
+                grid: (slices as u32, parts as u32, 1),
+                block: (across as u32, down as u32),
+                shared: 256 * 16,
+                cluster: 1,
+            };
+            (format!("depthwise_three_sums_by_{}", window.stride[0]), shape, 9 * parts)
+        } else {
+            let map = Map::new(h, w, channels);
+            let (mut shape, suffix) = lowering.rows_of(map, Passes::One, lowering.nchw());
+            shape.grid.2 = (window.kernel[0] * ((window.kernel[1] + 1) / 2)) as u32;
+            (format!("depthwise_sums_{suffix}"), shape, 2 * (shape.grid.1 * shape.grid.2) as usize)
+        };
+        let parts = lowering.bytes(4 * channels * blocks);
+        let counters = lowering.counters((shape.grid.0 * shape.grid.2) as usize);
+        let args = args.into_iter().chain([parts.into(), counters]).collect();
+        (Action::Kernel { name, shape, args }, parts)
     }
 }

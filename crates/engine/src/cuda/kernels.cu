@@ -44,6 +44,11 @@ __device__ __forceinline__ i64 place(i64 row, int c, int C, int P) {
     return P == 0 ? row * C + c : (row / P * C + c) * P + row % P;
 }
 
+// For kernels that keep many loads in flight: 256 threads, several blocks a multiprocessor.
+#define BOTH_WIDE(name, blocks, params, args)                                                      \
+    extern "C" __global__ void __launch_bounds__(256, blocks) name##_1 params { name<1> args; }    \
+    extern "C" __global__ void __launch_bounds__(256, blocks) name##_v params { name<VEC> args; }
+
 #define BOTH(name, params, args)                                                                   \
     extern "C" __global__ void __launch_bounds__(512) name##_1 params { name<1> args; }            \
     extern "C" __global__ void __launch_bounds__(512) name##_v params { name<VEC> args; }
@@ -128,6 +133,9 @@ template <int V, class Done> __device__ void total(int C, const float* parts, Do
     __syncthreads();
 }
 
+// Rows that a thread reads before it uses the first.
+#define FLIGHT 4
+
 struct Rows {
     i64 first, last;
     int c;
@@ -154,18 +162,25 @@ __device__ void norm_apply(const T* x, const T* residual, T* y, const float* kep
     float scale[V], shift[V];
 #pragma unroll
     for (int i = 0; i < V; i++) scale[i] = kept[2 * C + r.c + i], shift[i] = kept[3 * C + r.c + i];
-#pragma unroll 4
-    for (i64 row = r.first; row < r.last; row += blockDim.y) {
-        i64 at = place(row, r.c, C, P);
-        float v[V], w[V];
-        get<V>(x + at, v);
-        if (residual) get<V>(residual + at, w);
+    for (i64 row = r.first; row < r.last; row += FLIGHT * blockDim.y) {
+        Pack<V> v[FLIGHT], w[FLIGHT];
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            float value = v[i] * scale[i] + shift[i];
-            v[i] = bound(residual ? value + w[i] : value, low, high);
-        }
-        put<V>(y + at, v);
+        for (int u = 0; u < FLIGHT; u++)
+            if (row + u * blockDim.y < r.last) {
+                i64 at = place(row + u * blockDim.y, r.c, C, P);
+                v[u] = *(const Pack<V>*)(x + at);
+                if (residual) w[u] = *(const Pack<V>*)(residual + at);
+            }
+#pragma unroll
+        for (int u = 0; u < FLIGHT; u++)
+            if (row + u * blockDim.y < r.last) {
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    float value = lift(v[u].v[i]) * scale[i] + shift[i];
+                    v[u].v[i] = lower(bound(residual ? value + lift(w[u].v[i]) : value, low, high));
+                }
+                *(Pack<V>*)(y + place(row + u * blockDim.y, r.c, C, P)) = v[u];
+            }
     }
 }
 
@@ -178,18 +193,25 @@ __device__ void norm_measure(const T* x, float* kept, i64 rows, int C, int P, co
     float a[V], b[V], pivot[V];
 #pragma unroll
     for (int i = 0; i < V; i++) a[i] = b[i] = 0;
+    // From the end, where the layer before has just written, and all blocks abreast: what is read last is met again first.
+    i64 step = (i64)gridDim.y * blockDim.y;
     if (r.c < C) {
         get<V>(x + place(0, r.c, C, P), pivot);
-#pragma unroll 4
-        for (i64 row = r.first; row < r.last; row += blockDim.y) {
-            float v[V];
-            get<V>(x + place(row, r.c, C, P), v);
+        for (i64 row = (i64)blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += 2 * FLIGHT * step) {
+            Pack<V> v[2 * FLIGHT];
 #pragma unroll
-            for (int i = 0; i < V; i++) {
-                float d = v[i] - pivot[i];
-                a[i] += d;
-                b[i] += d * d;
-            }
+            for (int u = 0; u < 2 * FLIGHT; u++)
+                if (row + u * step < rows)
+                    v[u] = *(const Pack<V>*)(x + place(rows - 1 - row - u * step, r.c, C, P));
+#pragma unroll
+            for (int u = 0; u < 2 * FLIGHT; u++)
+                if (row + u * step < rows)
+#pragma unroll
+                    for (int i = 0; i < V; i++) {
+                        float d = lift(v[u].v[i]) - pivot[i];
+                        a[i] += d;
+                        b[i] += d * d;
+                    }
         }
     }
     fold<V>(a, b);
@@ -210,9 +232,9 @@ __device__ void norm_measure(const T* x, float* kept, i64 rows, int C, int P, co
     });
 }
 
-BOTH(norm_apply, (const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high),
+BOTH_WIDE(norm_apply, 3, (const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high),
      (x, residual, y, kept, rows, C, P, low, high))
-BOTH(norm_measure,
+BOTH_WIDE(norm_measure, 2,
      (const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta, const float* bias,
       float* moving_mean, float* moving_variance, float epsilon, float correction, double momentum, float* parts,
       unsigned* counters),
@@ -244,19 +266,26 @@ __device__ void norm_input(const T* x, bool bounded, const T* dy, T* dx, const f
         slope[i] = __ldcg(factors + r.c + i);
         constant[i] = __ldcg(factors + C + r.c + i) - kept[r.c + i] * slope[i];
     }
-#pragma unroll 4
-    for (i64 row = r.first; row < r.last; row += blockDim.y) {
-        i64 at = place(row, r.c, C, P);
-        float v[V], g[V];
-        get<V>(x + at, v);
-        get<V>(dy + at, g);
+    for (i64 row = r.first; row < r.last; row += FLIGHT * blockDim.y) {
+        Pack<V> v[FLIGHT], g[FLIGHT];
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            float probe = v[i] * scale[i] + shift[i];
-            float grad = bounded || (probe > low && probe < high) ? g[i] : 0.0f;
-            g[i] = grad * scale[i] + v[i] * slope[i] + constant[i];
-        }
-        put<V>(dx + at, g);
+        for (int u = 0; u < FLIGHT; u++)
+            if (row + u * blockDim.y < r.last) {
+                i64 at = place(row + u * blockDim.y, r.c, C, P);
+                v[u] = *(const Pack<V>*)(x + at);
+                g[u] = *(const Pack<V>*)(dy + at);
+            }
+#pragma unroll
+        for (int u = 0; u < FLIGHT; u++)
+            if (row + u * blockDim.y < r.last) {
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    float value = lift(v[u].v[i]), probe = value * scale[i] + shift[i];
+                    float grad = bounded || (probe > low && probe < high) ? lift(g[u].v[i]) : 0.0f;
+                    g[u].v[i] = lower(grad * scale[i] + value * slope[i] + constant[i]);
+                }
+                *(Pack<V>*)(dx + place(row + u * blockDim.y, r.c, C, P)) = g[u];
+            }
     }
 }
 
@@ -277,23 +306,33 @@ __device__ void norm_sums(const T* x, const T* y, const T* dy, const T* more, T*
             scale[i] = kept[2 * C + r.c + i];
             shift[i] = kept[3 * C + r.c + i];
         }
-#pragma unroll 4
-        for (i64 row = r.first; row < r.last; row += blockDim.y) {
-            i64 at = place(row, r.c, C, P);
-            float v[V], g[V], out[V], rest[V];
-            get<V>(x + at, v);
-            get<V>(dy + at, g);
-            if (more) get<V>(more + at, rest);
-            if (y) get<V>(y + at, out);
+        i64 step = (i64)gridDim.y * blockDim.y;
+        for (i64 row = (i64)blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += 2 * step) {
+            Pack<V> v[2], g[2], out[2], rest[2];
 #pragma unroll
-            for (int i = 0; i < V; i++) {
-                if (more) g[i] += rest[i];
-                float probe = y ? out[i] : v[i] * scale[i] + shift[i];
-                g[i] = probe > low && probe < high ? g[i] : 0.0f;
-                a[i] += g[i];
-                b[i] += g[i] * (v[i] - mean[i]);
-            }
-            if (passed) put<V>(passed + at, g);
+            for (int u = 0; u < 2; u++)
+                if (row + u * step < rows) {
+                    i64 at = place(rows - 1 - row - u * step, r.c, C, P);
+                    v[u] = *(const Pack<V>*)(x + at);
+                    g[u] = *(const Pack<V>*)(dy + at);
+                    if (more) rest[u] = *(const Pack<V>*)(more + at);
+                    if (y) out[u] = *(const Pack<V>*)(y + at);
+                }
+#pragma unroll
+            for (int u = 0; u < 2; u++)
+                if (row + u * step < rows) {
+#pragma unroll
+                    for (int i = 0; i < V; i++) {
+                        float value = lift(v[u].v[i]), grad = lift(g[u].v[i]);
+                        if (more) grad += lift(rest[u].v[i]);
+                        float probe = y ? lift(out[u].v[i]) : value * scale[i] + shift[i];
+                        grad = probe > low && probe < high ? grad : 0.0f;
+                        a[i] += grad;
+                        b[i] += grad * (value - mean[i]);
+                        g[u].v[i] = lower(grad);
+                    }
+                    if (passed) *(Pack<V>*)(passed + place(rows - 1 - row - u * step, r.c, C, P)) = g[u];
+                }
         }
     }
     fold<V>(a, b);
@@ -307,13 +346,13 @@ __device__ void norm_sums(const T* x, const T* y, const T* dy, const T* more, T*
     });
 }
 
-BOTH(norm_sums,
+BOTH_WIDE(norm_sums, 2,
      (const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept, float* factors, i64 rows, int C,
       int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
       unsigned* counters),
      (x, y, dy, more, passed, kept, factors, rows, C, P, low, high, gamma_grad, beta_grad, add_params, parts,
       counters))
-BOTH(norm_input,
+BOTH_WIDE(norm_input, 2,
      (const T* x, int bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows, int C, int P,
       float low, float high),
      (x, bounded != 0, dy, dx, kept, factors, rows, C, P, low, high))
@@ -724,6 +763,8 @@ template <int V> __device__ __forceinline__ i64 address(const Window& k, const S
 
 #define EACH(i, count) for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (count); i += (i64)gridDim.x * blockDim.x)
 
+template <int V> struct alignas(V) Bytes { unsigned char v[V]; };
+
 template <int V> __device__ void max_pool(Window k, const T* x, T* y, unsigned char* winners) {
     EACH(i, (i64)k.batch * k.H * k.W * k.C / V) {
         Spot<V> s = spot<V>(k, i, k.H, k.W);
@@ -743,8 +784,10 @@ template <int V> __device__ void max_pool(Window k, const T* x, T* y, unsigned c
             }
         i64 at = address<V>(k, s, s.y, s.x, k.H, k.W);
         put<V>(y + at, top);
+        Bytes<V> bytes;
 #pragma unroll
-        for (int j = 0; j < V; j++) winners[at + j] = winner[j];
+        for (int j = 0; j < V; j++) bytes.v[j] = winner[j];
+        *(Bytes<V>*)(winners + at) = bytes;
     }
 }
 BOTH(max_pool, (Window k, const T* x, T* y, unsigned char* winners), (k, x, y, winners))
@@ -783,20 +826,25 @@ template <int V> __device__ void pool_back(Window k, const T* dy, const unsigned
         float sum[V], v[V];
 #pragma unroll
         for (int j = 0; j < V; j++) sum[j] = 0;
-        for (int r = 0; r < k.kh; r++)
-            for (int q = 0; q < k.kw; q++) {
-                int oy = s.y + k.top - r, ox = s.x + k.left - q;
-                if (oy < 0 || ox < 0 || oy % k.sh || ox % k.sw) continue;
-                oy /= k.sh, ox /= k.sw;
-                if (oy >= k.H || ox >= k.W) continue;
+        // The windows that cover this place.
+        int y0 = s.y + k.top, x0 = s.x + k.left;
+        int first_y = max(0, y0 - k.kh + k.sh) / k.sh, last_y = min(y0 / k.sh, k.H - 1);
+        int first_x = max(0, x0 - k.kw + k.sw) / k.sw, last_x = min(x0 / k.sw, k.W - 1);
+        for (int oy = first_y; oy <= last_y; oy++)
+            for (int ox = first_x; ox <= last_x; ox++) {
+                int tap = (y0 - oy * k.sh) * k.kw + x0 - ox * k.sw;
                 i64 at = address<V>(k, s, oy, ox, k.H, k.W);
                 get<V>(dy + at, v);
-                float share = winners ? 1.0f
-                                      : 1.0f / (covered(oy, k.sh, k.top, k.kh, k.h) *
-                                                covered(ox, k.sw, k.left, k.kw, k.w));
+                if (winners) {
+                    Bytes<V> won = *(const Bytes<V>*)(winners + at);
 #pragma unroll
-                for (int j = 0; j < V; j++)
-                    if (!winners || winners[at + j] == r * k.kw + q) sum[j] += v[j] * share;
+                    for (int j = 0; j < V; j++)
+                        if (won.v[j] == tap) sum[j] += v[j];
+                } else {
+                    float share = 1.0f / (covered(oy, k.sh, k.top, k.kh, k.h) * covered(ox, k.sw, k.left, k.kw, k.w));
+#pragma unroll
+                    for (int j = 0; j < V; j++) sum[j] += v[j] * share;
+                }
             }
         i64 at = address<V>(k, s, s.y, s.x, k.h, k.w);
         put<V>(dx + at, sum);
@@ -852,6 +900,175 @@ template <int V> __device__ void depthwise_back(Window k, const T* dy, const flo
     }
 }
 BOTH(depthwise_back, (Window k, const T* dy, const float* weights, T* dx), (k, dy, weights, dx))
+
+// Depthwise windows of 3x3 in NHWC: a thread computes four neighbours of a row, and reads each input once a row. Stride S.
+// Backward with stride 1 is the same with the weights turned round.
+template <int V, int S> __device__ __forceinline__ void depthwise_three(Window k, const T* x, const float* weights, T* y,
+                                                                       int turned) {
+    const int OUT = 4, IN = (OUT - 1) * S + 3;
+    int strips = (k.W + OUT - 1) / OUT, cs = k.C / V;
+    EACH(i, (i64)k.batch * k.H * strips * cs) {
+        unsigned rest = (unsigned)(i / cs);
+        int c = (int)(i % cs) * V, x0 = rest % strips * OUT;
+        rest /= strips;
+        int oy = rest % k.H, n = rest / k.H;
+        float sum[OUT][V];
+#pragma unroll
+        for (int o = 0; o < OUT; o++)
+#pragma unroll
+            for (int j = 0; j < V; j++) sum[o][j] = 0;
+#pragma unroll
+        for (int r = 0; r < 3; r++) {
+            int iy = oy * S - k.top + r;
+            if (iy < 0 || iy >= k.h) continue;
+            const T* row = x + ((i64)n * k.h + iy) * k.w * k.C + c;
+            Pack<V> v[IN];
+#pragma unroll
+            for (int q = 0; q < IN; q++) {
+                int ix = x0 * S - k.left + q;
+                if (ix >= 0 && ix < k.w)
+                    v[q] = *(const Pack<V>*)(row + (i64)ix * k.C);
+                else
+#pragma unroll
+                    for (int j = 0; j < V; j++) v[q].v[j] = lower(0.0f);
+            }
+            float w[3][V];
+#pragma unroll
+            for (int q = 0; q < 3; q++)
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    w[q][j] = __ldg(weights + (turned ? 8 - r * 3 - q : r * 3 + q) * k.C + c + j);
+#pragma unroll
+            for (int o = 0; o < OUT; o++)
+#pragma unroll
+                for (int q = 0; q < 3; q++)
+#pragma unroll
+                    for (int j = 0; j < V; j++) sum[o][j] += lift(v[o * S + q].v[j]) * w[q][j];
+        }
+#pragma unroll
+        for (int o = 0; o < OUT; o++)
+            if (x0 + o < k.W) put<V>(y + (((i64)n * k.H + oy) * k.W + x0 + o) * k.C + c, sum[o]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_by_1(Window k, const T* x, const float* weights, T* y, int turned) {
+    depthwise_three<VEC, 1>(k, x, weights, y, turned);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_by_2(Window k, const T* x, const float* weights, T* y, int turned) {
+    depthwise_three<VEC, 2>(k, x, weights, y, turned);
+}
+
+// Gradient of 3x3 depthwise weights in NHWC, all nine taps in one sweep: a thread walks along rows of outputs with four
+// channels. Blocks of 256 threads.
+template <int S>
+__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* grad, int add_params,
+                                                     float* parts, unsigned* counters) {
+    const int V = 4;
+    extern __shared__ float shared[];
+    __shared__ bool last;
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+    int me = threadIdx.y * blockDim.x + threadIdx.x, width = blockDim.x * V;
+    float sum[9][V];
+#pragma unroll
+    for (int t = 0; t < 9; t++)
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[t][j] = 0;
+    i64 lines = (i64)k.batch * k.H, step = (i64)gridDim.y * blockDim.y;
+    if (c < k.C)
+        for (i64 line = (i64)blockIdx.y * blockDim.y + threadIdx.y; line < lines; line += step) {
+            int n = line / k.H, oy = line % k.H;
+            const T* g_row = dy + line * k.W * k.C + c;
+            float window[3][3][V];
+            const T* rows[3];
+#pragma unroll
+            for (int r = 0; r < 3; r++) {
+                int iy = oy * S - k.top + r;
+                rows[r] = iy >= 0 && iy < k.h ? x + ((i64)n * k.h + iy) * k.w * k.C + c : 0;
+            }
+            auto column = [&](int ix, int slot) {
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+                    if (rows[r] && ix >= 0 && ix < k.w)
+                        get<V>(rows[r] + (i64)ix * k.C, window[r][slot]);
+                    else
+#pragma unroll
+                        for (int j = 0; j < V; j++) window[r][slot][j] = 0;
+            };
+#pragma unroll
+            for (int q = 0; q < 3 - S; q++) column(q - k.left, q);
+#pragma unroll 2
+            for (int ox = 0; ox < k.W; ox++) {
+                float g[V];
+                get<V>(g_row + (i64)ox * k.C, g);
+#pragma unroll
+                for (int q = 3 - S; q < 3; q++) column(ox * S - k.left + q, q);
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+#pragma unroll
+                    for (int q = 0; q < 3; q++)
+#pragma unroll
+                        for (int j = 0; j < V; j++) sum[r * 3 + q][j] += g[j] * window[r][q][j];
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+#pragma unroll
+                    for (int q = 0; q < 3 - S; q++)
+#pragma unroll
+                        for (int j = 0; j < V; j++) window[r][q][j] = window[r][q + S][j];
+            }
+        }
+    // The block's sums: row by row of threads, in order.
+    for (int t = 0; t < 9; t++) {
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float value = 0;
+#pragma unroll
+            for (int u = 0; u < 9; u++)
+                if (u == t) value = sum[u][j];
+            shared[threadIdx.y * width + threadIdx.x * V + j] = value;
+        }
+        __syncthreads();
+        for (int lane = me; lane < width; lane += 256) {
+            int at = blockIdx.x * width + lane;
+            float total = 0;
+            for (int row = 0; row < blockDim.y; row++) total += shared[row * width + lane];
+            if (at < k.C) parts[((i64)blockIdx.y * 9 + t) * k.C + at] = total;
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    if (me == 0) {
+        last = atomicAdd(&counters[blockIdx.x], 1) == gridDim.y - 1;
+        if (last) counters[blockIdx.x] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    for (int at = me; at < 9 * width; at += 256) {
+        int t = at / width, channel = blockIdx.x * width + at % width;
+        if (channel >= k.C) continue;
+        double total = 0;
+#pragma unroll 8
+        for (int part = 0; part < gridDim.y; part++) total += __ldcg(parts + ((i64)part * 9 + t) * k.C + channel);
+        float* to = grad + t * k.C + channel;
+        *to = (add_params ? *to : 0.0f) + (float)total;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_sums_by_1(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
+                              unsigned* counters) {
+    depthwise_three_sums<1>(k, x, dy, grad, add_params, parts, counters);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_sums_by_2(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
+                              unsigned* counters) {
+    depthwise_three_sums<2>(k, x, dy, grad, add_params, parts, counters);
+}
 
 // Gradient of depthwise weights. blockIdx.z is a row of taps; columns of taps go in pairs through the two sums.
 template <int V>

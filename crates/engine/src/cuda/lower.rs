@@ -57,9 +57,18 @@ pub(super) struct Norm {
     pub kept: Buffer,
 }
 
+/// An input with its border around it, for a product whose border differs from side to side.
+#[derive(Clone, Copy)]
+pub(super) struct Padded {
+    pub buffer: Buffer,
+    pub border: Border,
+    pub inner: Map,
+    pub outer: Map,
+}
+
 /// What backward must know of a unit; values are named by their nodes.
 pub(super) enum Kind {
-    Product { x: NodeId, y: NodeId, product: usize, transposed: bool },
+    Product { x: NodeId, y: NodeId, product: usize, transposed: bool, padded: Option<Padded> },
     /// A bias and a bound, in place.
     Bias { x: NodeId, y: NodeId, bias: Option<ParamId>, bounds: Bounds },
     Depthwise { x: NodeId, y: NodeId, window: Window },
@@ -173,7 +182,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
     let channels = graph.input().c;
     // Tensor cores want whole vectors of channels.
     let wide = if only_convolved && spec.layout == Layout::Nhwc {
-        channels.next_multiple_of(16 / value_bytes(spec.precision))
+        channels.next_multiple_of(std::env::var("PACELINE_WIDE").ok().and_then(|w| w.parse().ok()).unwrap_or(16 / value_bytes(spec.precision)))
     } else {
         channels
     };
@@ -371,7 +380,7 @@ impl Lowering<'_> {
                     let window = self.window((spec.kernel, spec.stride, spec.border), input, node.shape);
                     let (source, dest) = (self.value(x), self.output(id));
                     let args = vec![Arg::Window(window), source.into(), Arg::Param(self.kernel(id)), dest.into()];
-                    let action = self.spread("depthwise", batch * node.shape.len(), node.shape.c, args);
+                    let action = self.slide("depthwise", window, args, Turn::No);
                     self.put(When::Always, action);
                     self.finish(&[id], Kind::Depthwise { x, y: id, window });
                 } else {
@@ -567,19 +576,37 @@ impl Lowering<'_> {
         }
     }
 
-    fn lower_product(&mut self, id: NodeId, product: Product, transposed: bool) {
+    fn lower_product(&mut self, id: NodeId, mut product: Product, transposed: bool) {
         let x = self.graph.node(id).inputs[0];
         let kernel = self.kernel(id);
+        let mut source = self.value(x);
+        let padded = self.pad_unevenly(&mut product, &mut source);
         let number = self.products.iter().position(|known| *known == product).unwrap_or_else(|| {
             self.products.push(product);
             self.products.len() - 1
         });
-        let (source, dest) = (self.value(x), self.output(id));
+        let dest = self.output(id);
         let (direction, x_side, y_side) =
             if transposed { (Direction::Data, dest, source) } else { (Direction::Forward, source, dest) };
         let action = Action::Product { product: number, direction, x: x_side, kernel, y: y_side };
         self.put(When::Always, action);
-        self.finish(&[id], Kind::Product { x, y: id, product: number, transposed });
+        self.finish(&[id], Kind::Product { x, y: id, product: number, transposed, padded });
+    }
+
+    /// cuDNN's engines are not all right where a border differs from side to side: such a border is written out.
+    fn pad_unevenly(&mut self, product: &mut Product, source: &mut Buffer) -> Option<Padded> {
+        let border = product.border;
+        if border.top == border.bottom && border.left == border.right {
+            return None;
+        }
+        let inner = product.input;
+        let outer =
+            Map::new(inner.h + border.top + border.bottom, inner.w + border.left + border.right, inner.c);
+        let buffer = self.bytes(self.spec.batch * outer.len() * value_bytes(self.spec.precision));
+        let action = self.pad(*source, buffer, (inner, outer, border), false);
+        self.put(When::Always, action);
+        (product.input, product.border, *source) = (outer, Border::default(), buffer);
+        Some(Padded { buffer, border, inner, outer })
     }
 
     /// A bias and the bound behind it, in place. A bias in front of a batch norm is that layer's to take into account.
@@ -779,6 +806,13 @@ impl Lowering<'_> {
     }
 }
 
+/// Whether a window's weights are turned round.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Turn {
+    No,
+    Round,
+}
+
 /// How rows are shared out: to be added up, or each by itself.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Passes {
@@ -787,11 +821,14 @@ pub(super) enum Passes {
 }
 
 /// Blocks that fill a large GPU a few times over.
-const BLOCKS: usize = 396;
+const BLOCKS: usize = 264;
 
 /// Rows that a thread holds where a cluster of blocks holds them all, and the most blocks of a cluster.
 const HELD: usize = 4;
 const CLUSTER: usize = 8;
+
+/// Bytes of a map up to which that pays: beyond, its narrow rows cost more than the second reading.
+const SMALL: usize = 4 << 20;
 
 /// Instructions that forward and backward have in common.
 impl Lowering<'_> {
@@ -807,7 +844,7 @@ impl Lowering<'_> {
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
         let across = vectors.next_power_of_two().min(if planes { 1 } else { 64 / v });
-        let down = (512 / across).min(rows.next_power_of_two().max(v));
+        let down = (256 / across).min(rows.next_power_of_two().max(v));
         let slices = vectors.div_ceil(across);
         let parts = match passes {
             Passes::One => (BLOCKS / slices).clamp(1, rows.div_ceil(2 * down)),
@@ -828,6 +865,9 @@ impl Lowering<'_> {
     /// Threads for a batch norm of so few rows that a cluster of blocks holds them; `None` where there are more.
     pub fn once(&self, map: Map) -> Option<(Shape, &'static str)> {
         let rows = self.spec.batch * map.pixels();
+        if rows * map.c * value_bytes(self.spec.precision) > SMALL {
+            return None;
+        }
         let planes = self.nchw() && map.pixels() > 1;
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
@@ -876,6 +916,26 @@ impl Lowering<'_> {
         let v = if self.nchw() { 1 } else { self.vector(channels) };
         let suffix = if v == 1 { "1" } else { "v" };
         Action::Kernel { name: format!("{name}_{suffix}"), shape: self.blocks(values / v), args }
+    }
+
+    /// A depthwise kernel that writes the output of a window: the one for 3x3 where it fits.
+    pub fn slide(&self, name: &str, window: Window, mut args: Vec<Arg>, turn: Turn) -> Action {
+        let Window { batch, channels, output: [h, w], stride, .. } = window;
+        let (batch, c, h, w) = (batch as usize, channels as usize, h as usize, w as usize);
+        if !self.fits_three(window) {
+            return self.spread(name, batch * h * w * c, c, args);
+        }
+        args.push(Arg::Int(i32::from(turn == Turn::Round)));
+        let threads = batch * h * w.div_ceil(4) * (c / self.vector(c));
+        Action::Kernel { name: format!("depthwise_three_by_{}", stride[0]), shape: self.blocks(threads), args }
+    }
+
+    /// Whether the kernels for depthwise windows of 3x3 can be used.
+    pub fn fits_three(&self, window: Window) -> bool {
+        !self.nchw()
+            && window.kernel == [3, 3]
+            && (window.stride == [1, 1] || window.stride == [2, 2])
+            && self.vector(window.channels as usize) > 1
     }
 
     /// A kernel over values wherever they lie.
