@@ -270,16 +270,21 @@ impl Exchange {
 impl Exchange {
     /// The running statistics of all shares, in their order.
     pub fn statistics(&mut self, program: &mut dyn Program) -> Result<Vec<Vec<f32>>, TrainError> {
-        let own: Vec<Region> = (0..self.shares.len()).map(|share| program.statistics(share)).collect();
-        let Some(peers) = &mut self.peers else {
-            // SAFETY: the program does not run.
-            return Ok(own.into_iter().map(|region| unsafe { host_values(region) }.to_vec()).collect());
-        };
-        for (share, region) in self.shares.clone().zip(&own) {
-            // SAFETY: neither the program nor an operation uses these values now.
-            unsafe { peers.segment.area(share).write(0..region.len).copy_from_slice(host_values(*region)) };
+        let mut own = Vec::new();
+        for share in 0..self.shares.len() {
+            let region = program.statistics(share);
+            let mut values = vec![0.0; region.len];
+            program.read_region(region, &mut values)?;
+            own.push(values);
         }
-        let len = own[0].len;
+        let Some(peers) = &mut self.peers else {
+            return Ok(own);
+        };
+        for (share, values) in self.shares.clone().zip(&own) {
+            // SAFETY: neither the program nor an operation uses these values now.
+            unsafe { peers.segment.area(share).write(0..values.len()) }.copy_from_slice(values);
+        }
+        let len = own[0].len();
         peers.collective.barrier(Deadline::after(PATIENCE))?;
         // SAFETY: all ranks have written theirs, and none writes again before the next barrier.
         let read = |share| unsafe { peers.segment.area(share).read(0..len) }.to_vec();
@@ -318,15 +323,15 @@ impl Exchange {
             return Ok(());
         };
         for region in program.state() {
-            // SAFETY: the program does not run, and no operation is under way when the values are taken over.
-            let state = unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) };
-            peers.collective.values(0..state.len())?.copy_from_slice(state);
+            let mut state = vec![0.0; region.len];
+            program.read_region(region, &mut state)?;
+            peers.collective.values(0..state.len())?.copy_from_slice(&state);
             for bucket in &self.buckets {
                 let operation = Operation::AllGather { range: bucket.range.clone() };
                 let ticket = peers.collective.begin(operation, Deadline::after(PATIENCE))?;
                 peers.collective.finish(ticket)?;
             }
-            state.copy_from_slice(peers.collective.values(0..state.len())?);
+            program.write_region(region, peers.collective.values(0..region.len)?)?;
         }
         Ok(())
     }
@@ -343,13 +348,6 @@ impl Exchange {
     pub fn writes_parameters(&self) -> bool {
         self.strategy != Strategy::Sharded || self.rank == Rank(0)
     }
-}
-
-/// # Safety
-/// The region must be alive and on the host, and nobody may write to it meanwhile.
-unsafe fn host_values<'a>(region: Region) -> &'a [f32] {
-    // SAFETY: the caller vouches.
-    unsafe { std::slice::from_raw_parts(region.address as *const f32, region.len) }
 }
 
 impl Peers {

@@ -85,7 +85,7 @@ fn train(
         at: clock::now(),
         peak_resident: process::peak_resident(),
         shared: process::shared_resident(),
-        peak_device: None,
+        peak_device: program.peak_device().map(Bytes),
     })?;
     Ok(())
 }
