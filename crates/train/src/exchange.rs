@@ -119,7 +119,8 @@ impl Exchange {
         Ok(())
     }
 
-    fn exchanges(&self) -> bool {
+    /// Whether gradients are exchanged before the update.
+    pub fn exchanges(&self) -> bool {
         self.peers.is_some() && self.strategy != Strategy::Independent
     }
 

@@ -4,17 +4,6 @@ use cudarc::{cublaslt, cudnn, driver, nvrtc};
 
 use crate::EngineError;
 
-/// A library that the engine uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its name.
-    pub name: &'static str,
-    /// Its version; `None` where it was not found.
-    pub version: Option<String>,
-    /// The oldest version that will do.
-    pub needed: &'static str,
-}
-
 const HINT: &str = "; install it, or name its folder in LD_LIBRARY_PATH";
 
 /// CUDA as the driver and NVRTC count it: 13000 is 13.0.
@@ -56,7 +45,7 @@ fn cublas_version() -> Option<usize> {
     unsafe { cublaslt::sys::is_culib_present().then(|| cublaslt::sys::cublasLtGetVersion()) }
 }
 
-fn cudnn_text(number: usize) -> String {
+pub(super) fn cudnn_text(number: usize) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
@@ -89,15 +78,4 @@ pub(super) fn need_mathematics() -> Result<(usize, usize), EngineError> {
     need(CUDNN.0, cudnn.map(cudnn_text), CUDNN.1, cudnn >= Some(CUDNN.2))?;
     need(CUBLAS.0, cublas.map(|version| version.to_string()), CUBLAS.1, cublas >= Some(CUBLAS.2))?;
     Ok((cudnn.unwrap_or(0), cublas.unwrap_or(0)))
-}
-
-/// All of them, loaded to ask for their versions.
-pub fn find() -> Vec<Found> {
-    let nvrtc = nvrtc_version().map(|(major, minor)| format!("{major}.{minor}"));
-    vec![
-        Found { name: DRIVER.0, version: driver_version().map(cuda_version), needed: DRIVER.1 },
-        Found { name: CUDNN.0, version: cudnn_version().map(cudnn_text), needed: CUDNN.1 },
-        Found { name: CUBLAS.0, version: cublas_version().map(|v| v.to_string()), needed: CUBLAS.1 },
-        Found { name: NVRTC.0, version: nvrtc, needed: NVRTC.1 },
-    ]
 }

@@ -13,7 +13,6 @@ mod mirror;
 mod product;
 mod program;
 
-pub use library::{Found, find};
 pub use product::Tuning;
 
 use std::sync::{Arc, Mutex};
@@ -112,7 +111,7 @@ impl Engine for Cuda {
 
     fn describe(&self) -> String {
         let (cudnn, cublas) = self.versions;
-        format!("{} with cuDNN {cudnn} and cuBLASLt {cublas}", self.device.name)
+        format!("{} with cuDNN {} and cuBLASLt {cublas}", self.device.name, library::cudnn_text(cudnn))
     }
 
     fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError> {
