@@ -200,6 +200,10 @@ fn layers() -> Vec<(&'static str, Graph)> {
         ("transposed", around(map, |b, x| b.conv_transpose("c", x, TRANSPOSE))),
         ("depthwise", around(map, |b, x| b.depthwise_conv("c", x, Conv2d::k(3, 3).same()))),
         ("depthwise stride 2", around(map, |b, x| b.depthwise_conv("c", x, Conv2d::k(3, 3).stride(2).same().bias()))),
+        (
+            "depthwise stride 2 on an even map",
+            around(Shape::new(12, 10, 3), |b, x| b.depthwise_conv("c", x, Conv2d::k(3, 3).stride(2).same())),
+        ),
         ("depthwise 5x5 to a point", around(Shape::new(5, 5, 3), |b, x| b.depthwise_conv("c", x, Conv2d::k(5, 5)))),
         ("relu", around(map, |b, x| Ok(b.relu("r", x)))),
         (
@@ -278,6 +282,20 @@ fn layers() -> Vec<(&'static str, Graph)> {
     ]
 }
 
+/// A first convolution as networks have them: with stride 2, straight on the picture.
+fn stem(input: Shape, conv: Conv2d) -> Graph {
+    let build = || {
+        let (mut b, x) = Builder::new("stem", input, 5)?;
+        let x = b.conv("c", x, conv)?;
+        let x = b.batch_norm("n", x, BatchNorm::KERAS);
+        let x = b.relu("r", x);
+        let x = b.global_avg_pool("p", x);
+        let x = b.dense("out", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    build().unwrap()
+}
+
 fn autoencoder() -> Graph {
     let build = || {
         let (mut b, image) = Builder::new("auto", Shape::new(8, 12, 3), 5)?;
@@ -297,6 +315,11 @@ fn every_kind_of_layer_agrees_with_the_cpu() {
     let mut failed = Vec::new();
     let mut cases = layers();
     cases.push(("autoencoder", autoencoder()));
+    let seven = Conv2d::k(7, 7).out(16).stride(2).border(Border::even(3)).bias();
+    cases.push(("7x7 stem", stem(Shape::new(16, 12, 3), seven)));
+    cases.push(("3x3 stem", stem(Shape::new(16, 12, 3), Conv2d::k(3, 3).out(16).stride(2).same())));
+    cases.push(("odd stem", stem(Shape::new(15, 13, 3), Conv2d::k(3, 3).out(16).stride(2))));
+    cases.push(("plain stem", stem(Shape::new(15, 13, 3), Conv2d::k(3, 3).out(16).same())));
     for (name, graph) in &cases {
         for layout in [Layout::Nhwc, Layout::Nchw] {
             for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {

@@ -90,12 +90,27 @@ pub(super) enum Kind {
 pub(super) struct Tensor {
     pub canonical: i64,
     pub packed: i64,
+    /// Packed values of one output.
+    pub each: i64,
     pub taps: i32,
     pub inputs: i32,
     pub wide: i32,
     pub outputs: i32,
     pub first_tile: i32,
     pub tiles_across: i32,
+    pub folded: i32,
+    /// Taps across.
+    pub across: i32,
+    pub top: i32,
+    pub left: i32,
+}
+
+/// The picture as the engine keeps it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Picture {
+    pub map: Map,
+    /// Whether a pixel holds a square of 2 x 2 of the picture's: rows and columns before the picture's first.
+    pub fold: Option<(usize, usize)>,
 }
 
 /// The packed copies of all kernel tensors.
@@ -120,8 +135,7 @@ pub(super) struct Lowered {
     pub offsets: Vec<usize>,
     pub arena: usize,
     pub input: Buffer,
-    /// Channels of the input as it is kept.
-    pub wide: usize,
+    pub picture: Picture,
     pub output: Buffer,
     pub counters: usize,
     pub slots: Vec<Slot>,
@@ -148,7 +162,7 @@ pub(super) struct Lowering<'a> {
     pub buffers: Vec<Lifetime>,
     pub now: usize,
     pub counters: usize,
-    wide: usize,
+    picture: Picture,
     consumers: Vec<Vec<NodeId>>,
     costs: Vec<LayerCost>,
     absorbed: Vec<bool>,
@@ -175,17 +189,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
             consumers[input.0].push(NodeId(index));
         }
     }
-    let only_convolved = consumers[0].iter().all(|id| match graph.node(*id).op {
-        Op::Conv(conv) => conv.groups == 1,
-        _ => false,
-    });
-    let channels = graph.input().c;
-    // Tensor cores want whole vectors of channels.
-    let wide = if only_convolved && spec.layout == Layout::Nhwc {
-        channels.next_multiple_of(std::env::var("PACELINE_WIDE").ok().and_then(|w| w.parse().ok()).unwrap_or(16 / value_bytes(spec.precision)))
-    } else {
-        channels
-    };
+    let picture = keep_picture(graph, spec, &consumers[0]);
     let mut lowering = Lowering {
         graph,
         spec,
@@ -197,7 +201,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
         buffers: Vec::new(),
         now: 0,
         counters: 0,
-        wide,
+        picture,
         consumers,
         costs: layer_costs(graph),
         absorbed: vec![false; graph.nodes.len()],
@@ -249,7 +253,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
         offsets: offsets.into_iter().map(|offset| 4 * offset).collect(),
         arena: 4 * arena,
         input,
-        wide,
+        picture,
         output,
         counters: lowering.counters,
         slots,
@@ -260,6 +264,38 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
         workspace,
         plan,
     }
+}
+
+/// Tensor cores want whole vectors of channels, and a picture has three: where only convolutions read it, zeros fill it up.
+/// Before a single one with stride 2, a square of 2 x 2 pixels becomes one of four times the channels.
+fn keep_picture(graph: &Graph, spec: &Spec, readers: &[NodeId]) -> Picture {
+    let map = graph.input();
+    let vector = 16 / value_bytes(spec.precision);
+    let convolution = |id: &NodeId| match graph.node(*id).op {
+        Op::Conv(conv) if conv.groups == 1 => Some(conv),
+        _ => None,
+    };
+    if spec.layout == Layout::Nchw || !readers.iter().all(|id| convolution(id).is_some()) {
+        return Picture { map, fold: None };
+    }
+    if let [only] = readers
+        && let Some(conv) = convolution(only)
+        && conv.stride == (2, 2)
+        && conv.kernel > (1, 1)
+    {
+        let output = graph.node(*only).shape;
+        let (border, (h, w)) = (conv.border, conv.kernel);
+        // Rows and columns in front: the border, and one more where a square would begin before it.
+        let (top, left) = (border.top.next_multiple_of(2), border.left.next_multiple_of(2));
+        let blocks = |side: usize, border: usize| (side + border % 2).div_ceil(2);
+        let map = Map::new(
+            output.h + blocks(h, border.top) - 1,
+            output.w + blocks(w, border.left) - 1,
+            (4 * map.c).next_multiple_of(vector),
+        );
+        return Picture { map, fold: Some((top, left)) };
+    }
+    Picture { map: Map::new(map.h, map.w, map.c.next_multiple_of(vector)), fold: None }
 }
 
 impl Lowering<'_> {
@@ -369,7 +405,7 @@ impl Lowering<'_> {
         let batch = self.spec.batch;
         match node.op {
             Op::Input => {
-                let values = batch * node.shape.pixels() * self.wide;
+                let values = batch * self.picture.map.len();
                 let buffer = self.bytes(values * value_bytes(self.spec.precision));
                 self.data[id.0] = Some(buffer);
             }
@@ -384,10 +420,9 @@ impl Lowering<'_> {
                     self.put(When::Always, action);
                     self.finish(&[id], Kind::Depthwise { x, y: id, window });
                 } else {
-                    let wide = if x == NodeId(0) { self.wide } else { input.c };
-                    let product = Product {
+                    let mut product = Product {
                         batch,
-                        input: Map::new(input.h, input.w, wide),
+                        input: if x == NodeId(0) { self.picture.map } else { input },
                         output: node.shape,
                         kernel: spec.kernel,
                         stride: spec.stride,
@@ -396,6 +431,12 @@ impl Lowering<'_> {
                         layout: self.spec.layout,
                         precision: self.spec.precision,
                     };
+                    if x == NodeId(0) && self.picture.fold.is_some() {
+                        let blocks = |side: usize, border: usize| (side + border % 2).div_ceil(2);
+                        let (h, w) = spec.kernel;
+                        product.kernel = (blocks(h, spec.border.top), blocks(w, spec.border.left));
+                        (product.stride, product.border) = ((1, 1), Border::default());
+                    }
                     self.lower_product(id, product, false);
                 }
                 self.lower_bias(id);
@@ -784,23 +825,38 @@ impl Lowering<'_> {
             let product = &self.products[product];
             let kernel = self.kernel(y);
             let slot = slots.iter().find(|slot| slot.param == kernel).expect("invariant: kernels are trained");
-            let taps = product.kernel.0 * product.kernel.1;
+            let dims = &self.graph.param(kernel).dims;
+            let single = matches!(self.graph.node(y).op, Op::Dense(_));
+            let (taps, across) = if single { (1, 1) } else { (dims[0] * dims[1], dims[1]) };
             let (wide, outputs) = (product.input.c / product.groups, product.output.c);
             let inputs = slot.range.len() / taps / outputs;
-            let (across, down) = (outputs.div_ceil(32), (taps * inputs).div_ceil(32));
+            let (tiles_across, down) = (outputs.div_ceil(32), (taps * inputs).div_ceil(32));
+            let each = product.kernel.0 * product.kernel.1 * wide;
+            let fold = match self.graph.node(y).op {
+                Op::Conv(conv) if self.graph.node(y).inputs[0] == NodeId(0) => {
+                    self.picture.fold.map(|_| (conv.border.top % 2, conv.border.left % 2))
+                }
+                _ => None,
+            };
+            let (top, left) = fold.unwrap_or_default();
             packing.tensors.push(Tensor {
                 canonical: slot.range.start as i64,
                 packed: packing.len as i64,
+                each: each as i64,
                 taps: taps as i32,
                 inputs: inputs as i32,
                 wide: wide as i32,
                 outputs: outputs as i32,
                 first_tile: packing.tiles as i32,
-                tiles_across: across as i32,
+                tiles_across: tiles_across as i32,
+                folded: i32::from(fold.is_some()),
+                across: across as i32,
+                top: top as i32,
+                left: left as i32,
             });
             packing.starts[kernel.0] = Some(packing.len);
-            packing.tiles += across * down;
-            packing.len += (taps * wide * outputs).next_multiple_of(128);
+            packing.tiles += tiles_across * down;
+            packing.len += (each * outputs).next_multiple_of(128);
         }
         packing
     }
@@ -843,7 +899,13 @@ impl Lowering<'_> {
         let rows = self.spec.batch * map.pixels();
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
-        let across = vectors.next_power_of_two().min(if planes { 1 } else { 64 / v });
+        // Long stretches of a row for memory; shorter ones leave more threads to add up what blocks leave.
+        let most = match passes {
+            _ if planes => 1,
+            Passes::One => 128 / v,
+            Passes::Many => 32,
+        };
+        let across = vectors.next_power_of_two().min(most);
         let down = (256 / across).min(rows.next_power_of_two().max(v));
         let slices = vectors.div_ceil(across);
         let parts = match passes {
@@ -928,6 +990,14 @@ impl Lowering<'_> {
         args.push(Arg::Int(i32::from(turn == Turn::Round)));
         let threads = batch * h * w.div_ceil(4) * (c / self.vector(c));
         Action::Kernel { name: format!("depthwise_three_by_{}", stride[0]), shape: self.blocks(threads), args }
+    }
+
+    /// The gradient of the input of a 3x3 depthwise window with stride 2.
+    pub fn slide_back(&self, window: Window, args: Vec<Arg>) -> Action {
+        let [h, w] = window.input.map(|side| side as usize);
+        let channels = window.channels as usize;
+        let threads = window.batch as usize * h * w.div_ceil(4) * (channels / self.vector(channels));
+        Action::Kernel { name: format!("depthwise_three_back_{}", window.left), shape: self.blocks(threads), args }
     }
 
     /// Whether the kernels for depthwise windows of 3x3 can be used.
