@@ -415,7 +415,8 @@ pub trait Program: Send {
             return Err(EngineError::WrongLength { what: "region", expected: region.len, got: from.len() });
         }
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) }.copy_from_slice(from);
+        unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) }
+            .copy_from_slice(from);
         Ok(())
     }
 

@@ -4,19 +4,21 @@
 use paceline_engine::cpu::{Cpu, CpuOptions};
 use paceline_engine::cuda::{Contents, Cuda, CudaOptions, Tuning};
 use paceline_engine::{
-    Drawing, Engine, EngineError, Homes, Layout, Optimizer, Pass, Place, Precision, Profiling, Program, Region, Samples,
-    Spec,
+    Drawing, Engine, EngineError, Homes, Layout, Optimizer, Pass, Place, Precision, Profiling, Program,
+    Region, Samples, Spec,
 };
 use paceline_model::{
-    BatchNorm, Border, Builder, Conv2d, ConvTranspose, Dense, Graph, Init, NodeId, ParamId, Shape, ShapeError, Window,
-    zoo,
+    BatchNorm, Border, Builder, Conv2d, ConvTranspose, Dense, Graph, Init, NodeId, ParamId, Shape,
+    ShapeError, Window, zoo,
 };
 
 /// The GPU with buffers that are no number before each run; `None`, with the reason printed, where there is none.
 fn gpu() -> Option<Cuda> {
     match Cuda::new(CudaOptions { tuning: Tuning::First, contents: Contents::Poisoned, device: 0 }) {
         Ok(engine) => Some(engine),
-        Err(why @ (EngineError::Library { .. } | EngineError::Device { .. } | EngineError::Unsupported(_))) => {
+        Err(
+            why @ (EngineError::Library { .. } | EngineError::Device { .. } | EngineError::Unsupported(_)),
+        ) => {
             eprintln!("skipped: {why}");
             None
         }
@@ -62,14 +64,29 @@ struct Outcome {
     judged: (f32, usize),
 }
 
+/// The last gradient of each parameter; zeros where it has none.
+fn read_gradients(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
+    let mut gradients = Vec::new();
+    for (id, param) in graph.params.iter().enumerate() {
+        let mut values = vec![0.0; param.len()];
+        if param.kind.trainable() {
+            program.read_gradient(ParamId(id), &mut values).unwrap();
+        }
+        gradients.push(values);
+    }
+    gradients
+}
+
 /// One pass with all there is to see of it, an update, and a test.
 fn step(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> Outcome {
     let mut program = engine.compile(graph, spec).unwrap();
     for (id, param) in graph.params.iter().enumerate() {
         // Not the plain ones that every layer starts with.
-        let middle = if param.name.ends_with("gamma") || param.name.ends_with("variance") { 1.0 } else { 0.0 };
+        let middle =
+            if param.name.ends_with("gamma") || param.name.ends_with("variance") { 1.0 } else { 0.0 };
         let spread = if param.fan_in == 0 { 0.3 } else { (3.0 / param.fan_in as f32).sqrt() };
-        let values: Vec<f32> = noise(100 + id as u64, param.len()).iter().map(|v| middle + spread * v).collect();
+        let values: Vec<f32> =
+            noise(100 + id as u64, param.len()).iter().map(|v| middle + spread * v).collect();
         program.write_param(ParamId(id), &values).unwrap();
     }
     let (images, labels) = batch_of(graph, spec.batch, 5);
@@ -80,19 +97,7 @@ fn step(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> Outcome {
     let loss = program.finish().unwrap().loss;
     let mut output = vec![0.0; spec.batch * graph.node(graph.output()).shape.len()];
     program.read_output(&mut output).unwrap();
-    let mut read = |what: &mut dyn FnMut(&mut dyn Program, ParamId, &mut [f32])| -> Vec<Vec<f32>> {
-        let each = graph.params.iter().enumerate().map(|(id, param)| {
-            let mut values = vec![0.0; param.len()];
-            what(&mut *program, ParamId(id), &mut values);
-            values
-        });
-        each.collect()
-    };
-    let gradients = read(&mut |program, id, values| {
-        if graph.params[id.0].kind.trainable() {
-            program.read_gradient(id, values).unwrap();
-        }
-    });
+    let gradients = read_gradients(graph, &mut *program);
     let everything = 0..program.parameters().len;
     program.apply(0.05, everything).unwrap();
     program.finish().unwrap();
@@ -122,9 +127,14 @@ fn compare(name: &str, gpu: &Cuda, graph: &Graph, spec: &Spec) {
     let own = step(gpu, graph, spec);
     let other = step(&cpu(), graph, &Spec { precision: Precision::Fp32, ..*spec });
     let (values, slopes) = tolerance(spec.precision);
-    let near = |own: f32, other: f32| f64::from((own - other).abs()) <= values * f64::from(other.abs().max(1.0));
+    let near =
+        |own: f32, other: f32| f64::from((own - other).abs()) <= values * f64::from(other.abs().max(1.0));
     assert!(near(own.loss, other.loss), "{label}: loss {} is not {}", own.loss, other.loss);
-    assert!(distance(&own.output, &other.output) < values, "{label}: output {}", distance(&own.output, &other.output));
+    assert!(
+        distance(&own.output, &other.output) < values,
+        "{label}: output {}",
+        distance(&own.output, &other.output)
+    );
     let largest = other
         .gradients
         .iter()
@@ -149,10 +159,7 @@ fn compare(name: &str, gpu: &Cuda, graph: &Graph, spec: &Spec) {
 }
 
 /// A network around one or a few layers: they are fed the picture behind a convolution, and judged behind a dense layer.
-fn around(
-    input: Shape,
-    body: impl Fn(&mut Builder, NodeId) -> Result<NodeId, ShapeError>,
-) -> Graph {
+fn around(input: Shape, body: impl Fn(&mut Builder, NodeId) -> Result<NodeId, ShapeError>) -> Graph {
     let build = || {
         let (mut b, x) = Builder::new("case", input, 5)?;
         let x = b.conv("in", x, Conv2d::k(1, 1).out(16).bias())?;
@@ -180,12 +187,18 @@ fn layers() -> Vec<(&'static str, Graph)> {
     vec![
         ("dense", around(map, |_, x| Ok(x))),
         ("3x3", around(map, |b, x| b.conv("c", x, Conv2d::k(3, 3).out(24).same().bias()))),
-        ("3x3 stride 2, odd border", around(map, |b, x| b.conv("c", x, Conv2d::k(3, 3).out(24).stride(2).same()))),
+        (
+            "3x3 stride 2, odd border",
+            around(map, |b, x| b.conv("c", x, Conv2d::k(3, 3).out(24).stride(2).same())),
+        ),
         (
             "asymmetric border",
             around(Shape::new(8, 8, 3), |b, x| b.conv("c", x, Conv2d::k(3, 3).out(16).stride(2).same())),
         ),
-        ("wide", around(Shape::new(8, 8, 3), |b, x| b.conv("c", x, Conv2d::k(3, 3).out(384).stride(2).same()))),
+        (
+            "wide",
+            around(Shape::new(8, 8, 3), |b, x| b.conv("c", x, Conv2d::k(3, 3).out(384).stride(2).same())),
+        ),
         (
             "wide transposed",
             around(Shape::new(4, 4, 3), |b, x| {
@@ -199,12 +212,18 @@ fn layers() -> Vec<(&'static str, Graph)> {
         ("groups", around(map, |b, x| b.conv("c", x, Conv2d::k(3, 3).out(32).groups(2).same()))),
         ("transposed", around(map, |b, x| b.conv_transpose("c", x, TRANSPOSE))),
         ("depthwise", around(map, |b, x| b.depthwise_conv("c", x, Conv2d::k(3, 3).same()))),
-        ("depthwise stride 2", around(map, |b, x| b.depthwise_conv("c", x, Conv2d::k(3, 3).stride(2).same().bias()))),
+        (
+            "depthwise stride 2",
+            around(map, |b, x| b.depthwise_conv("c", x, Conv2d::k(3, 3).stride(2).same().bias())),
+        ),
         (
             "depthwise stride 2 on an even map",
             around(Shape::new(12, 10, 3), |b, x| b.depthwise_conv("c", x, Conv2d::k(3, 3).stride(2).same())),
         ),
-        ("depthwise 5x5 to a point", around(Shape::new(5, 5, 3), |b, x| b.depthwise_conv("c", x, Conv2d::k(5, 5)))),
+        (
+            "depthwise 5x5 to a point",
+            around(Shape::new(5, 5, 3), |b, x| b.depthwise_conv("c", x, Conv2d::k(5, 5))),
+        ),
         ("relu", around(map, |b, x| Ok(b.relu("r", x)))),
         (
             "relu6 of a sum",
@@ -358,15 +377,7 @@ fn slopes(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> (Vec<Vec<f32>>, f3
     program.feed(Samples { images: &images, labels: &labels }).unwrap();
     program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
     let loss = program.finish().unwrap().loss;
-    let mut gradients = Vec::new();
-    for (id, param) in graph.params.iter().enumerate() {
-        let mut values = vec![0.0; param.len()];
-        if param.kind.trainable() {
-            program.read_gradient(ParamId(id), &mut values).unwrap();
-        }
-        gradients.push(values);
-    }
-    (gradients, loss)
+    (read_gradients(graph, &mut *program), loss)
 }
 
 /// A network whose maps have shrunk to a point multiplies every rounding: the CPU's two layouts tell by how much, and a GPU
@@ -404,7 +415,8 @@ fn every_network_has_the_gradients_and_losses_of_the_cpu_over_ten_steps() {
             let spec = Spec { precision, ..spec };
             let own = losses(&gpu, &graph, &spec, rate);
             eprintln!("{name} {precision}: {:.4} to {:.4}", own[0], own[9]);
-            let right = ((own[0] - other[0]) / other[0]).abs() < allowed && own.iter().all(|loss| loss.is_finite());
+            let right =
+                ((own[0] - other[0]) / other[0]).abs() < allowed && own.iter().all(|loss| loss.is_finite());
             if !right {
                 failed.push(format!("{name} {precision}: {own:?}, not {other:?}"));
             }
@@ -537,7 +549,12 @@ fn layers_and_phases_are_timed_by_the_device() {
             program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
             program.apply(0.1, 0..64).unwrap();
             let result = program.finish().unwrap();
-            assert!(result.forward_ns > 0 && result.backward_ns > 0 && result.update_ns > 0 && result.copy_in_ns > 0);
+            assert!(
+                result.forward_ns > 0
+                    && result.backward_ns > 0
+                    && result.update_ns > 0
+                    && result.copy_in_ns > 0
+            );
         }
         let layers = program.layer_times();
         assert_eq!(layers.is_empty(), profiling == Profiling::Phases);
@@ -554,7 +571,9 @@ fn what_a_gpu_cannot_do_is_refused_with_words() {
         eprintln!("skipped: {text}");
         return;
     }
-    let Err(error) = Cuda::new(CudaOptions { device: 999, ..CudaOptions::default() }) else { panic!("999 GPUs") };
+    let Err(error) = Cuda::new(CudaOptions { device: 999, ..CudaOptions::default() }) else {
+        panic!("999 GPUs")
+    };
     assert!(error.to_string().contains("GPU 999"), "{error}");
     let Some(gpu) = gpu() else { return };
     let graph = zoo::build("vgg_19", Some((224, 224)), 1000).unwrap();

@@ -66,7 +66,8 @@ impl Descriptor {
     fn new(kind: Kind) -> Result<Self, EngineError> {
         let mut descriptor = ptr::null_mut();
         // SAFETY: a place for the descriptor.
-        check(unsafe { sys::cudnnBackendCreateDescriptor(kind, &mut descriptor) }, "cudnnBackendCreateDescriptor")?;
+        let status = unsafe { sys::cudnnBackendCreateDescriptor(kind, &mut descriptor) };
+        check(status, "cudnnBackendCreateDescriptor")?;
         Ok(Self(descriptor))
     }
 
@@ -162,13 +163,18 @@ impl Candidates {
         let (x, y) = (product.input, product.output);
         let x = numbers([product.batch, x.c, x.h, x.w]);
         let y = numbers([product.batch, y.c, y.h, y.w]);
-        let w = numbers([product.output.c, product.input.c / product.groups, product.kernel.0, product.kernel.1]);
+        let w =
+            numbers([product.output.c, product.input.c / product.groups, product.kernel.0, product.kernel.1]);
         let describe = |id, dims| tensor(id, dims, strides(product.layout, dims), data);
         let tensors = [describe(1, x)?, describe(2, w)?, describe(3, y)?];
 
         let pair = |(down, across): (usize, usize)| [down as i64, across as i64];
         let conv = Descriptor::new(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
-        conv.set(Name::CUDNN_ATTR_CONVOLUTION_COMP_TYPE, Type::CUDNN_TYPE_DATA_TYPE, &[Data::CUDNN_DATA_FLOAT])?;
+        conv.set(
+            Name::CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
+            Type::CUDNN_TYPE_DATA_TYPE,
+            &[Data::CUDNN_DATA_FLOAT],
+        )?;
         let mode = [sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION];
         conv.set(Name::CUDNN_ATTR_CONVOLUTION_CONV_MODE, Type::CUDNN_TYPE_CONVOLUTION_MODE, &mode)?;
         let border = product.border;
@@ -234,7 +240,11 @@ impl Candidates {
 
         let mut engines = Vec::new();
         for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
-            engines.extend(recommended(&graph, mode)?.into_iter().filter(|engine| keeps_promises(engine, product.precision)));
+            engines.extend(
+                recommended(&graph, mode)?
+                    .into_iter()
+                    .filter(|engine| keeps_promises(engine, product.precision)),
+            );
         }
         let mut parts: Vec<Descriptor> = tensors.into();
         parts.extend([conv, operation, graph]);
@@ -309,9 +319,9 @@ fn keeps_promises(config: &Descriptor, precision: Precision) -> bool {
     let rough = has(Note::CUDNN_NUMERICAL_NOTE_TENSOR_CORE)
         || has(Note::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)
         || has(Note::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION);
-    !has(Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
-        && !behavior.contains(&(Behavior::CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION as u32))
-        && !(precision == Precision::Fp32 && rough)
+    let compiles = behavior.contains(&(Behavior::CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION as u32));
+    let changes = has(Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+    !(changes || compiles || precision == Precision::Fp32 && rough)
 }
 
 impl Plan {

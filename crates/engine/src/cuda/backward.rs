@@ -223,7 +223,8 @@ impl Reverse<'_, '_> {
                 }
                 let dx = self.room(x, &[grad]);
                 let optional = |buffer: Option<Buffer>| buffer.map_or(Arg::Null, Arg::from);
-                let mut args = vec![input.into(), optional(output), dy.into(), optional(more), optional(passed)];
+                let mut args =
+                    vec![input.into(), optional(output), dy.into(), optional(more), optional(passed)];
                 let mut rest = self.lowering.row_args(map).to_vec();
                 rest.extend(norm.bounds.args());
                 let bounds_and_rows = rest.clone();
@@ -264,7 +265,8 @@ impl Reverse<'_, '_> {
                 let winners = winners.map_or(Arg::Null, |winners| self.lowering.touch(winners, 0).into());
                 if let Some(dx) = self.part(x) {
                     let args = vec![Arg::Window(window), dy.into(), winners, dx.into()];
-                    let action = self.lowering.spread("pool_back", self.count(x), self.lowering.map(x).c, args);
+                    let action =
+                        self.lowering.spread("pool_back", self.count(x), self.lowering.map(x).c, args);
                     self.main(action);
                     self.give(x, dx);
                 }
@@ -335,7 +337,12 @@ impl Reverse<'_, '_> {
     }
 
     /// The gradient of a depthwise kernel, and the buffer that its parts need.
-    fn depthwise_sums(&mut self, window: Window, [input, dy]: [Buffer; 2], kernel: ParamId) -> (Vec<Action>, Buffer) {
+    fn depthwise_sums(
+        &mut self,
+        window: Window,
+        [input, dy]: [Buffer; 2],
+        kernel: ParamId,
+    ) -> (Vec<Action>, Buffer) {
         let lowering = &mut *self.lowering;
         let [h, w] = window.output.map(|side| side as usize);
         let channels = window.channels as usize;
@@ -366,7 +373,8 @@ impl Reverse<'_, '_> {
         let sums = Action::Kernel { name, shape, args };
         let len = 9 * channels;
         let shape = Shape { grid: (len.div_ceil(32) as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
-        let args = [parts.into(), Arg::Int(count as i32), Arg::Int(len as i32)].into_iter().chain(target).collect();
+        let args =
+            [parts.into(), Arg::Int(count as i32), Arg::Int(len as i32)].into_iter().chain(target).collect();
         (vec![sums, Action::Kernel { name: "join_parts".into(), shape, args }], parts)
     }
 }

@@ -107,7 +107,10 @@ impl Memory {
         let bytes = bytes.max(256);
         // SAFETY: the memory is ours; setting it is complete before anybody uses it.
         unsafe {
-            check(sys::cuMemAlloc_v2(&mut address, bytes), &format!("taking {} MB of device memory", bytes >> 20))?;
+            check(
+                sys::cuMemAlloc_v2(&mut address, bytes),
+                &format!("taking {} MB of device memory", bytes >> 20),
+            )?;
             let memory = Self { address, bytes };
             check(sys::cuMemsetD8Async(address, 0, bytes, ptr::null_mut()), "cuMemsetD8")?;
             check(sys::cuStreamSynchronize(ptr::null_mut()), "cuStreamSynchronize")?;
@@ -138,7 +141,10 @@ impl Drop for Memory {
 /// Copies values to the device, and waits.
 pub(super) fn write<T: Copy>(to: u64, from: &[T]) -> Result<(), EngineError> {
     // SAFETY: the caller's region is at least as long, as all callers check.
-    check(unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), std::mem::size_of_val(from)) }, "cuMemcpyHtoD")
+    check(
+        unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), std::mem::size_of_val(from)) },
+        "cuMemcpyHtoD",
+    )
 }
 
 /// Copies values from the device, and waits.
@@ -233,10 +239,7 @@ impl Stream {
     }
 
     /// Records what `body` puts on the stream instead of doing it.
-    pub fn record(
-        &self,
-        body: impl FnOnce() -> Result<(), EngineError>,
-    ) -> Result<Recording, EngineError> {
+    pub fn record(&self, body: impl FnOnce() -> Result<(), EngineError>) -> Result<Recording, EngineError> {
         // SAFETY: plain calls; the graph is destroyed once it is instantiated.
         unsafe {
             let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -305,7 +308,8 @@ impl Event {
     pub fn since(&self, earlier: &Event) -> Result<u64, EngineError> {
         let mut milliseconds = 0.0;
         // SAFETY: both are alive.
-        check(unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.0, self.0) }, "cuEventElapsedTime")?;
+        let status = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.0, self.0) };
+        check(status, "cuEventElapsedTime")?;
         Ok((f64::from(milliseconds.max(0.0)) * 1e6) as u64)
     }
 }
@@ -352,10 +356,8 @@ impl Module {
         let mut function = ptr::null_mut();
         let text = CString::new(name).expect("invariant: kernel names hold no zeros");
         // SAFETY: the module is alive.
-        check(
-            unsafe { sys::cuModuleGetFunction(&mut function, self.0, text.as_ptr()) },
-            &format!("finding the kernel {name}"),
-        )?;
+        let status = unsafe { sys::cuModuleGetFunction(&mut function, self.0, text.as_ptr()) };
+        check(status, &format!("finding the kernel {name}"))?;
         Ok(Function(function))
     }
 }
@@ -392,7 +394,12 @@ impl Function {
     ///
     /// # Safety
     /// The arguments must be those of the kernel, and the addresses among them valid until the run has ended.
-    pub unsafe fn launch(self, stream: &Stream, shape: Shape, args: &mut [*mut c_void]) -> Result<(), EngineError> {
+    pub unsafe fn launch(
+        self,
+        stream: &Stream,
+        shape: Shape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), EngineError> {
         let Shape { grid, block, shared, cluster } = shape;
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
@@ -400,7 +407,8 @@ impl Function {
             // SAFETY: a union of plain numbers, set below.
             value: unsafe { std::mem::zeroed() },
         };
-        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: cluster, z: 1 };
+        attribute.value.clusterDim =
+            sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: cluster, z: 1 };
         let config = sys::CUlaunchConfig {
             gridDimX: grid.0,
             gridDimY: grid.1,

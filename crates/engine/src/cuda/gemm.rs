@@ -67,7 +67,12 @@ const MOST: usize = 8;
 
 impl Gemm {
     /// Columns first, as cuBLAS sees it: x is C x rows, weights C x K, y K x rows.
-    pub fn find(handle: &Handle, product: &Product, direction: Direction, workspace: usize) -> Result<Self, EngineError> {
+    pub fn find(
+        handle: &Handle,
+        product: &Product,
+        direction: Direction,
+        workspace: usize,
+    ) -> Result<Self, EngineError> {
         let data = match product.precision {
             Precision::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
             Precision::Fp32 | Precision::Tf32 => sys::cudaDataType_t::CUDA_R_32F,
@@ -93,7 +98,10 @@ impl Gemm {
                 direction,
             };
             let scale = sys::cudaDataType_t::CUDA_R_32F;
-            check(sys::cublasLtMatmulDescCreate(&mut gemm.operation, compute, scale), "cublasLtMatmulDescCreate")?;
+            check(
+                sys::cublasLtMatmulDescCreate(&mut gemm.operation, compute, scale),
+                "cublasLtMatmulDescCreate",
+            )?;
             use sys::cublasLtMatmulDescAttributes_t as Attribute;
             for (attribute, value) in [
                 (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turned.0),

@@ -32,7 +32,8 @@ pub(super) fn keep(path: &std::path::Path, bytes: &[u8]) {
 
 /// FNV-1a: a name for a text.
 pub(super) fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// All kernels for one type of activations.

@@ -49,7 +49,12 @@ pub(super) fn cudnn_text(number: usize) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
-fn need(library: &'static str, found: Option<String>, needed: &'static str, enough: bool) -> Result<(), EngineError> {
+fn need(
+    library: &'static str,
+    found: Option<String>,
+    needed: &'static str,
+    enough: bool,
+) -> Result<(), EngineError> {
     if enough { Ok(()) } else { Err(EngineError::Library { library, found, needed, hint: HINT }) }
 }
 

@@ -27,7 +27,9 @@ impl Mirror {
         let parameters = match homes.parameters {
             Some((region, _)) if fits(&region) => region.part(0..len),
             Some(_) => {
-                return Err(EngineError::Unsupported(format!("memory on the host for {len} values was expected")));
+                return Err(EngineError::Unsupported(format!(
+                    "memory on the host for {len} values was expected"
+                )));
             }
             None => {
                 own.resize(len, 0.0f32);

@@ -67,7 +67,8 @@ impl Product {
     /// Bytes of input, weights and output.
     fn operand_bytes(&self) -> [usize; 3] {
         let weights = self.kernel.0 * self.kernel.1 * self.input.c / self.groups * self.output.c;
-        [self.batch * self.input.len(), weights, self.batch * self.output.len()].map(|count| count * self.value_bytes())
+        [self.batch * self.input.len(), weights, self.batch * self.output.len()]
+            .map(|count| count * self.value_bytes())
     }
 }
 
@@ -93,7 +94,9 @@ impl Method {
                 libraries.cudnn.turn_to(&lane.stream)?;
                 plan.run(&libraries.cudnn, operands, lane.workspace.0)
             }
-            Self::Gemm(gemm, index) => gemm.run((&libraries.cublas, &lane.stream), *index, operands, lane.workspace),
+            Self::Gemm(gemm, index) => {
+                gemm.run((&libraries.cublas, &lane.stream), *index, operands, lane.workspace)
+            }
         }
     }
 }
@@ -190,7 +193,8 @@ impl Workshop<'_> {
         }
         let mut best: Option<(u64, Choice)> = None;
         if gemm::fits(product) {
-            let mut found = gemm::Gemm::find(&self.libraries.cublas, product, direction, self.lane.workspace.1)?;
+            let mut found =
+                gemm::Gemm::find(&self.libraries.cublas, product, direction, self.lane.workspace.1)?;
             for index in 0..found.len() {
                 let method = Method::Gemm(found, index);
                 self.try_out(product, &method, Choice { gemm: true, index }, &mut best);
@@ -218,7 +222,13 @@ impl Workshop<'_> {
     }
 
     /// Takes a way for the best where it is; one that fails is none.
-    fn try_out(&mut self, product: &Product, method: &Method, choice: Choice, best: &mut Option<(u64, Choice)>) {
+    fn try_out(
+        &mut self,
+        product: &Product,
+        method: &Method,
+        choice: Choice,
+        best: &mut Option<(u64, Choice)>,
+    ) {
         if method.workspace() > self.lane.workspace.1 || (best.is_some() && self.tuning == Tuning::First) {
             return;
         }
@@ -272,7 +282,8 @@ impl Workshop<'_> {
         if rough > least.saturating_mul(2).saturating_add(200_000) {
             return Ok(rough);
         }
-        let recording: Recording = stream.record(|| (0..RUNS).try_for_each(|_| method.run(self.libraries, self.lane, operands)))?;
+        let recording: Recording =
+            stream.record(|| (0..RUNS).try_for_each(|_| method.run(self.libraries, self.lane, operands)))?;
         if self.tuning == Tuning::First {
             return Ok(0);
         }
