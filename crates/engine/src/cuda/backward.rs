@@ -177,14 +177,12 @@ impl Reverse<'_, '_> {
                 let dy = self.take(y);
                 let kernel = self.lowering.kernel(y);
                 let input = self.lowering.value(x);
-                let (actions, parts) = self.depthwise_sums(window, [input, dy], kernel);
+                let (action, parts) = self.depthwise_sums(window, [input, dy], kernel);
                 for buffer in [dy, input, parts] {
                     self.lowering.touch(buffer, LAG);
                     self.busy.push((buffer, self.lowering.now + LAG));
                 }
-                for action in actions {
-                    self.push(Track::Side, action);
-                }
+                self.push(Track::Side, action);
                 if let Some(dx) = self.part(x) {
                     let rest = [dy.into(), Arg::Param(kernel), dx.into()];
                     let action = if window.stride == [1, 1] && self.lowering.fits_three(window) {
@@ -197,9 +195,6 @@ impl Reverse<'_, '_> {
                         };
                         let args = [Arg::Window(reverse)].into_iter().chain(rest).collect();
                         self.lowering.slide("depthwise", reverse, args, Turn::Round)
-                    } else if window.left <= 1 && self.lowering.fits_three(window) {
-                        let args = [Arg::Window(window)].into_iter().chain(rest).collect();
-                        self.lowering.slide_back(window, args)
                     } else {
                         let args = [Arg::Window(window)].into_iter().chain(rest).collect();
                         self.lowering.spread("depthwise_back", self.count(x), window.channels as usize, args)
@@ -342,39 +337,32 @@ impl Reverse<'_, '_> {
         window: Window,
         [input, dy]: [Buffer; 2],
         kernel: ParamId,
-    ) -> (Vec<Action>, Buffer) {
+    ) -> (Action, Buffer) {
         let lowering = &mut *self.lowering;
         let [h, w] = window.output.map(|side| side as usize);
         let channels = window.channels as usize;
-        let operands = vec![Arg::Window(window), input.into(), dy.into()];
-        let target = [Arg::Grad(kernel), Arg::AddsGradients];
-        if !lowering.fits_three(window) {
+        let args = vec![Arg::Window(window), input.into(), dy.into(), Arg::Grad(kernel), Arg::AddsGradients];
+        let (name, shape, blocks) = if lowering.fits_three(window) {
+            let across = (channels / 4).next_power_of_two().min(32);
+            let (down, slices) = (256 / across, channels.div_ceil(4 * across));
+            let lines = lowering.spec.batch * h;
+            let parts = (528 / slices).clamp(1, lines.div_ceil(down));
+            let shape = Shape {
+                grid: (slices as u32, parts as u32, 1),
+                block: (across as u32, down as u32),
+                shared: 256 * 16,
+                cluster: 1,
+            };
+            (format!("depthwise_three_sums_by_{}", window.stride[0]), shape, 9 * parts)
+        } else {
             let map = Map::new(h, w, channels);
             let (mut shape, suffix) = lowering.rows_of(map, Passes::One, lowering.nchw());
             shape.grid.2 = (window.kernel[0] * ((window.kernel[1] + 1) / 2)) as u32;
-            let parts = lowering.bytes(8 * channels * (shape.grid.1 * shape.grid.2) as usize);
-            let counters = lowering.counters((shape.grid.0 * shape.grid.2) as usize);
-            let args = operands.into_iter().chain(target).chain([parts.into(), counters]).collect();
-            return (vec![Action::Kernel { name: format!("depthwise_sums_{suffix}"), shape, args }], parts);
-        }
-        let across = (channels / 4).next_power_of_two().min(32);
-        let (down, slices) = (256 / across, channels.div_ceil(4 * across));
-        let lines = lowering.spec.batch * h;
-        let count = (528 / slices).clamp(1, lines.div_ceil(down));
-        let shape = Shape {
-            grid: (slices as u32, count as u32, 1),
-            block: (across as u32, down as u32),
-            shared: 256 * 16,
-            cluster: 1,
+            (format!("depthwise_sums_{suffix}"), shape, 2 * (shape.grid.1 * shape.grid.2) as usize)
         };
-        let parts = lowering.bytes(36 * channels * count);
-        let args = operands.into_iter().chain([parts.into()]).collect();
-        let name = format!("depthwise_three_sums_by_{}", window.stride[0]);
-        let sums = Action::Kernel { name, shape, args };
-        let len = 9 * channels;
-        let shape = Shape { grid: (len.div_ceil(32) as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
-        let args =
-            [parts.into(), Arg::Int(count as i32), Arg::Int(len as i32)].into_iter().chain(target).collect();
-        (vec![sums, Action::Kernel { name: "join_parts".into(), shape, args }], parts)
+        let parts = lowering.bytes(4 * channels * blocks);
+        let counters = lowering.counters((shape.grid.0 * shape.grid.2) as usize);
+        let args = args.into_iter().chain([parts.into(), counters]).collect();
+        (Action::Kernel { name, shape, args }, parts)
     }
 }

@@ -232,7 +232,7 @@ __device__ void norm_measure(const T* x, float* kept, i64 rows, int C, int P, co
     });
 }
 
-BOTH_WIDE(norm_apply, 2, (const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high),
+BOTH_WIDE(norm_apply, 3, (const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high),
      (x, residual, y, kept, rows, C, P, low, high))
 BOTH_WIDE(norm_measure, 2,
      (const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta, const float* bias,
@@ -696,26 +696,19 @@ extern "C" __global__ void turn(const T* from, T* to, int batch, int pixels, int
 
 // ---- input ----------------------------------------------------------------------------------------------------------
 
-// Images as the host gives them, [sample][row][column][channel] in fp32, as the engine keeps them: rounded, in its layout,
-// with channels of zeros up to `wide`. Where they are folded, a pixel of the H x W map holds a square of 2 x 2 of theirs, the
-// first of them `top` rows and `left` columns before the picture's first.
-extern "C" __global__ void prepare(const float* from, T* to, int samples, int h, int w, int C, int H, int W, int wide,
-                                   int nchw, int folded, int top, int left) {
-    i64 count = (i64)samples * H * W * wide;
+// Images as the host gives them, [sample][pixel][channel] in fp32, as the engine keeps them: rounded, in its layout, with
+// channels of zeros up to `wide`.
+extern "C" __global__ void prepare(const float* from, T* to, i64 samples, int pixels, int C, int wide, int nchw) {
+    i64 count = samples * pixels * wide;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
-        int c, y, x;
-        i64 n;
         if (nchw) {
-            x = i % W, y = i / W % H, c = i / W / H % C, n = i / W / H / C;
+            i64 n = i / ((i64)pixels * C);
+            int c = i / pixels % C, p = i % pixels;
+            to[i] = lower(from[(n * pixels + p) * C + c]);
         } else {
-            c = i % wide, x = i / wide % W, y = i / wide / W % H, n = i / wide / W / H;
+            int c = i % wide;
+            to[i] = lower(c < C ? from[i / wide * C + c] : 0.0f);
         }
-        if (folded) {
-            int square = c / C;
-            y = 2 * y + square / 2 - top, x = 2 * x + square % 2 - left, c = square < 4 ? c % C : C;
-        }
-        bool inside = c < C && y >= 0 && y < h && x >= 0 && x < w;
-        to[i] = lower(inside ? from[((n * h + y) * w + x) * C + c] : 0.0f);
     }
 }
 
@@ -968,71 +961,14 @@ extern "C" __global__ void __launch_bounds__(256)
     depthwise_three<VEC, 2>(k, x, weights, y, turned);
 }
 
-// Gradient of the input of a 3x3 depthwise window with stride 2 and a left border of L, in NHWC: four neighbours a thread.
-template <int V, int L>
-__device__ __forceinline__ void depthwise_three_back(Window k, const T* dy, const float* weights, T* dx) {
-    const int OUT = 4;
-    int strips = (k.w + OUT - 1) / OUT, cs = k.C / V;
-    EACH(i, (i64)k.batch * k.h * strips * cs) {
-        unsigned rest = (unsigned)(i / cs);
-        int c = (int)(i % cs) * V, strip = rest % strips;
-        rest /= strips;
-        int iy = rest % k.h, n = rest / k.h;
-        float sum[OUT][V];
-#pragma unroll
-        for (int o = 0; o < OUT; o++)
-#pragma unroll
-            for (int j = 0; j < V; j++) sum[o][j] = 0;
-#pragma unroll
-        for (int r = 0; r < 3; r++) {
-            int t = iy + k.top - r;
-            if (t < 0 || (t & 1) || (t >> 1) >= k.H) continue;
-            const T* row = dy + ((i64)n * k.H + (t >> 1)) * k.W * k.C + c;
-            Pack<V> v[4];
-#pragma unroll
-            for (int q = 0; q < 4; q++) {
-                int ox = 2 * strip - 1 + q;
-                if (ox >= 0 && ox < k.W)
-                    v[q] = *(const Pack<V>*)(row + (i64)ox * k.C);
-                else
-#pragma unroll
-                    for (int j = 0; j < V; j++) v[q].v[j] = lower(0.0f);
-            }
-            float w[3][V];
-#pragma unroll
-            for (int q = 0; q < 3; q++)
-#pragma unroll
-                for (int j = 0; j < V; j++) w[q][j] = __ldg(weights + (r * 3 + q) * k.C + c + j);
-#pragma unroll
-            for (int o = 0; o < OUT; o++)
-#pragma unroll
-                for (int q = 0; q < 3; q++)
-                    if ((o + L - q) % 2 == 0)
-#pragma unroll
-                        for (int j = 0; j < V; j++) sum[o][j] += lift(v[(o + L - q) / 2 + 1].v[j]) * w[q][j];
-        }
-#pragma unroll
-        for (int o = 0; o < OUT; o++)
-            if (strip * OUT + o < k.w) put<V>(dx + (((i64)n * k.h + iy) * k.w + strip * OUT + o) * k.C + c, sum[o]);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_back_0(Window k, const T* dy, const float* weights, T* dx) {
-    depthwise_three_back<VEC, 0>(k, dy, weights, dx);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_back_1(Window k, const T* dy, const float* weights, T* dx) {
-    depthwise_three_back<VEC, 1>(k, dy, weights, dx);
-}
-
 // Gradient of 3x3 depthwise weights in NHWC, all nine taps in one sweep: a thread walks along rows of outputs with four
 // channels. Blocks of 256 threads.
 template <int S>
-__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* parts) {
+__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* grad, int add_params,
+                                                     float* parts, unsigned* counters) {
     const int V = 4;
     extern __shared__ float shared[];
+    __shared__ bool last;
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
     int me = threadIdx.y * blockDim.x + threadIdx.x, width = blockDim.x * V;
     float sum[9][V];
@@ -1102,32 +1038,36 @@ __device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const
             if (at < k.C) parts[((i64)blockIdx.y * 9 + t) * k.C + at] = total;
         }
     }
-}
-
-// Adds up parts of `len` values each, in order within each of eight rows of threads.
-extern "C" __global__ void join_parts(const float* parts, int count, int len, float* to, int add) {
-    __shared__ double sums[8][32];
-    int at = blockIdx.x * 32 + threadIdx.x;
-    double sum = 0;
-    if (at < len) {
-#pragma unroll 8
-        for (int part = threadIdx.y; part < count; part += 8) sum += parts[(i64)part * len + at];
-    }
-    sums[threadIdx.y][threadIdx.x] = sum;
+    __threadfence();
     __syncthreads();
-    if (threadIdx.y != 0 || at >= len) return;
-    for (int row = 1; row < 8; row++) sum += sums[row][threadIdx.x];
-    to[at] = (add ? to[at] : 0.0f) + (float)sum;
+    if (me == 0) {
+        last = atomicAdd(&counters[blockIdx.x], 1) == gridDim.y - 1;
+        if (last) counters[blockIdx.x] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    for (int at = me; at < 9 * width; at += 256) {
+        int t = at / width, channel = blockIdx.x * width + at % width;
+        if (channel >= k.C) continue;
+        double total = 0;
+#pragma unroll 8
+        for (int part = 0; part < gridDim.y; part++) total += __ldcg(parts + ((i64)part * 9 + t) * k.C + channel);
+        float* to = grad + t * k.C + channel;
+        *to = (add_params ? *to : 0.0f) + (float)total;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_sums_by_1(Window k, const T* x, const T* dy, float* parts) {
-    depthwise_three_sums<1>(k, x, dy, parts);
+    depthwise_three_sums_by_1(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
+                              unsigned* counters) {
+    depthwise_three_sums<1>(k, x, dy, grad, add_params, parts, counters);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_sums_by_2(Window k, const T* x, const T* dy, float* parts) {
-    depthwise_three_sums<2>(k, x, dy, parts);
+    depthwise_three_sums_by_2(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
+                              unsigned* counters) {
+    depthwise_three_sums<2>(k, x, dy, grad, add_params, parts, counters);
 }
 
 // Gradient of depthwise weights. blockIdx.z is a row of taps; columns of taps go in pairs through the two sums.
@@ -1368,18 +1308,12 @@ extern "C" __global__ void squared_error(const T* output, const T* target, T* gr
 // or [out][in][taps] (NCHW) in T.
 struct Tensor {
     i64 canonical, packed; // offsets in values
-    i64 each;              // packed values of one output
     int taps, in, wide, out;
     int first_tile, tiles_across;
-    int folded, across, top, left; // 2 x 2 taps as one: taps across, and rows and columns before the first
 };
 
 __device__ __forceinline__ i64 packed_row(const Tensor& t, int row, int nchw) {
     int tap = row / t.in, c = row % t.in;
-    if (t.folded) {
-        int y = tap / t.across + t.top, x = tap % t.across + t.left, blocks = (t.across + t.left + 1) / 2;
-        return (i64)(y / 2 * blocks + x / 2) * t.wide + (y % 2 * 2 + x % 2) * t.in + c;
-    }
     return nchw ? (i64)c * t.taps + tap : (i64)tap * t.wide + c;
 }
 
@@ -1407,7 +1341,7 @@ extern "C" __global__ void pack_weights(const Tensor* tensors, int count, const 
     __syncthreads();
     int row = row0 + threadIdx.x;
     if (row >= rows) return;
-    i64 at = packed_row(t, row, nchw), each = t.each;
+    i64 at = packed_row(t, row, nchw), each = (i64)t.taps * (nchw ? t.in : t.wide);
     for (int i = threadIdx.y; i < 32; i += 8)
         if (out0 + i < t.out) packed[t.packed + (out0 + i) * each + at] = lower(tile[threadIdx.x][i]);
 }
@@ -1419,7 +1353,7 @@ extern "C" __global__ void unpack_gradients(const Tensor* tensors, int count, co
     Tensor t = tensor_of(tensors, count, blockIdx.x);
     int local = blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
     int rows = t.taps * t.in, row = row0 + threadIdx.x;
-    i64 each = t.each;
+    i64 each = (i64)t.taps * (nchw ? t.in : t.wide);
     if (row < rows) {
         i64 at = packed_row(t, row, nchw);
         for (int i = threadIdx.y; i < 32; i += 8)

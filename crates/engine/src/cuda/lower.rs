@@ -7,7 +7,7 @@ mod weights;
 
 pub(super) use instruction::{Passes, Turn};
 pub(super) use unit::{Kind, Norm, Padded, Unit};
-pub(super) use weights::{Packing, Picture};
+pub(super) use weights::Packing;
 
 use std::ops::Range;
 
@@ -23,7 +23,6 @@ use super::product::{Direction, Product};
 use crate::cpu::mix;
 use crate::plan::{self, Lifetime};
 use crate::{Layout, MemoryPlan, Precision, Slot, Spec};
-use weights::keep_picture;
 
 /// Trained tensors start on a cache line.
 const GRAIN: usize = 16;
@@ -59,7 +58,8 @@ pub(super) struct Lowered {
     pub offsets: Vec<usize>,
     pub arena: usize,
     pub input: Buffer,
-    pub picture: Picture,
+    /// Channels of the input as it is kept.
+    pub wide: usize,
     pub output: Buffer,
     pub counters: usize,
     pub slots: Vec<Slot>,
@@ -86,7 +86,7 @@ pub(super) struct Lowering<'a> {
     pub buffers: Vec<Lifetime>,
     pub now: usize,
     pub counters: usize,
-    picture: Picture,
+    wide: usize,
     consumers: Vec<Vec<NodeId>>,
     costs: Vec<LayerCost>,
     absorbed: Vec<bool>,
@@ -113,7 +113,17 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
             consumers[input.0].push(NodeId(index));
         }
     }
-    let picture = keep_picture(graph, spec, &consumers[0]);
+    let only_convolved = consumers[0].iter().all(|id| match graph.node(*id).op {
+        Op::Conv(conv) => conv.groups == 1,
+        _ => false,
+    });
+    let channels = graph.input().c;
+    // Tensor cores want whole vectors of channels.
+    let wide = if only_convolved && spec.layout == Layout::Nhwc {
+        channels.next_multiple_of(16 / value_bytes(spec.precision))
+    } else {
+        channels
+    };
     let mut lowering = Lowering {
         graph,
         spec,
@@ -125,7 +135,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
         buffers: Vec::new(),
         now: 0,
         counters: 0,
-        picture,
+        wide,
         consumers,
         costs: layer_costs(graph),
         absorbed: vec![false; graph.nodes.len()],
@@ -177,7 +187,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
         offsets: offsets.into_iter().map(|offset| 4 * offset).collect(),
         arena: 4 * arena,
         input,
-        picture,
+        wide,
         output,
         counters: lowering.counters,
         slots,
@@ -297,7 +307,7 @@ impl Lowering<'_> {
         let batch = self.spec.batch;
         match node.op {
             Op::Input => {
-                let values = batch * self.picture.map.len();
+                let values = batch * node.shape.pixels() * self.wide;
                 let buffer = self.bytes(values * value_bytes(self.spec.precision));
                 self.data[id.0] = Some(buffer);
             }
@@ -313,9 +323,10 @@ impl Lowering<'_> {
                     self.put(When::Always, action);
                     self.finish(&[id], Kind::Depthwise { x, y: id, window });
                 } else {
-                    let mut product = Product {
+                    let wide = if x == NodeId(0) { self.wide } else { input.c };
+                    let product = Product {
                         batch,
-                        input: if x == NodeId(0) { self.picture.map } else { input },
+                        input: Map::new(input.h, input.w, wide),
                         output: node.shape,
                         kernel: spec.kernel,
                         stride: spec.stride,
@@ -324,12 +335,6 @@ impl Lowering<'_> {
                         layout: self.spec.layout,
                         precision: self.spec.precision,
                     };
-                    if x == NodeId(0) && self.picture.fold.is_some() {
-                        let blocks = |side: usize, border: usize| (side + border % 2).div_ceil(2);
-                        let (h, w) = spec.kernel;
-                        product.kernel = (blocks(h, spec.border.top), blocks(w, spec.border.left));
-                        (product.stride, product.border) = ((1, 1), Border::default());
-                    }
                     self.lower_product(id, product, false);
                 }
                 self.lower_bias(id);

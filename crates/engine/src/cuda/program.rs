@@ -13,7 +13,7 @@ use paceline_model::{Graph, ParamId, Shape as Map};
 use super::action::{Action, Arg, Buffer, LAG, Step, Track};
 use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Stream};
 use super::kernels::Kernels;
-use super::lower::{Lowered, Packing, Picture, Unit};
+use super::lower::{Lowered, Packing, Unit};
 use super::mirror::Mirror;
 use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
 use super::{Contents, CudaOptions, backend, gemm};
@@ -143,7 +143,7 @@ struct Compiled {
     offsets: Vec<usize>,
     input: u64,
     output: u64,
-    picture: Picture,
+    wide: usize,
     slots: Vec<Slot>,
     ranges: Vec<Option<Range<usize>>>,
     trained: usize,
@@ -371,27 +371,20 @@ impl CudaProgram {
         if self.pending.copied {
             stream.wait_for(&self.events.copied)?;
         }
-        let Picture { map, fold } = self.low.picture;
-        let (top, left) = fold.unwrap_or_default();
-        let numbers = [
-            self.spec.batch,
-            self.input.h,
-            self.input.w,
-            self.input.c,
-            map.h,
-            map.w,
-            map.c,
-            self.nchw() as usize,
-            usize::from(fold.is_some()),
-            top,
-            left,
+        let (pixels, channels) = (self.input.pixels(), self.input.c);
+        let args = [
+            Word::from(self.memory.staged_images.address),
+            Word::from(self.low.input),
+            Word::from(self.spec.batch as u64),
+            Word::from(pixels as i32),
+            Word::from(channels as i32),
+            Word::from(self.low.wide as i32),
+            Word::from(self.nchw()),
         ];
-        let mut args = vec![Word::from(self.memory.staged_images.address), Word::from(self.low.input)];
-        args.extend(numbers.map(|number| Word::from(number as i32)));
         if self.contents == Contents::Poisoned {
             self.memory.arena.fill(stream, 0xFF)?;
         }
-        let count = self.spec.batch * map.len();
+        let count = self.spec.batch * pixels * self.low.wide;
         launch(&self.kernels, stream, "prepare", wide_shape(count), &args)?;
         stream.copy_on(self.memory.labels.address, self.memory.staged_labels.address, 4 * self.spec.batch)?;
         stream.mark(&self.events.consumed)?;

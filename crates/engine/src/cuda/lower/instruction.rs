@@ -39,13 +39,7 @@ impl Lowering<'_> {
         let rows = self.spec.batch * map.pixels();
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
-        // Long stretches of a row for memory; shorter ones leave more threads to add up what blocks leave.
-        let most = match passes {
-            _ if planes => 1,
-            Passes::One => 128 / v,
-            Passes::Many => 32,
-        };
-        let across = vectors.next_power_of_two().min(most);
+        let across = vectors.next_power_of_two().min(if planes { 1 } else { 64 / v });
         let down = (256 / across).min(rows.next_power_of_two().max(v));
         let slices = vectors.div_ceil(across);
         let parts = match passes {
@@ -132,18 +126,6 @@ impl Lowering<'_> {
         let threads = batch * h * w.div_ceil(4) * (c / self.vector(c));
         Action::Kernel {
             name: format!("depthwise_three_by_{}", stride[0]),
-            shape: self.blocks(threads),
-            args,
-        }
-    }
-
-    /// The gradient of the input of a 3x3 depthwise window with stride 2.
-    pub fn slide_back(&self, window: Window, args: Vec<Arg>) -> Action {
-        let [h, w] = window.input.map(|side| side as usize);
-        let channels = window.channels as usize;
-        let threads = window.batch as usize * h * w.div_ceil(4) * (channels / self.vector(channels));
-        Action::Kernel {
-            name: format!("depthwise_three_back_{}", window.left),
             shape: self.blocks(threads),
             args,
         }

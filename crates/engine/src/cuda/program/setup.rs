@@ -91,7 +91,7 @@ impl CudaProgram {
             judging: lowered.judging,
             backward: lowered.backward,
             offsets: lowered.offsets,
-            picture: lowered.picture,
+            wide: lowered.wide,
             slots: lowered.slots,
             ranges,
             trained: lowered.trained,
