@@ -516,3 +516,6 @@ impl Lowering<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
