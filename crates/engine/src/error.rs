@@ -48,4 +48,24 @@ pub enum EngineError {
         /// Its answer.
         source: std::io::Error,
     },
+    /// Go on without it: a library that the engine needs is missing or too old.
+    #[error("{library} {}; {needed} or later is needed{hint}", found.as_ref().map_or("was not found".to_owned(), |found| format!("{found} was found")))]
+    Library {
+        /// The library.
+        library: &'static str,
+        /// Its version, where it was found.
+        found: Option<String>,
+        /// The oldest version that will do.
+        needed: &'static str,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// Go on without it: a device or one of its libraries refused a call.
+    #[error("{call} failed: {answer}")]
+    Device {
+        /// What was asked of it.
+        call: String,
+        /// Its answer.
+        answer: String,
+    },
 }

@@ -1,10 +1,11 @@
-//! How one worker computes: the [`Engine`] seam, and the CPU engine behind it.
+//! How one worker computes: the [`Engine`] seam, and the CPU and CUDA engines behind it.
 //!
 //! An engine compiles a graph into a [`Program`] with a static memory plan. The program runs forward and backward,
 //! says which gradients have become ready while backward still runs, and applies the update. Nothing in the seam
 //! assumes that the work is done when a call returns: results and times are asked for with [`Program::finish`].
 
 pub mod cpu;
+pub mod cuda;
 mod error;
 mod plan;
 mod seam;

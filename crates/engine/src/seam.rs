@@ -244,7 +244,7 @@ pub enum Place {
 }
 
 /// A run of 32-bit floats somewhere: what a collective is handed. It stays valid as long as its program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Whose memory.
     pub place: Place,
@@ -252,6 +252,14 @@ pub struct Region {
     pub address: u64,
     /// Values.
     pub len: usize,
+}
+
+impl Region {
+    /// Some of its values.
+    pub fn part(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "invariant: a part lies inside");
+        Self { address: self.address + 4 * range.start as u64, len: range.len(), ..self }
+    }
 }
 
 /// When something a program announced is true.
@@ -399,6 +407,32 @@ pub trait Program: Send {
 
     /// Copies the network's output for the batch out, as `[sample][row][column][channel]`.
     fn read_output(&mut self, into: &mut [f32]) -> Result<(), EngineError>;
+
+    /// Copies the values of one of its regions out, wherever they lie.
+    fn read_region(&mut self, region: Region, into: &mut [f32]) -> Result<(), EngineError> {
+        if into.len() != region.len {
+            return Err(EngineError::WrongLength { what: "region", expected: region.len, got: into.len() });
+        }
+        // SAFETY: the region is the program's own, on the host, and no call of the program is under way.
+        into.copy_from_slice(unsafe { std::slice::from_raw_parts(region.address as *const f32, region.len) });
+        Ok(())
+    }
+
+    /// Sets the values of one of its regions, wherever they lie.
+    fn write_region(&mut self, region: Region, from: &[f32]) -> Result<(), EngineError> {
+        if from.len() != region.len {
+            return Err(EngineError::WrongLength { what: "region", expected: region.len, got: from.len() });
+        }
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) }
+            .copy_from_slice(from);
+        Ok(())
+    }
+
+    /// The most bytes of a device that this process held, as its driver reports it; `None` on the host.
+    fn peak_device(&mut self) -> Option<u64> {
+        None
+    }
 
     /// Time of each layer since compilation; empty unless it was asked for.
     fn layer_times(&self) -> Vec<LayerTime>;

@@ -60,6 +60,8 @@ fn gather(tree: &Tree, folder: &Path) -> Facts {
     if let Ok(engine) = open_engine("cpu", 1, false) {
         facts.needs = plan(&*engine);
     }
+    let cuda = open_engine("cuda", 1, false).map(|engine| engine.describe());
+    facts.accelerators.engine = Some(cuda.map_err(|error| error.to_string()));
     facts
 }
 
@@ -77,6 +79,9 @@ fn read(tree: &Tree, folder: &Path) -> Facts {
             driver: Some(libraries.search("libcuda.so.1")),
             nccl: Some(libraries.search("libnccl.so")),
             cudnn: Some(libraries.search("libcudnn.so")),
+            cublas: Some(libraries.search("libcublasLt.so")),
+            nvrtc: Some(libraries.search("libnvrtc.so")),
+            engine: None,
         },
         ..Facts::default()
     }

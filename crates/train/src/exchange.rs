@@ -119,7 +119,8 @@ impl Exchange {
         Ok(())
     }
 
-    fn exchanges(&self) -> bool {
+    /// Whether gradients are exchanged before the update.
+    pub fn exchanges(&self) -> bool {
         self.peers.is_some() && self.strategy != Strategy::Independent
     }
 
@@ -270,17 +271,22 @@ impl Exchange {
 impl Exchange {
     /// The running statistics of all shares, in their order; of this rank's alone, where ranks go their own ways.
     pub fn statistics(&mut self, program: &mut dyn Program) -> Result<Vec<Vec<f32>>, TrainError> {
-        let own: Vec<Region> = (0..self.shares.len()).map(|share| program.statistics(share)).collect();
+        let mut own = Vec::new();
+        for share in 0..self.shares.len() {
+            let region = program.statistics(share);
+            let mut values = vec![0.0; region.len];
+            program.read_region(region, &mut values)?;
+            own.push(values);
+        }
         let independent = self.strategy == Strategy::Independent;
         let Some(peers) = self.peers.as_mut().filter(|_| !independent) else {
-            // SAFETY: the program does not run.
-            return Ok(own.into_iter().map(|region| unsafe { host_values(region) }.to_vec()).collect());
+            return Ok(own);
         };
-        for (share, region) in self.shares.clone().zip(&own) {
+        for (share, values) in self.shares.clone().zip(&own) {
             // SAFETY: neither the program nor an operation uses these values now.
-            unsafe { peers.segment.area(share).write(0..region.len).copy_from_slice(host_values(*region)) };
+            unsafe { peers.segment.area(share).write(0..values.len()) }.copy_from_slice(values);
         }
-        let len = own[0].len;
+        let len = own[0].len();
         peers.collective.barrier(Deadline::after(PATIENCE))?;
         // SAFETY: all ranks have written theirs, and none writes again before the next barrier.
         let read = |share| unsafe { peers.segment.area(share).read(0..len) }.to_vec();
@@ -319,15 +325,15 @@ impl Exchange {
             return Ok(());
         };
         for region in program.state() {
-            // SAFETY: the program does not run, and no operation is under way when the values are taken over.
-            let state = unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) };
-            peers.collective.values(0..state.len())?.copy_from_slice(state);
+            let mut state = vec![0.0; region.len];
+            program.read_region(region, &mut state)?;
+            peers.collective.values(0..state.len())?.copy_from_slice(&state);
             for bucket in &self.buckets {
                 let operation = Operation::AllGather { range: bucket.range.clone() };
                 let ticket = peers.collective.begin(operation, Deadline::after(PATIENCE))?;
                 peers.collective.finish(ticket)?;
             }
-            state.copy_from_slice(peers.collective.values(0..state.len())?);
+            program.write_region(region, peers.collective.values(0..region.len)?)?;
         }
         Ok(())
     }
@@ -344,13 +350,6 @@ impl Exchange {
     pub fn writes_parameters(&self) -> bool {
         self.strategy != Strategy::Sharded || self.rank == Rank(0)
     }
-}
-
-/// # Safety
-/// The region must be alive and on the host, and nobody may write to it meanwhile.
-unsafe fn host_values<'a>(region: Region) -> &'a [f32] {
-    // SAFETY: the caller vouches.
-    unsafe { std::slice::from_raw_parts(region.address as *const f32, region.len) }
 }
 
 impl Peers {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use paceline_comm::deal;
 use paceline_engine::cpu::{Cpu, CpuOptions};
+use paceline_engine::cuda::{Cuda, CudaOptions};
 use paceline_engine::{Engine, EngineError, Layout, Optimizer, Pass, Precision, Profiling, Spec};
 use paceline_model::Graph;
 use paceline_record::{Case, Rank};
@@ -372,6 +373,7 @@ pub fn open_engine(name: &str, threads: usize, pinned: bool) -> Result<Box<dyn E
             let cpu = Cpu::new(CpuOptions { threads, simd: None })?;
             Ok(Box::new(if pinned { cpu.on_cores_of_their_own() } else { cpu }))
         }
+        "cuda" => Ok(Box::new(Cuda::new(CudaOptions::default())?)),
         _ => Err(TrainError::UnknownEngine(name.into())),
     }
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use paceline_engine::{Program, Region};
+use paceline_engine::Program;
 use paceline_model::{Graph, ParamId};
 use paceline_record::{Bytes, EvalRecord, Phase, Rank, RankEvent, StepRecord};
 use serde::{Deserialize, Serialize};
@@ -105,16 +105,13 @@ impl<'a> Course<'a> {
             for slot in &slots {
                 let name = format!("{kind}/{}", self.graph.params[slot.param.0].name);
                 let values = find(&checkpoint.optimizer, &name, slot.range.len())?;
-                // SAFETY: the program does not run.
-                let state = unsafe { values_of(region) };
-                state[slot.range.clone()].copy_from_slice(&values);
+                program.write_region(region.part(slot.range.clone()), &values)?;
             }
         }
         for (local, share) in exchange.shares().enumerate() {
             let region = program.statistics(local);
             let values = find(&checkpoint.shares, &share_name(share), region.len)?;
-            // SAFETY: as above.
-            unsafe { values_of(region) }.copy_from_slice(&values);
+            program.write_region(region, &values)?;
         }
         program.resume_at(checkpoint.position.steps);
         self.history = checkpoint.position.history;
@@ -138,7 +135,7 @@ impl<'a> Course<'a> {
         let mut told = Vec::new();
         let first = if eval { Phase::Eval } else { Phase::Checkpoint };
         let statistics = clock::timed(record, first, || exchange.statistics(program))?;
-        let own = Lent::put(program.statistics(0), &mean(&statistics));
+        let own = Lent::put(program, &mean(&statistics))?;
         if eval {
             let result = clock::timed(record, Phase::Eval, || self.evaluate(done, program, exchange))?;
             self.history.push(result);
@@ -159,7 +156,7 @@ impl<'a> Course<'a> {
             })?;
             told.extend(bytes.map(|bytes| RankEvent::Saved { at: clock::now(), steps: done, bytes }));
         }
-        own.give_back();
+        own.give_back(program)?;
         Ok(told)
     }
 
@@ -216,8 +213,8 @@ impl<'a> Course<'a> {
         let slots = program.slots().to_vec();
         let mut optimizer = Vec::new();
         for (kind, region) in STATE_NAMES.iter().zip(program.state()) {
-            // SAFETY: the program does not run.
-            let state = unsafe { values_of(region) };
+            let mut state = vec![0.0; region.len];
+            program.read_region(region, &mut state)?;
             optimizer.extend(slots.iter().map(|slot| {
                 let param = &self.graph.params[slot.param.0];
                 let values = state[slot.range.clone()].to_vec();
@@ -263,32 +260,24 @@ fn mean(runs: &[Vec<f32>]) -> Vec<f32> {
     sum
 }
 
-/// A region that holds other values for a while.
+/// The running statistics of a program's first share, while others stand in their place.
 struct Lent {
-    region: Region,
     own: Vec<f32>,
 }
 
 impl Lent {
-    fn put(region: Region, values: &[f32]) -> Self {
-        // SAFETY: the program whose region it is does not run.
-        let place = unsafe { values_of(region) };
-        let own = place.to_vec();
-        place.copy_from_slice(values);
-        Self { region, own }
+    fn put(program: &mut dyn Program, values: &[f32]) -> Result<Self, TrainError> {
+        let region = program.statistics(0);
+        let mut own = vec![0.0; region.len];
+        program.read_region(region, &mut own)?;
+        program.write_region(region, values)?;
+        Ok(Self { own })
     }
 
-    fn give_back(self) {
-        // SAFETY: as above.
-        unsafe { values_of(self.region) }.copy_from_slice(&self.own);
+    fn give_back(self, program: &mut dyn Program) -> Result<(), TrainError> {
+        let region = program.statistics(0);
+        Ok(program.write_region(region, &self.own)?)
     }
-}
-
-/// # Safety
-/// The region must be alive and on the host, and nobody else may use it meanwhile.
-unsafe fn values_of<'a>(region: Region) -> &'a mut [f32] {
-    // SAFETY: the caller vouches.
-    unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) }
 }
 
 #[cfg(test)]

@@ -64,11 +64,18 @@ fn train(
                     exchange.gradient_ready(ready);
                 }
             })?;
-            ready_time += book(&mut record, program.finish()?, (job.batch, turns));
+            // Where nothing is exchanged the update follows on the device, without a wait in between.
+            if exchange.exchanges() || turn + 1 < turns {
+                ready_time += book(&mut record, program.finish()?, (job.batch, turns));
+            }
         }
         let rate = job.learning.schedule.rate(step.0);
         exchange.finish(&mut *program, &mut record, (rate, ready_time))?;
-        record.book(Phase::Update, Nanos(program.finish()?.update_ns));
+        let result = program.finish()?;
+        if !exchange.exchanges() {
+            book(&mut record, result, (job.batch, turns));
+        }
+        record.book(Phase::Update, Nanos(result.update_ns));
         book_loader(&mut record, loader.cpu(), job);
         let told = course.reach(step.0 + 1, (&mut *program, &mut exchange), &mut record)?;
         record.correct = record.correct.filter(|_| graph.judges_labels());
@@ -85,7 +92,7 @@ fn train(
         at: clock::now(),
         peak_resident: process::peak_resident(),
         shared: process::shared_resident(),
-        peak_device: None,
+        peak_device: program.peak_device().map(Bytes),
     })?;
     Ok(())
 }

@@ -19,6 +19,7 @@ mod simd;
 mod weights;
 mod windows;
 
+pub(crate) use random::{draw, mix};
 pub use simd::Simd;
 
 use compile::Compiled;

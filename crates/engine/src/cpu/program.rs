@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use paceline_model::{Graph, Init, ParamId, ParamKind, Shape};
+use paceline_model::{Graph, ParamId, Shape};
 
 use super::action::{Buffer, Machine, Phase};
 use super::compile::{Compiled, Step, Unit};
@@ -167,26 +167,8 @@ impl CpuProgram {
             if leave_trained && param.kind.trainable() {
                 return;
             }
-            let stream = random::mix(seed ^ random::mix(index as u64));
             // SAFETY: each tensor is one task's.
-            let values = unsafe { self.machine.params[index].write() };
-            let fan_in = param.fan_in as f64;
-            match (param.kind, param.init) {
-                (ParamKind::Kernel, Some(Init::He)) => {
-                    let deviation = (2.0 / fan_in).sqrt();
-                    for (i, value) in values.iter_mut().enumerate() {
-                        *value = (deviation * random::normal(stream, i as u64)) as f32;
-                    }
-                }
-                (ParamKind::Kernel, _) => {
-                    let limit = (6.0 / (fan_in + param.fan_out as f64)).sqrt();
-                    for (i, value) in values.iter_mut().enumerate() {
-                        *value = (limit * (2.0 * random::uniform(stream, i as u64) - 1.0)) as f32;
-                    }
-                }
-                (ParamKind::Gamma | ParamKind::MovingVariance, _) => values.fill(1.0),
-                _ => values.fill(0.0),
-            }
+            random::draw(param, (seed, index), 0, unsafe { self.machine.params[index].write() });
         });
     }
 

@@ -1,5 +1,7 @@
 //! Random numbers as a pure function of a stream and an index: any thread can draw any of them.
 
+use paceline_model::{Init, ParamInfo, ParamKind};
+
 /// Scrambles a number (SplitMix64's finaliser; Steele, Lea and Flood 2014).
 pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -18,6 +20,26 @@ pub(crate) fn uniform(stream: u64, index: u64) -> f64 {
 pub(crate) fn normal(stream: u64, index: u64) -> f64 {
     let radius = (-2.0 * (1.0 - uniform(stream, 2 * index)).ln()).sqrt();
     radius * (std::f64::consts::TAU * uniform(stream, 2 * index + 1)).cos()
+}
+
+/// Draws initial values of the parameter with this number, from its `first` value on: each tensor is a stream of its own, so
+/// that no other tensor's size matters.
+pub(crate) fn draw(param: &ParamInfo, (seed, number): (u64, usize), first: usize, values: &mut [f32]) {
+    let stream = mix(seed ^ mix(number as u64));
+    let fan_in = param.fan_in as f64;
+    let indexed = (first as u64..).zip(values.iter_mut());
+    match (param.kind, param.init) {
+        (ParamKind::Kernel, Some(Init::He)) => {
+            let deviation = (2.0 / fan_in).sqrt();
+            indexed.for_each(|(i, value)| *value = (deviation * normal(stream, i)) as f32);
+        }
+        (ParamKind::Kernel, _) => {
+            let limit = (6.0 / (fan_in + param.fan_out as f64)).sqrt();
+            indexed.for_each(|(i, value)| *value = (limit * (2.0 * uniform(stream, i) - 1.0)) as f32);
+        }
+        (ParamKind::Gamma | ParamKind::MovingVariance, _) => values.fill(1.0),
+        _ => values.fill(0.0),
+    }
 }
 
 #[cfg(test)]

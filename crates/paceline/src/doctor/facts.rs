@@ -127,6 +127,12 @@ pub struct Accelerators {
     pub nccl: Option<Library>,
     /// cuDNN.
     pub cudnn: Option<Library>,
+    /// cuBLASLt.
+    pub cublas: Option<Library>,
+    /// NVRTC, which compiles the CUDA engine's kernels.
+    pub nvrtc: Option<Library>,
+    /// What the CUDA engine runs on, in words with versions, or what it lacks.
+    pub engine: Option<Result<String, String>>,
 }
 
 /// Whether a library lies where the loader looks.

@@ -175,6 +175,13 @@ pub fn accelerators(facts: &Facts) -> Vec<Check> {
         library("CUDA driver", &it.driver),
         library("NCCL", &it.nccl),
         library("cuDNN", &it.cudnn),
+        library("cuBLASLt", &it.cublas),
+        library("NVRTC", &it.nvrtc),
+        judge(Section::Accelerators, "CUDA engine", it.engine.as_ref(), |engine| match engine {
+            Ok(words) => Finding::ok(words.clone()),
+            Err(why) if has_gpu => Finding::note("cannot run", why.clone()),
+            Err(_) => Finding::ok("cannot run here"),
+        }),
     ]
 }
 

@@ -42,6 +42,9 @@ fn quiet() -> Facts {
             driver: Some(Library::Missing),
             nccl: Some(Library::Missing),
             cudnn: Some(Library::Missing),
+            cublas: Some(Library::Missing),
+            nvrtc: Some(Library::Missing),
+            engine: Some(Err("the NVIDIA driver was not found".into())),
         },
         system: System {
             kernel: Some("6.1".into()),
@@ -273,6 +276,9 @@ fn libraries_are_missed_only_where_a_gpu_could_use_them() {
             driver: at("/lib/libcuda.so.1"),
             nccl: at("/lib/libnccl.so.2"),
             cudnn: at("/lib/libcudnn.so.9"),
+            cublas: at("/lib/libcublasLt.so.13"),
+            nvrtc: at("/lib/libnvrtc.so.13"),
+            engine: Some(Ok("NVIDIA H200 with cuDNN 9.14.0".into())),
         };
     };
     assert_fine(gpu);
@@ -281,6 +287,11 @@ fn libraries_are_missed_only_where_a_gpu_could_use_them() {
         facts.accelerators.nccl = Some(Library::Missing);
     });
     assert_eq!(check.value, "not found");
+    let check = assert_spoilt("CUDA engine", Level::Note, |facts| {
+        gpu(facts);
+        facts.accelerators.engine = Some(Err("cuDNN 8.9 was found; 9.10 or later is needed".into()));
+    });
+    assert!(check.advice.is_some_and(|advice| advice.contains("9.10")));
     let mut facts = quiet();
     gpu(&mut facts);
     assert!(examine(&facts).iter().any(|check| check.value == "2 x NVIDIA H200"));

@@ -1,0 +1,97 @@
+//! The instructions of a compiled program: kernels of ours and products, with operands by name.
+
+use paceline_model::ParamId;
+
+use super::driver::Shape;
+use super::product::Direction;
+
+/// A buffer of the arena, by its number in the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Buffer(pub usize);
+
+/// A window over maps, as the kernels know it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub batch: i32,
+    pub channels: i32,
+    pub nchw: i32,
+    /// Height and width.
+    pub input: [i32; 2],
+    pub output: [i32; 2],
+    pub kernel: [i32; 2],
+    pub stride: [i32; 2],
+    pub top: i32,
+    pub left: i32,
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arg {
+    /// The address of a buffer, some bytes on.
+    At(Buffer, usize),
+    Null,
+    /// The address of a trained value, its gradient, or a running statistic.
+    Param(ParamId),
+    Grad(ParamId),
+    Moving(ParamId),
+    Labels,
+    Control,
+    Judgement,
+    /// Counters that are zero between runs, from this one on.
+    Counters(usize),
+    /// Whether gradients of parameters are added to.
+    AddsGradients,
+    Int(i32),
+    Long(i64),
+    Float(f32),
+    Double(f64),
+    Word(u64),
+    Window(Window),
+}
+
+impl From<Buffer> for Arg {
+    fn from(buffer: Buffer) -> Self {
+        Self::At(buffer, 0)
+    }
+}
+
+/// One instruction.
+#[derive(Debug)]
+pub(super) enum Action {
+    Kernel {
+        name: String,
+        shape: Shape,
+        args: Vec<Arg>,
+    },
+    /// A product with a kernel tensor, or of its gradient.
+    Product {
+        /// Its number among the program's products.
+        product: usize,
+        direction: Direction,
+        x: Buffer,
+        kernel: ParamId,
+        y: Buffer,
+    },
+}
+
+/// Where an instruction runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Track {
+    /// In order.
+    Main,
+    /// Beside the others: it may end [`LAG`] units later.
+    Side,
+}
+
+/// Units of backward that an instruction on the side may lag behind.
+pub(super) const LAG: usize = 2;
+
+/// An instruction, the unit that it belongs to, and its time in the plan.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub unit: usize,
+    pub time: usize,
+    pub track: Track,
+    pub action: Action,
+}

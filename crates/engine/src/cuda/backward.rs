@@ -1,0 +1,368 @@
+//! The instructions of backward, in reverse order of the units.
+//!
+//! The gradient of a value is a list of one or two buffers that are still to be added up: whoever reads them may do that on
+//! the way. Several values may share a buffer (a sum hands the same gradient to all its inputs); what is shared, or still
+//! read on the side, is not written over.
+
+use paceline_model::{NodeId, ParamId, Shape as Map};
+
+use super::action::{Action, Arg, Buffer, LAG, Step, Track, Window};
+use super::driver::Shape;
+use super::lower::{Bounds, Kind, Lowering, Padded, Passes, Turn, value_bytes};
+use super::product::Direction;
+
+struct Reverse<'a, 'g> {
+    lowering: &'a mut Lowering<'g>,
+    unit: usize,
+    grads: Vec<Vec<Buffer>>,
+    /// Whether anything trained lies below a node.
+    wanted: Vec<bool>,
+    /// Until when each buffer is read on the side.
+    busy: Vec<(Buffer, usize)>,
+}
+
+/// Emits backward; time goes on from forward's end.
+pub(super) fn lower(lowering: &mut Lowering) -> Vec<Step> {
+    let graph = lowering.graph;
+    let mut wanted = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        wanted[index] = !node.params.is_empty() || node.inputs.iter().any(|input| wanted[input.0]);
+    }
+    let grads = vec![Vec::new(); graph.nodes.len()];
+    let mut reverse = Reverse { grads, wanted, busy: Vec::new(), unit: 0, lowering };
+    for unit in (0..reverse.lowering.units.len()).rev() {
+        reverse.unit = unit;
+        let nothing = Kind::Add { y: NodeId(0), inputs: Vec::new() };
+        let kind = std::mem::replace(&mut reverse.lowering.units[unit].kind, nothing);
+        reverse.lower(&kind);
+        reverse.lowering.units[unit].kind = kind;
+        reverse.lowering.now += 1;
+    }
+    std::mem::take(&mut reverse.lowering.steps)
+}
+
+impl Reverse<'_, '_> {
+    fn push(&mut self, track: Track, action: Action) {
+        let step = Step { unit: self.unit, time: self.lowering.now, track, action };
+        self.lowering.steps.push(step);
+    }
+
+    fn main(&mut self, action: Action) {
+        self.push(Track::Main, action);
+    }
+
+    fn count(&self, id: NodeId) -> usize {
+        self.lowering.spec.batch * self.lowering.map(id).len()
+    }
+
+    /// Whether a buffer that was just taken may be written over.
+    fn free(&self, buffer: Buffer) -> bool {
+        let now = self.lowering.now;
+        !self.grads.iter().any(|list| list.contains(&buffer))
+            && !self.busy.iter().any(|&(busy, until)| busy == buffer && until >= now)
+    }
+
+    /// One of these that may be written over, or a new buffer for the gradient of a node.
+    fn room(&mut self, id: NodeId, among: &[Buffer]) -> Buffer {
+        match among.iter().copied().find(|&buffer| self.free(buffer)) {
+            Some(buffer) => buffer,
+            None => self.lowering.like(id),
+        }
+    }
+
+    fn sum(&mut self, id: NodeId, [a, b]: [Buffer; 2]) -> Buffer {
+        let out = self.room(id, &[a, b]);
+        let action = self.lowering.sweep(1, [a, b, out], self.count(id), Bounds::NONE);
+        self.main(action);
+        out
+    }
+
+    /// The parts of the gradient of a unit's output, used now and given up by it.
+    fn take_parts(&mut self, y: NodeId) -> Vec<Buffer> {
+        let parts = std::mem::take(&mut self.grads[y.0]);
+        assert!(!parts.is_empty(), "invariant: every value reaches the loss");
+        for &part in &parts {
+            self.lowering.touch(part, 0);
+        }
+        parts
+    }
+
+    fn take(&mut self, y: NodeId) -> Buffer {
+        match self.take_parts(y)[..] {
+            [one] => one,
+            [a, b, ..] => self.sum(y, [a, b]),
+            [] => unreachable!("invariant: there is a part"),
+        }
+    }
+
+    /// Adds a part to the gradient of a value.
+    fn give(&mut self, x: NodeId, part: Buffer) {
+        if !self.wanted[x.0] {
+            return;
+        }
+        if let [a, b] = self.grads[x.0][..] {
+            self.grads[x.0].clear();
+            self.lowering.touch(a, 0);
+            self.lowering.touch(b, 0);
+            let sum = self.sum(x, [a, b]);
+            self.grads[x.0].push(sum);
+        }
+        self.grads[x.0].push(part);
+    }
+
+    /// A new buffer for a part of the gradient of a value, where it is wanted.
+    fn part(&mut self, x: NodeId) -> Option<Buffer> {
+        self.wanted[x.0].then(|| self.lowering.like(x))
+    }
+
+    fn lower(&mut self, kind: &Kind) {
+        match *kind {
+            Kind::Loss { x, grad } => {
+                let grad = self.lowering.touch(grad, 0);
+                self.give(x, grad);
+            }
+            Kind::Product { x, y, product, transposed, padded } => {
+                let dy = self.take(y);
+                let kernel = self.lowering.kernel(y);
+                let value = match padded {
+                    Some(padded) => self.lowering.touch(padded.buffer, 0),
+                    None => self.lowering.value(x),
+                };
+                for buffer in [dy, value] {
+                    self.lowering.touch(buffer, LAG);
+                    self.busy.push((buffer, self.lowering.now + LAG));
+                }
+                // A transposed convolution's own output is the input of the convolution that it undoes.
+                let (x_side, y_side) = if transposed { (dy, value) } else { (value, dy) };
+                let direction = Direction::Filter;
+                self.push(Track::Side, Action::Product { product, direction, x: x_side, kernel, y: y_side });
+                if let Some(dx) = self.part(x) {
+                    let whole = padded.map_or(dx, |padded| {
+                        let values = self.lowering.spec.batch * padded.outer.len();
+                        self.lowering.bytes(values * value_bytes(self.lowering.spec.precision))
+                    });
+                    let (direction, x_side, y_side) =
+                        if transposed { (Direction::Forward, dy, dx) } else { (Direction::Data, whole, dy) };
+                    self.main(Action::Product { product, direction, x: x_side, kernel, y: y_side });
+                    if let Some(Padded { inner, outer, border, .. }) = padded {
+                        let action = self.lowering.pad(whole, dx, (inner, outer, border), true);
+                        self.main(action);
+                    }
+                    self.give(x, dx);
+                }
+            }
+            Kind::Bias { x, y, bias, bounds } => {
+                let mut dy = self.take(y);
+                let count = self.count(y);
+                let bounded = bounds != Bounds::NONE;
+                if bounded && !self.free(dy) {
+                    let copy = self.lowering.like(y);
+                    let action = self.lowering.sweep(0, [dy, dy, copy], count, Bounds::NONE);
+                    self.main(action);
+                    dy = copy;
+                }
+                let map = self.lowering.map(y);
+                let value = self.lowering.value(y);
+                let (shape, suffix) = self.lowering.rows(map, Passes::One);
+                let parts = self.lowering.bytes(8 * map.c * shape.grid.1 as usize);
+                let mut args = vec![if bounded { value.into() } else { Arg::Null }, dy.into()];
+                args.extend(self.lowering.row_args(map));
+                args.extend(bounds.args());
+                args.extend([bias.map_or(Arg::Null, Arg::Grad), Arg::AddsGradients, parts.into()]);
+                args.push(self.lowering.counters(shape.grid.0 as usize));
+                self.main(Action::Kernel { name: format!("bias_sums_{suffix}"), shape, args });
+                self.give(x, dy);
+            }
+            Kind::Depthwise { x, y, window } => {
+                let dy = self.take(y);
+                let kernel = self.lowering.kernel(y);
+                let input = self.lowering.value(x);
+                let (action, parts) = self.depthwise_sums(window, [input, dy], kernel);
+                for buffer in [dy, input, parts] {
+                    self.lowering.touch(buffer, LAG);
+                    self.busy.push((buffer, self.lowering.now + LAG));
+                }
+                self.push(Track::Side, action);
+                if let Some(dx) = self.part(x) {
+                    let rest = [dy.into(), Arg::Param(kernel), dx.into()];
+                    let action = if window.stride == [1, 1] && self.lowering.fits_three(window) {
+                        let reverse = Window {
+                            input: window.output,
+                            output: window.input,
+                            top: 2 - window.top,
+                            left: 2 - window.left,
+                            ..window
+                        };
+                        let args = [Arg::Window(reverse)].into_iter().chain(rest).collect();
+                        self.lowering.slide("depthwise", reverse, args, Turn::Round)
+                    } else {
+                        let args = [Arg::Window(window)].into_iter().chain(rest).collect();
+                        self.lowering.spread("depthwise_back", self.count(x), window.channels as usize, args)
+                    };
+                    self.main(action);
+                    self.give(x, dx);
+                }
+            }
+            Kind::Norm { x, y, residual, norm } => {
+                let parts_of_dy = self.take_parts(y);
+                let (dy, more) = (parts_of_dy[0], parts_of_dy.get(1).copied());
+                let map = self.lowering.map(x);
+                let kept = self.lowering.touch(norm.kept, 0);
+                let input = self.lowering.value(x);
+                let hidden = residual.is_some() && norm.bounds != Bounds::NONE;
+                let output = hidden.then(|| self.lowering.value(y));
+                let passed = (hidden || more.is_some()).then(|| self.room(y, &parts_of_dy));
+                let grad = passed.unwrap_or(dy);
+                if let Some(residual) = residual {
+                    self.give(residual, grad);
+                }
+                let dx = self.room(x, &[grad]);
+                let optional = |buffer: Option<Buffer>| buffer.map_or(Arg::Null, Arg::from);
+                let mut args =
+                    vec![input.into(), optional(output), dy.into(), optional(more), optional(passed)];
+                let mut rest = self.lowering.row_args(map).to_vec();
+                rest.extend(norm.bounds.args());
+                let bounds_and_rows = rest.clone();
+                rest.extend([norm.gamma, norm.beta].map(|param| param.map_or(Arg::Null, Arg::Grad)));
+                rest.push(Arg::AddsGradients);
+                if let Some((shape, suffix)) = self.lowering.once(map) {
+                    args.extend([dx, kept].map(Arg::from));
+                    args.extend(rest);
+                    self.main(Action::Kernel { name: format!("norm_back_once_{suffix}"), shape, args });
+                } else {
+                    let factors = self.lowering.bytes(8 * map.c);
+                    let (shape, suffix) = self.lowering.rows(map, Passes::One);
+                    let parts = self.lowering.bytes(8 * map.c * shape.grid.1 as usize);
+                    args.extend([kept, factors].map(Arg::from));
+                    args.extend(rest);
+                    args.extend([parts.into(), self.lowering.counters(shape.grid.0 as usize)]);
+                    self.main(Action::Kernel { name: format!("norm_sums_{suffix}"), shape, args });
+                    let (shape, suffix) = self.lowering.rows(map, Passes::Many);
+                    let mut args = vec![input.into(), Arg::Int(i32::from(passed.is_some())), grad.into()];
+                    args.extend([dx, kept, factors].map(Arg::from));
+                    args.extend(bounds_and_rows);
+                    self.main(Action::Kernel { name: format!("norm_input_{suffix}"), shape, args });
+                }
+                self.give(x, dx);
+            }
+            Kind::Bound { x, y, bounds } => {
+                let dy = self.take(y);
+                if self.wanted[x.0] {
+                    let out = self.room(y, &[dy]);
+                    let value = self.lowering.value(y);
+                    let action = self.lowering.sweep(3, [dy, value, out], self.count(y), bounds);
+                    self.main(action);
+                    self.give(x, out);
+                }
+            }
+            Kind::Pool { x, y, window, winners } => {
+                let dy = self.take(y);
+                let winners = winners.map_or(Arg::Null, |winners| self.lowering.touch(winners, 0).into());
+                if let Some(dx) = self.part(x) {
+                    let args = vec![Arg::Window(window), dy.into(), winners, dx.into()];
+                    let action =
+                        self.lowering.spread("pool_back", self.count(x), self.lowering.map(x).c, args);
+                    self.main(action);
+                    self.give(x, dx);
+                }
+            }
+            Kind::GlobalPool { x, y } => {
+                let dy = self.take(y);
+                if let Some(dx) = self.part(x) {
+                    let map = self.lowering.map(x);
+                    let mut args = vec![dy.into(), dx.into()];
+                    args.extend(self.lowering.map_args(map));
+                    let action = self.lowering.spread("mean_back", self.count(x), map.c, args);
+                    self.main(action);
+                    self.give(x, dx);
+                }
+            }
+            Kind::Add { y, ref inputs } => {
+                if inputs.is_empty() {
+                    return;
+                }
+                let dy = self.take(y);
+                for &x in inputs {
+                    self.give(x, dy);
+                }
+            }
+            Kind::Concat { y, ref inputs } => {
+                let dy = self.take(y);
+                let whole = self.lowering.map(y);
+                let mut channel = 0;
+                for &x in inputs {
+                    let map = self.lowering.map(x);
+                    if let Some(dx) = self.part(x) {
+                        let action = self.lowering.stretch(dy, dx, map, (whole, channel), true);
+                        self.main(action);
+                        self.give(x, dx);
+                    }
+                    channel += map.c;
+                }
+            }
+            Kind::Dropout { x, y, rate, seed } => {
+                let dy = self.take(y);
+                if self.wanted[x.0] {
+                    let out = self.room(y, &[dy]);
+                    let action = self.lowering.dropout(dy, out, self.count(y), rate, seed);
+                    self.main(action);
+                    self.give(x, out);
+                }
+            }
+            Kind::Flatten { x, y } => {
+                let dy = self.take(y);
+                if !self.lowering.nchw() || self.lowering.map(x).pixels() == 1 {
+                    self.give(x, dy);
+                } else if let Some(dx) = self.part(x) {
+                    let action = self.lowering.turn(dy, dx, self.lowering.map(x), true);
+                    self.main(action);
+                    self.give(x, dx);
+                }
+            }
+            Kind::Pad { x, y, border } => {
+                let dy = self.take(y);
+                if let Some(dx) = self.part(x) {
+                    let maps = (self.lowering.map(x), self.lowering.map(y), border);
+                    let action = self.lowering.pad(dy, dx, maps, true);
+                    self.main(action);
+                    self.give(x, dx);
+                }
+            }
+        }
+    }
+
+    /// The gradient of a depthwise kernel, and the buffer that its parts need.
+    fn depthwise_sums(
+        &mut self,
+        window: Window,
+        [input, dy]: [Buffer; 2],
+        kernel: ParamId,
+    ) -> (Action, Buffer) {
+        let lowering = &mut *self.lowering;
+        let [h, w] = window.output.map(|side| side as usize);
+        let channels = window.channels as usize;
+        let args = vec![Arg::Window(window), input.into(), dy.into(), Arg::Grad(kernel), Arg::AddsGradients];
+        let (name, shape, blocks) = if lowering.fits_three(window) {
+            let across = (channels / 4).next_power_of_two().min(32);
+            let (down, slices) = (256 / across, channels.div_ceil(4 * across));
+            let lines = lowering.spec.batch * h;
+            let parts = (528 / slices).clamp(1, lines.div_ceil(down));
+            let shape = Shape {
+                grid: (slices as u32, parts as u32, 1),
+                block: (across as u32, down as u32),
+                shared: 256 * 16,
+                cluster: 1,
+            };
+            (format!("depthwise_three_sums_by_{}", window.stride[0]), shape, 9 * parts)
+        } else {
+            let map = Map::new(h, w, channels);
+            let (mut shape, suffix) = lowering.rows_of(map, Passes::One, lowering.nchw());
+            shape.grid.2 = (window.kernel[0] * ((window.kernel[1] + 1) / 2)) as u32;
+            (format!("depthwise_sums_{suffix}"), shape, 2 * (shape.grid.1 * shape.grid.2) as usize)
+        };
+        let parts = lowering.bytes(4 * channels * blocks);
+        let counters = lowering.counters((shape.grid.0 * shape.grid.2) as usize);
+        let args = args.into_iter().chain([parts.into(), counters]).collect();
+        (Action::Kernel { name, shape, args }, parts)
+    }
+}

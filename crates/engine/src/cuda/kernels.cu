@@ -1,0 +1,1394 @@
+// The kernels of the CUDA engine, compiled at run time. T is the type of activations: bfloat16 where BF16 is defined,
+// else float. Sums are fp32, their totals fp64. Nothing is included, so that no toolkit is needed.
+//
+// Maps lie as rows of channels (NHWC: index = row * C + c) or, where P > 0, as planes of P pixels (NCHW). V is the number
+// of values that a thread moves at once, along the channels in NHWC; kernels come as name_1 and name_v.
+
+typedef long long i64;
+typedef unsigned long long u64;
+
+#ifdef BF16
+typedef unsigned short T;
+#define VEC 8
+__device__ __forceinline__ float lift(T v) { return __uint_as_float((unsigned)v << 16); }
+__device__ __forceinline__ T lower(float f) {
+    T r;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(f));
+    return r;
+}
+#else
+typedef float T;
+#define VEC 4
+__device__ __forceinline__ float lift(T v) { return v; }
+__device__ __forceinline__ T lower(float f) { return f; }
+#endif
+
+template <int V> struct alignas(V * sizeof(T)) Pack { T v[V]; };
+
+template <int V> __device__ __forceinline__ void get(const T* at, float* out) {
+    Pack<V> pack = *(const Pack<V>*)at;
+#pragma unroll
+    for (int i = 0; i < V; i++) out[i] = lift(pack.v[i]);
+}
+
+template <int V> __device__ __forceinline__ void put(T* at, const float* in) {
+    Pack<V> pack;
+#pragma unroll
+    for (int i = 0; i < V; i++) pack.v[i] = lower(in[i]);
+    *(Pack<V>*)at = pack;
+}
+
+__device__ __forceinline__ float bound(float value, float low, float high) { return fminf(fmaxf(value, low), high); }
+
+__device__ __forceinline__ i64 place(i64 row, int c, int C, int P) {
+    return P == 0 ? row * C + c : (row / P * C + c) * P + row % P;
+}
+
+// For kernels that keep many loads in flight: 256 threads, several blocks a multiprocessor.
+#define BOTH_WIDE(name, blocks, params, args)                                                      \
+    extern "C" __global__ void __launch_bounds__(256, blocks) name##_1 params { name<1> args; }    \
+    extern "C" __global__ void __launch_bounds__(256, blocks) name##_v params { name<VEC> args; }
+
+#define BOTH(name, params, args)                                                                   \
+    extern "C" __global__ void __launch_bounds__(512) name##_1 params { name<1> args; }            \
+    extern "C" __global__ void __launch_bounds__(512) name##_v params { name<VEC> args; }
+
+// ---- sums over rows, per channel ------------------------------------------------------------------------------------
+
+// Adds up both sums of a block's channels over its threads; the result is in the threads of the first row.
+template <int V> __device__ void fold(float* a, float* b) {
+    extern __shared__ float shared[];
+    int threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
+    for (int half = blockDim.y / 2; half > 0; half /= 2) {
+        if (threadIdx.y >= half && threadIdx.y < 2 * half)
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                shared[i * threads + me] = a[i];
+                shared[(V + i) * threads + me] = b[i];
+            }
+        __syncthreads();
+        if (threadIdx.y < half) {
+            int other = me + half * blockDim.x;
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                a[i] += shared[i * threads + other];
+                b[i] += shared[(V + i) * threads + other];
+            }
+        }
+        __syncthreads();
+    }
+}
+
+// Leaves a block's sums among the parts. True in the block that comes last for its channels, which then sees all parts.
+template <int V> __device__ bool leave(float* a, float* b, int C, float* parts, unsigned* counters) {
+    __shared__ bool last;
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+    if (threadIdx.y == 0 && c < C) {
+        float* row = parts + (i64)blockIdx.y * 2 * C;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            row[c + i] = a[i];
+            row[C + c + i] = b[i];
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) {
+        last = atomicAdd(&counters[blockIdx.x], 1) == gridDim.y - 1;
+        if (last) counters[blockIdx.x] = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+// Totals of both sums of each of this block's channels, over all parts in a fixed order: calls done(c, first, second).
+template <int V, class Done> __device__ void total(int C, const float* parts, Done done) {
+    extern __shared__ float shared[];
+    double* sums = (double*)shared;
+    int threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
+    int width = blockDim.x * V, groups = threads / width;
+    int lane = me % width, group = me / width;
+    int c = blockIdx.x * width + lane;
+    double first = 0, second = 0;
+    if (group < groups && c < C) {
+#pragma unroll 8
+        for (int part = group; part < gridDim.y; part += groups) {
+            first += __ldcg(parts + (i64)part * 2 * C + c);
+            second += __ldcg(parts + (i64)part * 2 * C + C + c);
+        }
+    }
+    __syncthreads();
+    sums[2 * me] = first;
+    sums[2 * me + 1] = second;
+    __syncthreads();
+    if (group == 0 && c < C) {
+        for (int g = 1; g < groups; g++) {
+            first += sums[2 * (g * width + lane)];
+            second += sums[2 * (g * width + lane) + 1];
+        }
+        done(c, first, second);
+    }
+    __threadfence_block();
+    __syncthreads();
+}
+
+// Rows that a thread reads before it uses the first.
+#define FLIGHT 4
+
+struct Rows {
+    i64 first, last;
+    int c;
+};
+
+// The rows of this block's part, for this thread.
+template <int V> __device__ __forceinline__ Rows rows_of(i64 rows) {
+    i64 each = (rows + gridDim.y - 1) / gridDim.y;
+    Rows r;
+    r.first = blockIdx.y * each + threadIdx.y;
+    r.last = min((i64)(blockIdx.y + 1) * each, rows);
+    r.c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+    return r;
+}
+
+// ---- batch norm -----------------------------------------------------------------------------------------------------
+
+// kept: mean, inverse deviation, scale and shift of each channel. The mean is that of x, without the bias in front.
+template <int V>
+__device__ void norm_apply(const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low,
+                           float high) {
+    Rows r = rows_of<V>(rows);
+    if (r.c >= C) return;
+    float scale[V], shift[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) scale[i] = kept[2 * C + r.c + i], shift[i] = kept[3 * C + r.c + i];
+    for (i64 row = r.first; row < r.last; row += FLIGHT * blockDim.y) {
+        Pack<V> v[FLIGHT], w[FLIGHT];
+#pragma unroll
+        for (int u = 0; u < FLIGHT; u++)
+            if (row + u * blockDim.y < r.last) {
+                i64 at = place(row + u * blockDim.y, r.c, C, P);
+                v[u] = *(const Pack<V>*)(x + at);
+                if (residual) w[u] = *(const Pack<V>*)(residual + at);
+            }
+#pragma unroll
+        for (int u = 0; u < FLIGHT; u++)
+            if (row + u * blockDim.y < r.last) {
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    float value = lift(v[u].v[i]) * scale[i] + shift[i];
+                    v[u].v[i] = lower(bound(residual ? value + lift(w[u].v[i]) : value, low, high));
+                }
+                *(Pack<V>*)(y + place(row + u * blockDim.y, r.c, C, P)) = v[u];
+            }
+    }
+}
+
+// Statistics of the batch.
+template <int V>
+__device__ void norm_measure(const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta,
+                             const float* bias, float* moving_mean, float* moving_variance, float epsilon,
+                             float correction, double momentum, float* parts, unsigned* counters) {
+    Rows r = rows_of<V>(rows);
+    float a[V], b[V], pivot[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) a[i] = b[i] = 0;
+    // From the end, where the layer before has just written, and all blocks abreast: what is read last is met again first.
+    i64 step = (i64)gridDim.y * blockDim.y;
+    if (r.c < C) {
+        get<V>(x + place(0, r.c, C, P), pivot);
+        for (i64 row = (i64)blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += 2 * FLIGHT * step) {
+            Pack<V> v[2 * FLIGHT];
+#pragma unroll
+            for (int u = 0; u < 2 * FLIGHT; u++)
+                if (row + u * step < rows)
+                    v[u] = *(const Pack<V>*)(x + place(rows - 1 - row - u * step, r.c, C, P));
+#pragma unroll
+            for (int u = 0; u < 2 * FLIGHT; u++)
+                if (row + u * step < rows)
+#pragma unroll
+                    for (int i = 0; i < V; i++) {
+                        float d = lift(v[u].v[i]) - pivot[i];
+                        a[i] += d;
+                        b[i] += d * d;
+                    }
+        }
+    }
+    fold<V>(a, b);
+    if (!leave<V>(a, b, C, parts, counters)) return;
+    total<V>(C, parts, [&](int c, double first, double second) {
+        double mean = first / rows, variance = second / rows - mean * mean;
+        variance = variance < 0 ? 0 : variance;
+        mean += lift(x[place(0, c, C, P)]);
+        float inverse = (float)(1 / sqrt(variance + (double)epsilon));
+        float scale = inverse * (gamma ? gamma[c] : 1.0f);
+        kept[c] = (float)mean;
+        kept[C + c] = inverse;
+        kept[2 * C + c] = scale;
+        kept[3 * C + c] = (beta ? beta[c] : 0.0f) - (float)mean * scale;
+        double seen = (float)(mean + (bias ? bias[c] : 0.0f));
+        moving_mean[c] = (float)(momentum * moving_mean[c] + (1 - momentum) * seen);
+        moving_variance[c] = (float)(momentum * moving_variance[c] + (1 - momentum) * variance * correction);
+    });
+}
+
+BOTH_WIDE(norm_apply, 3, (const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high),
+     (x, residual, y, kept, rows, C, P, low, high))
+BOTH_WIDE(norm_measure, 2,
+     (const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta, const float* bias,
+      float* moving_mean, float* moving_variance, float epsilon, float correction, double momentum, float* parts,
+      unsigned* counters),
+     (x, kept, rows, C, P, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction, momentum, parts,
+      counters))
+
+// Scale and shift from the running statistics.
+extern "C" __global__ void norm_recall(float* kept, int C, const float* gamma, const float* beta, const float* bias,
+                                       const float* moving_mean, const float* moving_variance, float epsilon) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= C) return;
+    float scale = (gamma ? gamma[c] : 1.0f) / sqrtf(moving_variance[c] + epsilon);
+    kept[2 * C + c] = scale;
+    kept[3 * C + c] = (beta ? beta[c] : 0.0f) - (moving_mean[c] - (bias ? bias[c] : 0.0f)) * scale;
+}
+
+// Gradient of the input from that of the output; factors: slope and constant of each channel. Where the gradient is
+// bounded already, it passes as it is.
+template <int V>
+__device__ void norm_input(const T* x, bool bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows,
+                           int C, int P, float low, float high) {
+    Rows r = rows_of<V>(rows);
+    if (r.c >= C) return;
+    float scale[V], shift[V], slope[V], constant[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        scale[i] = kept[2 * C + r.c + i];
+        shift[i] = kept[3 * C + r.c + i];
+        slope[i] = __ldcg(factors + r.c + i);
+        constant[i] = __ldcg(factors + C + r.c + i) - kept[r.c + i] * slope[i];
+    }
+    for (i64 row = r.first; row < r.last; row += FLIGHT * blockDim.y) {
+        Pack<V> v[FLIGHT], g[FLIGHT];
+#pragma unroll
+        for (int u = 0; u < FLIGHT; u++)
+            if (row + u * blockDim.y < r.last) {
+                i64 at = place(row + u * blockDim.y, r.c, C, P);
+                v[u] = *(const Pack<V>*)(x + at);
+                g[u] = *(const Pack<V>*)(dy + at);
+            }
+#pragma unroll
+        for (int u = 0; u < FLIGHT; u++)
+            if (row + u * blockDim.y < r.last) {
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    float value = lift(v[u].v[i]), probe = value * scale[i] + shift[i];
+                    float grad = bounded || (probe > low && probe < high) ? lift(g[u].v[i]) : 0.0f;
+                    g[u].v[i] = lower(grad * scale[i] + value * slope[i] + constant[i]);
+                }
+                *(Pack<V>*)(dx + place(row + u * blockDim.y, r.c, C, P)) = g[u];
+            }
+    }
+}
+
+// Gradients of gamma and beta, and the factors. The output's gradient is the sum of dy
+// and, where there is one, more. Where the output is given, it decides what passes, and that is left in `passed`.
+template <int V>
+__device__ void norm_sums(const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept,
+                          float* factors, i64 rows, int C, int P, float low, float high, float* gamma_grad,
+                          float* beta_grad, int add_params, float* parts, unsigned* counters) {
+    Rows r = rows_of<V>(rows);
+    float a[V], b[V], mean[V], scale[V], shift[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) a[i] = b[i] = 0;
+    if (r.c < C) {
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            mean[i] = kept[r.c + i];
+            scale[i] = kept[2 * C + r.c + i];
+            shift[i] = kept[3 * C + r.c + i];
+        }
+        i64 step = (i64)gridDim.y * blockDim.y;
+        for (i64 row = (i64)blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += 2 * step) {
+            Pack<V> v[2], g[2], out[2], rest[2];
+#pragma unroll
+            for (int u = 0; u < 2; u++)
+                if (row + u * step < rows) {
+                    i64 at = place(rows - 1 - row - u * step, r.c, C, P);
+                    v[u] = *(const Pack<V>*)(x + at);
+                    g[u] = *(const Pack<V>*)(dy + at);
+                    if (more) rest[u] = *(const Pack<V>*)(more + at);
+                    if (y) out[u] = *(const Pack<V>*)(y + at);
+                }
+#pragma unroll
+            for (int u = 0; u < 2; u++)
+                if (row + u * step < rows) {
+#pragma unroll
+                    for (int i = 0; i < V; i++) {
+                        float value = lift(v[u].v[i]), grad = lift(g[u].v[i]);
+                        if (more) grad += lift(rest[u].v[i]);
+                        float probe = y ? lift(out[u].v[i]) : value * scale[i] + shift[i];
+                        grad = probe > low && probe < high ? grad : 0.0f;
+                        a[i] += grad;
+                        b[i] += grad * (value - mean[i]);
+                        g[u].v[i] = lower(grad);
+                    }
+                    if (passed) *(Pack<V>*)(passed + place(rows - 1 - row - u * step, r.c, C, P)) = g[u];
+                }
+        }
+    }
+    fold<V>(a, b);
+    if (!leave<V>(a, b, C, parts, counters)) return;
+    total<V>(C, parts, [&](int c, double first, double second) {
+        double scale = kept[2 * C + c], inverse = kept[C + c];
+        if (gamma_grad) gamma_grad[c] = (add_params ? gamma_grad[c] : 0.0f) + (float)(second * inverse);
+        if (beta_grad) beta_grad[c] = (add_params ? beta_grad[c] : 0.0f) + (float)first;
+        factors[c] = (float)(-scale * inverse * inverse * second / rows);
+        factors[C + c] = (float)(-scale * first / rows);
+    });
+}
+
+BOTH_WIDE(norm_sums, 2,
+     (const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept, float* factors, i64 rows, int C,
+      int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
+      unsigned* counters),
+     (x, y, dy, more, passed, kept, factors, rows, C, P, low, high, gamma_grad, beta_grad, add_params, parts,
+      counters))
+BOTH_WIDE(norm_input, 2,
+     (const T* x, int bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows, int C, int P,
+      float low, float high),
+     (x, bounded != 0, dy, dx, kept, factors, rows, C, P, low, high))
+
+// ---- batch norm of few rows -----------------------------------------------------------------------------------------
+
+// A cluster of blocks holds all rows of its channels in registers: each is read once. Blocks share their sums through each
+// other's shared memory.
+
+#define HELD 4
+
+__device__ __forceinline__ unsigned cluster_rank() {
+    unsigned r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+
+__device__ __forceinline__ unsigned cluster_size() {
+    unsigned r;
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(r));
+    return r;
+}
+
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ float peer(const float* mine, unsigned rank) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(mine), there;
+    float value;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there));
+    return value;
+}
+
+// Adds up both sums of each channel over the cluster, in the order of its blocks: calls done(c, lane, first, second) in one
+// thread a channel. Its shared memory holds 2 * width sums, then what `done` leaves for the block, from `left` on.
+template <int V, class Done> __device__ void gather(float* a, float* b, int C, Done done) {
+    extern __shared__ float shared[];
+    fold<V>(a, b);
+    int width = blockDim.x * V, threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
+    if (threadIdx.y == 0)
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            shared[threadIdx.x * V + i] = a[i];
+            shared[width + threadIdx.x * V + i] = b[i];
+        }
+    unsigned ranks = cluster_size();
+    if (ranks > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+    for (int lane = me; lane < width; lane += threads) {
+        int c = blockIdx.x * width + lane;
+        double first = 0, second = 0;
+        for (unsigned rank = 0; rank < ranks; rank++) {
+            first += peer(shared + lane, rank);
+            second += peer(shared + width + lane, rank);
+        }
+        if (c < C) done(c, lane, first, second);
+    }
+    if (ranks > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+}
+
+template <int V>
+__device__ void norm_once(const T* x, const T* residual, T* y, float* kept, i64 rows, int C, int P, float low, float high,
+                          const float* gamma, const float* beta, const float* bias, float* moving_mean,
+                          float* moving_variance, float epsilon, float correction, double momentum) {
+    extern __shared__ float shared[];
+    Rows r = rows_of<V>(rows);
+    Pack<V> held[HELD];
+    float a[V], b[V], pivot[V];
+    bool mine = r.c < C;
+#pragma unroll
+    for (int i = 0; i < V; i++) a[i] = b[i] = 0;
+    if (mine) {
+        get<V>(x + place(0, r.c, C, P), pivot);
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            i64 row = r.first + k * blockDim.y;
+            if (row < r.last) held[k] = *(const Pack<V>*)(x + place(row, r.c, C, P));
+        }
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if (r.first + k * blockDim.y < r.last)
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    float d = lift(held[k].v[i]) - pivot[i];
+                    a[i] += d;
+                    b[i] += d * d;
+                }
+    }
+    int width = blockDim.x * V;
+    float* left = shared + 2 * width;
+    gather<V>(a, b, C, [&](int c, int lane, double first, double second) {
+        double mean = first / rows, variance = second / rows - mean * mean;
+        variance = variance < 0 ? 0 : variance;
+        mean += lift(x[place(0, c, C, P)]);
+        float inverse = (float)(1 / sqrt(variance + (double)epsilon));
+        float scale = inverse * (gamma ? gamma[c] : 1.0f);
+        float shift = (beta ? beta[c] : 0.0f) - (float)mean * scale;
+        left[lane] = scale;
+        left[width + lane] = shift;
+        if (cluster_rank() != 0) return;
+        kept[c] = (float)mean;
+        kept[C + c] = inverse;
+        kept[2 * C + c] = scale;
+        kept[3 * C + c] = shift;
+        double seen = (float)(mean + (bias ? bias[c] : 0.0f));
+        moving_mean[c] = (float)(momentum * moving_mean[c] + (1 - momentum) * seen);
+        moving_variance[c] = (float)(momentum * moving_variance[c] + (1 - momentum) * variance * correction);
+    });
+    if (!mine) return;
+    int lane = threadIdx.x * V;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        i64 row = r.first + k * blockDim.y;
+        if (row >= r.last) break;
+        i64 at = place(row, r.c, C, P);
+        float v[V], w[V];
+        if (residual) get<V>(residual + at, w);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float value = lift(held[k].v[i]) * left[lane + i] + left[width + lane + i];
+            v[i] = bound(residual ? value + w[i] : value, low, high);
+        }
+        put<V>(y + at, v);
+    }
+}
+BOTH(norm_once,
+     (const T* x, const T* residual, T* y, float* kept, i64 rows, int C, int P, float low, float high,
+      const float* gamma, const float* beta, const float* bias, float* moving_mean, float* moving_variance,
+      float epsilon, float correction, double momentum),
+     (x, residual, y, kept, rows, C, P, low, high, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction,
+      momentum))
+
+template <int V>
+__device__ void norm_back_once(const T* x, const T* y, const T* dy, const T* more, T* passed, T* dx, const float* kept,
+                               i64 rows, int C, int P, float low, float high, float* gamma_grad, float* beta_grad,
+                               int add_params) {
+    extern __shared__ float shared[];
+    Rows r = rows_of<V>(rows);
+    Pack<V> held[HELD], grads[HELD];
+    float a[V], b[V];
+    bool mine = r.c < C;
+#pragma unroll
+    for (int i = 0; i < V; i++) a[i] = b[i] = 0;
+    if (mine) {
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            i64 row = r.first + k * blockDim.y;
+            if (row >= r.last) continue;
+            i64 at = place(row, r.c, C, P);
+            held[k] = *(const Pack<V>*)(x + at);
+            grads[k] = *(const Pack<V>*)(dy + at);
+        }
+        float mean[V], scale[V], shift[V];
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            mean[i] = kept[r.c + i];
+            scale[i] = kept[2 * C + r.c + i];
+            shift[i] = kept[3 * C + r.c + i];
+        }
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            i64 row = r.first + k * blockDim.y;
+            if (row >= r.last) continue;
+            i64 at = place(row, r.c, C, P);
+            Pack<V> out, rest;
+            if (y) out = *(const Pack<V>*)(y + at);
+            if (more) rest = *(const Pack<V>*)(more + at);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                float value = lift(held[k].v[i]), g = lift(grads[k].v[i]);
+                if (more) g += lift(rest.v[i]);
+                float probe = y ? lift(out.v[i]) : value * scale[i] + shift[i];
+                g = probe > low && probe < high ? g : 0.0f;
+                grads[k].v[i] = lower(g);
+                a[i] += g;
+                b[i] += g * (value - mean[i]);
+            }
+            if (passed) *(Pack<V>*)(passed + at) = grads[k];
+        }
+    }
+    int width = blockDim.x * V;
+    float* left = shared + 2 * width;
+    gather<V>(a, b, C, [&](int c, int lane, double first, double second) {
+        double scale = kept[2 * C + c], inverse = kept[C + c];
+        double slope = -scale * inverse * inverse * second / rows;
+        left[lane] = (float)scale;
+        left[width + lane] = (float)slope;
+        left[2 * width + lane] = (float)(-scale * first / rows - kept[c] * slope);
+        if (cluster_rank() != 0) return;
+        if (gamma_grad) gamma_grad[c] = (add_params ? gamma_grad[c] : 0.0f) + (float)(second * inverse);
+        if (beta_grad) beta_grad[c] = (add_params ? beta_grad[c] : 0.0f) + (float)first;
+    });
+    if (!mine) return;
+    int lane = threadIdx.x * V;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        i64 row = r.first + k * blockDim.y;
+        if (row >= r.last) break;
+        float v[V];
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            v[i] = lift(grads[k].v[i]) * left[lane + i] + lift(held[k].v[i]) * left[width + lane + i] +
+                   left[2 * width + lane + i];
+        put<V>(dx + place(row, r.c, C, P), v);
+    }
+}
+BOTH(norm_back_once,
+     (const T* x, const T* y, const T* dy, const T* more, T* passed, T* dx, const float* kept, i64 rows, int C, int P,
+      float low, float high, float* gamma_grad, float* beta_grad, int add_params),
+     (x, y, dy, more, passed, dx, kept, rows, C, P, low, high, gamma_grad, beta_grad, add_params))
+
+// ---- biases and bounds ----------------------------------------------------------------------------------------------
+
+// y = bound(y + bias)
+template <int V> __device__ void bias_apply(T* y, const float* bias, i64 rows, int C, int P, float low, float high) {
+    Rows r = rows_of<V>(rows);
+    if (r.c >= C) return;
+    float b[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) b[i] = bias ? bias[r.c + i] : 0.0f;
+    for (i64 row = r.first; row < r.last; row += blockDim.y) {
+        i64 at = place(row, r.c, C, P);
+        float v[V];
+        get<V>(y + at, v);
+#pragma unroll
+        for (int i = 0; i < V; i++) v[i] = bound(v[i] + b[i], low, high);
+        put<V>(y + at, v);
+    }
+}
+BOTH(bias_apply, (T* y, const float* bias, i64 rows, int C, int P, float low, float high),
+     (y, bias, rows, C, P, low, high))
+
+// Bounds the gradient in place where an output is given, and adds it up.
+template <int V>
+__device__ void bias_sums(const T* y, T* dy, i64 rows, int C, int P, float low, float high, float* bias_grad,
+                          int add_params, float* parts, unsigned* counters) {
+    Rows r = rows_of<V>(rows);
+    float a[V], b[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) a[i] = b[i] = 0;
+    if (r.c < C)
+        for (i64 row = r.first; row < r.last; row += blockDim.y) {
+            i64 at = place(row, r.c, C, P);
+            float g[V], out[V];
+            get<V>(dy + at, g);
+            if (y) {
+                get<V>(y + at, out);
+#pragma unroll
+                for (int i = 0; i < V; i++) g[i] = out[i] > low && out[i] < high ? g[i] : 0.0f;
+                put<V>(dy + at, g);
+            }
+#pragma unroll
+            for (int i = 0; i < V; i++) a[i] += g[i];
+        }
+    if (!bias_grad) return;
+    fold<V>(a, b);
+    if (!leave<V>(a, b, C, parts, counters)) return;
+    total<V>(C, parts, [&](int c, double first, double) {
+        bias_grad[c] = (add_params ? bias_grad[c] : 0.0f) + (float)first;
+    });
+}
+BOTH(bias_sums,
+     (const T* y, T* dy, i64 rows, int C, int P, float low, float high, float* bias_grad, int add_params, float* parts,
+      unsigned* counters),
+     (y, dy, rows, C, P, low, high, bias_grad, add_params, parts, counters))
+
+// ---- sweeps over values where they lie ------------------------------------------------------------------------------
+
+enum { COPY, SUM, BOUND, UNBOUND };
+
+// COPY: out = a. SUM: out = a + b. BOUND: out = bound(a). UNBOUND: out = a where b is within the bounds.
+template <int V> __device__ void sweep(int kind, const T* a, const T* b, T* out, i64 count, float low, float high) {
+    for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * V; at < count; at += (i64)gridDim.x * blockDim.x * V) {
+        float v[V], w[V];
+        get<V>(a + at, v);
+        if (kind == SUM || kind == UNBOUND) get<V>(b + at, w);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            if (kind == SUM) v[i] += w[i];
+            if (kind == BOUND) v[i] = bound(v[i], low, high);
+            if (kind == UNBOUND) v[i] = w[i] > low && w[i] < high ? v[i] : 0.0f;
+        }
+        put<V>(out + at, v);
+    }
+}
+BOTH(sweep, (int kind, const T* a, const T* b, T* out, i64 count, float low, float high),
+     (kind, a, b, out, count, low, high))
+
+// Stretches of `len` values, each so many values after the last.
+template <int V>
+__device__ void stretch(const T* from, i64 from_step, T* to, i64 to_step, i64 len, i64 stretches) {
+    i64 count = len / V * stretches;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+        i64 row = i / (len / V), at = i % (len / V) * V;
+        *(Pack<V>*)(to + row * to_step + at) = *(const Pack<V>*)(from + row * from_step + at);
+    }
+}
+BOTH(stretch, (const T* from, i64 from_step, T* to, i64 to_step, i64 len, i64 stretches),
+     (from, from_step, to, to_step, len, stretches))
+
+// Copies an inner map into an outer one with zeros around it, or out of it again.
+extern "C" __global__ void pad(const T* from, T* to, int batch, int h, int w, int C, int H, int W, int top, int left,
+                               int nchw, int out) {
+    i64 count = (i64)batch * C * (out ? h * w : H * W);
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+        int mh = out ? h : H, mw = out ? w : W;
+        int c, y, x, n;
+        if (nchw) {
+            x = i % mw, y = i / mw % mh, c = i / mw / mh % C, n = i / mw / mh / C;
+        } else {
+            c = i % C, x = i / C % mw, y = i / C / mw % mh, n = i / C / mw / mh;
+        }
+        int iy = out ? y : y - top, ix = out ? x : x - left;
+        bool inside = iy >= 0 && iy < h && ix >= 0 && ix < w;
+        i64 inner = nchw ? (((i64)n * C + c) * h + iy) * w + ix : (((i64)n * h + iy) * w + ix) * C + c;
+        i64 outer = nchw ? (((i64)n * C + c) * H + iy + top) * W + ix + left
+                         : (((i64)n * H + iy + top) * W + ix + left) * C + c;
+        if (out)
+            to[i] = from[outer];
+        else
+            to[i] = inside ? from[inner] : lower(0.0f);
+    }
+}
+
+// Between planes and rows of one sample: vector[(pixel, channel)] and map[(channel, pixel)].
+extern "C" __global__ void turn(const T* from, T* to, int batch, int pixels, int C, int back) {
+    i64 count = (i64)batch * pixels * C;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+        i64 n = i / ((i64)pixels * C), rest = i % ((i64)pixels * C);
+        i64 map = n * pixels * C + rest % C * pixels + rest / C;
+        to[back ? map : i] = from[back ? i : map];
+    }
+}
+
+// ---- input ----------------------------------------------------------------------------------------------------------
+
+// Images as the host gives them, [sample][pixel][channel] in fp32, as the engine keeps them: rounded, in its layout, with
+// channels of zeros up to `wide`.
+extern "C" __global__ void prepare(const float* from, T* to, i64 samples, int pixels, int C, int wide, int nchw) {
+    i64 count = samples * pixels * wide;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+        if (nchw) {
+            i64 n = i / ((i64)pixels * C);
+            int c = i / pixels % C, p = i % pixels;
+            to[i] = lower(from[(n * pixels + p) * C + c]);
+        } else {
+            int c = i % wide;
+            to[i] = lower(c < C ? from[i / wide * C + c] : 0.0f);
+        }
+    }
+}
+
+// Fills with numbers in [-1, 1), for measuring.
+extern "C" __global__ void noise(T* to, i64 count) {
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+        unsigned z = (unsigned)i * 2654435761u;
+        z = (z ^ (z >> 15)) * 2246822519u;
+        to[i] = lower((float)(z >> 8) / 8388608.0f - 1.0f);
+    }
+}
+
+// Values as fp32, in the order [sample][pixel][channel].
+extern "C" __global__ void reveal(const T* from, float* to, i64 samples, int pixels, int C, int nchw) {
+    i64 count = samples * pixels * C;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+        i64 n = i / ((i64)pixels * C), rest = i % ((i64)pixels * C);
+        to[i] = lift(from[nchw ? n * pixels * C + rest % C * pixels + rest / C : i]);
+    }
+}
+
+// ---- windows --------------------------------------------------------------------------------------------------------
+
+struct Window {
+    int batch, C, nchw;
+    int h, w, H, W; // input and output
+    int kh, kw, sh, sw, top, left;
+};
+
+template <int V> struct Spot {
+    int n, y, x, c;
+};
+
+// The V values of a map of height mh and width mw that have number i.
+template <int V> __device__ __forceinline__ Spot<V> spot(const Window& k, i64 i, int mh, int mw) {
+    Spot<V> s;
+    if (k.nchw) {
+        s.x = i % mw, s.y = i / mw % mh, s.c = i / mw / mh % k.C, s.n = i / mw / mh / k.C;
+    } else {
+        int cs = k.C / V;
+        unsigned rest = (unsigned)(i / cs);
+        s.c = (int)(i % cs) * V;
+        s.x = rest % mw, rest /= mw;
+        s.y = rest % mh, s.n = rest / mh;
+    }
+    return s;
+}
+
+template <int V> __device__ __forceinline__ i64 address(const Window& k, const Spot<V>& s, int y, int x, int mh, int mw) {
+    return k.nchw ? (((i64)s.n * k.C + s.c) * mh + y) * mw + x : (((i64)s.n * mh + y) * mw + x) * k.C + s.c;
+}
+
+#define EACH(i, count) for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (count); i += (i64)gridDim.x * blockDim.x)
+
+template <int V> struct alignas(V) Bytes { unsigned char v[V]; };
+
+template <int V> __device__ void max_pool(Window k, const T* x, T* y, unsigned char* winners) {
+    EACH(i, (i64)k.batch * k.H * k.W * k.C / V) {
+        Spot<V> s = spot<V>(k, i, k.H, k.W);
+        float top[V];
+        unsigned char winner[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) top[j] = __int_as_float(0xff800000), winner[j] = 255;
+        for (int r = 0; r < k.kh; r++)
+            for (int q = 0; q < k.kw; q++) {
+                int iy = s.y * k.sh - k.top + r, ix = s.x * k.sw - k.left + q;
+                if (iy < 0 || iy >= k.h || ix < 0 || ix >= k.w) continue;
+                float v[V];
+                get<V>(x + address<V>(k, s, iy, ix, k.h, k.w), v);
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    if (v[j] > top[j] || winner[j] == 255) top[j] = v[j], winner[j] = r * k.kw + q;
+            }
+        i64 at = address<V>(k, s, s.y, s.x, k.H, k.W);
+        put<V>(y + at, top);
+        Bytes<V> bytes;
+#pragma unroll
+        for (int j = 0; j < V; j++) bytes.v[j] = winner[j];
+        *(Bytes<V>*)(winners + at) = bytes;
+    }
+}
+BOTH(max_pool, (Window k, const T* x, T* y, unsigned char* winners), (k, x, y, winners))
+
+__device__ __forceinline__ int covered(int at, int stride, int border, int kernel, int side) {
+    int first = max(at * stride - border, 0), last = min(at * stride - border + kernel, side);
+    return last - first;
+}
+
+template <int V> __device__ void avg_pool(Window k, const T* x, T* y) {
+    EACH(i, (i64)k.batch * k.H * k.W * k.C / V) {
+        Spot<V> s = spot<V>(k, i, k.H, k.W);
+        float sum[V], v[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] = 0;
+        for (int r = 0; r < k.kh; r++)
+            for (int q = 0; q < k.kw; q++) {
+                int iy = s.y * k.sh - k.top + r, ix = s.x * k.sw - k.left + q;
+                if (iy < 0 || iy >= k.h || ix < 0 || ix >= k.w) continue;
+                get<V>(x + address<V>(k, s, iy, ix, k.h, k.w), v);
+#pragma unroll
+                for (int j = 0; j < V; j++) sum[j] += v[j];
+            }
+        float share = 1.0f / (covered(s.y, k.sh, k.top, k.kh, k.h) * covered(s.x, k.sw, k.left, k.kw, k.w));
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] *= share;
+        put<V>(y + address<V>(k, s, s.y, s.x, k.H, k.W), sum);
+    }
+}
+BOTH(avg_pool, (Window k, const T* x, T* y), (k, x, y))
+
+// Gradient of the input of a pool: from winners where there are any, else from shares.
+template <int V> __device__ void pool_back(Window k, const T* dy, const unsigned char* winners, T* dx) {
+    EACH(i, (i64)k.batch * k.h * k.w * k.C / V) {
+        Spot<V> s = spot<V>(k, i, k.h, k.w);
+        float sum[V], v[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] = 0;
+        // The windows that cover this place.
+        int y0 = s.y + k.top, x0 = s.x + k.left;
+        int first_y = max(0, y0 - k.kh + k.sh) / k.sh, last_y = min(y0 / k.sh, k.H - 1);
+        int first_x = max(0, x0 - k.kw + k.sw) / k.sw, last_x = min(x0 / k.sw, k.W - 1);
+        for (int oy = first_y; oy <= last_y; oy++)
+            for (int ox = first_x; ox <= last_x; ox++) {
+                int tap = (y0 - oy * k.sh) * k.kw + x0 - ox * k.sw;
+                i64 at = address<V>(k, s, oy, ox, k.H, k.W);
+                get<V>(dy + at, v);
+                if (winners) {
+                    Bytes<V> won = *(const Bytes<V>*)(winners + at);
+#pragma unroll
+                    for (int j = 0; j < V; j++)
+                        if (won.v[j] == tap) sum[j] += v[j];
+                } else {
+                    float share = 1.0f / (covered(oy, k.sh, k.top, k.kh, k.h) * covered(ox, k.sw, k.left, k.kw, k.w));
+#pragma unroll
+                    for (int j = 0; j < V; j++) sum[j] += v[j] * share;
+                }
+            }
+        i64 at = address<V>(k, s, s.y, s.x, k.h, k.w);
+        put<V>(dx + at, sum);
+    }
+}
+BOTH(pool_back, (Window k, const T* dy, const unsigned char* winners, T* dx), (k, dy, winners, dx))
+
+// Weights are [kh][kw][C] in fp32.
+template <int V> __device__ void depthwise(Window k, const T* x, const float* weights, T* y) {
+    EACH(i, (i64)k.batch * k.H * k.W * k.C / V) {
+        Spot<V> s = spot<V>(k, i, k.H, k.W);
+        float sum[V], v[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] = 0;
+        for (int r = 0; r < k.kh; r++)
+#pragma unroll 3
+            for (int q = 0; q < k.kw; q++) {
+                int iy = s.y * k.sh - k.top + r, ix = s.x * k.sw - k.left + q;
+                if (iy < 0 || iy >= k.h || ix < 0 || ix >= k.w) continue;
+                get<V>(x + address<V>(k, s, iy, ix, k.h, k.w), v);
+                const float* w = weights + (r * k.kw + q) * k.C + s.c;
+#pragma unroll
+                for (int j = 0; j < V; j++) sum[j] += v[j] * __ldg(w + j);
+            }
+        put<V>(y + address<V>(k, s, s.y, s.x, k.H, k.W), sum);
+    }
+}
+BOTH(depthwise, (Window k, const T* x, const float* weights, T* y), (k, x, weights, y))
+
+template <int V> __device__ void depthwise_back(Window k, const T* dy, const float* weights, T* dx) {
+    EACH(i, (i64)k.batch * k.h * k.w * k.C / V) {
+        Spot<V> s = spot<V>(k, i, k.h, k.w);
+        float sum[V], v[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] = 0;
+        for (int r = 0; r < k.kh; r++)
+#pragma unroll 3
+            for (int q = 0; q < k.kw; q++) {
+                int oy = s.y + k.top - r, ox = s.x + k.left - q;
+                if (oy < 0 || ox < 0) continue;
+                if (k.sh == 2 ? oy & 1 : k.sh > 2 && oy % k.sh) continue;
+                if (k.sw == 2 ? ox & 1 : k.sw > 2 && ox % k.sw) continue;
+                oy = k.sh == 1 ? oy : k.sh == 2 ? oy >> 1 : oy / k.sh;
+                ox = k.sw == 1 ? ox : k.sw == 2 ? ox >> 1 : ox / k.sw;
+                if (oy >= k.H || ox >= k.W) continue;
+                get<V>(dy + address<V>(k, s, oy, ox, k.H, k.W), v);
+                const float* w = weights + (r * k.kw + q) * k.C + s.c;
+#pragma unroll
+                for (int j = 0; j < V; j++) sum[j] += v[j] * __ldg(w + j);
+            }
+        i64 at = address<V>(k, s, s.y, s.x, k.h, k.w);
+        put<V>(dx + at, sum);
+    }
+}
+BOTH(depthwise_back, (Window k, const T* dy, const float* weights, T* dx), (k, dy, weights, dx))
+
+// Depthwise windows of 3x3 in NHWC: a thread computes four neighbours of a row, and reads each input once a row. Stride S.
+// Backward with stride 1 is the same with the weights turned round.
+template <int V, int S> __device__ __forceinline__ void depthwise_three(Window k, const T* x, const float* weights, T* y,
+                                                                       int turned) {
+    const int OUT = 4, IN = (OUT - 1) * S + 3;
+    int strips = (k.W + OUT - 1) / OUT, cs = k.C / V;
+    EACH(i, (i64)k.batch * k.H * strips * cs) {
+        unsigned rest = (unsigned)(i / cs);
+        int c = (int)(i % cs) * V, x0 = rest % strips * OUT;
+        rest /= strips;
+        int oy = rest % k.H, n = rest / k.H;
+        float sum[OUT][V];
+#pragma unroll
+        for (int o = 0; o < OUT; o++)
+#pragma unroll
+            for (int j = 0; j < V; j++) sum[o][j] = 0;
+#pragma unroll
+        for (int r = 0; r < 3; r++) {
+            int iy = oy * S - k.top + r;
+            if (iy < 0 || iy >= k.h) continue;
+            const T* row = x + ((i64)n * k.h + iy) * k.w * k.C + c;
+            Pack<V> v[IN];
+#pragma unroll
+            for (int q = 0; q < IN; q++) {
+                int ix = x0 * S - k.left + q;
+                if (ix >= 0 && ix < k.w)
+                    v[q] = *(const Pack<V>*)(row + (i64)ix * k.C);
+                else
+#pragma unroll
+                    for (int j = 0; j < V; j++) v[q].v[j] = lower(0.0f);
+            }
+            float w[3][V];
+#pragma unroll
+            for (int q = 0; q < 3; q++)
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    w[q][j] = __ldg(weights + (turned ? 8 - r * 3 - q : r * 3 + q) * k.C + c + j);
+#pragma unroll
+            for (int o = 0; o < OUT; o++)
+#pragma unroll
+                for (int q = 0; q < 3; q++)
+#pragma unroll
+                    for (int j = 0; j < V; j++) sum[o][j] += lift(v[o * S + q].v[j]) * w[q][j];
+        }
+#pragma unroll
+        for (int o = 0; o < OUT; o++)
+            if (x0 + o < k.W) put<V>(y + (((i64)n * k.H + oy) * k.W + x0 + o) * k.C + c, sum[o]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_by_1(Window k, const T* x, const float* weights, T* y, int turned) {
+    depthwise_three<VEC, 1>(k, x, weights, y, turned);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_by_2(Window k, const T* x, const float* weights, T* y, int turned) {
+    depthwise_three<VEC, 2>(k, x, weights, y, turned);
+}
+
+// Gradient of 3x3 depthwise weights in NHWC, all nine taps in one sweep: a thread walks along rows of outputs with four
+// channels. Blocks of 256 threads.
+template <int S>
+__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* grad, int add_params,
+                                                     float* parts, unsigned* counters) {
+    const int V = 4;
+    extern __shared__ float shared[];
+    __shared__ bool last;
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+    int me = threadIdx.y * blockDim.x + threadIdx.x, width = blockDim.x * V;
+    float sum[9][V];
+#pragma unroll
+    for (int t = 0; t < 9; t++)
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[t][j] = 0;
+    i64 lines = (i64)k.batch * k.H, step = (i64)gridDim.y * blockDim.y;
+    if (c < k.C)
+        for (i64 line = (i64)blockIdx.y * blockDim.y + threadIdx.y; line < lines; line += step) {
+            int n = line / k.H, oy = line % k.H;
+            const T* g_row = dy + line * k.W * k.C + c;
+            float window[3][3][V];
+            const T* rows[3];
+#pragma unroll
+            for (int r = 0; r < 3; r++) {
+                int iy = oy * S - k.top + r;
+                rows[r] = iy >= 0 && iy < k.h ? x + ((i64)n * k.h + iy) * k.w * k.C + c : 0;
+            }
+            auto column = [&](int ix, int slot) {
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+                    if (rows[r] && ix >= 0 && ix < k.w)
+                        get<V>(rows[r] + (i64)ix * k.C, window[r][slot]);
+                    else
+#pragma unroll
+                        for (int j = 0; j < V; j++) window[r][slot][j] = 0;
+            };
+#pragma unroll
+            for (int q = 0; q < 3 - S; q++) column(q - k.left, q);
+#pragma unroll 2
+            for (int ox = 0; ox < k.W; ox++) {
+                float g[V];
+                get<V>(g_row + (i64)ox * k.C, g);
+#pragma unroll
+                for (int q = 3 - S; q < 3; q++) column(ox * S - k.left + q, q);
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+#pragma unroll
+                    for (int q = 0; q < 3; q++)
+#pragma unroll
+                        for (int j = 0; j < V; j++) sum[r * 3 + q][j] += g[j] * window[r][q][j];
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+#pragma unroll
+                    for (int q = 0; q < 3 - S; q++)
+#pragma unroll
+                        for (int j = 0; j < V; j++) window[r][q][j] = window[r][q + S][j];
+            }
+        }
+    // The block's sums: row by row of threads, in order.
+    for (int t = 0; t < 9; t++) {
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float value = 0;
+#pragma unroll
+            for (int u = 0; u < 9; u++)
+                if (u == t) value = sum[u][j];
+            shared[threadIdx.y * width + threadIdx.x * V + j] = value;
+        }
+        __syncthreads();
+        for (int lane = me; lane < width; lane += 256) {
+            int at = blockIdx.x * width + lane;
+            float total = 0;
+            for (int row = 0; row < blockDim.y; row++) total += shared[row * width + lane];
+            if (at < k.C) parts[((i64)blockIdx.y * 9 + t) * k.C + at] = total;
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    if (me == 0) {
+        last = atomicAdd(&counters[blockIdx.x], 1) == gridDim.y - 1;
+        if (last) counters[blockIdx.x] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    for (int at = me; at < 9 * width; at += 256) {
+        int t = at / width, channel = blockIdx.x * width + at % width;
+        if (channel >= k.C) continue;
+        double total = 0;
+#pragma unroll 8
+        for (int part = 0; part < gridDim.y; part++) total += __ldcg(parts + ((i64)part * 9 + t) * k.C + channel);
+        float* to = grad + t * k.C + channel;
+        *to = (add_params ? *to : 0.0f) + (float)total;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_sums_by_1(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
+                              unsigned* counters) {
+    depthwise_three_sums<1>(k, x, dy, grad, add_params, parts, counters);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_sums_by_2(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
+                              unsigned* counters) {
+    depthwise_three_sums<2>(k, x, dy, grad, add_params, parts, counters);
+}
+
+// Gradient of depthwise weights. blockIdx.z is a row of taps; columns of taps go in pairs through the two sums.
+template <int V>
+__device__ void depthwise_sums(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
+                               unsigned* counters) {
+    int pairs = (k.kw + 1) / 2, r = blockIdx.z / pairs, q = blockIdx.z % pairs * 2;
+    bool two = q + 1 < k.kw;
+    i64 rows = (i64)k.batch * k.H * k.W;
+    Rows mine = rows_of<V>(rows);
+    float a[V], b[V];
+#pragma unroll
+    for (int j = 0; j < V; j++) a[j] = b[j] = 0;
+    if (mine.c < k.C) {
+        Spot<V> s;
+        s.c = mine.c;
+#pragma unroll 2
+        for (i64 row = mine.first; row < mine.last; row += blockDim.y) {
+            unsigned at = (unsigned)row;
+            s.x = at % k.W, at /= k.W;
+            s.y = at % k.H, s.n = at / k.H;
+            int iy = s.y * k.sh - k.top + r, ix = s.x * k.sw - k.left + q;
+            if (iy < 0 || iy >= k.h) continue;
+            float g[V], v[V];
+            get<V>(dy + address<V>(k, s, s.y, s.x, k.H, k.W), g);
+            if (ix >= 0 && ix < k.w) {
+                get<V>(x + address<V>(k, s, iy, ix, k.h, k.w), v);
+#pragma unroll
+                for (int j = 0; j < V; j++) a[j] += g[j] * v[j];
+            }
+            if (two && ix + 1 >= 0 && ix + 1 < k.w) {
+                get<V>(x + address<V>(k, s, iy, ix + 1, k.h, k.w), v);
+#pragma unroll
+                for (int j = 0; j < V; j++) b[j] += g[j] * v[j];
+            }
+        }
+    }
+    fold<V>(a, b);
+    if (!leave<V>(a, b, k.C, parts + (i64)blockIdx.z * gridDim.y * 2 * k.C, counters + blockIdx.z * gridDim.x)) return;
+    total<V>(k.C, parts + (i64)blockIdx.z * gridDim.y * 2 * k.C, [&](int c, double first, double second) {
+        float* at = grad + (r * k.kw + q) * k.C + c;
+        at[0] = (add_params ? at[0] : 0.0f) + (float)first;
+        if (two) at[k.C] = (add_params ? at[k.C] : 0.0f) + (float)second;
+    });
+}
+BOTH(depthwise_sums,
+     (Window k, const T* x, const T* dy, float* grad, int add_params, float* parts, unsigned* counters),
+     (k, x, dy, grad, add_params, parts, counters))
+
+// ---- global pool ----------------------------------------------------------------------------------------------------
+
+template <int V> __device__ void mean_pool(const T* x, T* y, int batch, int pixels, int C, int nchw) {
+    EACH(i, (i64)batch * C / V) {
+        i64 n = i / (C / V);
+        int c = i % (C / V) * V;
+        float sum[V], v[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] = 0;
+        for (int p = 0; p < pixels; p++) {
+            get<V>(x + (nchw ? (n * C + c) * pixels + p : (n * pixels + p) * C + c), v);
+#pragma unroll
+            for (int j = 0; j < V; j++) sum[j] += v[j];
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] /= pixels;
+        put<V>(y + n * C + c, sum);
+    }
+}
+BOTH(mean_pool, (const T* x, T* y, int batch, int pixels, int C, int nchw), (x, y, batch, pixels, C, nchw))
+
+template <int V> __device__ void mean_back(const T* dy, T* dx, int batch, int pixels, int C, int nchw) {
+    EACH(i, (i64)batch * pixels * C / V) {
+        i64 n = i / ((i64)pixels * C / V), rest = i % ((i64)pixels * C / V) * V;
+        int c = nchw ? rest / pixels : rest % C;
+        float g[V];
+        get<V>(dy + n * C + c, g);
+#pragma unroll
+        for (int j = 0; j < V; j++) g[j] /= pixels;
+        put<V>(dx + n * pixels * C + rest, g);
+    }
+}
+BOTH(mean_back, (const T* dy, T* dx, int batch, int pixels, int C, int nchw),
+     (dy, dx, batch, pixels, C, nchw))
+
+// ---- dropout --------------------------------------------------------------------------------------------------------
+
+struct Control {
+    u64 stream;
+    int live, passes;
+};
+
+struct Judgement {
+    float loss;
+    unsigned correct;
+};
+
+__device__ __forceinline__ u64 mix(u64 z) {
+    z += 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+extern "C" __global__ void dropout(const T* from, T* to, i64 count, float rate, u64 seed, const Control* control) {
+    u64 stream = mix(seed ^ mix(control->stream));
+    float scale = 1.0f / (1.0f - rate);
+    EACH(i, count) {
+        u64 z = mix(stream + (u64)i * 0x9E3779B97F4A7C15ull);
+        bool kept = (double)(z >> 11) * (1.0 / 9007199254740992.0) >= (double)rate;
+        to[i] = lower(kept ? lift(from[i]) * scale : 0.0f);
+    }
+}
+
+// ---- losses ---------------------------------------------------------------------------------------------------------
+
+// One block a sample. grad may be null. Only the first `live` samples count where live is not negative.
+extern "C" __global__ void cross_entropy(const T* logits, const unsigned* labels, T* grad, int batch, int classes,
+                                         float smoothing, int judged, const Control* control, float* losses,
+                                         unsigned* counter, Judgement* out) {
+    __shared__ float tops[256];
+    __shared__ int bests[256];
+    __shared__ double sums[256], logs[256];
+    __shared__ bool last;
+    int sample = blockIdx.x, me = threadIdx.x, live = judged ? control->live : batch;
+    const T* mine = logits + (i64)sample * classes;
+    float top = __int_as_float(0xff800000);
+    int best = classes;
+    for (int c = me; c < classes; c += blockDim.x) {
+        float v = lift(mine[c]);
+        if (v > top) top = v, best = c;
+    }
+    tops[me] = top, bests[me] = best;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (me < half) {
+            float v = tops[me + half];
+            int b = bests[me + half];
+            if (v > tops[me] || (v == tops[me] && b < bests[me])) tops[me] = v, bests[me] = b;
+        }
+        __syncthreads();
+    }
+    top = tops[0];
+    best = bests[0] == classes ? 0 : bests[0];
+    double sum = 0, far = 0;
+    for (int c = me; c < classes; c += blockDim.x) {
+        double d = (double)(lift(mine[c]) - top);
+        sum += exp(d), far += d;
+    }
+    sums[me] = sum, logs[me] = far;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (me < half) sums[me] += sums[me + half], logs[me] += logs[me + half];
+        __syncthreads();
+    }
+    sum = sums[0], far = logs[0];
+    unsigned label = labels[sample];
+    double spread = (double)smoothing / classes, sure = 1.0 - (double)smoothing;
+    if (grad)
+        for (int c = me; c < classes; c += blockDim.x) {
+            double p = exp((double)(lift(mine[c]) - top)) / sum;
+            double target = spread + (c == label ? sure : 0.0);
+            grad[(i64)sample * classes + c] = lower((float)((p - target) / ((double)batch * control->passes)));
+        }
+    if (me == 0) {
+        double own = log(sum) - (double)(lift(mine[label]) - top);
+        double loss = smoothing == 0 ? own : sure * own + spread * (classes * log(sum) - far);
+        losses[2 * sample] = sample < live ? (float)loss : 0.0f;
+        losses[2 * sample + 1] = sample < live && best == label ? 1.0f : 0.0f;
+        __threadfence();
+        last = atomicAdd(counter, 1) == gridDim.x - 1;
+        if (last) {
+            *counter = 0;
+            __threadfence();
+        }
+    }
+    __syncthreads();
+    if (!last) return;
+    sum = far = 0;
+    for (int s = me; s < batch; s += blockDim.x) sum += __ldcg(losses + 2 * s), far += __ldcg(losses + 2 * s + 1);
+    sums[me] = sum, logs[me] = far;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (me < half) sums[me] += sums[me + half], logs[me] += logs[me + half];
+        __syncthreads();
+    }
+    if (me == 0) {
+        out->loss = live > 0 ? (float)(sums[0] / live) : 0.0f;
+        out->correct = (unsigned)logs[0];
+    }
+}
+
+// each: values of one sample.
+extern "C" __global__ void squared_error(const T* output, const T* target, T* grad, int batch, i64 each, int judged,
+                                         const Control* control, float* parts, unsigned* counter, Judgement* out) {
+    __shared__ double sums[256];
+    __shared__ bool last;
+    int me = threadIdx.x;
+    i64 count = each * (judged ? control->live : batch);
+    float factor = (float)(2.0 / ((double)count * control->passes));
+    double sum = 0;
+    EACH(i, count) {
+        float d = lift(output[i]) - lift(target[i]);
+        sum += (double)d * d;
+        if (grad) grad[i] = lower(factor * d);
+    }
+    sums[me] = sum;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (me < half) sums[me] += sums[me + half];
+        __syncthreads();
+    }
+    if (me == 0) {
+        parts[blockIdx.x] = (float)sums[0];
+        __threadfence();
+        last = atomicAdd(counter, 1) == gridDim.x - 1;
+        if (last) {
+            *counter = 0;
+            __threadfence();
+        }
+    }
+    __syncthreads();
+    if (!last) return;
+    sum = 0;
+    for (int part = me; part < gridDim.x; part += blockDim.x) sum += __ldcg(parts + part);
+    __syncthreads();
+    sums[me] = sum;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (me < half) sums[me] += sums[me + half];
+        __syncthreads();
+    }
+    if (me == 0) out->loss = count > 0 ? (float)(sums[0] / count) : 0.0f, out->correct = 0;
+}
+
+// ---- weights --------------------------------------------------------------------------------------------------------
+
+// A kernel tensor: canonical [rows][out] in fp32, and [out][rows] (NHWC, each tap's channels padded from `in` to `wide`)
+// or [out][in][taps] (NCHW) in T.
+struct Tensor {
+    i64 canonical, packed; // offsets in values
+    int taps, in, wide, out;
+    int first_tile, tiles_across;
+};
+
+__device__ __forceinline__ i64 packed_row(const Tensor& t, int row, int nchw) {
+    int tap = row / t.in, c = row % t.in;
+    return nchw ? (i64)c * t.taps + tap : (i64)tap * t.wide + c;
+}
+
+__device__ __forceinline__ Tensor tensor_of(const Tensor* tensors, int count, int tile) {
+    int low = 0, high = count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (tensors[middle].first_tile <= tile)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return tensors[low];
+}
+
+// Packed copies of the master weights. Blocks of 32 x 8 threads, one tile of 32 x 32 each.
+extern "C" __global__ void pack_weights(const Tensor* tensors, int count, const float* params, T* packed, int nchw) {
+    __shared__ float tile[32][33];
+    Tensor t = tensor_of(tensors, count, blockIdx.x);
+    int local = blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
+    int rows = t.taps * t.in;
+    for (int i = threadIdx.y; i < 32; i += 8)
+        if (row0 + i < rows && out0 + threadIdx.x < t.out)
+            tile[i][threadIdx.x] = params[t.canonical + (i64)(row0 + i) * t.out + out0 + threadIdx.x];
+    __syncthreads();
+    int row = row0 + threadIdx.x;
+    if (row >= rows) return;
+    i64 at = packed_row(t, row, nchw), each = (i64)t.taps * (nchw ? t.in : t.wide);
+    for (int i = threadIdx.y; i < 32; i += 8)
+        if (out0 + i < t.out) packed[t.packed + (out0 + i) * each + at] = lower(tile[threadIdx.x][i]);
+}
+
+// Gradients in canonical order from packed ones.
+extern "C" __global__ void unpack_gradients(const Tensor* tensors, int count, const T* packed, float* grads, int nchw,
+                                            int add) {
+    __shared__ float tile[32][33];
+    Tensor t = tensor_of(tensors, count, blockIdx.x);
+    int local = blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
+    int rows = t.taps * t.in, row = row0 + threadIdx.x;
+    i64 each = (i64)t.taps * (nchw ? t.in : t.wide);
+    if (row < rows) {
+        i64 at = packed_row(t, row, nchw);
+        for (int i = threadIdx.y; i < 32; i += 8)
+            if (out0 + i < t.out) tile[threadIdx.x][i] = lift(packed[t.packed + (out0 + i) * each + at]);
+    }
+    __syncthreads();
+    for (int i = threadIdx.y; i < 32; i += 8)
+        if (row0 + i < rows && out0 + threadIdx.x < t.out) {
+            float* to = grads + t.canonical + (i64)(row0 + i) * t.out + out0 + threadIdx.x;
+            *to = (add ? *to : 0.0f) + tile[i][threadIdx.x];
+        }
+}
+
+// ---- updates --------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ void sgd(float* params, const float* grads, float* velocity, i64 count, float rate, float momentum,
+                               float decay, int nesterov) {
+    EACH(i, count) {
+        float p = params[i], g = grads[i] + decay * p;
+        if (velocity) {
+            float v = momentum * velocity[i] + g;
+            velocity[i] = v;
+            g = nesterov ? g + momentum * v : v;
+        }
+        params[i] = p - rate * g;
+    }
+}
+
+// rate and root carry the corrections of bias.
+extern "C" __global__ void adam(float* params, const float* grads, float* first, float* second, i64 count, float rate,
+                                float root, float beta1, float beta2, float epsilon, float decay) {
+    EACH(i, count) {
+        float p = params[i], g = grads[i] + decay * p;
+        float m = beta1 * first[i] + (1 - beta1) * g, v = beta2 * second[i] + (1 - beta2) * g * g;
+        first[i] = m, second[i] = v;
+        params[i] = p - rate * (m / (sqrtf(v) / root + epsilon));
+    }
+}

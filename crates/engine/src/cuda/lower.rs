@@ -1,0 +1,521 @@
+//! From the layer graph to instructions for the device: fusion, buffers with lifetimes, weights in the libraries' order.
+
+mod instruction;
+mod layer;
+mod unit;
+mod weights;
+
+pub(super) use instruction::{Passes, Turn};
+pub(super) use unit::{Kind, Norm, Padded, Unit};
+pub(super) use weights::Packing;
+
+use std::ops::Range;
+
+use paceline_model::{
+    BatchNorm, Border, Graph, LayerCost, Node, NodeId, Op, ParamId, ParamKind, Pool as PoolSpec,
+    RunningVariance, Shape as Map, layer_costs,
+};
+
+use super::action::{Action, Arg, Buffer, Step, Track, Window};
+use super::backward;
+use super::driver::Shape;
+use super::product::{Direction, Product};
+use crate::cpu::mix;
+use crate::plan::{self, Lifetime};
+use crate::{Layout, MemoryPlan, Precision, Slot, Spec};
+
+/// Trained tensors start on a cache line.
+const GRAIN: usize = 16;
+
+/// The range that an activation keeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Bounds(pub f32, pub f32);
+
+impl Bounds {
+    pub const NONE: Self = Self(f32::NEG_INFINITY, f32::INFINITY);
+
+    fn of(op: Op) -> Self {
+        match op {
+            Op::Relu => Self(0.0, f32::INFINITY),
+            Op::Relu6 => Self(0.0, 6.0),
+            _ => Self::NONE,
+        }
+    }
+
+    pub fn args(self) -> [Arg; 2] {
+        [Arg::Float(self.0), Arg::Float(self.1)]
+    }
+}
+
+/// A program before it has memory.
+pub(super) struct Lowered {
+    pub forward: Vec<Step>,
+    pub judging: Vec<Step>,
+    pub backward: Vec<Step>,
+    pub units: Vec<Unit>,
+    pub products: Vec<Product>,
+    /// Byte offset of each buffer in the arena.
+    pub offsets: Vec<usize>,
+    pub arena: usize,
+    pub input: Buffer,
+    /// Channels of the input as it is kept.
+    pub wide: usize,
+    pub output: Buffer,
+    pub counters: usize,
+    pub slots: Vec<Slot>,
+    pub trained: usize,
+    pub moving: Vec<Option<Range<usize>>>,
+    pub moving_len: usize,
+    pub packing: Packing,
+    /// Bytes of each track's workspace.
+    pub workspace: usize,
+    pub plan: MemoryPlan,
+}
+
+/// The state of lowering a graph.
+pub(super) struct Lowering<'a> {
+    pub graph: &'a Graph,
+    pub spec: &'a Spec,
+    pub steps: Vec<Step>,
+    /// Forward as it runs in evaluation.
+    pub judging: Vec<Step>,
+    pub units: Vec<Unit>,
+    pub products: Vec<Product>,
+    pub data: Vec<Option<Buffer>>,
+    /// Lifetimes, in units of four bytes.
+    pub buffers: Vec<Lifetime>,
+    pub now: usize,
+    pub counters: usize,
+    wide: usize,
+    consumers: Vec<Vec<NodeId>>,
+    costs: Vec<LayerCost>,
+    absorbed: Vec<bool>,
+}
+
+/// Which of the two forwards an instruction belongs to.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    Always,
+    Training,
+    Judging,
+}
+
+/// Bytes of a value of an activation.
+pub(super) fn value_bytes(precision: Precision) -> usize {
+    if precision == Precision::Bf16 { 2 } else { 4 }
+}
+
+/// Lowers a graph.
+pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
+    let mut consumers = vec![Vec::new(); graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for input in &node.inputs {
+            consumers[input.0].push(NodeId(index));
+        }
+    }
+    let only_convolved = consumers[0].iter().all(|id| match graph.node(*id).op {
+        Op::Conv(conv) => conv.groups == 1,
+        _ => false,
+    });
+    let channels = graph.input().c;
+    // Tensor cores want whole vectors of channels.
+    let wide = if only_convolved && spec.layout == Layout::Nhwc {
+        channels.next_multiple_of(16 / value_bytes(spec.precision))
+    } else {
+        channels
+    };
+    let mut lowering = Lowering {
+        graph,
+        spec,
+        steps: Vec::new(),
+        judging: Vec::new(),
+        units: Vec::new(),
+        products: Vec::new(),
+        data: vec![None; graph.nodes.len()],
+        buffers: Vec::new(),
+        now: 0,
+        counters: 0,
+        wide,
+        consumers,
+        costs: layer_costs(graph),
+        absorbed: vec![false; graph.nodes.len()],
+    };
+    for index in 0..graph.nodes.len() {
+        if !lowering.absorbed[index] {
+            lowering.lower(NodeId(index));
+        }
+    }
+    let (slots, trained) = lowering.lay_out_slots();
+    let packing = lowering.pack(&slots);
+    let forward = std::mem::take(&mut lowering.steps);
+    let backward = backward::lower(&mut lowering);
+    let end = lowering.now + super::action::LAG + 1;
+    let input = lowering.data[0].expect("invariant: the input has a buffer");
+    let output = lowering.data[graph.output().0].expect("invariant: the output has a buffer");
+    for buffer in [input, output] {
+        lowering.buffers[buffer.0].first = 0;
+        lowering.buffers[buffer.0].last = end;
+    }
+    let (offsets, arena) = plan::place(&lowering.buffers);
+    let mut moving = vec![None; graph.params.len()];
+    let mut moving_len = 0;
+    for (index, param) in graph.params.iter().enumerate() {
+        if !param.kind.trainable() {
+            moving[index] = Some(moving_len..moving_len + param.len());
+            moving_len += param.len().next_multiple_of(GRAIN);
+        }
+    }
+    let value = value_bytes(spec.precision);
+    let largest = lowering.buffers.iter().map(|buffer| 4 * buffer.len).max().unwrap_or(0);
+    let workspace = largest.clamp(32 << 20, 256 << 20);
+    let staging = 4 * spec.batch * (graph.input().len() + 1);
+    let bytes = |values: usize| 4 * values as u64;
+    let around = (2 * workspace + staging + 2 * packing.len * value) as u64;
+    let plan = MemoryPlan {
+        parameters: bytes(trained + moving_len * spec.shares),
+        gradients: bytes(trained * spec.shares),
+        optimizer: bytes(trained * spec.optimizer.state_per_value()),
+        arena: bytes(arena) + around,
+        arena_unshared: bytes(lowering.buffers.iter().map(|buffer| buffer.len).sum()) + around,
+    };
+    Lowered {
+        forward,
+        judging: lowering.judging,
+        backward,
+        units: lowering.units,
+        products: lowering.products,
+        offsets: offsets.into_iter().map(|offset| 4 * offset).collect(),
+        arena: 4 * arena,
+        input,
+        wide,
+        output,
+        counters: lowering.counters,
+        slots,
+        trained,
+        moving,
+        moving_len,
+        packing,
+        workspace,
+        plan,
+    }
+}
+
+impl Lowering<'_> {
+    pub fn map(&self, id: NodeId) -> Map {
+        self.graph.node(id).shape
+    }
+
+    pub fn nchw(&self) -> bool {
+        self.spec.layout == Layout::Nchw
+    }
+
+    /// Values that a thread moves at once along so many.
+    pub fn vector(&self, along: usize) -> usize {
+        let most = 16 / value_bytes(self.spec.precision);
+        if along.is_multiple_of(most) { most } else { 1 }
+    }
+
+    /// A new buffer of so many bytes, alive now.
+    pub fn bytes(&mut self, bytes: usize) -> Buffer {
+        self.buffers.push(Lifetime { len: bytes.div_ceil(4), first: self.now, last: self.now });
+        Buffer(self.buffers.len() - 1)
+    }
+
+    /// A new buffer like the value of a node.
+    pub fn like(&mut self, id: NodeId) -> Buffer {
+        let values = self.spec.batch * self.map(id).len();
+        self.bytes(values * value_bytes(self.spec.precision))
+    }
+
+    /// Marks a buffer as used until so many units from now.
+    pub fn touch(&mut self, buffer: Buffer, later: usize) -> Buffer {
+        let lifetime = &mut self.buffers[buffer.0];
+        lifetime.last = lifetime.last.max(self.now + later);
+        buffer
+    }
+
+    /// The value of a node, used now.
+    pub fn value(&mut self, id: NodeId) -> Buffer {
+        let buffer = self.data[id.0].expect("invariant: inputs precede their users");
+        self.touch(buffer, 0)
+    }
+
+    fn output(&mut self, id: NodeId) -> Buffer {
+        let buffer = self.like(id);
+        self.data[id.0] = Some(buffer);
+        buffer
+    }
+
+    pub fn counters(&mut self, count: usize) -> Arg {
+        self.counters += count;
+        Arg::Counters(self.counters - count)
+    }
+
+    fn put(&mut self, when: When, action: Action) {
+        let step = |action| Step { unit: self.units.len(), time: self.now, track: Track::Main, action };
+        match (when, action) {
+            (When::Training, action) => self.steps.push(step(action)),
+            (When::Judging, action) => self.judging.push(step(action)),
+            (When::Always, Action::Kernel { name, shape, args }) => {
+                let again = Action::Kernel { name: name.clone(), shape, args: args.clone() };
+                let (one, other) = (step(Action::Kernel { name, shape, args }), step(again));
+                self.steps.push(one);
+                self.judging.push(other);
+            }
+            (When::Always, Action::Product { product, direction, x, kernel, y }) => {
+                let (one, other) = (
+                    step(Action::Product { product, direction, x, kernel, y }),
+                    step(Action::Product { product, direction, x, kernel, y }),
+                );
+                self.steps.push(one);
+                self.judging.push(other);
+            }
+        }
+    }
+
+    fn sole_consumer(&self, id: NodeId) -> Option<NodeId> {
+        match self.consumers[id.0][..] {
+            [consumer] => Some(consumer),
+            _ => None,
+        }
+    }
+
+    pub fn param(&self, node: &Node, kind: ParamKind) -> Option<ParamId> {
+        node.params.iter().copied().find(|&id| self.graph.param(id).kind == kind)
+    }
+
+    pub fn kernel(&self, id: NodeId) -> ParamId {
+        self.param(self.graph.node(id), ParamKind::Kernel).expect("invariant: the layer has a kernel")
+    }
+
+    fn finish(&mut self, nodes: &[NodeId], kind: Kind) {
+        let costs = &self.costs;
+        let batch = self.spec.batch as u64;
+        let names: Vec<&str> = nodes.iter().map(|&id| self.graph.node(id).name.as_str()).collect();
+        self.units.push(Unit {
+            name: names.join(" + "),
+            kind,
+            slots: 0..0,
+            forward_flops: batch * nodes.iter().map(|id| costs[id.0].flops_forward).sum::<u64>(),
+            backward_flops: batch * nodes.iter().map(|id| costs[id.0].flops_backward).sum::<u64>(),
+        });
+        self.now += 1;
+    }
+
+    fn lower(&mut self, id: NodeId) {
+        let node = self.graph.node(id);
+        let batch = self.spec.batch;
+        match node.op {
+            Op::Input => {
+                let values = batch * node.shape.pixels() * self.wide;
+                let buffer = self.bytes(values * value_bytes(self.spec.precision));
+                self.data[id.0] = Some(buffer);
+            }
+            Op::Conv(spec) => {
+                let x = node.inputs[0];
+                let input = self.map(x);
+                if spec.groups > 1 && spec.groups == input.c && spec.groups == spec.out {
+                    let window = self.window((spec.kernel, spec.stride, spec.border), input, node.shape);
+                    let (source, dest) = (self.value(x), self.output(id));
+                    let args =
+                        vec![Arg::Window(window), source.into(), Arg::Param(self.kernel(id)), dest.into()];
+                    let action = self.slide("depthwise", window, args, Turn::No);
+                    self.put(When::Always, action);
+                    self.finish(&[id], Kind::Depthwise { x, y: id, window });
+                } else {
+                    let wide = if x == NodeId(0) { self.wide } else { input.c };
+                    let product = Product {
+                        batch,
+                        input: Map::new(input.h, input.w, wide),
+                        output: node.shape,
+                        kernel: spec.kernel,
+                        stride: spec.stride,
+                        border: spec.border,
+                        groups: spec.groups,
+                        layout: self.spec.layout,
+                        precision: self.spec.precision,
+                    };
+                    self.lower_product(id, product, false);
+                }
+                self.lower_bias(id);
+            }
+            Op::ConvTranspose(spec) => {
+                let product = Product {
+                    batch,
+                    input: node.shape,
+                    output: self.map(node.inputs[0]),
+                    kernel: spec.kernel,
+                    stride: spec.stride,
+                    border: Border::even(spec.crop),
+                    groups: 1,
+                    layout: self.spec.layout,
+                    precision: self.spec.precision,
+                };
+                self.lower_product(id, product, true);
+                self.lower_bias(id);
+            }
+            Op::Dense(_) => {
+                let product = Product {
+                    batch,
+                    input: self.map(node.inputs[0]),
+                    output: node.shape,
+                    kernel: (1, 1),
+                    stride: (1, 1),
+                    border: Border::default(),
+                    groups: 1,
+                    layout: self.spec.layout,
+                    precision: self.spec.precision,
+                };
+                self.lower_product(id, product, false);
+                self.lower_bias(id);
+            }
+            Op::BatchNorm(spec) => self.lower_norm(id, &spec),
+            Op::Relu | Op::Relu6 => {
+                let (x, bounds) = (node.inputs[0], Bounds::of(node.op));
+                let (a, out) = (self.value(x), self.output(id));
+                let action = self.sweep(2, [a, a, out], batch * node.shape.len(), bounds);
+                self.put(When::Always, action);
+                self.finish(&[id], Kind::Bound { x, y: id, bounds });
+            }
+            Op::MaxPool(spec) => {
+                let (x, window) = self.pool_window(id, &spec);
+                let (source, dest) = (self.value(x), self.output(id));
+                let winners = self.bytes(batch * node.shape.len());
+                let args = vec![Arg::Window(window), source.into(), dest.into(), winners.into()];
+                let action = self.spread("max_pool", batch * node.shape.len(), node.shape.c, args);
+                self.put(When::Always, action);
+                self.finish(&[id], Kind::Pool { x, y: id, window, winners: Some(winners) });
+            }
+            Op::AvgPool(spec) => {
+                let (x, window) = self.pool_window(id, &spec);
+                let (source, dest) = (self.value(x), self.output(id));
+                let args = vec![Arg::Window(window), source.into(), dest.into()];
+                let action = self.spread("avg_pool", batch * node.shape.len(), node.shape.c, args);
+                self.put(When::Always, action);
+                self.finish(&[id], Kind::Pool { x, y: id, window, winners: None });
+            }
+            Op::GlobalAvgPool => {
+                let x = node.inputs[0];
+                let (source, dest) = (self.value(x), self.output(id));
+                let mut args = vec![source.into(), dest.into()];
+                args.extend(self.map_args(self.map(x)));
+                let action = self.spread("mean_pool", batch * node.shape.len(), node.shape.c, args);
+                self.put(When::Always, action);
+                self.finish(&[id], Kind::GlobalPool { x, y: id });
+            }
+            Op::Add => {
+                let inputs = node.inputs.clone();
+                let (a, b) = (self.value(inputs[0]), self.value(inputs[1]));
+                let out = self.output(id);
+                let action = self.sweep(1, [a, b, out], batch * node.shape.len(), Bounds::NONE);
+                self.put(When::Always, action);
+                self.finish(&[id], Kind::Add { y: id, inputs });
+            }
+            Op::Concat => {
+                let inputs = node.inputs.clone();
+                let to = self.output(id);
+                let mut channel = 0;
+                for &x in &inputs {
+                    let from = self.value(x);
+                    let action = self.stretch(from, to, self.map(x), (node.shape, channel), false);
+                    self.put(When::Always, action);
+                    channel += self.map(x).c;
+                }
+                self.finish(&[id], Kind::Concat { y: id, inputs });
+            }
+            Op::Dropout { rate } => {
+                let x = node.inputs[0];
+                let seed = mix(self.spec.seed ^ mix(id.0 as u64));
+                let (from, to) = (self.value(x), self.output(id));
+                let count = batch * node.shape.len();
+                let action = self.dropout(from, to, count, rate, seed);
+                self.put(When::Training, action);
+                let action = self.sweep(0, [from, from, to], count, Bounds::NONE);
+                self.put(When::Judging, action);
+                self.finish(&[id], Kind::Dropout { x, y: id, rate, seed });
+            }
+            Op::Flatten => {
+                let x = node.inputs[0];
+                let map = self.value(x);
+                if !self.nchw() || self.map(x).pixels() == 1 {
+                    self.data[id.0] = Some(map);
+                } else {
+                    let vector = self.output(id);
+                    let action = self.turn(map, vector, self.map(x), false);
+                    self.put(When::Always, action);
+                }
+                self.finish(&[id], Kind::Flatten { x, y: id });
+            }
+            Op::Pad(border) => {
+                let x = node.inputs[0];
+                // What a ReLU lets through never loses to a zero of the padding, nor is it moved by one.
+                if let Some(next) = self.sole_consumer(id)
+                    && let Op::MaxPool(pool) = self.graph.node(next).op
+                    && pool.border == Border::default()
+                    && matches!(self.graph.node(x).op, Op::Relu | Op::Relu6)
+                {
+                    return;
+                }
+                let (from, to) = (self.value(x), self.output(id));
+                let action = self.pad(from, to, (self.map(x), node.shape, border), false);
+                self.put(When::Always, action);
+                self.finish(&[id], Kind::Pad { x, y: id, border });
+            }
+            Op::SoftmaxCrossEntropy => {
+                let x = node.inputs[0];
+                let (logits, grad) = (self.value(x), self.like(x));
+                let losses = self.bytes(8 * batch);
+                for (when, grad, smoothing, judged) in [
+                    (When::Training, grad.into(), self.spec.label_smoothing, 0),
+                    (When::Judging, Arg::Null, 0.0, 1),
+                ] {
+                    let args = vec![
+                        logits.into(),
+                        Arg::Labels,
+                        grad,
+                        Arg::Int(batch as i32),
+                        Arg::Int(self.map(x).len() as i32),
+                        Arg::Float(smoothing),
+                        Arg::Int(judged),
+                        Arg::Control,
+                        losses.into(),
+                        self.counters(1),
+                        Arg::Judgement,
+                    ];
+                    let shape = Shape { grid: (batch as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 };
+                    self.put(when, Action::Kernel { name: "cross_entropy".into(), shape, args });
+                }
+                self.finish(&[id], Kind::Loss { x, grad });
+            }
+            Op::MeanSquaredError => {
+                let x = node.inputs[0];
+                let (output, target) = (self.value(x), self.value(node.inputs[1]));
+                let grad = self.like(x);
+                let each = self.map(x).len();
+                let blocks = (batch * each).div_ceil(2048).clamp(1, 1024);
+                let parts = self.bytes(4 * blocks);
+                for (when, grad, judged) in [(When::Training, grad.into(), 0), (When::Judging, Arg::Null, 1)]
+                {
+                    let args = vec![
+                        output.into(),
+                        target.into(),
+                        grad,
+                        Arg::Int(batch as i32),
+                        Arg::Long(each as i64),
+                        Arg::Int(judged),
+                        Arg::Control,
+                        parts.into(),
+                        self.counters(1),
+                        Arg::Judgement,
+                    ];
+                    let shape = Shape { grid: (blocks as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 };
+                    self.put(when, Action::Kernel { name: "squared_error".into(), shape, args });
+                }
+                self.finish(&[id], Kind::Loss { x, grad });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

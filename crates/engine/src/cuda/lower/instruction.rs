@@ -1,0 +1,226 @@
+//! Instructions that forward and backward have in common.
+
+use super::*;
+
+/// Whether a window's weights are turned round.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Turn {
+    No,
+    Round,
+}
+
+/// How rows are shared out: to be added up, or each by itself.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Passes {
+    One,
+    Many,
+}
+
+/// Blocks that fill a large GPU a few times over.
+const BLOCKS: usize = 264;
+
+/// Rows that a thread holds where a cluster of blocks holds them all, and the most blocks of a cluster.
+const HELD: usize = 4;
+const CLUSTER: usize = 8;
+
+/// Bytes of a map up to which that pays: beyond, its narrow rows cost more than the second reading.
+const SMALL: usize = 4 << 20;
+
+/// Instructions that forward and backward have in common.
+impl Lowering<'_> {
+    /// Threads for a kernel over the rows of a map, and the end of its name. With [`Passes::One`] the grid's height is
+    /// the number of parts that sums are cut into.
+    pub fn rows(&self, map: Map, passes: Passes) -> (Shape, &'static str) {
+        self.rows_of(map, passes, self.nchw() && map.pixels() > 1)
+    }
+
+    /// The same, where `planes` says whether a thread must keep to one channel.
+    pub fn rows_of(&self, map: Map, passes: Passes, planes: bool) -> (Shape, &'static str) {
+        let rows = self.spec.batch * map.pixels();
+        let v = if planes { 1 } else { self.vector(map.c) };
+        let vectors = map.c / v;
+        let across = vectors.next_power_of_two().min(if planes { 1 } else { 64 / v });
+        let down = (256 / across).min(rows.next_power_of_two().max(v));
+        let slices = vectors.div_ceil(across);
+        let parts = match passes {
+            Passes::One => (BLOCKS / slices).clamp(1, rows.div_ceil(2 * down)),
+            Passes::Many => {
+                let each = (rows * slices / (down * 2 * BLOCKS)).clamp(1, 8);
+                rows.div_ceil(each * down).clamp(1, 65_535)
+            }
+        };
+        let shape = Shape {
+            grid: (slices as u32, parts as u32, 1),
+            block: (across as u32, down as u32),
+            shared: if passes == Passes::One { across * down * (8 * v).max(16) } else { 0 } as u32,
+            cluster: 1,
+        };
+        (shape, if v == 1 { "1" } else { "v" })
+    }
+
+    /// Threads for a batch norm of so few rows that a cluster of blocks holds them; `None` where there are more.
+    pub fn once(&self, map: Map) -> Option<(Shape, &'static str)> {
+        let rows = self.spec.batch * map.pixels();
+        if rows * map.c * value_bytes(self.spec.precision) > SMALL {
+            return None;
+        }
+        let planes = self.nchw() && map.pixels() > 1;
+        let v = if planes { 1 } else { self.vector(map.c) };
+        let vectors = map.c / v;
+        // A sector of 32 bytes is the least that memory gives; more rows than that allows take half of one.
+        let widths = if planes { vec![1] } else { vec![16 / v.min(8), 1] };
+        for most in widths {
+            let across = vectors.next_power_of_two().min(most);
+            let down = (512 / across).min(rows.next_power_of_two().max(v));
+            let cluster = rows.div_ceil(HELD * down).next_power_of_two();
+            if cluster <= CLUSTER {
+                // With fewer rows a thread, more blocks share the work.
+                let cluster = rows.div_ceil(down).next_power_of_two().min(CLUSTER);
+                let shape = Shape {
+                    grid: (vectors.div_ceil(across) as u32, cluster as u32, 1),
+                    block: (across as u32, down as u32),
+                    shared: (across * down * (8 * v).max(20)) as u32,
+                    cluster: cluster as u32,
+                };
+                return Some((shape, if v == 1 { "1" } else { "v" }));
+            }
+        }
+        None
+    }
+
+    /// rows, C, P
+    pub fn row_args(&self, map: Map) -> [Arg; 3] {
+        let planes = if self.nchw() && map.pixels() > 1 { map.pixels() } else { 0 };
+        [Arg::Long((self.spec.batch * map.pixels()) as i64), Arg::Int(map.c as i32), Arg::Int(planes as i32)]
+    }
+
+    /// batch, pixels, C, nchw
+    pub fn map_args(&self, map: Map) -> [Arg; 4] {
+        [self.spec.batch, map.pixels(), map.c, usize::from(self.nchw())].map(|value| Arg::Int(value as i32))
+    }
+
+    pub(super) fn blocks(&self, threads: usize) -> Shape {
+        Shape {
+            grid: (threads.div_ceil(256).clamp(1, 132 * 32) as u32, 1, 1),
+            block: (256, 1),
+            shared: 0,
+            cluster: 1,
+        }
+    }
+
+    /// A kernel over single values or, in NHWC, vectors of channels.
+    pub fn spread(&self, name: &str, values: usize, channels: usize, args: Vec<Arg>) -> Action {
+        let v = if self.nchw() { 1 } else { self.vector(channels) };
+        let suffix = if v == 1 { "1" } else { "v" };
+        Action::Kernel { name: format!("{name}_{suffix}"), shape: self.blocks(values / v), args }
+    }
+
+    /// A depthwise kernel that writes the output of a window: the one for 3x3 where it fits.
+    pub fn slide(&self, name: &str, window: Window, mut args: Vec<Arg>, turn: Turn) -> Action {
+        let Window { batch, channels, output: [h, w], stride, .. } = window;
+        let (batch, c, h, w) = (batch as usize, channels as usize, h as usize, w as usize);
+        if !self.fits_three(window) {
+            return self.spread(name, batch * h * w * c, c, args);
+        }
+        args.push(Arg::Int(i32::from(turn == Turn::Round)));
+        let threads = batch * h * w.div_ceil(4) * (c / self.vector(c));
+        Action::Kernel {
+            name: format!("depthwise_three_by_{}", stride[0]),
+            shape: self.blocks(threads),
+            args,
+        }
+    }
+
+    /// Whether the kernels for depthwise windows of 3x3 can be used.
+    pub fn fits_three(&self, window: Window) -> bool {
+        !self.nchw()
+            && window.kernel == [3, 3]
+            && (window.stride == [1, 1] || window.stride == [2, 2])
+            && self.vector(window.channels as usize) > 1
+    }
+
+    /// A kernel over values wherever they lie.
+    pub(super) fn plain(&self, name: &str, values: usize, args: Vec<Arg>) -> Action {
+        Action::Kernel { name: name.into(), shape: self.blocks(values), args }
+    }
+
+    /// Kinds: 0 copy, 1 sum, 2 bound, 3 unbound.
+    pub fn sweep(&self, kind: i32, [a, b, out]: [Buffer; 3], count: usize, bounds: Bounds) -> Action {
+        let v = self.vector(count);
+        let mut args = vec![Arg::Int(kind), a.into(), b.into(), out.into(), Arg::Long(count as i64)];
+        args.extend(bounds.args());
+        let name = if v == 1 { "sweep_1" } else { "sweep_v" };
+        Action::Kernel { name: name.into(), shape: self.blocks(count / v), args }
+    }
+
+    /// Copies a part's channels into a whole, or back.
+    pub fn stretch(
+        &self,
+        from: Buffer,
+        to: Buffer,
+        part: Map,
+        (whole, channel): (Map, usize),
+        back: bool,
+    ) -> Action {
+        let (pixels, batch) = (part.pixels(), self.spec.batch);
+        let (len, step, skip, stretches) = if self.nchw() {
+            (part.len(), whole.len(), channel * pixels, batch)
+        } else {
+            (part.c, whole.c, channel, batch * pixels)
+        };
+        let bytes = skip * value_bytes(self.spec.precision);
+        let v = [len, step, skip].map(|along| self.vector(along)).into_iter().min().unwrap_or(1);
+        let sides = match back {
+            false => [from.into(), Arg::Long(len as i64), Arg::At(to, bytes), Arg::Long(step as i64)],
+            true => [Arg::At(from, bytes), Arg::Long(step as i64), to.into(), Arg::Long(len as i64)],
+        };
+        let mut args = sides.to_vec();
+        args.extend([Arg::Long(len as i64), Arg::Long(stretches as i64)]);
+        let name = if v == 1 { "stretch_1" } else { "stretch_v" };
+        Action::Kernel { name: name.into(), shape: self.blocks(len / v * stretches), args }
+    }
+
+    pub fn pad(
+        &self,
+        from: Buffer,
+        to: Buffer,
+        (inner, outer, border): (Map, Map, Border),
+        out: bool,
+    ) -> Action {
+        let numbers = [
+            self.spec.batch,
+            inner.h,
+            inner.w,
+            inner.c,
+            outer.h,
+            outer.w,
+            border.top,
+            border.left,
+            usize::from(self.nchw()),
+            usize::from(out),
+        ];
+        let mut args = vec![from.into(), to.into()];
+        args.extend(numbers.map(|number| Arg::Int(number as i32)));
+        let count = self.spec.batch * if out { inner.len() } else { outer.len() };
+        self.plain("pad", count, args)
+    }
+
+    pub fn turn(&self, from: Buffer, to: Buffer, map: Map, back: bool) -> Action {
+        let mut args = vec![from.into(), to.into()];
+        let numbers = [self.spec.batch, map.pixels(), map.c, usize::from(back)];
+        args.extend(numbers.map(|number| Arg::Int(number as i32)));
+        self.plain("turn", self.spec.batch * map.len(), args)
+    }
+
+    pub fn dropout(&self, from: Buffer, to: Buffer, count: usize, rate: f32, seed: u64) -> Action {
+        let args = vec![
+            from.into(),
+            to.into(),
+            Arg::Long(count as i64),
+            Arg::Float(rate),
+            Arg::Word(seed),
+            Arg::Control,
+        ];
+        self.plain("dropout", count, args)
+    }
+}

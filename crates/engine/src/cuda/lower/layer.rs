@@ -1,0 +1,188 @@
+//! Layers of several instructions: products with biases and borders, batch norm, windows.
+
+use super::*;
+
+impl Lowering<'_> {
+    pub(super) fn lower_product(&mut self, id: NodeId, mut product: Product, transposed: bool) {
+        let x = self.graph.node(id).inputs[0];
+        let kernel = self.kernel(id);
+        let mut source = self.value(x);
+        let padded = self.pad_unevenly(&mut product, &mut source);
+        let number = self.products.iter().position(|known| *known == product).unwrap_or_else(|| {
+            self.products.push(product);
+            self.products.len() - 1
+        });
+        let dest = self.output(id);
+        let (direction, x_side, y_side) =
+            if transposed { (Direction::Data, dest, source) } else { (Direction::Forward, source, dest) };
+        let action = Action::Product { product: number, direction, x: x_side, kernel, y: y_side };
+        self.put(When::Always, action);
+        self.finish(&[id], Kind::Product { x, y: id, product: number, transposed, padded });
+    }
+
+    /// cuDNN's engines are not all right where a border differs from side to side: such a border is written out.
+    pub(super) fn pad_unevenly(&mut self, product: &mut Product, source: &mut Buffer) -> Option<Padded> {
+        let border = product.border;
+        if border.top == border.bottom && border.left == border.right {
+            return None;
+        }
+        let inner = product.input;
+        let outer =
+            Map::new(inner.h + border.top + border.bottom, inner.w + border.left + border.right, inner.c);
+        let buffer = self.bytes(self.spec.batch * outer.len() * value_bytes(self.spec.precision));
+        let action = self.pad(*source, buffer, (inner, outer, border), false);
+        self.put(When::Always, action);
+        (product.input, product.border, *source) = (outer, Border::default(), buffer);
+        Some(Padded { buffer, border, inner, outer })
+    }
+
+    /// A bias and the bound behind it, in place. A bias in front of a batch norm is that layer's to take into account.
+    pub(super) fn lower_bias(&mut self, id: NodeId) {
+        let node = self.graph.node(id);
+        let bias = self.param(node, ParamKind::Bias);
+        let next = self.sole_consumer(id);
+        if next.is_some_and(|next| matches!(self.graph.node(next).op, Op::BatchNorm(_))) {
+            return;
+        }
+        let bounds = next.map_or(Bounds::NONE, |next| Bounds::of(self.graph.node(next).op));
+        if bias.is_none() && bounds == Bounds::NONE {
+            return;
+        }
+        let value = self.value(id);
+        let (shape, block) = self.rows(node.shape, Passes::Many);
+        let mut args = vec![value.into(), bias.map_or(Arg::Null, Arg::Param)];
+        args.extend(self.row_args(node.shape));
+        args.extend(bounds.args());
+        self.put(When::Always, Action::Kernel { name: format!("bias_apply_{block}"), shape, args });
+        let mut nodes = vec![id];
+        if bounds != Bounds::NONE {
+            let next = next.expect("invariant: a bound follows");
+            self.absorbed[next.0] = true;
+            self.data[next.0] = Some(value);
+            nodes.push(next);
+        }
+        let last = *nodes.last().expect("invariant: there is one");
+        self.finish(&nodes[1..], Kind::Bias { x: id, y: last, bias, bounds });
+        let unit = self.units.last_mut().expect("invariant: just finished");
+        unit.name = format!("{} bias", self.graph.node(id).name);
+    }
+
+    /// Batch norm, with the residual sum and the bound that follow it where nobody else reads what lies between.
+    pub(super) fn lower_norm(&mut self, id: NodeId, spec: &BatchNorm) {
+        let node = self.graph.node(id);
+        let mut nodes = vec![id];
+        let mut residual = None;
+        let mut bounds = Bounds::NONE;
+        let mut last = id;
+        if let Some(next) = self.sole_consumer(id)
+            && self.graph.node(next).op == Op::Add
+        {
+            let inputs = &self.graph.node(next).inputs;
+            let other = if inputs[0] == id { inputs[1] } else { inputs[0] };
+            if other < id {
+                residual = Some(other);
+                nodes.push(next);
+                last = next;
+            }
+        }
+        if let Some(next) = self.sole_consumer(last) {
+            bounds = Bounds::of(self.graph.node(next).op);
+            if bounds != Bounds::NONE {
+                nodes.push(next);
+                last = next;
+            }
+        }
+        for node in &nodes {
+            self.absorbed[node.0] = true;
+        }
+        let x = node.inputs[0];
+        let before = self.graph.node(x);
+        let bias = self.param(before, ParamKind::Bias).filter(|_| self.sole_consumer(x) == Some(id));
+        let map = node.shape;
+        let count = self.spec.batch * map.pixels();
+        let correction = match spec.running {
+            RunningVariance::Biased => 1.0,
+            RunningVariance::Unbiased => count as f32 / (count - 1).max(1) as f32,
+        };
+        let moving = |kind| self.param(node, kind).expect("invariant: batch norm has running statistics");
+        let (mean, variance) = (moving(ParamKind::MovingMean), moving(ParamKind::MovingVariance));
+        let (gamma, beta) = (self.param(node, ParamKind::Gamma), self.param(node, ParamKind::Beta));
+        let optional = |param: Option<ParamId>| param.map_or(Arg::Null, Arg::Param);
+        let kept = self.bytes(16 * map.c);
+        let input = self.value(x);
+        let residual_buffer = residual.map_or(Arg::Null, |other| self.value(other).into());
+        let output = self.output(last);
+        let mut apply = vec![input.into(), residual_buffer, output.into(), kept.into()];
+        apply.extend(self.row_args(map));
+        apply.extend(bounds.args());
+        let mut measure =
+            vec![optional(gamma), optional(beta), optional(bias), Arg::Moving(mean), Arg::Moving(variance)];
+        measure.extend([Arg::Float(spec.epsilon), Arg::Float(correction), Arg::Double(spec.momentum)]);
+        let once = self.once(map);
+        let action = match once {
+            Some((shape, suffix)) => {
+                let args = apply.iter().chain(&measure).copied().collect();
+                Action::Kernel { name: format!("norm_once_{suffix}"), shape, args }
+            }
+            None => {
+                let (shape, suffix) = self.rows(map, Passes::One);
+                let mut args = vec![input.into(), kept.into()];
+                args.extend(self.row_args(map));
+                args.extend(measure);
+                args.push(self.bytes(8 * map.c * shape.grid.1 as usize).into());
+                args.push(self.counters(shape.grid.0 as usize));
+                Action::Kernel { name: format!("norm_measure_{suffix}"), shape, args }
+            }
+        };
+        self.put(When::Training, action);
+        let args = vec![
+            kept.into(),
+            Arg::Int(map.c as i32),
+            optional(gamma),
+            optional(beta),
+            optional(bias),
+            Arg::Moving(mean),
+            Arg::Moving(variance),
+            Arg::Float(spec.epsilon),
+        ];
+        let few = Shape { grid: (map.c.div_ceil(128) as u32, 1, 1), block: (128, 1), shared: 0, cluster: 1 };
+        self.put(When::Judging, Action::Kernel { name: "norm_recall".into(), shape: few, args });
+        let (shape, suffix) = self.rows(map, Passes::Many);
+        let when = if once.is_some() { When::Judging } else { When::Always };
+        self.put(when, Action::Kernel { name: format!("norm_apply_{suffix}"), shape, args: apply });
+        let norm = Norm { gamma, beta, bounds, kept };
+        self.finish(&nodes, Kind::Norm { x, y: last, residual, norm });
+    }
+
+    pub(super) fn pool_window(&self, id: NodeId, spec: &PoolSpec) -> (NodeId, Window) {
+        let node = self.graph.node(id);
+        let (mut x, mut border) = (node.inputs[0], spec.border);
+        // A padding that was left to its pool.
+        if self.data[x.0].is_none()
+            && let Op::Pad(padding) = self.graph.node(x).op
+        {
+            (x, border) = (self.graph.node(x).inputs[0], padding);
+        }
+        (x, self.window((spec.kernel, spec.stride, border), self.map(x), node.shape))
+    }
+
+    pub(super) fn window(
+        &self,
+        (kernel, stride, border): ((usize, usize), (usize, usize), Border),
+        x: Map,
+        y: Map,
+    ) -> Window {
+        let pair = |(a, b): (usize, usize)| [a as i32, b as i32];
+        Window {
+            batch: self.spec.batch as i32,
+            channels: x.c as i32,
+            nchw: i32::from(self.nchw()),
+            input: pair((x.h, x.w)),
+            output: pair((y.h, y.w)),
+            kernel: pair(kernel),
+            stride: pair(stride),
+            top: border.top as i32,
+            left: border.left as i32,
+        }
+    }
+}

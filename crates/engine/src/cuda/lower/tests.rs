@@ -1,0 +1,79 @@
+use paceline_model::{Graph, zoo};
+
+use super::*;
+use crate::Engine;
+use crate::cpu::{Cpu, CpuOptions};
+use crate::cuda::action::LAG;
+
+fn networks() -> Vec<Graph> {
+    ["mobilenet_v2", "image_compression", "inception_v3"]
+        .map(|name| {
+            let side = if name == "inception_v3" { 75 } else { 32 };
+            zoo::build(name, Some((side, side)), 10).unwrap()
+        })
+        .into()
+}
+
+#[test]
+fn trained_tensors_lie_where_the_cpu_has_them() {
+    let cpu = Cpu::new(CpuOptions { threads: 2, simd: None }).unwrap();
+    for graph in networks() {
+        let spec = Spec::new(2);
+        let program = cpu.compile(&graph, &spec).unwrap();
+        for layout in [Layout::Nhwc, Layout::Nchw] {
+            let lowered = lower(&graph, &Spec { layout, precision: Precision::Bf16, ..spec });
+            assert_eq!(lowered.slots, program.slots(), "{} {layout}", graph.name);
+            assert_eq!(lowered.plan.gradients, program.plan().gradients, "{} {layout}", graph.name);
+        }
+    }
+}
+
+/// Bytes that a product's operand covers in the arena.
+fn span(lowered: &Lowered, buffer: Buffer, map: Map, product: &Product) -> Range<usize> {
+    let start = lowered.offsets[buffer.0];
+    start..start + product.batch * map.len() * value_bytes(product.precision)
+}
+
+#[test]
+fn what_is_read_on_the_side_is_not_written_over_by_a_product_before_it_is_joined() {
+    for graph in networks() {
+        for precision in [Precision::Fp32, Precision::Bf16] {
+            let lowered = lower(&graph, &Spec { precision, ..Spec::new(4) });
+            let products = || {
+                lowered.backward.iter().filter_map(|step| match step.action {
+                    Action::Product { product, direction, x, y, .. } => {
+                        Some((step, &lowered.products[product], direction, x, y))
+                    }
+                    Action::Kernel { .. } => None,
+                })
+            };
+            let mut sides = 0;
+            for (side, read, _, x, y) in products().filter(|(step, ..)| step.track == Track::Side) {
+                sides += 1;
+                let reads = [span(&lowered, x, read.input, read), span(&lowered, y, read.output, read)];
+                let later = |step: &Step| step.time > side.time && step.time <= side.time + LAG;
+                for (step, written, direction, x, y) in products().filter(|(step, ..)| later(step)) {
+                    let target = match direction {
+                        Direction::Forward => span(&lowered, y, written.output, written),
+                        Direction::Data => span(&lowered, x, written.input, written),
+                        Direction::Filter => continue,
+                    };
+                    let apart = |read: &Range<usize>| read.end <= target.start || target.end <= read.start;
+                    assert!(reads.iter().all(apart), "{} unit {} {}", graph.name, side.unit, step.unit);
+                }
+            }
+            assert!(sides >= 9, "weights' gradients are computed on the side");
+        }
+    }
+}
+
+#[test]
+fn a_bias_before_batch_norm_is_left_to_it() {
+    let graph = zoo::build("image_compression", Some((32, 32)), 10).unwrap();
+    let lowered = lower(&graph, &Spec::new(2));
+    let biases = lowered
+        .forward
+        .iter()
+        .filter(|step| matches!(&step.action, Action::Kernel { name, .. } if name.starts_with("bias_apply")));
+    assert_eq!(biases.count(), 1, "only the picture's has no batch norm behind it");
+}

@@ -1,0 +1,102 @@
+//! Layers that run as one, as backward finds them again.
+
+use super::*;
+
+/// Layers that run as one.
+pub(crate) struct Unit {
+    pub name: String,
+    pub kind: Kind,
+    /// Slots whose gradients are complete when this unit's backward is.
+    pub slots: Range<usize>,
+    pub forward_flops: u64,
+    pub backward_flops: u64,
+}
+
+/// A batch norm with its neighbours.
+#[derive(Clone, Copy)]
+pub(crate) struct Norm {
+    pub gamma: Option<ParamId>,
+    pub beta: Option<ParamId>,
+    pub bounds: Bounds,
+    pub kept: Buffer,
+}
+
+/// An input with its border around it, for a product whose border differs from side to side.
+#[derive(Clone, Copy)]
+pub(crate) struct Padded {
+    pub buffer: Buffer,
+    pub border: Border,
+    pub inner: Map,
+    pub outer: Map,
+}
+
+/// What backward must know of a unit; values are named by their nodes.
+pub(crate) enum Kind {
+    Product {
+        x: NodeId,
+        y: NodeId,
+        product: usize,
+        transposed: bool,
+        padded: Option<Padded>,
+    },
+    /// A bias and a bound, in place.
+    Bias {
+        x: NodeId,
+        y: NodeId,
+        bias: Option<ParamId>,
+        bounds: Bounds,
+    },
+    Depthwise {
+        x: NodeId,
+        y: NodeId,
+        window: Window,
+    },
+    Norm {
+        x: NodeId,
+        y: NodeId,
+        residual: Option<NodeId>,
+        norm: Norm,
+    },
+    Bound {
+        x: NodeId,
+        y: NodeId,
+        bounds: Bounds,
+    },
+    Pool {
+        x: NodeId,
+        y: NodeId,
+        window: Window,
+        winners: Option<Buffer>,
+    },
+    GlobalPool {
+        x: NodeId,
+        y: NodeId,
+    },
+    Add {
+        y: NodeId,
+        inputs: Vec<NodeId>,
+    },
+    Concat {
+        y: NodeId,
+        inputs: Vec<NodeId>,
+    },
+    Dropout {
+        x: NodeId,
+        y: NodeId,
+        rate: f32,
+        seed: u64,
+    },
+    Flatten {
+        x: NodeId,
+        y: NodeId,
+    },
+    Pad {
+        x: NodeId,
+        y: NodeId,
+        border: Border,
+    },
+    Loss {
+        x: NodeId,
+        grad: Buffer,
+    },
+}

@@ -1,0 +1,82 @@
+//! Where trained tensors lie, and the packed copies of kernels that the libraries read.
+
+use super::*;
+
+/// A kernel tensor as the kernels that pack it know it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tensor {
+    pub canonical: i64,
+    pub packed: i64,
+    pub taps: i32,
+    pub inputs: i32,
+    pub wide: i32,
+    pub outputs: i32,
+    pub first_tile: i32,
+    pub tiles_across: i32,
+}
+
+/// The packed copies of all kernel tensors.
+#[derive(Default)]
+pub(crate) struct Packing {
+    pub tensors: Vec<Tensor>,
+    pub tiles: usize,
+    /// Values in all.
+    pub len: usize,
+    /// Where each parameter's copy starts.
+    pub starts: Vec<Option<usize>>,
+}
+
+impl Lowering<'_> {
+    /// Places the trained tensors in the order in which backward finishes them.
+    pub(super) fn lay_out_slots(&mut self) -> (Vec<Slot>, usize) {
+        let mut slots = Vec::new();
+        let mut offset = 0;
+        let graph = self.graph;
+        for unit in self.units.iter_mut().rev() {
+            let params = match &unit.kind {
+                Kind::Product { y, .. } | Kind::Depthwise { y, .. } => graph.node(*y).params.clone(),
+                Kind::Norm { norm, .. } => norm.gamma.into_iter().chain(norm.beta).collect(),
+                _ => Vec::new(),
+            };
+            let first = slots.len();
+            for param in params {
+                let len = graph.param(param).len();
+                slots.push(Slot { param, range: offset..offset + len });
+                offset += len.next_multiple_of(GRAIN);
+            }
+            unit.slots = first..slots.len();
+        }
+        (slots, offset)
+    }
+
+    /// Lays out the packed copies of the kernel tensors that products use.
+    pub(super) fn pack(&self, slots: &[Slot]) -> Packing {
+        let mut packing = Packing { starts: vec![None; self.graph.params.len()], ..Packing::default() };
+        for unit in &self.units {
+            let Kind::Product { y, product, .. } = unit.kind else { continue };
+            let product = &self.products[product];
+            let kernel = self.kernel(y);
+            let slot =
+                slots.iter().find(|slot| slot.param == kernel).expect("invariant: kernels are trained");
+            let taps = product.kernel.0 * product.kernel.1;
+            let (wide, outputs) = (product.input.c / product.groups, product.output.c);
+            let inputs = slot.range.len() / taps / outputs;
+            let (across, down) = (outputs.div_ceil(32), (taps * inputs).div_ceil(32));
+            packing.tensors.push(Tensor {
+                canonical: slot.range.start as i64,
+                packed: packing.len as i64,
+                taps: taps as i32,
+                inputs: inputs as i32,
+                wide: wide as i32,
+                outputs: outputs as i32,
+                first_tile: packing.tiles as i32,
+                tiles_across: across as i32,
+            });
+            packing.starts[kernel.0] = Some(packing.len);
+            packing.tiles += across * down;
+            packing.len += (taps * wide * outputs).next_multiple_of(128);
+        }
+        packing
+    }
+}

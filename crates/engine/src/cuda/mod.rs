@@ -1,0 +1,139 @@
+//! The CUDA engine: cuDNN and cuBLASLt for products, kernels of our own for the rest, a step replayed as one graph. All
+//! libraries are found at run time.
+
+mod action;
+mod backend;
+mod backward;
+mod driver;
+mod gemm;
+mod kernels;
+mod library;
+mod lower;
+mod mirror;
+mod product;
+mod program;
+
+pub use product::Tuning;
+
+use std::sync::{Arc, Mutex};
+
+use driver::Device;
+use kernels::Kernels;
+use paceline_model::Graph;
+use product::Choices;
+
+use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
+
+/// What a program's buffers hold before each run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Contents {
+    /// What the run before left there.
+    #[default]
+    Kept,
+    /// Bytes that are no number: what is read before it is written shows in the results.
+    Poisoned,
+}
+
+/// How the engine runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaOptions {
+    /// The GPU's number.
+    pub device: usize,
+    /// How products are computed.
+    pub tuning: Tuning,
+    /// What buffers hold before each run.
+    pub contents: Contents,
+}
+
+/// The CUDA engine.
+pub struct Cuda {
+    device: Arc<Device>,
+    options: CudaOptions,
+    /// Versions of cuDNN and cuBLASLt.
+    versions: (usize, usize),
+    kernels: Mutex<[Option<Arc<Kernels>>; 2]>,
+    choices: Mutex<Choices>,
+}
+
+impl Cuda {
+    /// Finds the driver, the libraries and the GPU, or says what is missing.
+    pub fn new(options: CudaOptions) -> Result<Self, EngineError> {
+        library::need_driver()?;
+        let versions = library::need_mathematics()?;
+        let device = Device::open(options.device)?;
+        let machine = format!("{} {versions:?}", device.name);
+        let choices = Mutex::new(Choices::load(&machine));
+        Ok(Self { device, options, versions, kernels: Mutex::default(), choices })
+    }
+
+    fn kernels(&self, precision: Precision) -> Result<Arc<Kernels>, EngineError> {
+        let bf16 = precision == Precision::Bf16;
+        let mut loaded = self.kernels.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(kernels) = &loaded[usize::from(bf16)] {
+            return Ok(kernels.clone());
+        }
+        let kernels = Arc::new(Kernels::load(&self.device, bf16)?);
+        loaded[usize::from(bf16)] = Some(kernels.clone());
+        Ok(kernels)
+    }
+
+    fn lower(&self, graph: &Graph, spec: &Spec) -> Result<lower::Lowered, EngineError> {
+        let refused = |text: &str| Err(EngineError::Unsupported(text.into()));
+        if spec.batch == 0 {
+            return refused("a batch of 0 samples has no loss; use --batch 1 or more");
+        }
+        if spec.shares == 0 {
+            return refused("a program runs at least one share of a step");
+        }
+        if !(0.0..1.0).contains(&spec.label_smoothing) {
+            return Err(EngineError::Unsupported(format!(
+                "label smoothing of {} leaves no label; use 0 or more, and less than 1",
+                spec.label_smoothing
+            )));
+        }
+        let lowered = lower::lower(graph, spec);
+        match self.available_memory() {
+            Some(available) if available < lowered.plan.total() => Err(EngineError::TooLarge {
+                model: graph.name.clone(),
+                batch: spec.batch,
+                needed_mb: lowered.plan.total() / 1_000_000,
+                available_mb: available / 1_000_000,
+            }),
+            _ => Ok(lowered),
+        }
+    }
+}
+
+impl Engine for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn describe(&self) -> String {
+        let (cudnn, cublas) = self.versions;
+        format!("{} with cuDNN {} and cuBLASLt {cublas}", self.device.name, library::cudnn_text(cudnn))
+    }
+
+    fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError> {
+        Ok(self.lower(graph, spec)?.plan)
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.device.memory().ok().map(|(free, _)| free)
+    }
+
+    fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
+        let lowered = self.lower(graph, spec)?;
+        self.device.enter()?;
+        let kernels = self.kernels(spec.precision)?;
+        let mut choices = self.choices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let program = program::CudaProgram::new(
+            (self.device.clone(), kernels),
+            (graph, spec),
+            homes,
+            lowered,
+            (self.options, &mut choices),
+        )?;
+        Ok(Box::new(program))
+    }
+}

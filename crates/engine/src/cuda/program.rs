@@ -1,0 +1,426 @@
+//! A compiled graph on the device: memory, weights, recordings of whole steps, and the times of their parts.
+
+mod interface;
+mod launch;
+mod setup;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use paceline_model::{Graph, ParamId, Shape as Map};
+
+use super::action::{Action, Arg, Buffer, LAG, Step, Track};
+use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Stream};
+use super::kernels::Kernels;
+use super::lower::{Lowered, Packing, Unit};
+use super::mirror::Mirror;
+use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
+use super::{Contents, CudaOptions, backend, gemm};
+use crate::cpu::draw;
+use crate::{
+    Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place, Precision,
+    Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult,
+};
+use launch::{Word, launch, wide_shape};
+
+/// What changes from step to step, as the kernels read it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Control {
+    stream: u64,
+    live: i32,
+    passes: i32,
+}
+
+/// What the loss says, as its kernel writes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Judgement {
+    loss: f32,
+    correct: u32,
+}
+
+/// A run that can be recorded: which share, and whether it adds to its gradients; evaluation has neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Run {
+    Training { share: usize, adds: bool },
+    Judging,
+}
+
+#[derive(Clone, Copy, Default)]
+struct UnitTime {
+    calls: u64,
+    forward_ns: u64,
+    backward_ns: u64,
+}
+
+/// All memory of a program on the device.
+struct Memories {
+    params: Memory,
+    grads: Vec<Memory>,
+    moving: Vec<Memory>,
+    state: Vec<Memory>,
+    packed: Memory,
+    raw: Memory,
+    tensors: Memory,
+    arena: Memory,
+    counters: Memory,
+    labels: Memory,
+    staged_images: Memory,
+    staged_labels: Memory,
+    control: Memory,
+    judgement: Memory,
+    _workspaces: Vec<Memory>,
+}
+
+/// Moments of a step.
+struct Events {
+    copy_begin: Event,
+    copied: Event,
+    consumed: Event,
+    begin: Event,
+    forward_end: Event,
+    end: Event,
+    update_begin: Event,
+    update_end: Event,
+    /// Forks and joins of the side, one pair an instruction.
+    sides: Vec<(Event, Event)>,
+}
+
+/// What [`Program::finish`] has to ask the events for.
+#[derive(Default)]
+struct Pending {
+    copied: bool,
+    ran: bool,
+    trained: bool,
+    updating: bool,
+}
+
+/// A program of the CUDA engine. Recordings and methods go before the streams and memory that they use.
+pub(super) struct CudaProgram {
+    recordings: HashMap<Run, Recording>,
+    methods: HashMap<(usize, Direction), Method>,
+    libraries: Libraries,
+    main: Lane,
+    side: Lane,
+    copying: Stream,
+    kernels: Arc<Kernels>,
+    memory: Memories,
+    events: Events,
+    pinned_images: [Pinned; 2],
+    pinned_labels: [Pinned; 2],
+    pinned_out: Pinned,
+    pinned_control: Pinned,
+    mirror: Option<Mirror>,
+    fed: usize,
+    low: Compiled,
+    times: Vec<UnitTime>,
+    pending: Pending,
+    packed: bool,
+    /// Whether a run has been profiled before.
+    loaded: bool,
+    updates: i32,
+    result: StepResult,
+    spec: Spec,
+    classes: Option<usize>,
+    input: Map,
+    output: Map,
+    trainable: Vec<bool>,
+    lens: Vec<usize>,
+    contents: Contents,
+    least_free: u64,
+    free_before: u64,
+    device: Arc<Device>,
+}
+
+/// The lowered graph without what was only needed to make the program.
+struct Compiled {
+    forward: Vec<Step>,
+    judging: Vec<Step>,
+    backward: Vec<Step>,
+    units: Vec<Unit>,
+    offsets: Vec<usize>,
+    input: u64,
+    output: u64,
+    wide: usize,
+    slots: Vec<Slot>,
+    ranges: Vec<Option<Range<usize>>>,
+    trained: usize,
+    moving: Vec<Option<Range<usize>>>,
+    moving_len: usize,
+    packing: Packing,
+    plan: MemoryPlan,
+}
+
+impl CudaProgram {
+    fn nchw(&self) -> i32 {
+        i32::from(self.spec.layout == Layout::Nchw)
+    }
+
+    fn precise(&self) -> usize {
+        if self.spec.precision == Precision::Bf16 { 2 } else { 4 }
+    }
+
+    /// An argument's value, where a run works on a share.
+    fn word(&self, arg: &Arg, share: usize, adds: bool) -> Word {
+        let param = |memory: &Memory, id: &ParamId, ranges: &[Option<Range<usize>>]| {
+            let range = ranges[id.0].as_ref().expect("invariant: the parameter has a place");
+            Word::from(memory.address + 4 * range.start as u64)
+        };
+        match arg {
+            Arg::At(buffer, skip) => {
+                Word::from(self.memory.arena.address + (self.low.offsets[buffer.0] + skip) as u64)
+            }
+            Arg::Null => Word::from(0u64),
+            Arg::Param(id) => param(&self.memory.params, id, &self.low.ranges),
+            Arg::Grad(id) => param(&self.memory.grads[share], id, &self.low.ranges),
+            Arg::Moving(id) => param(&self.memory.moving[share], id, &self.low.moving),
+            Arg::Labels => Word::from(self.memory.labels.address),
+            Arg::Control => Word::from(self.memory.control.address),
+            Arg::Judgement => Word::from(self.memory.judgement.address),
+            Arg::Counters(first) => Word::from(self.memory.counters.address + 4 * *first as u64),
+            Arg::AddsGradients => Word::from(i32::from(adds)),
+            Arg::Int(value) => Word::from(*value),
+            Arg::Long(value) => Word::from(*value as u64),
+            Arg::Float(value) => Word::from(*value),
+            Arg::Double(value) => Word::from(value.to_bits()),
+            Arg::Word(value) => Word::from(*value),
+            Arg::Window(window) => Word::of(window),
+        }
+    }
+
+    /// Puts one instruction on a lane.
+    fn act(&self, action: &Action, lane: &Lane, (share, adds): (usize, bool)) -> Result<(), EngineError> {
+        match action {
+            Action::Kernel { name, shape, args } => {
+                let words: Vec<Word> = args.iter().map(|arg| self.word(arg, share, adds)).collect();
+                launch(&self.kernels, &lane.stream, name, *shape, &words)
+            }
+            Action::Product { product, direction, x, kernel, y } => {
+                let at = |buffer: &Buffer| self.memory.arena.address + self.low.offsets[buffer.0] as u64;
+                let start =
+                    self.low.packing.starts[kernel.0].expect("invariant: kernels of products are packed");
+                let copies =
+                    if *direction == Direction::Filter { &self.memory.raw } else { &self.memory.packed };
+                let weights = copies.address + (start * self.precise()) as u64;
+                let method = &self.methods[&(*product, *direction)];
+                method.run(&self.libraries, lane, [at(x), weights, at(y)])
+            }
+        }
+    }
+
+    /// Puts instructions on the lanes; the side is joined again at the end.
+    fn put(&self, steps: &[Step], selected: (usize, bool)) -> Result<(), EngineError> {
+        let mut sides = self.events.sides.iter();
+        let mut open: Vec<(usize, &Event)> = Vec::new();
+        for step in steps {
+            let late = open.partition_point(|(time, _)| time + LAG < step.time);
+            if late > 0 {
+                self.main.stream.wait_for(open[late - 1].1)?;
+                open.drain(..late);
+            }
+            match step.track {
+                Track::Main => self.act(&step.action, &self.main, selected)?,
+                Track::Side => {
+                    let (fork, join) = sides.next().expect("invariant: events for every instruction");
+                    self.main.stream.mark(fork)?;
+                    self.side.stream.wait_for(fork)?;
+                    self.act(&step.action, &self.side, selected)?;
+                    self.side.stream.mark(join)?;
+                    open.push((step.time, join));
+                }
+            }
+        }
+        match open.last() {
+            Some((_, last)) => self.main.stream.wait_for(last),
+            None => Ok(()),
+        }
+    }
+
+    /// Gradients in canonical order.
+    fn unpack(&self, (share, adds): (usize, bool)) -> Result<(), EngineError> {
+        let count = self.low.packing.tensors.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let args = [
+            Word::from(self.memory.tensors.address),
+            Word::from(count as i32),
+            Word::from(self.memory.raw.address),
+            Word::from(self.memory.grads[share].address),
+            Word::from(self.nchw()),
+            Word::from(i32::from(adds)),
+        ];
+        self.tiles("unpack_gradients", &args)
+    }
+
+    /// The libraries' copies of the weights, where they are behind.
+    fn pack(&mut self) -> Result<(), EngineError> {
+        let count = self.low.packing.tensors.len();
+        if !self.packed && count > 0 {
+            let args = [
+                Word::from(self.memory.tensors.address),
+                Word::from(count as i32),
+                Word::from(self.memory.params.address),
+                Word::from(self.memory.packed.address),
+                Word::from(self.nchw()),
+            ];
+            self.tiles("pack_weights", &args)?;
+        }
+        self.packed = true;
+        Ok(())
+    }
+
+    fn tiles(&self, name: &str, args: &[Word]) -> Result<(), EngineError> {
+        let shape =
+            Shape { grid: (self.low.packing.tiles as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
+        launch(&self.kernels, &self.main.stream, name, shape, args)
+    }
+
+    /// Puts a whole run on the stream: from a recording, made at its second turn, since the first loads machine code.
+    fn run(&mut self, run: Run) -> Result<(), EngineError> {
+        if self.spec.profiling == Profiling::Layers {
+            return self.run_profiled(run);
+        }
+        if let Some(recording) = self.recordings.get(&run) {
+            return self.main.stream.replay(recording);
+        }
+        self.put_run(run, Stream::mark)?;
+        self.main.stream.wait()?;
+        let recording = self.main.stream.record(|| self.put_run(run, Stream::mark_recorded))?;
+        self.recordings.insert(run, recording);
+        self.least_free = self.least_free.min(self.device.memory()?.0);
+        Ok(())
+    }
+
+    fn put_run(
+        &self,
+        run: Run,
+        mark: impl Fn(&Stream, &Event) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let stream = &self.main.stream;
+        mark(stream, &self.events.begin)?;
+        match run {
+            Run::Training { share, adds } => {
+                self.put(&self.low.forward, (share, adds))?;
+                mark(stream, &self.events.forward_end)?;
+                self.put(&self.low.backward, (share, adds))?;
+                self.unpack((share, adds))?;
+            }
+            Run::Judging => {
+                self.put(&self.low.judging, (0, false))?;
+                mark(stream, &self.events.forward_end)?;
+            }
+        }
+        mark(stream, &self.events.end)
+    }
+
+    /// One instruction after the other, each between two events.
+    fn run_profiled(&mut self, run: Run) -> Result<(), EngineError> {
+        let stream = &self.main.stream;
+        let (selected, lists): (_, [&[Step]; 2]) = match run {
+            Run::Training { share, adds } => ((share, adds), [&self.low.forward, &self.low.backward]),
+            Run::Judging => ((0, false), [&self.low.judging, &[]]),
+        };
+        stream.mark(&self.events.begin)?;
+        let mut marks = vec![Event::new()?];
+        stream.mark(&marks[0])?;
+        for (index, steps) in lists.into_iter().enumerate() {
+            for step in steps {
+                self.act(&step.action, &self.main, selected)?;
+                let mark = Event::new()?;
+                stream.mark(&mark)?;
+                marks.push(mark);
+            }
+            if index == 0 {
+                stream.mark(&self.events.forward_end)?;
+            }
+        }
+        if matches!(run, Run::Training { .. }) {
+            self.unpack(selected)?;
+        }
+        stream.mark(&self.events.end)?;
+        stream.wait()?;
+        // The first run loads machine code.
+        if !std::mem::replace(&mut self.loaded, true) {
+            self.least_free = self.least_free.min(self.device.memory()?.0);
+            return Ok(());
+        }
+        let mut pairs = marks.windows(2);
+        for (index, steps) in lists.into_iter().enumerate() {
+            for step in steps {
+                let pair = pairs.next().expect("invariant: an event after each instruction");
+                let time = pair[1].since(&pair[0])?;
+                let unit = &mut self.times[step.unit];
+                *(if index == 0 { &mut unit.forward_ns } else { &mut unit.backward_ns }) += time;
+            }
+        }
+        self.times.iter_mut().for_each(|time| time.calls += 1);
+        Ok(())
+    }
+
+    /// Readies the input, the weights and the numbers of a run.
+    fn begin(&mut self, control: Control) -> Result<(), EngineError> {
+        self.device.enter()?;
+        let stream = &self.main.stream;
+        if let Some(mirror) = &mut self.mirror {
+            driver::write(self.memory.params.address, mirror.parameters_mut())?;
+            self.packed = false;
+        }
+        if self.pending.copied {
+            stream.wait_for(&self.events.copied)?;
+        }
+        let (pixels, channels) = (self.input.pixels(), self.input.c);
+        let args = [
+            Word::from(self.memory.staged_images.address),
+            Word::from(self.low.input),
+            Word::from(self.spec.batch as u64),
+            Word::from(pixels as i32),
+            Word::from(channels as i32),
+            Word::from(self.low.wide as i32),
+            Word::from(self.nchw()),
+        ];
+        if self.contents == Contents::Poisoned {
+            self.memory.arena.fill(stream, 0xFF)?;
+        }
+        let count = self.spec.batch * pixels * self.low.wide;
+        launch(&self.kernels, stream, "prepare", wide_shape(count), &args)?;
+        stream.copy_on(self.memory.labels.address, self.memory.staged_labels.address, 4 * self.spec.batch)?;
+        stream.mark(&self.events.consumed)?;
+        // The last run's copy of it has ended: its results were waited for, or are now.
+        if self.pending.ran {
+            self.events.end.wait()?;
+        }
+        self.pinned_control.values::<Control>(1)[0] = control;
+        stream.copy_in(self.memory.control.address, self.pinned_control.address(), size_of::<Control>())?;
+        self.pack()
+    }
+
+    fn end(&mut self) -> Result<(), EngineError> {
+        let out = self.pinned_out.address();
+        self.main.stream.copy_out(out, self.memory.judgement.address, size_of::<Judgement>())?;
+        self.pending.ran = true;
+        Ok(())
+    }
+
+    /// Waits for all that is under way.
+    fn settle(&mut self) -> Result<(), EngineError> {
+        self.device.enter()?;
+        self.main.stream.wait()
+    }
+
+    fn place(&self, address: u64, len: usize) -> Region {
+        Region { place: Place::Device(self.device.number), address, len }
+    }
+
+    /// Where a parameter lies, running statistics in the first share.
+    fn home(&self, param: ParamId) -> u64 {
+        let (memory, range) = match (&self.low.ranges[param.0], &self.low.moving[param.0]) {
+            (Some(range), _) => (&self.memory.params, range),
+            (None, Some(range)) => (&self.memory.moving[0], range),
+            (None, None) => unreachable!("invariant: a parameter has a place"),
+        };
+        memory.address + 4 * range.start as u64
+    }
+}

@@ -1,0 +1,190 @@
+//! Making a program: methods, memory, and the initial weights.
+
+use super::super::lower::value_bytes;
+use super::*;
+
+impl CudaProgram {
+    pub fn new(
+        (device, kernels): (Arc<Device>, Arc<Kernels>),
+        (graph, spec): (&Graph, &Spec),
+        homes: &Homes,
+        lowered: Lowered,
+        (options, choices): (CudaOptions, &mut Choices),
+    ) -> Result<Self, EngineError> {
+        device.enter()?;
+        let free_before = device.memory()?.0;
+        let values = |len: usize| Memory::new(4 * len);
+        let several =
+            |count: usize, len: usize| (0..count).map(|_| values(len)).collect::<Result<Vec<_>, _>>();
+        let bytes = value_bytes(spec.precision);
+        let images = spec.batch * graph.input().len();
+        let workspaces = [Memory::new(lowered.workspace)?, Memory::new(lowered.workspace)?];
+        let lane = |workspace: &Memory| -> Result<Lane, EngineError> {
+            Ok(Lane { workspace: (workspace.address, workspace.bytes), stream: Stream::new()? })
+        };
+        let (main, side) = (lane(&workspaces[0])?, lane(&workspaces[1])?);
+        let libraries = Libraries { cudnn: backend::Handle::new()?, cublas: gemm::Handle::new()? };
+        let mut methods = HashMap::new();
+        {
+            let fill = |address: u64, bytes_in_all: usize| {
+                let args = [Word::from(address), Word::from((bytes_in_all / bytes) as u64)];
+                launch(&kernels, &main.stream, "noise", wide_shape(bytes_in_all / bytes), &args)
+            };
+            let mut workshop = Workshop {
+                libraries: &libraries,
+                lane: &main,
+                choices,
+                tuning: options.tuning,
+                scratch: None,
+                fill: &fill,
+            };
+            let steps = lowered.forward.iter().chain(&lowered.backward);
+            for step in steps {
+                if let Action::Product { product, direction, .. } = step.action
+                    && !methods.contains_key(&(product, direction))
+                {
+                    let method = workshop.method(&lowered.products[product], direction)?;
+                    methods.insert((product, direction), method);
+                }
+            }
+            workshop.choices.save();
+        }
+        let memory = Memories {
+            params: values(lowered.trained)?,
+            grads: several(spec.shares, lowered.trained)?,
+            moving: several(spec.shares, lowered.moving_len)?,
+            state: several(spec.optimizer.state_per_value(), lowered.trained)?,
+            packed: Memory::new(lowered.packing.len * bytes)?,
+            raw: Memory::new(lowered.packing.len * bytes)?,
+            tensors: Memory::upload(&lowered.packing.tensors)?,
+            arena: Memory::new(lowered.arena)?,
+            counters: values(lowered.counters)?,
+            labels: values(spec.batch)?,
+            staged_images: values(images)?,
+            staged_labels: values(spec.batch)?,
+            control: Memory::new(size_of::<Control>())?,
+            judgement: Memory::new(size_of::<Judgement>())?,
+            _workspaces: workspaces.into(),
+        };
+        let sides = lowered.backward.iter().filter(|step| step.track == Track::Side).count();
+        let event = Event::new;
+        let events = Events {
+            copy_begin: event()?,
+            copied: event()?,
+            consumed: event()?,
+            begin: event()?,
+            forward_end: event()?,
+            end: event()?,
+            update_begin: event()?,
+            update_end: event()?,
+            sides: (0..sides).map(|_| Ok((event()?, event()?))).collect::<Result<_, EngineError>>()?,
+        };
+        let mut ranges = vec![None; graph.params.len()];
+        for slot in &lowered.slots {
+            ranges[slot.param.0] = Some(slot.range.clone());
+        }
+        let at = |buffer: Buffer| memory.arena.address + lowered.offsets[buffer.0] as u64;
+        let low = Compiled {
+            input: at(lowered.input),
+            output: at(lowered.output),
+            forward: lowered.forward,
+            judging: lowered.judging,
+            backward: lowered.backward,
+            offsets: lowered.offsets,
+            wide: lowered.wide,
+            slots: lowered.slots,
+            ranges,
+            trained: lowered.trained,
+            moving: lowered.moving,
+            moving_len: lowered.moving_len,
+            packing: lowered.packing,
+            plan: lowered.plan,
+            units: lowered.units,
+        };
+        let mut program = Self {
+            recordings: HashMap::new(),
+            methods,
+            libraries,
+            main,
+            side,
+            copying: Stream::new()?,
+            kernels,
+            memory,
+            events,
+            pinned_images: [Pinned::new(4 * images)?, Pinned::new(4 * images)?],
+            pinned_labels: [Pinned::new(4 * spec.batch)?, Pinned::new(4 * spec.batch)?],
+            pinned_out: Pinned::new(size_of::<Judgement>())?,
+            pinned_control: Pinned::new(size_of::<Control>())?,
+            mirror: Mirror::new(homes, low.trained, spec.shares)?,
+            fed: 0,
+            times: vec![UnitTime::default(); low.units.len()],
+            low,
+            pending: Pending::default(),
+            packed: false,
+            loaded: false,
+            updates: 0,
+            result: StepResult::default(),
+            spec: *spec,
+            classes: graph.judges_labels().then_some(graph.classes),
+            input: graph.input(),
+            output: graph.node(graph.output()).shape,
+            trainable: graph.params.iter().map(|param| param.kind.trainable()).collect(),
+            lens: graph.params.iter().map(|param| param.len()).collect(),
+            contents: options.contents,
+            least_free: free_before,
+            free_before,
+            device,
+        };
+        let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
+        program.draw(graph, leave)?;
+        Ok(program)
+    }
+
+    /// Draws the initial weights on the host, as the CPU engine does, and copies them in.
+    pub(super) fn draw(&mut self, graph: &Graph, leave_trained: bool) -> Result<(), EngineError> {
+        const PIECE: usize = 1 << 16;
+        let mut params = vec![0.0f32; self.low.trained];
+        let mut moving = vec![0.0f32; self.low.moving_len];
+        let mut pieces = Vec::new();
+        let mut rest: &mut [f32] = &mut params;
+        let mut reached = 0;
+        for slot in &self.low.slots {
+            let (_, from) = rest.split_at_mut(slot.range.start - reached);
+            let (values, after) = from.split_at_mut(slot.range.len());
+            let number = slot.param.0;
+            for (piece, values) in values.chunks_mut(PIECE).enumerate() {
+                pieces.push((number, piece * PIECE, values));
+            }
+            (rest, reached) = (after, slot.range.end);
+        }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        let seed = self.spec.seed;
+        let mut dealt: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
+        for (index, piece) in pieces.into_iter().enumerate() {
+            dealt[index % threads].push(piece);
+        }
+        std::thread::scope(|scope| {
+            for pieces in dealt {
+                scope.spawn(move || {
+                    for (number, first, values) in pieces {
+                        draw(&graph.params[number], (seed, number), first, values);
+                    }
+                });
+            }
+        });
+        for (index, range) in self.low.moving.iter().enumerate() {
+            if let Some(range) = range {
+                draw(&graph.params[index], (seed, index), 0, &mut moving[range.clone()]);
+            }
+        }
+        for share in &self.memory.moving {
+            driver::write(share.address, &moving)?;
+        }
+        match (&mut self.mirror, leave_trained) {
+            (Some(mirror), false) => mirror.parameters_mut().copy_from_slice(&params),
+            (Some(_), true) => {}
+            (None, _) => driver::write(self.memory.params.address, &params)?,
+        }
+        Ok(())
+    }
+}
