@@ -32,7 +32,7 @@ pub struct Options {
     /// Seed of synthetic pictures [default: the training's]
     #[arg(long)]
     seed: Option<u64>,
-    /// What computes: cpu
+    /// What computes: cpu or cuda
     #[arg(long, default_value = "cpu")]
     engine: String,
     /// Order of dimensions: nhwc or nchw

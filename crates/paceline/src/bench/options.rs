@@ -65,7 +65,7 @@ pub struct Options {
     /// for each class)
     #[arg(long, value_delimiter = ',', default_value = "synthetic:cifar10")]
     pub data: Vec<String>,
-    /// What computes: cpu, or simulated for a machine that --simulate describes
+    /// What computes: cpu, cuda, or simulated for a machine that --simulate describes
     #[arg(long, value_delimiter = ',', default_value = "cpu")]
     pub engine: Vec<String>,
     /// The machine of --engine simulated, as straggler=1:1.5,bandwidth=2; an unknown key is answered with all of them
@@ -74,7 +74,7 @@ pub struct Options {
     /// Order of dimensions: nhwc or nchw
     #[arg(long, value_delimiter = ',', default_value = "nhwc")]
     pub layout: Vec<Layout>,
-    /// Number format: fp32
+    /// Number format: fp32; with --engine cuda also tf32 and bf16
     #[arg(long, value_delimiter = ',', default_value = "fp32")]
     pub precision: Vec<Precision>,
     /// Gradients are handed over in buckets of about so many MB, the first and the last of about 1 MB

@@ -87,13 +87,13 @@ pub struct Options {
     /// Classes [default: the data's]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Computing")]
     classes: Option<u32>,
-    /// What computes: cpu
+    /// What computes: cpu or cuda
     #[arg(long, default_value = "cpu", help_heading = "Computing")]
     engine: String,
     /// Order of dimensions: nhwc or nchw
     #[arg(long, default_value = "nhwc", help_heading = "Computing")]
     layout: Layout,
-    /// Number format: fp32
+    /// Number format: fp32; with --engine cuda also tf32 and bf16
     #[arg(long, default_value = "fp32", help_heading = "Computing")]
     precision: Precision,
     /// Passes of each share whose gradients are added up before one exchange
