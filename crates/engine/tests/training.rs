@@ -524,9 +524,9 @@ fn each_share_has_gradients_and_statistics_of_its_own() {
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
         program.forward_backward(Pass { share, ..Pass::ONLY }, &mut |_| {}).unwrap();
     }
-    for share in 0..3 {
+    for (share, &home) in homes.iter().enumerate() {
         let (gradients, statistics) = alone(share as u64);
-        assert!(values(homes[share]) == gradients, "gradients of share {share}");
+        assert!(values(home) == gradients, "gradients of share {share}");
         assert!(values(program.statistics(share)) == statistics, "statistics of share {share}");
     }
     assert!(program.forward_backward(Pass { share: 3, ..Pass::ONLY }, &mut |_| {}).is_err());
@@ -545,10 +545,8 @@ fn samples_that_fill_up_a_batch_are_not_judged() {
         (result.loss, result.correct)
     };
     let mut singly = (0.0, 0);
-    for sample in 0..3 {
-        let mut moved = images.clone();
-        moved.copy_within(sample * pixels..(sample + 1) * pixels, 0);
-        let own_label = judge_one(&graph, &moved[..pixels], labels[sample]);
+    for (image, &label) in images.chunks_exact(pixels).zip(&labels).take(3) {
+        let own_label = judge_one(&graph, image, label);
         singly = (singly.0 + own_label.0 / 3.0, singly.1 + own_label.1);
     }
     let three = judge(&images, 3);

@@ -41,7 +41,7 @@ pub struct LearningOptions {
     /// Test the network after every so many epochs, and at the end; 0 for the end alone
     #[arg(long, value_name = "E", default_value_t = 1.0, value_parser = parse_epochs)]
     pub eval_every: f64,
-    /// Leave the numbers of the samples that each worker was given, as samples-<rank>.txt
+    /// Leave the numbers of the samples that each worker was given, as samples-RANK.txt
     #[arg(long)]
     pub log_samples: bool,
 }
