@@ -70,7 +70,7 @@ pub enum TrainError {
         why: String,
     },
     /// Reject the input: there is no such engine.
-    #[error("unknown engine '{0}'; use cpu or simulated")]
+    #[error("unknown engine '{0}'; use cpu, cuda or simulated")]
     UnknownEngine(String),
     /// Reject the input: the machine cannot be simulated as asked.
     #[error("cannot simulate: {0}")]
