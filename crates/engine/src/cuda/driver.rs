@@ -138,13 +138,13 @@ impl Drop for Memory {
     }
 }
 
-/// Copies values to the device, and waits.
+/// Copies values to the device, and waits: the call itself may return while the last bytes are still under way.
 pub(super) fn write<T: Copy>(to: u64, from: &[T]) -> Result<(), EngineError> {
     // SAFETY: the caller's region is at least as long, as all callers check.
-    check(
-        unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), std::mem::size_of_val(from)) },
-        "cuMemcpyHtoD",
-    )
+    unsafe {
+        check(sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), size_of_val(from)), "cuMemcpyHtoD")?;
+        check(sys::cuStreamSynchronize(ptr::null_mut()), "cuStreamSynchronize")
+    }
 }
 
 /// Copies values from the device, and waits.

@@ -365,6 +365,8 @@ impl CudaProgram {
         self.device.enter()?;
         let stream = &self.main.stream;
         if let Some(mirror) = &mut self.mirror {
+            // Nothing may still read the parameters that are about to be replaced.
+            stream.wait()?;
             driver::write(self.memory.params.address, mirror.parameters_mut())?;
             self.packed = false;
         }

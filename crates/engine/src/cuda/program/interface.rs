@@ -13,6 +13,10 @@ fn check_below(what: &'static str, limit: usize, got: usize) -> Result<(), Engin
     Err(EngineError::Unsupported(format!("{what} {got} is beyond {limit}")))
 }
 
+fn foreign() -> EngineError {
+    EngineError::Unsupported("a program on a GPU has no region on the host".into())
+}
+
 impl Program for CudaProgram {
     fn plan(&self) -> &MemoryPlan {
         &self.low.plan
@@ -233,9 +237,10 @@ impl Program for CudaProgram {
     fn read_region(&mut self, region: Region, into: &mut [f32]) -> Result<(), EngineError> {
         check("region", region.len, into.len())?;
         self.settle()?;
-        match region.place {
-            Place::Device(_) => driver::read(into, region.address),
-            Place::Host => self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.read(region, into)),
+        match (region.place, &mut self.mirror) {
+            (Place::Device(_), _) => driver::read(into, region.address),
+            (Place::Host, Some(mirror)) => mirror.read(region, into),
+            (Place::Host, None) => Err(foreign()),
         }
     }
 
@@ -243,9 +248,10 @@ impl Program for CudaProgram {
         check("region", region.len, from.len())?;
         self.settle()?;
         self.packed = false;
-        match region.place {
-            Place::Device(_) => driver::write(region.address, from),
-            Place::Host => self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.write(region, from)),
+        match (region.place, &mut self.mirror) {
+            (Place::Device(_), _) => driver::write(region.address, from),
+            (Place::Host, Some(mirror)) => mirror.write(region, from),
+            (Place::Host, None) => Err(foreign()),
         }
     }
 

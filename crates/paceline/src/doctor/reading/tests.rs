@@ -145,7 +145,7 @@ fn an_empty_tree_gives_no_facts_but_the_librarys_absence() {
     let facts = read(&Tree::new(root.path()), &root.path().join("missing"));
     let known: Vec<_> = examine(&facts).into_iter().filter(|check| check.value != "unknown").collect();
     let names: Vec<_> = known.iter().map(|check| check.what).collect();
-    assert_eq!(names, ["instructions", "CUDA driver", "NCCL", "cuDNN"]);
+    assert_eq!(names, ["instructions", "CUDA driver", "NCCL", "cuDNN", "cuBLASLt", "NVRTC"]);
 }
 
 #[test]
