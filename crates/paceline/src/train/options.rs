@@ -212,7 +212,8 @@ fn said(command: &Command, matches: &ArgMatches) -> Vec<String> {
         match argument.get_action() {
             ArgAction::SetTrue => words.push(format!("--{long}")),
             _ => {
-                let mut values = matches.get_raw(id).into_iter().flatten().map(|value| value.to_string_lossy());
+                let mut values =
+                    matches.get_raw(id).into_iter().flatten().map(|value| value.to_string_lossy());
                 words.extend(values.next_back().map(|value| format!("--{long}={value}")));
             }
         }
