@@ -105,6 +105,20 @@ pub const LEARNING: [(&str, &str); 15] = [
     ("checkpoint s", "saving s"),
 ];
 
+/// The full learning rate: under the linear rule it follows from the global batch.
+fn learning_rate(case: &CaseReport, global_batch: u64) -> Option<String> {
+    let said = |name: &str| case.case.settings.get(name);
+    let rate = said("lr")?;
+    match (said("lr-batch").and_then(|batch| batch.parse::<f64>().ok()), rate.parse::<f64>()) {
+        (Some(reference), Ok(base)) => {
+            let full = base * global_batch as f64 / reference;
+            // Six digits, and no zeros behind them.
+            Some(format!("{}", (full * 1e6).round() / 1e6))
+        }
+        _ => Some(rate.clone()),
+    }
+}
+
 /// The cells of a case in that table, each `None` where it is not known; `None` where the case tells nothing of it.
 pub fn learning(case: &CaseReport) -> Option<[Option<String>; LEARNING.len()]> {
     let learned = case.learning.as_ref()?;
@@ -117,7 +131,7 @@ pub fn learning(case: &CaseReport) -> Option<[Option<String>; LEARNING.len()]> {
     Some([
         Some(case.case.workers.to_string()),
         Some(learned.step_examples.to_string()),
-        case.case.settings.get("lr").cloned(),
+        learning_rate(case, learned.step_examples),
         digits(learned.epochs, 2),
         digits(case.train_s, 2),
         digits(learned.epoch_s, 2),

@@ -68,7 +68,15 @@ pub fn run(options: &Options) -> Result<()> {
         ))
     })?;
     let data: Data = data.parse().map_err(Usage::new)?;
-    let Description { model, .. } = &subject.network;
+    let Description { model, classes, .. } = &subject.network;
+    let held = data.classes().map_err(Usage::new)?;
+    if held != *classes && !data.is_synthetic() {
+        return Err(Usage::new(format!(
+            "{data} has {held} classes, but {} tells {classes} apart; use the data that it was trained for",
+            options.path.display()
+        ))
+        .into());
+    }
     let question = Question {
         path: &options.path,
         weights: subject.weights,
@@ -108,9 +116,11 @@ fn read(path: &Path) -> Result<Subject, Usage> {
         return Ok(Subject { weights, network, data: None, seed: None });
     }
     let Checkpoint { weights, network, position, .. } = Checkpoint::read(path).map_err(Usage::new)?;
-    let said = |name: &str| position.job.get(name).cloned();
-    let seed = said("seed").and_then(|seed| seed.parse().ok());
-    Ok(Subject { weights, network, data: said("data"), seed })
+    let seed = position.job.get("seed").and_then(|seed| seed.parse().ok());
+    let data = position.asked.iter().rev().find_map(|word| word.strip_prefix("--data=").map(str::to_owned));
+    let data =
+        data.or_else(|| position.job.get("data").filter(|name| name.starts_with("synthetic:")).cloned());
+    Ok(Subject { weights, network, data, seed })
 }
 
 fn show(answer: &Answer, (model, data): (&str, &Data), json: bool) -> Result<()> {

@@ -79,6 +79,14 @@ impl LearningOptions {
     }
 }
 
+/// Reads a number of epochs above 0.
+pub fn parse_length(text: &str) -> Result<f64, String> {
+    parse_epochs(text)
+        .ok()
+        .filter(|&epochs| epochs > 0.0)
+        .ok_or_else(|| "epochs are a number above 0, as 5 or 0.5".into())
+}
+
 /// Reads a number of epochs.
 pub fn parse_epochs(text: &str) -> Result<f64, String> {
     let epochs: Option<f64> = text.parse().ok();

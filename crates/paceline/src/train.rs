@@ -32,7 +32,8 @@ pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
     job.milestones.saving =
         Some(Saving { every: Every(options.checkpoint_every), keep: options.keep, folder: root });
     if let Some((path, checkpoint)) = &from {
-        checkpoint.check_job(path, &job.fixed_settings()).map_err(Usage::new)?;
+        let settings = job.fixed_settings().map_err(Usage::new)?;
+        checkpoint.check_job(path, &settings).map_err(Usage::new)?;
         let steps = checkpoint.position.steps;
         if steps >= job.steps {
             return Err(Usage::new(format!(
@@ -122,6 +123,18 @@ fn train(
         Surroundings { program, interrupted: &interrupted, progress: &mut |glance| progress.show(glance) };
     let result = launch(job, surroundings);
     progress.clear();
+    let written = publish(options, &result, (folder, study));
+    let newest = Checkpoint::newest(&folder.path().join(checkpoint::FOLDER));
+    // How the run ended comes first: what could not be written may only follow from it.
+    conclude(result, newest.ok().flatten().as_deref(), folder).and(written)
+}
+
+/// Leaves the weights of a run that ended well, and reports the study.
+fn publish(
+    options: &Options,
+    result: &Result<(), TrainError>,
+    (folder, study): (&StudyFolder, &Study),
+) -> Result<()> {
     let mut cases = Vec::new();
     for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
         folder.write_tensorboard(&logs)?;
@@ -130,12 +143,10 @@ fn train(
     let report = Report::new(study, cases);
     report::print_report(&report, options.json)?;
     folder.write_pages(study, &report)?;
-    let newest = Checkpoint::newest(&folder.path().join(checkpoint::FOLDER))?;
-    if let (Ok(()), Some(newest)) = (&result, &newest) {
-        leave_weights(newest, folder.path())?;
+    if let (Ok(()), Some(newest)) = (result, Checkpoint::newest(&folder.path().join(checkpoint::FOLDER))?) {
+        leave_weights(&newest, folder.path())?;
     }
-    report::point_to(folder, options.json)?;
-    conclude(result, newest.as_deref(), folder)
+    report::point_to(folder, options.json)
 }
 
 /// Puts the weights of a checkpoint into the run's folder, whole or not at all.

@@ -256,6 +256,10 @@ fn a_checkpoint_that_cannot_be_gone_on_with_is_refused_with_the_reason() {
         ("train mobilenet_v2 --data cifar10:pictures --out run", "--resume run"),
         ("train --resume run --epochs 2 --workers 9", "--shards"),
         ("train", "MODEL"),
+        ("train mobilenet_v2 --batch 8 --global-batch 16", "cannot be used with"),
+        ("train mobilenet_v2 --steps 8 --epochs 2", "cannot be used with"),
+        ("train mobilenet_v2 --epochs 0", "above 0"),
+        ("train mobilenet_v2 --data cifar10:pictures --classes 5 --out run --fresh", "10 classes"),
     ] {
         let said = refuse(folder.path(), arguments);
         assert!(said.contains(expected), "{arguments}: {said}");
@@ -269,6 +273,46 @@ fn a_checkpoint_that_cannot_be_gone_on_with_is_refused_with_the_reason() {
     assert!(said.contains("state.safetensors"), "{said}");
     let kept = fs::read(folder.path().join("run/weights.safetensors")).expect("weights");
     assert!(kept == weights_before, "what was refused has changed nothing");
+}
+
+#[test]
+fn data_may_move_but_not_change_where_a_training_goes_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    pictures(folder.path());
+    run(folder.path(), "train mobilenet_v2 --data cifar10:pictures --epochs 1 --batch 8 --out run");
+    let elsewhere = tempfile::tempdir().expect("another folder");
+    let path = folder.path().display();
+    run(elsewhere.path(), &format!("train --resume {path}/run --steps 9"));
+    run(elsewhere.path(), &format!("eval {path}/run --json"));
+    fs::rename(folder.path().join("pictures"), folder.path().join("moved")).expect("another name");
+    run(folder.path(), "train --resume run --steps 10 --data cifar10:moved");
+    for entry in fs::read_dir(folder.path().join("moved")).expect("the data").flatten() {
+        let bytes = fs::read(entry.path()).expect("a file");
+        fs::write(entry.path(), &bytes[..3073 * (EACH - 1)]).expect("a shorter file");
+    }
+    let said = refuse(folder.path(), "train --resume run --steps 11");
+    assert!(said.contains("60 + 12 samples") && said.contains("55 + 11 samples"), "{said}");
+}
+
+#[test]
+fn weights_are_not_judged_by_other_classes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    pictures(folder.path());
+    run(folder.path(), "train mobilenet_v2 --data cifar10:pictures --steps 1 --batch 4 --out run");
+    for class in ["cat", "dog"] {
+        fs::create_dir_all(folder.path().join("images").join(class)).expect("a folder");
+        let out = folder.path().join("images").join(class).join("x.png");
+        let mut encoder = png::Encoder::new(fs::File::create(out).expect("a file"), 8, 8);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.write_header().and_then(|mut png| png.write_image_data(&[7; 192])).expect("a picture");
+    }
+    let said = refuse(folder.path(), "eval run --data images:images");
+    assert!(said.contains("2 classes"), "{said}");
+    let made = std::process::Command::new("mkfifo").arg(folder.path().join("images/dog/y.png")).status();
+    assert!(made.is_ok_and(|status| status.success()), "a pipe");
+    let said =
+        refuse(folder.path(), "train mobilenet_v2 --data images:images --input 32x32 --steps 1 --out pipe");
+    assert!(said.contains("y.png") && said.contains("no file"), "{said}");
 }
 
 #[test]

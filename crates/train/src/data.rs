@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use paceline_model::Shape;
+use sha2::{Digest, Sha256};
 
 use crate::TrainError;
 use cifar10::Cifar10;
@@ -147,8 +148,43 @@ impl Data {
         })
     }
 
+    /// What tells data apart that a training cannot go on with, wherever it lies: its kind, its samples, and of images
+    /// the names, of CIFAR-10 the beginning of each file.
+    pub fn fingerprint(&self) -> Result<String, TrainError> {
+        let mut digest = Sha256::new();
+        let kind = match &self.kind {
+            Kind::Synthetic { .. } => return Ok(self.name.clone()),
+            Kind::Cifar10(folder) => {
+                cifar10::fingerprint(folder, &mut digest)?;
+                "cifar10"
+            }
+            Kind::Images(folder) => {
+                for split in [Split::Train, Split::Test] {
+                    images::listing::Listing::open(folder, split)?.fingerprint(&mut digest);
+                }
+                "images"
+            }
+        };
+        let [train, test] = [self.samples(Split::Train)?, self.samples(Split::Test)?];
+        let mark: String = digest.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(format!("{kind} of {train} + {test} samples, {mark}"))
+    }
+
+    /// The same data under a path that holds from anywhere.
+    pub fn absolute(&self) -> String {
+        let absolute = |kind: &str, folder: &std::path::Path| {
+            let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
+            format!("{kind}:{}", folder.display())
+        };
+        match &self.kind {
+            Kind::Synthetic { .. } => self.name.clone(),
+            Kind::Cifar10(folder) => absolute("cifar10", folder),
+            Kind::Images(folder) => absolute("images", folder),
+        }
+    }
+
     /// Refuses a network that cannot tell all the classes apart.
-    fn check_classes(&self, told: usize) -> Result<(), TrainError> {
+    pub fn check_classes(&self, told: usize) -> Result<(), TrainError> {
         let classes = self.classes()?;
         if told < classes && !self.is_synthetic() {
             let why = format!("it has {classes} classes, but --classes says {told}");
@@ -183,7 +219,7 @@ impl fmt::Display for Data {
 fn parse_synthetic(kind: &str) -> Result<Kind, &'static str> {
     let (shape, classes, samples) = match kind {
         "cifar10" => (Shape::new(32, 32, 3), 10, [50_000, 10_000]),
-        "imagenet" => (Shape::new(224, 224, 3), 1000, [1_281_167, 50_000]),
+        "imagenet" => (Shape::new(224, 224, 3), 1000, [1_281_167, 1_000]),
         size => {
             let sides: Option<Vec<usize>> = size.split('x').map(|s| s.parse().ok()).collect();
             match sides.as_deref() {

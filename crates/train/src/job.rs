@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::TrainError;
 use crate::data::{Augment, Data, Split};
 use crate::milestone::Milestones;
-use crate::schedule::Schedule;
+use crate::schedule::{Rule, Schedule};
 use crate::simulate::{self, Simulation};
 use crate::strategy::{ExchangeOptions, Strategy};
 
@@ -173,7 +173,9 @@ impl Job {
         if self.shares() != self.workers && self.update == Strategy::Independent {
             return Err(TrainError::LonelyShards);
         }
-        self.data.parse::<Data>()?.check()?;
+        let data: Data = self.data.parse()?;
+        data.check()?;
+        data.check_classes(self.classes)?;
         self.check_memory(&*open_engine(&self.engine, self.threads, false)?)
     }
 
@@ -290,7 +292,7 @@ impl Job {
 
 impl Job {
     /// What decides which weights a training comes to: it cannot change where one goes on.
-    pub fn fixed_settings(&self) -> BTreeMap<String, String> {
+    pub fn fixed_settings(&self) -> Result<BTreeMap<String, String>, TrainError> {
         let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
         let bn_momentum =
             self.learning.bn_momentum.map_or_else(|| "its own".to_owned(), |value| value.to_string());
@@ -299,7 +301,7 @@ impl Job {
             ("model", self.model.clone()),
             ("input", format!("{}x{}", self.input.0, self.input.1)),
             ("classes", self.classes.to_string()),
-            ("data", self.data.clone()),
+            ("data", self.data.parse::<Data>()?.fingerprint()?),
             ("augment", self.augment.to_string()),
             ("global-batch", (self.batch * self.shares() as usize).to_string()),
             ("shards", self.shares().to_string()),
@@ -311,7 +313,7 @@ impl Job {
             ("weight-decay", weight_decay.to_string()),
             ("label-smoothing", label_smoothing.to_string()),
         ];
-        settings.map(|(name, value)| (name.to_owned(), value)).into()
+        Ok(settings.map(|(name, value)| (name.to_owned(), value)).into())
     }
 
     /// Samples of a pass on each worker; `None` where shares do not go round evenly.
@@ -343,6 +345,7 @@ impl Job {
             said(label_smoothing != 0.0, "label-smoothing", label_smoothing.to_string()),
             said(schedule.kind != usual.schedule.kind, "schedule", schedule.kind.to_string()),
             said(schedule.rule != usual.schedule.rule, "lr-rule", schedule.rule.to_string()),
+            said(schedule.rule == Rule::Linear, "lr-batch", schedule.reference_batch.to_string()),
             said(warmup_epochs > 0.0, "warmup-epochs", warmup_epochs.to_string()),
             self.learning.bn_momentum.map(|momentum| ("bn-momentum".to_owned(), momentum.to_string())),
             said(self.augment != Augment::default(), "augment", self.augment.to_string()),

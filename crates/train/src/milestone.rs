@@ -82,7 +82,7 @@ impl<'a> Course<'a> {
             return Ok(0);
         };
         let checkpoint = Checkpoint::read(path)?;
-        checkpoint.check_job(path, &self.job.fixed_settings())?;
+        checkpoint.check_job(path, &self.job.fixed_settings()?)?;
         let wrong = |why: String| TrainError::WrongCheckpoint { path: path.clone(), why };
         let find = |tensors: &'_ [Tensor], name: &str, len: usize| -> Result<Vec<f32>, TrainError> {
             match tensors.iter().find(|tensor| tensor.name == name) {
@@ -133,14 +133,9 @@ impl<'a> Course<'a> {
             return Ok(Vec::new());
         }
         let mut told = Vec::new();
-        let first = if eval { Phase::Eval } else { Phase::Checkpoint };
+        let first = if saving.is_some() { Phase::Checkpoint } else { Phase::Eval };
         let statistics = clock::timed(record, first, || exchange.statistics(program))?;
         let own = Lent::put(program, &mean(&statistics))?;
-        if eval {
-            let result = clock::timed(record, Phase::Eval, || self.evaluate(done, program, exchange))?;
-            self.history.push(result);
-            told.extend((exchange.rank() == Rank(0)).then_some(RankEvent::Evaluated(result)));
-        }
         if let Some(saving) = saving {
             let bytes = clock::timed(record, Phase::Checkpoint, || {
                 exchange.complete_state(program)?;
@@ -155,6 +150,11 @@ impl<'a> Course<'a> {
                 Ok::<_, TrainError>(written)
             })?;
             told.extend(bytes.map(|bytes| RankEvent::Saved { at: clock::now(), steps: done, bytes }));
+        }
+        if eval {
+            let result = clock::timed(record, Phase::Eval, || self.evaluate(done, program, exchange))?;
+            self.history.push(result);
+            told.extend((exchange.rank() == Rank(0)).then_some(RankEvent::Evaluated(result)));
         }
         own.give_back(program)?;
         Ok(told)
@@ -234,7 +234,7 @@ impl<'a> Course<'a> {
             shares: shares.collect(),
             position: Position {
                 steps: done,
-                job: self.job.fixed_settings(),
+                job: self.job.fixed_settings()?,
                 asked: self.job.asked.clone(),
                 history: self.history.clone(),
             },

@@ -9,7 +9,7 @@ use paceline_lab::terminal::Rows;
 use paceline_train::schedule::Rule;
 use paceline_train::{Compress, Simulation, Strategy};
 
-use crate::learning::{LearningOptions, parse_epochs, parse_rate};
+use crate::learning::{LearningOptions, parse_length, parse_rate};
 use crate::machine;
 use crate::size::{self, Size};
 
@@ -43,7 +43,7 @@ pub struct Options {
     #[arg(long, value_name = "E", value_delimiter = ',', conflicts_with = "steps", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     pub examples: Vec<u64>,
     /// Instead of --steps: passes over the data; the network is tested after each, and the report tells its accuracy
-    #[arg(long, value_name = "E", value_delimiter = ',', conflicts_with_all = ["steps", "examples"], value_parser = parse_epochs)]
+    #[arg(long, value_name = "E", value_delimiter = ',', conflicts_with_all = ["steps", "examples"], value_parser = parse_length)]
     pub epochs: Vec<f64>,
     /// Shares that each step is cut into, each with batch norm of its own: the same number gives the same weights on any
     /// number of workers up to it; more than workers makes batch norm see fewer samples [default: the workers]

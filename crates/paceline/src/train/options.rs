@@ -7,11 +7,12 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use paceline_engine::{Layout, Precision};
 use paceline_train::checkpoint::{self, Checkpoint};
+use paceline_train::data::Data;
 use paceline_train::schedule::Rule;
 use paceline_train::{Compress, Job, Strategy};
 
 use crate::bench;
-use crate::learning::{LearningOptions, parse_epochs, parse_rate};
+use crate::learning::{LearningOptions, parse_epochs, parse_length, parse_rate};
 use crate::machine;
 use crate::outcome::Usage;
 use crate::size::{self, Size};
@@ -30,16 +31,16 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     workers: u32,
     /// Passes over the data
-    #[arg(long, value_name = "E", default_value_t = 5.0, value_parser = parse_epochs, overrides_with = "steps")]
+    #[arg(long, value_name = "E", default_value_t = 5.0, value_parser = parse_length)]
     epochs: f64,
     /// Instead of --epochs: steps
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), overrides_with = "epochs")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), conflicts_with = "epochs")]
     steps: Option<u64>,
     /// Samples a step on each worker [default: 64]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), overrides_with = "global_batch")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "global_batch")]
     batch: Option<u32>,
     /// Instead of --batch: samples a step on all workers together
-    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000), overrides_with = "batch")]
+    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     global_batch: Option<u32>,
     /// Shares that each step is cut into, each with batch norm of its own: the same number gives the same weights on any
     /// number of workers up to it; more than workers makes batch norm see fewer samples [default: the workers]
@@ -110,6 +111,9 @@ pub struct Options {
 /// Options of one run, which no other inherits.
 const OF_THE_RUN: [&str; 5] = ["model", "resume", "out", "fresh", "json"];
 
+/// Options that mean the same thing.
+const INSTEAD: [&[&str]; 2] = [&["steps", "epochs"], &["batch", "global-batch"]];
+
 /// A checkpoint, and where it lies.
 pub type Found = (PathBuf, Checkpoint);
 
@@ -127,6 +131,19 @@ impl Options {
         let fixed = |name: &str| checkpoint.position.job.get(name).cloned().unwrap_or_default();
         let mut all = checkpoint.position.asked.clone();
         all.extend(["shards", "global-batch"].map(|name| format!("--{name}={}", fixed(name))));
+        // One that is said instead of another takes its place.
+        for group in INSTEAD {
+            let names = |word: &String, name: &&str| word.starts_with(&format!("--{name}="));
+            let of_group = |word: &String| group.iter().any(|name| names(word, name));
+            match words.iter().any(of_group) {
+                true => all.retain(|word| !of_group(word)),
+                false => {
+                    let last = all.iter().rfind(|word| of_group(word)).cloned();
+                    all.retain(|word| !of_group(word));
+                    all.extend(last);
+                }
+            }
+        }
         all.append(&mut words);
         let model = self.model.clone().unwrap_or_else(|| fixed("model"));
         let line = ["train".to_owned(), model].into_iter().chain(all.iter().cloned());
@@ -214,7 +231,11 @@ fn said(command: &Command, matches: &ArgMatches) -> Vec<String> {
             _ => {
                 let mut values =
                     matches.get_raw(id).into_iter().flatten().map(|value| value.to_string_lossy());
-                words.extend(values.next_back().map(|value| format!("--{long}={value}")));
+                words.extend(values.next_back().map(|value| match (id, value.parse::<Data>()) {
+                    // It must hold wherever the training goes on.
+                    ("data", Ok(data)) => format!("--data={}", data.absolute()),
+                    _ => format!("--{long}={value}"),
+                }));
             }
         }
     }

@@ -29,6 +29,7 @@ pub struct Progress {
     recent: Vec<StepRecord>,
     began: Option<Instant>,
     spoke: Instant,
+    warned: bool,
 }
 
 impl Progress {
@@ -61,6 +62,7 @@ impl Progress {
             recent: Vec::new(),
             began: None,
             spoke: Instant::now(),
+            warned: false,
         })
     }
 
@@ -74,6 +76,14 @@ impl Progress {
                     }
                     self.recent.push(step.clone());
                     self.began.get_or_insert_with(Instant::now);
+                    if step.loss.is_none_or(|loss| !loss.is_finite()) && !self.warned {
+                        self.warned = true;
+                        self.tell(&format!(
+                            "warning: the loss of step {} is not a number: the training has diverged, and nothing \
+                             good will come of it; start anew with a lower --lr or more --warmup-epochs",
+                            step.step
+                        ));
+                    }
                 }
                 RankEvent::Evaluated(test) => self.tell(&self.describe_test(test)),
                 RankEvent::Saved { steps, bytes, .. } => {
@@ -134,7 +144,7 @@ impl Progress {
     fn describe_test(&self, test: &EvalRecord) -> String {
         let mut parts =
             vec![format!("epoch {:.2}, step {}: test", test.steps as f64 * self.step, test.steps)];
-        parts.extend(test.loss.map(|loss| format!("loss {loss:.4}")));
+        parts.push(test.loss.map_or_else(|| "loss NaN".into(), |loss| format!("loss {loss:.4}")));
         parts
             .extend(test.correct.map(|correct| format!("accuracy {:.2} %", percent(correct, test.examples))));
         parts.join(" ")

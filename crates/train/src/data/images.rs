@@ -5,7 +5,7 @@
 //! dropped. An orientation noted in a file is not applied, as with torchvision.
 
 mod decode;
-mod listing;
+pub mod listing;
 mod view;
 
 use std::fs::File;

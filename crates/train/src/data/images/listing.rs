@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use crate::TrainError;
 use crate::data::{Draw, Split};
 
@@ -48,6 +50,16 @@ impl Listing {
             return Err(TrainError::damaged(folder, what, "add some, or folders train and val"));
         }
         Ok(listing)
+    }
+
+    /// What sets it apart from other listings: classes and names.
+    pub fn fingerprint(&self, digest: &mut Sha256) {
+        for folder in &self.folders {
+            digest.update(folder.file_name().unwrap_or_default().as_bytes());
+            digest.update([0]);
+        }
+        digest.update(&self.names);
+        self.firsts.iter().chain(&self.ends).for_each(|place| digest.update(place.to_le_bytes()));
     }
 
     /// Samples.
@@ -129,6 +141,10 @@ impl Folders {
             ending.is_some_and(|ending| ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
         };
         let mut pictures = names(class, is_picture)?;
+        if let Some(name) = pictures.iter().find(|name| !class.join(name).is_file()) {
+            let what = "it is named like a picture, but is no file";
+            return Err(TrainError::damaged(&class.join(name), what, "take it away"));
+        }
         if pictures.is_empty() {
             let what = "there is no JPEG or PNG file in this class";
             return Err(TrainError::damaged(class, what, "add some, or take the folder away"));
