@@ -27,7 +27,6 @@ from runs import Failure
 
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
-BN_MOMENTUM = 0.9  # the share that is kept; the network's own 0.999 needs longer runs than this one
 PAD = 4
 # Two-sided 95 % of Student's t by degrees of freedom.
 T95 = [math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
@@ -131,11 +130,7 @@ def train_pytorch(options, recipe, weights, seed):
     twin = twins.Plain(options.network)
     load_weights(twin, weights)
     twin.model.to(device)
-    for layer in twin.model.modules():
-        if isinstance(layer, torch.nn.BatchNorm2d):
-            layer.momentum = 1 - BN_MOMENTUM
-    moving = twins.Statistics(twin, options.batch)
-    moving.reset()
+    moving = twins.Statistics(twin, options.batch, keep=options.bn_momentum)
     pictures, labels = (t.to(device) for t in options.train)
     padded = F.pad(pictures, (PAD, PAD, PAD, PAD))
     step = Step(twin, padded, labels, options.batch, device)
@@ -146,9 +141,10 @@ def train_pytorch(options, recipe, weights, seed):
             order = torch.cat([order, torch.randperm(len(labels), generator=draws)])
         index, order = order[: options.batch], order[options.batch :]
         step(index, recipe.learning_rate(done - 1), draws)
+        moving.update(done - 1)
         if recipe.ends_epoch(done):
-            with moving.divided_by_n():
-                curve.append({"epoch": done / recipe.per_epoch, **test(twin, options.test, device)})
+            moving.use()
+            curve.append({"epoch": done / recipe.per_epoch, **test(twin, options.test, device)})
     return curve
 
 
@@ -174,7 +170,9 @@ def run_paceline(options, seeds, **settings):
             seed = waiting.pop(0)
             out = options.out / f"{settings.get('label', 'paceline')}-{seed}"
             said = {k: v for k, v in settings.items() if k != "label"}
-            settled = dict(seed=seed, batch=options.batch, bn_momentum=BN_MOMENTUM, pin="no", checkpoint_every=0)
+            settled = dict(seed=seed, batch=options.batch, pin="no", checkpoint_every=0)
+            if options.bn_momentum is not None:
+                settled["bn_momentum"] = options.bn_momentum
             command = runs.train_command(options, options.network, options.data, out, **settled, **said)
             child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=tied())
             running.append((seed, out, child))
@@ -255,6 +253,7 @@ def main():
     parser.add_argument("--warmup-epochs", type=float, default=1)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--bn-momentum", type=float, metavar="PART", help="of old running statistics that stays (the network's own)")
     parser.add_argument("--threads", type=int, default=1, help="of each Paceline run (1)")
     parser.add_argument("--parallel", type=int, default=2, help="Paceline runs at a time (2)")
     parser.add_argument("--device", default="cpu", help="PyTorch's (cpu)")

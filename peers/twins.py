@@ -5,8 +5,6 @@ ResNet-50, MobileNetV2, VGG-19 and image compression are plain PyTorch (torch_tr
 fixtures/README.md writes down.
 """
 
-import contextlib
-
 import torch
 from torch import nn
 
@@ -156,38 +154,40 @@ def load_momentum(twin, optimizer, path):
 
 
 class Statistics:
-    """Keeps PyTorch's running variances as Keras's and Paceline's: divided by n, where PyTorch divides by n - 1.
+    """Running averages as Paceline keeps them, where PyTorch's are others in two ways: they are the mean of all batches until
+    the network's momentum takes over, and variances are divided by n, not n - 1.
 
-    Running averages are linear, and n is the same at every step. So a variance that starts n / (n - 1) times too large
-    stays that much too large, and only where it is used must it be divided by that."""
+    The layers' own averages are made to hold the last batch alone, which is right in a CUDA graph too; what is averaged
+    lies here."""
 
-    def __init__(self, twin, batch, size=(SIDE, SIDE)):
+    def __init__(self, twin, batch, keep=None, size=(SIDE, SIDE)):
         self.layers = [layer for layer in twin.layers.values() if isinstance(layer, nn.BatchNorm2d)]
+        self.least = self.layers[0].momentum if keep is None else 1 - keep  # PyTorch's is the part that is new
         counts = {}
         hooks = [
             layer.register_forward_hook(lambda layer, _, output: counts.update({layer: output.numel() // output.shape[1]}))
             for layer in self.layers
         ]
-        device = next(twin.model.parameters()).device
         with torch.no_grad():
-            twin.forward(torch.zeros(batch, 3, *size, device=device), training=False)
+            twin.forward(torch.zeros(batch, 3, *size, device=self.layers[0].weight.device), training=False)
         for hook in hooks:
             hook.remove()
-        self.excess = [counts[layer] / (counts[layer] - 1) for layer in self.layers]
+        for layer in self.layers:
+            layer.momentum = 1.0
+        self.shares = [1.0 for _ in self.layers] + [1 - 1 / counts[layer] for layer in self.layers]
+        self.averages = [torch.zeros_like(latest) for latest in self.latest()]
 
-    def reset(self):
-        """Mean 0 and variance 1, as before training."""
-        for layer, excess in zip(self.layers, self.excess):
-            layer.running_mean.zero_()
-            layer.running_var.fill_(excess)
+    def latest(self):
+        return [layer.running_mean for layer in self.layers] + [layer.running_var for layer in self.layers]
 
-    @contextlib.contextmanager
-    def divided_by_n(self):
-        for layer, excess in zip(self.layers, self.excess):
-            layer.running_var /= excess
-        yield
-        for layer, excess in zip(self.layers, self.excess):
-            layer.running_var *= excess
+    def update(self, step):
+        """Takes in what the forward pass of a step, the first being 0, has seen."""
+        torch._foreach_lerp_(self.averages, self.latest(), max(self.least, 1 / (step + 1)))
+
+    def use(self):
+        """Puts the averages where evaluation finds them, until the next forward pass in training."""
+        for latest, average, share in zip(self.latest(), self.averages, self.shares):
+            torch.mul(average, share, out=latest)
 
 
 # ---- Data -------------------------------------------------------------------------------------------------------------
