@@ -17,6 +17,9 @@ pub(super) fn describe(text: &str) -> String {
         return "this is HTML or XML, whose tables are not read: copy the table out as Markdown or CSV"
             .into();
     }
+    if text.contains("![") || text.contains("<img") {
+        return "its numbers are in pictures, which are not read: write them down as a table".into();
+    }
     let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
     let quoted: String = first.chars().take(QUOTED).collect();
     let more = if first.chars().count() > QUOTED { "..." } else { "" };

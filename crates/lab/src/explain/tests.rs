@@ -257,6 +257,7 @@ fn a_text_without_a_table_is_told_what_was_seen_and_what_to_do() {
         ("{\"a\": 1}\n{\"a\": 2}\n", "a line for each object"),
         ("<html><table></table></html>", "HTML"),
         ("only words", "a header and at least one row"),
+        ("The speed-up:\n![of resnet](fig/resnet.png)\n", "in pictures"),
         ("a,b\n1,2\n3,4\n", "no column of workers among \"a\", \"b\"; --map COLUMN=workers names it"),
     ] {
         assert!(error(text).contains(expected), "{text}: {}", error(text));

@@ -320,8 +320,9 @@ fn laws(laws: &Laws) -> Vec<String> {
         ));
     }
     let chosen = laws.best.as_ref().is_some_and(|best| best.law == Law::Usl);
-    if let Some(peak) =
-        usl.filter(|usl| chosen || laws.unfit.is_some() || usl.aicc.is_none()).and_then(|usl| usl.peak)
+    if let Some(peak) = usl
+        .filter(|usl| usl.residual_sd <= ROUGH && (chosen || laws.unfit.is_some() || usl.aicc.is_none()))
+        .and_then(|usl| usl.peak)
     {
         let doubt = if chosen { "" } else { ", if the USL holds" };
         sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers{doubt}"));
