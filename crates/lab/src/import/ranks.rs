@@ -10,7 +10,7 @@ use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
 
 use super::align::{Alignment, Common, Shift, share_clock};
 use super::collectives::{self, Exchanges, Matching};
-use super::split::Tiling;
+use super::split::{Tiling, is_exchange};
 use super::traced::Traced;
 use super::{ImportError, Imported, ImportedRank, top};
 use crate::run::Span;
@@ -42,6 +42,9 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     let matching = Matching::of(&traces, &steps);
     let alignment = Alignment::find(&traces, &steps, &matching);
     warn(&traces, &matching, &alignment, &mut warnings);
+    if told.batch.is_none() {
+        warnings.push("traces do not tell how many examples a step has: with --batch there are rates".into());
+    }
     let shifts = alignment.shifts(&steps);
     let slack = alignment.uncertainty.unwrap_or_default();
     let exchanges = collectives::weigh(&traces, &matching, &shifts, slack);
@@ -72,10 +75,16 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
 
 /// Phases that traces tell even where they took no time.
 fn tells(traces: &[Trace]) -> Vec<Phase> {
-    match traces.iter().any(Trace::has_device) {
-        true => vec![Phase::CopyIn, Phase::Compute, Phase::CopyOut, Phase::CommWait, Phase::Idle],
-        false => vec![Phase::Compute, Phase::CommWait],
+    // A trace may show that collectives were asked for, and nothing of them.
+    let hidden = |trace: &Trace| trace.collectives.is_empty() && trace.names.texts().any(is_exchange);
+    let mut tells = vec![Phase::Compute];
+    if traces.iter().any(Trace::has_device) {
+        tells.extend([Phase::CopyIn, Phase::CopyOut, Phase::Idle]);
     }
+    if !traces.iter().any(hidden) {
+        tells.push(Phase::CommWait);
+    }
+    tells
 }
 
 fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
