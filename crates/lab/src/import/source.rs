@@ -271,7 +271,8 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
     match sources.is_empty() {
         true => {
             let seen: String = left_out.warnings.iter().map(|warning| format!(" ({warning})")).collect();
-            Err(ImportError::Apart { why: format!("there is no file in them that can be imported{seen}") })
+            let path = paths.first().cloned().unwrap_or_default();
+            Err(ImportError::bad(path, format!("there is no file in it that can be imported{seen}")))
         }
         false => Ok(sources),
     }
