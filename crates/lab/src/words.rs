@@ -156,6 +156,7 @@ pub fn steady(case: &CaseReport) -> Option<String> {
         Verdict::WarmUp => format!("warm-up, steady from step {from} on"),
         Verdict::Slowdown => format!("slowdown, slower from step {from} on"),
         Verdict::NoSteadyState => format!("no steady state; steps from {from} on are counted"),
+        Verdict::TooShort if from == 0 && case.steps == 1 => "too short to tell: 1 step".into(),
         Verdict::TooShort if from == 0 => format!("too short to tell: {} steps, all counted", case.steps),
         Verdict::TooShort => {
             format!("too short to tell: {} steps, the first {from} left out", case.steps)

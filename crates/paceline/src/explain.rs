@@ -1,6 +1,5 @@
 //! `paceline explain`: what somebody else's numbers mean.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::import::horovod::{self, Summary};
 use paceline_lab::import::ranks::Told;
 use paceline_lab::import::source::{self, Format};
-use paceline_lab::import::{nvidia_smi, profile, write};
+use paceline_lab::import::{nvidia_smi, open, profile, write};
 use paceline_lab::timeline;
 use paceline_lab::trace::Trace;
 
@@ -173,7 +172,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Usage> {
     let done = if path == Path::new("-") {
         io::stdin().take(most).read_to_end(&mut bytes)
     } else {
-        File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes))
+        open::open(path).map_err(Usage::new)?.take(most).read_to_end(&mut bytes)
     };
     done.map_err(|error| Usage::new(format!("cannot read {}: {error}", path.display())))?;
     Ok(bytes)

@@ -74,3 +74,31 @@ fn a_column_is_told_and_bad_input_is_refused() {
         assert!(said.contains(reason) && output.stdout.is_empty(), "{said}");
     }
 }
+
+#[test]
+fn what_nvidia_smi_saw_is_explained_alone_and_kept_beside_a_run() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let paceline = |arguments: &[&str]| {
+        let run = Command::new(cargo_bin!("paceline")).current_dir(folder.path()).args(arguments).output();
+        printed(&run.expect("the program runs"))
+    };
+    let samples = "index, utilization.gpu [%], memory.used [MiB]\n0, 90 %, 4096 MiB\n0, 5 %, 4000 MiB\n0, 95 %, 3000 MiB\n";
+    fs::write(folder.path().join("smi.csv"), samples).expect("a file");
+    let alone = paceline(&["explain", "smi.csv"]);
+    assert!(alone.contains("63.3") && alone.contains("95.0") && alone.contains("33.3"), "{alone}");
+    let json: serde_json::Value =
+        serde_json::from_str(&paceline(&["explain", "smi.csv", "--json"])).expect("JSON");
+    assert_eq!(json["devices"][0]["samples"], 3);
+
+    let log: String = (1..40)
+        .map(|step| format!("{{\"name\": \"current_examples_per_sec\", \"value\": 100.0, \"global_step\": {step}, \"timestamp\": \"2018-10-04T09:00:{step:02}Z\"}}\n"))
+        .collect();
+    fs::write(folder.path().join("metric.log"), log).expect("a file");
+    paceline(&["import", "metric.log", "smi.csv", "--out", "study"]);
+    for command in ["explain", "report"] {
+        let text = paceline(&[command, "study"]);
+        assert!(text.contains("device, by nvidia-smi") && text.contains("4.29 GB"), "{text}");
+    }
+    let page = fs::read_to_string(folder.path().join("study/report.html")).expect("a page");
+    assert!(page.contains("device, by nvidia-smi"));
+}

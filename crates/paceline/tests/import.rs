@@ -55,8 +55,16 @@ fn a_folder_of_traces_becomes_a_study_that_is_reported_like_our_own() {
     assert!((seconds("idle") - 2.0 * 4.0 * 0.004).abs() < 1e-9, "{}", case["phases_s"]);
     let rate = case["images_per_s"]["mean"].as_f64().expect("a rate");
     assert!((rate - 2.0 * 64.0 / 0.01).abs() < 1.0, "{rate}");
-    let again = paceline(folder.path(), "report study");
-    assert!(again.status.success() && folder.path().join("study/report.html").exists());
+    assert_eq!(case["origin"]["format"], "kineto");
+    // What only traces tell is in the study, and each note is said once.
+    for command in ["report study", "explain study", "explain traces"] {
+        let output = paceline(folder.path(), command);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("kernels and operators"), "{command}: {text}");
+        assert!(text.matches("no collective in common").count() == 1, "{command}: {text}");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(fs::read_to_string(folder.path().join("study/report.html")).expect("a page").contains("gemm"));
 }
 
 #[test]

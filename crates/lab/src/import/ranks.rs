@@ -8,9 +8,9 @@ use std::collections::HashSet;
 
 use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
 
-use super::align::{Alignment, Common, Shift, share_clock};
+use super::align::{Alignment, Shift, share_clock};
 use super::collectives::{self, Exchanges, Matching};
-use super::split::Tiling;
+use super::split::{Tiling, is_exchange};
 use super::traced::Traced;
 use super::{ImportError, Imported, ImportedRank, top};
 use crate::run::Span;
@@ -41,7 +41,10 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     let steps = find_common_steps(&traces, &mut warnings)?;
     let matching = Matching::of(&traces, &steps);
     let alignment = Alignment::find(&traces, &steps, &matching);
-    warn(&traces, &matching, &alignment, &mut warnings);
+    warn(&traces, &matching, &mut warnings);
+    if told.batch.is_none() {
+        warnings.push("traces do not tell how many examples a step has: with --batch there are rates".into());
+    }
     let shifts = alignment.shifts(&steps);
     let slack = alignment.uncertainty.unwrap_or_default();
     let exchanges = collectives::weigh(&traces, &matching, &shifts, slack);
@@ -72,10 +75,16 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
 
 /// Phases that traces tell even where they took no time.
 fn tells(traces: &[Trace]) -> Vec<Phase> {
-    match traces.iter().any(Trace::has_device) {
-        true => vec![Phase::CopyIn, Phase::Compute, Phase::CopyOut, Phase::CommWait, Phase::Idle],
-        false => vec![Phase::Compute, Phase::CommWait],
+    // A trace may show that collectives were asked for, and nothing of them.
+    let hidden = |trace: &Trace| trace.collectives.is_empty() && trace.names.texts().any(is_exchange);
+    let mut tells = vec![Phase::Compute];
+    if traces.iter().any(Trace::has_device) {
+        tells.extend([Phase::CopyIn, Phase::CopyOut, Phase::Idle]);
     }
+    if !traces.iter().any(hidden) {
+        tells.push(Phase::CommWait);
+    }
+    tells
 }
 
 fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
@@ -239,7 +248,7 @@ fn case(traces: &[Trace], told: &Told) -> Case {
     }
 }
 
-fn warn(traces: &[Trace], matching: &Matching, alignment: &Alignment, warnings: &mut Vec<String>) {
+fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
     let exchanged = traces.iter().any(|trace| !trace.collectives.is_empty());
     if traces.len() == 1 && exchanged {
         warnings.push("one rank alone cannot tell waiting for others from moving bytes".into());
@@ -255,9 +264,6 @@ fn warn(traces: &[Trace], matching: &Matching, alignment: &Alignment, warnings: 
         warnings.push(format!(
             "{count} collectives could not be told from each other: they count as moving bytes"
         ));
-    }
-    if matches!(alignment.common, Common::Epoch | Common::FirstStep) {
-        warnings.push(alignment.to_string());
     }
     let devices = |trace: &Trace| {
         let mut devices: Vec<u32> = trace.tracks.iter().filter_map(|track| track.device).collect();

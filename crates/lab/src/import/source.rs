@@ -86,17 +86,21 @@ struct Source {
     named: PathBuf,
 }
 
-/// A run that was read, and the folder that its files lie in.
+/// A run that was read, and the first of its files.
 struct Found {
     name: String,
     run: Imported,
-    folder: PathBuf,
+    path: PathBuf,
 }
 
 impl Found {
     fn new(name: String, format: Format, path: &Path, run: Imported) -> Self {
-        let folder = path.parent().unwrap_or(Path::new("")).into();
-        Self { name, run: Imported { format: Some(format), ..run }, folder }
+        Self { name, run: Imported { format: Some(format), ..run }, path: path.into() }
+    }
+
+    /// The folder that its first file lies in.
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
     }
 }
 
@@ -126,7 +130,7 @@ impl LeftOut {
 fn infer_workers(found: &mut [Found]) {
     let told = |one: &Found| {
         let logs = matches!(one.run.format, Some(Format::Events | Format::MetricLog));
-        let names = [one.name.clone(), name_of(&one.folder)];
+        let names = [one.name.clone(), name_of(one.folder())];
         names.iter().filter(|_| logs && one.run.case.workers == 1).find_map(|name| named::workers(name))
     };
     let workers: Vec<Option<u32>> = found.iter().map(told).collect();
@@ -177,7 +181,7 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     infer_workers(&mut found);
     for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
         let Some(monitor) = left_out.unless(source, nvidia_smi::read(&source.path))? else { continue };
-        let beside = |one: &Found| source.path.parent() == Some(&one.folder);
+        let beside = |one: &Found| source.path.parent() == Some(one.folder());
         let any = found.iter().any(beside);
         found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
@@ -188,9 +192,12 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     };
     first.run.warnings.splice(0..0, left_out.warnings);
     let empty = |one: &&Found| one.run.ranks.iter().any(|rank| rank.steps.is_empty());
-    if let Some(Found { name, run, .. }) = found.iter().find(empty) {
-        let why = format!("{name} holds no step: {}", run.warnings.join("; "));
-        return Err(ImportError::Apart { why });
+    if let Some(Found { path, run, .. }) = found.iter().find(empty) {
+        let see = "`paceline explain` shows what there is";
+        return Err(ImportError::bad(
+            path,
+            format!("there is no step in it: {}; {see}", run.warnings.join("; ")),
+        ));
     }
     let mut runs: Vec<(String, Imported)> = found.into_iter().map(|one| (one.name, one.run)).collect();
     tell_apart(&mut runs);
@@ -264,7 +271,8 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
     match sources.is_empty() {
         true => {
             let seen: String = left_out.warnings.iter().map(|warning| format!(" ({warning})")).collect();
-            Err(ImportError::Apart { why: format!("there is no file in them that can be imported{seen}") })
+            let path = paths.first().cloned().unwrap_or_default();
+            Err(ImportError::bad(path, format!("there is no file in it that can be imported{seen}")))
         }
         false => Ok(sources),
     }

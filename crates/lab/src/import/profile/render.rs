@@ -57,7 +57,10 @@ fn head(profile: &Profile) -> String {
         }
     }
     if let Some(mean) = profile.step_mean {
-        text += &format!("{} steps of {} on average\n", profile.steps, time(mean));
+        text += &match profile.steps {
+            1 => format!("1 step of {}\n", time(mean)),
+            steps => format!("{steps} steps of {} on average\n", time(mean)),
+        };
     }
     text
 }
@@ -129,19 +132,16 @@ fn gaps(profile: &Profile) -> String {
         .filter(|(time, _)| time.0 > 0)
         .map(|(length, why)| format!("{} {why}", time(*length)))
         .collect();
-    let mut table = Table::new([
-        ("gaps", Align::Left),
-        ("at", Align::Right),
-        ("host late", Align::Right),
-        ("waiting", Align::Right),
-        ("nothing queued", Align::Right),
-        ("meanwhile on the host", Align::Left),
-    ]);
+    // Causes that no gap has are left out.
+    let shown = |at: usize| profile.gaps.iter().any(|gap| !gap.idle.causes()[at].0.is_zero());
+    let columns: Vec<usize> = (0..causes.len()).filter(|&at| shown(at)).collect();
+    let header = [("gaps", Align::Left), ("at", Align::Right)].into_iter();
+    let header = header.chain(columns.iter().map(|&at| (causes[at].1, Align::Right)));
+    let mut table = Table::new(header.chain([("meanwhile on the host", Align::Left)]));
     for gap in &profile.gaps {
         let host = gap.host.as_deref().map_or_else(|| "-".into(), short);
-        let [late, waiting, nothing] =
-            [gap.idle.host_late, gap.idle.queued, gap.idle.nothing_queued].map(time);
-        table.row([time(gap.length), time(gap.from), late, waiting, nothing, host]);
+        let cells = columns.iter().map(|&at| time(gap.idle.causes()[at].0));
+        table.row([time(gap.length), time(gap.from)].into_iter().chain(cells).chain([host]));
     }
     format!("\nidle {}: {}\n{table}", time(all), occurring.join(", "))
 }

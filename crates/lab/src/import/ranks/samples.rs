@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use paceline_record::Phase;
 
 use super::*;
+use crate::import::align::Common;
 use crate::import::collectives::LateStep;
 use crate::import::sample::{self, file_of};
 use crate::import::{kineto, write};
