@@ -99,7 +99,9 @@ pub fn learning(repeats: &[&Run]) -> Option<Learning> {
 
 /// Samples of each step on all ranks together.
 fn step_examples(run: &Run) -> impl Iterator<Item = u64> {
-    (0..run.steps()).map(|k| run.ranks.iter().map(|rank| rank.steps[k].examples).sum())
+    let of_step = |k: usize| run.ranks.iter().map(move |rank| rank.steps[k].examples);
+    // A damaged log may claim any number.
+    (0..run.steps()).map(move |k| of_step(k).fold(0, u64::saturating_add))
 }
 
 fn on_the_clock(run: &Run, phase: Phase) -> f64 {
@@ -111,9 +113,9 @@ fn test_curve(run: &Run, epoch: Option<u64>) -> Vec<Test> {
     let begin = run.training().map(|span| span.begin).unwrap_or_default();
     // A run that goes on from a checkpoint begins with a later step: those before it were like its first.
     let first = run.ranks.first().and_then(|rank| rank.steps.first()).map_or(0, |step| step.step.0);
-    let mut seen = vec![first * step_examples(run).next().unwrap_or(0)];
+    let mut seen = vec![first.saturating_mul(step_examples(run).next().unwrap_or(0))];
     seen.extend(step_examples(run).scan(seen[0], |sum, examples| {
-        *sum += examples;
+        *sum = sum.saturating_add(examples);
         Some(*sum)
     }));
     let test = |record: &EvalRecord| {
@@ -178,10 +180,13 @@ fn score_training(repeats: &[&Run], epoch: u64) -> Option<Score> {
 }
 
 fn score(steps: &[&StepRecord]) -> Option<Score> {
-    let examples: u64 = steps.iter().map(|step| step.examples).sum();
+    let examples = steps.iter().map(|step| step.examples).fold(0, u64::saturating_add);
     let losses: Option<f64> =
         steps.iter().map(|step| Some(f64::from(step.loss?) * step.examples as f64)).sum();
-    let correct: Option<u64> = steps.iter().map(|step| step.correct).sum();
+    let correct = steps
+        .iter()
+        .map(|step| step.correct)
+        .try_fold(0, |sum: u64, correct| Some(sum.saturating_add(correct?)));
     (examples > 0).then(|| Score {
         examples,
         loss: losses.map(|sum| sum / examples as f64),
