@@ -3,7 +3,6 @@
 //! The file is a list of [records](crate::tfrecord), each an `Event` of `tensorflow/core/util/event.proto`. A scalar is a
 //! `simple_value`, or since TensorFlow 2 a tensor with one element.
 
-use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use paceline_record::Rank;
 
 use super::protobuf::{Fields, Held, Malformed};
 use super::series::{Point, Series};
-use super::{ImportError, Imported};
+use super::{ImportError, Imported, open};
 use crate::tfrecord::{self, Next, Reader};
 
 /// What the first record of an event file says, with the version behind it.
@@ -29,8 +28,7 @@ pub fn recognise(head: &[u8]) -> bool {
 
 /// The series of an event file. One that is damaged gives what comes before the damage, with a warning.
 pub fn read(path: &Path) -> Result<Series, ImportError> {
-    let file = File::open(path).map_err(|source| ImportError::Io { path: path.into(), source })?;
-    let mut reader = Reader::new(BufReader::new(file));
+    let mut reader = Reader::new(BufReader::new(open::open(path)?));
     let mut series = Series::default();
     let (mut record, mut records, mut malformed) = (Vec::new(), 0_u64, 0_u64);
     loop {

@@ -14,8 +14,7 @@ mod objects;
 mod steps;
 mod summary;
 
-use std::collections::HashMap;
-use std::fs::File;
+use std::collections::{HashMap, HashSet};
 use std::io::BufReader;
 use std::path::Path;
 
@@ -24,7 +23,7 @@ use serde::Deserialize;
 
 use self::objects::{Found, Objects};
 pub use self::summary::{ActivityTotal, Lateness, Summary};
-use super::ImportError;
+use super::{ImportError, open};
 use crate::trace::{Name, Names};
 
 /// The most exchanges, arrivals and activities that are kept.
@@ -108,8 +107,7 @@ pub fn recognise(head: &[u8]) -> bool {
 /// Reads a timeline. One that is torn or damaged gives what can be read, with a warning.
 pub fn read(path: &Path) -> Result<Timeline, ImportError> {
     let failed = |source| ImportError::Io { path: path.into(), source };
-    let file = File::open(path).map_err(failed)?;
-    let mut objects = Objects::new(BufReader::new(file));
+    let mut objects = Objects::new(BufReader::new(open::open(path)?));
     if !objects.enter().map_err(failed)? {
         return Err(ImportError::bad(path, "no Horovod timeline: it is not a JSON array"));
     }
@@ -288,7 +286,23 @@ impl Reader {
         }
     }
 
+    /// Ranks of a run are numbered without large holes: a number far beyond how many there are is damage.
+    fn drop_strangers(&mut self) {
+        let exchanges = &mut self.timeline.exchanges;
+        let ranks = || exchanges.iter().flat_map(|exchange| &exchange.arrivals).map(|&(rank, _)| rank);
+        let distinct: HashSet<Rank> = ranks().collect();
+        let most = 4 * distinct.len() + 64;
+        let strangers = ranks().filter(|rank| rank.0 as usize >= most).count();
+        if strangers > 0 {
+            exchanges
+                .iter_mut()
+                .for_each(|exchange| exchange.arrivals.retain(|(rank, _)| (rank.0 as usize) < most));
+            self.damaged += strangers as u64;
+        }
+    }
+
     fn close(mut self) -> Timeline {
+        self.drop_strangers();
         let timeline = &mut self.timeline;
         let unknown = timeline.exchanges.iter().filter(|exchange| exchange.arrivals.is_empty()).count();
         for (count, what) in [

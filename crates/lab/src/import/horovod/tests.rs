@@ -211,3 +211,24 @@ fn a_real_timeline_holds_what_an_independent_count_finds() {
     assert!(run.ranks.iter().all(|rank| rank.steps.is_empty()));
     assert!(run.warnings.iter().any(|warning| warning.contains("no whole step")));
 }
+
+#[test]
+fn a_rank_far_beyond_the_others_is_damage() {
+    let text = write(4).replacen(r#""name": "1""#, r#""name": "60000""#, 1);
+    let timeline = read_text(&text);
+    assert!(
+        timeline.warnings.iter().any(|warning| warning.starts_with("1 events cannot be read")),
+        "{:?}",
+        timeline.warnings
+    );
+    assert_eq!((Summary::of(&timeline).world, timeline.to_run().ranks.len()), (3, 3));
+}
+
+#[test]
+fn a_packed_timeline_is_read_as_it_is() {
+    let text = write(3);
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, text.as_bytes()).expect("memory");
+    let packed = read(file_of(packed.finish().expect("memory")).path()).expect("a timeline");
+    assert_eq!(Summary::of(&packed), Summary::of(&read_text(&text)));
+}
