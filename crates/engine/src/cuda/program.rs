@@ -31,6 +31,8 @@ struct Control {
     stream: u64,
     live: i32,
     passes: i32,
+    /// The part of old running statistics that may stay at most.
+    keep: f64,
 }
 
 /// What the loss says, as its kernel writes it.

@@ -87,7 +87,8 @@ impl Program for CudaProgram {
 
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
         check_below("share", self.memory.grads.len(), pass.share)?;
-        self.begin(Control { stream: pass.stream, live: self.spec.batch as i32, passes: pass.count as i32 })?;
+        let (live, passes) = (self.spec.batch as i32, pass.count as i32);
+        self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0) })?;
         self.run(Run::Training { share: pass.share, adds: pass.index > 0 })?;
         self.end()?;
         self.pending.trained = true;
@@ -108,7 +109,7 @@ impl Program for CudaProgram {
 
     fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
         check_below("count of samples to judge", self.spec.batch + 1, live)?;
-        self.begin(Control { stream: 0, live: live as i32, passes: 1 })?;
+        self.begin(Control { stream: 0, live: live as i32, passes: 1, keep: 1.0 })?;
         self.run(Run::Judging)?;
         self.end()?;
         self.pending.trained = false;
