@@ -56,9 +56,9 @@ pub enum EngineError {
         /// Its version, where it was found.
         found: Option<String>,
         /// The oldest version that will do.
-        needed: &'static str,
+        needed: String,
         /// What to do about it.
-        hint: &'static str,
+        hint: String,
     },
     /// Go on without it: a device or one of its libraries refused a call.
     #[error("{call} failed: {answer}")]
