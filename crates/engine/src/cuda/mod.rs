@@ -10,6 +10,7 @@ mod kernels;
 mod library;
 mod lower;
 mod mirror;
+pub mod nvtx;
 mod object;
 mod product;
 mod program;
