@@ -4,9 +4,10 @@
     gpu_table.py --paceline target/release/examples/gpu_speed [--only resnet50:32:64:bf16,...] [--modes eager,graph,compile]
 
 Nothing is built: `gpu_speed` (cargo build --release -p paceline-engine --example gpu_speed) may come from another machine.
-First, all networks of the table are compiled by torch.compile at the same time, at most --compile-limit seconds; what is not
-done by then is cut, and the table says so. Then, row by row, nothing else running: Paceline and each of PyTorch's modes take
-turns, --rounds times, and the median of each counts. Images/s; factors are to PyTorch's best mode.
+First, all networks of the table are built in PyTorch and compiled by torch.compile at the same time, at most --limit
+seconds; what is not done by then is cut, and the table says so. Then, row by row, nothing else running: Paceline and each of
+PyTorch's modes take turns, --rounds times, and the median of each counts. Images/s; factors are to PyTorch's best mode. A row takes
+about half a minute, most of it cuDNN measuring its algorithms for PyTorch; compiling takes one to two minutes for all.
 
 Exit status 1 where Paceline falls short: of the factor that a row names, of PyTorch's memory (its best mode's, as its allocator
 holds it, against what the driver says of Paceline), or of a first step within 5 s of the start, the last of the rounds.
@@ -59,18 +60,20 @@ def classes(case):
 
 
 class Peer:
-    """A PyTorch process that waits for its turns."""
+    """A PyTorch process with some modes of one case, which waits for its turns."""
 
-    def __init__(self, case, mode, compile_mode):
+    def __init__(self, case, modes, compile_mode):
         network, side, batch, precision, steps, _ = case
-        command = [sys.executable, str(Path(__file__).with_name("torch_gpu.py")), network, "--serve", "--mode", mode]
+        command = [sys.executable, str(Path(__file__).with_name("torch_gpu.py")), network, "--serve"]
+        command += ["--mode", ",".join(modes), "--compile-mode", compile_mode, "--precision", precision]
         command += ["--input", f"{side}x{side}", "--batch", str(batch), "--classes", str(classes(case))]
-        command += ["--precision", precision, "--steps", str(steps), "--compile-mode", compile_mode]
+        command += ["--steps", str(steps)]
         pipe = subprocess.PIPE
         # Several compile at once: none is to take all cores.
         env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "4"}
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
-        self.mode, self.lines, self.errors, self.failed = mode, queue.Queue(), [], None
+        self.modes, self.cut = modes, {}
+        self.lines, self.errors, self.failed = queue.Queue(), [], None
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True).start()
 
@@ -90,9 +93,10 @@ class Peer:
             return self.end(f"cut at {seconds:.0f} s")
         return line if line is not None else self.end("failed: " + "".join(self.errors).strip()[-400:])
 
-    def turn(self, seconds=120):
+    def turn(self, mode, seconds=90):
+        """Warms a mode up, or runs a round of it."""
         try:
-            self.process.stdin.write("\n")
+            self.process.stdin.write(f"{mode}\n")
             self.process.stdin.flush()
         except (BrokenPipeError, ValueError):
             pass  # It has ended; why is among its lines.
@@ -102,6 +106,23 @@ class Peer:
         self.failed = self.failed or why
         self.process.kill()
         self.process.wait()
+
+
+def start_peers(args, rows):
+    """A process for each row, all built at the same time; one that compiles for too long starts again without that mode."""
+    begun = time.monotonic()
+    peers = {name(case): Peer(case, args.modes, args.compile_mode) for case in rows}
+    for case in rows:
+        row, limit = name(case), args.limit
+        line = peers[row].answer(limit - (time.monotonic() - begun))
+        built = f"built after {line['seconds']} s" if line else peers[row].failed
+        print(f"{row}: {built}", file=sys.stderr, flush=True)
+        if not line and "compile" in args.modes and len(args.modes) > 1:
+            cut = f"cut at {limit:.0f} s" if built.startswith("cut") else "failed"
+            peers[row] = Peer(case, [mode for mode in args.modes if mode != "compile"], args.compile_mode)
+            peers[row].cut = {"compile": cut}
+            peers[row].answer(60)
+    return peers
 
 
 def run_paceline(binary, case):
@@ -115,46 +136,44 @@ def run_paceline(binary, case):
     return found[-1]
 
 
-def measure(args, case, peers):
-    """A row, and where Paceline falls short in it."""
-    wanted = case[5]
-    for mode in args.modes:
-        if mode not in peers:
-            peers[mode] = Peer(case, mode, args.compile_mode)
-            peers[mode].answer(120)
-    ready = {mode: peer.turn() for mode, peer in peers.items()}
-    own, rates = [], {mode: [] for mode in peers}
+def measure(args, case, peer):
+    """A row, where Paceline falls short in it, and what it was compared with."""
+    wanted, row = case[5], name(case)
+    ready = {}
+    for mode in peer.modes:
+        begun = time.monotonic()
+        ready[mode] = peer.turn(mode)
+        said = (ready[mode] or {}).get("note") or peer.failed or ""
+        print(f"{row} {mode}: warm after {time.monotonic() - begun:.0f} s {said}".rstrip(), file=sys.stderr, flush=True)
+    own, rates = [], {mode: [] for mode in peer.modes}
     for _ in range(args.rounds):
         own.append(run_paceline(args.paceline, case))
-        for mode, peer in peers.items():
-            line = peer.turn()
+        for mode in peer.modes:
+            line = peer.turn(mode)
             if line:
                 rates[mode].append(line["images_per_s"])
+    for who, found in [("Paceline", [line["images_per_s"] for line in own]), *rates.items()]:
+        print(f"{row} {who}: {', '.join(map(str, found)) or peer.failed}", file=sys.stderr, flush=True)
     rate = statistics.median(line["images_per_s"] for line in own)
     medians = {mode: statistics.median(found) for mode, found in rates.items() if found}
-    for mode, peer in peers.items():
-        note = peer.failed or (ready[mode] or {}).get("note")
-        spread = ", ".join(map(str, rates[mode]))
-        print(f"{name(case)} {mode}: {spread or 'nothing'} {note or ''}".rstrip(), file=sys.stderr)
-    print(f"{name(case)} Paceline: {', '.join(str(line['images_per_s']) for line in own)}", file=sys.stderr, flush=True)
     best = max(medians, key=medians.get) if medians else None
     factor = rate / medians[best] if best else None
     memory, first = own[-1]["driver_mb"], own[-1]["first_step_s"]
     short = []
     if wanted and (not factor or factor < wanted):
-        short.append(f"{name(case)}: {wanted} times PyTorch's best mode was wanted")
+        short.append(f"{row}: {wanted} times PyTorch's best mode was wanted")
     if best and memory > ready[best]["peak_mb"]:
-        short.append(f"{name(case)}: {memory} MB, PyTorch's {best} holds {ready[best]['peak_mb']}")
+        short.append(f"{row}: {memory} MB, PyTorch's {best} holds {ready[best]['peak_mb']}")
     if first > FIRST_STEP:
-        short.append(f"{name(case)}: the first step came after {first} s")
+        short.append(f"{row}: the first step came after {first} s")
     cells = [str(cell) for cell in case[:4]] + [f"{rate:,.0f}"]
     for mode in MODES:
-        cut = peers[mode].failed.split(":")[0] if mode in peers and peers[mode].failed else ""
-        cells.append(f"{medians[mode]:,.0f}" if mode in medians else cut)
+        missing = peer.cut.get(mode, "failed" if mode in peer.modes else "")
+        cells.append(f"{medians[mode]:,.0f}" if mode in medians else missing)
     cells += [f"{factor:.2f}" if factor else "", str(wanted or "")]
     cells.append(f"{memory:,} / {ready[best]['peak_mb']:,}" if best else f"{memory:,}")
-    cells.append(f"{first} / {ready[best]['first_step_s']}" if best else str(first))
-    return cells, short
+    versions = {line["peer"] for line in ready.values() if line}
+    return [*cells, str(first)], short, versions
 
 
 def main():
@@ -162,7 +181,7 @@ def main():
     parser.add_argument("--paceline", required=True, help="the gpu_speed binary")
     parser.add_argument("--modes", type=lambda text: text.split(","), default=list(MODES))
     parser.add_argument("--compile-mode", choices=["default", "max-autotune-no-cudagraphs"], default="default")
-    parser.add_argument("--compile-limit", type=float, default=150, metavar="SECONDS")
+    parser.add_argument("--limit", type=float, default=150, metavar="SECONDS", help="for building and compiling")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help=f"rows, as a list of {name(CASES[0])} and so on; all where left out")
     args = parser.parse_args()
@@ -174,28 +193,17 @@ def main():
         parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(map(name, CASES))}")
     rows = [case for case in CASES if name(case) in chosen]
     begun = time.monotonic()
-    compiling = {}
-    if "compile" in args.modes:
-        compiling = {name(case): Peer(case, "compile", args.compile_mode) for case in rows}
-        for row, peer in compiling.items():
-            line = peer.answer(args.compile_limit - (time.monotonic() - begun))
-            if line is None and peer.failed.startswith("cut"):
-                peer.failed = f"cut at {args.compile_limit:.0f} s"
-            built = f"after {line['seconds']} s" if line else f"not: {peer.failed}"
-            print(f"{row} compiled {built}", file=sys.stderr, flush=True)
+    peers = start_peers(args, rows)
     print(f"{datetime.date.today()}, `{shlex.join(['gpu_table.py', *sys.argv[1:]])}`; torch.compile's mode: {args.compile_mode}\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    missed = []
+    missed, versions = [], set()
     for case in rows:
-        peers = {"compile": compiling.pop(name(case))} if compiling else {}
-        try:
-            cells, short = measure(args, case, peers)
-        finally:
-            for peer in peers.values():
-                peer.end()
+        cells, short, seen = measure(args, case, peers[name(case)])
+        peers[name(case)].end()
         print(f"| {' | '.join(cells)} |", flush=True)
         missed += short
-    print(f"\n{time.monotonic() - begun:.0f} s in all")
+        versions |= seen
+    print(f"\n{'; '.join(sorted(versions))}. {time.monotonic() - begun:.0f} s in all.")
     for line in missed:
         print(f"short: {line}")
     sys.exit(1 if missed else 0)

@@ -9,8 +9,8 @@ stay in fp32 and products run under autocast, as in Paceline. cuDNN's algorithms
 prints one JSON line a mode: `eager` as people run it, `graph` the whole step in a CUDA graph, `compile` the network through
 torch.compile (--compile-mode), its step in a CUDA graph as well where that works; the note says where it does not.
 
-With --serve (one mode) it builds, and compiles, and prints a line; for the first line on standard input it warms up and prints
-what that took; for each further line it runs a round of --steps, and prints its time.
+With --serve it builds all modes, compiles, and prints a line. Then each line on standard input names a mode: the first time that
+mode warms up, and what it takes is printed; after that it runs a round of --steps, and its time is printed.
 """
 
 import time
@@ -35,9 +35,7 @@ class Run:
 
     def __init__(self, args, mode):
         self.args, self.mode, self.note = args, mode, ""
-        begun = time.perf_counter()
-        torch.zeros(1, device="cuda")
-        torch.cuda.reset_peak_memory_stats()
+        begun, held = time.perf_counter(), torch.cuda.memory_reserved()
         torch.manual_seed(0)
         height, width = args.input
         model = torch_train.NETWORKS[args.network](height, width, args.classes).cuda().train()
@@ -54,7 +52,10 @@ class Run:
             # Others may compile at the same time: algorithms are measured later, alone.
             torch.backends.cudnn.benchmark = False
             self.step()
-            torch.cuda.synchronize()
+            self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        self.held = torch.cuda.memory_reserved() - held
         self.building = time.perf_counter() - begun
 
     def plain_step(self):
@@ -68,6 +69,9 @@ class Run:
     def warm(self):
         """Measures algorithms, records the graph, and says what the mode took to get going."""
         begun = time.perf_counter()
+        torch.cuda.empty_cache()
+        held = torch.cuda.memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
         torch.backends.cudnn.benchmark = True
         if self.mode != "eager":
             try:
@@ -83,10 +87,10 @@ class Run:
             self.step()
         torch.cuda.synchronize()
         return {
-            "peer": f"torch {torch.__version__}",
+            "peer": f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}",
             "mode": self.mode,
             "first_step_s": round(first, 2),
-            "peak_mb": torch.cuda.max_memory_reserved() >> 20,
+            "peak_mb": self.held + torch.cuda.max_memory_reserved() - held >> 20,
             "note": self.note,
         }
 
@@ -157,16 +161,15 @@ def main():
         "precision": args.precision,
         "layout": args.layout,
     }
+    torch.zeros(1, device="cuda")
     modes = args.mode.split(",")
     if args.serve:
-        if len(modes) != 1:
-            sys.exit("torch_gpu.py: --serve runs one mode")
-        run = Run(args, modes[0])
-        say(state="built", seconds=round(run.building, 1))
-        if sys.stdin.readline():
-            say(state="ready", **run.warm())
-        for _ in sys.stdin:
-            say(**figures(args, *run.round()))
+        runs = {mode: Run(args, mode) for mode in modes}
+        say(state="built", seconds=round(sum(run.building for run in runs.values()), 1))
+        warm = set()
+        for mode in map(str.strip, sys.stdin):
+            say(**(figures(args, *runs[mode].round()) if mode in warm else runs[mode].warm()))
+            warm.add(mode)
         return
     for mode in modes:
         run = Run(args, mode)
