@@ -355,6 +355,71 @@ fn every_kind_of_layer_agrees_with_the_cpu() {
     assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), 6 * cases.len(), failed.join("\n"));
 }
 
+/// A small network of every kind of layer: little enough for tools that watch each access to memory.
+fn every_kind() -> Graph {
+    let build = || {
+        let (mut b, x) = Builder::new("every_kind", Shape::new(13, 12, 3), 5)?;
+        let x = b.conv("stem", x, Conv2d::k(3, 3).out(16).stride(2).same().bias())?;
+        let x = b.batch_norm("stem_norm", x, BatchNorm::KERAS);
+        let x = b.relu("stem_relu", x);
+        let y = b.depthwise_conv("three", x, Conv2d::k(3, 3).same())?;
+        let y = b.batch_norm("three_norm", y, BatchNorm::TORCH);
+        let x = b.add("residual", x, y)?;
+        let x = b.relu6("residual_relu", x);
+        let y = b.depthwise_conv("five", x, Conv2d::k(5, 5).same().bias())?;
+        let z = b.avg_pool("mean", x, Window::k(3, 3).stride(1).same())?;
+        let x = b.concat("both", &[y, z])?;
+        let x = b.max_pool("most", x, Window::k(3, 3).stride(2).same())?;
+        let x = b.conv_transpose("larger", x, ConvTranspose { out: 7, ..TRANSPOSE })?;
+        let x = b.relu("larger_relu", x);
+        let x = b.pad("border", x, Border { top: 1, bottom: 0, left: 2, right: 1 })?;
+        let x = b.conv("odd", x, Conv2d::k(1, 1).out(9).bias())?;
+        let x = b.dropout("drop", x, 0.3)?;
+        let y = b.depthwise_conv("slow", x, Conv2d::k(3, 3).stride(2).same())?;
+        let y = b.flatten("flat", y);
+        let y = b.dense("narrow", y, Dense::to(12))?;
+        let x = b.global_avg_pool("means", x);
+        let x = b.dense("wide", x, Dense::to(12))?;
+        let x = b.add("sum", x, y)?;
+        let x = b.dense("out", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    build().unwrap()
+}
+
+/// Batch norms of more rows than a cluster of blocks holds, and little else.
+fn many_rows() -> Graph {
+    let build = || {
+        let (mut b, x) = Builder::new("many_rows", Shape::new(32, 32, 3), 5)?;
+        let x = b.conv("in", x, Conv2d::k(1, 1).out(8).bias())?;
+        let x = b.batch_norm("first", x, BatchNorm::KERAS);
+        let x = b.relu("first_relu", x);
+        let y = b.depthwise_conv("three", x, Conv2d::k(3, 3).same())?;
+        let y = b.batch_norm("second", y, BatchNorm::TORCH);
+        let x = b.add("residual", x, y)?;
+        let x = b.relu("second_relu", x);
+        let x = b.global_avg_pool("means", x);
+        let x = b.dense("out", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    build().unwrap()
+}
+
+#[test]
+fn one_network_of_every_kind_of_layer_agrees_with_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    let graph = every_kind();
+    for layout in [Layout::Nhwc, Layout::Nchw] {
+        let spec = Spec { layout, label_smoothing: 0.1, ..Spec::new(4) };
+        compare("every kind", &gpu, &graph, &spec);
+        let rough = step(&gpu, &graph, &Spec { precision: Precision::Bf16, ..spec });
+        let off = distance(&rough.output, &step(&cpu(), &graph, &spec).output);
+        assert!(off < 0.1, "{layout} bf16: output off by {off}");
+    }
+    compare("autoencoder", &gpu, &autoencoder(), &Spec::new(4));
+    compare("many rows", &gpu, &many_rows(), &Spec::new(17));
+}
+
 /// Losses of ten steps on two batches in turns.
 fn losses(engine: &dyn Engine, graph: &Graph, spec: &Spec, rate: f32) -> Vec<f32> {
     let mut program = engine.compile(graph, spec).unwrap();
