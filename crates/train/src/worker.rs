@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use paceline_engine::{Engine, Program, StepResult};
+use paceline_engine::{Engine, Pass, Program, StepResult};
 use paceline_record::log::RankWriter;
 use paceline_record::{Bytes, LayerTime, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord};
 
@@ -10,7 +10,7 @@ use crate::data::{Loader, Loading};
 use crate::exchange::Exchange;
 use crate::job::Assignment;
 use crate::milestone::Course;
-use crate::{Job, TrainError, affinity, clock, open_engine, process};
+use crate::{Job, TrainError, affinity, clock, process};
 
 /// Name of the file in a case's folder that holds the time of each layer.
 pub const LAYERS_FILE: &str = "layers.json";
@@ -28,7 +28,7 @@ pub fn run(main: Nanos) -> Result<(), TrainError> {
     let world = job.workers;
     let mut log = RankWriter::create(&job.folder, &RankHeader { rank, world })?;
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
-    let engine = open_engine(&job.engine, job.threads, pinned)?;
+    let engine = job.open_engine_of(rank, pinned)?;
     let exchange = Exchange::join(&job, rank, segment)?;
     train(&job, exchange, &*engine, &mut log)
 }
@@ -47,43 +47,60 @@ fn train(
     let mut program = engine.compile_in(&graph, &spec, &homes)?;
     log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
     let first = course.resume(&mut *program, &exchange)?;
-    let mut loader = Loader::open(loading(job, rank, first)?)?;
+    let mut feeding = Feeding::open(job, rank, first)?;
     exchange.start(&mut *program, job)?;
 
     let turns = shares.len() * job.accumulate;
     let mut begin = clock::now();
+    let mut told = Vec::new();
     for step in (first..job.steps).map(Step) {
         let mut record = StepRecord::open(step, begin);
         let mut ready_time = Nanos(0);
+        let rate = job.learning.schedule.rate(step.0);
         for turn in 0..turns {
-            let pass = job.pass(step.0, &shares, turn);
-            program.feed(clock::timed(&mut record, Phase::Load, || loader.next_batch())?)?;
+            let last = turn + 1 == turns;
+            let update = Some(rate).filter(|_| last && exchange.is_woven());
+            let pass = Pass { update, ..job.pass(step.0, &shares, turn) };
+            feeding.feed(&mut *program, &mut record)?;
             let complete = pass.share + 1 == shares.len();
             program.forward_backward(pass, &mut |ready| {
                 if complete {
                     exchange.gradient_ready(ready);
                 }
             })?;
-            // Where nothing is exchanged the update follows on the device, without a wait in between.
-            if exchange.exchanges() || turn + 1 < turns {
+            // What a device does meanwhile hides this.
+            if program.runs_behind() && !(last && course.is_due(step.0 + 1)) {
+                feeding.feed_ahead(&mut *program)?;
+                told.drain(..).try_for_each(|event| log.append(&event))?;
+            }
+            // Where nothing is exchanged here the update follows on the device, without a wait in between.
+            if exchange.exchanges() || !last {
                 ready_time += book(&mut record, program.finish()?, (job.batch, turns));
             }
         }
-        let rate = job.learning.schedule.rate(step.0);
         exchange.finish(&mut *program, &mut record, (rate, ready_time))?;
         let result = program.finish()?;
-        if !exchange.exchanges() {
+        if exchange.exchanges() {
+            book_times(&mut record, &result);
+        } else {
             book(&mut record, result, (job.batch, turns));
         }
-        record.book(Phase::Update, Nanos(result.update_ns));
-        book_loader(&mut record, loader.cpu(), job);
-        let told = course.reach(step.0 + 1, (&mut *program, &mut exchange), &mut record)?;
+        if exchange.is_woven() {
+            exchange.book_woven(&mut *program, &mut record, clock::now())?;
+        }
+        feeding.book_threads(&mut record, job, &*program);
+        let reached = course.reach(step.0 + 1, (&mut *program, &mut exchange), &mut record)?;
         record.correct = record.correct.filter(|_| graph.judges_labels());
         record.end = clock::now();
+        feeding.book_ahead(&mut record);
         begin = record.end;
-        log.append(&RankEvent::Step(record))?;
-        told.iter().try_for_each(|event| log.append(event))?;
+        told.push(RankEvent::Step(record));
+        told.extend(reached);
+        if !program.runs_behind() {
+            told.drain(..).try_for_each(|event| log.append(&event))?;
+        }
     }
+    told.iter().try_for_each(|event| log.append(event))?;
 
     if job.profile && rank == Rank(0) {
         write_layers(job, &layer_times(&*program))?;
@@ -99,13 +116,7 @@ fn train(
 
 /// Books what the engine measured of a pass; what it spent in calls of the exchange is the exchange's to book.
 fn book(record: &mut StepRecord, result: StepResult, (batch, turns): (usize, usize)) -> Nanos {
-    for (phase, time) in [
-        (Phase::CopyIn, result.copy_in_ns),
-        (Phase::Forward, result.forward_ns),
-        (Phase::Backward, result.backward_ns),
-    ] {
-        record.book(phase, Nanos(time));
-    }
+    book_times(record, &result);
     record.examples += batch as u64;
     // The mean over the passes.
     record.loss = Some(record.loss.unwrap_or(0.0) + result.loss / turns as f32);
@@ -113,11 +124,97 @@ fn book(record: &mut StepRecord, result: StepResult, (batch, turns): (usize, usi
     Nanos(result.ready_ns)
 }
 
-/// What the loader's threads computed on this worker's own cores was taken from forward and backward: it is loading.
-fn book_loader(record: &mut StepRecord, cpu: Nanos, job: &Job) {
-    if !job.pin {
-        return;
+/// Books how long the parts of it took.
+pub(crate) fn book_times(record: &mut StepRecord, result: &StepResult) {
+    for (phase, time) in [
+        (Phase::CopyIn, result.copy_in_ns),
+        (Phase::Forward, result.forward_ns),
+        (Phase::Backward, result.backward_ns),
+        (Phase::CopyOut, result.copy_out_ns),
+        (Phase::CommWait, result.exchange_ns),
+        (Phase::Update, result.update_ns),
+    ] {
+        record.book(phase, Nanos(time));
     }
+    record.idle_host += Nanos(result.idle_ns);
+}
+
+/// Hands batches to a program; ahead of its next run, where it computes behind the host's back.
+struct Feeding {
+    loader: Loader,
+    /// Batches that are still to come.
+    left: u64,
+    /// Whether the next batch is there already.
+    ahead: bool,
+    /// What it took to load and to hand it over while the device was at work.
+    loaded: Nanos,
+    handed_over: Nanos,
+}
+
+impl Feeding {
+    fn open(job: &Job, rank: Rank, first: u64) -> Result<Self, TrainError> {
+        let turns = job.shares_of(rank).len() * job.accumulate;
+        let left = (job.steps - first.min(job.steps)) * turns as u64;
+        let loader = Loader::open(loading(job, rank, first)?)?;
+        Ok(Self { loader, left, ahead: false, loaded: Nanos(0), handed_over: Nanos(0) })
+    }
+
+    /// Sees to it that the next batch is there.
+    fn feed(&mut self, program: &mut dyn Program, record: &mut StepRecord) -> Result<(), TrainError> {
+        if std::mem::take(&mut self.ahead) {
+            return Ok(());
+        }
+        self.left -= 1;
+        let batch = clock::timed(record, Phase::Load, || self.loader.next_batch())?;
+        let start = clock::now();
+        program.feed(batch)?;
+        // A program that computes as it is told books its copy by itself.
+        if program.runs_behind() {
+            record.book(Phase::CopyIn, clock::now().since(start));
+        }
+        Ok(())
+    }
+
+    /// Hands over the batch after this one.
+    fn feed_ahead(&mut self, program: &mut dyn Program) -> Result<(), TrainError> {
+        if self.left == 0 {
+            return Ok(());
+        }
+        (self.left, self.ahead) = (self.left - 1, true);
+        let start = clock::now();
+        let batch = self.loader.next_batch()?;
+        let loaded = clock::now();
+        program.feed(batch)?;
+        self.loaded += loaded.since(start);
+        self.handed_over += clock::now().since(loaded);
+        Ok(())
+    }
+
+    /// Books what the device's work did not hide of a step: handing over, which came last, loading, and the time in which
+    /// the device had nothing to do.
+    fn book_ahead(&mut self, record: &mut StepRecord) {
+        let mut spare = record.end.since(record.begin).since(record.phases.total());
+        let mut book = |phase: Phase, time: Nanos| {
+            let exposed = time.min(spare);
+            spare = spare.since(exposed);
+            record.phases[phase] += exposed;
+            exposed
+        };
+        book(Phase::CopyIn, std::mem::take(&mut self.handed_over));
+        book(Phase::Load, std::mem::take(&mut self.loaded));
+        record.idle_host = book(Phase::Idle, record.idle_host);
+    }
+
+    /// What the loader's threads computed on this worker's own cores was taken from forward and backward: it is loading.
+    fn book_threads(&mut self, record: &mut StepRecord, job: &Job, program: &dyn Program) {
+        let cpu = self.loader.cpu();
+        if job.pin && !program.runs_behind() {
+            book_loader(record, cpu, job);
+        }
+    }
+}
+
+fn book_loader(record: &mut StepRecord, cpu: Nanos, job: &Job) {
     let (forward, backward) = (record.phases[Phase::Forward], record.phases[Phase::Backward]);
     let both = forward + backward;
     let taken = Nanos(cpu.0 / job.threads as u64).min(both);
