@@ -147,3 +147,6 @@ impl Link for GpuLink {
         self.nccl.watch(waited, PATIENCE).map_err(told)
     }
 }
+
+#[cfg(test)]
+mod tests;
