@@ -1,9 +1,12 @@
 //! One rank's part in an update strategy: hands gradients over while backward runs, and updates with what comes back.
 
+mod woven;
+
+pub(crate) use woven::POSTED;
+
 use std::ops::Range;
 use std::time::Duration;
 
-use paceline_comm::nccl::UniqueId;
 use paceline_comm::{
     Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket, share,
 };
@@ -42,6 +45,8 @@ pub(crate) struct Exchange {
     begun: Vec<Ticket>,
     /// What became of them, and of the barriers between.
     finished: Vec<Finished>,
+    /// Steps whose arrivals have been posted.
+    posted: u64,
     /// An error inside a call of backward, to be told afterwards.
     failed: Option<TrainError>,
 }
@@ -79,6 +84,7 @@ impl Exchange {
             ready: 0,
             begun: Vec::new(),
             finished: Vec::new(),
+            posted: 0,
             failed: None,
         })
     }
@@ -130,29 +136,6 @@ impl Exchange {
             self.woven = program.weave(weave)?;
         }
         self.wait_for_all()
-    }
-
-    /// The name of the group of devices, which rank 0 makes up and the others learn.
-    fn name_group(&mut self) -> Result<UniqueId, TrainError> {
-        const LEN: usize = size_of::<UniqueId>() / size_of::<f32>();
-        let first = self.rank == Rank(0);
-        let peers = self.peers();
-        let area = peers.segment.area(0);
-        if first {
-            let words = device::new_group()?;
-            let values = words.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
-            // SAFETY: no operation is under way, and only the first rank writes.
-            unsafe { area.write(0..LEN) }.iter_mut().zip(values).for_each(|(to, value)| *to = value);
-        }
-        peers.collective.barrier(Deadline::after(PATIENCE))?;
-        let mut group = [0; size_of::<UniqueId>()];
-        // SAFETY: it has been written, and nobody writes again before the next barrier.
-        let values = unsafe { area.read(0..LEN) };
-        for (bytes, value) in group.as_chunks_mut().0.iter_mut().zip(values) {
-            *bytes = value.to_ne_bytes();
-        }
-        peers.collective.barrier(Deadline::after(PATIENCE))?;
-        Ok(group)
     }
 
     /// Whether gradients are exchanged here before the update.
@@ -292,35 +275,6 @@ impl Exchange {
         }
         let exchange = ready_time + clock::now().since(before).since(updating).since(copying);
         self.book(record, exchange);
-        Ok(())
-    }
-
-    /// Books what devices exchanged by themselves in a run that ended at `end`, where the device measured how long that was
-    /// waited for.
-    pub fn book_woven(
-        &mut self,
-        program: &mut dyn Program,
-        record: &mut StepRecord,
-        end: Nanos,
-    ) -> Result<(), TrainError> {
-        let times = program.bucket_times()?;
-        let mut reached = Nanos(0);
-        for (bucket, time) in self.buckets.iter().zip(times) {
-            let (begun, ended) = (end.since(Nanos(time.begun)), end.since(Nanos(time.ended)));
-            record.comm_busy += ended.since(begun.max(reached));
-            reached = ended;
-            record.buckets.push(BucketRecord {
-                bytes: Bytes(4 * bucket.range.len() as u64),
-                begun,
-                last_arrival: begun,
-                last_rank: self.rank,
-                ended,
-                waited_late: Nanos(0),
-                waited_transfer: Nanos(0),
-                cpu: Nanos(0),
-                moved: Bytes(4 * bucket.range.len() as u64),
-            });
-        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::TrainError;
 use crate::data::{Augment, Data, Split};
 use crate::device::CUDA;
+use crate::exchange::POSTED;
 use crate::milestone::Milestones;
 use crate::schedule::{Rule, Schedule};
 use crate::simulate::{self, Simulation};
@@ -220,7 +221,8 @@ impl Job {
     /// Values of shared memory that the ranks need: for each share, and in common.
     pub(crate) fn shared_values(&self, trained: usize) -> (usize, usize) {
         let common = if self.update.shares_parameters() { trained } else { 0 };
-        (self.exchange.compress.own_values(trained), common)
+        let posted = if self.exchanges_on_device() { POSTED } else { 0 };
+        (self.exchange.compress.own_values(trained) + posted, common)
     }
 
     /// Refuses a job whose workers together need more memory than the machine has left.

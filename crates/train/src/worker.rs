@@ -1,16 +1,20 @@
 //! One worker: the step loop.
 
+mod diary;
+mod feeding;
+
 use std::fs;
 
 use paceline_engine::{Engine, Pass, Program, StepResult};
 use paceline_record::log::RankWriter;
 use paceline_record::{Bytes, LayerTime, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord};
 
-use crate::data::{Loader, Loading};
 use crate::exchange::Exchange;
 use crate::job::Assignment;
 use crate::milestone::Course;
 use crate::{Job, TrainError, affinity, clock, process};
+use diary::Diary;
+use feeding::Feeding;
 
 /// Name of the file in a case's folder that holds the time of each layer.
 pub const LAYERS_FILE: &str = "layers.json";
@@ -52,7 +56,7 @@ fn train(
 
     let turns = shares.len() * job.accumulate;
     let mut begin = clock::now();
-    let mut told = Vec::new();
+    let mut diary = Diary::open(log);
     for step in (first..job.steps).map(Step) {
         let mut record = StepRecord::open(step, begin);
         let mut ready_time = Nanos(0);
@@ -71,7 +75,7 @@ fn train(
             // What a device does meanwhile hides this.
             if program.runs_behind() && !(last && course.is_due(step.0 + 1)) {
                 feeding.feed_ahead(&mut *program)?;
-                told.drain(..).try_for_each(|event| log.append(&event))?;
+                diary.write()?;
             }
             // Where nothing is exchanged here the update follows on the device, without a wait in between.
             if exchange.exchanges() || !last {
@@ -88,19 +92,16 @@ fn train(
         if exchange.is_woven() {
             exchange.book_woven(&mut *program, &mut record, clock::now())?;
         }
+        diary.compare(&mut exchange);
         feeding.book_threads(&mut record, job, &*program);
         let reached = course.reach(step.0 + 1, (&mut *program, &mut exchange), &mut record)?;
         record.correct = record.correct.filter(|_| graph.judges_labels());
         record.end = clock::now();
         feeding.book_ahead(&mut record);
         begin = record.end;
-        told.push(RankEvent::Step(record));
-        told.extend(reached);
-        if !program.runs_behind() {
-            told.drain(..).try_for_each(|event| log.append(&event))?;
-        }
+        diary.take(record, reached, &*program)?;
     }
-    told.iter().try_for_each(|event| log.append(event))?;
+    diary.close(&mut exchange)?;
 
     if job.profile && rank == Rank(0) {
         write_layers(job, &layer_times(&*program))?;
@@ -137,109 +138,6 @@ pub(crate) fn book_times(record: &mut StepRecord, result: &StepResult) {
         record.book(phase, Nanos(time));
     }
     record.idle_host += Nanos(result.idle_ns);
-}
-
-/// Hands batches to a program; ahead of its next run, where it computes behind the host's back.
-struct Feeding {
-    loader: Loader,
-    /// Batches that are still to come.
-    left: u64,
-    /// Whether the next batch is there already.
-    ahead: bool,
-    /// What it took to load and to hand it over while the device was at work.
-    loaded: Nanos,
-    handed_over: Nanos,
-}
-
-impl Feeding {
-    fn open(job: &Job, rank: Rank, first: u64) -> Result<Self, TrainError> {
-        let turns = job.shares_of(rank).len() * job.accumulate;
-        let left = (job.steps - first.min(job.steps)) * turns as u64;
-        let loader = Loader::open(loading(job, rank, first)?)?;
-        Ok(Self { loader, left, ahead: false, loaded: Nanos(0), handed_over: Nanos(0) })
-    }
-
-    /// Sees to it that the next batch is there.
-    fn feed(&mut self, program: &mut dyn Program, record: &mut StepRecord) -> Result<(), TrainError> {
-        if std::mem::take(&mut self.ahead) {
-            return Ok(());
-        }
-        self.left -= 1;
-        let batch = clock::timed(record, Phase::Load, || self.loader.next_batch())?;
-        let start = clock::now();
-        program.feed(batch)?;
-        // A program that computes as it is told books its copy by itself.
-        if program.runs_behind() {
-            record.book(Phase::CopyIn, clock::now().since(start));
-        }
-        Ok(())
-    }
-
-    /// Hands over the batch after this one.
-    fn feed_ahead(&mut self, program: &mut dyn Program) -> Result<(), TrainError> {
-        if self.left == 0 {
-            return Ok(());
-        }
-        (self.left, self.ahead) = (self.left - 1, true);
-        let start = clock::now();
-        let batch = self.loader.next_batch()?;
-        let loaded = clock::now();
-        program.feed(batch)?;
-        self.loaded += loaded.since(start);
-        self.handed_over += clock::now().since(loaded);
-        Ok(())
-    }
-
-    /// Books what the device's work did not hide of a step: handing over, which came last, loading, and the time in which
-    /// the device had nothing to do.
-    fn book_ahead(&mut self, record: &mut StepRecord) {
-        let mut spare = record.end.since(record.begin).since(record.phases.total());
-        let mut book = |phase: Phase, time: Nanos| {
-            let exposed = time.min(spare);
-            spare = spare.since(exposed);
-            record.phases[phase] += exposed;
-            exposed
-        };
-        book(Phase::CopyIn, std::mem::take(&mut self.handed_over));
-        book(Phase::Load, std::mem::take(&mut self.loaded));
-        record.idle_host = book(Phase::Idle, record.idle_host);
-    }
-
-    /// What the loader's threads computed on this worker's own cores was taken from forward and backward: it is loading.
-    fn book_threads(&mut self, record: &mut StepRecord, job: &Job, program: &dyn Program) {
-        let cpu = self.loader.cpu();
-        if job.pin && !program.runs_behind() {
-            book_loader(record, cpu, job);
-        }
-    }
-}
-
-fn book_loader(record: &mut StepRecord, cpu: Nanos, job: &Job) {
-    let (forward, backward) = (record.phases[Phase::Forward], record.phases[Phase::Backward]);
-    let both = forward + backward;
-    let taken = Nanos(cpu.0 / job.threads as u64).min(both);
-    let of_forward = Nanos((u128::from(taken.0) * u128::from(forward.0) / u128::from(both.0.max(1))) as u64);
-    record.phases[Phase::Forward] = forward.since(of_forward);
-    record.phases[Phase::Backward] = backward.since(taken.since(of_forward));
-    record.book(Phase::Load, taken);
-}
-
-/// What a rank's loader hands out from a step on.
-fn loading(job: &Job, rank: Rank, from_step: u64) -> Result<Loading, TrainError> {
-    Ok(Loading {
-        data: job.data.parse()?,
-        input: job.input,
-        classes: job.classes,
-        seed: job.seed,
-        batch: job.batch,
-        passes: job.accumulate,
-        shares: job.shares_of(rank),
-        all_shares: job.shares(),
-        from_step,
-        augment: job.augment,
-        threads: job.threads,
-        log: job.log_samples.then(|| job.folder.join(format!("samples-{rank}.txt"))),
-    })
 }
 
 fn layer_times(program: &dyn Program) -> Vec<LayerTime> {

@@ -184,11 +184,14 @@ fn an_engine_s_error_ends_the_job_and_keeps_the_steps_before_it() {
 #[derive(Clone, Default)]
 struct Distant {
     calls: Arc<Mutex<Vec<String>>>,
+    /// The run that it cannot do.
+    fails_in: Option<u64>,
 }
 
 struct DistantProgram {
     inner: FakeProgram,
     calls: Arc<Mutex<Vec<String>>>,
+    fails_in: Option<u64>,
     running: bool,
 }
 
@@ -217,7 +220,12 @@ impl Engine for Distant {
 
     fn compile_in(&self, graph: &Graph, spec: &Spec, _: &Homes) -> Result<Box<dyn Program>, EngineError> {
         let inner = FakeProgram { plan: self.plan(graph, spec)?, batch: spec.batch, runs: 0, applied: 0 };
-        Ok(Box::new(DistantProgram { inner, calls: self.calls.clone(), running: false }))
+        Ok(Box::new(DistantProgram {
+            inner,
+            calls: self.calls.clone(),
+            fails_in: self.fails_in,
+            running: false,
+        }))
     }
 }
 
@@ -256,6 +264,10 @@ impl Program for DistantProgram {
     fn forward_backward(&mut self, pass: Pass, _: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
         self.note(format!("run {:?}", pass.update));
         self.running = true;
+        self.inner.runs += 1;
+        if self.fails_in == Some(self.inner.runs) {
+            return Err(EngineError::Exchange("nobody answers".into()));
+        }
         Ok(())
     }
 
@@ -368,4 +380,16 @@ fn a_batch_is_not_handed_over_ahead_of_a_test() {
     );
     assert_eq!(calls.iter().filter(|call| call.starts_with("run")).count(), 2);
     assert_eq!(log.evaluations.len(), 2);
+}
+
+#[test]
+fn a_run_that_fails_far_away_leaves_the_steps_before_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let job = Job { steps: 5, profile: false, ..job(folder.path()) };
+    let engine = Distant { fails_in: Some(3), ..Distant::default() };
+    let mut log = RankWriter::create(&job.folder, &RankHeader { rank: Rank(0), world: 1 }).expect("a log");
+    let exchange = Exchange::join(&job, Rank(0), None).expect("a world of one");
+    train(&job, exchange, &engine, &mut log).expect_err("the third run");
+    let log = RankLog::read(&job.folder, Rank(0)).expect("a whole log");
+    assert_eq!(log.steps.len(), 2);
 }
