@@ -56,9 +56,9 @@ pub enum EngineError {
         /// Its version, where it was found.
         found: Option<String>,
         /// The oldest version that will do.
-        needed: &'static str,
+        needed: String,
         /// What to do about it.
-        hint: &'static str,
+        hint: String,
     },
     /// Go on without them: the exchange with other devices failed.
     #[error("{0}")]

@@ -491,6 +491,56 @@ fn passes_and_shares_keep_gradients_and_statistics_apart() {
     }
 }
 
+/// A batch norm that a cluster of blocks holds, one behind a bias, and one whose rows are read twice.
+fn norms() -> Graph {
+    let build = || {
+        let (mut b, x) = Builder::new("norms", Shape::new(40, 36, 3), 5)?;
+        let x = b.conv("wide", x, Conv2d::k(3, 3).out(16).same().bias())?;
+        let x = b.batch_norm("many", x, BatchNorm::KERAS);
+        let x = b.relu("r", x);
+        let x = b.conv("narrow", x, Conv2d::k(3, 3).out(24).stride(4).same().bias())?;
+        let x = b.batch_norm("few", x, BatchNorm { momentum: 0.6, ..BatchNorm::TORCH });
+        let x = b.global_avg_pool("p", x);
+        let x = b.dense("out", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    build().unwrap()
+}
+
+#[test]
+fn running_statistics_are_plain_means_until_their_momentum_takes_over() {
+    let Some(gpu) = gpu() else { return };
+    let graph = norms();
+    let run = |engine: &dyn Engine, spec: &Spec, seen: &dyn Fn(u64) -> Option<u64>| {
+        let mut program = engine.compile(&graph, spec).unwrap();
+        for pass in 0..5 {
+            let (images, labels) = batch_of(&graph, spec.batch, pass);
+            // Each batch is brighter than the one before: what a mean weighs shows.
+            let images: Vec<f32> = images.iter().map(|v| v + pass as f32).collect();
+            program.feed(Samples { images: &images, labels: &labels }).unwrap();
+            program.forward_backward(Pass { seen: seen(pass), ..Pass::ONLY }, &mut |_| {}).unwrap();
+        }
+        program.finish().unwrap();
+        let region = program.statistics(0);
+        let mut values = vec![0.0; region.len];
+        program.read_region(region, &mut values).unwrap();
+        values
+    };
+    for (layout, precision) in
+        [(Layout::Nhwc, Precision::Fp32), (Layout::Nchw, Precision::Fp32), (Layout::Nhwc, Precision::Bf16)]
+    {
+        let spec = Spec { layout, precision, ..Spec::new(16) };
+        let exact = Spec { precision: Precision::Fp32, ..spec };
+        let (means, fading) = (run(&cpu(), &exact, &Some), run(&cpu(), &exact, &|_| None));
+        assert!(distance(&means, &fading) > 0.1, "the two are told apart");
+        for (seen, other) in [(&Some as &dyn Fn(u64) -> Option<u64>, means), (&|_| None, fading)] {
+            let own = run(&gpu, &spec, seen);
+            let off = distance(&own, &other);
+            assert!(off < tolerance(precision).0, "{layout} {precision}: off by {off}");
+        }
+    }
+}
+
 #[test]
 fn adam_and_nesterov_agree_with_the_cpu() {
     let Some(gpu) = gpu() else { return };

@@ -4,7 +4,7 @@ mod activity;
 mod cgroup;
 mod examine;
 mod facts;
-mod libraries;
+mod folders;
 mod probe;
 mod reading;
 mod render;
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use paceline_engine::cuda::{Library, libraries};
 use paceline_engine::{Engine, EngineError, Spec};
 use paceline_model::zoo;
 use paceline_record::Bytes;
@@ -27,7 +28,7 @@ use crate::colour;
 use crate::outcome::print;
 use activity::Look;
 use facts::{Accelerators, Count, Facts, Need, Probe};
-use libraries::Folders;
+use folders::Folders;
 use render::Ink;
 use tree::Tree;
 
@@ -60,6 +61,7 @@ fn gather(tree: &Tree, folder: &Path) -> Facts {
     if let Ok(engine) = open_engine("cpu", 1, false) {
         facts.needs = plan(&*engine);
     }
+    facts.accelerators.libraries = Some(find_libraries(tree));
     let cuda = open_engine("cuda", 1, false).map(|engine| engine.describe());
     facts.accelerators.engine = Some(cuda.map_err(|error| error.to_string()));
     facts
@@ -68,23 +70,24 @@ fn gather(tree: &Tree, folder: &Path) -> Facts {
 /// What stands in files.
 fn read(tree: &Tree, folder: &Path) -> Facts {
     let processor = reading::read_processor(tree);
-    let libraries = Folders::find(tree, env::var_os("LD_LIBRARY_PATH").as_deref());
     Facts {
         speed: reading::read_speed(tree, processor.allowed.as_deref().unwrap_or_default()),
         processor,
         memory: reading::read_memory(tree),
         system: reading::read_system(tree, folder),
-        accelerators: Accelerators {
-            gpus: reading::read_gpus(tree),
-            driver: Some(libraries.search("libcuda.so.1")),
-            nccl: Some(libraries.search("libnccl.so")),
-            cudnn: Some(libraries.search("libcudnn.so")),
-            cublas: Some(libraries.search("libcublasLt.so")),
-            nvrtc: Some(libraries.search("libnvrtc.so")),
-            engine: None,
-        },
+        accelerators: Accelerators { gpus: reading::read_gpus(tree), libraries: None, engine: None },
         ..Facts::default()
     }
+}
+
+/// The libraries of a GPU. One that lies there but could not be loaded has a path and no version.
+fn find_libraries(tree: &Tree) -> Vec<Library> {
+    let folders = Folders::find(tree, env::var_os("LD_LIBRARY_PATH").as_deref());
+    let mut libraries = libraries();
+    for library in &mut libraries {
+        library.path = library.path.take().or_else(|| folders.search(library.file));
+    }
+    libraries
 }
 
 /// What only time tells: first who else computes while we do not, then how the cores fare when all of them do.

@@ -7,6 +7,21 @@
 typedef long long i64;
 typedef unsigned long long u64;
 
+// What changes from step to step.
+struct Control {
+    u64 stream;
+    int live, passes;
+    // The part of old running statistics that may stay at most: a layer's momentum holds where it is less.
+    double keep;
+    // The next update's learning rate and, for Adam, the root of its correction of bias.
+    float rate, root;
+};
+
+struct Judgement {
+    float loss;
+    unsigned correct;
+};
+
 #ifdef BF16
 typedef unsigned short T;
 #define VEC 8
@@ -188,7 +203,8 @@ __device__ void norm_apply(const T* x, const T* residual, T* y, const float* kep
 template <int V>
 __device__ void norm_measure(const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta,
                              const float* bias, float* moving_mean, float* moving_variance, float epsilon,
-                             float correction, double momentum, float* parts, unsigned* counters) {
+                             float correction, double momentum, const Control* control, float* parts,
+                             unsigned* counters) {
     Rows r = rows_of<V>(rows);
     float a[V], b[V], pivot[V];
 #pragma unroll
@@ -226,9 +242,9 @@ __device__ void norm_measure(const T* x, float* kept, i64 rows, int C, int P, co
         kept[C + c] = inverse;
         kept[2 * C + c] = scale;
         kept[3 * C + c] = (beta ? beta[c] : 0.0f) - (float)mean * scale;
-        double seen = (float)(mean + (bias ? bias[c] : 0.0f));
-        moving_mean[c] = (float)(momentum * moving_mean[c] + (1 - momentum) * seen);
-        moving_variance[c] = (float)(momentum * moving_variance[c] + (1 - momentum) * variance * correction);
+        double seen = (float)(mean + (bias ? bias[c] : 0.0f)), keep = fmin(momentum, control->keep);
+        moving_mean[c] = (float)(keep * moving_mean[c] + (1 - keep) * seen);
+        moving_variance[c] = (float)(keep * moving_variance[c] + (1 - keep) * variance * correction);
     });
 }
 
@@ -236,10 +252,10 @@ BOTH_WIDE(norm_apply, 3, (const T* x, const T* residual, T* y, const float* kept
      (x, residual, y, kept, rows, C, P, low, high))
 BOTH_WIDE(norm_measure, 2,
      (const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta, const float* bias,
-      float* moving_mean, float* moving_variance, float epsilon, float correction, double momentum, float* parts,
-      unsigned* counters),
-     (x, kept, rows, C, P, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction, momentum, parts,
-      counters))
+      float* moving_mean, float* moving_variance, float epsilon, float correction, double momentum,
+      const Control* control, float* parts, unsigned* counters),
+     (x, kept, rows, C, P, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction, momentum, control,
+      parts, counters))
 
 // Scale and shift from the running statistics.
 extern "C" __global__ void norm_recall(float* kept, int C, const float* gamma, const float* beta, const float* bias,
@@ -423,7 +439,8 @@ template <int V, class Done> __device__ void gather(float* a, float* b, int C, D
 template <int V>
 __device__ void norm_once(const T* x, const T* residual, T* y, float* kept, i64 rows, int C, int P, float low, float high,
                           const float* gamma, const float* beta, const float* bias, float* moving_mean,
-                          float* moving_variance, float epsilon, float correction, double momentum) {
+                          float* moving_variance, float epsilon, float correction, double momentum,
+                          const Control* control) {
     extern __shared__ float shared[];
     Rows r = rows_of<V>(rows);
     Pack<V> held[HELD];
@@ -464,9 +481,9 @@ __device__ void norm_once(const T* x, const T* residual, T* y, float* kept, i64 
         kept[C + c] = inverse;
         kept[2 * C + c] = scale;
         kept[3 * C + c] = shift;
-        double seen = (float)(mean + (bias ? bias[c] : 0.0f));
-        moving_mean[c] = (float)(momentum * moving_mean[c] + (1 - momentum) * seen);
-        moving_variance[c] = (float)(momentum * moving_variance[c] + (1 - momentum) * variance * correction);
+        double seen = (float)(mean + (bias ? bias[c] : 0.0f)), keep = fmin(momentum, control->keep);
+        moving_mean[c] = (float)(keep * moving_mean[c] + (1 - keep) * seen);
+        moving_variance[c] = (float)(keep * moving_variance[c] + (1 - keep) * variance * correction);
     });
     if (!mine) return;
     int lane = threadIdx.x * V;
@@ -488,9 +505,9 @@ __device__ void norm_once(const T* x, const T* residual, T* y, float* kept, i64 
 BOTH(norm_once,
      (const T* x, const T* residual, T* y, float* kept, i64 rows, int C, int P, float low, float high,
       const float* gamma, const float* beta, const float* bias, float* moving_mean, float* moving_variance,
-      float epsilon, float correction, double momentum),
+      float epsilon, float correction, double momentum, const Control* control),
      (x, residual, y, kept, rows, C, P, low, high, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction,
-      momentum))
+      momentum, control))
 
 template <int V>
 __device__ void norm_back_once(const T* x, const T* y, const T* dy, const T* more, T* passed, T* dx, const float* kept,
@@ -1153,18 +1170,6 @@ BOTH(mean_back, (const T* dy, T* dx, int batch, int pixels, int C, int nchw),
      (dy, dx, batch, pixels, C, nchw))
 
 // ---- dropout --------------------------------------------------------------------------------------------------------
-
-struct Control {
-    u64 stream;
-    int live, passes;
-    // The next update's learning rate and, for Adam, the root of its correction of bias.
-    float rate, root;
-};
-
-struct Judgement {
-    float loss;
-    unsigned correct;
-};
 
 __device__ __forceinline__ u64 mix(u64 z) {
     z += 0x9E3779B97F4A7C15ull;

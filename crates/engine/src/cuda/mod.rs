@@ -10,9 +10,12 @@ mod kernels;
 mod library;
 mod lower;
 mod mirror;
+pub mod nvtx;
+mod object;
 mod product;
 mod program;
 
+pub use library::{Library, libraries};
 pub use product::Tuning;
 
 use std::sync::{Arc, Mutex};
@@ -116,8 +119,7 @@ impl Engine for Cuda {
     }
 
     fn describe(&self) -> String {
-        let (cudnn, cublas) = self.versions;
-        format!("{} with cuDNN {} and cuBLASLt {cublas}", self.device.name, library::cudnn_text(cudnn))
+        format!("{} with {}", self.device.name, library::describe(self.versions))
     }
 
     fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError> {

@@ -19,7 +19,7 @@ use super::kernels::Kernels;
 use super::lower::{Lowered, Packing, Unit};
 use super::mirror::Mirror;
 use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
-use super::{Contents, CudaOptions, backend, gemm};
+use super::{Contents, CudaOptions, backend, gemm, nvtx};
 use crate::cpu::draw;
 use crate::{
     BucketTime, Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place,
@@ -35,6 +35,8 @@ struct Control {
     stream: u64,
     live: i32,
     passes: i32,
+    /// The part of old running statistics that may stay at most.
+    keep: f64,
     /// Of the update that follows.
     rate: f32,
     root: f32,
@@ -221,8 +223,9 @@ impl CudaProgram {
     }
 
     /// Puts one instruction on a lane.
-    fn act(&self, action: &Action, lane: &Lane, (share, adds): (usize, bool)) -> Result<(), EngineError> {
-        match action {
+    fn act(&self, step: &Step, lane: &Lane, (share, adds): (usize, bool)) -> Result<(), EngineError> {
+        let _layer = nvtx::range(&self.low.units[step.unit].name);
+        match &step.action {
             Action::Kernel { name, shape, args } => {
                 let words: Vec<Word> = args.iter().map(|arg| self.word(arg, share, adds)).collect();
                 launch(&self.kernels, &lane.stream, name, *shape, &words)
@@ -258,12 +261,12 @@ impl CudaProgram {
                 open.drain(..late);
             }
             match step.track {
-                Track::Main => self.act(&step.action, &self.main, selected)?,
+                Track::Main => self.act(step, &self.main, selected)?,
                 Track::Side => {
                     let (fork, join) = sides.next().expect("invariant: events for every instruction");
                     self.main.stream.mark(fork)?;
                     self.side.stream.wait_for(fork)?;
-                    self.act(&step.action, &self.side, selected)?;
+                    self.act(step, &self.side, selected)?;
                     self.side.stream.mark(join)?;
                     open.push((step.time, join));
                     last = Some(join);
@@ -324,6 +327,7 @@ impl CudaProgram {
 
     /// Puts a whole run on the stream: from a recording, made at its second turn, since the first loads machine code.
     fn run(&mut self, run: Run) -> Result<(), EngineError> {
+        let _step = nvtx::range(if run == Run::Judging { "evaluation" } else { "step" });
         if self.spec.profiling == Profiling::Layers {
             return self.run_profiled(run);
         }
@@ -356,6 +360,7 @@ impl CudaProgram {
         let selected = (share, adds);
         self.put(&self.low.forward, selected, nothing)?;
         mark(stream, &events.forward_end)?;
+        let backward = nvtx::range("backward");
         let mut overlapped = woven.as_deref_mut().filter(|woven| updates && woven.overlap);
         self.put(&self.low.backward, selected, |index, side| match overlapped.as_deref_mut() {
             Some(woven) => self.exchange_ready(woven, index, (side, selected), mark),
@@ -364,6 +369,7 @@ impl CudaProgram {
         if overlapped.is_none() {
             self.unpack(stream, 0..self.low.packing.tensors.len(), selected)?;
         }
+        drop(backward);
         mark(stream, &events.end)?;
         if updates { self.put_update(woven, mark) } else { Ok(()) }
     }
@@ -379,8 +385,9 @@ impl CudaProgram {
         let mut marks = vec![Event::new()?];
         stream.mark(&marks[0])?;
         for (index, steps) in lists.into_iter().enumerate() {
+            let _backward = (index == 1).then(|| nvtx::range("backward"));
             for step in steps {
-                self.act(&step.action, &self.main, selected)?;
+                self.act(step, &self.main, selected)?;
                 let mark = Event::new()?;
                 stream.mark(&mark)?;
                 marks.push(mark);

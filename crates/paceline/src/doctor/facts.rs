@@ -1,7 +1,6 @@
 //! What was found out about a machine. What could not be read is `None`.
 
-use std::path::PathBuf;
-
+use paceline_engine::cuda::Library;
 use paceline_record::{Bytes, Nanos};
 use serde::Serialize;
 
@@ -121,28 +120,10 @@ pub struct Count {
 pub struct Accelerators {
     /// Names of the NVIDIA GPUs that the driver shows.
     pub gpus: Option<Vec<String>>,
-    /// The driver's library, `libcuda.so.1`.
-    pub driver: Option<Library>,
-    /// NCCL.
-    pub nccl: Option<Library>,
-    /// cuDNN.
-    pub cudnn: Option<Library>,
-    /// cuBLASLt.
-    pub cublas: Option<Library>,
-    /// NVRTC, which compiles the CUDA engine's kernels.
-    pub nvrtc: Option<Library>,
+    /// The libraries of the CUDA engine, and NCCL.
+    pub libraries: Option<Vec<Library>>,
     /// What the CUDA engine runs on, in words with versions, or what it lacks.
     pub engine: Option<Result<String, String>>,
-}
-
-/// Whether a library lies where the loader looks.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Library {
-    /// Nowhere.
-    Missing,
-    /// Here.
-    At(PathBuf),
 }
 
 /// Kernel, surroundings, files.

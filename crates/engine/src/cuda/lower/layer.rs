@@ -117,7 +117,12 @@ impl Lowering<'_> {
         apply.extend(bounds.args());
         let mut measure =
             vec![optional(gamma), optional(beta), optional(bias), Arg::Moving(mean), Arg::Moving(variance)];
-        measure.extend([Arg::Float(spec.epsilon), Arg::Float(correction), Arg::Double(spec.momentum)]);
+        measure.extend([
+            Arg::Float(spec.epsilon),
+            Arg::Float(correction),
+            Arg::Double(spec.momentum),
+            Arg::Control,
+        ]);
         let once = self.once(map);
         let action = match once {
             Some((shape, suffix)) => {

@@ -92,7 +92,7 @@ impl Program for CudaProgram {
         check_below("share", self.memory.grads.len(), pass.share)?;
         let (rate, root) = pass.update.map_or((0.0, 1.0), |rate| self.count_update(rate));
         let (live, passes) = (self.spec.batch as i32, pass.count as i32);
-        self.begin(Control { stream: pass.stream, live, passes, rate, root })?;
+        self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0), rate, root })?;
         let updates = pass.update.is_some();
         self.run(Run::Training { share: pass.share, adds: pass.index > 0, updates })?;
         self.pending.trained = true;
@@ -119,7 +119,7 @@ impl Program for CudaProgram {
 
     fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
         check_below("count of samples to judge", self.spec.batch + 1, live)?;
-        self.begin(Control { stream: 0, live: live as i32, passes: 1, rate: 0.0, root: 1.0 })?;
+        self.begin(Control { stream: 0, live: live as i32, passes: 1, keep: 1.0, rate: 0.0, root: 1.0 })?;
         self.run(Run::Judging)?;
         self.end()?;
         (self.pending.trained, self.pending.updated) = (false, false);

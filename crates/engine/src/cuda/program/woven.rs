@@ -113,6 +113,7 @@ impl CudaProgram {
 
     /// Exchanges a bucket, on the stream for that.
     fn exchange(&self, woven: &mut Woven, at: usize, mark: Mark) -> Result<(), EngineError> {
+        let _bucket = nvtx::range(format_args!("bucket {at}"));
         let Woven { gathered, buckets, stream, link, .. } = woven;
         let bucket = &buckets[at];
         mark(stream, &bucket.begun)?;
@@ -136,6 +137,7 @@ impl CudaProgram {
 
     /// What follows backward: waiting for the exchange, the update, and copies of the new weights.
     pub(super) fn put_update(&self, woven: Option<&mut Woven>, mark: Mark) -> Result<(), EngineError> {
+        let _update = nvtx::range("update");
         let (stream, events) = (&self.main.stream, &self.events);
         let Some(woven) = woven else {
             mark(stream, &events.exchanged)?;

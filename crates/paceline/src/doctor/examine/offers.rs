@@ -1,8 +1,9 @@
 //! What a machine offers.
 
+use paceline_engine::cuda::Library;
 use paceline_record::Bytes;
 
-use super::super::facts::{Cache, Facts, Library, Limit};
+use super::super::facts::{Cache, Facts, Limit};
 use super::super::tree::write_list;
 use super::{Check, Finding, Section, gigabytes, judge, plural};
 
@@ -160,29 +161,38 @@ pub fn accelerators(facts: &Facts) -> Vec<Check> {
         Finding::ok(names.collect::<Vec<_>>().join(", "))
     });
     let has_gpu = it.gpus.as_ref().is_some_and(|gpus| !gpus.is_empty());
-    let library = |what, library: &Option<Library>| {
-        judge(Section::Accelerators, what, library.as_ref(), |library| match library {
-            Library::At(path) => Finding::ok(path.to_string_lossy().escape_debug().to_string()),
-            Library::Missing if has_gpu => Finding::note(
-                "not found",
-                "There is a GPU for it: install it, or name its folder in LD_LIBRARY_PATH.",
-            ),
-            Library::Missing => Finding::ok("not found"),
+    let library = |name| {
+        let found = it.libraries.as_ref().and_then(|all| all.iter().find(|library| library.name == name));
+        judge(Section::Accelerators, name, found, |library| match found_library(library) {
+            finding if has_gpu => finding,
+            // Nobody misses it.
+            finding => Finding::ok(finding.value),
         })
     };
-    vec![
-        judge(Section::Accelerators, "NVIDIA GPUs", gpus, |finding| finding),
-        library("CUDA driver", &it.driver),
-        library("NCCL", &it.nccl),
-        library("cuDNN", &it.cudnn),
-        library("cuBLASLt", &it.cublas),
-        library("NVRTC", &it.nvrtc),
-        judge(Section::Accelerators, "CUDA engine", it.engine.as_ref(), |engine| match engine {
-            Ok(words) => Finding::ok(words.clone()),
-            Err(why) if has_gpu => Finding::note("cannot run", why.clone()),
-            Err(_) => Finding::ok("cannot run here"),
-        }),
-    ]
+    let mut checks = vec![judge(Section::Accelerators, "NVIDIA GPUs", gpus, |finding| finding)];
+    checks.extend(["CUDA driver", "NCCL", "cuDNN", "cuBLASLt", "NVRTC"].map(library));
+    checks.push(judge(Section::Accelerators, "CUDA engine", it.engine.as_ref(), |engine| match engine {
+        Ok(words) => Finding::ok(format!("can run, on {words}")),
+        Err(why) if has_gpu => Finding::note("cannot run", why.clone()),
+        Err(_) => Finding::ok("cannot run here"),
+    }));
+    checks
+}
+
+/// A library by its version and place.
+fn found_library(library: &Library) -> Finding {
+    let path = library.path.as_ref().map(|path| path.to_string_lossy().escape_debug().to_string());
+    let (value, lack) = match (&library.version, path) {
+        (Some(version), Some(path)) => (format!("{version} at {path}"), "It is too old"),
+        (Some(version), None) => (version.clone(), "It is too old"),
+        (None, Some(path)) => (format!("of unknown version at {path}"), "It cannot be loaded"),
+        (None, None) => ("not found".into(), "There is a GPU for it"),
+    };
+    if library.fits {
+        return Finding::ok(value);
+    }
+    let needed = &library.needed;
+    Finding::note(value, format!("{lack}: install {needed} or later, or name its folder in LD_LIBRARY_PATH."))
 }
 
 pub fn system(facts: &Facts) -> Vec<Check> {

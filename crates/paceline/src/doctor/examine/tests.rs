@@ -1,15 +1,22 @@
+use paceline_engine::cuda::Library;
 use paceline_record::Nanos;
 
 use super::*;
 use crate::doctor::facts::{
-    Accelerators, Activity, Busy, Cache, Count, Grant, Library, Limit, Memory, Need, Probe, Processor, Space,
-    Speed, Spin, System,
+    Accelerators, Activity, Busy, Cache, Count, Grant, Limit, Memory, Need, Probe, Processor, Space, Speed,
+    Spin, System,
 };
 
 const GB: u64 = 1_000_000_000;
 
 fn spin(core: usize) -> Spin {
     Spin { core, lost: 0.0001, longest: Nanos(25_000), khz: Some(3_000_000) }
+}
+
+const NAMES: [&str; 5] = ["CUDA driver", "NCCL", "cuDNN", "cuBLASLt", "NVRTC"];
+
+fn missing(name: &'static str) -> Library {
+    Library { name, file: "lib.so", path: None, version: None, needed: "9.10".into(), fits: false }
 }
 
 /// A machine at rest on which nothing is wrong.
@@ -39,11 +46,7 @@ fn quiet() -> Facts {
         },
         accelerators: Accelerators {
             gpus: Some(vec![]),
-            driver: Some(Library::Missing),
-            nccl: Some(Library::Missing),
-            cudnn: Some(Library::Missing),
-            cublas: Some(Library::Missing),
-            nvrtc: Some(Library::Missing),
+            libraries: Some(NAMES.map(missing).into()),
             engine: Some(Err("the NVIDIA driver was not found".into())),
         },
         system: System {
@@ -269,30 +272,44 @@ fn surroundings_that_cannot_be_seen_through_are_noted() {
 
 #[test]
 fn libraries_are_missed_only_where_a_gpu_could_use_them() {
+    let there = |name| Library {
+        path: Some("/lib/it.so".into()),
+        version: Some("9.14.0".into()),
+        fits: true,
+        ..missing(name)
+    };
     let gpu = |facts: &mut Facts| {
-        let at = |path: &str| Some(Library::At(path.into()));
         facts.accelerators = Accelerators {
             gpus: Some(vec!["NVIDIA H200".into(); 2]),
-            driver: at("/lib/libcuda.so.1"),
-            nccl: at("/lib/libnccl.so.2"),
-            cudnn: at("/lib/libcudnn.so.9"),
-            cublas: at("/lib/libcublasLt.so.13"),
-            nvrtc: at("/lib/libnvrtc.so.13"),
+            libraries: Some(NAMES.map(there).into()),
             engine: Some(Ok("NVIDIA H200 with cuDNN 9.14.0".into())),
         };
     };
     assert_fine(gpu);
-    let check = assert_spoilt("NCCL", Level::Note, |facts| {
-        gpu(facts);
-        facts.accelerators.nccl = Some(Library::Missing);
-    });
+    let mut facts = quiet();
+    gpu(&mut facts);
+    for value in ["2 x NVIDIA H200", "9.14.0 at /lib/it.so", "can run, on NVIDIA H200 with cuDNN 9.14.0"] {
+        assert!(examine(&facts).iter().any(|check| check.value == value), "{value}");
+    }
+    let spoil = |change: fn(&mut Library)| {
+        assert_spoilt("NCCL", Level::Note, |facts| {
+            gpu(facts);
+            change(&mut facts.accelerators.libraries.as_mut().expect("libraries")[1]);
+        })
+    };
+    let advice = |check: Check| check.advice.expect("advice");
+    let check = spoil(|nccl| *nccl = missing("NCCL"));
     assert_eq!(check.value, "not found");
+    assert!(advice(check).contains("install 9.10 or later"));
+    let check = spoil(|nccl| (nccl.version, nccl.fits) = (Some("8.9.7".into()), false));
+    assert_eq!(check.value, "8.9.7 at /lib/it.so");
+    assert!(advice(check).starts_with("It is too old: install 9.10 or later"));
+    let check = spoil(|nccl| (nccl.version, nccl.fits) = (None, false));
+    assert!(advice(check).starts_with("It cannot be loaded"));
     let check = assert_spoilt("CUDA engine", Level::Note, |facts| {
         gpu(facts);
         facts.accelerators.engine = Some(Err("cuDNN 8.9 was found; 9.10 or later is needed".into()));
     });
-    assert!(check.advice.is_some_and(|advice| advice.contains("9.10")));
-    let mut facts = quiet();
-    gpu(&mut facts);
-    assert!(examine(&facts).iter().any(|check| check.value == "2 x NVIDIA H200"));
+    assert_eq!(check.value, "cannot run");
+    assert!(advice(check).contains("9.10"));
 }

@@ -1,9 +1,8 @@
-//! Shared libraries, where the loader would look for them. Nothing is loaded.
+//! Folders where the loader looks for shared libraries. Nothing is loaded.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::facts::Library;
 use super::tree::Tree;
 
 /// How deep configuration files may include one another.
@@ -31,7 +30,7 @@ impl<'a> Folders<'a> {
     }
 
     /// The first library of that name, as `libnccl.so`, with or without a version behind it.
-    pub fn search(&self, name: &str) -> Library {
+    pub fn search(&self, name: &str) -> Option<PathBuf> {
         for folder in &self.paths {
             let names = self.tree.names(folder).unwrap_or_default();
             let fits = |file: &&String| {
@@ -40,10 +39,10 @@ impl<'a> Folders<'a> {
             // Links end at the file whose name tells the whole version.
             let mut found = names.iter().filter(fits).filter_map(|file| self.tree.resolve(folder.join(file)));
             if let Some(path) = found.next() {
-                return Library::At(path);
+                return Some(path);
             }
         }
-        Library::Missing
+        None
     }
 }
 
@@ -102,10 +101,10 @@ mod tests {
         plant(root.path(), "usr/lib/libcudnn_ops.so.9", "");
         let tree = Tree::new(root.path());
         let folders = Folders::find(&tree, None);
-        assert_eq!(folders.search("libnccl.so"), Library::At("/opt/cuda/lib64/libnccl.so.2".into()));
-        assert_eq!(folders.search("libcudnn.so"), Library::Missing);
+        assert_eq!(folders.search("libnccl.so"), Some("/opt/cuda/lib64/libnccl.so.2".into()));
+        assert_eq!(folders.search("libcudnn.so"), None);
         let folders = Folders::find(&tree, Some(OsStr::new("relative:/opt/mine")));
-        assert_eq!(folders.search("libcudnn.so"), Library::At("/opt/mine/libcudnn.so".into()));
+        assert_eq!(folders.search("libcudnn.so"), Some("/opt/mine/libcudnn.so".into()));
     }
 
     #[test]
@@ -114,7 +113,7 @@ mod tests {
         plant(root.path(), "etc/ld.so.conf", "include /etc/ld.so.conf\n/opt/x\ninclude *\n");
         plant(root.path(), "opt/x/libnccl.so", "");
         let tree = Tree::new(root.path());
-        assert_eq!(Folders::find(&tree, None).search("libnccl.so"), Library::At("/opt/x/libnccl.so".into()));
+        assert_eq!(Folders::find(&tree, None).search("libnccl.so"), Some("/opt/x/libnccl.so".into()));
     }
 
     #[test]
@@ -125,8 +124,8 @@ mod tests {
         link("libnccl.so.2.28.3", "libnccl.so");
         link("gone", "libcuda.so.1");
         let tree = Tree::new(root.path());
-        let nccl = Library::At("/usr/lib/libnccl.so.2.28.3".into());
+        let nccl = Some("/usr/lib/libnccl.so.2.28.3".into());
         assert_eq!(Folders::find(&tree, None).search("libnccl.so"), nccl);
-        assert_eq!(Folders::find(&tree, None).search("libcuda.so.1"), Library::Missing);
+        assert_eq!(Folders::find(&tree, None).search("libcuda.so.1"), None);
     }
 }
