@@ -84,6 +84,29 @@ pub enum CommError {
         /// What is wrong.
         why: String,
     },
+    /// Go on without it: the library that GPUs exchange through is missing or too old.
+    #[error(
+        "NCCL (libnccl) {}; 2.27 or later is needed; install it, or name its folder in LD_LIBRARY_PATH",
+        found.as_ref().map_or("was not found".to_owned(), |found| format!("{found} was found"))
+    )]
+    NoNccl {
+        /// Its version, where it was found.
+        found: Option<String>,
+    },
+    /// Go on without them, in a new world: NCCL or a GPU refused a call.
+    #[error("{call} failed: {answer}")]
+    Nccl {
+        /// What was asked of it.
+        call: &'static str,
+        /// Its answer.
+        answer: String,
+    },
+    /// Go on without them, in a new world: other GPUs did not answer.
+    #[error("the other GPUs had not answered after {} s, and the exchange was given up", waited.as_secs())]
+    Silent {
+        /// How long this rank had waited.
+        waited: std::time::Duration,
+    },
     /// Report the failure: the system refused.
     #[error("cannot {what}: {source}")]
     System {

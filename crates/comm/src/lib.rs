@@ -18,6 +18,7 @@ mod handoff;
 mod ledger;
 pub mod measure;
 mod memory;
+pub mod nccl;
 mod operation;
 mod reduction;
 mod segment;

@@ -36,7 +36,8 @@ fn main() -> Result<(), EngineError> {
     let count = spec.batch * graph.input().len();
     let images: Vec<f32> = (0..count).map(|i| ((i * 7919) % 2003) as f32 / 1001.0 - 1.0).collect();
     let labels: Vec<u32> = (0..spec.batch).map(|i| (i % classes) as u32).collect();
-    let everything = 0..program.parameters().len;
+    // The update is part of the step, as in a worker that trains alone.
+    program.weave(None)?;
     let mut first_step = 0.0;
     let warm = 5;
     let mut begun = Instant::now();
@@ -48,8 +49,7 @@ fn main() -> Result<(), EngineError> {
             program.finish()?;
             begun = Instant::now();
         }
-        program.forward_backward(Pass { stream: step, ..Pass::ONLY }, &mut |_| {})?;
-        program.apply(0.01, everything.clone())?;
+        program.forward_backward(Pass { stream: step, update: Some(0.01), ..Pass::ONLY }, &mut |_| {})?;
         program.feed(Samples { images: &images, labels: &labels })?;
         last = program.finish()?;
         if step == 0 {

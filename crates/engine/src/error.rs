@@ -60,6 +60,9 @@ pub enum EngineError {
         /// What to do about it.
         hint: String,
     },
+    /// Go on without them: the exchange with other devices failed.
+    #[error("{0}")]
+    Exchange(String),
     /// Go on without it: a device or one of its libraries refused a call.
     #[error("{call} failed: {answer}")]
     Device {

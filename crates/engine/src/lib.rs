@@ -9,6 +9,7 @@ pub mod cuda;
 mod error;
 mod plan;
 mod seam;
+mod weave;
 
 pub use error::EngineError;
 pub use plan::MemoryPlan;
@@ -16,3 +17,4 @@ pub use seam::{
     Drawing, Engine, Homes, LayerTime, Layout, Moment, Optimizer, Pass, Place, Precision, Profiling, Program,
     Ready, Region, Samples, Slot, Spec, StepResult,
 };
+pub use weave::{BucketTime, Link, Weave, WovenBucket};

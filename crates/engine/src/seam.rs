@@ -7,7 +7,7 @@ use std::str::FromStr;
 use paceline_model::{Graph, ParamId};
 use serde::{Deserialize, Serialize};
 
-use crate::{EngineError, MemoryPlan};
+use crate::{BucketTime, EngineError, MemoryPlan, Weave};
 
 /// Order of the dimensions of activations in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,7 +194,7 @@ impl Homes {
 }
 
 /// One of the passes of a share whose gradients are added up before they are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
     /// The share whose gradients and running statistics it works on; below [`Spec::shares`].
     pub share: usize,
@@ -208,11 +208,13 @@ pub struct Pass {
     /// their momentum takes over. `None`: the momentum from the first pass on, as Keras and PyTorch have it, so that the
     /// values they start from show for long.
     pub seen: Option<u64>,
+    /// The learning rate of an update that follows as part of the run; for programs that [weave](Program::weave).
+    pub update: Option<f32>,
 }
 
 impl Pass {
     /// The only one of the only share.
-    pub const ONLY: Self = Self { share: 0, index: 0, count: 1, stream: 0, seen: None };
+    pub const ONLY: Self = Self { share: 0, index: 0, count: 1, stream: 0, seen: None, update: None };
 
     /// The part of old running statistics that stays, where a layer's momentum is `momentum`.
     pub fn keep(self, momentum: f64) -> f64 {
@@ -292,23 +294,30 @@ pub struct Slot {
     pub range: Range<usize>,
 }
 
-/// What a step gave, and how long its parts took on the clock of whoever computed it, in nanoseconds.
+/// What a step gave, and how long its parts took on the clock of whoever computed it, in nanoseconds. Times are those of
+/// what was done since the last [`Program::finish`]; parts do not overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepResult {
     /// Mean loss over the batch.
     pub loss: f32,
     /// Samples whose largest output was their label; 0 for an autoencoder.
     pub correct: usize,
-    /// Copying the batch in.
+    /// Copying in, as far as it was waited for: the batch, and what other workers made.
     pub copy_in_ns: u64,
     /// Forward.
     pub forward_ns: u64,
     /// Backward, less the time spent in the `ready` calls.
     pub backward_ns: u64,
+    /// Copying gradients out.
+    pub copy_out_ns: u64,
     /// Time spent inside the `ready` calls.
     pub ready_ns: u64,
-    /// Applying updates since the last [`Program::finish`].
+    /// Waiting for an exchange that is part of the run.
+    pub exchange_ns: u64,
+    /// Applying updates.
     pub update_ns: u64,
+    /// Between the run before and this one a device had nothing to do.
+    pub idle_ns: u64,
 }
 
 /// Time of one layer since profiling began.
@@ -392,6 +401,23 @@ pub trait Program: Send {
 
     /// Applies the update rule to a range of the parameters.
     fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError>;
+
+    /// Makes the update, and the exchange before it, part of each run that names a learning rate ([`Pass::update`]).
+    /// `false` where this program leaves both to its caller.
+    fn weave(&mut self, weave: Option<Weave>) -> Result<bool, EngineError> {
+        let _ = weave;
+        Ok(false)
+    }
+
+    /// When each bucket of the last run was exchanged, where that was part of it.
+    fn bucket_times(&mut self) -> Result<Vec<BucketTime>, EngineError> {
+        Ok(Vec::new())
+    }
+
+    /// Whether calls return before their work is done, so that the next batch is best handed over before [`Program::finish`].
+    fn runs_behind(&self) -> bool {
+        false
+    }
 
     /// Waits until all is done; what the last run gave and took.
     fn finish(&mut self) -> Result<StepResult, EngineError>;

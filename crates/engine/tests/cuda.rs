@@ -533,7 +533,7 @@ fn passes_and_shares_keep_gradients_and_statistics_apart() {
             for index in [0, 1] {
                 let (images, labels) = batch_of(&graph, 8, (2 * share + index) as u64);
                 program.feed(Samples { images: &images, labels: &labels }).unwrap();
-                let pass = Pass { share, index, count: 2, stream: 9, seen: None };
+                let pass = Pass { share, index, count: 2, stream: 9, seen: None, update: None };
                 program.forward_backward(pass, &mut |_| {}).unwrap();
             }
         }
@@ -633,22 +633,37 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
         Region { place: Place::Host, address: at.next_multiple_of(64), len }
     };
     let (params, grads) = (region(0), region(1));
-    // SAFETY: both outlive the program, and nobody else uses them.
-    let homes = unsafe { Homes::new(Some((params, Drawing::Draw)), vec![grads]) };
+    // SAFETY: both outlive the programs, which run one after another, and nobody else uses them.
+    let both = unsafe { Homes::new(Some((params, Drawing::Draw)), vec![grads]) };
+    // SAFETY: as above.
+    let only_gradients = unsafe { Homes::new(None, vec![grads]) };
     let (images, labels) = batch_of(&graph, 8, 1);
     let mut seen = Vec::new();
-    for mut program in [gpu.compile_in(&graph, &spec, &homes).unwrap(), gpu.compile(&graph, &spec).unwrap()] {
-        program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
-        program.apply(0.1, 0..len).unwrap();
-        program.finish().unwrap();
-        for region in [program.parameters(), program.gradients()] {
+    for homes in [Homes::default(), only_gradients, both] {
+        let mut program = gpu.compile_in(&graph, &spec, &homes).unwrap();
+        for step in 0..3 {
+            program.feed(Samples { images: &images, labels: &labels }).unwrap();
+            program.forward_backward(Pass { stream: step, ..Pass::ONLY }, &mut |_| {}).unwrap();
+            program.apply(0.1, 0..64).unwrap();
+            program.apply(0.1, 64..len).unwrap();
+            let times = program.finish().unwrap();
+            assert_eq!(times.copy_out_ns > 0, !seen.is_empty(), "gradients go out where others read them");
+            assert!(times.update_ns > 0);
+        }
+        let mut all = program.state();
+        all.extend([program.gradients(), program.parameters()]);
+        let read = |region: Region| {
             let mut values = vec![0.0; len];
             program.read_region(region, &mut values).unwrap();
-            seen.push(values);
-        }
+            values
+        };
+        seen.push(all.into_iter().map(read).collect::<Vec<_>>());
     }
-    assert!(seen[0] == seen[2] && seen[1] == seen[3] && seen[0].iter().any(|v| *v != 0.0));
+    assert!(seen[0] == seen[1] && seen[0].iter().all(|values| values.iter().any(|v| *v != 0.0)));
+    // The host's update rounds in another order.
+    for (own, other) in seen[2].iter().zip(&seen[0]) {
+        assert!(distance(own, other) < 1e-5, "off by {}", distance(own, other));
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use clap::ArgMatches;
 use paceline_lab::{CaseReport, Held, LabError, Report, SCHEMA, Study, StudyFolder, terminal};
 use paceline_record::{LayerTime, Outcome};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Job, TrainError, worker};
+use paceline_train::{Job, TrainError, devices, worker};
 
 pub use options::{Options, parse_choice};
 pub use plan::{PlannedJob, plan};
@@ -66,6 +66,17 @@ pub fn warn(jobs: Vec<&Job>) {
         say(&format!(
             "warning: {busiest} threads on {cores} cores take turns: step times then measure the sharing of cores, \
              waiting for late ranks grows, and speed-ups beyond {cores} are not to be expected"
+        ));
+    }
+    if let Some(job) = jobs.iter().filter(|job| job.share_gpu).max_by_key(|job| job.workers)
+        && let Ok(devices) = devices()
+        && job.workers as usize > devices
+    {
+        let gpus = if devices == 1 { "one GPU".to_owned() } else { format!("{devices} GPUs") };
+        say(&format!(
+            "warning: {} workers share {gpus} and exchange through the host: a test of the machinery, not a measurement of \
+             what more GPUs would give",
+            job.workers
         ));
     }
     for job in jobs {

@@ -61,6 +61,23 @@ pub enum TrainError {
     /// Reject the input: shares that nobody adds up.
     #[error("independent workers add nothing up, so that --shards means nothing; leave it out")]
     LonelyShards,
+    /// Reject the input: what needs GPUs was asked of another engine.
+    #[error("{0}; use it with --engine cuda")]
+    NoDevices(&'static str),
+    /// Reject the input: more workers than GPUs.
+    #[error(
+        "{workers} workers want a GPU each, and the driver has {devices}; use fewer --workers, or --share-gpu to let several \
+         use one, for testing"
+    )]
+    TooFewDevices {
+        /// Workers.
+        workers: u32,
+        /// GPUs.
+        devices: usize,
+    },
+    /// Reject the input: NCCL moves gradients as they are.
+    #[error("gradients between GPUs travel in 32 bits; leave --compress out")]
+    CompressedDevices,
     /// Reject the input: a checkpoint of something else.
     #[error("{} cannot be gone on with: {why}", path.display())]
     WrongCheckpoint {

@@ -1,5 +1,9 @@
 //! One rank's part in an update strategy: hands gradients over while backward runs, and updates with what comes back.
 
+mod woven;
+
+pub(crate) use woven::POSTED;
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,10 +15,11 @@ use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, StepRecord};
 
 use crate::buckets::{self, Bucket};
 use crate::strategy::{Compress, Strategy};
-use crate::{Job, TrainError, clock};
+use crate::worker::book_times;
+use crate::{Job, TrainError, clock, device};
 
 /// How long a rank waits for the others before it gives up: a dead one is noticed long before.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The exchange of one rank with all others. In a world of one, and where nothing is exchanged, it only updates.
 pub(crate) struct Exchange {
@@ -22,6 +27,10 @@ pub(crate) struct Exchange {
     strategy: Strategy,
     overlap: bool,
     compress: Compress,
+    /// Whether devices exchange by themselves.
+    on_device: bool,
+    /// Whether exchange and update are part of the program's runs.
+    woven: bool,
     /// Shares of each step that this rank runs, of those that all ranks run.
     shares: Range<u32>,
     all_shares: u32,
@@ -36,6 +45,8 @@ pub(crate) struct Exchange {
     begun: Vec<Ticket>,
     /// What became of them, and of the barriers between.
     finished: Vec<Finished>,
+    /// Steps whose arrivals have been posted.
+    posted: u64,
     /// An error inside a call of backward, to be told afterwards.
     failed: Option<TrainError>,
 }
@@ -63,6 +74,8 @@ impl Exchange {
             strategy: job.update,
             overlap: job.exchange.overlap,
             compress: job.exchange.compress,
+            on_device: job.exchanges_on_device(),
+            woven: false,
             shares: job.shares_of(rank),
             all_shares: job.shares(),
             peers,
@@ -71,6 +84,7 @@ impl Exchange {
             ready: 0,
             begun: Vec::new(),
             finished: Vec::new(),
+            posted: 0,
             failed: None,
         })
     }
@@ -87,7 +101,8 @@ impl Exchange {
 
     /// Where the program's values must lie. `trained` is their number.
     pub fn homes(&self, trained: usize) -> Homes {
-        let Some(peers) = &self.peers else {
+        let through_here = !self.on_device && self.strategy != Strategy::Independent;
+        let Some(peers) = self.peers.as_ref().filter(|_| through_here) else {
             return Homes::default();
         };
         let region = |area: Area| Region { place: Place::Host, address: area.address() as u64, len: trained };
@@ -113,15 +128,24 @@ impl Exchange {
         self.buckets = buckets::cut(program.slots(), self.len, &options.exchange);
         self.begun.reserve(self.buckets.len());
         self.finished.reserve(self.buckets.len() + 2);
-        if let Some(peers) = &mut self.peers {
-            peers.collective.barrier(Deadline::after(PATIENCE))?;
+        let weave = match self.on_device {
+            true => Some(device::weave(options, self.rank, self.name_group()?, &self.buckets)?),
+            false => None,
+        };
+        if self.on_device || !self.exchanges() {
+            self.woven = program.weave(weave)?;
         }
-        Ok(())
+        self.wait_for_all()
     }
 
-    /// Whether gradients are exchanged before the update.
+    /// Whether gradients are exchanged here before the update.
     pub fn exchanges(&self) -> bool {
-        self.peers.is_some() && self.strategy != Strategy::Independent
+        self.peers.is_some() && self.strategy != Strategy::Independent && !self.woven
+    }
+
+    /// Whether exchange and update are part of the program's runs.
+    pub fn is_woven(&self) -> bool {
+        self.woven
     }
 
     /// Takes note of a gradient that has become ready; called during backward.
@@ -168,7 +192,7 @@ impl Exchange {
             (Strategy::Sharded, _) => Operation::ReduceScatter { range, reduction },
             (Strategy::Replicated, _) => Operation::ReplicatedSum { range, reduction },
             // The server reads where the gradients lie: that they are there is all it must know.
-            (Strategy::PsCpu, _) => Operation::Barrier,
+            (Strategy::PsCpu | Strategy::PsGpu, _) => Operation::Barrier,
             (Strategy::Independent, _) => unreachable!("invariant: nothing is exchanged"),
         }
     }
@@ -184,12 +208,15 @@ impl Exchange {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
+        if self.woven {
+            return Ok(());
+        }
         if !self.exchanges() {
             self.ready = 0;
             return Ok(program.apply(learning_rate, 0..self.len)?);
         }
         let before = clock::now();
-        let mut updating = Nanos(0);
+        let (mut updating, mut copying) = (Nanos(0), Nanos(0));
         while self.begun.len() < self.buckets.len() {
             self.hand_over()?;
         }
@@ -197,7 +224,7 @@ impl Exchange {
         for (index, ticket) in std::mem::take(&mut self.begun).into_iter().enumerate() {
             let mut finished = self.peers().collective.finish(ticket)?;
             let range = self.buckets[index].range.clone();
-            if self.strategy == Strategy::PsCpu && server {
+            if self.strategy.has_server() && server {
                 let cpu = clock::thread_cpu();
                 self.peers().average(&range);
                 finished.cpu += clock::thread_cpu().since(cpu);
@@ -210,7 +237,7 @@ impl Exchange {
                     let Peers { rank, world, .. } = *self.peers();
                     Some(share(range, rank, world))
                 }
-                Strategy::PsCpu if !server => None,
+                Strategy::PsCpu | Strategy::PsGpu if !server => None,
                 _ => Some(range),
             };
             if let Some(range) = update {
@@ -219,22 +246,34 @@ impl Exchange {
                 updating += clock::now().since(start);
             }
         }
+        if self.strategy == Strategy::PsGpu && server {
+            let start = clock::now();
+            book_times(record, &program.finish()?);
+            updating += clock::now().since(start);
+            let parameters = program.parameters();
+            let common = self.peers().collective.common();
+            // SAFETY: the others read it between barriers only.
+            let into = unsafe { common.write(0..parameters.len) };
+            let start = clock::now();
+            program.read_region(parameters, into)?;
+            copying = clock::now().since(start);
+            record.book(Phase::CopyOut, copying);
+        }
         if self.strategy.shares_parameters() {
             let finished = self.peers().collective.barrier(Deadline::after(PATIENCE))?;
             self.finished.push(finished);
         }
-        let mut fetching = Nanos(0);
-        if self.strategy == Strategy::PsCpu {
+        if self.strategy.has_server() {
             let start = clock::now();
-            let len = self.len;
-            self.peers().fetch(program.parameters(), len);
-            fetching = clock::now().since(start);
+            self.peers().fetch(program)?;
+            let fetching = clock::now().since(start);
+            record.book(Phase::CopyIn, fetching);
+            copying += fetching;
             // Nobody may update while somebody still fetches.
             let finished = self.peers().collective.barrier(Deadline::after(PATIENCE))?;
             self.finished.push(finished);
         }
-        record.book(Phase::CopyIn, fetching);
-        let exchange = ready_time + clock::now().since(before).since(updating).since(fetching);
+        let exchange = ready_time + clock::now().since(before).since(updating).since(copying);
         self.book(record, exchange);
         Ok(())
     }
@@ -348,7 +387,7 @@ impl Exchange {
 
     /// Whether this rank's program holds parameters of its own, or is the first of those that share them.
     pub fn writes_parameters(&self) -> bool {
-        self.strategy != Strategy::Sharded || self.rank == Rank(0)
+        self.on_device || self.strategy != Strategy::Sharded || self.rank == Rank(0)
     }
 }
 
@@ -376,15 +415,14 @@ impl Peers {
     }
 
     /// A worker's part: the server's parameters become its own. The server has them already.
-    fn fetch(&mut self, parameters: Region, len: usize) {
+    fn fetch(&mut self, program: &mut dyn Program) -> Result<(), TrainError> {
         if self.rank == Rank(0) {
-            return;
+            return Ok(());
         }
-        // SAFETY: the server updates between barriers only; the program's own parameters have no other user now.
-        unsafe {
-            let from = self.collective.common().read(0..len);
-            std::slice::from_raw_parts_mut(parameters.address as *mut f32, len).copy_from_slice(from);
-        }
+        let parameters = program.parameters();
+        // SAFETY: the server updates between barriers only.
+        let from = unsafe { self.collective.common().read(0..parameters.len) };
+        Ok(program.write_region(parameters, from)?)
     }
 }
 

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::data::{Augment, Data, Split};
+use crate::device::CUDA;
+use crate::exchange::POSTED;
 use crate::milestone::Milestones;
 use crate::schedule::{Rule, Schedule};
 use crate::simulate::{self, Simulation};
@@ -65,6 +67,9 @@ pub struct Job {
     pub update: Strategy,
     /// How gradients are handed over.
     pub exchange: ExchangeOptions,
+    /// Whether several workers may use one GPU, and exchange through the host.
+    #[serde(default)]
+    pub share_gpu: bool,
     /// Passes of each worker whose gradients are added up before one exchange.
     pub accumulate: usize,
     /// Whether each worker keeps to cores of its own.
@@ -140,7 +145,7 @@ impl Job {
         let before = step * u64::from(self.shares()) + u64::from(shares.start) + share as u64;
         let stream = before * self.accumulate as u64 + index as u64;
         let seen = Some(step * self.accumulate as u64 + index as u64);
-        Pass { share, index, count: self.accumulate, stream, seen }
+        Pass { share, index, count: self.accumulate, stream, seen, update: None }
     }
 
     /// The network for this job's pictures.
@@ -176,6 +181,7 @@ impl Job {
         let data: Data = self.data.parse()?;
         data.check()?;
         data.check_classes(self.classes)?;
+        self.check_devices()?;
         self.check_memory(&*open_engine(&self.engine, self.threads, false)?)
     }
 
@@ -209,13 +215,14 @@ impl Job {
 
     /// Whether ranks need memory in common: to exchange, or to add up shares.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.workers > 1 || self.shares() > 1
+        self.workers > 1 || self.shares() > 1 || self.exchange.alone
     }
 
     /// Values of shared memory that the ranks need: for each share, and in common.
     pub(crate) fn shared_values(&self, trained: usize) -> (usize, usize) {
         let common = if self.update.shares_parameters() { trained } else { 0 };
-        (self.exchange.compress.own_values(trained), common)
+        let posted = if self.exchanges_on_device() { POSTED } else { 0 };
+        (self.exchange.compress.own_values(trained) + posted, common)
     }
 
     /// Refuses a job whose workers together need more memory than the machine has left.
@@ -229,7 +236,12 @@ impl Job {
         let beyond =
             u64::from(self.shares()) * (own - trained) as u64 + u64::from(self.workers) * mirror as u64;
         let extra = if self.shares_memory() { 4 * (beyond + common as u64) } else { 0 };
-        let needed = plan.total() * u64::from(self.workers) + extra;
+        // Each GPU has memory of its own; what ranks share lies on the host.
+        let needed = match (self.engine == CUDA, self.share_gpu) {
+            (true, false) => plan.total(),
+            (true, true) => plan.total() * u64::from(self.workers),
+            (false, _) => plan.total() * u64::from(self.workers) + extra,
+        };
         match engine.available_memory() {
             Some(available) if available < needed => Err(EngineError::TooLarge {
                 model: format!("{} on {} workers", self.model, self.workers),
@@ -347,6 +359,8 @@ impl Job {
             said(schedule.rule != usual.schedule.rule, "lr-rule", schedule.rule.to_string()),
             said(schedule.rule == Rule::Linear, "lr-batch", schedule.reference_batch.to_string()),
             said(warmup_epochs > 0.0, "warmup-epochs", warmup_epochs.to_string()),
+            said(self.share_gpu, "share-gpu", "yes".into()),
+            said(self.exchange.alone, "exchange-alone", "yes".into()),
             self.learning.bn_momentum.map(|momentum| ("bn-momentum".to_owned(), momentum.to_string())),
             said(self.augment != Augment::default(), "augment", self.augment.to_string()),
             self.milestones.resumed_at.map(|steps| ("resumed-at".to_owned(), steps.to_string())),
@@ -376,7 +390,7 @@ pub fn open_engine(name: &str, threads: usize, pinned: bool) -> Result<Box<dyn E
             let cpu = Cpu::new(CpuOptions { threads, simd: None })?;
             Ok(Box::new(if pinned { cpu.on_cores_of_their_own() } else { cpu }))
         }
-        "cuda" => Ok(Box::new(Cuda::new(CudaOptions::default())?)),
+        CUDA => Ok(Box::new(Cuda::new(CudaOptions::default())?)),
         _ => Err(TrainError::UnknownEngine(name.into())),
     }
 }
@@ -434,6 +448,7 @@ pub(crate) mod tests {
             learning: Learning::at(0.125),
             update: Strategy::AllReduce,
             exchange: ExchangeOptions::default(),
+            share_gpu: false,
             accumulate: 1,
             pin: true,
             profile: true,

@@ -8,6 +8,7 @@ mod buckets;
 pub mod checkpoint;
 pub mod clock;
 pub mod data;
+mod device;
 mod error;
 pub mod evaluate;
 mod exchange;
@@ -21,6 +22,7 @@ mod simulate;
 mod strategy;
 pub mod worker;
 
+pub use device::devices;
 pub use error::{Death, TrainError};
 pub use job::{Job, Learning, Scaling, open_engine};
 pub use milestone::{Every, Milestones, Saving};

@@ -118,6 +118,13 @@ impl<'a> Course<'a> {
         Ok(checkpoint.position.steps)
     }
 
+    /// Whether something is due when so many steps are done.
+    pub fn is_due(&self, done: u64) -> bool {
+        let Milestones { eval, saving, .. } = &self.job.milestones;
+        let is_due = |every: Every| every.is_due((done, self.job.steps), self.step);
+        eval.is_some_and(is_due) || saving.as_ref().is_some_and(|saving| is_due(saving.every))
+    }
+
     /// Does what is due when so many steps are done, and tells of it.
     pub fn reach(
         &mut self,

@@ -233,8 +233,8 @@ impl World<'_> {
             wait(record, updated.since(lane.at));
             lane.at = updated + self.workload.fetch;
             match (self.job.update, rank) {
-                (Strategy::PsCpu, 0) => wait(record, self.workload.fetch),
-                (Strategy::PsCpu, _) => {
+                (Strategy::PsCpu | Strategy::PsGpu, 0) => wait(record, self.workload.fetch),
+                (Strategy::PsCpu | Strategy::PsGpu, _) => {
                     record.book(Phase::CopyIn, self.workload.fetch);
                     // Of all that passes the server's link, a rank's own part.
                     let world = u64::from(self.job.workers);

@@ -19,14 +19,16 @@ pub enum Strategy {
     Replicated,
     /// Rank 0 keeps the parameters: it averages all gradients and updates, the others fetch the result.
     PsCpu,
+    /// The same with parameters on the server's GPU.
+    PsGpu,
     /// No exchange: each worker trains a network of its own.
     Independent,
 }
 
 impl Strategy {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 5] =
-        [Self::AllReduce, Self::Sharded, Self::Replicated, Self::PsCpu, Self::Independent];
+    pub const ALL: [Self; 6] =
+        [Self::AllReduce, Self::Sharded, Self::Replicated, Self::PsCpu, Self::PsGpu, Self::Independent];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -35,13 +37,19 @@ impl Strategy {
             Self::Sharded => "sharded",
             Self::Replicated => "replicated",
             Self::PsCpu => "ps-cpu",
+            Self::PsGpu => "ps-gpu",
             Self::Independent => "independent",
         }
     }
 
-    /// Whether the parameters lie in memory that all ranks share.
+    /// Whether one rank updates for all.
+    pub(crate) const fn has_server(self) -> bool {
+        matches!(self, Self::PsCpu | Self::PsGpu)
+    }
+
+    /// Whether parameters come to the other ranks by memory that all share, where ranks exchange through the host.
     pub(crate) const fn shares_parameters(self) -> bool {
-        matches!(self, Self::Sharded | Self::PsCpu)
+        matches!(self, Self::Sharded | Self::PsCpu | Self::PsGpu)
     }
 }
 
@@ -119,11 +127,20 @@ pub struct ExchangeOptions {
     pub overlap: bool,
     /// Number format on the way.
     pub compress: Compress,
+    /// Whether a world of one exchanges too, with itself: what the exchange costs before there is anybody to wait for.
+    #[serde(default)]
+    pub alone: bool,
 }
 
 impl Default for ExchangeOptions {
     fn default() -> Self {
-        Self { bucket_bytes: 25 << 20, first_bucket_bytes: 1 << 20, overlap: true, compress: Compress::None }
+        Self {
+            bucket_bytes: 25 << 20,
+            first_bucket_bytes: 1 << 20,
+            overlap: true,
+            compress: Compress::None,
+            alone: false,
+        }
     }
 }
 

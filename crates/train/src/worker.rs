@@ -1,16 +1,20 @@
 //! One worker: the step loop.
 
+mod diary;
+mod feeding;
+
 use std::fs;
 
-use paceline_engine::{Engine, Program, StepResult};
+use paceline_engine::{Engine, Pass, Program, StepResult};
 use paceline_record::log::RankWriter;
 use paceline_record::{Bytes, LayerTime, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord};
 
-use crate::data::{Loader, Loading};
 use crate::exchange::Exchange;
 use crate::job::Assignment;
 use crate::milestone::Course;
-use crate::{Job, TrainError, affinity, clock, open_engine, process};
+use crate::{Job, TrainError, affinity, clock, process};
+use diary::Diary;
+use feeding::Feeding;
 
 /// Name of the file in a case's folder that holds the time of each layer.
 pub const LAYERS_FILE: &str = "layers.json";
@@ -28,7 +32,7 @@ pub fn run(main: Nanos) -> Result<(), TrainError> {
     let world = job.workers;
     let mut log = RankWriter::create(&job.folder, &RankHeader { rank, world })?;
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
-    let engine = open_engine(&job.engine, job.threads, pinned)?;
+    let engine = job.open_engine_of(rank, pinned)?;
     let exchange = Exchange::join(&job, rank, segment)?;
     train(&job, exchange, &*engine, &mut log)
 }
@@ -47,43 +51,57 @@ fn train(
     let mut program = engine.compile_in(&graph, &spec, &homes)?;
     log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
     let first = course.resume(&mut *program, &exchange)?;
-    let mut loader = Loader::open(loading(job, rank, first)?)?;
+    let mut feeding = Feeding::open(job, rank, first)?;
     exchange.start(&mut *program, job)?;
 
     let turns = shares.len() * job.accumulate;
     let mut begin = clock::now();
+    let mut diary = Diary::open(log);
     for step in (first..job.steps).map(Step) {
         let mut record = StepRecord::open(step, begin);
         let mut ready_time = Nanos(0);
+        let rate = job.learning.schedule.rate(step.0);
         for turn in 0..turns {
-            let pass = job.pass(step.0, &shares, turn);
-            program.feed(clock::timed(&mut record, Phase::Load, || loader.next_batch())?)?;
+            let last = turn + 1 == turns;
+            let update = Some(rate).filter(|_| last && exchange.is_woven());
+            let pass = Pass { update, ..job.pass(step.0, &shares, turn) };
+            feeding.feed(&mut *program, &mut record)?;
             let complete = pass.share + 1 == shares.len();
             program.forward_backward(pass, &mut |ready| {
                 if complete {
                     exchange.gradient_ready(ready);
                 }
             })?;
-            // Where nothing is exchanged the update follows on the device, without a wait in between.
-            if exchange.exchanges() || turn + 1 < turns {
+            // What a device does meanwhile hides this.
+            if program.runs_behind() && !(last && course.is_due(step.0 + 1)) {
+                feeding.feed_ahead(&mut *program)?;
+                diary.write()?;
+            }
+            // Where nothing is exchanged here the update follows on the device, without a wait in between.
+            if exchange.exchanges() || !last {
                 ready_time += book(&mut record, program.finish()?, (job.batch, turns));
             }
         }
-        let rate = job.learning.schedule.rate(step.0);
         exchange.finish(&mut *program, &mut record, (rate, ready_time))?;
         let result = program.finish()?;
-        if !exchange.exchanges() {
+        if exchange.exchanges() {
+            book_times(&mut record, &result);
+        } else {
             book(&mut record, result, (job.batch, turns));
         }
-        record.book(Phase::Update, Nanos(result.update_ns));
-        book_loader(&mut record, loader.cpu(), job);
-        let told = course.reach(step.0 + 1, (&mut *program, &mut exchange), &mut record)?;
+        if exchange.is_woven() {
+            exchange.book_woven(&mut *program, &mut record, clock::now())?;
+        }
+        diary.compare(&mut exchange);
+        feeding.book_threads(&mut record, job, &*program);
+        let reached = course.reach(step.0 + 1, (&mut *program, &mut exchange), &mut record)?;
         record.correct = record.correct.filter(|_| graph.judges_labels());
         record.end = clock::now();
+        feeding.book_ahead(&mut record);
         begin = record.end;
-        log.append(&RankEvent::Step(record))?;
-        told.iter().try_for_each(|event| log.append(event))?;
+        diary.take(record, reached, &*program)?;
     }
+    diary.close(&mut exchange)?;
 
     if job.profile && rank == Rank(0) {
         write_layers(job, &layer_times(&*program))?;
@@ -99,13 +117,7 @@ fn train(
 
 /// Books what the engine measured of a pass; what it spent in calls of the exchange is the exchange's to book.
 fn book(record: &mut StepRecord, result: StepResult, (batch, turns): (usize, usize)) -> Nanos {
-    for (phase, time) in [
-        (Phase::CopyIn, result.copy_in_ns),
-        (Phase::Forward, result.forward_ns),
-        (Phase::Backward, result.backward_ns),
-    ] {
-        record.book(phase, Nanos(time));
-    }
+    book_times(record, &result);
     record.examples += batch as u64;
     // The mean over the passes.
     record.loss = Some(record.loss.unwrap_or(0.0) + result.loss / turns as f32);
@@ -113,36 +125,19 @@ fn book(record: &mut StepRecord, result: StepResult, (batch, turns): (usize, usi
     Nanos(result.ready_ns)
 }
 
-/// What the loader's threads computed on this worker's own cores was taken from forward and backward: it is loading.
-fn book_loader(record: &mut StepRecord, cpu: Nanos, job: &Job) {
-    if !job.pin {
-        return;
+/// Books how long the parts of it took.
+pub(crate) fn book_times(record: &mut StepRecord, result: &StepResult) {
+    for (phase, time) in [
+        (Phase::CopyIn, result.copy_in_ns),
+        (Phase::Forward, result.forward_ns),
+        (Phase::Backward, result.backward_ns),
+        (Phase::CopyOut, result.copy_out_ns),
+        (Phase::CommWait, result.exchange_ns),
+        (Phase::Update, result.update_ns),
+    ] {
+        record.book(phase, Nanos(time));
     }
-    let (forward, backward) = (record.phases[Phase::Forward], record.phases[Phase::Backward]);
-    let both = forward + backward;
-    let taken = Nanos(cpu.0 / job.threads as u64).min(both);
-    let of_forward = Nanos((u128::from(taken.0) * u128::from(forward.0) / u128::from(both.0.max(1))) as u64);
-    record.phases[Phase::Forward] = forward.since(of_forward);
-    record.phases[Phase::Backward] = backward.since(taken.since(of_forward));
-    record.book(Phase::Load, taken);
-}
-
-/// What a rank's loader hands out from a step on.
-fn loading(job: &Job, rank: Rank, from_step: u64) -> Result<Loading, TrainError> {
-    Ok(Loading {
-        data: job.data.parse()?,
-        input: job.input,
-        classes: job.classes,
-        seed: job.seed,
-        batch: job.batch,
-        passes: job.accumulate,
-        shares: job.shares_of(rank),
-        all_shares: job.shares(),
-        from_step,
-        augment: job.augment,
-        threads: job.threads,
-        log: job.log_samples.then(|| job.folder.join(format!("samples-{rank}.txt"))),
-    })
+    record.idle_host += Nanos(result.idle_ns);
 }
 
 fn layer_times(program: &dyn Program) -> Vec<LayerTime> {

@@ -7,6 +7,7 @@ mod columns;
 mod compile;
 mod flat;
 mod geometry;
+mod host_update;
 mod kernels;
 mod loss;
 mod memory;
@@ -19,6 +20,7 @@ mod simd;
 mod weights;
 mod windows;
 
+pub(crate) use host_update::HostUpdate;
 pub(crate) use random::{draw, mix};
 pub use simd::Simd;
 

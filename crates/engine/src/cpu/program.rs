@@ -349,7 +349,7 @@ impl Program for CpuProgram {
         self.result.correct = self.machine.judgement.correct;
         self.updating = false;
         let result = self.result;
-        self.result.update_ns = 0;
+        self.result = StepResult { loss: result.loss, correct: result.correct, ..StepResult::default() };
         Ok(result)
     }
 

@@ -42,14 +42,23 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// The GPU with this number; the driver's library must be there.
-    pub fn open(number: usize) -> Result<Arc<Self>, EngineError> {
-        // SAFETY: plain calls of the driver, with places for their results.
+    /// How many there are; the driver's library must be there.
+    pub fn count() -> Result<usize, EngineError> {
+        let mut count = 0;
+        // SAFETY: plain calls of the driver, with a place for the number.
         unsafe {
             check(sys::cuInit(0), "cuInit")?;
-            let mut count = 0;
             check(sys::cuDeviceGetCount(&mut count), "cuDeviceGetCount")?;
-            if number >= count as usize {
+        }
+        Ok(count as usize)
+    }
+
+    /// The GPU with this number; the driver's library must be there.
+    pub fn open(number: usize) -> Result<Arc<Self>, EngineError> {
+        let count = Self::count()?;
+        // SAFETY: plain calls of the driver, with places for their results.
+        unsafe {
+            if number >= count {
                 return Err(EngineError::Unsupported(format!(
                     "GPU {number} was asked for, and the driver has {count}"
                 )));
@@ -212,6 +221,21 @@ impl Stream {
     pub fn wait(&self) -> Result<(), EngineError> {
         // SAFETY: the stream is alive.
         check(unsafe { sys::cuStreamSynchronize(self.0) }, "the device's work")
+    }
+
+    /// Whether all that was put on it is done.
+    pub fn is_idle(&self) -> Result<bool, EngineError> {
+        // SAFETY: the stream is alive.
+        match unsafe { sys::cuStreamQuery(self.0) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => check(status, "the device's work").map(|()| true),
+        }
+    }
+
+    /// Sets a 32-bit value.
+    pub fn set(&self, at: u64, bits: u32) -> Result<(), EngineError> {
+        // SAFETY: callers name memory of the program that owns this stream.
+        check(unsafe { sys::cuMemsetD32Async(at, bits, 1, self.0) }, "cuMemsetD32Async")
     }
 
     /// What comes next waits for an event.

@@ -13,6 +13,8 @@ struct Control {
     int live, passes;
     // The part of old running statistics that may stay at most: a layer's momentum holds where it is less.
     double keep;
+    // The next update's learning rate and, for Adam, the root of its correction of bias.
+    float rate, root;
 };
 
 struct Judgement {
@@ -1351,12 +1353,12 @@ extern "C" __global__ void pack_weights(const Tensor* tensors, int count, const 
         if (out0 + i < t.out) packed[t.packed + (out0 + i) * each + at] = lower(tile[threadIdx.x][i]);
 }
 
-// Gradients in canonical order from packed ones.
+// Gradients in canonical order from packed ones; of the tensors whose tiles begin with the first.
 extern "C" __global__ void unpack_gradients(const Tensor* tensors, int count, const T* packed, float* grads, int nchw,
-                                            int add) {
+                                            int add, int first) {
     __shared__ float tile[32][33];
-    Tensor t = tensor_of(tensors, count, blockIdx.x);
-    int local = blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
+    Tensor t = tensor_of(tensors, count, first + blockIdx.x);
+    int local = first + blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
     int rows = t.taps * t.in, row = row0 + threadIdx.x;
     i64 each = (i64)t.taps * (nchw ? t.in : t.wide);
     if (row < rows) {
@@ -1374,8 +1376,9 @@ extern "C" __global__ void unpack_gradients(const Tensor* tensors, int count, co
 
 // ---- updates --------------------------------------------------------------------------------------------------------
 
-extern "C" __global__ void sgd(float* params, const float* grads, float* velocity, i64 count, float rate, float momentum,
-                               float decay, int nesterov) {
+extern "C" __global__ void sgd(float* params, const float* grads, float* velocity, i64 count, float momentum, float decay,
+                               int nesterov, const Control* control) {
+    float rate = control->rate;
     EACH(i, count) {
         float p = params[i], g = grads[i] + decay * p;
         if (velocity) {
@@ -1387,13 +1390,24 @@ extern "C" __global__ void sgd(float* params, const float* grads, float* velocit
     }
 }
 
-// rate and root carry the corrections of bias.
-extern "C" __global__ void adam(float* params, const float* grads, float* first, float* second, i64 count, float rate,
-                                float root, float beta1, float beta2, float epsilon, float decay) {
+// Rate and root carry the corrections of bias.
+extern "C" __global__ void adam(float* params, const float* grads, float* first, float* second, i64 count, float beta1,
+                                float beta2, float epsilon, float decay, const Control* control) {
+    float rate = control->rate, root = control->root;
     EACH(i, count) {
         float p = params[i], g = grads[i] + decay * p;
         float m = beta1 * first[i] + (1 - beta1) * g, v = beta2 * second[i] + (1 - beta2) * g * g;
         first[i] = m, second[i] = v;
         params[i] = p - rate * (m / (sqrtf(v) / root + epsilon));
+    }
+}
+
+// The mean of several ranks' gradients, which lie side by side, added in their order.
+extern "C" __global__ void average(const float* gathered, float* grads, i64 count, int ranks) {
+    float scale = 1.0f / ranks;
+    EACH(i, count) {
+        float sum = gathered[i];
+        for (int rank = 1; rank < ranks; rank++) sum += gathered[rank * count + i];
+        grads[i] = sum * scale;
     }
 }

@@ -1,46 +1,54 @@
-//! Host memory that stands for a program's parameters and gradients where workers exchange through the host.
+//! Host memory that stands for a program's values where workers exchange through the host.
 
-use crate::{EngineError, Homes, Place, Region};
+use std::ffi::c_void;
+use std::ops::Range;
 
-/// The mirrors: the host's copy is what others read and write; the program copies it in and out.
-#[derive(Debug)]
+use cudarc::driver::sys;
+
+use crate::cpu::HostUpdate;
+use crate::{EngineError, Homes, Place, Region, Spec};
+
+/// The mirrors. Others read and write gradients here, and the program copies them out and in. Where parameters have a
+/// place on the host, they live there: the update runs on the host, and each run begins with a copy in.
 pub(super) struct Mirror {
-    parameters: Region,
+    parameters: Option<Region>,
     gradients: Vec<Region>,
-    /// The parameters, where nobody provides memory for them.
-    _own: Vec<f32>,
+    /// The update rule and its state, where parameters live here.
+    update: Option<HostUpdate>,
+    /// What the device may copy from and to by itself; the rest goes through the driver's own buffers.
+    registered: Vec<u64>,
 }
 
 impl Mirror {
     /// A mirror where memory on the host was provided; `None` where none was.
-    pub fn new(homes: &Homes, len: usize, shares: usize) -> Result<Option<Self>, EngineError> {
+    pub fn new(homes: &Homes, len: usize, spec: &Spec) -> Result<Option<Self>, EngineError> {
         if homes.gradients.is_empty() && homes.parameters.is_none() {
             return Ok(None);
         }
+        let shares = spec.shares;
         let fits = |region: &Region| region.place == Place::Host && region.len >= len;
         if homes.gradients.len() != shares || !homes.gradients.iter().all(fits) {
             return Err(EngineError::Unsupported(format!(
                 "memory on the host for the gradients of {shares} shares of {len} values was expected"
             )));
         }
-        let mut own = Vec::new();
         let parameters = match homes.parameters {
-            Some((region, _)) if fits(&region) => region.part(0..len),
+            Some((region, _)) if fits(&region) => Some(region.part(0..len)),
             Some(_) => {
                 return Err(EngineError::Unsupported(format!(
                     "memory on the host for {len} values was expected"
                 )));
             }
-            None => {
-                own.resize(len, 0.0f32);
-                Region { place: Place::Host, address: own.as_mut_ptr() as u64, len }
-            }
+            None => None,
         };
-        let gradients = homes.gradients.iter().map(|region| region.part(0..len)).collect();
-        Ok(Some(Self { parameters, gradients, _own: own }))
+        let gradients: Vec<Region> = homes.gradients.iter().map(|region| region.part(0..len)).collect();
+        let update = parameters.map(|_| HostUpdate::new(spec.optimizer, len)).transpose()?;
+        let registered = gradients.iter().chain(&parameters).filter_map(register).collect();
+        Ok(Some(Self { parameters, gradients, update, registered }))
     }
 
-    pub fn parameters(&self) -> Region {
+    /// Where the parameters live, if it is here.
+    pub fn parameters(&self) -> Option<Region> {
         self.parameters
     }
 
@@ -48,14 +56,24 @@ impl Mirror {
         self.gradients[share]
     }
 
-    pub fn parameters_mut(&mut self) -> &mut [f32] {
+    /// The parameters that live here.
+    pub fn parameters_mut(&mut self) -> Option<&mut [f32]> {
         // SAFETY: `Homes` vouches that the memory is valid and nobody else's during a call of the program.
-        unsafe { values(self.parameters) }
+        self.parameters.map(|region| unsafe { values(region) })
     }
 
-    pub fn gradients_mut(&mut self, share: usize) -> &mut [f32] {
+    /// State of the update rule that lives here; `None` where parameters do not.
+    pub fn state(&mut self) -> Option<Vec<Region>> {
+        self.update.as_mut().map(HostUpdate::state)
+    }
+
+    /// Applies the update rule to parameters that live here.
+    pub fn apply(&mut self, (rate, updates): (f32, i32), range: Range<usize>) -> Result<(), EngineError> {
+        let (update, parameters) =
+            self.update.as_mut().zip(self.parameters).expect("invariant: they live here");
+        let (parameters, gradients) = (parameters.part(range.clone()), self.gradients[0].part(range.clone()));
         // SAFETY: as above.
-        unsafe { values(self.gradients[share]) }
+        unsafe { update.apply((rate, updates), parameters, gradients, range.start) }
     }
 
     pub fn read(&mut self, region: Region, into: &mut [f32]) -> Result<(), EngineError> {
@@ -69,6 +87,22 @@ impl Mirror {
         unsafe { values(region) }.copy_from_slice(from);
         Ok(())
     }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        for address in &self.registered {
+            // SAFETY: registered by `new`; programs wait for their copies before they go.
+            let _ = unsafe { sys::cuMemHostUnregister(*address as *mut c_void) };
+        }
+    }
+}
+
+/// Lets the device copy from and to a region by itself. Where the driver refuses, copies are slower and no less right.
+fn register(region: &Region) -> Option<u64> {
+    // SAFETY: the memory is alive as long as the mirror, which ends this.
+    let status = unsafe { sys::cuMemHostRegister_v2(region.address as *mut c_void, 4 * region.len, 0) };
+    (status == sys::CUresult::CUDA_SUCCESS).then_some(region.address)
 }
 
 /// # Safety

@@ -69,6 +69,12 @@ impl Cuda {
         Ok(Self { device, options, versions, kernels: Mutex::default(), choices })
     }
 
+    /// How many GPUs the driver has.
+    pub fn devices() -> Result<usize, EngineError> {
+        library::need_driver()?;
+        Device::count()
+    }
+
     fn kernels(&self, precision: Precision) -> Result<Arc<Kernels>, EngineError> {
         let bf16 = precision == Precision::Bf16;
         let mut loaded = self.kernels.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -3,10 +3,13 @@
 mod interface;
 mod launch;
 mod setup;
+mod woven;
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use paceline_model::{Graph, ParamId, Shape as Map};
 
@@ -19,10 +22,11 @@ use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
 use super::{Contents, CudaOptions, backend, gemm, nvtx};
 use crate::cpu::draw;
 use crate::{
-    Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place, Precision,
-    Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult,
+    BucketTime, Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place,
+    Precision, Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult, Weave,
 };
 use launch::{Word, launch, wide_shape};
+use woven::Woven;
 
 /// What changes from step to step, as the kernels read it.
 #[repr(C)]
@@ -33,7 +37,13 @@ struct Control {
     passes: i32,
     /// The part of old running statistics that may stay at most.
     keep: f64,
+    /// Of the update that follows.
+    rate: f32,
+    root: f32,
 }
+
+/// How a moment is marked: now, or at each replay of what is recorded.
+type Mark = fn(&Stream, &Event) -> Result<(), EngineError>;
 
 /// What the loss says, as its kernel writes it.
 #[repr(C)]
@@ -43,10 +53,11 @@ struct Judgement {
     correct: u32,
 }
 
-/// A run that can be recorded: which share, and whether it adds to its gradients; evaluation has neither.
+/// A run that can be recorded: which share, whether it adds to its gradients, and whether the update is part of it;
+/// evaluation has none of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Run {
-    Training { share: usize, adds: bool },
+    Training { share: usize, adds: bool, updates: bool },
     Judging,
 }
 
@@ -81,11 +92,21 @@ struct Events {
     copy_begin: Event,
     copied: Event,
     consumed: Event,
+    /// A run's way through the stream: called, input and weights there, forward, backward, and what follows it.
+    called: Event,
+    prepared: Event,
     begin: Event,
     forward_end: Event,
     end: Event,
-    update_begin: Event,
-    update_end: Event,
+    exchanged: Event,
+    updated: Event,
+    fetched: Event,
+    done: Event,
+    copied_out: Event,
+    /// The ends of this run and of the one before it, in turns.
+    over: [Event; 2],
+    /// Updates outside of a run: gradients on their way in, there, used.
+    applied: Vec<[Event; 3]>,
     /// Forks and joins of the side, one pair an instruction.
     sides: Vec<(Event, Event)>,
 }
@@ -96,12 +117,17 @@ struct Pending {
     copied: bool,
     ran: bool,
     trained: bool,
-    updating: bool,
+    /// The update was part of the run.
+    updated: bool,
+    copied_out: bool,
+    /// Updates outside of a run.
+    applied: usize,
 }
 
 /// A program of the CUDA engine. Recordings and methods go before the streams and memory that they use.
 pub(super) struct CudaProgram {
     recordings: HashMap<Run, Recording>,
+    woven: Option<Woven>,
     methods: HashMap<(usize, Direction), Method>,
     libraries: Libraries,
     main: Lane,
@@ -116,6 +142,8 @@ pub(super) struct CudaProgram {
     pinned_control: Pinned,
     mirror: Option<Mirror>,
     fed: usize,
+    /// Runs so far.
+    runs: usize,
     low: Compiled,
     times: Vec<UnitTime>,
     pending: Pending,
@@ -123,6 +151,8 @@ pub(super) struct CudaProgram {
     /// Whether a run has been profiled before.
     loaded: bool,
     updates: i32,
+    /// Time of updates on the host since the last look.
+    host_update: Duration,
     result: StepResult,
     spec: Spec,
     classes: Option<usize>,
@@ -213,11 +243,18 @@ impl CudaProgram {
         }
     }
 
-    /// Puts instructions on the lanes; the side is joined again at the end.
-    fn put(&self, steps: &[Step], selected: (usize, bool)) -> Result<(), EngineError> {
+    /// Puts instructions on the lanes; the side is joined again at the end. `after` is told each instruction's number, and
+    /// the last that the side has to do so far.
+    fn put(
+        &self,
+        steps: &[Step],
+        selected: (usize, bool),
+        mut after: impl FnMut(usize, Option<&Event>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
         let mut sides = self.events.sides.iter();
         let mut open: Vec<(usize, &Event)> = Vec::new();
-        for step in steps {
+        let mut last = None;
+        for (index, step) in steps.iter().enumerate() {
             let late = open.partition_point(|(time, _)| time + LAG < step.time);
             if late > 0 {
                 self.main.stream.wait_for(open[late - 1].1)?;
@@ -232,8 +269,10 @@ impl CudaProgram {
                     self.act(step, &self.side, selected)?;
                     self.side.stream.mark(join)?;
                     open.push((step.time, join));
+                    last = Some(join);
                 }
             }
+            after(index, last)?;
         }
         match open.last() {
             Some((_, last)) => self.main.stream.wait_for(last),
@@ -241,8 +280,32 @@ impl CudaProgram {
         }
     }
 
-    /// Gradients in canonical order.
-    fn unpack(&self, (share, adds): (usize, bool)) -> Result<(), EngineError> {
+    /// Gradients in canonical order, of some of the packed tensors.
+    fn unpack(
+        &self,
+        stream: &Stream,
+        tensors: Range<usize>,
+        (share, adds): (usize, bool),
+    ) -> Result<(), EngineError> {
+        let packing = &self.low.packing;
+        let Some(first) = packing.tensors[tensors.clone()].first() else {
+            return Ok(());
+        };
+        let end = packing.tensors.get(tensors.end).map_or(packing.tiles, |tensor| tensor.first_tile as usize);
+        let args = [
+            Word::from(self.memory.tensors.address + (tensors.start * size_of_val(first)) as u64),
+            Word::from(tensors.len() as i32),
+            Word::from(self.memory.raw.address),
+            Word::from(self.memory.grads[share].address),
+            Word::from(self.nchw()),
+            Word::from(i32::from(adds)),
+            Word::from(first.first_tile),
+        ];
+        self.tiles(stream, "unpack_gradients", end - first.first_tile as usize, &args)
+    }
+
+    /// The libraries' copies of the weights.
+    fn pack(&self) -> Result<(), EngineError> {
         let count = self.low.packing.tensors.len();
         if count == 0 {
             return Ok(());
@@ -250,35 +313,16 @@ impl CudaProgram {
         let args = [
             Word::from(self.memory.tensors.address),
             Word::from(count as i32),
-            Word::from(self.memory.raw.address),
-            Word::from(self.memory.grads[share].address),
+            Word::from(self.memory.params.address),
+            Word::from(self.memory.packed.address),
             Word::from(self.nchw()),
-            Word::from(i32::from(adds)),
         ];
-        self.tiles("unpack_gradients", &args)
+        self.tiles(&self.main.stream, "pack_weights", self.low.packing.tiles, &args)
     }
 
-    /// The libraries' copies of the weights, where they are behind.
-    fn pack(&mut self) -> Result<(), EngineError> {
-        let count = self.low.packing.tensors.len();
-        if !self.packed && count > 0 {
-            let args = [
-                Word::from(self.memory.tensors.address),
-                Word::from(count as i32),
-                Word::from(self.memory.params.address),
-                Word::from(self.memory.packed.address),
-                Word::from(self.nchw()),
-            ];
-            self.tiles("pack_weights", &args)?;
-        }
-        self.packed = true;
-        Ok(())
-    }
-
-    fn tiles(&self, name: &str, args: &[Word]) -> Result<(), EngineError> {
-        let shape =
-            Shape { grid: (self.low.packing.tiles as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
-        launch(&self.kernels, &self.main.stream, name, shape, args)
+    fn tiles(&self, stream: &Stream, name: &str, count: usize, args: &[Word]) -> Result<(), EngineError> {
+        let shape = Shape { grid: (count as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
+        launch(&self.kernels, stream, name, shape, args)
     }
 
     /// Puts a whole run on the stream: from a recording, made at its second turn, since the first loads machine code.
@@ -290,42 +334,51 @@ impl CudaProgram {
         if let Some(recording) = self.recordings.get(&run) {
             return self.main.stream.replay(recording);
         }
-        self.put_run(run, Stream::mark)?;
-        self.main.stream.wait()?;
-        let recording = self.main.stream.record(|| self.put_run(run, Stream::mark_recorded))?;
-        self.recordings.insert(run, recording);
+        let mut woven = self.woven.take();
+        let recorded = self.run_and_record(run, woven.as_mut());
+        self.woven = woven;
+        self.recordings.insert(run, recorded?);
         self.least_free = self.least_free.min(self.device.memory()?.0);
         Ok(())
     }
 
-    fn put_run(
-        &self,
-        run: Run,
-        mark: impl Fn(&Stream, &Event) -> Result<(), EngineError>,
-    ) -> Result<(), EngineError> {
-        let stream = &self.main.stream;
-        mark(stream, &self.events.begin)?;
-        match run {
-            Run::Training { share, adds } => {
-                self.put(&self.low.forward, (share, adds))?;
-                mark(stream, &self.events.forward_end)?;
-                let _backward = nvtx::range("backward");
-                self.put(&self.low.backward, (share, adds))?;
-                self.unpack((share, adds))?;
-            }
-            Run::Judging => {
-                self.put(&self.low.judging, (0, false))?;
-                mark(stream, &self.events.forward_end)?;
-            }
+    fn run_and_record(&self, run: Run, mut woven: Option<&mut Woven>) -> Result<Recording, EngineError> {
+        self.put_run(run, woven.as_deref_mut(), Stream::mark)?;
+        self.await_stream(woven.as_deref_mut())?;
+        self.main.stream.record(|| self.put_run(run, woven, Stream::mark_recorded))
+    }
+
+    fn put_run(&self, run: Run, mut woven: Option<&mut Woven>, mark: Mark) -> Result<(), EngineError> {
+        let (stream, events) = (&self.main.stream, &self.events);
+        let nothing = |_: usize, _: Option<&Event>| Ok(());
+        mark(stream, &events.begin)?;
+        let Run::Training { share, adds, updates } = run else {
+            self.put(&self.low.judging, (0, false), nothing)?;
+            mark(stream, &events.forward_end)?;
+            return mark(stream, &events.end);
+        };
+        let selected = (share, adds);
+        self.put(&self.low.forward, selected, nothing)?;
+        mark(stream, &events.forward_end)?;
+        let backward = nvtx::range("backward");
+        let mut overlapped = woven.as_deref_mut().filter(|woven| updates && woven.overlap);
+        self.put(&self.low.backward, selected, |index, side| match overlapped.as_deref_mut() {
+            Some(woven) => self.exchange_ready(woven, index, (side, selected), mark),
+            None => Ok(()),
+        })?;
+        if overlapped.is_none() {
+            self.unpack(stream, 0..self.low.packing.tensors.len(), selected)?;
         }
-        mark(stream, &self.events.end)
+        drop(backward);
+        mark(stream, &events.end)?;
+        if updates { self.put_update(woven, mark) } else { Ok(()) }
     }
 
     /// One instruction after the other, each between two events.
     fn run_profiled(&mut self, run: Run) -> Result<(), EngineError> {
         let stream = &self.main.stream;
         let (selected, lists): (_, [&[Step]; 2]) = match run {
-            Run::Training { share, adds } => ((share, adds), [&self.low.forward, &self.low.backward]),
+            Run::Training { share, adds, .. } => ((share, adds), [&self.low.forward, &self.low.backward]),
             Run::Judging => ((0, false), [&self.low.judging, &[]]),
         };
         stream.mark(&self.events.begin)?;
@@ -344,10 +397,17 @@ impl CudaProgram {
             }
         }
         if matches!(run, Run::Training { .. }) {
-            self.unpack(selected)?;
+            self.unpack(stream, 0..self.low.packing.tensors.len(), selected)?;
         }
         stream.mark(&self.events.end)?;
-        stream.wait()?;
+        let mut woven = self.woven.take();
+        let put = match run {
+            Run::Training { updates: true, .. } => self.put_update(woven.as_mut(), Stream::mark),
+            _ => Ok(()),
+        };
+        let over = put.and_then(|()| self.await_stream(woven.as_mut()));
+        self.woven = woven;
+        over?;
         // The first run loads machine code.
         if !std::mem::replace(&mut self.loaded, true) {
             self.least_free = self.least_free.min(self.device.memory()?.0);
@@ -370,10 +430,10 @@ impl CudaProgram {
     fn begin(&mut self, control: Control) -> Result<(), EngineError> {
         self.device.enter()?;
         let stream = &self.main.stream;
-        if let Some(mirror) = &mut self.mirror {
-            // Nothing may still read the parameters that are about to be replaced.
-            stream.wait()?;
-            driver::write(self.memory.params.address, mirror.parameters_mut())?;
+        stream.mark(&self.events.called)?;
+        if let Some(parameters) = self.mirror.as_ref().and_then(Mirror::parameters) {
+            let (from, bytes) = (parameters.address as *const c_void, 4 * parameters.len);
+            stream.copy_in(self.memory.params.address, from, bytes)?;
             self.packed = false;
         }
         if self.pending.copied {
@@ -402,20 +462,29 @@ impl CudaProgram {
         }
         self.pinned_control.values::<Control>(1)[0] = control;
         stream.copy_in(self.memory.control.address, self.pinned_control.address(), size_of::<Control>())?;
-        self.pack()
+        stream.mark(&self.events.prepared)?;
+        if !self.packed {
+            self.pack()?;
+        }
+        self.packed = true;
+        Ok(())
     }
 
     fn end(&mut self) -> Result<(), EngineError> {
         let out = self.pinned_out.address();
         self.main.stream.copy_out(out, self.memory.judgement.address, size_of::<Judgement>())?;
+        self.runs += 1;
         self.pending.ran = true;
-        Ok(())
+        self.main.stream.mark(&self.events.over[self.runs % 2])
     }
 
     /// Waits for all that is under way.
     fn settle(&mut self) -> Result<(), EngineError> {
         self.device.enter()?;
-        self.main.stream.wait()
+        let mut woven = self.woven.take();
+        let settled = self.await_stream(woven.as_mut());
+        self.woven = woven;
+        settled
     }
 
     fn place(&self, address: u64, len: usize) -> Region {

@@ -7,7 +7,7 @@ use clap::Args;
 use paceline_engine::{Layout, Precision};
 use paceline_lab::terminal::Rows;
 use paceline_train::schedule::Rule;
-use paceline_train::{Compress, Simulation, Strategy};
+use paceline_train::{Compress, Simulation, Strategy, devices};
 
 use crate::learning::{LearningOptions, parse_length, parse_rate};
 use crate::machine;
@@ -20,10 +20,10 @@ pub struct Options {
     /// Networks (see `paceline models`)
     #[arg(value_name = "MODEL", default_values = ["mobilenet_v2", "resnet50"])]
     pub models: Vec<String>,
-    /// Worker processes, as 1,2,4 [default: 1, 2, 4 ... up to the cores]
+    /// Worker processes, as 1,2,4 [default: 1, 2, 4 ... up to the cores, or the GPUs]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Vec<u32>,
-    /// How workers share what they learn: allreduce, sharded, replicated, ps-cpu or independent
+    /// How workers share what they learn: allreduce, sharded, replicated, ps-cpu, ps-gpu or independent
     #[arg(long, value_name = "STRATEGY", value_delimiter = ',', default_value = "allreduce")]
     pub update: Vec<Strategy>,
     /// What stays fixed when workers are added: weak, --batch on each worker; strong, --global-batch on all together
@@ -83,6 +83,12 @@ pub struct Options {
     /// Whether gradients are exchanged while backward goes on: yes or no
     #[arg(long, value_name = "yes|no", value_delimiter = ',', default_value = "yes", value_parser = parse_choice)]
     pub overlap: Vec<bool>,
+    /// Let one worker exchange with itself, to see what the exchange costs before there is anybody to wait for
+    #[arg(long)]
+    pub exchange_alone: bool,
+    /// Let several workers use one GPU and exchange through the host, for testing
+    #[arg(long)]
+    pub share_gpu: bool,
     /// Number format of gradients on their way, with --update allreduce: none, fp16 or bf16
     #[arg(long, value_name = "FORMAT", value_delimiter = ',', default_value = "none")]
     pub compress: Vec<Compress>,
@@ -142,14 +148,17 @@ impl FromStr for ScalingKind {
 }
 
 impl Options {
-    /// Numbers of workers: those asked for, or the powers of two up to the cores.
+    /// Numbers of workers: those asked for, or the powers of two up to the cores; where only GPUs compute, up to those.
     pub fn worker_counts(&self) -> Vec<u32> {
         if !self.workers.is_empty() {
             return self.workers.clone();
         }
-        let cores = machine::cores() as u32;
-        let powers = (0..10).map(|power| 1 << power).take_while(|&workers| workers <= cores);
-        powers.collect()
+        let most = match self.engine == ["cuda"] {
+            // A machine without any is told so when the engine is opened.
+            true => devices().unwrap_or(1).max(1),
+            false => machine::cores(),
+        };
+        (0..10).map(|power| 1 << power).take_while(|&workers| workers as usize <= most).collect()
     }
 }
 

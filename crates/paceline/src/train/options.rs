@@ -55,7 +55,7 @@ pub struct Options {
     /// How the learning rate follows the global batch: none, or linear (Goyal et al. 2017), see --lr-batch
     #[arg(long, value_name = "none|linear", default_value = "none")]
     lr_rule: Rule,
-    /// How workers share what they learn: allreduce, sharded, replicated or ps-cpu
+    /// How workers share what they learn: allreduce, sharded, replicated, ps-cpu or ps-gpu
     #[arg(long, value_name = "STRATEGY", default_value = "allreduce")]
     update: Strategy,
     #[command(flatten)]
@@ -91,6 +91,9 @@ pub struct Options {
     /// What computes: cpu or cuda
     #[arg(long, default_value = "cpu", help_heading = "Computing")]
     engine: String,
+    /// Let several workers use one GPU and exchange through the host, for testing
+    #[arg(long, help_heading = "Computing")]
+    share_gpu: bool,
     /// Order of dimensions: nhwc or nchw
     #[arg(long, default_value = "nhwc", help_heading = "Computing")]
     layout: Layout,
@@ -203,6 +206,7 @@ impl Options {
             accumulate: vec![self.accumulate],
             compress: vec![self.compress],
             pin: vec![self.pin],
+            share_gpu: self.share_gpu,
             ..defaults
         };
         if self.engine == "simulated" {

@@ -24,7 +24,7 @@ pub(super) fn messages(strategy: Strategy, world: u32, bytes: f64) -> (f64, f64)
         Strategy::AllReduce | Strategy::Sharded => (2.0 * (world - 1.0), bytes / world),
         Strategy::Replicated => (world - 1.0, bytes),
         // One message of every rank, through the server's link.
-        Strategy::PsCpu => (world, bytes),
+        Strategy::PsCpu | Strategy::PsGpu => (world, bytes),
         Strategy::Independent => (0.0, 0.0),
     }
 }

@@ -56,7 +56,7 @@ impl Workload {
         let further = job.workers - 1;
         let exchanges = further > 0 && job.update != Strategy::Independent;
         let (slots, len) = lay_out(graph);
-        let server_updates = exchanges && job.update == Strategy::PsCpu;
+        let server_updates = exchanges && job.update.has_server();
         let bytes = 4.0 * len as f64;
         let updated = if job.update == Strategy::Sharded { bytes / f64::from(job.workers) } else { bytes };
         let slower = 1.0 + simulation.update_contention * f64::from(further);

@@ -1,13 +1,17 @@
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use paceline_engine::{
-    EngineError, Homes, LayerTime as EngineLayer, MemoryPlan, Pass, Place, Ready, Region, Samples, Slot, Spec,
+    EngineError, Homes, LayerTime as EngineLayer, MemoryPlan, Pass, Place, Ready, Region, Samples, Slot,
+    Spec, Weave,
 };
 use paceline_model::{Graph, ParamId};
 use paceline_record::log::RankLog;
 
 use super::*;
 use crate::job::tests::job;
+use crate::{Every, Milestones};
 
 /// An engine that computes nothing and says what it was asked.
 struct Fake;
@@ -174,4 +178,218 @@ fn an_engine_s_error_ends_the_job_and_keeps_the_steps_before_it() {
     assert!(error.to_string().contains("fourth"), "{error}");
     let log = RankLog::read(folder.path(), Rank(0)).expect("a whole log");
     assert_eq!(log.steps.len(), 3);
+}
+
+/// A device far away: what it is told to do it does by itself, in two milliseconds, and it updates its weights too.
+#[derive(Clone, Default)]
+struct Distant {
+    calls: Arc<Mutex<Vec<String>>>,
+    /// The run that it cannot do.
+    fails_in: Option<u64>,
+}
+
+struct DistantProgram {
+    inner: FakeProgram,
+    calls: Arc<Mutex<Vec<String>>>,
+    fails_in: Option<u64>,
+    running: bool,
+}
+
+impl DistantProgram {
+    fn note(&self, call: impl Into<String>) {
+        self.calls.lock().unwrap().push(call.into());
+    }
+}
+
+impl Engine for Distant {
+    fn name(&self) -> &'static str {
+        "distant"
+    }
+
+    fn describe(&self) -> String {
+        "nothing, far away".into()
+    }
+
+    fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError> {
+        Fake.plan(graph, spec)
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        None
+    }
+
+    fn compile_in(&self, graph: &Graph, spec: &Spec, _: &Homes) -> Result<Box<dyn Program>, EngineError> {
+        let inner = FakeProgram { plan: self.plan(graph, spec)?, batch: spec.batch, runs: 0, applied: 0 };
+        Ok(Box::new(DistantProgram {
+            inner,
+            calls: self.calls.clone(),
+            fails_in: self.fails_in,
+            running: false,
+        }))
+    }
+}
+
+impl Program for DistantProgram {
+    fn plan(&self) -> &MemoryPlan {
+        self.inner.plan()
+    }
+
+    fn slots(&self) -> &[Slot] {
+        &[]
+    }
+
+    fn parameters(&mut self) -> Region {
+        Region { place: Place::Device(0), address: 0, len: 1024 }
+    }
+
+    fn gradients(&mut self) -> Region {
+        self.parameters()
+    }
+
+    fn statistics(&mut self, _: usize) -> Region {
+        Region { len: 0, ..self.parameters() }
+    }
+
+    fn state(&mut self) -> Vec<Region> {
+        Vec::new()
+    }
+
+    fn resume_at(&mut self, _: u64) {}
+
+    fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError> {
+        self.note("feed");
+        self.inner.feed(samples)
+    }
+
+    fn forward_backward(&mut self, pass: Pass, _: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
+        self.note(format!("run {:?}", pass.update));
+        self.running = true;
+        self.inner.runs += 1;
+        if self.fails_in == Some(self.inner.runs) {
+            return Err(EngineError::Exchange("nobody answers".into()));
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, _: usize) -> Result<(), EngineError> {
+        self.note("evaluate");
+        Ok(())
+    }
+
+    fn apply(&mut self, _: f32, _: Range<usize>) -> Result<(), EngineError> {
+        panic!("the update is part of the run");
+    }
+
+    fn weave(&mut self, weave: Option<Weave>) -> Result<bool, EngineError> {
+        assert!(weave.is_none(), "nobody to exchange with");
+        Ok(true)
+    }
+
+    fn runs_behind(&self) -> bool {
+        true
+    }
+
+    fn finish(&mut self) -> Result<StepResult, EngineError> {
+        self.note("finish");
+        if !std::mem::take(&mut self.running) {
+            return Ok(StepResult::default());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        Ok(StepResult {
+            loss: 1.0,
+            copy_in_ns: 100_000,
+            forward_ns: 700_000,
+            backward_ns: 900_000,
+            update_ns: 300_000,
+            idle_ns: u64::MAX / 2,
+            ..StepResult::default()
+        })
+    }
+
+    fn read_param(&mut self, _: ParamId, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn write_param(&mut self, _: ParamId, _: &[f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn read_gradient(&mut self, _: ParamId, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn read_output(&mut self, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn read_region(&mut self, _: Region, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn write_region(&mut self, _: Region, _: &[f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn layer_times(&self) -> Vec<EngineLayer> {
+        Vec::new()
+    }
+}
+
+fn train_far_away(job: &Job) -> (Vec<String>, RankLog) {
+    let engine = Distant::default();
+    let mut log = RankWriter::create(&job.folder, &RankHeader { rank: Rank(0), world: 1 }).expect("a log");
+    let exchange = Exchange::join(job, Rank(0), None).expect("a world of one");
+    train(job, exchange, &engine, &mut log).expect("a training");
+    let calls = engine.calls.lock().unwrap().clone();
+    (calls, RankLog::read(&job.folder, Rank(0)).expect("a whole log"))
+}
+
+#[test]
+fn a_device_that_runs_behind_is_fed_ahead_and_updates_by_itself() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (calls, log) = train_far_away(&Job { steps: 3, profile: false, ..job(folder.path()) });
+    let run = "run Some(0.125)";
+    assert_eq!(calls, ["feed", run, "feed", "finish", run, "feed", "finish", run, "finish"]);
+    assert_eq!(log.steps.len(), 3);
+}
+
+#[test]
+fn what_a_device_hides_is_booked_once_and_idleness_fills_no_more_than_the_rest() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (_, log) = train_far_away(&Job { steps: 4, profile: false, ..job(folder.path()) });
+    for step in &log.steps {
+        let wall = step.end.since(step.begin);
+        assert_eq!(step.phases.total(), wall, "idleness without end fills what is left, and no more");
+        assert_eq!(step.phases[Phase::Update], Nanos(300_000));
+        assert_eq!(step.phases[Phase::Idle], step.idle_host);
+        assert_eq!(step.examples, 4);
+    }
+    assert!(log.steps.windows(2).all(|pair| pair[0].end == pair[1].begin));
+}
+
+#[test]
+fn a_batch_is_not_handed_over_ahead_of_a_test() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // A step is 4 of 50 000 samples: every one completes so small a part of an epoch.
+    let milestones = Milestones { eval: Some(Every(4.0 / 50_000.0)), ..Milestones::default() };
+    let (calls, log) = train_far_away(&Job { steps: 2, profile: false, milestones, ..job(folder.path()) });
+    let steps: Vec<&[String]> = calls.split(|call| call == "evaluate").collect();
+    assert_eq!(steps[0], ["feed", "run Some(0.125)", "finish", "feed"], "the last is the first test's");
+    assert!(
+        steps[1..].iter().all(|between| between.last().is_none_or(|call| call == "feed" || call == "finish"))
+    );
+    assert_eq!(calls.iter().filter(|call| call.starts_with("run")).count(), 2);
+    assert_eq!(log.evaluations.len(), 2);
+}
+
+#[test]
+fn a_run_that_fails_far_away_leaves_the_steps_before_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let job = Job { steps: 5, profile: false, ..job(folder.path()) };
+    let engine = Distant { fails_in: Some(3), ..Distant::default() };
+    let mut log = RankWriter::create(&job.folder, &RankHeader { rank: Rank(0), world: 1 }).expect("a log");
+    let exchange = Exchange::join(&job, Rank(0), None).expect("a world of one");
+    train(&job, exchange, &engine, &mut log).expect_err("the third run");
+    let log = RankLog::read(&job.folder, Rank(0)).expect("a whole log");
+    assert_eq!(log.steps.len(), 2);
 }

@@ -1,5 +1,7 @@
 //! A program as the step loop sees it.
 
+use std::mem::offset_of;
+
 use super::*;
 
 fn check(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {
@@ -27,10 +29,8 @@ impl Program for CudaProgram {
     }
 
     fn parameters(&mut self) -> Region {
-        match &mut self.mirror {
-            Some(mirror) => mirror.parameters(),
-            None => self.place(self.memory.params.address, self.low.trained),
-        }
+        let on_device = self.place(self.memory.params.address, self.low.trained);
+        self.mirror.as_ref().and_then(Mirror::parameters).unwrap_or(on_device)
     }
 
     fn gradients(&mut self) -> Region {
@@ -45,6 +45,9 @@ impl Program for CudaProgram {
     }
 
     fn state(&mut self) -> Vec<Region> {
+        if let Some(at_home) = self.mirror.as_mut().and_then(Mirror::state) {
+            return at_home;
+        }
         self.memory.state.iter().map(|memory| self.place(memory.address, self.low.trained)).collect()
     }
 
@@ -87,20 +90,27 @@ impl Program for CudaProgram {
 
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
         check_below("share", self.memory.grads.len(), pass.share)?;
+        let (rate, root) = pass.update.map_or((0.0, 1.0), |rate| self.count_update(rate));
         let (live, passes) = (self.spec.batch as i32, pass.count as i32);
-        self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0) })?;
-        self.run(Run::Training { share: pass.share, adds: pass.index > 0 })?;
-        self.end()?;
+        self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0), rate, root })?;
+        let updates = pass.update.is_some();
+        self.run(Run::Training { share: pass.share, adds: pass.index > 0, updates })?;
         self.pending.trained = true;
-        if !pass.is_last() {
-            return Ok(());
+        self.pending.updated = updates;
+        if !pass.is_last() || updates {
+            return self.end();
         }
         let mut when = Moment::Event(self.events.end.0 as u64);
-        if let Some(mirror) = &mut self.mirror {
-            self.main.stream.wait()?;
-            driver::read(mirror.gradients_mut(pass.share), self.memory.grads[pass.share].address)?;
+        if let Some(mirror) = &self.mirror {
+            let (stream, home) = (&self.main.stream, mirror.gradients(pass.share));
+            let from = self.memory.grads[pass.share].address;
+            stream.copy_out(home.address as *mut c_void, from, 4 * home.len)?;
+            stream.mark(&self.events.copied_out)?;
+            self.pending.copied_out = true;
+            stream.wait()?;
             when = Moment::Now;
         }
+        self.end()?;
         for slot in &self.low.slots {
             ready(Ready { param: slot.param, range: slot.range.clone(), when });
         }
@@ -109,10 +119,10 @@ impl Program for CudaProgram {
 
     fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
         check_below("count of samples to judge", self.spec.batch + 1, live)?;
-        self.begin(Control { stream: 0, live: live as i32, passes: 1, keep: 1.0 })?;
+        self.begin(Control { stream: 0, live: live as i32, passes: 1, keep: 1.0, rate: 0.0, root: 1.0 })?;
         self.run(Run::Judging)?;
         self.end()?;
-        self.pending.trained = false;
+        (self.pending.trained, self.pending.updated) = (false, false);
         Ok(())
     }
 
@@ -125,71 +135,103 @@ impl Program for CudaProgram {
             });
         }
         self.device.enter()?;
-        if !self.pending.updating {
-            self.updates += 1;
-            self.pending.updating = true;
-            self.main.stream.mark(&self.events.update_begin)?;
+        let first = self.pending.applied == 0;
+        if let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.parameters().is_some()) {
+            let begun = Instant::now();
+            self.updates += i32::from(first);
+            self.pending.applied += 1;
+            mirror.apply((learning_rate, self.updates), range)?;
+            self.host_update += begun.elapsed();
+            return Ok(());
         }
-        let skip = 4 * range.start as u64;
-        if let Some(mirror) = &mut self.mirror {
-            driver::write(self.memory.grads[0].address + skip, &mirror.gradients_mut(0)[range.clone()])?;
+        if first {
+            let (rate, root) = self.count_update(learning_rate);
+            let control = self.memory.control.address;
+            self.main.stream.set(control + offset_of!(Control, rate) as u64, rate.to_bits())?;
+            self.main.stream.set(control + offset_of!(Control, root) as u64, root.to_bits())?;
         }
-        let at = |memory: &Memory| Word::from(memory.address + skip);
-        let count = Word::from(range.len() as u64);
-        let mut args = vec![at(&self.memory.params), at(&self.memory.grads[0])];
-        let name = match self.spec.optimizer {
-            Optimizer::Sgd { momentum, nesterov, weight_decay } => {
-                args.extend([self.memory.state.first().map_or(Word::from(0u64), at), count]);
-                args.extend([learning_rate, momentum, weight_decay].map(Word::from));
-                args.push(Word::from(i32::from(nesterov)));
-                "sgd"
-            }
-            Optimizer::Adam { beta1, beta2, epsilon, weight_decay } => {
-                args.extend(self.memory.state.iter().map(at));
-                let root = (1.0 - beta2.powi(self.updates)).sqrt();
-                let rate = learning_rate / (1.0 - beta1.powi(self.updates));
-                args.push(count);
-                args.extend([rate, root, beta1, beta2, epsilon, weight_decay].map(Word::from));
-                "adam"
-            }
-        };
-        launch(&self.kernels, &self.main.stream, name, wide_shape(range.len()), &args)?;
+        if self.events.applied.len() == self.pending.applied {
+            self.events.applied.push([Event::new()?, Event::new()?, Event::new()?]);
+        }
+        let [begun, there, used] = &self.events.applied[self.pending.applied];
+        self.pending.applied += 1;
+        let stream = &self.main.stream;
+        stream.mark(begun)?;
+        if let Some(mirror) = &self.mirror {
+            let from = mirror.gradients(0).part(range.clone());
+            let to = self.memory.grads[0].address + 4 * range.start as u64;
+            stream.copy_in(to, from.address as *const c_void, 4 * from.len)?;
+        }
+        stream.mark(there)?;
+        self.put_rule(range)?;
         self.packed = false;
-        if let Some(mirror) = &mut self.mirror {
-            self.main.stream.wait()?;
-            driver::read(&mut mirror.parameters_mut()[range], self.memory.params.address + skip)?;
+        stream.mark(used)?;
+        // Whoever exchanges through the host takes the time of its calls: nothing may run on behind them.
+        if self.mirror.is_some() { stream.wait() } else { Ok(()) }
+    }
+
+    fn weave(&mut self, weave: Option<Weave>) -> Result<bool, EngineError> {
+        if self.mirror.is_some() || self.spec.shares > 1 {
+            return Ok(false);
         }
-        self.main.stream.mark(&self.events.update_end)
+        self.device.enter()?;
+        self.recordings.clear();
+        self.woven = weave.map(|weave| Woven::new(weave, self)).transpose()?;
+        Ok(true)
+    }
+
+    fn bucket_times(&mut self) -> Result<Vec<BucketTime>, EngineError> {
+        self.settle()?;
+        self.woven_times()
+    }
+
+    fn runs_behind(&self) -> bool {
+        true
     }
 
     fn finish(&mut self) -> Result<StepResult, EngineError> {
         self.settle()?;
-        if std::mem::take(&mut self.pending.ran) {
+        let events = &self.events;
+        let pending = &mut self.pending;
+        let mut result = StepResult::default();
+        if std::mem::take(&mut pending.ran) {
             let judgement = self.pinned_out.values::<Judgement>(1)[0];
-            self.result.loss = judgement.loss;
-            self.result.correct = judgement.correct as usize;
-            self.result.forward_ns = self.events.forward_end.since(&self.events.begin)?;
-            self.result.backward_ns = match self.pending.trained {
-                true => self.events.end.since(&self.events.forward_end)?,
-                false => 0,
-            };
-            if self.pending.copied {
-                self.events.copied.wait()?;
-                self.result.copy_in_ns = self.events.copied.since(&self.events.copy_begin)?;
+            (self.result.loss, self.result.correct) = (judgement.loss, judgement.correct as usize);
+            result.copy_in_ns = events.prepared.since(&events.called)?;
+            result.update_ns = events.begin.since(&events.prepared)?;
+            result.forward_ns = events.forward_end.since(&events.begin)?;
+            if pending.trained {
+                result.backward_ns = events.end.since(&events.forward_end)?;
+            }
+            if std::mem::take(&mut pending.updated) {
+                result.exchange_ns =
+                    events.exchanged.since(&events.end)? + events.fetched.since(&events.updated)?;
+                result.update_ns +=
+                    events.updated.since(&events.exchanged)? + events.done.since(&events.fetched)?;
+            }
+            if std::mem::take(&mut pending.copied_out) {
+                result.copy_out_ns = events.copied_out.since(&events.end)?;
+            }
+            if self.runs > 1 {
+                result.idle_ns = events.called.since(&events.over[(self.runs - 1) % 2])?;
             }
         }
-        let mut result = self.result;
-        if std::mem::take(&mut self.pending.updating) {
-            result.update_ns = self.events.update_end.since(&self.events.update_begin)?;
+        let applied = std::mem::take(&mut pending.applied).min(events.applied.len());
+        let at_home = self.mirror.as_ref().is_some_and(|mirror| mirror.parameters().is_some());
+        for [begun, there, used] in events.applied[..applied].iter().filter(|_| !at_home) {
+            result.copy_in_ns += there.since(begun)?;
+            result.update_ns += used.since(there)?;
         }
-        Ok(result)
+        result.update_ns += std::mem::take(&mut self.host_update).as_nanos() as u64;
+        Ok(StepResult { loss: self.result.loss, correct: self.result.correct, ..result })
     }
 
     fn read_param(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
         check("parameter", self.lens[param.0], into.len())?;
         self.settle()?;
-        if let (Some(mirror), Some(range)) = (&mut self.mirror, &self.low.ranges[param.0]) {
-            into.copy_from_slice(&mirror.parameters_mut()[range.clone()]);
+        let home = self.mirror.as_mut().and_then(Mirror::parameters_mut);
+        if let (Some(home), Some(range)) = (home, &self.low.ranges[param.0]) {
+            into.copy_from_slice(&home[range.clone()]);
             return Ok(());
         }
         driver::read(into, self.home(param))
@@ -199,8 +241,9 @@ impl Program for CudaProgram {
         check("parameter", self.lens[param.0], from.len())?;
         self.settle()?;
         self.packed = false;
-        if let (Some(mirror), Some(range)) = (&mut self.mirror, &self.low.ranges[param.0]) {
-            mirror.parameters_mut()[range.clone()].copy_from_slice(from);
+        let home = self.mirror.as_mut().and_then(Mirror::parameters_mut);
+        if let (Some(home), Some(range)) = (home, &self.low.ranges[param.0]) {
+            home[range.clone()].copy_from_slice(from);
             return Ok(());
         }
         driver::write(self.home(param), from)

@@ -49,11 +49,13 @@ impl CudaProgram {
             }
             workshop.choices.save();
         }
+        // Parameters that live on the host have their update rule there.
+        let at_home = homes.parameters.is_some();
         let memory = Memories {
             params: values(lowered.trained)?,
             grads: several(spec.shares, lowered.trained)?,
             moving: several(spec.shares, lowered.moving_len)?,
-            state: several(spec.optimizer.state_per_value(), lowered.trained)?,
+            state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, lowered.trained)?,
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
             tensors: Memory::upload(&lowered.packing.tensors)?,
@@ -72,11 +74,18 @@ impl CudaProgram {
             copy_begin: event()?,
             copied: event()?,
             consumed: event()?,
+            called: event()?,
+            prepared: event()?,
             begin: event()?,
             forward_end: event()?,
             end: event()?,
-            update_begin: event()?,
-            update_end: event()?,
+            exchanged: event()?,
+            updated: event()?,
+            fetched: event()?,
+            done: event()?,
+            copied_out: event()?,
+            over: [event()?, event()?],
+            applied: Vec::new(),
             sides: (0..sides).map(|_| Ok((event()?, event()?))).collect::<Result<_, EngineError>>()?,
         };
         let mut ranges = vec![None; graph.params.len()];
@@ -103,6 +112,7 @@ impl CudaProgram {
         };
         let mut program = Self {
             recordings: HashMap::new(),
+            woven: None,
             methods,
             libraries,
             main,
@@ -115,14 +125,16 @@ impl CudaProgram {
             pinned_labels: [Pinned::new(4 * spec.batch)?, Pinned::new(4 * spec.batch)?],
             pinned_out: Pinned::new(size_of::<Judgement>())?,
             pinned_control: Pinned::new(size_of::<Control>())?,
-            mirror: Mirror::new(homes, low.trained, spec.shares)?,
+            mirror: Mirror::new(homes, low.trained, spec)?,
             fed: 0,
+            runs: 0,
             times: vec![UnitTime::default(); low.units.len()],
             low,
             pending: Pending::default(),
             packed: false,
             loaded: false,
             updates: 0,
+            host_update: Duration::ZERO,
             result: StepResult::default(),
             spec: *spec,
             classes: graph.judges_labels().then_some(graph.classes),
@@ -180,10 +192,10 @@ impl CudaProgram {
         for share in &self.memory.moving {
             driver::write(share.address, &moving)?;
         }
-        match (&mut self.mirror, leave_trained) {
-            (Some(mirror), false) => mirror.parameters_mut().copy_from_slice(&params),
-            (Some(_), true) => {}
-            (None, _) => driver::write(self.memory.params.address, &params)?,
+        match self.mirror.as_mut().and_then(Mirror::parameters_mut) {
+            Some(_) if leave_trained => {}
+            Some(home) => home.copy_from_slice(&params),
+            None => driver::write(self.memory.params.address, &params)?,
         }
         Ok(())
     }

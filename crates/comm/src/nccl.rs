@@ -1,0 +1,186 @@
+//! Exchange between GPUs through NCCL: one rank a GPU, work put on a stream of the device. The library is found at run time.
+
+mod interface;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use paceline_record::Rank;
+
+pub use interface::{Call, Handle, Interface, Library, UniqueId};
+
+use crate::CommError;
+
+/// Values of 32 bits on a rank's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceValues {
+    /// Where they begin.
+    pub address: u64,
+    /// How many.
+    pub len: usize,
+}
+
+impl DeviceValues {
+    fn part(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "invariant: a part lies inside");
+        Self { address: self.address + 4 * range.start as u64, len: range.len() }
+    }
+}
+
+/// One rank of a group of GPUs. All ranks put the same operations on their streams in the same order; each returns at once,
+/// and what it put there may be recorded and replayed. Sums are means.
+pub struct Nccl {
+    interface: Arc<dyn Interface>,
+    comm: Handle,
+    rank: Rank,
+    world: u32,
+    /// Whether the group has been given up.
+    over: bool,
+}
+
+impl Nccl {
+    /// Joins the group that `id` names; the thread's device is the rank's. All ranks must do so before the deadline.
+    pub fn join(
+        interface: Arc<dyn Interface>,
+        id: UniqueId,
+        (rank, world): (Rank, u32),
+        by: Duration,
+    ) -> Result<Self, CommError> {
+        let context = interface.context()?;
+        let (tell, told) = mpsc::channel();
+        let joining = interface.clone();
+        // The call blocks until all have come, and cannot be told to stop.
+        thread::Builder::new()
+            .name("nccl-init".into())
+            .spawn(move || {
+                let entered = joining.enter(context);
+                // Nobody listens any more where the deadline has passed.
+                let _ = tell.send(entered.and_then(|()| joining.init_rank(world, id, rank)));
+            })
+            .map_err(CommError::system("start a thread"))?;
+        match told.recv_timeout(by) {
+            Ok(comm) => Ok(Self { interface, comm: comm?, rank, world, over: false }),
+            Err(_) => Err(CommError::Silent { waited: by }),
+        }
+    }
+
+    /// Every rank ends with the mean.
+    pub fn all_reduce(&mut self, values: DeviceValues, stream: u64) -> Result<(), CommError> {
+        self.interface.all_reduce(self.comm, Call::in_place(values, stream))
+    }
+
+    /// Each rank ends with the mean of its own share; what the others hold of theirs is of no use.
+    pub fn reduce_scatter(
+        &mut self,
+        values: DeviceValues,
+        shares: &[Range<usize>],
+        stream: u64,
+    ) -> Result<(), CommError> {
+        let own = values.part(shares[self.rank.0 as usize].clone());
+        if are_even(shares) {
+            let call = Call { from: values.address, into: own.address, len: own.len, stream };
+            return self.interface.reduce_scatter(self.comm, call);
+        }
+        self.for_each_share(values, shares, |root, share| {
+            self.interface.reduce(self.comm, root, Call::in_place(share, stream))
+        })
+    }
+
+    /// Every rank ends with the shares of all.
+    pub fn all_gather(
+        &mut self,
+        values: DeviceValues,
+        shares: &[Range<usize>],
+        stream: u64,
+    ) -> Result<(), CommError> {
+        let own = values.part(shares[self.rank.0 as usize].clone());
+        if are_even(shares) {
+            let call = Call { from: own.address, into: values.address, len: own.len, stream };
+            return self.interface.all_gather(self.comm, call);
+        }
+        self.for_each_share(values, shares, |root, share| {
+            self.interface.broadcast(self.comm, root, Call::in_place(share, stream))
+        })
+    }
+
+    /// Every rank ends with the values of all, side by side in the order of the ranks.
+    pub fn gather_beside(&mut self, values: DeviceValues, into: u64, stream: u64) -> Result<(), CommError> {
+        let call = Call { from: values.address, into, len: values.len, stream };
+        self.interface.all_gather(self.comm, call)
+    }
+
+    /// One rank ends with the mean.
+    pub fn reduce(&mut self, values: DeviceValues, root: Rank, stream: u64) -> Result<(), CommError> {
+        self.interface.reduce(self.comm, root, Call::in_place(values, stream))
+    }
+
+    /// Every rank ends with the values of one.
+    pub fn broadcast(&mut self, values: DeviceValues, root: Rank, stream: u64) -> Result<(), CommError> {
+        self.interface.broadcast(self.comm, root, Call::in_place(values, stream))
+    }
+
+    /// One operation a share, as one.
+    fn for_each_share(
+        &self,
+        values: DeviceValues,
+        shares: &[Range<usize>],
+        put: impl Fn(Rank, DeviceValues) -> Result<(), CommError>,
+    ) -> Result<(), CommError> {
+        self.interface.group_start()?;
+        let put_all = (0..)
+            .map(Rank)
+            .zip(shares)
+            .filter(|(_, share)| !share.is_empty())
+            .try_for_each(|(root, share)| put(root, values.part(share.clone())));
+        // A group that was begun is ended, whatever happened in it.
+        let ended = self.interface.group_end();
+        put_all.and(ended)
+    }
+
+    /// Whether there is still something to wait for, `waited` into a wait that may take until `patience`. The group is
+    /// given up where another rank has failed, or has not answered for so long: what waits on the device then ends.
+    pub fn watch(&mut self, waited: Duration, patience: Duration) -> Result<(), CommError> {
+        let sound = self.interface.async_error(self.comm);
+        let error = match sound {
+            Err(error) => error,
+            Ok(()) if waited > patience => CommError::Silent { waited },
+            Ok(()) => return Ok(()),
+        };
+        self.abort();
+        Err(error)
+    }
+
+    /// Gives the group up: operations under way end with whatever they have.
+    pub fn abort(&mut self) {
+        if !std::mem::replace(&mut self.over, true) {
+            self.interface.abort(self.comm);
+        }
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> u32 {
+        self.world
+    }
+
+    /// Who this is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        if !self.over {
+            self.interface.destroy(self.comm);
+        }
+    }
+}
+
+/// Whether all shares are equally long, as NCCL's own division of a range is.
+fn are_even(shares: &[Range<usize>]) -> bool {
+    shares.iter().all(|share| share.len() == shares[0].len())
+}

@@ -1,0 +1,57 @@
+//! The update rule alone, for parameters that live on the host while a device computes.
+
+use super::flat::Update;
+use super::memory::{Memory, View};
+use super::pool::{Placement, Pool};
+use super::simd::Simd;
+use crate::{EngineError, Optimizer, Place, Region};
+
+/// The rule, its state, and the calling thread to run it.
+pub(crate) struct HostUpdate {
+    optimizer: Optimizer,
+    state: Vec<Memory>,
+    pool: Pool,
+    len: usize,
+}
+
+impl HostUpdate {
+    pub fn new(optimizer: Optimizer, len: usize) -> Result<Self, EngineError> {
+        let state = (0..optimizer.state_per_value()).map(|_| Memory::new(len)).collect::<Result<_, _>>()?;
+        Ok(Self { optimizer, state, pool: Pool::new(1, Placement::Anywhere)?, len })
+    }
+
+    /// State of the rule, laid out as the parameters are.
+    pub fn state(&mut self) -> Vec<Region> {
+        let len = self.len;
+        let region =
+            |memory: &mut Memory| Region { place: Place::Host, address: memory.view().ptr() as u64, len };
+        self.state.iter_mut().map(region).collect()
+    }
+
+    /// Applies the rule to some parameters, whose state begins at `first`.
+    ///
+    /// # Safety
+    /// Both regions must be alive, on the host, and nobody else's meanwhile.
+    pub unsafe fn apply(
+        &mut self,
+        (learning_rate, count): (f32, i32),
+        parameters: Region,
+        gradients: Region,
+        first: usize,
+    ) -> Result<(), EngineError> {
+        let len = parameters.len;
+        let mut state = self.state.iter_mut().map(|memory| memory.view().part(first, len));
+        let update = Update {
+            optimizer: self.optimizer,
+            learning_rate,
+            count,
+            params: View::of_region(parameters, len)?,
+            grads: View::of_region(gradients, len)?,
+            first: state.next(),
+            second: state.next(),
+        };
+        drop(state);
+        update.run(&self.pool, Simd::detect());
+        Ok(())
+    }
+}

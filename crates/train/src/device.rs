@@ -1,0 +1,152 @@
+//! Workers on GPUs: which of them they use, and how those exchange by themselves.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_comm::nccl::{DeviceValues, Interface, Library, Nccl, UniqueId};
+use paceline_comm::{CommError, share};
+use paceline_engine::cuda::{Cuda, CudaOptions};
+use paceline_engine::{Engine, EngineError, Link, Region, Weave, WovenBucket};
+use paceline_record::Rank;
+
+use crate::buckets::Bucket;
+use crate::exchange::PATIENCE;
+use crate::strategy::{Compress, ExchangeOptions, Strategy};
+use crate::{Job, TrainError, open_engine};
+
+/// The name of the engine that computes on GPUs.
+pub(crate) const CUDA: &str = "cuda";
+
+impl Job {
+    /// Refuses a job whose workers the machine has no GPUs for, or cannot exchange as asked.
+    pub(crate) fn check_devices(&self) -> Result<(), TrainError> {
+        if self.engine != CUDA {
+            return match (self.update, self.share_gpu) {
+                (Strategy::PsGpu, _) => Err(TrainError::NoDevices("ps-gpu keeps parameters on a GPU")),
+                (_, true) => Err(TrainError::NoDevices("--share-gpu lets workers share a GPU")),
+                _ => Ok(()),
+            };
+        }
+        let devices = Cuda::devices()?;
+        if !self.share_gpu && self.workers as usize > devices {
+            return Err(TrainError::TooFewDevices { workers: self.workers, devices });
+        }
+        if !self.exchanges_on_device() {
+            return Ok(());
+        }
+        if self.exchange.compress != Compress::None {
+            return Err(TrainError::CompressedDevices);
+        }
+        Library::find()?;
+        Ok(())
+    }
+
+    /// Whether GPUs exchange by themselves, through NCCL. Where a server in the host's memory takes part, several workers
+    /// use one GPU, or a worker runs several shares, they exchange through the host.
+    pub(crate) fn exchanges_on_device(&self) -> bool {
+        let through_host = self.share_gpu || self.update == Strategy::PsCpu || self.shares() != self.workers;
+        let exchanges = self.update != Strategy::Independent && (self.workers > 1 || self.exchange.alone);
+        self.engine == CUDA && exchanges && !through_host
+    }
+
+    /// What computes on a rank.
+    pub(crate) fn open_engine_of(&self, rank: Rank, pinned: bool) -> Result<Box<dyn Engine>, TrainError> {
+        if self.engine != CUDA {
+            return open_engine(&self.engine, self.threads, pinned);
+        }
+        let own = rank.0 as usize;
+        let device = if self.share_gpu { own % Cuda::devices()?.max(1) } else { own };
+        Ok(Box::new(Cuda::new(CudaOptions { device, ..CudaOptions::default() })?))
+    }
+}
+
+/// How many GPUs there are; an error where the driver is missing or too old.
+pub fn devices() -> Result<usize, TrainError> {
+    Ok(Cuda::devices()?)
+}
+
+/// The name of a new group of GPUs.
+pub(crate) fn new_group() -> Result<UniqueId, TrainError> {
+    Ok(Library::find()?.unique_id()?)
+}
+
+/// Joins a group of GPUs, and puts a strategy into a program's steps.
+pub(crate) fn weave(job: &Job, rank: Rank, group: UniqueId, buckets: &[Bucket]) -> Result<Weave, TrainError> {
+    let nccl = Nccl::join(Arc::new(Library::find()?), group, (rank, job.workers), PATIENCE)?;
+    let ranges: Vec<_> = buckets.iter().map(|bucket| bucket.range.clone()).collect();
+    Ok(weave_with(nccl, job.update, &job.exchange, &ranges))
+}
+
+fn weave_with(nccl: Nccl, strategy: Strategy, options: &ExchangeOptions, buckets: &[Range<usize>]) -> Weave {
+    let (rank, world) = (nccl.rank(), nccl.world());
+    let updated = |range: &Range<usize>| match strategy {
+        Strategy::Sharded => share(range.clone(), rank, world),
+        Strategy::PsGpu if rank != Rank(0) => range.start..range.start,
+        _ => range.clone(),
+    };
+    let shares = |range: &Range<usize>| {
+        let within = |part: Range<usize>| part.start - range.start..part.end - range.start;
+        (0..world).map(|other| within(share(range.clone(), Rank(other), world))).collect()
+    };
+    Weave {
+        buckets: buckets
+            .iter()
+            .map(|range| WovenBucket { range: range.clone(), updated: updated(range) })
+            .collect(),
+        overlap: options.overlap,
+        gathered: (strategy == Strategy::Replicated).then_some(world as usize),
+        link: Box::new(GpuLink { strategy, shares: buckets.iter().map(shares).collect(), nccl }),
+    }
+}
+
+/// A strategy in NCCL's operations.
+struct GpuLink {
+    nccl: Nccl,
+    strategy: Strategy,
+    /// Each rank's share of each bucket, from the bucket's begin.
+    shares: Vec<Vec<Range<usize>>>,
+}
+
+fn told(error: CommError) -> EngineError {
+    EngineError::Exchange(error.to_string())
+}
+
+fn values(region: Region) -> DeviceValues {
+    DeviceValues { address: region.address, len: region.len }
+}
+
+impl Link for GpuLink {
+    fn put_gradients(
+        &mut self,
+        bucket: usize,
+        (gradients, gathered): (Region, Option<Region>),
+        stream: u64,
+    ) -> Result<(), EngineError> {
+        let at = values(gradients);
+        let put = match (self.strategy, gathered) {
+            (Strategy::Replicated, Some(into)) => self.nccl.gather_beside(at, into.address, stream),
+            (Strategy::Sharded, _) => self.nccl.reduce_scatter(at, &self.shares[bucket], stream),
+            (Strategy::PsGpu, _) => self.nccl.reduce(at, Rank(0), stream),
+            _ => self.nccl.all_reduce(at, stream),
+        };
+        put.map_err(told)
+    }
+
+    fn put_parameters(&mut self, bucket: usize, parameters: Region, stream: u64) -> Result<(), EngineError> {
+        let at = values(parameters);
+        let put = match self.strategy {
+            Strategy::Sharded => self.nccl.all_gather(at, &self.shares[bucket], stream),
+            Strategy::PsGpu => self.nccl.broadcast(at, Rank(0), stream),
+            _ => Ok(()),
+        };
+        put.map_err(told)
+    }
+
+    fn watch(&mut self, waited: Duration) -> Result<(), EngineError> {
+        self.nccl.watch(waited, PATIENCE).map_err(told)
+    }
+}
+
+#[cfg(test)]
+mod tests;

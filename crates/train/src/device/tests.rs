@@ -1,0 +1,146 @@
+use std::sync::Mutex;
+
+use paceline_comm::nccl::{Call, Handle};
+use paceline_engine::Place;
+
+use super::*;
+use crate::job::tests::job;
+
+/// A library that writes down what it is asked for.
+#[derive(Default)]
+struct Recorder {
+    calls: Mutex<Vec<String>>,
+}
+
+impl Recorder {
+    fn note(&self, call: String) -> Result<(), CommError> {
+        self.calls.lock().unwrap().push(call);
+        Ok(())
+    }
+}
+
+impl Interface for Recorder {
+    fn unique_id(&self) -> Result<UniqueId, CommError> {
+        Ok([1; 128])
+    }
+
+    fn context(&self) -> Result<usize, CommError> {
+        Ok(0)
+    }
+
+    fn enter(&self, _: usize) -> Result<(), CommError> {
+        Ok(())
+    }
+
+    fn init_rank(&self, _: u32, _: UniqueId, rank: Rank) -> Result<Handle, CommError> {
+        Ok(Handle(rank.0 as usize))
+    }
+
+    fn all_reduce(&self, _: Handle, call: Call) -> Result<(), CommError> {
+        self.note(format!("all-reduce {} values at {} on {}", call.len, call.from, call.stream))
+    }
+
+    fn reduce_scatter(&self, _: Handle, call: Call) -> Result<(), CommError> {
+        self.note(format!("reduce-scatter {} from {} into {}", call.len, call.from, call.into))
+    }
+
+    fn all_gather(&self, _: Handle, call: Call) -> Result<(), CommError> {
+        self.note(format!("all-gather {} from {} into {}", call.len, call.from, call.into))
+    }
+
+    fn reduce(&self, _: Handle, root: Rank, call: Call) -> Result<(), CommError> {
+        self.note(format!("reduce {} to {root}", call.len))
+    }
+
+    fn broadcast(&self, _: Handle, root: Rank, call: Call) -> Result<(), CommError> {
+        self.note(format!("broadcast {} from {root}", call.len))
+    }
+
+    fn group_start(&self) -> Result<(), CommError> {
+        self.note("group".into())
+    }
+
+    fn group_end(&self) -> Result<(), CommError> {
+        self.note("end".into())
+    }
+
+    fn async_error(&self, _: Handle) -> Result<(), CommError> {
+        Ok(())
+    }
+
+    fn abort(&self, _: Handle) {
+        let _ = self.note("abort".into());
+    }
+
+    fn destroy(&self, _: Handle) {
+        let _ = self.note("destroy".into());
+    }
+}
+
+/// What a rank of a world of two asks for in a step over one bucket of values 128..256, and what it updates.
+fn step(strategy: Strategy, rank: u32) -> (Vec<String>, Range<usize>) {
+    let library = Arc::new(Recorder::default());
+    let nccl = Nccl::join(library.clone(), [1; 128], (Rank(rank), 2), PATIENCE).expect("joined");
+    let mut weave = weave_with(nccl, strategy, &ExchangeOptions::default(), &[0..128, 128..256]);
+    let region = |address: u64, len: usize| Region { place: Place::Device(0), address, len };
+    let gathered = weave.gathered.map(|ranks| region(5000, 128 * ranks));
+    weave.link.put_gradients(1, (region(1000, 128), gathered), 9).expect("put");
+    weave.link.put_parameters(1, region(2000, 128), 9).expect("put");
+    drop(weave.link);
+    let mut calls = library.calls.lock().unwrap().clone();
+    assert_eq!(calls.pop().as_deref(), Some("destroy"), "the group is left");
+    (calls, weave.buckets[1].updated.clone())
+}
+
+#[test]
+fn each_strategy_asks_nccl_for_its_operations() {
+    assert_eq!(step(Strategy::AllReduce, 1), (vec!["all-reduce 128 values at 1000 on 9".into()], 128..256));
+    let sharded = |rank: u64, start: usize| {
+        let own = 4 * (64 * rank);
+        let calls = vec![
+            format!("reduce-scatter 64 from 1000 into {}", 1000 + own),
+            format!("all-gather 64 from {} into 2000", 2000 + own),
+        ];
+        (calls, start..start + 64)
+    };
+    assert_eq!(step(Strategy::Sharded, 0), sharded(0, 128));
+    assert_eq!(step(Strategy::Sharded, 1), sharded(1, 192));
+    assert_eq!(step(Strategy::Replicated, 0), (vec!["all-gather 128 from 1000 into 5000".into()], 128..256));
+    let server = vec!["reduce 128 to 0".to_owned(), "broadcast 128 from 0".to_owned()];
+    assert_eq!(step(Strategy::PsGpu, 0), (server.clone(), 128..256));
+    assert_eq!(step(Strategy::PsGpu, 1), (server, 128..128), "the server updates for all");
+}
+
+#[test]
+fn gpus_exchange_by_themselves_where_nothing_needs_the_host() {
+    let cuda = Job { engine: CUDA.into(), workers: 2, ..job("case".as_ref()) };
+    assert!(cuda.exchanges_on_device());
+    for update in [Strategy::Sharded, Strategy::Replicated, Strategy::PsGpu] {
+        assert!(Job { update, ..cuda.clone() }.exchanges_on_device(), "{update}");
+    }
+    for update in [Strategy::PsCpu, Strategy::Independent] {
+        assert!(!Job { update, ..cuda.clone() }.exchanges_on_device(), "{update}");
+    }
+    assert!(!Job { share_gpu: true, ..cuda.clone() }.exchanges_on_device());
+    assert!(!Job { shards: Some(4), ..cuda.clone() }.exchanges_on_device());
+    assert!(!Job { engine: "cpu".into(), ..cuda.clone() }.exchanges_on_device());
+    let one = Job { workers: 1, ..cuda };
+    assert!(!one.exchanges_on_device());
+    let exchange = ExchangeOptions { alone: true, ..one.exchange };
+    assert!(Job { exchange, ..one }.exchanges_on_device());
+}
+
+#[test]
+fn what_needs_a_gpu_is_refused_on_other_engines() {
+    let cpu = job("case".as_ref());
+    let ps = Job { update: Strategy::PsGpu, ..cpu.clone() };
+    let error = ps.check().expect_err("no GPU").to_string();
+    assert!(error.contains("ps-gpu") && error.contains("--engine cuda"), "{error}");
+    let error = Job { share_gpu: true, ..cpu }.check().expect_err("no GPU").to_string();
+    assert!(error.contains("--share-gpu") && error.contains("--engine cuda"), "{error}");
+    let error = TrainError::TooFewDevices { workers: 4, devices: 1 }.to_string();
+    assert!(
+        error.contains("4 workers") && error.contains("has 1") && error.contains("--share-gpu"),
+        "{error}"
+    );
+}
