@@ -8,7 +8,7 @@ use paceline_model::{NodeId, ParamId, Shape as Map};
 
 use super::action::{Action, Arg, Buffer, LAG, Step, Track, Window};
 use super::driver::Shape;
-use super::lower::{Bounds, Kind, Lowering, Padded, Passes, Turn, value_bytes};
+use super::lower::{Bounds, Kind, Lowering, Padded, Passes, Turn, even_part, value_bytes};
 use super::product::Direction;
 
 struct Reverse<'a, 'g> {
@@ -177,12 +177,14 @@ impl Reverse<'_, '_> {
                 let dy = self.take(y);
                 let kernel = self.lowering.kernel(y);
                 let input = self.lowering.value(x);
-                let (action, parts) = self.depthwise_sums(window, [input, dy], kernel);
+                let (actions, parts) = self.depthwise_sums(window, [input, dy], kernel);
                 for buffer in [dy, input, parts] {
                     self.lowering.touch(buffer, LAG);
                     self.busy.push((buffer, self.lowering.now + LAG));
                 }
-                self.push(Track::Side, action);
+                for action in actions {
+                    self.push(Track::Side, action);
+                }
                 if let Some(dx) = self.part(x) {
                     let rest = [dy.into(), Arg::Param(kernel), dx.into()];
                     let action = if window.stride == [1, 1] && self.lowering.fits_three(window) {
@@ -195,6 +197,9 @@ impl Reverse<'_, '_> {
                         };
                         let args = [Arg::Window(reverse)].into_iter().chain(rest).collect();
                         self.lowering.slide("depthwise", reverse, args, Turn::Round)
+                    } else if self.lowering.fits_three(window) {
+                        let args = [Arg::Window(window)].into_iter().chain(rest).collect();
+                        self.lowering.slide_back_by_two("depthwise_three_back_by_2", window, args)
                     } else {
                         let args = [Arg::Window(window)].into_iter().chain(rest).collect();
                         self.lowering.spread("depthwise_back", self.count(x), window.channels as usize, args)
@@ -231,13 +236,14 @@ impl Reverse<'_, '_> {
                     self.main(Action::Kernel { name: format!("norm_back_once_{suffix}"), shape, args });
                 } else {
                     let factors = self.lowering.bytes(8 * map.c);
-                    let (shape, suffix) = self.lowering.rows(map, Passes::One);
+                    let runs = 2 + usize::from(output.is_some()) + usize::from(more.is_some());
+                    let (shape, suffix) = self.lowering.flow(map, Passes::One, runs);
                     let parts = self.lowering.bytes(8 * map.c * shape.grid.1 as usize);
                     args.extend([kept, factors].map(Arg::from));
                     args.extend(rest);
                     args.extend([parts.into(), self.lowering.counters(shape.grid.0 as usize)]);
                     self.main(Action::Kernel { name: format!("norm_sums_{suffix}"), shape, args });
-                    let (shape, suffix) = self.lowering.rows(map, Passes::Many);
+                    let (shape, suffix) = self.lowering.flow(map, Passes::Many, 2);
                     let mut args = vec![input.into(), Arg::Int(i32::from(passed.is_some())), grad.into()];
                     args.extend([dx, kept, factors].map(Arg::from));
                     args.extend(bounds_and_rows);
@@ -257,11 +263,16 @@ impl Reverse<'_, '_> {
             }
             Kind::Pool { x, y, window, winners } => {
                 let dy = self.take(y);
+                let by_two = winners.is_some() && window.stride == [2, 2] && self.lowering.fits_three(window);
                 let winners = winners.map_or(Arg::Null, |winners| self.lowering.touch(winners, 0).into());
                 if let Some(dx) = self.part(x) {
                     let args = vec![Arg::Window(window), dy.into(), winners, dx.into()];
-                    let action =
-                        self.lowering.spread("pool_back", self.count(x), self.lowering.map(x).c, args);
+                    let action = match by_two {
+                        true => self.lowering.slide_back_by_two("pool_three_back_by_2", window, args),
+                        false => {
+                            self.lowering.spread("pool_back", self.count(x), self.lowering.map(x).c, args)
+                        }
+                    };
                     self.main(action);
                     self.give(x, dx);
                 }
@@ -337,32 +348,41 @@ impl Reverse<'_, '_> {
         window: Window,
         [input, dy]: [Buffer; 2],
         kernel: ParamId,
-    ) -> (Action, Buffer) {
+    ) -> (Vec<Action>, Buffer) {
         let lowering = &mut *self.lowering;
         let [h, w] = window.output.map(|side| side as usize);
         let channels = window.channels as usize;
-        let args = vec![Arg::Window(window), input.into(), dy.into(), Arg::Grad(kernel), Arg::AddsGradients];
-        let (name, shape, blocks) = if lowering.fits_three(window) {
-            let across = (channels / 4).next_power_of_two().min(32);
-            let (down, slices) = (256 / across, channels.div_ceil(4 * across));
-            let lines = lowering.spec.batch * h;
-            let parts = (528 / slices).clamp(1, lines.div_ceil(down));
-            let shape = Shape {
-                grid: (slices as u32, parts as u32, 1),
-                block: (across as u32, down as u32),
-                shared: 256 * 16,
-                cluster: 1,
-            };
-            (format!("depthwise_three_sums_by_{}", window.stride[0]), shape, 9 * parts)
-        } else {
+        let mut args = vec![Arg::Window(window), input.into(), dy.into()];
+        let grad = [Arg::Grad(kernel), Arg::AddsGradients];
+        if !lowering.fits_three(window) {
             let map = Map::new(h, w, channels);
             let (mut shape, suffix) = lowering.rows_of(map, Passes::One, lowering.nchw());
             shape.grid.2 = (window.kernel[0] * ((window.kernel[1] + 1) / 2)) as u32;
-            (format!("depthwise_sums_{suffix}"), shape, 2 * (shape.grid.1 * shape.grid.2) as usize)
+            let parts = lowering.bytes(8 * channels * (shape.grid.1 * shape.grid.2) as usize);
+            args.extend(grad);
+            args.extend([parts.into(), lowering.counters((shape.grid.0 * shape.grid.2) as usize)]);
+            let action = Action::Kernel { name: format!("depthwise_sums_{suffix}"), shape, args };
+            return (vec![action], parts);
+        }
+        // Four channels a thread.
+        let across =
+            even_part(channels / 4, 36).unwrap_or_else(|| (channels / 4).next_power_of_two().min(32));
+        let (down, slices) = (256 / across, channels.div_ceil(4 * across));
+        let number = (264 / slices).clamp(1, (lowering.spec.batch * h).div_ceil(down));
+        let shape = Shape {
+            grid: (slices as u32, number as u32, 1),
+            block: (across as u32, down as u32),
+            shared: (across * down * 16) as u32,
+            cluster: 1,
         };
-        let parts = lowering.bytes(4 * channels * blocks);
-        let counters = lowering.counters((shape.grid.0 * shape.grid.2) as usize);
-        let args = args.into_iter().chain([parts.into(), counters]).collect();
-        (Action::Kernel { name, shape, args }, parts)
+        let count = 9 * channels;
+        let parts = lowering.bytes(4 * count * number);
+        args.push(parts.into());
+        let name = format!("depthwise_three_sums_by_{}", window.stride[0]);
+        let sums = Action::Kernel { name, shape, args };
+        let mut args = vec![parts.into(), Arg::Int(number as i32), Arg::Int(count as i32)];
+        args.extend(grad);
+        let shape = Shape { grid: (count.div_ceil(32) as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
+        (vec![sums, Action::Kernel { name: "part_totals".into(), shape, args }], parts)
     }
 }

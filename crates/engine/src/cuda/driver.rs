@@ -413,6 +413,9 @@ pub(super) struct Shape {
     pub cluster: u32,
 }
 
+/// Bytes of shared memory that a block gets without asking.
+const USUAL_SHARED: u32 = 40 << 10;
+
 impl Function {
     /// Puts a run on a stream. `args` are the kernel's arguments, each in memory as the kernel expects it.
     ///
@@ -425,6 +428,11 @@ impl Function {
         args: &mut [*mut c_void],
     ) -> Result<(), EngineError> {
         let Shape { grid, block, shared, cluster } = shape;
+        if shared > USUAL_SHARED {
+            let most = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is alive as long as its module.
+            check(unsafe { sys::cuFuncSetAttribute(self.0, most, shared as i32) }, "cuFuncSetAttribute")?;
+        }
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
             pad: [0; 4],

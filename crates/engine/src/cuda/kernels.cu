@@ -59,11 +59,6 @@ __device__ __forceinline__ i64 place(i64 row, int c, int C, int P) {
     return P == 0 ? row * C + c : (row / P * C + c) * P + row % P;
 }
 
-// For kernels that keep many loads in flight: 256 threads, several blocks a multiprocessor.
-#define BOTH_WIDE(name, blocks, params, args)                                                      \
-    extern "C" __global__ void __launch_bounds__(256, blocks) name##_1 params { name<1> args; }    \
-    extern "C" __global__ void __launch_bounds__(256, blocks) name##_v params { name<VEC> args; }
-
 #define BOTH(name, params, args)                                                                   \
     extern "C" __global__ void __launch_bounds__(512) name##_1 params { name<1> args; }            \
     extern "C" __global__ void __launch_bounds__(512) name##_v params { name<VEC> args; }
@@ -72,17 +67,18 @@ __device__ __forceinline__ i64 place(i64 row, int c, int C, int P) {
 
 // Adds up both sums of a block's channels over its threads; the result is in the threads of the first row.
 template <int V> __device__ void fold(float* a, float* b) {
-    extern __shared__ float shared[];
+    extern __shared__ __align__(16) float shared[];
     int threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
-    for (int half = blockDim.y / 2; half > 0; half /= 2) {
-        if (threadIdx.y >= half && threadIdx.y < 2 * half)
+    for (int count = blockDim.y; count > 1;) {
+        int half = (count + 1) / 2;
+        if (threadIdx.y >= half && threadIdx.y < count)
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 shared[i * threads + me] = a[i];
                 shared[(V + i) * threads + me] = b[i];
             }
         __syncthreads();
-        if (threadIdx.y < half) {
+        if (threadIdx.y + half < count) {
             int other = me + half * blockDim.x;
 #pragma unroll
             for (int i = 0; i < V; i++) {
@@ -91,6 +87,7 @@ template <int V> __device__ void fold(float* a, float* b) {
             }
         }
         __syncthreads();
+        count = half;
     }
 }
 
@@ -119,7 +116,7 @@ template <int V> __device__ bool leave(float* a, float* b, int C, float* parts, 
 
 // Totals of both sums of each of this block's channels, over all parts in a fixed order: calls done(c, first, second).
 template <int V, class Done> __device__ void total(int C, const float* parts, Done done) {
-    extern __shared__ float shared[];
+    extern __shared__ __align__(16) float shared[];
     double* sums = (double*)shared;
     int threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
     int width = blockDim.x * V, groups = threads / width;
@@ -127,7 +124,7 @@ template <int V, class Done> __device__ void total(int C, const float* parts, Do
     int c = blockIdx.x * width + lane;
     double first = 0, second = 0;
     if (group < groups && c < C) {
-#pragma unroll 8
+#pragma unroll 16
         for (int part = group; part < gridDim.y; part += groups) {
             first += __ldcg(parts + (i64)part * 2 * C + c);
             second += __ldcg(parts + (i64)part * 2 * C + C + c);
@@ -166,6 +163,62 @@ template <int V> __device__ __forceinline__ Rows rows_of(i64 rows) {
     return r;
 }
 
+// N runs of rows on their way from memory, a few rows ahead of their use. A thread fetches what it uses itself, so that
+// nobody waits for another, and what is under way takes no registers. All rows of a step abreast, from the first on or, in
+// reverse, from the last: where the layer before has just written, and what is read last is met again first.
+template <int N> struct Flow {
+    static const int DEPTH = N == 1 ? 8 : N == 2 ? 6 : N == 3 ? 5 : 4;
+    const T* from[N];
+    unsigned slot, each;
+    int in, out;
+    i64 rows, row, ahead, step, at, to, stride;
+
+    __device__ __forceinline__ Flow(i64 rows, int C, int c, bool reverse) : rows(rows) {
+        extern __shared__ __align__(16) float shared[];
+        slot = (unsigned)__cvta_generic_to_shared(shared) + 16 * (threadIdx.y * blockDim.x + threadIdx.x);
+        each = 16 * blockDim.x * blockDim.y;
+        in = out = 0;
+        step = (i64)gridDim.y * blockDim.y;
+        row = ahead = (i64)blockIdx.y * blockDim.y + threadIdx.y;
+        at = to = (reverse ? rows - 1 - row : row) * C + c;
+        stride = reverse ? -step * C : step * C;
+    }
+
+    __device__ __forceinline__ void fetch() {
+        if (ahead < rows)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slot + (in * N + n) * each),
+                             "l"(from[n] + to)
+                             : "memory");
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        in = in + 1 == DEPTH ? 0 : in + 1;
+        ahead += step;
+        to += stride;
+    }
+
+    // Calls use(values, place) for each row of this thread.
+    template <class Use> __device__ __forceinline__ void run(Use use) {
+        for (int k = 1; k < DEPTH; k++) fetch();
+        for (; row < rows; row += step, at += stride) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 2) : "memory");
+            Pack<VEC> v[N];
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                unsigned* words = (unsigned*)&v[n];
+                asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                             : "r"(slot + (out * N + n) * each)
+                             : "memory");
+            }
+            out = out + 1 == DEPTH ? 0 : out + 1;
+            fetch();
+            use(v, at);
+        }
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+    }
+};
+
 // ---- batch norm -----------------------------------------------------------------------------------------------------
 
 // kept: mean, inverse deviation, scale and shift of each channel. The mean is that of x, without the bias in front.
@@ -197,6 +250,25 @@ __device__ void norm_apply(const T* x, const T* residual, T* y, const float* kep
                 *(Pack<V>*)(y + place(row + u * blockDim.y, r.c, C, P)) = v[u];
             }
     }
+}
+
+// What statistics make of a channel.
+__device__ __forceinline__ void norm_settle(int c, double first, double second, float origin, float* kept, i64 rows, int C,
+                                            const float* gamma, const float* beta, const float* bias, float* moving_mean,
+                                            float* moving_variance, float epsilon, float correction, double momentum,
+                                            const Control* control) {
+    double mean = first / rows, variance = second / rows - mean * mean;
+    variance = variance < 0 ? 0 : variance;
+    mean += origin;
+    float inverse = (float)(1 / sqrt(variance + (double)epsilon));
+    float scale = inverse * (gamma ? gamma[c] : 1.0f);
+    kept[c] = (float)mean;
+    kept[C + c] = inverse;
+    kept[2 * C + c] = scale;
+    kept[3 * C + c] = (beta ? beta[c] : 0.0f) - (float)mean * scale;
+    double seen = (float)(mean + (bias ? bias[c] : 0.0f)), keep = fmin(momentum, control->keep);
+    moving_mean[c] = (float)(keep * moving_mean[c] + (1 - keep) * seen);
+    moving_variance[c] = (float)(keep * moving_variance[c] + (1 - keep) * variance * correction);
 }
 
 // Statistics of the batch.
@@ -233,29 +305,82 @@ __device__ void norm_measure(const T* x, float* kept, i64 rows, int C, int P, co
     fold<V>(a, b);
     if (!leave<V>(a, b, C, parts, counters)) return;
     total<V>(C, parts, [&](int c, double first, double second) {
-        double mean = first / rows, variance = second / rows - mean * mean;
-        variance = variance < 0 ? 0 : variance;
-        mean += lift(x[place(0, c, C, P)]);
-        float inverse = (float)(1 / sqrt(variance + (double)epsilon));
-        float scale = inverse * (gamma ? gamma[c] : 1.0f);
-        kept[c] = (float)mean;
-        kept[C + c] = inverse;
-        kept[2 * C + c] = scale;
-        kept[3 * C + c] = (beta ? beta[c] : 0.0f) - (float)mean * scale;
-        double seen = (float)(mean + (bias ? bias[c] : 0.0f)), keep = fmin(momentum, control->keep);
-        moving_mean[c] = (float)(keep * moving_mean[c] + (1 - keep) * seen);
-        moving_variance[c] = (float)(keep * moving_variance[c] + (1 - keep) * variance * correction);
+        norm_settle(c, first, second, lift(x[place(0, c, C, P)]), kept, rows, C, gamma, beta, bias, moving_mean,
+                    moving_variance, epsilon, correction, momentum, control);
     });
 }
 
-BOTH_WIDE(norm_apply, 3, (const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high),
-     (x, residual, y, kept, rows, C, P, low, high))
-BOTH_WIDE(norm_measure, 2,
-     (const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta, const float* bias,
-      float* moving_mean, float* moving_variance, float epsilon, float correction, double momentum,
-      const Control* control, float* parts, unsigned* counters),
-     (x, kept, rows, C, P, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction, momentum, control,
-      parts, counters))
+template <int N>
+__device__ __forceinline__ void norm_apply_flow(const T* x, const T* residual, T* y, const float* kept, i64 rows, int C,
+                                                float low, float high) {
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
+    if (c >= C) return;
+    float scale[VEC], shift[VEC];
+#pragma unroll
+    for (int i = 0; i < VEC; i++) scale[i] = kept[2 * C + c + i], shift[i] = kept[3 * C + c + i];
+    Flow<N> flow(rows, C, c, false);
+    flow.from[0] = x;
+    if (N > 1) flow.from[N - 1] = residual;
+    flow.run([&](Pack<VEC>* v, i64 at) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            float value = lift(v[0].v[i]) * scale[i] + shift[i];
+            v[0].v[i] = lower(bound(N > 1 ? value + lift(v[N - 1].v[i]) : value, low, high));
+        }
+        *(Pack<VEC>*)(y + at) = v[0];
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256, 3)
+    norm_apply_v(const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high) {
+    if (residual)
+        norm_apply_flow<2>(x, residual, y, kept, rows, C, low, high);
+    else
+        norm_apply_flow<1>(x, residual, y, kept, rows, C, low, high);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 3)
+    norm_measure_v(const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta,
+                   const float* bias, float* moving_mean, float* moving_variance, float epsilon, float correction,
+                   double momentum, const Control* control, float* parts, unsigned* counters) {
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
+    float a[VEC], b[VEC], pivot[VEC];
+#pragma unroll
+    for (int i = 0; i < VEC; i++) a[i] = b[i] = 0;
+    if (c < C) {
+        get<VEC>(x + c, pivot);
+        Flow<1> flow(rows, C, c, true);
+        flow.from[0] = x;
+        flow.run([&](Pack<VEC>* v, i64) {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) {
+                float d = lift(v[0].v[i]) - pivot[i];
+                a[i] += d;
+                b[i] += d * d;
+            }
+        });
+    }
+    __syncthreads();
+    fold<VEC>(a, b);
+    if (!leave<VEC>(a, b, C, parts, counters)) return;
+    total<VEC>(C, parts, [&](int c, double first, double second) {
+        norm_settle(c, first, second, lift(x[c]), kept, rows, C, gamma, beta, bias, moving_mean, moving_variance, epsilon,
+                    correction, momentum, control);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256, 3)
+    norm_apply_1(const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high) {
+    norm_apply<1>(x, residual, y, kept, rows, C, P, low, high);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    norm_measure_1(const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta,
+                   const float* bias, float* moving_mean, float* moving_variance, float epsilon, float correction,
+                   double momentum, const Control* control, float* parts, unsigned* counters) {
+    norm_measure<1>(x, kept, rows, C, P, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction, momentum,
+                    control, parts, counters);
+}
 
 // Scale and shift from the running statistics.
 extern "C" __global__ void norm_recall(float* kept, int C, const float* gamma, const float* beta, const float* bias,
@@ -303,6 +428,16 @@ __device__ void norm_input(const T* x, bool bounded, const T* dy, T* dx, const f
                 *(Pack<V>*)(dx + place(row + u * blockDim.y, r.c, C, P)) = g[u];
             }
     }
+}
+
+// What sums make of a channel in backward.
+__device__ __forceinline__ void norm_blame(int c, double first, double second, const float* kept, float* factors, i64 rows,
+                                           int C, float* gamma_grad, float* beta_grad, int add_params) {
+    double scale = kept[2 * C + c], inverse = kept[C + c];
+    if (gamma_grad) gamma_grad[c] = (add_params ? gamma_grad[c] : 0.0f) + (float)(second * inverse);
+    if (beta_grad) beta_grad[c] = (add_params ? beta_grad[c] : 0.0f) + (float)first;
+    factors[c] = (float)(-scale * inverse * inverse * second / rows);
+    factors[C + c] = (float)(-scale * first / rows);
 }
 
 // Gradients of gamma and beta, and the factors. The output's gradient is the sum of dy
@@ -354,24 +489,108 @@ __device__ void norm_sums(const T* x, const T* y, const T* dy, const T* more, T*
     fold<V>(a, b);
     if (!leave<V>(a, b, C, parts, counters)) return;
     total<V>(C, parts, [&](int c, double first, double second) {
-        double scale = kept[2 * C + c], inverse = kept[C + c];
-        if (gamma_grad) gamma_grad[c] = (add_params ? gamma_grad[c] : 0.0f) + (float)(second * inverse);
-        if (beta_grad) beta_grad[c] = (add_params ? beta_grad[c] : 0.0f) + (float)first;
-        factors[c] = (float)(-scale * inverse * inverse * second / rows);
-        factors[C + c] = (float)(-scale * first / rows);
+        norm_blame(c, first, second, kept, factors, rows, C, gamma_grad, beta_grad, add_params);
     });
 }
 
-BOTH_WIDE(norm_sums, 2,
-     (const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept, float* factors, i64 rows, int C,
-      int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
-      unsigned* counters),
-     (x, y, dy, more, passed, kept, factors, rows, C, P, low, high, gamma_grad, beta_grad, add_params, parts,
-      counters))
-BOTH_WIDE(norm_input, 2,
-     (const T* x, int bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows, int C, int P,
-      float low, float high),
-     (x, bounded != 0, dy, dx, kept, factors, rows, C, P, low, high))
+template <bool Y, bool MORE>
+__device__ __forceinline__ void norm_sums_flow(const T* x, const T* y, const T* dy, const T* more, T* passed,
+                                               const float* kept, float* a, float* b, i64 rows, int C, int c, float low,
+                                               float high) {
+    const int N = 2 + Y + MORE;
+    float mean[VEC], scale[VEC], shift[VEC];
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        mean[i] = kept[c + i];
+        scale[i] = kept[2 * C + c + i];
+        shift[i] = kept[3 * C + c + i];
+    }
+    Flow<N> flow(rows, C, c, true);
+    flow.from[0] = x;
+    flow.from[1] = dy;
+    if (MORE) flow.from[2] = more;
+    if (Y) flow.from[N - 1] = y;
+    flow.run([&](Pack<VEC>* v, i64 at) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            float value = lift(v[0].v[i]), grad = lift(v[1].v[i]);
+            if (MORE) grad += lift(v[2].v[i]);
+            float probe = Y ? lift(v[N - 1].v[i]) : value * scale[i] + shift[i];
+            grad = probe > low && probe < high ? grad : 0.0f;
+            a[i] += grad;
+            b[i] += grad * (value - mean[i]);
+            v[1].v[i] = lower(grad);
+        }
+        if (passed) *(Pack<VEC>*)(passed + at) = v[1];
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    norm_sums_v(const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept, float* factors, i64 rows,
+                int C, int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
+                unsigned* counters) {
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
+    float a[VEC], b[VEC];
+#pragma unroll
+    for (int i = 0; i < VEC; i++) a[i] = b[i] = 0;
+    if (c < C) {
+        if (y && more)
+            norm_sums_flow<true, true>(x, y, dy, more, passed, kept, a, b, rows, C, c, low, high);
+        else if (y)
+            norm_sums_flow<true, false>(x, y, dy, more, passed, kept, a, b, rows, C, c, low, high);
+        else if (more)
+            norm_sums_flow<false, true>(x, y, dy, more, passed, kept, a, b, rows, C, c, low, high);
+        else
+            norm_sums_flow<false, false>(x, y, dy, more, passed, kept, a, b, rows, C, c, low, high);
+    }
+    __syncthreads();
+    fold<VEC>(a, b);
+    if (!leave<VEC>(a, b, C, parts, counters)) return;
+    total<VEC>(C, parts, [&](int c, double first, double second) {
+        norm_blame(c, first, second, kept, factors, rows, C, gamma_grad, beta_grad, add_params);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    norm_input_v(const T* x, int bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows, int C, int P,
+                 float low, float high) {
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
+    if (c >= C) return;
+    float scale[VEC], shift[VEC], slope[VEC], constant[VEC];
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        scale[i] = kept[2 * C + c + i];
+        shift[i] = kept[3 * C + c + i];
+        slope[i] = __ldcg(factors + c + i);
+        constant[i] = __ldcg(factors + C + c + i) - kept[c + i] * slope[i];
+    }
+    Flow<2> flow(rows, C, c, false);
+    flow.from[0] = x;
+    flow.from[1] = dy;
+    flow.run([&](Pack<VEC>* v, i64 at) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            float value = lift(v[0].v[i]), probe = value * scale[i] + shift[i];
+            float grad = bounded || (probe > low && probe < high) ? lift(v[1].v[i]) : 0.0f;
+            v[1].v[i] = lower(grad * scale[i] + value * slope[i] + constant[i]);
+        }
+        *(Pack<VEC>*)(dx + at) = v[1];
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    norm_sums_1(const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept, float* factors, i64 rows,
+                int C, int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
+                unsigned* counters) {
+    norm_sums<1>(x, y, dy, more, passed, kept, factors, rows, C, P, low, high, gamma_grad, beta_grad, add_params, parts,
+                 counters);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    norm_input_1(const T* x, int bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows, int C, int P,
+                 float low, float high) {
+    norm_input<1>(x, bounded != 0, dy, dx, kept, factors, rows, C, P, low, high);
+}
 
 // ---- batch norm of few rows -----------------------------------------------------------------------------------------
 
@@ -407,7 +626,7 @@ __device__ __forceinline__ float peer(const float* mine, unsigned rank) {
 // Adds up both sums of each channel over the cluster, in the order of its blocks: calls done(c, lane, first, second) in one
 // thread a channel. Its shared memory holds 2 * width sums, then what `done` leaves for the block, from `left` on.
 template <int V, class Done> __device__ void gather(float* a, float* b, int C, Done done) {
-    extern __shared__ float shared[];
+    extern __shared__ __align__(16) float shared[];
     fold<V>(a, b);
     int width = blockDim.x * V, threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
     if (threadIdx.y == 0)
@@ -441,7 +660,7 @@ __device__ void norm_once(const T* x, const T* residual, T* y, float* kept, i64 
                           const float* gamma, const float* beta, const float* bias, float* moving_mean,
                           float* moving_variance, float epsilon, float correction, double momentum,
                           const Control* control) {
-    extern __shared__ float shared[];
+    extern __shared__ __align__(16) float shared[];
     Rows r = rows_of<V>(rows);
     Pack<V> held[HELD];
     float a[V], b[V], pivot[V];
@@ -513,7 +732,7 @@ template <int V>
 __device__ void norm_back_once(const T* x, const T* y, const T* dy, const T* more, T* passed, T* dx, const float* kept,
                                i64 rows, int C, int P, float low, float high, float* gamma_grad, float* beta_grad,
                                int add_params) {
-    extern __shared__ float shared[];
+    extern __shared__ __align__(16) float shared[];
     Rows r = rows_of<V>(rows);
     Pack<V> held[HELD], grads[HELD];
     float a[V], b[V];
@@ -869,6 +1088,63 @@ template <int V> __device__ void pool_back(Window k, const T* dy, const unsigned
 }
 BOTH(pool_back, (Window k, const T* dy, const unsigned char* winners, T* dx), (k, dy, winners, dx))
 
+// Backward of a 3x3 window with stride 2 in NHWC. A thread computes the four places that the same outputs reach, from the
+// border's edge on: `part(source, tap, j)` is what output (a, b), (a, b - 1), (a - 1, b) or (a - 1, b - 1) gives by a tap.
+struct Four {
+    int n, a, b, c;
+};
+
+__device__ __forceinline__ Four four(const Window& k, i64 i, int high, int wide) {
+    int cs = k.C / VEC;
+    unsigned rest = (unsigned)(i / cs);
+    Four f;
+    f.c = (int)(i % cs) * VEC, f.b = rest % wide;
+    rest /= wide;
+    f.a = rest % high, f.n = rest / high;
+    return f;
+}
+
+template <class Part> __device__ __forceinline__ void spread_four(const Window& k, const Four& f, T* dx, Part part) {
+    float out[4][VEC];
+#pragma unroll
+    for (int t = 0; t < 9; t++) {
+        const int r = t / 3, q = t % 3, place = (r & 1) * 2 + (q & 1), source = (r == 2) * 2 + (q == 2);
+#pragma unroll
+        for (int j = 0; j < VEC; j++) out[place][j] = source == 0 ? part(source, t, j) : out[place][j] + part(source, t, j);
+    }
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        int iy = 2 * f.a + t / 2 - k.top, ix = 2 * f.b + t % 2 - k.left;
+        if (iy >= 0 && iy < k.h && ix >= 0 && ix < k.w)
+            put<VEC>(dx + (((i64)f.n * k.h + iy) * k.w + ix) * k.C + f.c, out[t]);
+    }
+}
+
+// Where the gradient of one of the four outputs lies; -1 beyond the border.
+__device__ __forceinline__ i64 source_of(const Window& k, const Four& f, int source) {
+    int oy = f.a - source / 2, ox = f.b - source % 2;
+    return oy >= 0 && oy < k.H && ox >= 0 && ox < k.W ? (((i64)f.n * k.H + oy) * k.W + ox) * k.C + f.c : -1;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    pool_three_back_by_2(Window k, const T* dy, const unsigned char* winners, T* dx) {
+    int high = (k.h + k.top + 1) / 2, wide = (k.w + k.left + 1) / 2;
+    EACH(i, (i64)k.batch * high * wide * (k.C / VEC)) {
+        Four f = four(k, i, high, wide);
+        Pack<VEC> g[4];
+        Bytes<VEC> won[4];
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            i64 at = source_of(k, f, s);
+            if (at >= 0) g[s] = *(const Pack<VEC>*)(dy + at), won[s] = *(const Bytes<VEC>*)(winners + at);
+#pragma unroll
+            for (int j = 0; j < VEC; j++)
+                if (at < 0) won[s].v[j] = 255;
+        }
+        spread_four(k, f, dx, [&](int s, int tap, int j) { return won[s].v[j] == tap ? lift(g[s].v[j]) : 0.0f; });
+    }
+}
+
 // Weights are [kh][kw][C] in fp32.
 template <int V> __device__ void depthwise(Window k, const T* x, const float* weights, T* y) {
     EACH(i, (i64)k.batch * k.H * k.W * k.C / V) {
@@ -978,14 +1254,30 @@ extern "C" __global__ void __launch_bounds__(256)
     depthwise_three<VEC, 2>(k, x, weights, y, turned);
 }
 
+extern "C" __global__ void __launch_bounds__(256)
+    depthwise_three_back_by_2(Window k, const T* dy, const float* weights, T* dx) {
+    int high = (k.h + k.top + 1) / 2, wide = (k.w + k.left + 1) / 2;
+    EACH(i, (i64)k.batch * high * wide * (k.C / VEC)) {
+        Four f = four(k, i, high, wide);
+        Pack<VEC> g[4];
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            i64 at = source_of(k, f, s);
+            if (at >= 0) g[s] = *(const Pack<VEC>*)(dy + at);
+#pragma unroll
+            for (int j = 0; j < VEC; j++)
+                if (at < 0) g[s].v[j] = lower(0.0f);
+        }
+        spread_four(k, f, dx, [&](int s, int tap, int j) { return lift(g[s].v[j]) * __ldg(weights + tap * k.C + f.c + j); });
+    }
+}
+
 // Gradient of 3x3 depthwise weights in NHWC, all nine taps in one sweep: a thread walks along rows of outputs with four
-// channels. Blocks of 256 threads.
+// channels. Each block leaves its sums among the parts.
 template <int S>
-__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* grad, int add_params,
-                                                     float* parts, unsigned* counters) {
+__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* parts) {
     const int V = 4;
-    extern __shared__ float shared[];
-    __shared__ bool last;
+    extern __shared__ __align__(16) float shared[];
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
     int me = threadIdx.y * blockDim.x + threadIdx.x, width = blockDim.x * V;
     float sum[9][V];
@@ -1016,7 +1308,7 @@ __device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const
             };
 #pragma unroll
             for (int q = 0; q < 3 - S; q++) column(q - k.left, q);
-#pragma unroll 2
+#pragma unroll 4
             for (int ox = 0; ox < k.W; ox++) {
                 float g[V];
                 get<V>(g_row + (i64)ox * k.C, g);
@@ -1048,43 +1340,39 @@ __device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const
             shared[threadIdx.y * width + threadIdx.x * V + j] = value;
         }
         __syncthreads();
-        for (int lane = me; lane < width; lane += 256) {
+        for (int lane = me; lane < width; lane += blockDim.x * blockDim.y) {
             int at = blockIdx.x * width + lane;
             float total = 0;
             for (int row = 0; row < blockDim.y; row++) total += shared[row * width + lane];
             if (at < k.C) parts[((i64)blockIdx.y * 9 + t) * k.C + at] = total;
         }
     }
-    __threadfence();
-    __syncthreads();
-    if (me == 0) {
-        last = atomicAdd(&counters[blockIdx.x], 1) == gridDim.y - 1;
-        if (last) counters[blockIdx.x] = 0;
-    }
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
-    for (int at = me; at < 9 * width; at += 256) {
-        int t = at / width, channel = blockIdx.x * width + at % width;
-        if (channel >= k.C) continue;
-        double total = 0;
-#pragma unroll 8
-        for (int part = 0; part < gridDim.y; part++) total += __ldcg(parts + ((i64)part * 9 + t) * k.C + channel);
-        float* to = grad + t * k.C + channel;
-        *to = (add_params ? *to : 0.0f) + (float)total;
-    }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_sums_by_1(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
-                              unsigned* counters) {
-    depthwise_three_sums<1>(k, x, dy, grad, add_params, parts, counters);
+extern "C" __global__ void __launch_bounds__(256, 2)
+    depthwise_three_sums_by_1(Window k, const T* x, const T* dy, float* parts) {
+    depthwise_three_sums<1>(k, x, dy, parts);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_sums_by_2(Window k, const T* x, const T* dy, float* grad, int add_params, float* parts,
-                              unsigned* counters) {
-    depthwise_three_sums<2>(k, x, dy, grad, add_params, parts, counters);
+extern "C" __global__ void __launch_bounds__(256, 2)
+    depthwise_three_sums_by_2(Window k, const T* x, const T* dy, float* parts) {
+    depthwise_three_sums<2>(k, x, dy, parts);
+}
+
+// Totals of so many parts of `count` values each, in a fixed order. Blocks of 32 x 8 threads.
+extern "C" __global__ void part_totals(const float* parts, int number, int count, float* grad, int add_params) {
+    __shared__ double sums[8][32];
+    int at = blockIdx.x * 32 + threadIdx.x;
+    double total = 0;
+    if (at < count) {
+#pragma unroll 16
+        for (int part = threadIdx.y; part < number; part += 8) total += parts[(i64)part * count + at];
+    }
+    sums[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y > 0 || at >= count) return;
+    for (int row = 1; row < 8; row++) total += sums[row][threadIdx.x];
+    grad[at] = (add_params ? grad[at] : 0.0f) + (float)total;
 }
 
 // Gradient of depthwise weights. blockIdx.z is a row of taps; columns of taps go in pairs through the two sums.

@@ -5,7 +5,7 @@ mod layer;
 mod unit;
 mod weights;
 
-pub(super) use instruction::{Passes, Turn};
+pub(super) use instruction::{Passes, Turn, even_part};
 pub(super) use unit::{Kind, Norm, Padded, Unit};
 pub(super) use weights::Packing;
 

@@ -26,6 +26,15 @@ const CLUSTER: usize = 8;
 /// Bytes of a map up to which that pays: beyond, its narrow rows cost more than the second reading.
 const SMALL: usize = 4 << 20;
 
+/// The largest part of `count` up to `most` that it can be divided into without a rest, where that is no small one.
+pub(crate) fn even_part(count: usize, most: usize) -> Option<usize> {
+    if count <= most {
+        return Some(count);
+    }
+    let even = |part: &usize| count.is_multiple_of(*part);
+    (most / 2..=most).rev().find(even)
+}
+
 /// Instructions that forward and backward have in common.
 impl Lowering<'_> {
     /// Threads for a kernel over the rows of a map, and the end of its name. With [`Passes::One`] the grid's height is
@@ -39,7 +48,9 @@ impl Lowering<'_> {
         let rows = self.spec.batch * map.pixels();
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
-        let across = vectors.next_power_of_two().min(if planes { 1 } else { 64 / v });
+        let most = if planes { 1 } else { 64 / v };
+        let across =
+            even_part(vectors, most + most / 2).unwrap_or_else(|| vectors.next_power_of_two().min(most));
         let down = (256 / across).min(rows.next_power_of_two().max(v));
         let slices = vectors.div_ceil(across);
         let parts = match passes {
@@ -56,6 +67,24 @@ impl Lowering<'_> {
             cluster: 1,
         };
         (shape, if v == 1 { "1" } else { "v" })
+    }
+
+    /// Threads for a kernel through which so many runs of rows flow, and the end of its name.
+    pub fn flow(&self, map: Map, passes: Passes, runs: usize) -> (Shape, &'static str) {
+        let (shape, suffix) = self.rows(map, passes);
+        if suffix == "1" {
+            return (shape, suffix);
+        }
+        let (across, down) = (shape.block.0 as usize, shape.block.1 as usize);
+        let rows = self.spec.batch * map.pixels();
+        // Sums of several runs leave registers for two blocks a multiprocessor, the others for three.
+        let blocks = if passes == Passes::One && runs > 1 { BLOCKS } else { BLOCKS + BLOCKS / 2 };
+        let parts = (blocks / shape.grid.0 as usize).clamp(1, rows.div_ceil(2 * down));
+        // Rows that are under way, as the kernels have it.
+        let depth = [8, 6, 5, 4][runs - 1];
+        let shared = (16 * runs * depth * across * down).max(shape.shared as usize);
+        let shape = Shape { grid: (shape.grid.0, parts as u32, 1), shared: shared as u32, ..shape };
+        (shape, suffix)
     }
 
     /// Threads for a batch norm of so few rows that a cluster of blocks holds them; `None` where there are more.
@@ -131,7 +160,15 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether the kernels for depthwise windows of 3x3 can be used.
+    /// The gradient of the input of a window of 3x3 with stride 2, four places a thread.
+    pub fn slide_back_by_two(&self, name: &str, window: Window, args: Vec<Arg>) -> Action {
+        let Window { batch, channels, input: [h, w], top, left, .. } = window;
+        let fours = (batch * ((h + top + 1) / 2) * ((w + left + 1) / 2)) as usize;
+        let threads = fours * (channels as usize / self.vector(channels as usize));
+        Action::Kernel { name: name.into(), shape: self.blocks(threads), args }
+    }
+
+    /// Whether the kernels for windows of 3x3 can be used.
     pub fn fits_three(&self, window: Window) -> bool {
         !self.nchw()
             && window.kernel == [3, 3]

@@ -130,7 +130,7 @@ impl Lowering<'_> {
                 Action::Kernel { name: format!("norm_once_{suffix}"), shape, args }
             }
             None => {
-                let (shape, suffix) = self.rows(map, Passes::One);
+                let (shape, suffix) = self.flow(map, Passes::One, 1);
                 let mut args = vec![input.into(), kept.into()];
                 args.extend(self.row_args(map));
                 args.extend(measure);
@@ -152,7 +152,7 @@ impl Lowering<'_> {
         ];
         let few = Shape { grid: (map.c.div_ceil(128) as u32, 1, 1), block: (128, 1), shared: 0, cluster: 1 };
         self.put(When::Judging, Action::Kernel { name: "norm_recall".into(), shape: few, args });
-        let (shape, suffix) = self.rows(map, Passes::Many);
+        let (shape, suffix) = self.flow(map, Passes::Many, 1 + usize::from(residual.is_some()));
         let when = if once.is_some() { When::Judging } else { When::Always };
         self.put(when, Action::Kernel { name: format!("norm_apply_{suffix}"), shape, args: apply });
         let norm = Norm { gamma, beta, bounds, kept };
