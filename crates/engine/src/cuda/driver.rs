@@ -433,14 +433,17 @@ impl Function {
             // SAFETY: the function is alive as long as its module.
             check(unsafe { sys::cuFuncSetAttribute(self.0, most, shared as i32) }, "cuFuncSetAttribute")?;
         }
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            // SAFETY: a union of plain numbers, set below.
-            value: unsafe { std::mem::zeroed() },
-        };
-        attribute.value.clusterDim =
+        use sys::CUlaunchAttributeID as Id;
+        // SAFETY: a union of plain numbers, set below.
+        let attribute =
+            |id: Id| sys::CUlaunchAttribute { id, pad: [0; 4], value: unsafe { std::mem::zeroed() } };
+        // A kernel may be on its way while the one before it in the stream ends; each waits for that one itself.
+        let mut early = attribute(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+        early.value.programmaticStreamSerializationAllowed = 1;
+        let mut together = attribute(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+        together.value.clusterDim =
             sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: cluster, z: 1 };
+        let mut attributes = [early, together];
         let config = sys::CUlaunchConfig {
             gridDimX: grid.0,
             gridDimY: grid.1,
@@ -450,8 +453,8 @@ impl Function {
             blockDimZ: 1,
             sharedMemBytes: shared,
             hStream: stream.0,
-            attrs: &mut attribute,
-            numAttrs: u32::from(cluster > 1),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: 1 + u32::from(cluster > 1),
         };
         // SAFETY: the caller vouches; the configuration outlives the call.
         check(

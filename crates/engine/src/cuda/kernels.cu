@@ -59,9 +59,12 @@ __device__ __forceinline__ i64 place(i64 row, int c, int C, int P) {
     return P == 0 ? row * C + c : (row / P * C + c) * P + row % P;
 }
 
+// First in every kernel: lets the next one of the stream take its places, and waits for the one before.
+#define ENTER asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory")
+
 #define BOTH(name, params, args)                                                                   \
-    extern "C" __global__ void __launch_bounds__(512) name##_1 params { name<1> args; }            \
-    extern "C" __global__ void __launch_bounds__(512) name##_v params { name<VEC> args; }
+    extern "C" __global__ void __launch_bounds__(512) name##_1 params { ENTER; name<1> args; }     \
+    extern "C" __global__ void __launch_bounds__(512) name##_v params { ENTER; name<VEC> args; }
 
 // ---- sums over rows, per channel ------------------------------------------------------------------------------------
 
@@ -114,32 +117,43 @@ template <int V> __device__ bool leave(float* a, float* b, int C, float* parts, 
     return last;
 }
 
-// Totals of both sums of each of this block's channels, over all parts in a fixed order: calls done(c, first, second).
+// Totals of both sums of each of this block's channels, over all parts in a fixed order: calls done(c, first, second). A
+// thread adds up neighbours, as many as one load brings.
 template <int V, class Done> __device__ void total(int C, const float* parts, Done done) {
     extern __shared__ __align__(16) float shared[];
+    const int E = V % 4 == 0 ? 4 : 1;
     double* sums = (double*)shared;
     int threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
-    int width = blockDim.x * V, groups = threads / width;
-    int lane = me % width, group = me / width;
-    int c = blockIdx.x * width + lane;
-    double first = 0, second = 0;
-    if (group < groups && c < C) {
+    int width = blockDim.x * V, lanes = 2 * width / E, groups = max(threads / lanes, 1), base = blockIdx.x * width;
+    __syncthreads();
+    for (int at = me; at < groups * lanes; at += threads) {
+        int group = at / lanes, entry = at % lanes * E, second = entry >= width, c = base + entry - second * width;
+        double sum[E];
+#pragma unroll
+        for (int e = 0; e < E; e++) sum[e] = 0;
+        if (c < C) {
+            const float* from = parts + second * C + c;
 #pragma unroll 16
-        for (int part = group; part < gridDim.y; part += groups) {
-            first += __ldcg(parts + (i64)part * 2 * C + c);
-            second += __ldcg(parts + (i64)part * 2 * C + C + c);
+            for (int part = group; part < gridDim.y; part += groups) {
+                if (E == 4) {
+                    float4 v = __ldcg((const float4*)(from + (i64)part * 2 * C));
+                    sum[0] += v.x, sum[1 % E] += v.y, sum[2 % E] += v.z, sum[3 % E] += v.w;
+                } else {
+                    sum[0] += __ldcg(from + (i64)part * 2 * C);
+                }
+            }
         }
+#pragma unroll
+        for (int e = 0; e < E; e++) sums[group * 2 * width + entry + e] = sum[e];
     }
     __syncthreads();
-    sums[2 * me] = first;
-    sums[2 * me + 1] = second;
-    __syncthreads();
-    if (group == 0 && c < C) {
-        for (int g = 1; g < groups; g++) {
-            first += sums[2 * (g * width + lane)];
-            second += sums[2 * (g * width + lane) + 1];
+    for (int lane = me; lane < width; lane += threads) {
+        double first = 0, second = 0;
+        for (int group = 0; group < groups; group++) {
+            first += sums[group * 2 * width + lane];
+            second += sums[group * 2 * width + width + lane];
         }
-        done(c, first, second);
+        if (base + lane < C) done(base + lane, first, second);
     }
     __threadfence_block();
     __syncthreads();
@@ -333,6 +347,7 @@ __device__ __forceinline__ void norm_apply_flow(const T* x, const T* residual, T
 
 extern "C" __global__ void __launch_bounds__(256, 3)
     norm_apply_v(const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high) {
+    ENTER;
     if (residual)
         norm_apply_flow<2>(x, residual, y, kept, rows, C, low, high);
     else
@@ -343,6 +358,7 @@ extern "C" __global__ void __launch_bounds__(256, 3)
     norm_measure_v(const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta,
                    const float* bias, float* moving_mean, float* moving_variance, float epsilon, float correction,
                    double momentum, const Control* control, float* parts, unsigned* counters) {
+    ENTER;
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     float a[VEC], b[VEC], pivot[VEC];
 #pragma unroll
@@ -371,6 +387,7 @@ extern "C" __global__ void __launch_bounds__(256, 3)
 
 extern "C" __global__ void __launch_bounds__(256, 3)
     norm_apply_1(const T* x, const T* residual, T* y, const float* kept, i64 rows, int C, int P, float low, float high) {
+    ENTER;
     norm_apply<1>(x, residual, y, kept, rows, C, P, low, high);
 }
 
@@ -378,6 +395,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     norm_measure_1(const T* x, float* kept, i64 rows, int C, int P, const float* gamma, const float* beta,
                    const float* bias, float* moving_mean, float* moving_variance, float epsilon, float correction,
                    double momentum, const Control* control, float* parts, unsigned* counters) {
+    ENTER;
     norm_measure<1>(x, kept, rows, C, P, gamma, beta, bias, moving_mean, moving_variance, epsilon, correction, momentum,
                     control, parts, counters);
 }
@@ -385,6 +403,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 // Scale and shift from the running statistics.
 extern "C" __global__ void norm_recall(float* kept, int C, const float* gamma, const float* beta, const float* bias,
                                        const float* moving_mean, const float* moving_variance, float epsilon) {
+    ENTER;
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= C) return;
     float scale = (gamma ? gamma[c] : 1.0f) / sqrtf(moving_variance[c] + epsilon);
@@ -529,6 +548,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     norm_sums_v(const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept, float* factors, i64 rows,
                 int C, int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
                 unsigned* counters) {
+    ENTER;
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     float a[VEC], b[VEC];
 #pragma unroll
@@ -554,6 +574,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 extern "C" __global__ void __launch_bounds__(256, 2)
     norm_input_v(const T* x, int bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows, int C, int P,
                  float low, float high) {
+    ENTER;
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (c >= C) return;
     float scale[VEC], shift[VEC], slope[VEC], constant[VEC];
@@ -582,6 +603,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     norm_sums_1(const T* x, const T* y, const T* dy, const T* more, T* passed, const float* kept, float* factors, i64 rows,
                 int C, int P, float low, float high, float* gamma_grad, float* beta_grad, int add_params, float* parts,
                 unsigned* counters) {
+    ENTER;
     norm_sums<1>(x, y, dy, more, passed, kept, factors, rows, C, P, low, high, gamma_grad, beta_grad, add_params, parts,
                  counters);
 }
@@ -589,6 +611,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 extern "C" __global__ void __launch_bounds__(256, 2)
     norm_input_1(const T* x, int bounded, const T* dy, T* dx, const float* kept, const float* factors, i64 rows, int C, int P,
                  float low, float high) {
+    ENTER;
     norm_input<1>(x, bounded != 0, dy, dx, kept, factors, rows, C, P, low, high);
 }
 
@@ -897,31 +920,41 @@ BOTH(stretch, (const T* from, i64 from_step, T* to, i64 to_step, i64 len, i64 st
      (from, from_step, to, to_step, len, stretches))
 
 // Copies an inner map into an outer one with zeros around it, or out of it again.
-extern "C" __global__ void pad(const T* from, T* to, int batch, int h, int w, int C, int H, int W, int top, int left,
-                               int nchw, int out) {
-    i64 count = (i64)batch * C * (out ? h * w : H * W);
+template <int V>
+__device__ void pad(const T* from, T* to, int batch, int h, int w, int C, int H, int W, int top, int left, int nchw, int out) {
+    int mh = out ? h : H, mw = out ? w : W, cs = C / V;
+    i64 count = (i64)batch * cs * mh * mw;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
-        int mh = out ? h : H, mw = out ? w : W;
         int c, y, x, n;
         if (nchw) {
-            x = i % mw, y = i / mw % mh, c = i / mw / mh % C, n = i / mw / mh / C;
+            unsigned rest = (unsigned)(i / mw);
+            x = i % mw, y = rest % mh, c = rest / mh % C, n = rest / mh / C;
         } else {
-            c = i % C, x = i / C % mw, y = i / C / mw % mh, n = i / C / mw / mh;
+            unsigned rest = (unsigned)(i / cs);
+            c = (int)(i % cs) * V, x = rest % mw, rest /= mw;
+            y = rest % mh, n = rest / mh;
         }
         int iy = out ? y : y - top, ix = out ? x : x - left;
         bool inside = iy >= 0 && iy < h && ix >= 0 && ix < w;
         i64 inner = nchw ? (((i64)n * C + c) * h + iy) * w + ix : (((i64)n * h + iy) * w + ix) * C + c;
         i64 outer = nchw ? (((i64)n * C + c) * H + iy + top) * W + ix + left
                          : (((i64)n * H + iy + top) * W + ix + left) * C + c;
+        Pack<V> v;
+#pragma unroll
+        for (int j = 0; j < V; j++) v.v[j] = lower(0.0f);
         if (out)
-            to[i] = from[outer];
-        else
-            to[i] = inside ? from[inner] : lower(0.0f);
+            v = *(const Pack<V>*)(from + outer);
+        else if (inside)
+            v = *(const Pack<V>*)(from + inner);
+        *(Pack<V>*)(to + i * V) = v;
     }
 }
+BOTH(pad, (const T* from, T* to, int batch, int h, int w, int C, int H, int W, int top, int left, int nchw, int out),
+     (from, to, batch, h, w, C, H, W, top, left, nchw, out))
 
 // Between planes and rows of one sample: vector[(pixel, channel)] and map[(channel, pixel)].
 extern "C" __global__ void turn(const T* from, T* to, int batch, int pixels, int C, int back) {
+    ENTER;
     i64 count = (i64)batch * pixels * C;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
         i64 n = i / ((i64)pixels * C), rest = i % ((i64)pixels * C);
@@ -935,6 +968,17 @@ extern "C" __global__ void turn(const T* from, T* to, int batch, int pixels, int
 // Images as the host gives them, [sample][pixel][channel] in fp32, as the engine keeps them: rounded, in its layout, with
 // channels of zeros up to `wide`.
 extern "C" __global__ void prepare(const float* from, T* to, i64 samples, int pixels, int C, int wide, int nchw) {
+    ENTER;
+    if (!nchw && wide == VEC) {
+        // A pixel a thread.
+        for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < samples * pixels; i += (i64)gridDim.x * blockDim.x) {
+            float v[VEC];
+#pragma unroll
+            for (int c = 0; c < VEC; c++) v[c] = c < C ? from[i * C + c] : 0.0f;
+            put<VEC>(to + i * VEC, v);
+        }
+        return;
+    }
     i64 count = samples * pixels * wide;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
         if (nchw) {
@@ -950,6 +994,7 @@ extern "C" __global__ void prepare(const float* from, T* to, i64 samples, int pi
 
 // Fills with numbers in [-1, 1), for measuring.
 extern "C" __global__ void noise(T* to, i64 count) {
+    ENTER;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
         unsigned z = (unsigned)i * 2654435761u;
         z = (z ^ (z >> 15)) * 2246822519u;
@@ -959,6 +1004,7 @@ extern "C" __global__ void noise(T* to, i64 count) {
 
 // Values as fp32, in the order [sample][pixel][channel].
 extern "C" __global__ void reveal(const T* from, float* to, i64 samples, int pixels, int C, int nchw) {
+    ENTER;
     i64 count = samples * pixels * C;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
         i64 n = i / ((i64)pixels * C), rest = i % ((i64)pixels * C);
@@ -1128,6 +1174,7 @@ __device__ __forceinline__ i64 source_of(const Window& k, const Four& f, int sou
 
 extern "C" __global__ void __launch_bounds__(256)
     pool_three_back_by_2(Window k, const T* dy, const unsigned char* winners, T* dx) {
+    ENTER;
     int high = (k.h + k.top + 1) / 2, wide = (k.w + k.left + 1) / 2;
     EACH(i, (i64)k.batch * high * wide * (k.C / VEC)) {
         Four f = four(k, i, high, wide);
@@ -1194,6 +1241,15 @@ template <int V> __device__ void depthwise_back(Window k, const T* dy, const flo
 }
 BOTH(depthwise_back, (Window k, const T* dy, const float* weights, T* dx), (k, dy, weights, dx))
 
+// Neighbouring fp32 values, as many as a thread has channels.
+__device__ __forceinline__ void weigh(const float* at, float* out) {
+#pragma unroll
+    for (int i = 0; i < VEC; i += 4) {
+        float4 v = __ldg((const float4*)(at + i));
+        out[i] = v.x, out[i + 1] = v.y, out[i + 2] = v.z, out[i + 3] = v.w;
+    }
+}
+
 // Depthwise windows of 3x3 in NHWC: a thread computes four neighbours of a row, and reads each input once a row. Stride S.
 // Backward with stride 1 is the same with the weights turned round.
 template <int V, int S> __device__ __forceinline__ void depthwise_three(Window k, const T* x, const float* weights, T* y,
@@ -1227,10 +1283,7 @@ template <int V, int S> __device__ __forceinline__ void depthwise_three(Window k
             }
             float w[3][V];
 #pragma unroll
-            for (int q = 0; q < 3; q++)
-#pragma unroll
-                for (int j = 0; j < V; j++)
-                    w[q][j] = __ldg(weights + (turned ? 8 - r * 3 - q : r * 3 + q) * k.C + c + j);
+            for (int q = 0; q < 3; q++) weigh(weights + (turned ? 8 - r * 3 - q : r * 3 + q) * k.C + c, w[q]);
 #pragma unroll
             for (int o = 0; o < OUT; o++)
 #pragma unroll
@@ -1246,16 +1299,19 @@ template <int V, int S> __device__ __forceinline__ void depthwise_three(Window k
 
 extern "C" __global__ void __launch_bounds__(256)
     depthwise_three_by_1(Window k, const T* x, const float* weights, T* y, int turned) {
+    ENTER;
     depthwise_three<VEC, 1>(k, x, weights, y, turned);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     depthwise_three_by_2(Window k, const T* x, const float* weights, T* y, int turned) {
+    ENTER;
     depthwise_three<VEC, 2>(k, x, weights, y, turned);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     depthwise_three_back_by_2(Window k, const T* dy, const float* weights, T* dx) {
+    ENTER;
     int high = (k.h + k.top + 1) / 2, wide = (k.w + k.left + 1) / 2;
     EACH(i, (i64)k.batch * high * wide * (k.C / VEC)) {
         Four f = four(k, i, high, wide);
@@ -1268,7 +1324,10 @@ extern "C" __global__ void __launch_bounds__(256)
             for (int j = 0; j < VEC; j++)
                 if (at < 0) g[s].v[j] = lower(0.0f);
         }
-        spread_four(k, f, dx, [&](int s, int tap, int j) { return lift(g[s].v[j]) * __ldg(weights + tap * k.C + f.c + j); });
+        float w[9][VEC];
+#pragma unroll
+        for (int tap = 0; tap < 9; tap++) weigh(weights + tap * k.C + f.c, w[tap]);
+        spread_four(k, f, dx, [&](int s, int tap, int j) { return lift(g[s].v[j]) * w[tap][j]; });
     }
 }
 
@@ -1351,16 +1410,19 @@ __device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     depthwise_three_sums_by_1(Window k, const T* x, const T* dy, float* parts) {
+    ENTER;
     depthwise_three_sums<1>(k, x, dy, parts);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     depthwise_three_sums_by_2(Window k, const T* x, const T* dy, float* parts) {
+    ENTER;
     depthwise_three_sums<2>(k, x, dy, parts);
 }
 
 // Totals of so many parts of `count` values each, in a fixed order. Blocks of 32 x 8 threads.
 extern "C" __global__ void part_totals(const float* parts, int number, int count, float* grad, int add_params) {
+    ENTER;
     __shared__ double sums[8][32];
     int at = blockIdx.x * 32 + threadIdx.x;
     double total = 0;
@@ -1467,6 +1529,7 @@ __device__ __forceinline__ u64 mix(u64 z) {
 }
 
 extern "C" __global__ void dropout(const T* from, T* to, i64 count, float rate, u64 seed, const Control* control) {
+    ENTER;
     u64 stream = mix(seed ^ mix(control->stream));
     float scale = 1.0f / (1.0f - rate);
     EACH(i, count) {
@@ -1482,6 +1545,7 @@ extern "C" __global__ void dropout(const T* from, T* to, i64 count, float rate, 
 extern "C" __global__ void cross_entropy(const T* logits, const unsigned* labels, T* grad, int batch, int classes,
                                          float smoothing, int judged, const Control* control, float* losses,
                                          unsigned* counter, Judgement* out) {
+    ENTER;
     __shared__ float tops[256];
     __shared__ int bests[256];
     __shared__ double sums[256], logs[256];
@@ -1557,6 +1621,7 @@ extern "C" __global__ void cross_entropy(const T* logits, const unsigned* labels
 // each: values of one sample.
 extern "C" __global__ void squared_error(const T* output, const T* target, T* grad, int batch, i64 each, int judged,
                                          const Control* control, float* parts, unsigned* counter, Judgement* out) {
+    ENTER;
     __shared__ double sums[256];
     __shared__ bool last;
     int me = threadIdx.x;
@@ -1626,6 +1691,7 @@ __device__ __forceinline__ Tensor tensor_of(const Tensor* tensors, int count, in
 
 // Packed copies of the master weights. Blocks of 32 x 8 threads, one tile of 32 x 32 each.
 extern "C" __global__ void pack_weights(const Tensor* tensors, int count, const float* params, T* packed, int nchw) {
+    ENTER;
     __shared__ float tile[32][33];
     Tensor t = tensor_of(tensors, count, blockIdx.x);
     int local = blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
@@ -1644,6 +1710,7 @@ extern "C" __global__ void pack_weights(const Tensor* tensors, int count, const 
 // Gradients in canonical order from packed ones; of the tensors whose tiles begin with the first.
 extern "C" __global__ void unpack_gradients(const Tensor* tensors, int count, const T* packed, float* grads, int nchw,
                                             int add, int first) {
+    ENTER;
     __shared__ float tile[32][33];
     Tensor t = tensor_of(tensors, count, first + blockIdx.x);
     int local = first + blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
@@ -1664,23 +1731,41 @@ extern "C" __global__ void unpack_gradients(const Tensor* tensors, int count, co
 
 // ---- updates --------------------------------------------------------------------------------------------------------
 
+__device__ __forceinline__ void descend(float& p, float g, float* v, float rate, float momentum, float decay, int nesterov) {
+    g += decay * p;
+    if (v) {
+        *v = momentum * *v + g;
+        g = nesterov ? g + momentum * *v : *v;
+    }
+    p -= rate * g;
+}
+
 extern "C" __global__ void sgd(float* params, const float* grads, float* velocity, i64 count, float momentum, float decay,
                                int nesterov, const Control* control) {
+    ENTER;
     float rate = control->rate;
-    EACH(i, count) {
-        float p = params[i], g = grads[i] + decay * p;
-        if (velocity) {
-            float v = momentum * velocity[i] + g;
-            velocity[i] = v;
-            g = nesterov ? g + momentum * v : v;
-        }
-        params[i] = p - rate * g;
+    bool aligned = (((u64)params | (u64)grads | (u64)velocity) & 15) == 0;
+    i64 fours = aligned ? count / 4 : 0;
+    EACH(i, fours) {
+        float4 p = ((float4*)params)[i], g = ((const float4*)grads)[i], v;
+        if (velocity) v = ((float4*)velocity)[i];
+        descend(p.x, g.x, velocity ? &v.x : 0, rate, momentum, decay, nesterov);
+        descend(p.y, g.y, velocity ? &v.y : 0, rate, momentum, decay, nesterov);
+        descend(p.z, g.z, velocity ? &v.z : 0, rate, momentum, decay, nesterov);
+        descend(p.w, g.w, velocity ? &v.w : 0, rate, momentum, decay, nesterov);
+        if (velocity) ((float4*)velocity)[i] = v;
+        ((float4*)params)[i] = p;
+    }
+    EACH(i, count - 4 * fours) {
+        i64 at = 4 * fours + i;
+        descend(params[at], grads[at], velocity ? velocity + at : 0, rate, momentum, decay, nesterov);
     }
 }
 
 // Rate and root carry the corrections of bias.
 extern "C" __global__ void adam(float* params, const float* grads, float* first, float* second, i64 count, float beta1,
                                 float beta2, float epsilon, float decay, const Control* control) {
+    ENTER;
     float rate = control->rate, root = control->root;
     EACH(i, count) {
         float p = params[i], g = grads[i] + decay * p;
@@ -1692,6 +1777,7 @@ extern "C" __global__ void adam(float* params, const float* grads, float* first,
 
 // The mean of several ranks' gradients, which lie side by side, added in their order.
 extern "C" __global__ void average(const float* gathered, float* grads, i64 count, int ranks) {
+    ENTER;
     float scale = 1.0f / ranks;
     EACH(i, count) {
         float sum = gathered[i];

@@ -63,7 +63,7 @@ impl Lowering<'_> {
         let shape = Shape {
             grid: (slices as u32, parts as u32, 1),
             block: (across as u32, down as u32),
-            shared: if passes == Passes::One { across * down * (8 * v).max(16) } else { 0 } as u32,
+            shared: if passes == Passes::One { across * down * (8 * v).max(40) } else { 0 } as u32,
             cluster: 1,
         };
         (shape, if v == 1 { "1" } else { "v" })
@@ -83,8 +83,8 @@ impl Lowering<'_> {
         // Rows that are under way, as the kernels have it.
         let depth = [8, 6, 5, 4][runs - 1];
         let shared = (16 * runs * depth * across * down).max(shape.shared as usize);
-        let shape = Shape { grid: (shape.grid.0, parts as u32, 1), shared: shared as u32, ..shape };
-        (shape, suffix)
+        let grid = (shape.grid.0, parts as u32, 1);
+        (Shape { grid, shared: shared as u32, ..shape }, suffix)
     }
 
     /// Threads for a batch norm of so few rows that a cluster of blocks holds them; `None` where there are more.
@@ -239,7 +239,7 @@ impl Lowering<'_> {
         let mut args = vec![from.into(), to.into()];
         args.extend(numbers.map(|number| Arg::Int(number as i32)));
         let count = self.spec.batch * if out { inner.len() } else { outer.len() };
-        self.plain("pad", count, args)
+        self.spread("pad", count, inner.c, args)
     }
 
     pub fn turn(&self, from: Buffer, to: Buffer, map: Map, back: bool) -> Action {
