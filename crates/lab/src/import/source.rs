@@ -1,5 +1,6 @@
 //! From paths to runs: what each file is, by what it holds, and which files make a run together.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::named::{self, Whose};
 use super::ranks::{self, Told};
-use super::{ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn};
+use super::{
+    ImportError, Imported, batch, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
+};
 use crate::trace::Trace;
 
 /// Bytes of a file that tell what it is.
@@ -146,6 +149,16 @@ fn infer_workers(found: &mut [Found]) {
     }
 }
 
+/// One worker talks to nobody: what others talk through does not set it apart from them.
+fn share_backend(found: &mut [Found]) {
+    let told: BTreeSet<String> =
+        found.iter().filter_map(|one| one.run.case.settings.get("backend").cloned()).collect();
+    let Some(backend) = told.first().filter(|_| told.len() == 1) else { return };
+    for case in found.iter_mut().map(|one| &mut one.run.case).filter(|case| case.workers == 1) {
+        case.settings.entry("backend".into()).or_insert_with(|| backend.clone());
+    }
+}
+
 /// Reads paths into runs, each with a name. Traces and event files of one folder are the ranks of one run, and so are
 /// traces that are named one by one; what nvidia-smi saw goes to the runs whose files it stands beside, or to all where
 /// there are none such.
@@ -179,6 +192,7 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         found.extend(left_out.unless(source, runs)?.into_iter().flatten().map(found_in));
     }
     infer_workers(&mut found);
+    share_backend(&mut found);
     for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
         let Some(monitor) = left_out.unless(source, nvidia_smi::read(&source.path))? else { continue };
         let beside = |one: &Found| source.path.parent() == Some(one.folder());
@@ -199,13 +213,18 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
             format!("there is no step in it: {}; {see}", run.warnings.join("; ")),
         ));
     }
+    // Those that differ only in workers stand together, the fewest first.
+    let cases: Vec<_> = found.iter().map(|one| one.run.case.clone()).collect();
+    let group = |one: &Found| cases.iter().position(|case| case.same_but_workers(&one.run.case));
+    found.sort_by_cached_key(|one| (group(one), one.run.case.workers));
     let mut runs: Vec<(String, Imported)> = found.into_iter().map(|one| (one.name, one.run)).collect();
     tell_apart(&mut runs);
     for (_, run) in &mut runs {
         if run.case.model.is_empty() {
             run.case.model.clone_from(&told.model);
         }
-        run.case.batch_per_worker = run.case.batch_per_worker.or(told.batch);
+        told.batch.into_iter().for_each(|told| batch::tell(run, told));
+        run.warnings.extend(batch::note(run));
     }
     Ok(runs)
 }
