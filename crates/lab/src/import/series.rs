@@ -217,7 +217,7 @@ impl Rows {
         }
         if let Some(most) = covered.iter().copied().max().filter(|&most| most > 1) {
             warnings.push(format!(
-                "the log has a point every {most} steps: each step of the imported run covers the steps of one point"
+                "the log has a point every {most} steps: a step is shown at the mean of those that a point stands for"
             ));
         }
         Self { rows, covered }

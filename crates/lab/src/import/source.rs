@@ -1,6 +1,6 @@
 //! From paths to runs: what each file is, by what it holds, and which files make a run together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -262,12 +262,15 @@ fn tell_apart(runs: &mut [(String, Imported)]) {
 /// folder is passed over.
 fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, ImportError> {
     let mut sources = Vec::new();
+    let mut seen: HashSet<PathBuf> = HashSet::new();
     for named in paths {
         let io = |source| ImportError::Io { path: named.clone(), source };
         let folder = fs::metadata(named).map_err(io)?.is_dir();
         let mut files = Vec::new();
         let mut passed = Vec::new();
         collect(named, DEEP, &mut files)?;
+        // Links may lead to a file more than once.
+        files.retain(|path| path.canonicalize().map_or(true, |path| seen.insert(path)));
         for path in files {
             let named = if folder { named.clone() } else { PathBuf::new() };
             match recognise(&path)? {
@@ -314,9 +317,10 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(io)?.collect();
     let mut inside: Vec<PathBuf> = entries.map_err(io)?.iter().map(fs::DirEntry::path).collect();
     inside.sort_by_key(|path| natural(&path.to_string_lossy()));
-    // A folder that leads back to itself ends here.
+    // A folder that leads back to itself ends here; a pipe, which nobody may ever write to, is no file.
     if deep > 0 {
-        inside.iter().filter(|path| path.exists()).try_for_each(|path| collect(path, deep - 1, files))?;
+        let mut readable = inside.iter().filter(|path| path.is_file() || path.is_dir());
+        readable.try_for_each(|path| collect(path, deep - 1, files))?;
     }
     Ok(())
 }

@@ -245,7 +245,8 @@ impl Log {
         }
         run.case.workers = workers;
         run.warnings.push(
-            "the log prints means since the warm-up: each step of the imported run covers the steps between two lines".into(),
+            "the log prints means since the warm-up: a step is shown at the mean of those between two lines"
+                .into(),
         );
         if merged {
             run.warnings.push(format!(

@@ -199,3 +199,20 @@ fn traces_of_one_worker_and_of_two_are_compared() {
     let report = study_folder.analyse(&study);
     assert!((report.cases[1].speedup_speed.expect("compared") - 2.0).abs() < 1e-9);
 }
+
+#[cfg(unix)]
+#[test]
+fn links_that_lead_in_circles_and_pipes_do_no_harm() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let inside = folder.path().join("run");
+    fs::create_dir(&inside).expect("a folder");
+    fs::write(inside.join("rank0.json"), trace(0, 1)).expect("a file");
+    std::os::unix::fs::symlink(&inside, inside.join("again")).expect("a link");
+    let made = std::process::Command::new("mkfifo").arg(inside.join("pipe")).status();
+    assert!(made.is_ok_and(|status| status.success()), "a pipe that nobody writes to");
+    let named = inside.join("rank0.json");
+    for paths in [vec![inside.clone()], vec![inside, named]] {
+        let runs = import(&paths, &Told::default()).expect("one trace");
+        assert_eq!((runs.len(), runs[0].1.ranks.len()), (1, 1), "each file once");
+    }
+}
