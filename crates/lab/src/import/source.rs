@@ -167,13 +167,15 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     let sources = gather(paths, &mut left_out)?;
     let mut found: Vec<Found> = Vec::new();
     for (name, files) in traces(&sources) {
-        let mut traces: Vec<Trace> = Vec::new();
-        for source in &files {
-            traces.extend(left_out.unless(source, read_traces(&source.path))?.into_iter().flatten());
+        let mut traces: Vec<(&Source, Trace)> = Vec::new();
+        for source in files {
+            let read = left_out.unless(source, read_traces(&source.path))?.into_iter().flatten();
+            traces.extend(read.map(|trace| (source, trace)));
         }
-        if !traces.is_empty() {
-            let first = files[0];
-            found.push(Found::new(name, first.format, &first.path, ranks::join(traces, told)?));
+        for (name, traces) in set_apart(name, traces) {
+            let Some(&(first, _)) = traces.first() else { continue };
+            let run = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told)?;
+            found.push(Found::new(name, first.format, &first.path, run));
         }
     }
     for (name, files) in event_folders(&sources) {
@@ -246,6 +248,29 @@ pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
         true => sqlite::read(path),
         false => Ok(vec![kineto::read(path)?]),
     }
+}
+
+/// Traces with the file that each is from.
+type Traces<'a> = Vec<(&'a Source, Trace)>;
+
+/// Traces of one folder are one run, unless two are of the same rank and lie in different folders of it: then each of those
+/// is a run.
+fn set_apart(name: String, traces: Traces<'_>) -> Vec<(String, Traces<'_>)> {
+    let mut ranks = HashSet::new();
+    let twice = traces.iter().filter_map(|(_, trace)| trace.rank).any(|rank| !ranks.insert(rank));
+    let mut runs: Vec<(String, Traces<'_>)> = Vec::new();
+    for (source, trace) in traces {
+        let folder = source.path.parent().filter(|_| twice && !source.named.as_os_str().is_empty());
+        let name = folder.map_or_else(|| name.clone(), name_of);
+        let beside = |run: &&mut (String, Traces<'_>)| {
+            folder.is_none() || run.1.iter().any(|(other, _)| other.path.parent() == folder)
+        };
+        match runs.iter_mut().find(beside) {
+            Some(run) => run.1.push((source, trace)),
+            None => runs.push((name, vec![(source, trace)])),
+        }
+    }
+    runs
 }
 
 /// Gives runs that are otherwise the same their names as a setting.

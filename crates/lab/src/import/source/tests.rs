@@ -187,13 +187,18 @@ fn traces_of_one_worker_and_of_two_are_compared() {
         for rank in 0..world {
             let text = trace(rank, world);
             // One worker alone knows nothing of a backend.
-            let alone = r#""distributedInfo":{"backend":"nccl","rank":0,"world_size":1},"#;
-            fs::write(folder.path().join(format!("{name}/{rank}")), text.replace(alone, "")).expect("a file");
+            let alone = text.replace(r#""backend":"nccl","rank":0,"world_size":1"#, r#""rank":0"#);
+            fs::write(folder.path().join(format!("{name}/{rank}")), alone).expect("a file");
         }
     }
-    let paths = ["a", "b"].map(|name| folder.path().join(name));
-    let runs = import(&paths, &Told { model: "lenet".into(), batch: Some(8) }).expect("two runs");
-    assert_eq!(runs.iter().map(|(_, run)| run.case.workers).collect::<Vec<_>>(), [1, 2], "the fewest first");
+    // Named one by one, or the folder that holds them: rank 0 is there twice, so they are two runs.
+    let told = Told { model: "lenet".into(), batch: Some(8) };
+    let together = import(&[folder.path().into()], &told).expect("two runs");
+    let runs = import(&["a", "b"].map(|name| folder.path().join(name)), &told).expect("two runs");
+    for runs in [&together, &runs] {
+        let names: Vec<_> = runs.iter().map(|(name, run)| (name.as_str(), run.case.workers)).collect();
+        assert_eq!(names, [("b", 1), ("a", 2)], "the fewest first");
+    }
     let (study_folder, study) =
         write::write(&runs, &[], &folder.path().join("study"), Held::Resume).expect("a study");
     let report = study_folder.analyse(&study);
