@@ -59,6 +59,16 @@ pub fn laws(laws: &Laws) -> Vec<String> {
     if let Some(law) = best {
         sentences.push(format!("{} fits images/s best: {}", law.name, describe(law)));
     }
+    if let Some(law) =
+        laws.rough.as_ref().and_then(|name| laws.throughput.iter().find(|law| law.name == *name))
+    {
+        sentences.push(format!(
+            "no scaling law describes images/s: {} has the lowest criterion and misses them by {:.0} % (more numbers of workers, or \
+             repeats)",
+            law.name,
+            100.0 * law.residual_sd
+        ));
+    }
     if best.is_some() && laws.throughput.iter().any(|law| law.name == "USL" && law.aicc.is_none()) {
         sentences.push(
             "the USL takes no part in the choice: its three parameters need 6 points for the criterion"
