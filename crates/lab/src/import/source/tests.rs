@@ -203,6 +203,11 @@ fn traces_of_one_worker_and_of_two_are_compared() {
         write::write(&runs, &[], &folder.path().join("study"), Held::Resume).expect("a study");
     let report = study_folder.analyse(&study);
     assert!((report.cases[1].speedup_speed.expect("compared") - 2.0).abs() < 1e-9);
+    let page = crate::html::render(&report);
+    assert!(
+        page.contains("by images/s") && !page.contains("d=\"\""),
+        "no line for a whole run that is not known"
+    );
 }
 
 #[cfg(unix)]
