@@ -16,7 +16,7 @@ use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
 use crate::numbers::series::{self, Series};
 use crate::numbers::speedup::{self, Pace, Speedup};
-use crate::numbers::steady::{self, Steady};
+use crate::numbers::steady::{self, Records, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
 use crate::origin::Origin;
@@ -107,6 +107,9 @@ pub struct CaseReport {
     /// Where it was imported from, and what its source told beside its steps; `None` for a run of our own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// What speed-ups are made of where its own seconds are made up: ratios of them are not.
+    #[serde(skip)]
+    scaled: Option<Pace>,
     /// What an example cost, by cause; the waterfall shows it.
     #[serde(skip)]
     pub cost: Option<Cost>,
@@ -141,7 +144,7 @@ impl CaseReport {
             reason: unfinished.map(|run| why(run, done.len(), repeats.len())),
             repeats: done.len() as u32,
             examples: mean_count(told, Run::examples),
-            steps: mean_count(told, |run| run.steps() as u64),
+            steps: mean_count(told, Run::steps_done),
             total_s: told[0].span().map(|span| span.seconds()),
             ..Self::empty(status, repeats[0].case())
         };
@@ -192,6 +195,7 @@ impl CaseReport {
             loss_last: None,
             learning: None,
             origin: None,
+            scaled: None,
             cost: None,
             steady_steps: Vec::new(),
         }
@@ -201,7 +205,9 @@ impl CaseReport {
     fn finished(self, done: &[&Run]) -> Self {
         let steps: Vec<Vec<Work>> = done.iter().map(|run| run.global_steps()).collect();
         let window = done[0].launcher.header.window;
-        let mut states: Vec<_> = steps.iter().map(|steps| steady::find(steps)).collect();
+        let records: Vec<Records> =
+            done.iter().zip(&steps).map(|(run, steps)| Records::new(steps, run.covers())).collect();
+        let mut states: Vec<_> = records.iter().map(|records| steady::find(&records.means)).collect();
         for state in states.iter_mut().filter(|state| window && state.verdict == Verdict::TooShort) {
             // A window does not begin where the run did: its first steps are as good as the others.
             state.from = 0;
@@ -232,11 +238,19 @@ impl CaseReport {
             communication_ratio: communication.ratio,
             computation_s: computation::typical(&runs),
             straggler: find_straggler(done),
-            dispersion: dispersion::dispersion(done, &steady),
+            // Means of several steps do not tell how single ones differ.
+            dispersion: records
+                .iter()
+                .all(Records::are_steps)
+                .then(|| dispersion::dispersion(done, &steady))
+                .flatten(),
             peak_memory_bytes: memory::peak(done),
             planned_memory_bytes: memory::planned(done),
-            steady: steady::sum_up(&states, &steps),
-            step_times: steps.first().map(|steps| series::series(steps)),
+            steady: steady::sum_up(&states, &records),
+            step_times: records.first().map(|records| {
+                let covers = records.steps() as f64 / records.covers.len().max(1) as f64;
+                series::series(&records.means, covers.round() as u64)
+            }),
             loss_first: done[0].loss(0),
             loss_last: done[0].loss(done[0].steps().saturating_sub(1)),
             learning: learning::learning(done),
@@ -264,6 +278,12 @@ impl CaseReport {
         if ![Phase::Forward, Phase::Backward, Phase::Compute].into_iter().any(|phase| origin.knows(phase)) {
             (self.communication_ratio, self.computation_s) = (None, None);
         }
+        if origin.rates_only {
+            self.scaled = self.pace();
+            (self.train_s, self.paused_s, self.total_s, self.fixed) = (None, None, None, None);
+            (self.phases_s, self.ranks, self.dispersion, self.step_times) = (None, None, None, None);
+            (self.comm_wait_split_s, self.comm_busy_s, self.idle_split_s) = (None, None, None);
+        }
         self.origin = Some(origin);
     }
 
@@ -274,14 +294,28 @@ impl CaseReport {
 
     /// What its speed-ups are made of; `None` where it did not finish.
     pub fn pace(&self) -> Option<Pace> {
-        Some(Pace {
-            workers: self.case.workers,
-            examples: self.examples,
-            images_per_s: self.images_per_s?.mean,
-            train_s: self.train_s?,
-            paused_s: self.paused_s?,
-            total_s: self.total_s,
-        })
+        let own = || {
+            Some(Pace {
+                workers: self.case.workers,
+                examples: self.examples,
+                images_per_s: self.images_per_s?.mean,
+                train_s: self.train_s?,
+                paused_s: self.paused_s?,
+                total_s: self.total_s,
+            })
+        };
+        self.scaled.or_else(own)
+    }
+
+    /// Exposed communication of all ranks, in seconds. Where waiting is known, work for it on the host that is not is none.
+    pub fn exchange_s(&self) -> Option<f64> {
+        let phases = self.phases_s.as_ref()?;
+        Some(phases.get(&Phase::CommWait)? + phases.get(&Phase::CommCpu).unwrap_or(&0.0))
+    }
+
+    /// Whether its seconds are known, and not only its rates.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.scaled.is_none()
     }
 
     /// Fills in the speed-ups over a one-worker case.
@@ -312,7 +346,7 @@ fn why(run: &Run, done: usize, repeats: usize) -> String {
 }
 
 fn mean_count(runs: &[&Run], of: fn(&Run) -> u64) -> u64 {
-    let sum: u64 = runs.iter().map(|run| of(run)).sum();
+    let sum = runs.iter().map(|run| of(run)).fold(0, u64::saturating_add);
     sum / runs.len() as u64
 }
 

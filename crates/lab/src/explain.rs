@@ -252,7 +252,11 @@ impl Around<'_> {
         let near = (0..at).rev().take_while(|other| self.blocks[*other].headings == block.headings);
         let model = heading.or_else(|| near.filter_map(|other| self.mentions[other].model).next());
         series.model = model.map(Into::into);
-        let mut titles: Vec<&str> = series.headings.iter().rev().take(2).rev().map(String::as_str).collect();
+        let mut titles: Vec<&str> = series.headings.iter().map(String::as_str).collect();
+        if let Some(section) = self.section(at) {
+            titles.insert(block.headings.len() - 1, section);
+        }
+        let mut titles = titles.split_off(titles.len().saturating_sub(2));
         if let Some(model) =
             model.filter(|model| !titles.iter().any(|title| prose::model(title) == Some(model)))
         {
@@ -261,6 +265,22 @@ impl Around<'_> {
         series.title = if titles.is_empty() { "Table".into() } else { titles.join(" / ") };
         series.context = self.context(&series, at);
         series
+    }
+
+    /// The heading of the table of settings that holds for a table, where it stands beside the table's own heading and not
+    /// above it: writers open a section so, and forget to put what follows one level below.
+    fn section(&self, at: usize) -> Option<&str> {
+        let own = &self.blocks[at];
+        let told = self.facts.iter().rfind(|fact| fact.listed && fact.line < own.line)?;
+        let place = self.blocks.binary_search_by_key(&told.line, |block| block.line).ok()?;
+        let settings =
+            Some(&self.blocks[place]).filter(|block| matches!(block.content, Content::Table(_)))?;
+        let ((title, above), (other, beside)) = (settings.headings.split_last()?, own.headings.split_last()?);
+        let generic = |word: &&str| title.to_lowercase().contains(word);
+        let named = !["setup", "set-up", "setting", "config", "environment", "parameter", "method"]
+            .iter()
+            .any(generic);
+        (above == beside && title != other && named).then_some(title)
     }
 
     fn context(&self, series: &Series, at: usize) -> Context {

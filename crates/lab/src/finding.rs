@@ -138,7 +138,9 @@ const KINDS: [Kind; 18] = [
 ];
 
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
-    a.lost_s.unwrap_or(-1.0).total_cmp(&b.lost_s.unwrap_or(-1.0))
+    let weight = |finding: &Finding| (finding.lost_s.unwrap_or(-1.0), finding.share.unwrap_or(-1.0));
+    let (a, b) = (weight(a), weight(b));
+    a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
 }
 
 /// A finished case, and what it is looked at with.
@@ -222,7 +224,7 @@ impl Member<'_> {
             case: self.place,
             text: format!("{}: {text}", self.label()),
             advice,
-            lost_s: loss.map(|loss| loss.seconds),
+            lost_s: loss.map(|loss| loss.seconds).filter(|_| self.case.is_timed()),
             share: loss.map(|loss| loss.share),
         }
     }
@@ -248,9 +250,21 @@ impl Member<'_> {
         (share.lo.unwrap_or(share.seconds) > 0.0).then_some(loss)
     }
 
+    /// A part of the time, in worker-seconds too where seconds are known.
+    fn says(&self, what: &str, loss: Loss) -> String {
+        let digits = if loss.seconds < 9.95 { 2 } else { 0 };
+        let seconds = self.seconds(loss.seconds, digits);
+        format!("{:.0} % of the workers' time{seconds} goes to {what}", 100.0 * loss.share)
+    }
+
+    /// Worker-seconds in brackets; nothing where only ratios of times are known.
+    fn seconds(&self, seconds: f64, digits: usize) -> String {
+        if self.case.is_timed() { format!(" ({seconds:.digits$} worker-seconds)") } else { String::new() }
+    }
+
     fn cost(&self, kind: Kind, cause: Cause, least: f64, what: &str, advice: &str) -> Option<Finding> {
         let loss = self.loss(cause).filter(|loss| loss.share >= least)?;
-        Some(self.finding(kind, says(what, loss), advice.into(), Some(loss)))
+        Some(self.finding(kind, self.says(what, loss), advice.into(), Some(loss)))
     }
 
     fn fixed_cost(&self, kind: Kind, cause: Cause, what: &str) -> Option<Finding> {
@@ -278,7 +292,7 @@ impl Member<'_> {
             return None;
         }
         let loss = Loss { seconds: fixed.seconds * self.workers(), share: fixed.share };
-        let text = says("what is not steady steps: the run is short for its fixed costs", loss);
+        let text = self.says("what is not steady steps: the run is short for its fixed costs", loss);
         Some(self.finding(Kind::Short, text, self.longer_run(), Some(loss)))
     }
 
@@ -293,9 +307,9 @@ impl Member<'_> {
             return None;
         }
         let text = format!(
-            "each rank computes {:.0} % longer an example than one worker alone ({:.1} worker-seconds)",
+            "each rank computes {:.0} % longer an example than one worker alone{}",
             100.0 * slower,
-            loss.seconds
+            self.seconds(loss.seconds, 1)
         );
         let advice = self.program().computation(&self.case.case);
         Some(self.finding(Kind::Computation, text, advice.into(), Some(loss)))
@@ -331,7 +345,7 @@ impl Member<'_> {
         .into_iter()
         .max_by(|a, b| a.2.total_cmp(&b.2))?;
         let text =
-            format!("{}; in {:.0} % of it {cause}", says("an idle device", loss), 100.0 * most / whole);
+            format!("{}; in {:.0} % of it {cause}", self.says("an idle device", loss), 100.0 * most / whole);
         Some(self.finding(Kind::Idle, text, advice.into(), Some(loss)))
     }
 
@@ -341,7 +355,7 @@ impl Member<'_> {
         // One that was late now and then and cost most by chance is not to blame; few steps cannot tell.
         let often = |share: f64| share >= least || self.case.steps < FEW_STEPS;
         let blamed = self.case.straggler.filter(|late| late.share >= least && often(late.steps_share));
-        let text = says("waiting for late ranks", loss);
+        let text = self.says("waiting for late ranks", loss);
         let (text, advice) = match blamed {
             Some(late) => (
                 format!("{text}, {:.0} % of it for rank {}", 100.0 * late.share, late.rank),
@@ -362,19 +376,20 @@ impl Member<'_> {
         let what =
             if grown.is_some() { "the update, beyond that of one worker alone," } else { "the update" };
         let advice = self.program().update();
-        Some(self.finding(Kind::Update, says(what, loss), advice.into(), Some(loss)))
+        Some(self.finding(Kind::Update, self.says(what, loss), advice.into(), Some(loss)))
     }
 
     fn slowdown(&self) -> Option<Finding> {
         let steady = self.case.steady.filter(|steady| steady.verdict == Verdict::Slowdown)?;
         let Slowdown { factor, lost_s } = steady.slowdown?;
         let seconds = self.workers() * lost_s;
-        let loss = Loss { seconds, share: lost_s / self.case.train_s? };
+        let train_s = self.case.train_s.or_else(|| Some(self.case.pace()?.train_s))?;
+        let loss = Loss { seconds, share: lost_s / train_s };
         let text = format!(
-            "from step {} on steps take {:.0} % longer than before ({:.1} worker-seconds)",
+            "from step {} on steps take {:.0} % longer than before{}",
             steady.from_step,
             100.0 * (factor - 1.0),
-            seconds
+            self.seconds(seconds, 1)
         );
         let advice = self.program().slowdown();
         Some(self.finding(Kind::Slowdown, text, advice.into(), Some(loss)))
@@ -419,13 +434,4 @@ impl Member<'_> {
             self.finding(Kind::Crowded, text, advice, None)
         })
     }
-}
-
-fn says(what: &str, loss: Loss) -> String {
-    let digits = if loss.seconds < 9.95 { 2 } else { 0 };
-    format!(
-        "{:.0} % of the workers' time ({:.digits$} worker-seconds) goes to {what}",
-        100.0 * loss.share,
-        loss.seconds
-    )
 }

@@ -5,6 +5,7 @@
 //! ```
 
 pub mod align;
+mod batch;
 pub mod collectives;
 pub mod events;
 pub mod horovod;
@@ -13,6 +14,7 @@ pub mod kineto;
 mod lines;
 pub mod metric_log;
 mod named;
+mod names;
 mod nsys;
 pub mod nvidia_smi;
 mod nvprof;
@@ -93,6 +95,8 @@ pub struct Imported {
     pub tells: Vec<Phase>,
     /// How devices were used while it went on.
     pub devices: Vec<DeviceUse>,
+    /// Examples that a step of a worker was made up to have where only rates are known: the length of its steps is made up too.
+    pub nominal: Option<f64>,
 }
 
 impl Imported {
@@ -109,6 +113,7 @@ impl Imported {
             notes: self.warnings.clone(),
             traced: self.traced.clone(),
             devices: self.devices.clone(),
+            rates_only: self.nominal.is_some(),
             ..Origin::new(self.format)
         }
     }

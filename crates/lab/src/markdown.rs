@@ -292,7 +292,7 @@ impl<'a> Page<'a> {
                 self.heading("##", &escape(&title));
                 let notes = origin.notes.iter().map(|note| format!("note: {note}"));
                 self.list(origin.sentences().into_iter().chain(notes).map(|sentence| escape(&sentence)));
-                for table in origin.tables() {
+                for table in words::origin_tables(case) {
                     self.text.push('\n');
                     let side = |align| if align == Align::Left { Side::Left } else { Side::Right };
                     let header: Vec<_> =

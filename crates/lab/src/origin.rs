@@ -38,6 +38,9 @@ pub struct Origin {
     pub traced: Option<Traced>,
     /// How devices were used while the run went on.
     pub devices: Vec<DeviceUse>,
+    /// Whether only rates are known: the length of the steps in the log is made up, their ratios are not.
+    #[serde(default)]
+    pub rates_only: bool,
 }
 
 impl Origin {
@@ -50,6 +53,7 @@ impl Origin {
             notes: Vec::new(),
             traced: None,
             devices: Vec::new(),
+            rates_only: false,
         }
     }
 

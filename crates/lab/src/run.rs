@@ -41,6 +41,14 @@ pub struct Span {
     pub end: Nanos,
 }
 
+/// The most steps that a record is believed to stand for.
+const MOST_COVERED: u64 = 1 << 40;
+
+/// Steps that a record stands for.
+pub(crate) fn covers(record: &StepRecord) -> u64 {
+    record.covers.clamp(1, MOST_COVERED)
+}
+
 /// Time of a step that went to evaluation and checkpoints: they come now and then, and are no part of the step's own time.
 pub(crate) fn pause(step: &StepRecord) -> Nanos {
     step.phases[Phase::Eval] + step.phases[Phase::Checkpoint]
@@ -135,10 +143,21 @@ impl Run {
         Some(Span { begin: first.map(|step| step.begin).min()?, end: last.map(|step| step.end).max()? })
     }
 
-    /// Steps that every rank finished.
+    /// Records of steps that every rank finished.
     pub fn steps(&self) -> usize {
         let finished = self.ranks.iter().map(|rank| rank.steps.len()).min();
         finished.unwrap_or(0)
+    }
+
+    /// How many steps each record stands for, by the first rank.
+    pub fn covers(&self) -> Vec<u64> {
+        let first = self.ranks.first().into_iter().flat_map(|rank| &rank.steps);
+        first.take(self.steps()).map(covers).collect()
+    }
+
+    /// Steps that every rank finished.
+    pub fn steps_done(&self) -> u64 {
+        self.covers().into_iter().fold(0, u64::saturating_add)
     }
 
     /// Samples that all ranks together worked on.

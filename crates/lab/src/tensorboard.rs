@@ -19,7 +19,7 @@ use paceline_record::log::RankLog;
 use paceline_record::{Nanos, Phase, Rank, StepRecord};
 
 use crate::numbers::learning::{self, Epoch, Score};
-use crate::run::{Run, own_time};
+use crate::run::{Run, covers, own_time};
 use crate::tfrecord;
 
 /// The most points of a rank.
@@ -85,7 +85,8 @@ fn summary(steps: &[StepRecord], phases: &[Phase]) -> Message {
     let sum = |of: &dyn Fn(&StepRecord) -> f64| steps.iter().map(of).sum::<f64>();
     let seconds = sum(&|step| own_time(step).seconds());
     let examples = sum(&|step| step.examples as f64);
-    let mean_ms = |seconds: f64| 1e3 * seconds / steps.len() as f64;
+    let count = sum(&|step| covers(step) as f64);
+    let mean_ms = |seconds: f64| 1e3 * seconds / count;
     let mut summary = Message::default().value("step_ms", mean_ms(seconds));
     if seconds > 0.0 && examples > 0.0 {
         summary = summary.value("examples_per_s", examples / seconds);

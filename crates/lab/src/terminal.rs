@@ -80,12 +80,8 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
         }
         text.push('\n');
     }
-    let alone = |group: &&Explained| {
-        group.speedups.is_empty()
-            && group.cases.iter().any(|&place| report.cases[place].status == Outcome::Done)
-    };
-    if report.explained.iter().any(|group| alone(&group)) {
-        text.push_str("without a finished one-worker case there is nothing to compare with: no speed-ups, no waterfall\n\n");
+    if let Some(why) = report.explained.iter().find_map(|group| words::incomparable(report, group)) {
+        text.push_str(&format!("{why}: no speed-ups, no waterfall\n\n"));
     }
     text.push_str(&render_findings(report, colours));
     for (case, label) in report.cases.iter().zip(labels(report)) {
@@ -106,7 +102,7 @@ fn render_origin(case: &CaseReport, label: &str, colours: Colours) -> String {
     for note in &origin.notes {
         text.push_str(&format!("  {}\n", colours.paint(Ink::Faint, &format!("note: {note}"))));
     }
-    for table in origin.tables() {
+    for table in words::origin_tables(case) {
         text.push_str(&format!("\n{}", colours.head(&table)));
     }
     text
@@ -197,10 +193,6 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
         }
         let percent = |value: Option<f64>| or_dash(value, |value| format!("{:.0}", 100.0 * value));
         let times = |value: Option<f64>| or_dash(value, |value| format!("{value:.2}"));
-        // Where waiting is known, work for it on the host that is not is none.
-        let exchange = |phases: &PhaseSeconds| {
-            Some(phases.get(&Phase::CommWait)? + phases.get(&Phase::CommCpu).unwrap_or(&0.0))
-        };
         table.row([
             label,
             workers,
@@ -214,7 +206,7 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
             percent(case.efficiency_speed),
             percent(case.efficiency_time),
             or_dash(case.communication_ratio, |ratio| format!("10 : {ratio:.1}")),
-            or_dash(a_step(case, exchange), |ms| format!("{ms:.2}")),
+            or_dash(a_step(case, |_| case.exchange_s()), |ms| format!("{ms:.2}")),
             or_dash(a_step(case, |phases| phases.get(&Phase::Update).copied()), |ms| format!("{ms:.2}")),
             or_dash(case.peak_memory_bytes, |memory| megabytes(memory.per_worker)),
         ]);

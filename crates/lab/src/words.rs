@@ -1,11 +1,12 @@
 //! Numbers in sentences, the same for every form of the report.
 
-use paceline_record::Bytes;
+use paceline_record::{Bytes, Outcome, Phase};
 
-use crate::CaseReport;
 use crate::numbers::law::{Forecast, Law, Laws, Parameter};
+use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::steady::Verdict;
+use crate::{Align, CaseReport, Explained, Report, Table};
 
 /// An amount of memory, in the unit that it fills.
 pub fn bytes(Bytes(bytes): Bytes) -> String {
@@ -34,12 +35,39 @@ pub fn reconcile(speedup: &Speedup) -> String {
     )
 }
 
+/// Why the finished cases of a group have no speed-ups; `None` where they have, or where none finished.
+pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> {
+    let mut done = group
+        .cases
+        .iter()
+        .map(|&place| &report.cases[place])
+        .filter(|case| case.status == Outcome::Done)
+        .peekable();
+    if !group.speedups.is_empty() || done.peek().is_none() {
+        return None;
+    }
+    Some(match done.any(|case| case.case.workers == 1) {
+        true => "without images/s there is nothing to compare",
+        false => "without a finished one-worker case there is nothing to compare with",
+    })
+}
+
 /// What the fitted laws say of a group, a sentence each.
 pub fn laws(laws: &Laws) -> Vec<String> {
     let mut sentences = Vec::new();
     let best = laws.best.as_ref().and_then(|best| laws.throughput.iter().find(|law| law.name == *best));
     if let Some(law) = best {
         sentences.push(format!("{} fits images/s best: {}", law.name, describe(law)));
+    }
+    if let Some(law) =
+        laws.rough.as_ref().and_then(|name| laws.throughput.iter().find(|law| law.name == *name))
+    {
+        sentences.push(format!(
+            "no scaling law describes images/s: {} has the lowest criterion and misses them by {:.0} % (more numbers of workers, or \
+             repeats)",
+            law.name,
+            100.0 * law.residual_sd
+        ));
     }
     if best.is_some() && laws.throughput.iter().any(|law| law.name == "USL" && law.aicc.is_none()) {
         sentences.push(
@@ -147,6 +175,41 @@ pub fn learning(case: &CaseReport) -> Option<[Option<String>; LEARNING.len()]> {
     ])
 }
 
+/// Ranks of a case that are listed.
+const LISTED: usize = 16;
+
+/// What the source of an imported case told, as tables; first what each rank spent its steps on, where traces tell.
+pub fn origin_tables(case: &CaseReport) -> Vec<Table> {
+    let Some(origin) = &case.origin else { return Vec::new() };
+    let ranks = origin.traced.as_ref().and_then(|_| rank_table(case));
+    ranks.into_iter().chain(origin.tables()).collect()
+}
+
+/// Milliseconds of a step of each rank by phase; `None` where there is but one.
+fn rank_table(case: &CaseReport) -> Option<Table> {
+    let ranks = case.ranks.as_ref().filter(|ranks| ranks.len() > 1)?;
+    let seconds = |rank: &RankPhases, phase: Phase| rank.phases_s.get(&phase).copied();
+    let outside = [Phase::Launch, Phase::Init, Phase::Tail];
+    let shown: Vec<Phase> = Phase::ALL
+        .into_iter()
+        .filter(|phase| !outside.contains(phase))
+        .filter(|&phase| ranks.iter().any(|rank| seconds(rank, phase).is_some_and(|time| time != 0.0)))
+        .collect();
+    let header = shown.iter().map(|phase| (phase.name(), Align::Right));
+    let mut table = Table::new([("ms a step, by rank", Align::Left)].into_iter().chain(header));
+    for rank in ranks.iter().take(LISTED) {
+        let ms = |&phase: &Phase| {
+            seconds(rank, phase)
+                .map_or_else(|| "-".into(), |time| format!("{:.2}", 1e3 * time / case.steps as f64))
+        };
+        table.row([format!("rank {}", rank.rank)].into_iter().chain(shown.iter().map(ms)));
+    }
+    if ranks.len() > LISTED {
+        table.row([format!("and {} more", ranks.len() - LISTED)]);
+    }
+    Some(table)
+}
+
 /// Where a case's steady state begins, and whether to believe it.
 pub fn steady(case: &CaseReport) -> Option<String> {
     let steady = case.steady?;
@@ -156,6 +219,9 @@ pub fn steady(case: &CaseReport) -> Option<String> {
         Verdict::WarmUp => format!("warm-up, steady from step {from} on"),
         Verdict::Slowdown => format!("slowdown, slower from step {from} on"),
         Verdict::NoSteadyState => format!("no steady state; steps from {from} on are counted"),
+        Verdict::TooShort if steady.points.is_some() => {
+            format!("too few points to tell: {}", steady.points.unwrap_or_default())
+        }
         Verdict::TooShort if from == 0 && case.steps == 1 => "too short to tell: 1 step".into(),
         Verdict::TooShort if from == 0 => format!("too short to tell: {} steps, all counted", case.steps),
         Verdict::TooShort => {

@@ -109,6 +109,7 @@ fn everything() -> Vec<Value> {
     (step.late_rank, step.comm_busy, step.idle_host, step.idle_queued) =
         (Nanos(1), Nanos(1), Nanos(1), Nanos(1));
     step.idle_empty = Nanos(1);
+    step.covers = 10;
     let no_time = Nanos(0);
     step.buckets.push(BucketRecord {
         bytes: Bytes(0),

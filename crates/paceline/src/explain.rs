@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use paceline_lab::Held;
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::import::horovod::{self, Summary};
 use paceline_lab::import::ranks::Told;
@@ -13,6 +12,7 @@ use paceline_lab::import::source::{self, Format};
 use paceline_lab::import::{nvidia_smi, open, profile, write};
 use paceline_lab::timeline;
 use paceline_lab::trace::Trace;
+use paceline_lab::{Held, StudyFolder};
 
 use crate::outcome::{Usage, print};
 use crate::report;
@@ -27,7 +27,7 @@ pub struct Options {
     /// Markdown, CSV or TSV, or a whole page; - reads standard input
     #[arg(value_name = "PATH")]
     file: PathBuf,
-    /// What a column means, such as `speed=rate-global`; may be given again
+    /// What a column means, such as `speed=rate-global`; an unknown meaning lists them all; may be given again
     #[arg(long, value_name = "COLUMN=MEANING", value_parser = parse_map)]
     map: Vec<(String, Meaning)>,
     /// Steps of a run
@@ -74,23 +74,55 @@ fn parse_map(text: &str) -> Result<(String, Meaning), String> {
     Ok((column.trim().into(), meaning.trim().parse()?))
 }
 
+impl Options {
+    /// Refuses what only tables take, where there are none.
+    fn refuse_tables(&self) -> Result<&Self, Usage> {
+        let given = [
+            (!self.map.is_empty(), "--map"),
+            (self.steps.is_some(), "--steps"),
+            (self.examples.is_some(), "--examples"),
+            (self.epochs.is_some(), "--epochs"),
+            (self.work.is_some(), "--work"),
+        ];
+        match given.into_iter().find(|(given, _)| *given) {
+            Some((_, name)) => {
+                Err(Usage::new(format!("{name} is for tables; {} is something else", self.file.display())))
+            }
+            None => Ok(self),
+        }
+    }
+
+    /// Refuses what only a profile takes, where there is none.
+    fn refuse_cuts(&self) -> Result<&Self, Usage> {
+        let cuts = self.from.is_some() || self.to.is_some() || self.range.is_some();
+        match cuts || self.timeline.is_some() {
+            true => Err(Usage::new(
+                "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's or \
+                 Nsight Systems' file",
+            )),
+            false => Ok(self),
+        }
+    }
+}
+
 /// Explains a file, by what it holds.
 pub fn run(options: &Options) -> Result<()> {
     let path = &options.file;
+    if path.join("study.json").exists() {
+        options.refuse_tables()?.refuse_cuts()?;
+        let (folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
+        return report::print_report(&folder.analyse(&study), options.json);
+    }
     let profile = if path.is_file() { source::read_profile(path).map_err(Usage::new)? } else { None };
     if let Some(traces) = profile {
+        options.refuse_tables()?;
         return explain_profile(&traces, options);
     }
-    let cuts = options.from.is_some() || options.to.is_some() || options.range.is_some();
-    if cuts || options.timeline.is_some() {
-        let reason = "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's or \
-                      Nsight Systems' file";
-        return Err(Usage::new(reason).into());
-    }
-    if path.join("study.json").exists() {
-        return report::report_one(path, options.json);
-    }
+    options.refuse_cuts()?;
     let format = if path.is_file() { source::recognise(path).map_err(Usage::new)? } else { None };
+    if format.is_some() || path.is_dir() {
+        options.refuse_tables()?;
+    }
     match format {
         Some(Format::Horovod) => {
             let summary = Summary::of(&horovod::read(path).map_err(Usage::new)?);
@@ -116,6 +148,12 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// One screen on each profile in a file.
 fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
+    let same = |path: &PathBuf| {
+        path.canonicalize().is_ok_and(|path| options.file.canonicalize().is_ok_and(|file| file == path))
+    };
+    if options.timeline.as_ref().is_some_and(same) {
+        return Err(Usage::new("--timeline would write over the profile").into());
+    }
     if traces.len() > 1 && options.timeline.is_some() {
         let reason = format!("the file holds {} processes; --timeline writes one", traces.len());
         return Err(Usage::new(reason).into());

@@ -35,7 +35,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Reports the study of a folder anew.
-pub fn report_one(path: &Path, json: bool) -> Result<()> {
+fn report_one(path: &Path, json: bool) -> Result<()> {
     let (mut folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
     folder.lock().map_err(Usage::new)?;
     render(&folder, &study, json)

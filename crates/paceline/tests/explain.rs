@@ -102,3 +102,35 @@ fn what_nvidia_smi_saw_is_explained_alone_and_kept_beside_a_run() {
     let page = fs::read_to_string(folder.path().join("study/report.html")).expect("a page");
     assert!(page.contains("device, by nvidia-smi"));
 }
+
+#[test]
+fn options_that_do_nothing_for_a_file_are_refused_and_a_study_is_only_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let paceline = |arguments: &str| {
+        let mut run = Command::new(cargo_bin!("paceline"));
+        run.current_dir(folder.path()).args(arguments.split_whitespace()).output().expect("the program runs")
+    };
+    let log: String = (1..40)
+        .map(|step| format!("{{\"name\": \"loss\", \"value\": 1.0, \"global_step\": {step}, \"timestamp\": \"2018-10-04T09:00:{step:02}Z\"}}\n"))
+        .collect();
+    fs::write(folder.path().join("metric.log"), log).expect("a file");
+    printed(&paceline("import metric.log --out study"));
+    for (arguments, reason) in [
+        ("explain metric.log --steps 5", "--steps is for tables"),
+        ("explain metric.log --map a=loss", "--map is for tables"),
+        ("explain study --epochs 5", "--epochs is for tables"),
+        ("explain study --range x", "--range"),
+        ("explain metric.log --from 1", "--from"),
+    ] {
+        let output = paceline(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {said}");
+        assert!(said.contains(reason) && output.stdout.is_empty(), "{arguments}: {said}");
+    }
+    let page = folder.path().join("study/report.html");
+    fs::remove_file(&page).expect("import wrote it");
+    assert!(printed(&paceline("explain study")).contains("metric.log of TensorFlow"));
+    assert!(!page.exists(), "explain writes nothing");
+    printed(&paceline("report study"));
+    assert!(page.exists(), "report does");
+}

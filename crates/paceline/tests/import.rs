@@ -64,6 +64,9 @@ fn a_folder_of_traces_becomes_a_study_that_is_reported_like_our_own() {
         assert!(text.matches("no collective in common").count() == 1, "{command}: {text}");
         assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     }
+    let over = paceline(folder.path(), "explain traces/0.bin --timeline traces/0.bin");
+    assert_eq!(over.status.code(), Some(2), "a profile is not written over");
+    assert_eq!(fs::read_to_string(folder.path().join("traces/0.bin")).expect("a trace"), trace(0));
     assert!(fs::read_to_string(folder.path().join("study/report.html")).expect("a page").contains("gemm"));
 }
 

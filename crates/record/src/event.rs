@@ -101,8 +101,11 @@ pub struct BucketRecord {
 /// One step of one rank. The time between `begin` and `end` that no phase holds is [`Phase::Other`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Its number.
+    /// Its number; of several, that of the last.
     pub step: Step,
+    /// How many steps it stands for, all its fields being sums over them: logs of other programs tell of every tenth.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub covers: u64,
     /// When it began: where the step before ended, or where the first began.
     pub begin: Nanos,
     /// When it ended.
@@ -136,11 +139,20 @@ pub struct StepRecord {
     pub buckets: Vec<BucketRecord>,
 }
 
+const fn one() -> u64 {
+    1
+}
+
+const fn is_one(count: &u64) -> bool {
+    *count == 1
+}
+
 impl StepRecord {
     /// A step that begins at `begin` and has not done anything yet.
     pub fn open(step: Step, begin: Nanos) -> Self {
         Self {
             step,
+            covers: one(),
             begin,
             end: begin,
             phases: PhaseTimes::default(),

@@ -160,7 +160,7 @@ pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
     if let Some(time) = time_per_piece(&lower) {
         return Some(time);
     }
-    if has(&["efficien", "normalised speed", "normalized speed", "of ideal"]) {
+    if has(&["efficien", "normalised speed", "normalized speed", "of ideal"]) || word(&["eff"]) {
         return Some(Efficiency);
     }
     if has(&["speedup", "speed up", "scaling"]) || unit == Some(Unit::Times) {
@@ -213,7 +213,7 @@ pub fn is_workers(name: &str) -> bool {
     if lower.replace(['_', '-'], " ").contains("world size") {
         return true;
     }
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 25] = [
         "card",
         "gpu",
         "worker",
@@ -227,6 +227,18 @@ pub fn is_workers(name: &str) -> bool {
         "np",
         "accelerator",
         "cpu",
+        "ngpu",
+        "proc",
+        "nproc",
+        "nworker",
+        "world",
+        "machine",
+        "host",
+        "instance",
+        "learner",
+        "tpu",
+        "npu",
+        "chip",
     ];
     words.any(|word| NAMES.contains(&word.trim_end_matches('s').trim_end_matches("se")))
 }
@@ -321,6 +333,10 @@ mod tests {
             ("world_size", Workers),
             ("ranks", Workers),
             ("cards", Workers),
+            ("#procs", Workers),
+            ("ngpus", Workers),
+            ("TPU chips", Workers),
+            ("eff. %", Efficiency),
             ("devices", Workers),
             ("nodes x GPUs", Workers),
             ("Init time(s)", InitTime),

@@ -1,5 +1,7 @@
 //! Speed-ups of a series, and the laws that they follow.
 
+use std::cmp::Ordering;
+
 use serde::Serialize;
 
 use super::figure::Figure;
@@ -105,13 +107,15 @@ pub struct Laws {
     pub unfit: Option<Unfit>,
     /// Workers with the highest measured throughput, and the most that were measured.
     pub highest: Option<(u64, u64)>,
-    /// Twice the most workers, by the best law.
+    /// Twice the most workers, by the best law; where that misses the points, by the best of those that come near.
     pub next: Option<Forecast>,
 }
 
 /// What a law says of more workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Forecast {
+    /// By which.
+    pub law: Law,
     /// How many.
     pub workers: u64,
     /// Examples a second by the rate, else a speed-up.
@@ -153,11 +157,17 @@ fn laws_of(measure: Measure, points: &[(u64, f64)]) -> Laws {
     let best = laws::best(&fitted);
     let most = points.iter().map(|(workers, _)| *workers).max().unwrap_or(0);
     let highest = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(workers, _)| (*workers, most));
-    let forecast = |fit: &Fit| Forecast { workers: 2 * most, throughput: fit.predict(2.0 * most as f64) };
+    let fits: Vec<Fit> = Law::THROUGHPUT.into_iter().filter_map(|law| laws::fit(law, &fitted).ok()).collect();
+    // Fits that have no criterion come last: they have nearly as many parameters as there are points.
+    let order = |fit: &Fit| (fit.aicc.unwrap_or(f64::INFINITY), fit.residual_sd);
+    let near = fits.iter().filter(|fit| !fit.is_rough() && best.is_ok());
+    let by = near.min_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(Ordering::Equal));
+    let forecast =
+        |fit: &Fit| Forecast { law: fit.law, workers: 2 * most, throughput: fit.predict(2.0 * most as f64) };
     Laws {
         measure,
-        fits: Law::THROUGHPUT.into_iter().filter_map(|law| laws::fit(law, &fitted).ok()).collect(),
-        next: best.as_ref().ok().map(forecast),
+        next: by.map(forecast),
+        fits,
         unfit: best.as_ref().err().copied(),
         best: best.ok(),
         highest,

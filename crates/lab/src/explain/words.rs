@@ -17,9 +17,6 @@ mod reconciled;
 /// Columns of text.
 const WIDTH: usize = 110;
 
-/// A law that misses its points by more than this share describes nothing.
-const ROUGH: f64 = 0.15;
-
 /// Workers in words.
 pub(super) fn workers(count: u64) -> String {
     if count == 1 { "1 worker".into() } else { format!("{count} workers") }
@@ -50,7 +47,15 @@ pub fn render(explanation: &Explanation) -> String {
 /// A sentence with a dash before it, cut into lines.
 fn item(sentence: &str) -> String {
     let (mut text, mut line) = (String::new(), String::from("  -"));
+    // A number stays with its percent sign.
+    let mut words: Vec<String> = Vec::new();
     for word in sentence.split_whitespace() {
+        match words.last_mut().filter(|_| word.starts_with('%')) {
+            Some(number) => number.push_str(&format!(" {word}")),
+            None => words.push(word.into()),
+        }
+    }
+    for word in &words {
         if line.chars().count() + 1 + word.chars().count() > WIDTH {
             text.push_str(&line);
             text.push('\n');
@@ -203,10 +208,8 @@ fn describe(slip: &Slip) -> String {
         }
         (Some(speedup), Some(most)) if slip.check == Check::Share => {
             format!(
-                "{mark}{}: a speed-up of {} is printed, {most:.2} is the most that follows ({}){likely}",
-                slip.place,
-                print(speedup),
-                slip.how
+                "{mark}{}: the speed-up is {:.2}, {most:.2} is the most that follows ({}){likely}",
+                slip.place, speedup.value, slip.how
             )
         }
         (Some(printed), Some(computed)) => {
@@ -298,14 +301,29 @@ fn laws(laws: &Laws) -> Vec<String> {
             if others.is_empty() { String::new() } else { format!(", others {}", others.join(", ")) };
         let aicc = best.aicc.map_or_else(String::new, |aicc| format!(" (AICc {aicc:.1}{others})"));
         let (name, formula) = (best.name, best.law.formula());
-        sentences.push(if best.residual_sd > ROUGH {
-            format!(
-                "{measure}, no law describes the points: {name} has the lowest criterion{aicc} and misses them by {:.0} %. More numbers of \
+        let misses = |fit: &Fit| format!("{:.0} %", 100.0 * fit.residual_sd);
+        let near: Vec<String> = laws
+            .fits
+            .iter()
+            .filter(|fit| !fit.is_rough())
+            .map(|fit| format!("{} by {}", fit.law.title(), misses(fit)))
+            .collect();
+        sentences.push(match (best.is_rough(), &near[..]) {
+            (false, _) => {
+                format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters))
+            }
+            (true, []) => format!(
+                "{measure}, no law describes the points: {name} has the lowest criterion{aicc} and misses them by {}. More numbers of \
                  workers would tell",
-                100.0 * best.residual_sd
-            )
-        } else {
-            format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters))
+                misses(best)
+            ),
+            (true, near) => format!(
+                "{measure}, too few points to choose a law: with {} of them {name}, which has fewest parameters, has the lowest \
+                 criterion{aicc} and misses them by {} ({})",
+                best.points,
+                misses(best),
+                near.join(", ")
+            ),
         });
     }
     sentences.extend(laws.unfit.map(|unfit| format!("{measure}, too few points to choose a law: {unfit}")));
@@ -321,20 +339,24 @@ fn laws(laws: &Laws) -> Vec<String> {
     }
     let chosen = laws.best.as_ref().is_some_and(|best| best.law == Law::Usl);
     if let Some(peak) = usl
-        .filter(|usl| usl.residual_sd <= ROUGH && (chosen || laws.unfit.is_some() || usl.aicc.is_none()))
+        .filter(|usl| !usl.is_rough() && (chosen || laws.unfit.is_some() || usl.aicc.is_none()))
         .and_then(|usl| usl.peak)
     {
-        let doubt = if chosen { "" } else { ", if the USL holds" };
+        let doubt = if chosen { String::new() } else { format!(", if {} holds", Law::Usl.title()) };
         sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers{doubt}"));
     }
-    sentences.extend(laws.next.filter(|_| laws.best.as_ref().is_some_and(|best| best.residual_sd <= ROUGH)).map(|next| {
+    sentences.extend(laws.next.map(|next| {
         let (unit, print): (&str, fn(f64) -> String) = match laws.measure {
             Measure::Rate => (" examples/s", number),
             _ => ("", |value| format!("{value:.1}x")),
         };
         let [value, lo, hi] = [next.throughput.value, next.throughput.lo, next.throughput.hi].map(print);
         let workers = next.workers;
-        format!("{measure}, {workers} workers would give {value}{unit} (95 % interval {lo} .. {hi}), if nothing new gets in the way")
+        let chosen = laws.best.as_ref().is_some_and(|best| best.law == next.law);
+        let holds = if chosen { String::new() } else { format!(" {} holds and", next.law.title()) };
+        format!(
+            "{measure}, {workers} workers would give {value}{unit} (95 % interval {lo} .. {hi}), if{holds} nothing new gets in the way"
+        )
     }));
     sentences
 }

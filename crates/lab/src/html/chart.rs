@@ -92,6 +92,9 @@ impl Plot {
 
     /// Draws a line through some points.
     pub fn line(&mut self, points: &[(f64, f64)], look: Look) {
+        if points.len() < 2 {
+            return;
+        }
         let dashes = if look.sign == Sign::Dashed { "dashed" } else { "" };
         let class = format!("mark line {} {dashes}", look.hue.class());
         self.body.push(Tag::new("path").class(&class).set("d", self.path(points.iter().copied())));

@@ -13,9 +13,9 @@ pub fn render(report: &Report) -> Vec<Tag> {
             let title = format!("{}, {}{from}", group.key.label(), words::workers(case.case.workers));
             let told = origin.sentences().into_iter().map(|sentence| Tag::new("li").text(sentence));
             let notes = origin.notes.iter().map(|note| Tag::new("li").text(format_args!("note: {note}")));
-            let mut section = Tag::new("section").with(Tag::new("h2").text(&title));
+            let mut section = Tag::new("section").class("told").with(Tag::new("h2").text(&title));
             section.push(Tag::new("ul").with_all(told.chain(notes)));
-            origin.tables().iter().for_each(|table| section.push(draw(table, &title)));
+            words::origin_tables(case).iter().for_each(|table| section.push(draw(table, &title)));
             sections.push(section);
         }
     }

@@ -69,7 +69,6 @@ fn cells(case: &CaseReport) -> [String; 14] {
     let steps = case.steps as f64 * f64::from(case.case.workers);
     let phase = |phase: Phase| case.phases_s.as_ref().and_then(|times| times.get(&phase)).copied();
     let a_step = |seconds: Option<f64>| or_dash(seconds, |seconds| format!("{:.2}", 1e3 * seconds / steps));
-    let exposed = phase(Phase::CommWait).zip(phase(Phase::CommCpu)).map(|(wait, work)| wait + work);
     let memory = case.peak_memory_bytes;
     let rate = case.images_per_s;
     let interval = rate.and_then(|rate| rate.lo.zip(rate.hi));
@@ -85,7 +84,7 @@ fn cells(case: &CaseReport) -> [String; 14] {
         percent(case.efficiency_speed),
         percent(case.efficiency_time),
         or_dash(case.communication_ratio, |ratio| format!("10 : {ratio:.2}")),
-        a_step(exposed),
+        a_step(case.exchange_s()),
         a_step(phase(Phase::Update)),
         or_dash(memory, |memory| format!("{:.0}", 1e-6 * memory.per_worker.0 as f64)),
     ]

@@ -233,6 +233,7 @@ fn the_best_law_is_drawn_where_there_is_one() {
         parameters: Vec::new(),
         r2: None,
         aicc: None,
+        residual_sd: 0.01,
         curve: vec![(1.0, 600.0), (4.0, 2000.0), (8.0, 3000.0)],
     };
     report.explained[0].laws = Laws { throughput: vec![law], best: Some("USL".into()), ..Laws::default() };

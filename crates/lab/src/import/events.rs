@@ -10,7 +10,7 @@ use paceline_record::Rank;
 
 use super::protobuf::{Fields, Held, Malformed};
 use super::series::{Point, Series};
-use super::{ImportError, Imported, open};
+use super::{ImportError, Imported, batch, open};
 use crate::tfrecord::{self, Next, Reader};
 
 /// What the first record of an event file says, with the version behind it.
@@ -87,6 +87,11 @@ pub fn import(files: &[PathBuf]) -> Result<Imported, ImportError> {
             0 => one.case.batch_per_worker,
             _ => run.case.batch_per_worker.filter(|batch| Some(*batch) == one.case.batch_per_worker),
         };
+        // Steps of made-up length are made up alike on all ranks.
+        if let Some((common, own)) = run.nominal.zip(one.nominal) {
+            one.ranks.iter_mut().for_each(|rank| batch::stretch(rank, common / own));
+        }
+        run.nominal = run.nominal.or(one.nominal);
         run.ranks.append(&mut one.ranks);
     }
     run.ranks.sort_by_key(|rank| rank.rank);

@@ -81,6 +81,7 @@ pub(super) fn spread(run: &mut Imported, workers: u32, whose: Whose) {
     if whose == Whose::All {
         first.steps.iter_mut().for_each(|step| step.examples /= u64::from(workers));
         run.case.batch_per_worker = run.case.batch_per_worker.map(|batch| batch / u64::from(workers));
+        run.nominal = run.nominal.map(|nominal| nominal / f64::from(workers));
     }
     let rate = match whose {
         Whose::One => "its rate is taken for one worker's",

@@ -42,9 +42,6 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     let matching = Matching::of(&traces, &steps);
     let alignment = Alignment::find(&traces, &steps, &matching);
     warn(&traces, &matching, &mut warnings);
-    if told.batch.is_none() {
-        warnings.push("traces do not tell how many examples a step has: with --batch there are rates".into());
-    }
     let shifts = alignment.shifts(&steps);
     let slack = alignment.uncertainty.unwrap_or_default();
     let exchanges = collectives::weigh(&traces, &matching, &shifts, slack);
@@ -237,13 +234,17 @@ fn record(trace: &Trace, steps: &[StepRange], mut exchanges: Exchanges, emit: Em
 
 /// What was run, as far as traces tell.
 fn case(traces: &[Trace], told: &Told) -> Case {
-    let backend = traces.iter().find_map(|trace| trace.backend.clone());
+    let backend = traces.iter().find_map(|trace| trace.backend.clone()).map(|name| ("backend".into(), name));
+    let world = traces.iter().filter_map(|trace| trace.world).max();
+    // A part of the ranks is not compared with a run of as many.
+    let part = world.filter(|&world| world as usize > traces.len());
+    let part = part.map(|world| ("ranks".into(), format!("{} of {world}", traces.len())));
     Case {
         model: told.model.clone(),
         engine: traces.iter().find_map(|trace| trace.devices.first().cloned()),
         workers: traces.len() as u32,
         batch_per_worker: told.batch,
-        settings: backend.map(|backend| ("backend".into(), backend)).into_iter().collect(),
+        settings: backend.into_iter().chain(part).collect(),
         ..Case::default()
     }
 }

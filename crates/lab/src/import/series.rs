@@ -85,8 +85,8 @@ impl Series {
     pub fn into_run(self) -> Imported {
         let mut warnings = self.warnings.clone();
         let rows = Rows::of(&self, &mut warnings);
-        let (steps, batch) = rows.lay_out(&mut warnings);
-        let mut run = Imported { warnings, ..Imported::default() };
+        let Laid { steps, batch, nominal } = rows.lay_out(&mut warnings);
+        let mut run = Imported { warnings, nominal, ..Imported::default() };
         run.case.workers = 1;
         run.case.batch_per_worker = batch;
         run.ranks = vec![ImportedRank { rank: Rank(0), steps, peak_device: None }];
@@ -108,6 +108,9 @@ enum Meaning {
     /// Milliseconds of a step that went to a phase.
     Phase(Phase),
 }
+
+/// Words of which the name of a loss in training is made: `Loss/train`, `train_loss_step`, `epoch_loss`, `loss_1`.
+const OF_A_LOSS: [&str; 9] = ["loss", "losses", "train", "training", "total", "batch", "epoch", "step", "1"];
 
 /// What a series is about, by its name.
 fn meaning_of(name: &str) -> Option<Meaning> {
@@ -143,10 +146,10 @@ fn meaning_of(name: &str) -> Option<Meaning> {
         [.., "step", "time", "s" | "sec" | "seconds"]
         | [.., "s" | "sec" | "seconds", "per", "step"]
         | [.., "step", "seconds"] => Some(Meaning::StepTime { per_second: 1 }),
-        ["loss"] | ["train" | "training" | "total" | "batch" | "epoch", "loss" | "loss_1"] => {
+        [.., "train" | "training" | "total" | "batch" | "losses" | "loss", "loss"] => Some(Meaning::Loss),
+        _ if words.contains(&"loss") && words.iter().all(|word| OF_A_LOSS.contains(word)) => {
             Some(Meaning::Loss)
         }
-        [.., "train" | "training" | "total" | "batch" | "losses" | "loss", "loss"] => Some(Meaning::Loss),
         _ => None,
     }
 }
@@ -160,6 +163,16 @@ struct Row {
     steps_per_s: Option<f64>,
     loss: Option<f64>,
     phases_ms: [Option<f32>; Phase::ALL.len()],
+}
+
+/// Rows, set out in time.
+#[derive(Default)]
+struct Laid {
+    steps: Vec<StepRecord>,
+    /// Examples of a step, where all have the same.
+    batch: Option<u64>,
+    /// Examples that a step was made up to have.
+    nominal: Option<f64>,
 }
 
 /// Rows by the last step that they cover, and how many steps each covers.
@@ -204,7 +217,7 @@ impl Rows {
         }
         if let Some(most) = covered.iter().copied().max().filter(|&most| most > 1) {
             warnings.push(format!(
-                "the log has a point every {most} steps: each step of the imported run covers the steps of one point"
+                "the log has a point every {most} steps: a step is shown at the mean of those that a point stands for"
             ));
         }
         Self { rows, covered }
@@ -245,18 +258,16 @@ impl Rows {
         (batch >= 1.0 && self.has_clock(expected)).then_some(batch)
     }
 
-    /// Sets the rows out in time; also gives the batch, where all rows have the same.
-    fn lay_out(&self, warnings: &mut Vec<String>) -> (Vec<StepRecord>, Option<u64>) {
+    /// Sets the rows out in time.
+    fn lay_out(&self, warnings: &mut Vec<String>) -> Laid {
         if self.rows.is_empty() {
             warnings.push("no series of the log tells of a loss, a rate or the time of steps".into());
-            return (Vec::new(), None);
+            return Laid::default();
         }
         let any = |of: fn(&Row) -> Option<f64>| self.rows.iter().any(|(_, row)| of(row).is_some());
         let has_rate = any(|row| row.examples_per_s);
         let timed = any(|row| row.step_s) || any(|row| row.steps_per_s);
-        if !has_rate {
-            warnings.push("the log does not tell how many examples a step has: rates stay unknown".into());
-        }
+        let mut nominal = None;
         let (seconds, examples, by_clock): (Vec<Option<f64>>, Option<f64>, bool) = if timed {
             let seconds: Vec<_> = (0..self.rows.len()).map(|at| self.seconds(at)).collect();
             let by_clock = self.has_clock(|at| seconds[at]);
@@ -265,18 +276,14 @@ impl Rows {
             let clock = (0..self.rows.len()).map(|at| self.apart(at)).collect();
             (clock, None, self.has_clock(|at| self.apart(at)))
         } else {
-            let batch = self.find_batch();
-            let nominal = batch.or_else(|| {
+            let found = self.find_batch();
+            if found.is_none() {
                 let rates: Vec<f64> = self.rows.iter().filter_map(|(_, row)| row.examples_per_s).collect();
-                let nominal = stats::median(&rates)?.round().max(1.0);
-                warnings.push(format!(
-                    "the log holds rates, but neither the batch nor moments that agree with them: a step is shown as \
-                     {nominal} examples at its rate, and how long the run took is not known"
-                ));
-                Some(nominal)
-            });
-            let one = |at: usize| Some(nominal? * self.covered[at] as f64 / self.rows[at].1.examples_per_s?);
-            ((0..self.rows.len()).map(one).collect(), nominal, batch.is_some())
+                nominal = stats::median(&rates).map(|rate| rate.round().max(1.0));
+            }
+            let batch = found.or(nominal);
+            let one = |at: usize| Some(batch? * self.covered[at] as f64 / self.rows[at].1.examples_per_s?);
+            ((0..self.rows.len()).map(one).collect(), batch, found.is_some())
         };
         let mut pen = Pen { rows: self, seconds, examples, by_clock, end: None };
         let steps: Vec<(StepRecord, u64)> =
@@ -292,7 +299,7 @@ impl Rows {
             batch > 0
                 && steps.iter().all(|(step, covered)| batch.checked_mul(*covered) == Some(step.examples))
         });
-        (steps.into_iter().map(|(step, _)| step).collect(), batch)
+        Laid { steps: steps.into_iter().map(|(step, _)| step).collect(), batch, nominal }
     }
 }
 
@@ -321,6 +328,7 @@ impl Pen<'_> {
         self.end = Some(end);
         let mut step = StepRecord::open(Step(*number), begin);
         step.end = end;
+        step.covers = self.rows.covered[at].max(1);
         let examples = match (self.examples, row.examples_per_s) {
             (Some(batch), _) => batch * covered,
             (None, Some(rate)) => rate * seconds.unwrap_or(end.since(begin).seconds()),

@@ -1,5 +1,6 @@
 //! From paths to runs: what each file is, by what it holds, and which files make a run together.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::named::{self, Whose};
 use super::ranks::{self, Told};
-use super::{ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn};
+use super::{
+    ImportError, Imported, batch, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
+};
 use crate::trace::Trace;
 
 /// Bytes of a file that tell what it is.
@@ -146,6 +149,16 @@ fn infer_workers(found: &mut [Found]) {
     }
 }
 
+/// One worker talks to nobody: what others talk through does not set it apart from them.
+fn share_backend(found: &mut [Found]) {
+    let told: BTreeSet<String> =
+        found.iter().filter_map(|one| one.run.case.settings.get("backend").cloned()).collect();
+    let Some(backend) = told.first().filter(|_| told.len() == 1) else { return };
+    for case in found.iter_mut().map(|one| &mut one.run.case).filter(|case| case.workers == 1) {
+        case.settings.entry("backend".into()).or_insert_with(|| backend.clone());
+    }
+}
+
 /// Reads paths into runs, each with a name. Traces and event files of one folder are the ranks of one run, and so are
 /// traces that are named one by one; what nvidia-smi saw goes to the runs whose files it stands beside, or to all where
 /// there are none such.
@@ -154,13 +167,15 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     let sources = gather(paths, &mut left_out)?;
     let mut found: Vec<Found> = Vec::new();
     for (name, files) in traces(&sources) {
-        let mut traces: Vec<Trace> = Vec::new();
-        for source in &files {
-            traces.extend(left_out.unless(source, read_traces(&source.path))?.into_iter().flatten());
+        let mut traces: Vec<(&Source, Trace)> = Vec::new();
+        for source in files {
+            let read = left_out.unless(source, read_traces(&source.path))?.into_iter().flatten();
+            traces.extend(read.map(|trace| (source, trace)));
         }
-        if !traces.is_empty() {
-            let first = files[0];
-            found.push(Found::new(name, first.format, &first.path, ranks::join(traces, told)?));
+        for (name, traces) in set_apart(name, traces) {
+            let Some(&(first, _)) = traces.first() else { continue };
+            let run = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told)?;
+            found.push(Found::new(name, first.format, &first.path, run));
         }
     }
     for (name, files) in event_folders(&sources) {
@@ -179,6 +194,7 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         found.extend(left_out.unless(source, runs)?.into_iter().flatten().map(found_in));
     }
     infer_workers(&mut found);
+    share_backend(&mut found);
     for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
         let Some(monitor) = left_out.unless(source, nvidia_smi::read(&source.path))? else { continue };
         let beside = |one: &Found| source.path.parent() == Some(one.folder());
@@ -199,13 +215,18 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
             format!("there is no step in it: {}; {see}", run.warnings.join("; ")),
         ));
     }
+    // Those that differ only in workers stand together, the fewest first.
+    let cases: Vec<_> = found.iter().map(|one| one.run.case.clone()).collect();
+    let group = |one: &Found| cases.iter().position(|case| case.same_but_workers(&one.run.case));
+    found.sort_by_cached_key(|one| (group(one), one.run.case.workers));
     let mut runs: Vec<(String, Imported)> = found.into_iter().map(|one| (one.name, one.run)).collect();
     tell_apart(&mut runs);
     for (_, run) in &mut runs {
         if run.case.model.is_empty() {
             run.case.model.clone_from(&told.model);
         }
-        run.case.batch_per_worker = run.case.batch_per_worker.or(told.batch);
+        told.batch.into_iter().for_each(|told| batch::tell(run, told));
+        run.warnings.extend(batch::note(run));
     }
     Ok(runs)
 }
@@ -229,6 +250,29 @@ pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
     }
 }
 
+/// Traces with the file that each is from.
+type Traces<'a> = Vec<(&'a Source, Trace)>;
+
+/// Traces of one folder are one run, unless two are of the same rank and lie in different folders of it: then each of those
+/// is a run.
+fn set_apart(name: String, traces: Traces<'_>) -> Vec<(String, Traces<'_>)> {
+    let mut ranks = HashSet::new();
+    let twice = traces.iter().filter_map(|(_, trace)| trace.rank).any(|rank| !ranks.insert(rank));
+    let mut runs: Vec<(String, Traces<'_>)> = Vec::new();
+    for (source, trace) in traces {
+        let folder = source.path.parent().filter(|_| twice && !source.named.as_os_str().is_empty());
+        let name = folder.map_or_else(|| name.clone(), name_of);
+        let beside = |run: &&mut (String, Traces<'_>)| {
+            folder.is_none() || run.1.iter().any(|(other, _)| other.path.parent() == folder)
+        };
+        match runs.iter_mut().find(beside) {
+            Some(run) => run.1.push((source, trace)),
+            None => runs.push((name, vec![(source, trace)])),
+        }
+    }
+    runs
+}
+
 /// Gives runs that are otherwise the same their names as a setting.
 fn tell_apart(runs: &mut [(String, Imported)]) {
     let cases: Vec<_> = runs.iter().map(|(_, run)| run.case.clone()).collect();
@@ -243,12 +287,15 @@ fn tell_apart(runs: &mut [(String, Imported)]) {
 /// folder is passed over.
 fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, ImportError> {
     let mut sources = Vec::new();
+    let mut seen: HashSet<PathBuf> = HashSet::new();
     for named in paths {
         let io = |source| ImportError::Io { path: named.clone(), source };
         let folder = fs::metadata(named).map_err(io)?.is_dir();
         let mut files = Vec::new();
         let mut passed = Vec::new();
         collect(named, DEEP, &mut files)?;
+        // Links may lead to a file more than once.
+        files.retain(|path| path.canonicalize().map_or(true, |path| seen.insert(path)));
         for path in files {
             let named = if folder { named.clone() } else { PathBuf::new() };
             match recognise(&path)? {
@@ -295,9 +342,10 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(io)?.collect();
     let mut inside: Vec<PathBuf> = entries.map_err(io)?.iter().map(fs::DirEntry::path).collect();
     inside.sort_by_key(|path| natural(&path.to_string_lossy()));
-    // A folder that leads back to itself ends here.
+    // A folder that leads back to itself ends here; a pipe, which nobody may ever write to, is no file.
     if deep > 0 {
-        inside.iter().filter(|path| path.exists()).try_for_each(|path| collect(path, deep - 1, files))?;
+        let mut readable = inside.iter().filter(|path| path.is_file() || path.is_dir());
+        readable.try_for_each(|path| collect(path, deep - 1, files))?;
     }
     Ok(())
 }

@@ -214,12 +214,7 @@ impl Log {
         let nominal = batch.map_or_else(
             || {
                 let first = self.lines.values().flatten().next().map_or(1.0, |line| line.images_per_s);
-                let nominal = (first / f64::from(each)).round().max(1.0);
-                run.warnings.push(format!(
-                    "the log does not tell the batch: a step is shown as {nominal} images a worker, and how long the run took is \
-                     not known"
-                ));
-                nominal
+                *run.nominal.insert((first / f64::from(each)).round().max(1.0))
             },
             |batch| batch as f64,
         );
@@ -250,7 +245,8 @@ impl Log {
         }
         run.case.workers = workers;
         run.warnings.push(
-            "the log prints means since the warm-up: each step of the imported run covers the steps between two lines".into(),
+            "the log prints means since the warm-up: a step is shown at the mean of those between two lines"
+                .into(),
         );
         if merged {
             run.warnings.push(format!(
@@ -308,6 +304,7 @@ fn steps(lines: &[Line], batch: f64, share: f64) -> Vec<StepRecord> {
     let step = |line: &Line| {
         let mut step = StepRecord::open(Step(line.steps), begin);
         step.end = nanos(line).max(begin);
+        step.covers = line.steps - done;
         step.examples = ((line.steps - done) as f64 * batch).min(1e12) as u64;
         step.loss = line.loss.filter(|loss| loss.is_finite());
         (begin, done) = (step.end, line.steps);

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::align::{Alignment, Common};
 use super::collectives::LateStep;
+use super::names;
 use super::top::{Top, TopCollective};
 use crate::{Align, Table};
 
@@ -15,9 +16,6 @@ const SHOWN: usize = 10;
 
 /// Late steps that are shown.
 const SHOWN_LATE: usize = 3;
-
-/// Longer names are cut in the middle: their ends tell templates apart.
-const WIDTH: usize = 60;
 
 /// What traces tell of a run beside its steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,9 +57,11 @@ impl Traced {
             ("mean us", Align::Right),
             ("share %", Align::Right),
         ]);
-        for Top { name, count, total, mean_s, share } in self.kernels.iter().take(SHOWN) {
+        let shown = &self.kernels[..self.kernels.len().min(SHOWN)];
+        let names = names::shorten(shown.iter().map(|top| top.name.as_str()));
+        for (Top { count, total, mean_s, share, .. }, name) in shown.iter().zip(names) {
             kernels.row([
-                short(name),
+                name,
                 count.to_string(),
                 ms(*total),
                 format!("{:.1}", 1e6 * mean_s),
@@ -81,7 +81,7 @@ impl Traced {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         for one in self.collectives.iter().take(SHOWN) {
             collectives.row([
-                short(&one.name),
+                names::clean(&one.name),
                 one.count.to_string(),
                 ms(one.busy),
                 or_dash(one.waited.map(ms)),
@@ -96,15 +96,4 @@ impl Traced {
             .filter_map(|(table, empty)| (!empty).then_some(table))
             .collect()
     }
-}
-
-/// A name that fits, without what would break a line or drive a terminal.
-pub(super) fn short(name: &str) -> String {
-    let letters: Vec<char> =
-        name.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    if letters.len() <= WIDTH {
-        return letters.into_iter().collect();
-    }
-    let (head, tail) = (&letters[..WIDTH - 20], &letters[letters.len() - 17..]);
-    head.iter().chain(&['.'; 3]).chain(tail).collect()
 }

@@ -22,6 +22,7 @@ fn pinned() -> Report {
                 parameters: vec![Parameter { name: "a".into(), value: 0.4, lo: Some(0.3), hi: Some(0.5) }],
                 r2: None,
                 aicc: None,
+                residual_sd: 0.01,
                 curve: Vec::new(),
             }),
             ..Laws::default()

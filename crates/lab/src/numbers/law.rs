@@ -38,6 +38,9 @@ pub struct Law {
     pub r2: Option<f64>,
     /// Corrected Akaike information criterion: less is better; `None` with too few points.
     pub aicc: Option<f64>,
+    /// By how much it misses its points: the standard deviation of the relative errors.
+    #[serde(skip)]
+    pub residual_sd: f64,
     /// The curve, for plots: workers and images/s (throughput laws only).
     pub curve: Vec<(f64, f64)>,
 }
@@ -60,8 +63,11 @@ pub struct Forecast {
 pub struct Laws {
     /// Fits of the throughput, in the order linear, Amdahl, Gustafson, USL; those for which there are points enough.
     pub throughput: Vec<Law>,
-    /// Name of the one that fits best.
+    /// Name of the one with the lowest criterion, if that does not miss the points.
     pub best: Option<String>,
+    /// Name of the one with the lowest criterion, if that misses them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rough: Option<String>,
     /// Why there is no best one.
     pub unfit: Option<Unfit>,
     /// Fit of the clock: `total_s` against x, the examples of one worker.
@@ -93,8 +99,9 @@ pub fn fit(cases: &[&CaseReport]) -> Laws {
         peak_workers: fits.iter().find_map(|fit| fit.peak),
         throughput: fits.iter().map(|fit| describe(fit, most)).collect(),
         unfit: best.as_ref().err().copied().filter(|_| done.len() > 1),
-        next: best.as_ref().ok().map(|fit| forecast(fit, 2 * most)),
-        best: best.ok().map(|fit| fit.name.into()),
+        next: best.as_ref().ok().filter(|fit| !fit.is_rough()).map(|fit| forecast(fit, 2 * most)),
+        rough: best.as_ref().ok().filter(|fit| fit.is_rough()).map(|fit| fit.name.into()),
+        best: best.ok().filter(|fit| !fit.is_rough()).map(|fit| fit.name.into()),
         clock: laws::fit(laws::Law::Clock, &times).ok().map(|fit| describe(&fit, 0)),
     }
 }
@@ -115,6 +122,7 @@ fn describe(fit: &Fit, most: u32) -> Law {
         parameters: fit.parameters.iter().map(parameter).collect(),
         r2: fit.r2,
         aicc: fit.aicc,
+        residual_sd: fit.residual_sd,
         curve: if fit.law == laws::Law::Clock { Vec::new() } else { curve.collect() },
     }
 }
@@ -153,6 +161,20 @@ mod tests {
         let one = cases[0].images_per_s.expect("done").mean;
         assert_eq!(next.workers, 32);
         assert!((next.images_per_s / one - 32.0).abs() < 0.5, "{next:?}");
+    }
+
+    #[test]
+    fn a_law_that_misses_the_points_is_not_the_best() {
+        let plan = |workers: u32| Plan {
+            // Steps that take ten times as long on every other number of workers.
+            compute: if workers.ilog2().is_multiple_of(2) { 90.0 } else { 900.0 },
+            ..Plan::calm("resnet50", workers)
+        };
+        let cases = cases([1, 2, 4, 8, 16].into_iter().map(plan));
+        let laws = fit(&cases.iter().collect::<Vec<_>>());
+        assert_eq!((&laws.best, &laws.next), (&None, &None));
+        let said = crate::words::laws(&laws);
+        assert!(laws.rough.is_some() && said[0].starts_with("no scaling law describes"), "{said:?}");
     }
 
     #[test]

@@ -20,13 +20,13 @@ pub struct Series {
     pub most_s: Vec<f64>,
 }
 
-/// Joins the steps of one run.
-pub fn series(steps: &[Work]) -> Series {
+/// Joins the steps of one run, each of which stands for `covers`.
+pub fn series(steps: &[Work], covers: u64) -> Series {
     let every = steps.len().div_ceil(MOST).max(1);
     let chunks = || steps.chunks(every).map(|chunk| chunk.iter().map(|step| step.seconds));
     let median = |seconds: Vec<f64>| stats::median(&seconds).expect("invariant: no chunk is empty");
     Series {
-        every: every as u64,
+        every: covers.saturating_mul(every as u64),
         median_s: chunks().map(|seconds| median(seconds.collect())).collect(),
         least_s: chunks().map(|seconds| seconds.fold(f64::INFINITY, f64::min)).collect(),
         most_s: chunks().map(|seconds| seconds.fold(0.0, f64::max)).collect(),
@@ -41,9 +41,10 @@ mod tests {
     fn long_runs_keep_their_extremes_in_few_points() {
         let step = |k: u32| Work { amount: 1.0, seconds: if k == 7 { 9.0 } else { f64::from(1 + k % 2) } };
         let steps: Vec<Work> = (0..1001).map(step).collect();
-        let series = series(&steps);
+        let series = series(&steps, 1);
         assert_eq!((series.every, series.median_s.len()), (3, 334));
         assert_eq!((series.most_s[2], series.least_s[2]), (9.0, 1.0));
-        assert_eq!(super::series(&steps[..5]).every, 1);
+        assert_eq!(super::series(&steps[..5], 1).every, 1);
+        assert_eq!(super::series(&steps[..5], 10).every, 10, "a point of ten steps");
     }
 }

@@ -23,6 +23,9 @@ pub struct Steady {
     pub mser_disagrees: bool,
     /// Single slow or fast steps within; they count.
     pub outliers: u64,
+    /// Points that it was found in, where each stands for several steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub points: Option<u64>,
 }
 
 /// Steps that became slower.
@@ -40,8 +43,43 @@ pub fn find(steps: &[Work]) -> SteadyState {
     steady::find(&times)
 }
 
-/// One answer for all repeats, each with its steps; `None` of none.
-pub fn sum_up(repeats: &[SteadyState], steps: &[Vec<Work>]) -> Option<Steady> {
+/// The records of a repeat.
+#[derive(Clone, Debug)]
+pub struct Records {
+    /// What each took for a step, on average where it stands for several.
+    pub means: Vec<Work>,
+    /// How many steps each stands for.
+    pub covers: Vec<u64>,
+}
+
+impl Records {
+    /// Those of a repeat, of which these are the global steps.
+    pub fn new(steps: &[Work], covers: Vec<u64>) -> Self {
+        let mean = |(work, covers): (&Work, &u64)| {
+            let count = *covers as f64;
+            Work { amount: work.amount / count, seconds: work.seconds / count }
+        };
+        Self { means: steps.iter().zip(&covers).map(mean).collect(), covers }
+    }
+
+    /// Whether each is a step.
+    pub fn are_steps(&self) -> bool {
+        self.covers.iter().all(|&covers| covers == 1)
+    }
+
+    /// Steps in all of them.
+    pub fn steps(&self) -> u64 {
+        self.before(self.covers.len())
+    }
+
+    /// Steps before a record.
+    fn before(&self, record: usize) -> u64 {
+        self.covers[..record].iter().fold(0, |sum, &covers| sum.saturating_add(covers))
+    }
+}
+
+/// One answer for all repeats, each with its records; `None` of none.
+pub fn sum_up(repeats: &[SteadyState], records: &[Records]) -> Option<Steady> {
     let seriousness = |state: &&SteadyState| match state.verdict {
         Verdict::Flat => 0,
         Verdict::WarmUp => 1,
@@ -49,24 +87,28 @@ pub fn sum_up(repeats: &[SteadyState], steps: &[Vec<Work>]) -> Option<Steady> {
         Verdict::Slowdown => 3,
         Verdict::NoSteadyState => 4,
     };
-    let slower = repeats.iter().zip(steps).filter_map(|(state, steps)| slowdown(state, steps));
+    let both = || repeats.iter().zip(records);
+    let slower = both().filter_map(|(state, records)| slowdown(state, records));
+    let all_steps = records.iter().all(Records::are_steps);
     Some(Steady {
-        from_step: repeats.iter().map(|state| state.from as u64).max()?,
+        from_step: both().map(|(state, records)| records.before(state.from)).max()?,
         verdict: repeats.iter().max_by_key(seriousness)?.verdict,
         slowdown: slower.max_by(|a, b| a.lost_s.total_cmp(&b.lost_s)),
-        mser_step: repeats.iter().filter_map(|state| state.mser).max().map(|step| step as u64),
+        mser_step: both().filter_map(|(state, records)| Some(records.before(state.mser?))).max(),
         mser_disagrees: repeats.iter().any(|state| state.disagrees),
         outliers: repeats.iter().map(|state| state.outliers.len() as u64).sum(),
+        points: both().map(|(_, records)| records.covers.len() as u64).min().filter(|_| !all_steps),
     })
 }
 
-fn slowdown(state: &SteadyState, steps: &[Work]) -> Option<Slowdown> {
+fn slowdown(state: &SteadyState, Records { means: steps, covers }: &Records) -> Option<Slowdown> {
     let mean = |steps: &[Work]| stats::mean(&steps.iter().map(|step| step.seconds).collect::<Vec<_>>());
     let ends = state.changes.iter().copied().filter(|&end| end < state.from).chain([state.from]);
     let begins = [0].into_iter().chain(ends.clone());
     let levels = begins.zip(ends).filter_map(|(begin, end)| mean(&steps[begin..end]));
     let fastest = levels.min_by(f64::total_cmp)?;
     let after = mean(&steps[state.from..])?;
-    let lost_s = (after - fastest) * (steps.len() - state.from) as f64;
+    let late = steps[state.from..].iter().zip(&covers[state.from..]);
+    let lost_s = late.map(|(step, &covers)| (step.seconds - fastest) * covers as f64).sum();
     (state.verdict == Verdict::Slowdown).then_some(Slowdown { factor: after / fastest, lost_s })
 }

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{SEED, phases};
 use crate::Run;
+use crate::run::covers;
 use crate::stats::{self, Work};
 
 /// Why time is spent.
@@ -167,7 +168,8 @@ pub struct Waterfall {
 pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
     let workers = repeats.first()?.0.case().workers;
     let examples: u64 = repeats.iter().map(|(run, _)| run.examples()).sum();
-    let steps: u64 = repeats.iter().map(|(run, _)| u64::from(workers) * run.steps() as u64).sum();
+    let done = repeats.iter().map(|(run, _)| u64::from(workers).saturating_mul(run.steps_done()));
+    let steps: u64 = done.fold(0, u64::saturating_add);
     let (unit, count) = if examples > 0 { (Unit::Example, examples) } else { (Unit::Step, steps) };
     let mut values: BTreeMap<Cause, f64> = BTreeMap::new();
     for &(run, from) in repeats {
@@ -189,6 +191,11 @@ pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
     })
 }
 
+/// Steps that some records stand for.
+fn count_steps(records: &[StepRecord]) -> u64 {
+    records.iter().fold(0, |sum, record| sum.saturating_add(covers(record)))
+}
+
 /// A run's time by cause, summed over ranks.
 fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
     let span = run.span()?;
@@ -207,7 +214,10 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
             let within = |steps: &[StepRecord]| steps.iter().map(|step| cause.within(step)).sum::<f64>();
             let surplus = match cause {
                 Cause::Evaluation => 0.0,
-                _ => within(early) - early.len() as f64 * within(steady) / steady.len() as f64,
+                _ => {
+                    let counts = [early, steady].map(|steps| count_steps(steps) as f64);
+                    within(early) - counts[0] * within(steady) / counts[1]
+                }
             };
             *values.entry(cause).or_default() += whole - surplus;
             *values.entry(Cause::WarmUp).or_default() += surplus;
@@ -226,7 +236,7 @@ fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64,
             let parts = run.ranks.iter().map(|rank| &rank.steps[k]);
             let count = |step: &StepRecord| match unit {
                 Unit::Example => step.examples as f64,
-                Unit::Step => 1.0,
+                Unit::Step => covers(step) as f64,
             };
             let counted = parts.clone().map(count).sum();
             Work { amount: parts.map(|step| cause.within(step)).sum(), seconds: counted }

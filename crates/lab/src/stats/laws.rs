@@ -29,6 +29,9 @@ mod minimum;
 /// Relative errors below this are those of rounding: smaller ones are no better.
 const ROUNDING: f64 = 1e-9;
 
+/// A law whose relative errors have a larger standard deviation describes nothing.
+const ROUGH: f64 = 0.15;
+
 /// Most parameters of a law.
 const MOST: usize = 3;
 
@@ -63,6 +66,17 @@ impl Law {
             Self::Gustafson => "Gustafson",
             Self::Usl => "USL",
             Self::Clock => "clock",
+        }
+    }
+
+    /// The name in a sentence.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Linear => "linear scaling",
+            Self::Amdahl => "Amdahl's law",
+            Self::Gustafson => "Gustafson's law",
+            Self::Usl => "the USL",
+            Self::Clock => "the clock's law",
         }
     }
 
@@ -191,6 +205,11 @@ pub struct Fit {
 }
 
 impl Fit {
+    /// Whether the law misses its points by so much that it describes nothing.
+    pub fn is_rough(&self) -> bool {
+        self.residual_sd > ROUGH
+    }
+
     /// What would be measured at x, with the 95 % interval that a measurement would lie in.
     pub fn predict(&self, x: f64) -> Estimate {
         let value = self.law.value(self.values, x);

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! cargo test -p paceline-lab --test fuzz                                                  a few hundred cases each
-//! PACELINE_FUZZ_MINUTES=10 cargo test -p paceline-lab --release --test fuzz fuzz_ -- --nocapture   ten minutes each
+//! PACELINE_FUZZ_MINUTES=10 cargo test -p paceline-lab --test fuzz fuzz_ -- --nocapture   ten minutes each
 //! ```
 //!
 //! `PACELINE_FUZZ_SEED` is where the random numbers begin, `PACELINE_FUZZ_CORPUS` where the corpus lies. What fails is

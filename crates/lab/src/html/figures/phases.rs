@@ -28,7 +28,7 @@ const FAMILIES: [(&[Phase], Hue); 11] = [
 
 /// Draws it where a case knows its ranks.
 pub fn phases(group: &Group<'_>) -> Option<Tag> {
-    let known = |case: &&CaseReport| case.total_s.is_some() && case.ranks.is_some();
+    let known = |case: &&CaseReport| whole(case).is_some() && case.ranks.is_some();
     let cases: Vec<&CaseReport> = group.done.iter().copied().filter(known).collect();
     if cases.is_empty() {
         return None;
@@ -46,15 +46,27 @@ pub fn phases(group: &Group<'_>) -> Option<Tag> {
         (!names.is_empty()).then(|| (Sign::Area, hue, names.join(", ")))
     });
     let legend = join_alike(legend.collect());
-    let caption = "Each bar is the whole run of one rank, from the first spawn to the last reap; ranks that wait longer than \
-                   others wait for them.";
+    let caption = if cases.iter().any(|case| case.is_window()) {
+        "Each bar is the time of one rank that its source shows, its steps; ranks that wait longer than others wait for them."
+    } else {
+        "Each bar is the whole run of one rank, from the first spawn to the last reap; ranks that wait longer than others wait \
+         for them."
+    };
     let body = vec![bars.render(caption)];
     let title = "Phases of each worker".into();
     Some(Figure { name: "phases", title, caption: caption.into(), legend, body }.render())
 }
 
+/// The length of a bar: the run, or the window of it that is known, if that shows more than steps.
+fn whole(case: &CaseReport) -> Option<f64> {
+    let shows =
+        |(phase, seconds): (&Phase, &f64)| !matches!(phase, Phase::Other | Phase::Tail) && *seconds > 0.0;
+    let shown = case.phases_s.iter().flatten().any(shows);
+    case.total_s.or(case.train_s.filter(|_| shown))
+}
+
 fn draw(bars: &mut Bars, case: &CaseReport) {
-    let (Some(total), Some(ranks)) = (case.total_s, &case.ranks) else {
+    let (Some(total), Some(ranks)) = (whole(case), &case.ranks) else {
         return;
     };
     let unit = Unit::of_time(total);

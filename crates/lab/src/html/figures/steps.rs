@@ -19,14 +19,23 @@ pub fn steps(group: &Group<'_>) -> Option<Tag> {
     let shortest = cases.iter().map(|(_, series)| typical(series)).min_by(f64::total_cmp)?;
     let unit = Unit::of_time(shortest);
     let panels: Vec<Tag> = cases.iter().map(|(case, series)| panel(case, series, unit)).collect();
-    let joined = cases.iter().any(|(_, series)| series.every > 1);
-    let caption = if joined {
+    let means = cases.iter().any(|(case, _)| case.steady.is_some_and(|steady| steady.points.is_some()));
+    let joined = !means && cases.iter().any(|(_, series)| series.every > 1);
+    let caption = if means {
+        "The line goes through the means of the steps that the log's points stand for. Shaded steps come before the steady \
+         state and count for no rate."
+    } else if joined {
         "The line is the median of some neighbouring steps, the band their fastest and slowest. Shaded steps come before \
          the steady state and count for no rate."
     } else {
         "Each step of the first repeat. Shaded steps come before the steady state and count for no rate."
     };
-    let mut legend = vec![(Sign::Line, Hue::Blue, if joined { "median step" } else { "step" }.to_owned())];
+    let line = match (means, joined) {
+        (true, _) => "mean step",
+        (false, true) => "median step",
+        (false, false) => "step",
+    };
+    let mut legend = vec![(Sign::Line, Hue::Blue, line.to_owned())];
     if joined {
         legend.push((Sign::Pale, Hue::Blue, "fastest to slowest".into()));
     }

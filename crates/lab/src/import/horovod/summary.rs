@@ -124,20 +124,21 @@ impl Summary {
 
     /// As text, at most `most` activities and as many ranks.
     pub fn render(&self, most: usize) -> String {
+        let count = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
         let mut text = format!(
-            "{} exchanges of {} tensors in {:.3} s, {} ended; {} ranks, all of them arrived for {}; {} cycles",
-            self.exchanges,
-            self.tensors,
+            "{} of {} in {:.3} s, {} ended; {}, all of them arrived for {}; {}",
+            count(self.exchanges as u64, "exchange"),
+            count(self.tensors as u64, "tensor"),
             self.span.seconds(),
             self.ended,
-            self.world,
+            count(self.world.into(), "rank"),
             self.complete,
-            self.cycles
+            count(self.cycles, "cycle")
         );
         if let Some(bytes) = self.bytes {
             let _ = write!(text, "; {:.1} MB", bytes.0 as f64 * 1e-6);
         }
-        text.push_str("\n\n");
+        text.push('\n');
         let ms = |time: Nanos| format!("{:.3}", 1e3 * time.seconds());
         if !self.activities.is_empty() {
             let mut table = Table::new([
@@ -149,7 +150,7 @@ impl Summary {
             for one in self.activities.iter().take(most) {
                 table.row([one.name.clone(), one.calls.to_string(), ms(one.busy), ms(one.summed)]);
             }
-            let _ = writeln!(text, "{table}");
+            let _ = write!(text, "\n{table}");
         }
         if !self.ranks.is_empty() {
             let mut table = Table::new(
@@ -170,7 +171,7 @@ impl Summary {
                     ms(one.worst),
                 ]);
             }
-            let _ = writeln!(text, "{table}");
+            let _ = write!(text, "\n{table}");
         }
         text
     }

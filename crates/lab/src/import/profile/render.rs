@@ -2,7 +2,7 @@
 
 use paceline_record::Nanos;
 
-use super::super::traced::short;
+use super::super::names;
 use super::{Part, Profile, Work, sum};
 use crate::{Align, Table, words};
 
@@ -52,7 +52,8 @@ fn head(profile: &Profile) -> String {
     }
     for device in &profile.devices {
         if let (Some(number), Some(share)) = (device.device, device.utilisation) {
-            let name = device.name.as_deref().map_or_else(String::new, |name| format!(" ({})", short(name)));
+            let name =
+                device.name.as_deref().map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
             text += &format!("device {number}{name}: busy {:.1} %, {}\n", 100.0 * share, time(device.busy));
         }
     }
@@ -76,11 +77,19 @@ fn word(part: Part) -> &'static str {
 }
 
 fn verdict(part: Part, profile: &Profile) -> String {
+    let copies = profile.shares.host_copies.0;
+    let all = sum(&profile.shares.parts().map(|(_, time)| time)).0;
+    let taken = match copies as f64 >= 0.0005 * all as f64 && copies > 0 {
+        true => format!("input and output take {}", percent(copies, all)),
+        false => "input and output do not hold it up".into(),
+    };
     match part {
-        Part::Compute => "computation dominates: input and output do not hold it up".into(),
-        Part::Collective => "communication dominates: collectives run that no computation hides".into(),
+        Part::Compute => format!("computation dominates; {taken}"),
+        Part::Collective => {
+            format!("communication dominates: collectives run that no computation hides; {taken}")
+        }
         Part::HostCopies => "input and output dominate: the device mostly copies from and to the host".into(),
-        Part::DeviceCopies => "copies on the device dominate".into(),
+        Part::DeviceCopies => format!("copies on the device dominate; {taken}"),
         Part::Idle => {
             let causes = profile.idle.causes();
             let most = causes.iter().rev().max_by_key(|(time, _)| *time).map_or("", |(_, cause)| *cause);
@@ -95,7 +104,7 @@ fn verdict(part: Part, profile: &Profile) -> String {
                 "getting a batch" => ": it waits for input, the host is getting a batch",
                 _ => "; the profile cannot tell why",
             };
-            format!("the device mostly stands idle{why}")
+            format!("the device mostly stands idle{why}; {taken}")
         }
     }
 }
@@ -109,8 +118,8 @@ fn list(title: &str, rows: &[Work]) -> String {
         header.extend([("moved", Align::Right), ("GB/s", Align::Right)]);
     }
     let mut table = Table::new(header);
-    for row in rows {
-        let mut cells = vec![short(&row.name), row.count.to_string(), time(row.total), time(row.mean)];
+    for (row, name) in rows.iter().zip(names::shorten(rows.iter().map(|row| row.name.as_str()))) {
+        let mut cells = vec![name, row.count.to_string(), time(row.total), time(row.mean)];
         cells.push(format!("{:.1} %", 100.0 * row.share));
         if moved {
             cells.push(row.bytes.map_or_else(|| "-".into(), words::bytes));
@@ -139,7 +148,7 @@ fn gaps(profile: &Profile) -> String {
     let header = header.chain(columns.iter().map(|&at| (causes[at].1, Align::Right)));
     let mut table = Table::new(header.chain([("meanwhile on the host", Align::Left)]));
     for gap in &profile.gaps {
-        let host = gap.host.as_deref().map_or_else(|| "-".into(), short);
+        let host = gap.host.as_deref().map_or_else(|| "-".into(), names::clean);
         let cells = columns.iter().map(|&at| time(gap.idle.causes()[at].0));
         table.row([time(gap.length), time(gap.from)].into_iter().chain(cells).chain([host]));
     }

@@ -139,7 +139,11 @@ fn what_dominates_is_named() {
     ]);
     let profile = summarise_all(&late);
     assert_eq!(profile.dominant, Some(Part::Idle));
-    assert!(render(&profile).contains("the host does nothing that shows (Python, input, start-up)"));
+    let text = render(&profile);
+    assert!(text.contains("the host does nothing that shows (Python, input, start-up)"), "{text}");
+    assert!(text.contains("; input and output do not hold it up"), "{text}");
+    let both = trace(&[(Kind::Compute, "x", 0, 90, 0, 0, 0), (Kind::CopyOut, "out", 90, 100, 0, 0, 1)]);
+    assert!(render(&summarise_all(&both)).contains("computation dominates; input and output take 10.0 %"));
 }
 
 #[test]

@@ -64,6 +64,7 @@ fn ranks_with_holes_are_numbered_anew_and_said_so() {
     traces[0].warnings = vec!["torn".into()];
     let run = join(traces, &Told::default()).expect("two of eight");
     assert_eq!(run.ranks[1].rank, Rank(1));
+    assert_eq!(run.case.settings["ranks"], "2 of 8", "not to be compared with a run of two");
     for expected in ["ranks 0, 4: they are numbered", "2 of 8 ranks", "rank 1: torn"] {
         assert!(run.warnings.iter().any(|warning| warning.contains(expected)), "{:?}", run.warnings);
     }

@@ -1,5 +1,7 @@
 use super::*;
 use crate::import::sample::sample;
+use crate::import::write;
+use crate::{Held, terminal};
 
 #[test]
 fn numbers_in_names_count_as_numbers() {
@@ -111,4 +113,116 @@ fn the_sample_of_two_workers_is_shown_as_two() {
     let runs = import(&[samples], &Told::default()).expect("event files");
     let workers: Vec<u32> = runs.iter().map(|(_, run)| run.case.workers).collect();
     assert_eq!(workers, [1, 2]);
+    assert!(runs.iter().all(|(_, run)| run.nominal.is_some()), "their moments do not agree with their rates");
+}
+
+/// Where rates come without moments, lengths are made up: they are shown nowhere, and a batch that is told makes them true.
+#[test]
+fn seconds_that_are_made_up_are_shown_nowhere() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, rates) in [("workers_1", [30.0, 100.0]), ("workers_2", [25.0, 90.0])] {
+        // The first of forty points are slower.
+        let line = |step: usize| {
+            let rate = rates[usize::from(step > 8)];
+            format!(
+                r#"{{"name": "current_examples_per_sec", "value": {rate}, "global_step": {step}, "timestamp": null}}"#
+            )
+        };
+        let text: String = (1..=40).map(|step| line(step) + "\n").collect();
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+        fs::write(folder.path().join(name).join("metric.log"), text).expect("a file");
+    }
+    let study = |batch: Option<u64>| {
+        let runs = import(&[folder.path().into()], &Told { model: "lenet".into(), batch }).expect("logs");
+        let out = tempfile::tempdir().expect("a temporary folder");
+        let (folder, study) = write::write(&runs, &[], out.path(), Held::Resume).expect("a study");
+        folder.analyse(&study)
+    };
+    let (rates, told) = (study(None), study(Some(32)));
+    for (report, known) in [(&rates, false), (&told, true)] {
+        let two = report.cases.iter().find(|case| case.case.workers == 2).expect("two workers");
+        assert!((two.images_per_s.expect("rates").mean - 180.0).abs() < 1.0, "{:?}", two.images_per_s);
+        assert!((two.speedup_speed.expect("compared") - 1.8).abs() < 0.01);
+        assert_eq!(
+            (two.train_s.is_some(), two.phases_s.is_some(), two.dispersion.is_some()),
+            (known, known, known)
+        );
+        let text = terminal::render_report(report, terminal::Colours::None);
+        assert_eq!(text.contains("worker-seconds)"), known, "{text}");
+        assert_eq!(text.contains("only rates are known"), !known, "{text}");
+        assert!(text.contains("% of the workers' time"), "{text}");
+    }
+    let two = told.cases.iter().find(|case| case.case.workers == 2).expect("two workers");
+    let expected = 32.0 * (8.0 / 25.0 + 32.0 / 90.0);
+    assert!((two.train_s.expect("told") - expected).abs() < 1e-6, "{:?}", two.train_s);
+    assert_eq!(two.case.batch_per_worker, Some(32));
+}
+
+#[test]
+fn a_batch_that_is_told_gives_a_log_of_losses_its_rates() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let line = |step: u32| {
+        format!(
+            r#"{{"name": "loss", "value": 2.0, "global_step": {}, "timestamp": "2018-10-04T09:00:{step:02}Z"}}"#,
+            10 * step
+        )
+    };
+    let text: String = (1..30).map(|step| line(step) + "\n").collect();
+    let log = folder.path().join("metric.log");
+    fs::write(&log, text).expect("a file");
+    let examples = |batch: Option<u64>| {
+        let runs = import(std::slice::from_ref(&log), &Told { model: "lenet".into(), batch }).expect("a log");
+        let run = &runs[0].1;
+        let unknown = run.warnings.iter().any(|warning| warning.contains("with --batch there are rates"));
+        (run.ranks[0].steps[5].examples, unknown)
+    };
+    assert_eq!((examples(None), examples(Some(32))), ((0, true), (320, false)));
+}
+
+#[test]
+fn traces_of_one_worker_and_of_two_are_compared() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (world, name) in [(2, "a"), (1, "b")] {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+        for rank in 0..world {
+            let text = trace(rank, world);
+            // One worker alone knows nothing of a backend.
+            let alone = text.replace(r#""backend":"nccl","rank":0,"world_size":1"#, r#""rank":0"#);
+            fs::write(folder.path().join(format!("{name}/{rank}")), alone).expect("a file");
+        }
+    }
+    // Named one by one, or the folder that holds them: rank 0 is there twice, so they are two runs.
+    let told = Told { model: "lenet".into(), batch: Some(8) };
+    let together = import(&[folder.path().into()], &told).expect("two runs");
+    let runs = import(&["a", "b"].map(|name| folder.path().join(name)), &told).expect("two runs");
+    for runs in [&together, &runs] {
+        let names: Vec<_> = runs.iter().map(|(name, run)| (name.as_str(), run.case.workers)).collect();
+        assert_eq!(names, [("b", 1), ("a", 2)], "the fewest first");
+    }
+    let (study_folder, study) =
+        write::write(&runs, &[], &folder.path().join("study"), Held::Resume).expect("a study");
+    let report = study_folder.analyse(&study);
+    assert!((report.cases[1].speedup_speed.expect("compared") - 2.0).abs() < 1e-9);
+    let page = crate::html::render(&report);
+    assert!(
+        page.contains("by images/s") && !page.contains("d=\"\""),
+        "no line for a whole run that is not known"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn links_that_lead_in_circles_and_pipes_do_no_harm() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let inside = folder.path().join("run");
+    fs::create_dir(&inside).expect("a folder");
+    fs::write(inside.join("rank0.json"), trace(0, 1)).expect("a file");
+    std::os::unix::fs::symlink(&inside, inside.join("again")).expect("a link");
+    let made = std::process::Command::new("mkfifo").arg(inside.join("pipe")).status();
+    assert!(made.is_ok_and(|status| status.success()), "a pipe that nobody writes to");
+    let named = inside.join("rank0.json");
+    for paths in [vec![inside.clone()], vec![inside, named]] {
+        let runs = import(&paths, &Told::default()).expect("one trace");
+        assert_eq!((runs.len(), runs[0].1.ranks.len()), (1, 1), "each file once");
+    }
 }

@@ -140,8 +140,7 @@ fn a_log_without_header_keeps_its_rates() {
     let step = &runs[0].ranks[0].steps[0];
     assert_eq!((step.step, step.examples, step.loss), (Step(10), 530, None));
     assert!((step.examples as f64 / step.end.since(step.begin).seconds() - 53.0).abs() < 1e-6);
-    assert!(has(&runs[0], "does not tell the batch"));
-    assert_eq!(runs[0].case.batch_per_worker, None);
+    assert_eq!((runs[0].case.batch_per_worker, runs[0].nominal), (None, Some(53.0)));
 }
 
 #[test]
@@ -179,4 +178,27 @@ fn a_packed_log_is_read_as_it_is() {
     std::io::Write::write_all(&mut packed, text.as_bytes()).expect("memory");
     let packed = import(file_of(packed.finish().expect("memory")).path()).expect("a log");
     assert_eq!(packed[0].ranks[0].steps, import_text(&text)[0].ranks[0].steps);
+}
+
+/// Lines are taken together until their time is known, more and more of them as a run goes on.
+#[test]
+fn steps_that_all_take_the_same_time_are_flat_however_many_a_line_stands_for() {
+    let runs = import_text(&format!("{HEADER}{}", lines(128.0, &[4.2; 1000])));
+    let covers: Vec<u64> = runs[0].ranks[0].steps.iter().map(|step| step.covers).collect();
+    assert!(covers.iter().max() > covers.iter().min() && covers.iter().sum::<u64>() == 1000, "{covers:?}");
+    let named: Vec<_> = runs.into_iter().map(|run| ("run".to_owned(), run)).collect();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (folder, study) =
+        crate::import::write::write(&named, &[], folder.path(), crate::Held::Resume).expect("a study");
+    let report = folder.analyse(&study);
+    let case = &report.cases[0];
+    let steady = case.steady.expect("steps");
+    assert!(steady.slowdown.is_none() && steady.points == Some(covers.len() as u64), "{steady:?}");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    assert_eq!((case.steps, case.dispersion), (1000, None), "means do not tell how single steps differ");
+    let other = case.phases_s.as_ref().expect("steps")[&paceline_record::Phase::Other];
+    assert!(
+        (other / 2.0 / case.steps as f64 / 4.2 - 1.0).abs() < 0.01,
+        "seconds a step, not a line: {other}"
+    );
 }

@@ -96,12 +96,22 @@ fn what_only_traces_tell_is_kept_in_the_study_and_shown_in_every_form() {
     ];
     // Rank 1 comes 50 us late to each collective, which then moves bytes for 50 us.
     for form in &forms {
-        for expected in
-            ["share a clock", "the other waited 0.1 ms for rank 1", "kernel", "all_reduce", "2.000", "4.000"]
-        {
+        for expected in [
+            "share a clock",
+            "the other waited 0.1 ms for rank 1",
+            "kernel",
+            "all_reduce",
+            "2.000",
+            "4.000",
+            "ms a step, by rank",
+        ] {
             assert!(form.contains(expected), "{expected} in {form}");
         }
     }
+    let flat = forms[0].split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("rank 0 0.60 0.10 0.30 rank 1 0.65 0.05 0.30"), "{}", forms[0]);
+    assert!(forms[2].contains("<td>0.07</td>"), "exchange, though no work for it is known");
+    assert!(forms[2].contains("Phases of each worker") && forms[2].contains("that its source shows"));
     assert!(forms[0].contains("note: one thing was <guessed>") && forms[2].contains("&lt;guessed&gt;"));
     let case = serde_json::to_value(&report.cases[0]).expect("JSON");
     assert_eq!(case["origin"]["traced"]["collectives"][0]["waited"], 40 * 50 * US);
