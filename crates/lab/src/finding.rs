@@ -81,6 +81,9 @@ pub enum Kind {
     Accuracy,
 }
 
+/// Findings that are shown at once; the others cost less.
+pub(crate) const SHOWN: usize = 8;
+
 /// One thing worth knowing about a case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {

@@ -3,6 +3,7 @@
 use paceline_record::{Bytes, Case, LayerTime, Outcome, Phase};
 
 use crate::compare::{Comparison, Difference};
+use crate::finding::SHOWN;
 use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::rate::Rate;
 use crate::numbers::waterfall::{Cause, Waterfall};
@@ -297,13 +298,17 @@ fn render_findings(report: &Report, colours: Colours) -> String {
     if report.findings.is_empty() && report.cases.iter().any(|case| case.status == Outcome::Done) {
         text.push_str("  nothing was found that takes a notable part of the time\n");
     }
-    for (number, finding) in report.findings.iter().enumerate() {
+    for (number, finding) in report.findings.iter().take(SHOWN).enumerate() {
         text.push_str(&format!(
             "{:>3}. {}\n     {}\n",
             number + 1,
             finding.text,
             colours.paint(Ink::Good, &finding.advice)
         ));
+    }
+    let more = report.findings.len().saturating_sub(SHOWN);
+    if more > 0 {
+        text.push_str(&format!("     {more} more that cost less, in the report\n"));
     }
     for case in report.cases.iter().filter(|case| case.reason.is_some()) {
         let reason = case.reason.as_deref().unwrap_or_default();

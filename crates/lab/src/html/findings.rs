@@ -4,10 +4,8 @@ use paceline_record::Outcome;
 
 use super::markup::{Px, Tag};
 use super::unit::{digits, percent};
+use crate::finding::SHOWN;
 use crate::{Finding, Report};
-
-/// Findings that are shown at once.
-const OPEN: usize = 8;
 
 /// The findings of a report, those that cost most first.
 pub fn render(report: &Report) -> Tag {
@@ -21,13 +19,13 @@ pub fn render(report: &Report) -> Tag {
         };
         return section.with(Tag::new("p").text(nothing));
     }
-    let (open, rest) = report.findings.split_at(report.findings.len().min(OPEN));
+    let (open, rest) = report.findings.split_at(report.findings.len().min(SHOWN));
     let section = section.with(list(open, 1));
     if rest.is_empty() {
         return section;
     }
     let summary = Tag::new("summary").text(format_args!("{} more that cost less", rest.len()));
-    section.with(Tag::new("details").with(summary).with(list(rest, OPEN + 1)))
+    section.with(Tag::new("details").with(summary).with(list(rest, SHOWN + 1)))
 }
 
 fn list(findings: &[Finding], from: usize) -> Tag {

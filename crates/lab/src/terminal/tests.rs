@@ -1,7 +1,7 @@
 use paceline_record::Nanos;
 
 use super::*;
-use crate::fixture;
+use crate::{Finding, fixture};
 
 #[test]
 fn what_was_learned_is_a_table_where_any_case_tells() {
@@ -35,4 +35,23 @@ fn layers_come_slowest_first_and_the_rest_is_summed() {
     ");
     assert_eq!(render_layers(&layers, Rows::All).lines().count(), 4);
     assert_eq!(render_layers(&[], Rows::All).lines().count(), 1);
+}
+
+#[test]
+fn findings_beyond_the_first_few_are_counted() {
+    let mut report = fixture::report();
+    let one = Finding {
+        kind: crate::finding::Kind::StartUp,
+        case: 0,
+        text: "something".into(),
+        advice: "do something".into(),
+        lost_s: Some(1.0),
+        share: Some(0.1),
+    };
+    report.findings = vec![one; SHOWN + 3];
+    let text = render_findings(&report, Colours::None);
+    assert_eq!(text.matches("do something").count(), SHOWN, "{text}");
+    assert!(text.contains("3 more that cost less"), "{text}");
+    report.findings.truncate(SHOWN);
+    assert!(!render_findings(&report, Colours::None).contains("more that cost less"));
 }
