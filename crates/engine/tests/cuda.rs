@@ -405,6 +405,36 @@ fn many_rows() -> Graph {
     build().unwrap()
 }
 
+/// Batch norms of many rows that only depthwise windows read, of both strides and with a border.
+fn behind_norms() -> Graph {
+    let build = || {
+        let (mut b, x) = Builder::new("behind_norms", Shape::new(33, 32, 3), 5)?;
+        let x = b.conv("in", x, Conv2d::k(1, 1).out(24))?;
+        let x = b.batch_norm("first", x, BatchNorm::KERAS);
+        let x = b.relu6("first_relu", x);
+        let x = b.depthwise_conv("one", x, Conv2d::k(3, 3).same())?;
+        let x = b.batch_norm("second", x, BatchNorm::TORCH);
+        let x = b.relu("second_relu", x);
+        let x = b.depthwise_conv("two", x, Conv2d::k(3, 3).stride(2).same())?;
+        let x = b.batch_norm("third", x, BatchNorm::KERAS);
+        let x = b.global_avg_pool("means", x);
+        let x = b.dense("out", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    build().unwrap()
+}
+
+#[test]
+fn a_norm_that_only_a_depthwise_window_reads_agrees_with_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    for (layout, precision) in
+        [(Layout::Nhwc, Precision::Fp32), (Layout::Nhwc, Precision::Bf16), (Layout::Nchw, Precision::Fp32)]
+    {
+        let spec = Spec { layout, precision, ..Spec::new(17) };
+        compare("behind norms", &gpu, &behind_norms(), &spec);
+    }
+}
+
 #[test]
 fn one_network_of_every_kind_of_layer_agrees_with_the_cpu() {
     let Some(gpu) = gpu() else { return };

@@ -8,7 +8,7 @@ use paceline_model::{NodeId, ParamId, Shape as Map};
 
 use super::action::{Action, Arg, Buffer, LAG, Step, Track, Window};
 use super::driver::Shape;
-use super::lower::{Bounds, Kind, Lowering, Padded, Passes, Turn, even_part, value_bytes};
+use super::lower::{Bounds, Kind, Lowering, Padded, Passes, Recipe, Turn, even_part, value_bytes};
 use super::product::Direction;
 
 struct Reverse<'a, 'g> {
@@ -173,12 +173,12 @@ impl Reverse<'_, '_> {
                 self.main(Action::Kernel { name: format!("bias_sums_{suffix}"), shape, args });
                 self.give(x, dy);
             }
-            Kind::Depthwise { x, y, window } => {
+            Kind::Depthwise { x, y, window, recipe } => {
                 let dy = self.take(y);
                 let kernel = self.lowering.kernel(y);
                 let input = self.lowering.value(x);
-                let (actions, parts) = self.depthwise_sums(window, [input, dy], kernel);
-                for buffer in [dy, input, parts] {
+                let (actions, parts) = self.depthwise_sums(window, [input, dy], (kernel, recipe));
+                for buffer in [dy, input, parts].into_iter().chain(recipe.map(|recipe| recipe.kept)) {
                     self.lowering.touch(buffer, LAG);
                     self.busy.push((buffer, self.lowering.now + LAG));
                 }
@@ -196,7 +196,7 @@ impl Reverse<'_, '_> {
                             ..window
                         };
                         let args = [Arg::Window(reverse)].into_iter().chain(rest).collect();
-                        self.lowering.slide("depthwise", reverse, args, Turn::Round)
+                        self.lowering.slide("depthwise", reverse, args, (Turn::Round, None))
                     } else if self.lowering.fits_three(window) {
                         let args = [Arg::Window(window)].into_iter().chain(rest).collect();
                         self.lowering.slide_back_by_two("depthwise_three_back_by_2", window, args)
@@ -347,7 +347,7 @@ impl Reverse<'_, '_> {
         &mut self,
         window: Window,
         [input, dy]: [Buffer; 2],
-        kernel: ParamId,
+        (kernel, recipe): (ParamId, Option<Recipe>),
     ) -> (Vec<Action>, Buffer) {
         let lowering = &mut *self.lowering;
         let [h, w] = window.output.map(|side| side as usize);
@@ -378,6 +378,7 @@ impl Reverse<'_, '_> {
         let count = 9 * channels;
         let parts = lowering.bytes(4 * count * number);
         args.push(parts.into());
+        args.extend(Recipe::args(recipe));
         let name = format!("depthwise_three_sums_by_{}", window.stride[0]);
         let sums = Action::Kernel { name, shape, args };
         let mut args = vec![parts.into(), Arg::Int(number as i32), Arg::Int(count as i32)];

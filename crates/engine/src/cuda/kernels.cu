@@ -1250,17 +1250,27 @@ __device__ __forceinline__ void weigh(const float* at, float* out) {
     }
 }
 
-// Depthwise windows of 3x3 in NHWC: a thread computes four neighbours of a row, and reads each input once a row. Stride S.
-// Backward with stride 1 is the same with the weights turned round.
-template <int V, int S> __device__ __forceinline__ void depthwise_three(Window k, const T* x, const float* weights, T* y,
-                                                                       int turned) {
-    const int OUT = 4, IN = (OUT - 1) * S + 3;
+// What a batch norm makes of its input, where nobody has written that out.
+template <int V>
+__device__ __forceinline__ void make(T* v, const float* scale, const float* shift, float low, float high) {
+#pragma unroll
+    for (int j = 0; j < V; j++) v[j] = lower(bound(lift(v[j]) * scale[j] + shift[j], low, high));
+}
+
+// Depthwise windows of 3x3 in NHWC: a thread computes neighbours of a row, four with stride 1 and two with stride 2, and reads
+// each input once a row. Backward with stride 1 is the same with the weights turned round. RAW: the input is that of the batch norm in front.
+template <int V, int S, bool RAW>
+__device__ __forceinline__ void depthwise_three(Window k, const T* x, const float* weights, T* y, int turned,
+                                                const float* kept, float low, float high) {
+    const int OUT = S == 1 ? 4 : 2, IN = (OUT - 1) * S + 3;
     int strips = (k.W + OUT - 1) / OUT, cs = k.C / V;
     EACH(i, (i64)k.batch * k.H * strips * cs) {
         unsigned rest = (unsigned)(i / cs);
         int c = (int)(i % cs) * V, x0 = rest % strips * OUT;
         rest /= strips;
         int oy = rest % k.H, n = rest / k.H;
+        float scale[V], shift[V];
+        if (RAW) weigh(kept + 2 * k.C + c, scale), weigh(kept + 3 * k.C + c, shift);
         float sum[OUT][V];
 #pragma unroll
         for (int o = 0; o < OUT; o++)
@@ -1281,6 +1291,12 @@ template <int V, int S> __device__ __forceinline__ void depthwise_three(Window k
 #pragma unroll
                     for (int j = 0; j < V; j++) v[q].v[j] = lower(0.0f);
             }
+            if (RAW)
+#pragma unroll
+                for (int q = 0; q < IN; q++) {
+                    int ix = x0 * S - k.left + q;
+                    if (ix >= 0 && ix < k.w) make<V>(v[q].v, scale, shift, low, high);
+                }
             float w[3][V];
 #pragma unroll
             for (int q = 0; q < 3; q++) weigh(weights + (turned ? 8 - r * 3 - q : r * 3 + q) * k.C + c, w[q]);
@@ -1297,17 +1313,19 @@ template <int V, int S> __device__ __forceinline__ void depthwise_three(Window k
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_by_1(Window k, const T* x, const float* weights, T* y, int turned) {
-    ENTER;
-    depthwise_three<VEC, 1>(k, x, weights, y, turned);
-}
+#define DEPTHWISE_THREE(S)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                            \
+        depthwise_three_by_##S(Window k, const T* x, const float* weights, T* y, int turned, const float* kept,     \
+                               float low, float high) {                                                             \
+        ENTER;                                                                                                      \
+        if (kept)                                                                                                   \
+            depthwise_three<VEC, S, true>(k, x, weights, y, turned, kept, low, high);                               \
+        else                                                                                                        \
+            depthwise_three<VEC, S, false>(k, x, weights, y, turned, kept, low, high);                              \
+    }
 
-extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_by_2(Window k, const T* x, const float* weights, T* y, int turned) {
-    ENTER;
-    depthwise_three<VEC, 2>(k, x, weights, y, turned);
-}
+DEPTHWISE_THREE(1)
+DEPTHWISE_THREE(2)
 
 extern "C" __global__ void __launch_bounds__(256)
     depthwise_three_back_by_2(Window k, const T* dy, const float* weights, T* dx) {
@@ -1333,8 +1351,9 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // Gradient of 3x3 depthwise weights in NHWC, all nine taps in one sweep: a thread walks along rows of outputs with four
 // channels. Each block leaves its sums among the parts.
-template <int S>
-__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* parts) {
+template <int S, bool RAW>
+__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* parts, const float* kept,
+                                                     float low, float high) {
     const int V = 4;
     extern __shared__ __align__(16) float shared[];
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
@@ -1345,6 +1364,10 @@ __device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const
 #pragma unroll
         for (int j = 0; j < V; j++) sum[t][j] = 0;
     i64 lines = (i64)k.batch * k.H, step = (i64)gridDim.y * blockDim.y;
+    float scale[V], shift[V];
+    if (RAW && c < k.C)
+#pragma unroll
+        for (int j = 0; j < V; j++) scale[j] = kept[2 * k.C + c + j], shift[j] = kept[3 * k.C + c + j];
     if (c < k.C)
         for (i64 line = (i64)blockIdx.y * blockDim.y + threadIdx.y; line < lines; line += step) {
             int n = line / k.H, oy = line % k.H;
@@ -1359,9 +1382,12 @@ __device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const
             auto column = [&](int ix, int slot) {
 #pragma unroll
                 for (int r = 0; r < 3; r++)
-                    if (rows[r] && ix >= 0 && ix < k.w)
-                        get<V>(rows[r] + (i64)ix * k.C, window[r][slot]);
-                    else
+                    if (rows[r] && ix >= 0 && ix < k.w) {
+                        Pack<V> v = *(const Pack<V>*)(rows[r] + (i64)ix * k.C);
+                        if (RAW) make<V>(v.v, scale, shift, low, high);
+#pragma unroll
+                        for (int j = 0; j < V; j++) window[r][slot][j] = lift(v.v[j]);
+                    } else
 #pragma unroll
                         for (int j = 0; j < V; j++) window[r][slot][j] = 0;
             };
@@ -1408,17 +1434,19 @@ __device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
-    depthwise_three_sums_by_1(Window k, const T* x, const T* dy, float* parts) {
-    ENTER;
-    depthwise_three_sums<1>(k, x, dy, parts);
-}
+#define DEPTHWISE_THREE_SUMS(S)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                            \
+        depthwise_three_sums_by_##S(Window k, const T* x, const T* dy, float* parts, const float* kept, float low,  \
+                                    float high) {                                                                   \
+        ENTER;                                                                                                      \
+        if (kept)                                                                                                   \
+            depthwise_three_sums<S, true>(k, x, dy, parts, kept, low, high);                                        \
+        else                                                                                                        \
+            depthwise_three_sums<S, false>(k, x, dy, parts, kept, low, high);                                       \
+    }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
-    depthwise_three_sums_by_2(Window k, const T* x, const T* dy, float* parts) {
-    ENTER;
-    depthwise_three_sums<2>(k, x, dy, parts);
-}
+DEPTHWISE_THREE_SUMS(1)
+DEPTHWISE_THREE_SUMS(2)
 
 // Totals of so many parts of `count` values each, in a fixed order. Blocks of 32 x 8 threads.
 extern "C" __global__ void part_totals(const float* parts, int number, int count, float* grad, int add_params) {

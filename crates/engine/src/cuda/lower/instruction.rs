@@ -145,14 +145,22 @@ impl Lowering<'_> {
     }
 
     /// A depthwise kernel that writes the output of a window: the one for 3x3 where it fits.
-    pub fn slide(&self, name: &str, window: Window, mut args: Vec<Arg>, turn: Turn) -> Action {
+    pub fn slide(
+        &self,
+        name: &str,
+        window: Window,
+        mut args: Vec<Arg>,
+        (turn, recipe): (Turn, Option<Recipe>),
+    ) -> Action {
         let Window { batch, channels, output: [h, w], stride, .. } = window;
         let (batch, c, h, w) = (batch as usize, channels as usize, h as usize, w as usize);
         if !self.fits_three(window) {
             return self.spread(name, batch * h * w * c, c, args);
         }
         args.push(Arg::Int(i32::from(turn == Turn::Round)));
-        let threads = batch * h * w.div_ceil(4) * (c / self.vector(c));
+        args.extend(Recipe::args(recipe));
+        let strip = if stride[0] == 1 { 4 } else { 2 };
+        let threads = batch * h * w.div_ceil(strip) * (c / self.vector(c));
         Action::Kernel {
             name: format!("depthwise_three_by_{}", stride[0]),
             shape: self.blocks(threads),

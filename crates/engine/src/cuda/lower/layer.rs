@@ -111,7 +111,16 @@ impl Lowering<'_> {
         let kept = self.bytes(16 * map.c);
         let input = self.value(x);
         let residual_buffer = residual.map_or(Arg::Null, |other| self.value(other).into());
-        let output = self.output(last);
+        let once = self.once(map);
+        let recipe = Recipe { kept, bounds };
+        let unmade = residual.is_none() && once.is_none() && self.is_read_in_threes(last);
+        let output = match unmade {
+            true => input,
+            false => self.output(last),
+        };
+        if unmade {
+            (self.data[last.0], self.recipes[last.0]) = (Some(input), Some(recipe));
+        }
         let mut apply = vec![input.into(), residual_buffer, output.into(), kept.into()];
         apply.extend(self.row_args(map));
         apply.extend(bounds.args());
@@ -123,7 +132,6 @@ impl Lowering<'_> {
             Arg::Double(spec.momentum),
             Arg::Control,
         ]);
-        let once = self.once(map);
         let action = match once {
             Some((shape, suffix)) => {
                 let args = apply.iter().chain(&measure).copied().collect();
@@ -154,9 +162,20 @@ impl Lowering<'_> {
         self.put(When::Judging, Action::Kernel { name: "norm_recall".into(), shape: few, args });
         let (shape, suffix) = self.flow(map, Passes::Many, 1 + usize::from(residual.is_some()));
         let when = if once.is_some() { When::Judging } else { When::Always };
-        self.put(when, Action::Kernel { name: format!("norm_apply_{suffix}"), shape, args: apply });
+        if !unmade {
+            self.put(when, Action::Kernel { name: format!("norm_apply_{suffix}"), shape, args: apply });
+        }
         let norm = Norm { gamma, beta, bounds, kept };
         self.finish(&nodes, Kind::Norm { x, y: last, residual, norm });
+    }
+
+    /// Whether a value is read by a depthwise window of 3x3 alone, whose kernels can make it from a batch norm's input.
+    fn is_read_in_threes(&self, id: NodeId) -> bool {
+        let Some(next) = self.sole_consumer(id) else { return false };
+        let (node, input) = (self.graph.node(next), self.map(id));
+        let Op::Conv(spec) = node.op else { return false };
+        let depthwise = spec.groups > 1 && spec.groups == input.c && spec.groups == spec.out;
+        depthwise && self.fits_three(self.window((spec.kernel, spec.stride, spec.border), input, node.shape))
     }
 
     pub(super) fn pool_window(&self, id: NodeId, spec: &PoolSpec) -> (NodeId, Window) {

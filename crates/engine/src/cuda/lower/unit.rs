@@ -21,6 +21,21 @@ pub(crate) struct Norm {
     pub kept: Buffer,
 }
 
+/// How a batch norm's output follows from its input, where it is made only where it is read.
+#[derive(Clone, Copy)]
+pub(crate) struct Recipe {
+    pub kept: Buffer,
+    pub bounds: Bounds,
+}
+
+impl Recipe {
+    /// kept, low, high
+    pub fn args(recipe: Option<Self>) -> [Arg; 3] {
+        let bounds = recipe.map_or(Bounds::NONE, |recipe| recipe.bounds).args();
+        [recipe.map_or(Arg::Null, |recipe| recipe.kept.into()), bounds[0], bounds[1]]
+    }
+}
+
 /// An input with its border around it, for a product whose border differs from side to side.
 #[derive(Clone, Copy)]
 pub(crate) struct Padded {
@@ -50,6 +65,7 @@ pub(crate) enum Kind {
         x: NodeId,
         y: NodeId,
         window: Window,
+        recipe: Option<Recipe>,
     },
     Norm {
         x: NodeId,
