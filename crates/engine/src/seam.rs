@@ -208,7 +208,8 @@ pub struct Pass {
     /// their momentum takes over. `None`: the momentum from the first pass on, as Keras and PyTorch have it, so that the
     /// values they start from show for long.
     pub seen: Option<u64>,
-    /// The learning rate of an update that follows as part of the run; for programs that [weave](Program::weave).
+    /// The learning rate of an update that follows as part of the run; for programs that [weave](Program::weave). What their
+    /// gradients hold afterwards is of no use.
     pub update: Option<f32>,
 }
 

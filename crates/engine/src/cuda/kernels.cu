@@ -1790,6 +1790,46 @@ extern "C" __global__ void sgd(float* params, const float* grads, float* velocit
     }
 }
 
+// The same for tensors that have packed copies, straight from packed gradients and into the packed copies of the weights.
+// Blocks as in pack_weights.
+extern "C" __global__ void sgd_packed(const Tensor* tensors, int count, const T* grads, T* packed, float* params,
+                                      float* velocity, int nchw, float momentum, float decay, int nesterov,
+                                      const Control* control) {
+    ENTER;
+    __shared__ float tile[32][33];
+    Tensor t = tensor_of(tensors, count, blockIdx.x);
+    int local = blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
+    int rows = t.taps * t.in, row = row0 + threadIdx.x;
+    i64 each = (i64)t.taps * (nchw ? t.in : t.wide), at = row < rows ? t.packed + packed_row(t, row, nchw) : 0;
+    float rate = control->rate;
+    if (row < rows)
+        for (int i = threadIdx.y; i < 32; i += 8)
+            if (out0 + i < t.out) tile[threadIdx.x][i] = lift(grads[(out0 + i) * each + at]);
+    __syncthreads();
+    for (int i = threadIdx.y; i < 32; i += 8)
+        if (row0 + i < rows && out0 + threadIdx.x < t.out) {
+            i64 value = t.canonical + (i64)(row0 + i) * t.out + out0 + threadIdx.x;
+            float p = params[value], v = velocity ? velocity[value] : 0.0f;
+            descend(p, tile[i][threadIdx.x], velocity ? &v : 0, rate, momentum, decay, nesterov);
+            if (velocity) velocity[value] = v;
+            params[value] = tile[i][threadIdx.x] = p;
+        }
+    __syncthreads();
+    if (row < rows)
+        for (int i = threadIdx.y; i < 32; i += 8)
+            if (out0 + i < t.out) packed[(out0 + i) * each + at] = lower(tile[threadIdx.x][i]);
+}
+
+// The same for stretches of values that have none; a block each.
+extern "C" __global__ void sgd_stretches(const int2* stretches, const float* grads, float* params, float* velocity,
+                                         float momentum, float decay, int nesterov, const Control* control) {
+    ENTER;
+    float rate = control->rate;
+    int2 stretch = stretches[blockIdx.x];
+    for (int at = stretch.x + threadIdx.x; at < stretch.y; at += blockDim.x)
+        descend(params[at], grads[at], velocity ? velocity + at : 0, rate, momentum, decay, nesterov);
+}
+
 // Rate and root carry the corrections of bias.
 extern "C" __global__ void adam(float* params, const float* grads, float* first, float* second, i64 count, float beta1,
                                 float beta2, float epsilon, float decay, const Control* control) {

@@ -77,6 +77,8 @@ struct Memories {
     packed: Memory,
     raw: Memory,
     tensors: Memory,
+    /// Stretches of trained values that have no packed copies.
+    stretches: Memory,
     arena: Memory,
     counters: Memory,
     labels: Memory,
@@ -182,6 +184,7 @@ struct Compiled {
     moving: Vec<Option<Range<usize>>>,
     moving_len: usize,
     packing: Packing,
+    stretches: usize,
     plan: MemoryPlan,
 }
 
@@ -361,17 +364,24 @@ impl CudaProgram {
         self.put(&self.low.forward, selected, nothing)?;
         mark(stream, &events.forward_end)?;
         let backward = nvtx::range("backward");
+        // Where nobody else needs them and nothing is added to them, gradients are used as they are.
+        let sgd = matches!(self.spec.optimizer, Optimizer::Sgd { .. });
+        let direct = updates && woven.is_none() && !adds && sgd && self.spec.shares == 1;
         let mut overlapped = woven.as_deref_mut().filter(|woven| updates && woven.overlap);
         self.put(&self.low.backward, selected, |index, side| match overlapped.as_deref_mut() {
             Some(woven) => self.exchange_ready(woven, index, (side, selected), mark),
             None => Ok(()),
         })?;
-        if overlapped.is_none() {
+        if overlapped.is_none() && !direct {
             self.unpack(stream, 0..self.low.packing.tensors.len(), selected)?;
         }
         drop(backward);
         mark(stream, &events.end)?;
-        if updates { self.put_update(woven, mark) } else { Ok(()) }
+        match (updates, direct) {
+            (true, true) => self.put_direct_update(mark),
+            (true, false) => self.put_update(woven, mark),
+            (false, _) => Ok(()),
+        }
     }
 
     /// One instruction after the other, each between two events.

@@ -3,6 +3,21 @@
 use super::super::lower::value_bytes;
 use super::*;
 
+/// Stretches of trained values without packed copies, each as long as a block likes it.
+fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
+    const LONGEST: usize = 2048;
+    let plain = lowered.slots.iter().filter(|slot| lowered.packing.starts[slot.param.0].is_none());
+    plain
+        .flat_map(|slot| {
+            let end = slot.range.end;
+            slot.range
+                .clone()
+                .step_by(LONGEST)
+                .map(move |start| [start as i32, (start + LONGEST).min(end) as i32])
+        })
+        .collect()
+}
+
 impl CudaProgram {
     pub fn new(
         (device, kernels): (Arc<Device>, Arc<Kernels>),
@@ -49,6 +64,7 @@ impl CudaProgram {
             }
             workshop.choices.save();
         }
+        let stretches = stretches(&lowered);
         // Parameters that live on the host have their update rule there.
         let at_home = homes.parameters.is_some();
         let memory = Memories {
@@ -59,6 +75,7 @@ impl CudaProgram {
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
             tensors: Memory::upload(&lowered.packing.tensors)?,
+            stretches: Memory::upload(&stretches)?,
             arena: Memory::new(lowered.arena)?,
             counters: values(lowered.counters)?,
             labels: values(spec.batch)?,
@@ -107,6 +124,7 @@ impl CudaProgram {
             moving: lowered.moving,
             moving_len: lowered.moving_len,
             packing: lowered.packing,
+            stretches: stretches.len(),
             plan: lowered.plan,
             units: lowered.units,
         };

@@ -173,6 +173,52 @@ impl CudaProgram {
         mark(stream, &events.done)
     }
 
+    /// The update straight from packed gradients into packed weights.
+    pub(super) fn put_direct_update(&self, mark: Mark) -> Result<(), EngineError> {
+        let Optimizer::Sgd { momentum, nesterov, weight_decay } = self.spec.optimizer else {
+            unreachable!("invariant: only SGD updates this way");
+        };
+        let _update = nvtx::range("update");
+        let (stream, events, memory) = (&self.main.stream, &self.events, &self.memory);
+        mark(stream, &events.exchanged)?;
+        let velocity = Word::from(memory.state.first().map_or(0, |memory| memory.address));
+        let rule = [
+            Word::from(momentum),
+            Word::from(weight_decay),
+            Word::from(i32::from(nesterov)),
+            Word::from(memory.control.address),
+        ];
+        let count = self.low.packing.tensors.len();
+        if count > 0 {
+            let mut args = vec![
+                Word::from(memory.tensors.address),
+                Word::from(count as i32),
+                Word::from(memory.raw.address),
+                Word::from(memory.packed.address),
+                Word::from(memory.params.address),
+                velocity,
+                Word::from(self.nchw()),
+            ];
+            args.extend(rule);
+            self.tiles(stream, "sgd_packed", self.low.packing.tiles, &args)?;
+        }
+        if self.low.stretches > 0 {
+            let mut args = vec![
+                Word::from(memory.stretches.address),
+                Word::from(memory.grads[0].address),
+                Word::from(memory.params.address),
+                velocity,
+            ];
+            args.extend(rule);
+            let shape =
+                Shape { grid: (self.low.stretches as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 };
+            launch(&self.kernels, stream, "sgd_stretches", shape, &args)?;
+        }
+        mark(stream, &events.updated)?;
+        mark(stream, &events.fetched)?;
+        mark(stream, &events.done)
+    }
+
     /// The update rule over a range.
     pub(super) fn put_rule(&self, range: Range<usize>) -> Result<(), EngineError> {
         if range.is_empty() {
