@@ -425,6 +425,19 @@ fn behind_norms() -> Graph {
 }
 
 #[test]
+fn a_first_convolution_on_tensor_cores_agrees_with_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    for (kernel, stride, out, (h, w)) in
+        [(3, 2, 32, (33, 40)), (7, 2, 64, (40, 35)), (3, 1, 64, (20, 17)), (5, 1, 32, (16, 50))]
+    {
+        let conv = Conv2d::k(kernel, kernel).out(out).stride(stride).same();
+        let graph = stem(Shape::new(h, w, 3), conv);
+        let spec = Spec { precision: Precision::Bf16, ..Spec::new(3) };
+        compare(&format!("stem of {kernel} by {stride} to {out}"), &gpu, &graph, &spec);
+    }
+}
+
+#[test]
 fn a_norm_that_only_a_depthwise_window_reads_agrees_with_the_cpu() {
     let Some(gpu) = gpu() else { return };
     for (layout, precision) in

@@ -35,6 +35,8 @@ pub(super) enum Arg {
     Param(ParamId),
     Grad(ParamId),
     Moving(ParamId),
+    /// The address of a kernel's packed copy.
+    Packed(ParamId),
     Labels,
     Control,
     Judgement,

@@ -1757,6 +1757,105 @@ extern "C" __global__ void unpack_gradients(const Tensor* tensors, int count, co
         }
 }
 
+// ---- the first convolution --------------------------------------------------------------------------------------------
+
+#ifdef BF16
+
+// A convolution of few input channels, kept as eight, on tensor cores: a step of the product is two taps. Weights are packed:
+// [out][tap][8]. A block holds all of them and takes one tile of 16 x 16 outputs after another; a warp has two rows of it.
+template <int OUT> __device__ __forceinline__ void stem(const Window& k, const T* x, const T* weights, T* y) {
+    extern __shared__ __align__(16) float shared[];
+    const int SIDE = 16, VECTORS = OUT / 8, PIXEL = OUT / 2 + 4;
+    int taps = k.kh * k.kw, pairs = (taps + 1) / 2, row_words = pairs * 8 + 4;
+    int high = (SIDE - 1) * k.sh + k.kh, wide = (SIDE - 1) * k.sw + k.kw;
+    unsigned* kernel = (unsigned*)shared;
+    unsigned* patch = kernel + OUT * row_words;
+    unsigned* staged = patch + high * wide * 4;
+    int* where = (int*)(staged + 256 * PIXEL);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (int i = threadIdx.x; i < 2 * pairs; i += 256) where[i] = i < taps ? (i / k.kw * wide + i % k.kw) * 4 : 0;
+    // A tap beyond the last has weights of zero.
+    for (int i = threadIdx.x; i < OUT * 2 * pairs; i += 256) {
+        int out = i / (2 * pairs), tap = i % (2 * pairs);
+        uint4 v = {0, 0, 0, 0};
+        if (tap < taps) v = *(const uint4*)(weights + ((i64)out * taps + tap) * 8);
+        *(uint4*)(kernel + out * row_words + tap * 4) = v;
+    }
+    int across = (k.W + SIDE - 1) / SIDE, down = (k.H + SIDE - 1) / SIDE;
+    for (int tile = blockIdx.x; tile < k.batch * down * across; tile += gridDim.x) {
+        int x0 = tile % across * SIDE, y0 = tile / across % down * SIDE, n = tile / across / down;
+        __syncthreads();
+        for (int i = threadIdx.x; i < high * wide; i += 256) {
+            int iy = y0 * k.sh - k.top + i / wide, ix = x0 * k.sw - k.left + i % wide;
+            uint4 v = {0, 0, 0, 0};
+            if (iy >= 0 && iy < k.h && ix >= 0 && ix < k.w)
+                v = *(const uint4*)(x + (((i64)n * k.h + iy) * k.w + ix) * 8);
+            *(uint4*)(patch + i * 4) = v;
+        }
+        __syncthreads();
+        float sum[2][VECTORS][4];
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int j = 0; j < VECTORS; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[m][j][e] = 0;
+        const unsigned* at[2];
+#pragma unroll
+        for (int m = 0; m < 2; m++) at[m] = patch + ((warp * 2 + m) * k.sh * wide + g * k.sw) * 4 + t;
+        int eight = 8 * k.sw * 4;
+        for (int pair = 0; pair < pairs; pair++) {
+            int first = where[2 * pair], second = where[2 * pair + 1];
+            unsigned a[2][4];
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                a[m][0] = at[m][first], a[m][1] = at[m][first + eight];
+                a[m][2] = at[m][second], a[m][3] = at[m][second + eight];
+            }
+#pragma unroll
+            for (int j = 0; j < VECTORS; j++) {
+                const unsigned* b = kernel + (j * 8 + g) * row_words + pair * 8 + t;
+                unsigned b0 = b[0], b1 = b[4];
+#pragma unroll
+                for (int m = 0; m < 2; m++)
+                    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                                 : "+f"(sum[m][j][0]), "+f"(sum[m][j][1]), "+f"(sum[m][j][2]), "+f"(sum[m][j][3])
+                                 : "r"(a[m][0]), "r"(a[m][1]), "r"(a[m][2]), "r"(a[m][3]), "r"(b0), "r"(b1));
+            }
+        }
+        // Through shared memory, so that whole pixels are written.
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                unsigned* to = staged + ((warp * 2 + m) * SIDE + g + 8 * half) * PIXEL + t;
+#pragma unroll
+                for (int j = 0; j < VECTORS; j++)
+                    to[j * 4] = (unsigned)lower(sum[m][j][2 * half]) | (unsigned)lower(sum[m][j][2 * half + 1]) << 16;
+            }
+        __syncwarp();
+        for (int i = lane; i < 2 * SIDE * VECTORS; i += 32) {
+            int pixel = i / VECTORS, vector = i % VECTORS, oy = y0 + warp * 2 + pixel / SIDE, ox = x0 + pixel % SIDE;
+            if (oy < k.H && ox < k.W)
+                *(uint4*)(y + (((i64)n * k.H + oy) * k.W + ox) * OUT + vector * 8) =
+                    *(const uint4*)(staged + (warp * 2 * SIDE + pixel) * PIXEL + vector * 4);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) stem_32(Window k, const T* x, const T* weights, T* y) {
+    ENTER;
+    stem<32>(k, x, weights, y);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) stem_64(Window k, const T* x, const T* weights, T* y) {
+    ENTER;
+    stem<64>(k, x, weights, y);
+}
+
+#endif
+
 // ---- updates --------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void descend(float& p, float g, float* v, float rate, float momentum, float decay, int nesterov) {

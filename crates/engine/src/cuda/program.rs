@@ -211,6 +211,10 @@ impl CudaProgram {
             Arg::Param(id) => param(&self.memory.params, id, &self.low.ranges),
             Arg::Grad(id) => param(&self.memory.grads[share], id, &self.low.ranges),
             Arg::Moving(id) => param(&self.memory.moving[share], id, &self.low.moving),
+            Arg::Packed(id) => {
+                let start = self.low.packing.starts[id.0].expect("invariant: kernels of products are packed");
+                Word::from(self.memory.packed.address + (start * self.precise()) as u64)
+            }
             Arg::Labels => Word::from(self.memory.labels.address),
             Arg::Control => Word::from(self.memory.control.address),
             Arg::Judgement => Word::from(self.memory.judgement.address),

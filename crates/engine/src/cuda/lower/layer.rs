@@ -15,9 +15,37 @@ impl Lowering<'_> {
         let dest = self.output(id);
         let (direction, x_side, y_side) =
             if transposed { (Direction::Data, dest, source) } else { (Direction::Forward, source, dest) };
-        let action = Action::Product { product: number, direction, x: x_side, kernel, y: y_side };
+        let action = match self.stem(&product, [source, dest], kernel).filter(|_| !transposed) {
+            Some(stem) => stem,
+            None => Action::Product { product: number, direction, x: x_side, kernel, y: y_side },
+        };
         self.put(When::Always, action);
         self.finish(&[id], Kind::Product { x, y: id, product: number, transposed, padded });
+    }
+
+    /// A convolution of few channels, which libraries are slow at: ours on tensor cores, where it fits.
+    fn stem(&self, product: &Product, [x, y]: [Buffer; 2], kernel: ParamId) -> Option<Action> {
+        const MOST_SHARED: usize = 112 << 10;
+        let Product { input, output, kernel: (kh, kw), stride, border, groups, .. } = *product;
+        let few = input.c == 8 && groups == 1 && matches!(output.c, 32 | 64);
+        let ours = self.spec.precision == Precision::Bf16 && !self.nchw() && few;
+        // As the kernel lays out its weights, its patch of the input, its outputs and the places of its taps.
+        let pairs = (kh * kw).div_ceil(2);
+        let patch = (15 * stride.0 + kh) * (15 * stride.1 + kw);
+        let words = output.c * (8 * pairs + 4) + 4 * patch + 256 * (output.c / 2 + 4) + 2 * pairs;
+        if !ours || 4 * words > MOST_SHARED {
+            return None;
+        }
+        let window = self.window(((kh, kw), stride, border), input, output);
+        let tiles = self.spec.batch * output.h.div_ceil(16) * output.w.div_ceil(16);
+        let shape = Shape {
+            grid: (tiles.min(264) as u32, 1, 1),
+            block: (256, 1),
+            shared: 4 * words as u32,
+            cluster: 1,
+        };
+        let args = vec![Arg::Window(window), x.into(), Arg::Packed(kernel), y.into()];
+        Some(Action::Kernel { name: format!("stem_{}", output.c), shape, args })
     }
 
     /// cuDNN's engines are not all right where a border differs from side to side: such a border is written out.
