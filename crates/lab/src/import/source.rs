@@ -11,6 +11,7 @@ use super::ranks::{self, Told};
 use super::{
     ImportError, Imported, batch, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
 };
+use crate::folder::STUDY;
 use crate::trace::Trace;
 
 /// Bytes of a file that tell what it is.
@@ -293,6 +294,10 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         let folder = fs::metadata(named).map_err(io)?.is_dir();
         let mut files = Vec::new();
         let mut passed = Vec::new();
+        if is_study(named) {
+            let see = "is a study of this program, nothing to import: `paceline report` or `paceline explain` shows it";
+            return Err(ImportError::bad(named, see));
+        }
         collect(named, DEEP, &mut files)?;
         // Links may lead to a file more than once.
         files.retain(|path| path.canonicalize().map_or(true, |path| seen.insert(path)));
@@ -325,6 +330,11 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
     }
 }
 
+/// Whether a folder holds what this program wrote.
+fn is_study(path: &Path) -> bool {
+    path.join(STUDY).exists()
+}
+
 /// The files below a path in the order of their names, with numbers in them counted as numbers.
 fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), ImportError> {
     let io = |source| ImportError::Io { path: path.into(), source };
@@ -342,9 +352,10 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(io)?.collect();
     let mut inside: Vec<PathBuf> = entries.map_err(io)?.iter().map(fs::DirEntry::path).collect();
     inside.sort_by_key(|path| natural(&path.to_string_lossy()));
-    // A folder that leads back to itself ends here; a pipe, which nobody may ever write to, is no file.
+    // A folder that leads back to itself ends here; a pipe, which nobody may ever write to, is no file; and a study, such
+    // as an earlier import's, holds event files that we wrote ourselves.
     if deep > 0 {
-        let mut readable = inside.iter().filter(|path| path.is_file() || path.is_dir());
+        let mut readable = inside.iter().filter(|path| path.is_file() || path.is_dir() && !is_study(path));
         readable.try_for_each(|path| collect(path, deep - 1, files))?;
     }
     Ok(())
