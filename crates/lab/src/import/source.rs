@@ -170,12 +170,17 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     for (name, files) in traces(&sources) {
         let mut traces: Vec<(&Source, Trace)> = Vec::new();
         for source in files {
-            let read = left_out.unless(source, read_traces(&source.path))?.into_iter().flatten();
+            let read = left_out.unless(source, read_work(&source.path))?.into_iter().flatten();
             traces.extend(read.map(|trace| (source, trace)));
         }
         for (name, traces) in set_apart(name, traces) {
             let Some(&(first, _)) = traces.first() else { continue };
-            let run = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told)?;
+            let alone = traces.len() == 1;
+            let joined = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told);
+            let run = joined.map_err(|error| match error {
+                ImportError::Apart { why } if alone => ImportError::bad(&first.path, why),
+                error => error,
+            })?;
             found.push(Found::new(name, first.format, &first.path, run));
         }
     }
@@ -248,6 +253,17 @@ pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
     match sqlite::is_sqlite(path).map_err(io)? {
         true => sqlite::read(path),
         false => Ok(vec![kineto::read(path)?]),
+    }
+}
+
+/// The traces in a file that show work.
+fn read_work(path: &Path) -> Result<Vec<Trace>, ImportError> {
+    let mut traces = read_traces(path)?;
+    let lasts = |trace: &Trace| trace.extent().is_some_and(|(begin, end)| begin < end);
+    traces.retain(|trace| !trace.steps.is_empty() || lasts(trace));
+    match traces.is_empty() {
+        true => Err(ImportError::bad(path, "it shows no work: nothing in it takes any time")),
+        false => Ok(traces),
     }
 }
 

@@ -64,6 +64,16 @@ fn one_bad_file_of_a_folder_is_named_and_the_rest_goes_on() {
     for name in ["rank0.json", "rank1.json"] {
         fs::remove_file(folder.path().join(name)).expect("it was written");
     }
+    write("rank1.json", trace(1, 3).as_bytes());
+    write("rank0.json", br#"{"schemaVersion":1,"deviceProperties":[],"traceEvents":[]}"#);
+    let runs = import(&[folder.path().into()], &Told::default()).expect("one rank of three");
+    assert!(runs[0].1.warnings.iter().any(|warning| warning.contains("rank0.json: it shows no work")));
+    let empty =
+        import(&[folder.path().join("rank0.json")], &Told::default()).expect_err("no work").to_string();
+    assert!(empty.contains("rank0.json: it shows no work"), "{empty}");
+    for name in ["rank0.json", "rank1.json"] {
+        fs::remove_file(folder.path().join(name)).expect("it was written");
+    }
     let nothing = import(&[folder.path().into()], &Told::default()).expect_err("nothing is left").to_string();
     assert!(nothing.contains("rank2.sqlite"), "{nothing}");
 }
