@@ -223,7 +223,7 @@ mod tests {
             step.phases[Phase::Backward] = Nanos(0);
         }
         let case = CaseReport::of(&[run]);
-        Report::new(&study(&[case.case.clone()]), vec![case])
+        Report::new(&study(std::slice::from_ref(&case.case)), vec![case])
     }
 
     #[test]
