@@ -270,11 +270,29 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
         other => other,
     });
     let unit = unit.or_else(|| meaning::heading_unit(name));
+    let timed = meaning.is_some_and(Meaning::is_time);
+    let rated = meaning.is_some_and(Meaning::is_rate);
     let mut figures = Vec::new();
-    for cell in read {
+    for (text, cell) in cells.iter().zip(read) {
+        // No time is a million of anything: that `M` is minutes.
+        let cell = if timed { figure::read(&text.to_lowercase()) } else { cell };
+        let odd = match &cell {
+            Cell::Number(_, Some(Unit::Seconds(_))) => rated,
+            Cell::Words => meaning.is_some() && text.trim().starts_with(|c: char| c.is_ascii_digit()),
+            _ => false,
+        };
+        if odd {
+            warnings.push(format!(
+                "{:?} holds {:?}, which is not understood there; it counts as none",
+                shorten(name),
+                shorten(text)
+            ));
+            figures.push(None);
+            continue;
+        }
         figures.push(match cell {
             Cell::Number(figure, cell_unit) => Some(scale(figure, cell_unit, unit, meaning)),
-            Cell::Ratio(minutes, seconds) if meaning.is_some_and(Meaning::is_time) => {
+            Cell::Ratio(minutes, seconds) if timed => {
                 Some(Figure { value: 60.0 * minutes.value + seconds.value, half: seconds.half })
             }
             // The first number of a ratio is its scale, and exact.
