@@ -104,7 +104,16 @@ pub fn read(text: &str) -> Cell {
     }
     let rest = rest.trim();
     if let Some(right) = rest.strip_prefix(':').and_then(|rest| number(rest.trim())) {
-        return if right.1.trim().is_empty() { Cell::Ratio(figure, right.0) } else { Cell::Words };
+        let seconds = right.1.strip_prefix(':').and_then(number).filter(|(_, rest)| rest.trim().is_empty());
+        // 1:30:05 are hours, minutes and seconds.
+        return match seconds {
+            Some((seconds, _)) => {
+                let value = 3600.0 * figure.value + 60.0 * right.0.value + seconds.value;
+                Cell::Number(Figure { value, half: seconds.half }, Some(Unit::Seconds(1.0)))
+            }
+            None if right.1.trim().is_empty() => Cell::Ratio(figure, right.0),
+            None => Cell::Words,
+        };
     }
     for sign in SPREAD {
         if let Some((spread, unit)) = rest.strip_prefix(sign).and_then(|rest| number(rest.trim())) {
@@ -308,6 +317,7 @@ mod tests {
         near("1 (local)", 1.0, 0.5);
         near("8 GPUs", 8.0, 0.5);
         near("1h 2m 3s", 3723.0, 0.5);
+        near("1:30:05", 5405.0, 0.5);
         near("**5.65 images/s**", 5.65, 0.005);
     }
 
