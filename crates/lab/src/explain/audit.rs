@@ -42,8 +42,10 @@ pub enum Check {
     Product,
     /// Parameters against the network.
     Parameters,
-    /// A share of communication against the speed-up, or against its time.
+    /// A share of communication against the speed-up.
     Share,
+    /// A share of communication against its time.
+    CommTime,
     /// Parts against the whole.
     Parts,
     /// Digits that were dropped.

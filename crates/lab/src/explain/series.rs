@@ -315,7 +315,7 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
     let unit = unit.or_else(|| meaning::heading_unit(name));
     let timed = meaning.is_some_and(Meaning::is_time);
     let rated = meaning.is_some_and(Meaning::is_rate);
-    let mut figures = Vec::new();
+    let (mut figures, mut not_understood) = (Vec::new(), Vec::new());
     for (text, cell) in cells.iter().zip(read) {
         // No time is a million of anything: that `M` is minutes.
         let cell = if timed { figure::read(&text.to_lowercase()) } else { cell };
@@ -325,11 +325,7 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
             _ => false,
         };
         if odd {
-            warnings.push(format!(
-                "{:?} holds {:?}, which is not understood there; it counts as none",
-                shorten(name),
-                shorten(text)
-            ));
+            not_understood.push(text);
             figures.push(None);
             continue;
         }
@@ -349,6 +345,15 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
             }
             _ => None,
         });
+    }
+    if let [first, others @ ..] = &not_understood[..] {
+        let more =
+            if others.is_empty() { String::new() } else { format!(" (nor are {} more cells)", others.len()) };
+        warnings.push(format!(
+            "{:?} holds {:?}, which is not understood there{more}; it counts as none",
+            shorten(name),
+            shorten(first)
+        ));
     }
     let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
     let ground = if told.is_some() { Ground::Told } else { Ground::Name };

@@ -179,6 +179,11 @@ fn besides(found: &SeriesExplanation) -> Vec<String> {
         }
     }));
     if let Some((used, _)) = found.understood.rate() {
+        let guessed = used.ground == Ground::Values && used.meaning == Some(Meaning::RateGlobal);
+        sentences.extend((guessed && found.understood.base().is_none()).then(|| {
+            let name = &used.name;
+            format!("{name} grows with the workers: it is taken as the rate of all; --map {name:?}=rate-per-worker says otherwise")
+        }));
         let others = found.understood.all(used.meaning.unwrap_or(Meaning::Rate)).skip(1);
         let others: Vec<&str> = others.map(|column| column.name.as_str()).collect();
         sentences.extend((!others.is_empty()).then(|| {

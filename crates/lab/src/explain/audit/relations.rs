@@ -108,5 +108,5 @@ fn shares(series: &Series, slips: &mut Vec<Slip>) {
             Some((Span::from(comm) / whole.into(), format!("{} / {}", comm.print(), whole.print())))
         })
     });
-    slips.extend(hold(Check::Share, series, share, rules.collect()));
+    slips.extend(hold(Check::CommTime, series, share, rules.collect()));
 }

@@ -171,7 +171,9 @@ fn a_step_is_held_against_its_batch_and_the_rate() {
 #[test]
 fn a_share_of_communication_is_held_against_its_time() {
     let text = "gpus,total time,comm time,communication\n1,100,0,0%\n2,60,12,20%\n4,40,16,60%\n";
-    assert_eq!(contradictions(text), [(Check::Share, "communication, 4 workers".into())]);
+    assert_eq!(contradictions(text), [(Check::CommTime, "communication, 4 workers".into())]);
+    let page = render(&explain_text(text, &Options::default()).expect("a table"));
+    assert!(page.contains("0.60 is printed, 0.40 follows (16 / 40)"), "{page}");
     assert_eq!(slips(text)[0].computed, Some(0.4));
     assert_eq!(contradictions(&text.replace("60%", "40%")), []);
 }
