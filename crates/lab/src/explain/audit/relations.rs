@@ -3,6 +3,7 @@
 use super::{Check, Slip, compare, sources};
 use crate::explain::figure::Figure;
 use crate::explain::meaning::Meaning;
+use crate::explain::reconcile::TOLERATED;
 use crate::explain::series::{Column, Counted, Series};
 use crate::explain::span::{Match, Span};
 
@@ -30,6 +31,15 @@ fn hold(check: Check, series: &Series, column: &Column, rules: Vec<Rule<'_>>) ->
         Some((_, rule)) => compare(check, series, column, rule),
         None => Vec::new(),
     }
+}
+
+/// Slips that are more than the noise of two measurements: rates, steps and waits are timed one by one.
+fn apart(slips: Vec<Slip>) -> impl Iterator<Item = Slip> {
+    slips.into_iter().filter(|slip| {
+        slip.printed
+            .zip(slip.computed)
+            .is_some_and(|(printed, computed)| (printed.value / computed - 1.0).abs() > TOLERATED)
+    })
 }
 
 /// An efficiency without a speed-up beside it: by rates or times, of divided work or of the same for each worker.
@@ -66,7 +76,7 @@ fn rates(series: &Series, slips: &mut Vec<Slip>) {
         let each = each.figures[row].filter(|_| workers > 1)?;
         Some((Span::from(each) * Span::exact(workers as f64), format!("{workers} x {}", each.print())))
     });
-    slips.extend(hold(Check::Rate, series, all, vec![rule]));
+    slips.extend(apart(hold(Check::Rate, series, all, vec![rule])));
 }
 
 /// The time of a step against its batch and the rate; the batch may be that of all workers or of one.
@@ -92,7 +102,7 @@ fn steps(series: &Series, slips: &mut Vec<Slip>) {
     };
     // One row that agrees may do so by chance.
     let found = hold(Check::StepTime, series, step, vec![rule(false), rule(true)]);
-    slips.extend(found.into_iter().filter(|_| step.figures.iter().flatten().count() > 2));
+    slips.extend(apart(found).filter(|_| step.figures.iter().flatten().count() > 2));
 }
 
 /// The share of communication against its time.
@@ -108,5 +118,5 @@ fn shares(series: &Series, slips: &mut Vec<Slip>) {
             Some((Span::from(comm) / whole.into(), format!("{} / {}", comm.print(), whole.print())))
         })
     });
-    slips.extend(hold(Check::CommTime, series, share, rules.collect()));
+    slips.extend(apart(hold(Check::CommTime, series, share, rules.collect())));
 }

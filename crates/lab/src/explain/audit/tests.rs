@@ -162,6 +162,7 @@ fn a_step_is_held_against_its_batch_and_the_rate() {
     assert_eq!(found[0].check, Check::StepTime);
     assert_eq!(found[0].likely.as_deref(), Some("ten times too large"));
     assert_eq!(contradictions(&text.replace("3660", "366")), []);
+    assert_eq!(contradictions(&text.replace("3660", "370")), [], "both are measured");
     let each = text.replace(",64", ",32").replace(",128", ",32");
     assert_eq!(contradictions(&each).len(), 1, "the batch of one worker does as well");
     let loaded = "gpus,images/s,step time (ms),batch size\n1,80,320,32\n2,150,337,64\n4,270,366,128\n";
