@@ -90,7 +90,6 @@ struct Memories {
 
 /// Moments of a step.
 struct Events {
-    copy_begin: Event,
     copied: Event,
     consumed: Event,
     /// A run's way through the stream: called, input and weights there, forward, backward, and what follows it.
