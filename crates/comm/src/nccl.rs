@@ -155,7 +155,7 @@ impl Nccl {
     }
 
     /// Gives the group up: operations under way end with whatever they have.
-    pub fn abort(&mut self) {
+    fn abort(&mut self) {
         if !std::mem::replace(&mut self.over, true) {
             self.interface.abort(self.comm);
         }

@@ -192,6 +192,11 @@ impl Member<'_> {
                 let what = "time that the trace shows nothing in";
                 self.cost(kind, Cause::Other, NOTABLE, what, self.program().unseen())
             }
+            // Hooks see what they hang on, and not what a program does between.
+            Kind::Other if !self.program().is_ours() => {
+                let what = "time between what is measured";
+                self.cost(kind, Cause::Other, NOTABLE, what, self.program().unmeasured())
+            }
             Kind::Other => {
                 let advice =
                     "the phases should account for all of it: a defect worth a report, with its run logs";
@@ -367,7 +372,15 @@ impl Member<'_> {
                     late.rank
                 ),
             ),
-            None => (format!("{text}, for one rank now and for another then"), self.program().turns().into()),
+            None => {
+                let most = self.case.straggler.map_or_else(String::new, |late| {
+                    format!(": at most {:.0} % of it for the same, rank {}", 100.0 * late.share, late.rank)
+                });
+                (
+                    format!("{text}, for one rank now and for another then{most}"),
+                    self.program().turns().into(),
+                )
+            }
         };
         Some(self.finding(Kind::Stragglers, text, advice, Some(loss)))
     }

@@ -13,7 +13,7 @@ use crate::{
     CaseReport, LabError, Planned, Report, Run, SCHEMA, Study, csv, html, markdown, tensorboard, timeline,
 };
 
-const STUDY: &str = "study.json";
+pub(crate) const STUDY: &str = "study.json";
 const REPORT: &str = "report.json";
 
 /// What becomes of a study that a folder holds already.

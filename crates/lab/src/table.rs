@@ -21,7 +21,7 @@ pub struct Table {
 impl Table {
     /// A table with this header and no rows.
     pub fn new<S: Into<String>>(header: impl IntoIterator<Item = (S, Align)>) -> Self {
-        let (names, align) = header.into_iter().map(|(name, align)| (name.into(), align)).unzip();
+        let (names, align) = header.into_iter().map(|(name, align)| (plain(name.into()), align)).unzip();
         Self { align, rows: vec![names] }
     }
 
@@ -37,8 +37,13 @@ impl Table {
 
     /// Adds a row. One that has fewer cells than the header lets its last cell run on to the right.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+        self.rows.push(cells.into_iter().map(|cell| plain(cell.into())).collect());
     }
+}
+
+/// What others wrote must neither break a line nor steer a terminal.
+fn plain(cell: String) -> String {
+    if cell.contains(char::is_control) { cell.replace(char::is_control, " ") } else { cell }
 }
 
 impl fmt::Display for Table {
@@ -78,6 +83,13 @@ mod tests {
         table.row(["resnet50", "1"]);
         table.row(["vgg", "1000"]);
         assert_eq!(table.to_string(), "name         n\nresnet50     1\nvgg       1000\n");
+    }
+
+    #[test]
+    fn no_cell_breaks_its_line_or_steers_a_terminal() {
+        let mut table = Table::new([("a\u{1b}[2J", Align::Left)]);
+        table.row(["x\ny"]);
+        assert_eq!(table.to_string(), "a [2J\nx y\n");
     }
 
     #[test]

@@ -28,7 +28,9 @@ enum Ink {
 }
 
 impl Colours {
+    /// A piece of text, whoever wrote it: the only codes in it are ours.
     fn paint(self, ink: Ink, text: &str) -> String {
+        let text = words::plain(text);
         let code = match ink {
             Ink::Heading => "1",
             Ink::Bad => "31",
@@ -36,7 +38,7 @@ impl Colours {
             Ink::Faint => "2",
         };
         match self {
-            Self::None => text.into(),
+            Self::None => text,
             Self::Ansi => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
         }
     }
@@ -98,7 +100,7 @@ fn render_origin(case: &CaseReport, label: &str, colours: Colours) -> String {
     let title = format!("{label}, {}{from}", words::workers(case.case.workers));
     let mut text = format!("\n{}\n", colours.paint(Ink::Heading, &title));
     for sentence in origin.sentences() {
-        text.push_str(&format!("  {sentence}\n"));
+        text.push_str(&format!("  {}\n", words::plain(&sentence)));
     }
     for note in &origin.notes {
         text.push_str(&format!("  {}\n", colours.paint(Ink::Faint, &format!("note: {note}"))));
@@ -302,7 +304,7 @@ fn render_findings(report: &Report, colours: Colours) -> String {
         text.push_str(&format!(
             "{:>3}. {}\n     {}\n",
             number + 1,
-            finding.text,
+            words::plain(&finding.text),
             colours.paint(Ink::Good, &finding.advice)
         ));
     }
@@ -337,9 +339,9 @@ fn render_findings(report: &Report, colours: Colours) -> String {
 
 /// Two studies: the ratio of each case, and what follows.
 pub fn render_comparison(comparison: &Comparison, names: &[String; 2], colours: Colours) -> String {
-    let mut text = format!("{} -> {}\n", names[0], names[1]);
+    let mut text = words::plain(&format!("{} -> {}\n", names[0], names[1]));
     for Difference { name, before, after } in &comparison.differ {
-        text.push_str(&format!("{name}: {before} -> {after}\n"));
+        text.push_str(&words::plain(&format!("{name}: {before} -> {after}\n")));
     }
     let mut table = Table::new([
         ("case", Align::Left),

@@ -8,6 +8,32 @@ use crate::numbers::speedup::Speedup;
 use crate::stats::steady::Verdict;
 use crate::{Align, CaseReport, Explained, Report, Table};
 
+/// Columns of a terminal that lines are kept within.
+const WIDTH: usize = 100;
+
+/// A text of others without what would steer a terminal; it keeps its lines.
+pub fn plain(text: &str) -> String {
+    text.replace(|letter: char| letter.is_control() && letter != '\n', " ")
+}
+
+/// A line as several where it is too long for a terminal; the further ones stand in.
+pub fn wrap(line: &str) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for word in line.split(' ') {
+        let length = word.chars().count();
+        let (gap, before) = match column {
+            0 => ("", 0),
+            _ if column + 1 + length > WIDTH => ("\n  ", 2),
+            _ => (" ", column + 1),
+        };
+        text.push_str(gap);
+        text.push_str(word);
+        column = before + length;
+    }
+    text
+}
+
 /// An amount of memory, in the unit that it fills.
 pub fn bytes(Bytes(bytes): Bytes) -> String {
     match bytes {
@@ -232,4 +258,23 @@ pub fn steady(case: &CaseReport) -> Option<String> {
         text.push_str(&format!("; MSER-5 would begin at step {other}"));
     }
     Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_broken_between_words() {
+        let line = "word ".repeat(50);
+        let wrapped = wrap(line.trim_end());
+        assert_eq!(wrapped.split_whitespace().count(), 50);
+        assert!(wrapped.lines().count() == 3 && wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
+        assert_eq!(wrap("short, as it is"), "short, as it is");
+    }
+
+    #[test]
+    fn nothing_of_a_text_steers_a_terminal_but_its_lines() {
+        assert_eq!(plain("a\u{1b}[31mb\u{9b}2J\rc\nd"), "a [31mb 2J c\nd");
+    }
 }

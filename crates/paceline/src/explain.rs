@@ -161,7 +161,7 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
     let mut profiles = Vec::new();
     for trace in traces {
         let cut = profile::cut(trace, options.from, options.to, options.range.as_deref());
-        let window = cut.map_err(Usage::new)?;
+        let window = cut.map_err(|why| Usage::new(format!("{}: {why}", options.file.display())))?;
         if let Some(path) = &options.timeline {
             timeline::write_trace(trace, &window, path).map_err(Usage::new)?;
         }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use paceline_lab::words;
 
 /// The user asked for something that cannot be done: exit status 2.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +44,7 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Prints a line to standard error. That it cannot be written is nothing that anybody could be told.
+/// Prints a line to standard error, without what others may have put in it to steer a terminal. That it cannot be written is nothing that anybody could be told.
 pub fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", words::plain(line));
 }

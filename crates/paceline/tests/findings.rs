@@ -136,7 +136,7 @@ fn the_straggler_is_named_and_hiccups_blame_nobody() {
     let named = text("straggler=2:1.5");
     assert!(named.contains("for rank 2"), "{named}");
     let nobody = text("hiccup=0.2:60");
-    assert!(nobody.contains("for one rank now and for another then"), "{nobody}");
+    assert!(nobody.contains("for one rank now and for another then: at most"), "{nobody}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use paceline_comm::{
     Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket, share,
 };
-use paceline_engine::{Drawing, Homes, Place, Program, Ready, Region};
+use paceline_engine::{Drawing, EngineError, Homes, Place, Program, Ready, Region};
 use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, StepRecord};
 
 use crate::buckets::{self, Bucket};
@@ -134,6 +134,10 @@ impl Exchange {
         };
         if self.on_device || !self.exchanges() {
             self.woven = program.weave(weave)?;
+        }
+        if self.on_device && !self.woven {
+            let why = "this engine cannot exchange on its device".to_owned();
+            return Err(EngineError::Unsupported(why).into());
         }
         self.wait_for_all()
     }

@@ -434,9 +434,11 @@ impl Function {
             check(unsafe { sys::cuFuncSetAttribute(self.0, most, shared as i32) }, "cuFuncSetAttribute")?;
         }
         use sys::CUlaunchAttributeID as Id;
-        // SAFETY: a union of plain numbers, set below.
-        let attribute =
-            |id: Id| sys::CUlaunchAttribute { id, pad: [0; 4], value: unsafe { std::mem::zeroed() } };
+        let attribute = |id: Id| {
+            // SAFETY: a union of plain numbers, set below.
+            let value = unsafe { std::mem::zeroed() };
+            sys::CUlaunchAttribute { id, pad: [0; 4], value }
+        };
         // A kernel may be on its way while the one before it in the stream ends; each waits for that one itself.
         let mut early = attribute(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
         early.value.programmaticStreamSerializationAllowed = 1;

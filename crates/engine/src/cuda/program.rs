@@ -2,6 +2,7 @@
 
 mod interface;
 mod launch;
+mod profile;
 mod setup;
 mod woven;
 
@@ -91,7 +92,6 @@ struct Memories {
 
 /// Moments of a step.
 struct Events {
-    copy_begin: Event,
     copied: Event,
     consumed: Event,
     /// A run's way through the stream: called, input and weights there, forward, backward, and what follows it.
@@ -386,58 +386,6 @@ impl CudaProgram {
             (true, false) => self.put_update(woven, mark),
             (false, _) => Ok(()),
         }
-    }
-
-    /// One instruction after the other, each between two events.
-    fn run_profiled(&mut self, run: Run) -> Result<(), EngineError> {
-        let stream = &self.main.stream;
-        let (selected, lists): (_, [&[Step]; 2]) = match run {
-            Run::Training { share, adds, .. } => ((share, adds), [&self.low.forward, &self.low.backward]),
-            Run::Judging => ((0, false), [&self.low.judging, &[]]),
-        };
-        stream.mark(&self.events.begin)?;
-        let mut marks = vec![Event::new()?];
-        stream.mark(&marks[0])?;
-        for (index, steps) in lists.into_iter().enumerate() {
-            let _backward = (index == 1).then(|| nvtx::range("backward"));
-            for step in steps {
-                self.act(step, &self.main, selected)?;
-                let mark = Event::new()?;
-                stream.mark(&mark)?;
-                marks.push(mark);
-            }
-            if index == 0 {
-                stream.mark(&self.events.forward_end)?;
-            }
-        }
-        if matches!(run, Run::Training { .. }) {
-            self.unpack(stream, 0..self.low.packing.tensors.len(), selected)?;
-        }
-        stream.mark(&self.events.end)?;
-        let mut woven = self.woven.take();
-        let put = match run {
-            Run::Training { updates: true, .. } => self.put_update(woven.as_mut(), Stream::mark),
-            _ => Ok(()),
-        };
-        let over = put.and_then(|()| self.await_stream(woven.as_mut()));
-        self.woven = woven;
-        over?;
-        // The first run loads machine code.
-        if !std::mem::replace(&mut self.loaded, true) {
-            self.least_free = self.least_free.min(self.device.memory()?.0);
-            return Ok(());
-        }
-        let mut pairs = marks.windows(2);
-        for (index, steps) in lists.into_iter().enumerate() {
-            for step in steps {
-                let pair = pairs.next().expect("invariant: an event after each instruction");
-                let time = pair[1].since(&pair[0])?;
-                let unit = &mut self.times[step.unit];
-                *(if index == 0 { &mut unit.forward_ns } else { &mut unit.backward_ns }) += time;
-            }
-        }
-        self.times.iter_mut().for_each(|time| time.calls += 1);
-        Ok(())
     }
 
     /// Readies the input, the weights and the numbers of a run.

@@ -1,20 +1,27 @@
 //! Columns that follow from others are computed again; what the printed digits forbid is named.
 
+use std::rc::Rc;
+
 use serde::Serialize;
 
 use super::figure::Figure;
 use super::meaning::Meaning;
-use super::series::{Column, Series};
+use super::reconcile::{self, TOLERATED, Work};
+use super::series::{Column, Counted, Series};
 use super::span::{Match, Span};
 
 pub mod parameters;
 pub mod parts;
+mod relations;
 mod remarks;
 #[cfg(test)]
 mod tests;
 
 /// Two examples counts nearer than this share are the same.
 const SAME_COUNT: f64 = 0.003;
+
+/// By how much a rate and a clock that were timed one by one may disagree.
+const NOISE: f64 = 0.02;
 
 /// What was compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -26,10 +33,12 @@ pub enum Check {
     TotalTime,
     /// A speed-up against its rates or times.
     Speedup,
-    /// An efficiency against its speed-up.
+    /// An efficiency against its speed-up, or what gives one.
     Efficiency,
-    /// A rate against examples and time.
+    /// A rate against examples and time, or that of all workers against that of each.
     Rate,
+    /// Time of a step against its batch and the rate.
+    StepTime,
     /// Examples of an epoch against the data set.
     Examples,
     /// A product that the text names.
@@ -38,6 +47,8 @@ pub enum Check {
     Parameters,
     /// A share of communication against the speed-up.
     Share,
+    /// A share of communication against its time.
+    CommTime,
     /// Parts against the whole.
     Parts,
     /// Digits that were dropped.
@@ -115,10 +126,12 @@ pub fn audit(series: &Series) -> Vec<Slip> {
     check_total(series, &mut slips);
     check_epochs(series, &mut slips);
     check_rates(series, &mut slips);
+    slips.extend(check_told(series));
     for column in series.all(Meaning::Speedup) {
         check_speedup(series, column, &mut slips);
     }
     check_efficiency(series, &mut slips);
+    relations::check(series, &mut slips);
     parts::check_shares(series, &mut slips);
     parts::check_parts(series, &mut slips);
     remarks::remark(series, &mut slips);
@@ -233,9 +246,13 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
         let scale =
             if column.meaning == Some(Meaning::RatePerWorker) { series.workers[row] as f64 } else { 1.0 };
         let (printed, computed) = ((*printed)?, computed / Span::exact(scale));
-        let off = computed.matches(printed) == Match::Contradicts && !near(computed.value, printed.value);
-        let how =
-            format!("{rounded} examples an epoch, as in the other rows, over {:.2} s", time(row)?.value);
+        let off = computed.matches(printed) == Match::Contradicts
+            && (computed.value / printed.value - 1.0).abs() > NOISE;
+        let how = format!(
+            "{rounded} {} an epoch, as in the other rows, over {:.2} s",
+            series.counted().name(),
+            time(row)?.value
+        );
         off.then(|| {
             Slip::contradiction(
                 Check::Rate,
@@ -245,7 +262,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
             )
         })
     }));
-    let Some(data) = series.context.data else { return };
+    let Some(data) = series.context.data.filter(|_| series.counted() == Counted::Examples) else { return };
     if near(examples, data.train as f64) {
         return;
     }
@@ -270,6 +287,45 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     });
 }
 
+/// Compares the examples that a rate was computed with, where it was computed from the clock, with those that were told
+/// or that a column gives. A rate of its own may differ: it does not see start-up.
+fn check_told(series: &Series) -> Option<Slip> {
+    let (clock, implied) = reconcile::same(series, Work::Divided)
+        .filter(|_| series.counted() == Counted::Examples && series.context.data.is_none())?;
+    let epochs = epochs(series, 0);
+    let epoch = clock.meaning == Some(Meaning::EpochTime);
+    let column = || {
+        let column = series.column(Meaning::Examples)?;
+        let first = (*column.figures.first()?)?;
+        let even = column.figures.iter().flatten().all(|figure| *figure == first);
+        even.then_some((first.value, column.name.as_str()))
+    };
+    // Those of as long as the clock runs. A column may count an epoch or a run.
+    let (there, other, source) = match series.context.examples {
+        Some(told) if epoch => (told.value as f64 / epochs?, None, "was told".to_owned()),
+        Some(told) => (told.value as f64, None, "was told".to_owned()),
+        None => {
+            let (count, name) = column()?;
+            (
+                count,
+                epochs.map(|epochs| if epoch { count / epochs } else { count * epochs }),
+                format!("{name} says"),
+            )
+        }
+    };
+    let differs = |there: f64| there > 0.0 && (implied / there - 1.0).abs() > TOLERATED;
+    let (rate, _) = series.rate().filter(|_| differs(there) && other.is_none_or(differs))?;
+    let how = format!(
+        "{} times {}; all rates are {:.2} times too high if there are as many as {source}",
+        rate.name,
+        clock.name,
+        implied / there
+    );
+    let place = if epoch { "examples an epoch" } else { "examples of a run" };
+    let printed = Figure::exact(round_to(implied, 3));
+    Some(Slip { likely: None, ..Slip::contradiction(Check::Examples, place.into(), (printed, there), how) })
+}
+
 fn round_to(value: f64, digits: i32) -> f64 {
     let unit = 10f64.powi(value.abs().log10().floor() as i32 + 1 - digits);
     (value / unit).round() * unit
@@ -279,7 +335,7 @@ fn round_to(value: f64, digits: i32) -> f64 {
 struct Source<'a> {
     column: &'a Column,
     /// The speed-up that it gives for a row, and the quotient in digits.
-    speedup: Box<dyn Fn(usize) -> Option<(Span, String)> + 'a>,
+    speedup: Rc<dyn Fn(usize) -> Option<(Span, String)> + 'a>,
 }
 
 fn sources(series: &Series, base: usize) -> Vec<Source<'_>> {
@@ -288,7 +344,7 @@ fn sources(series: &Series, base: usize) -> Vec<Source<'_>> {
         let each = column.meaning == Some(Meaning::RatePerWorker);
         sources.push(Source {
             column,
-            speedup: Box::new(move |row| {
+            speedup: Rc::new(move |row| {
                 let (rate, one) = (rates[row]?, rates[base]?);
                 let printed = column.figures[row]?.print();
                 let scale = if each { format!("{} x ", series.workers[row]) } else { String::new() };
@@ -299,7 +355,7 @@ fn sources(series: &Series, base: usize) -> Vec<Source<'_>> {
     for meaning in [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime, Meaning::StepTime] {
         sources.extend(series.all(meaning).map(|column| Source {
             column,
-            speedup: Box::new(move |row| {
+            speedup: Rc::new(move |row| {
                 let (time, one) = (column.figures[row]?, column.figures[base]?);
                 Some((Span::from(one) / time.into(), format!("{} / {}", one.print(), time.print())))
             }),

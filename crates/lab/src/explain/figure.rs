@@ -94,13 +94,26 @@ pub fn read(text: &str) -> Cell {
     if ["nan", "inf", "+inf", "-inf", "infinity", "-infinity", "∞", "-∞"].contains(&lower.as_str()) {
         return Cell::NotFinite;
     }
-    let Some((figure, rest)) = number(&lower) else { return Cell::Words };
+    // `M` is a million and `m` a minute: the case counts until both are told apart.
+    let Some((figure, rest)) = number(text) else { return Cell::Words };
+    let (power, rest) = magnitude(rest.trim_start()).unwrap_or((0, rest));
+    let figure = figure.times(10f64.powi(power));
+    let rest = &rest.to_lowercase();
     if !figure.value.is_finite() || !figure.half.is_finite() {
         return Cell::NotFinite;
     }
     let rest = rest.trim();
     if let Some(right) = rest.strip_prefix(':').and_then(|rest| number(rest.trim())) {
-        return if right.1.trim().is_empty() { Cell::Ratio(figure, right.0) } else { Cell::Words };
+        let seconds = right.1.strip_prefix(':').and_then(number).filter(|(_, rest)| rest.trim().is_empty());
+        // 1:30:05 are hours, minutes and seconds.
+        return match seconds {
+            Some((seconds, _)) => {
+                let value = 3600.0 * figure.value + 60.0 * right.0.value + seconds.value;
+                Cell::Number(Figure { value, half: seconds.half }, Some(Unit::Seconds(1.0)))
+            }
+            None if right.1.trim().is_empty() => Cell::Ratio(figure, right.0),
+            None => Cell::Words,
+        };
     }
     for sign in SPREAD {
         if let Some((spread, unit)) = rest.strip_prefix(sign).and_then(|rest| number(rest.trim())) {
@@ -152,8 +165,8 @@ fn duration(first: Figure, rest: &str) -> Option<Figure> {
 fn counts(words: &str) -> bool {
     let word = words.trim_end_matches('s');
     [
-        "gpu", "worker", "node", "proces", "device", "image", "example", "sample", "step", "epoch", "k",
-        "core", "rank",
+        "gpu", "worker", "node", "proces", "device", "image", "example", "sample", "step", "epoch", "core",
+        "rank",
     ]
     .contains(&word)
 }
@@ -245,11 +258,22 @@ fn exponent(rest: &str) -> (i32, &str) {
     if let Some((power, end)) = rest.strip_prefix(['e', 'E']).and_then(power) {
         return (power, &rest[1 + end..]);
     }
-    // 12.3k, but not 12.3kb.
-    match rest.strip_prefix('k') {
-        Some(after) if !after.starts_with(char::is_alphabetic) => (3, after),
-        _ => (0, rest),
-    }
+    magnitude(rest).unwrap_or((0, rest))
+}
+
+/// A thousand, a million or a milliard by its letter, and what follows: 12.3k or 12.3ktokens/s, but neither 12.3kb nor 4 K80.
+fn magnitude(rest: &str) -> Option<(i32, &str)> {
+    let letter = rest.chars().next()?;
+    let power = match letter {
+        'k' | 'K' => 3,
+        'M' => 6,
+        'G' => 9,
+        _ => return None,
+    };
+    let after = &rest[letter.len_utf8()..];
+    let pieces = ["tok", "im", "sample", "ex", "seq"];
+    let named = after.ends_with("/s") && pieces.iter().any(|piece| after.starts_with(piece));
+    (named || !after.starts_with(char::is_alphanumeric)).then_some((power, after))
 }
 
 #[cfg(test)]
@@ -278,6 +302,12 @@ mod tests {
         near("3,5", 3.5, 0.05);
         near("1'234", 1234.0, 0.5);
         near("12.3k", 12_300.0, 50.0);
+        near("12.3 K", 12_300.0, 50.0);
+        near("0.0044M", 4400.0, 50.0);
+        near("1.4 M tokens/s", 1.4e6, 5e4);
+        near("1.4Mtokens/s", 1.4e6, 5e4);
+        near("1.5m", 1.5, 0.05);
+        near("2G", 2e9, 5e8);
         near("1.5e3", 1500.0, 50.0);
         near(".5", 0.5, 0.05);
         near("-3", -3.0, 0.5);
@@ -287,6 +317,7 @@ mod tests {
         near("1 (local)", 1.0, 0.5);
         near("8 GPUs", 8.0, 0.5);
         near("1h 2m 3s", 3723.0, 0.5);
+        near("1:30:05", 5405.0, 0.5);
         near("**5.65 images/s**", 5.65, 0.005);
     }
 
@@ -304,7 +335,7 @@ mod tests {
         for odd in ["NaN", "inf", "1e299999", "-∞"] {
             assert!(matches!(read(odd), Cell::NotFinite | Cell::Words), "{odd}");
         }
-        for words in ["resnet50", "1.2.3.4", "cpu=4,memory=8192Mi", "(32, 32, 3)", "1,2,3"] {
+        for words in ["4 K80", "7B", "resnet50", "1.2.3.4", "cpu=4,memory=8192Mi", "(32, 32, 3)", "1,2,3"] {
             assert_eq!(read(words), Cell::Words, "{words}");
         }
     }

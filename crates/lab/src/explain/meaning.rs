@@ -200,6 +200,14 @@ pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
     if word(&["steps", "iterations"]) {
         return Some(Steps);
     }
+    if has(&["dataset size", "data set size", "training set"]) {
+        return Some(Examples);
+    }
+    if has(&["utili", "usage", "power", "temperature", "busy", "price", "cost"])
+        || word(&["util", "temp", "mfu"])
+    {
+        return None;
+    }
     if is_workers(name) {
         return Some(Workers);
     }
@@ -363,12 +371,15 @@ mod tests {
             ("tensor.numpy() time", PartTime),
             ("Epochs", Epochs),
             ("Batch size", Batch),
+            ("dataset size", Examples),
         ] {
             assert_eq!(guess(name, None), Some(meaning), "{name}");
         }
         assert_eq!(guess("apply_gradients", Some(Unit::Seconds(1.0))), Some(PartTime));
         assert_eq!(guess("speed", Some(Unit::PerSecond)), Some(Rate));
-        assert_eq!(guess("colour", None), None);
+        for other in ["colour", "GPU util", "GPU utilisation (%)", "GPU power", "node cost"] {
+            assert_eq!(guess(other, None), None, "{other}");
+        }
     }
 
     #[test]

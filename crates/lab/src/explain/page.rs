@@ -243,10 +243,12 @@ fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
     })?;
     let likely = |rows: &[Vec<String>]| {
         let even = rows.iter().filter(|row| row.len() == rows[0].len()).count();
-        4 * even >= 3 * rows.len() && mostly_numbers(rows)
+        2 * even >= rows.len() && mostly_numbers(rows)
     };
     let cells = |line: &str| split_quoted(line, mark);
-    let found = gather(lines, |line| line.contains(mark), cells, likely);
+    // A number alone is a row whose other cells were forgotten.
+    let belongs = |line: &str| line.contains(mark) || matches!(figure::read(line), Cell::Number(..));
+    let found = gather(lines, belongs, cells, likely);
     found.map(|found| grid(Form::Separated(mark), found))
 }
 
@@ -364,10 +366,18 @@ mod tests {
     fn ragged_and_huge_tables_are_warned_of() {
         let page = read("| a | b |\n|--|--|\n| 1 |\n| 1 | 2 | 3 |");
         assert!(page.warnings[0].contains("ragged: 2 of its rows"), "{:?}", page.warnings);
+        let page = read("GPUs,images/s\n1,100\n2\n4,300,5,6\n");
+        assert!(page.warnings[0].contains("ragged: 2 of its rows"), "{:?}", page.warnings);
         let wide = vec!["1"; 10_000].join("\t");
         let page = read(&format!("{wide}\n{wide}"));
         assert!(page.warnings[0].contains("10000 columns"), "{:?}", page.warnings);
         assert!(page.blocks.is_empty());
+    }
+
+    #[test]
+    fn a_row_that_is_too_short_does_not_end_a_table() {
+        let grids = grids("GPUs,images/s\n1,100\n2\n4,300,5,6\n");
+        assert_eq!(grids[0].rows, [["1", "100"], ["2", ""], ["4", "300"]]);
     }
 
     #[test]

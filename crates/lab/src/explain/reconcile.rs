@@ -31,6 +31,12 @@ pub(super) const NORMAL: f64 = 1.96;
 /// Beyond digits, by how much examples / time may stray from a rate that was computed from it.
 const SAME: f64 = 0.003;
 
+/// Logarithm of the factor between the examples of two rows up to which they are taken for the same work.
+const SURE: f64 = 0.5;
+
+/// By how much of the mean clock rows may stray from the line of a work that is not that even.
+const STRAY: f64 = 0.15;
+
 /// How work grows with workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -168,19 +174,47 @@ pub fn work(series: &Series, told: Option<Work>) -> Option<Work> {
         };
         match (spread(Work::Divided), spread(Work::PerWorker)) {
             (Some(divided), Some(each)) => {
-                Some(if divided <= each { Work::Divided } else { Work::PerWorker })
+                let (work, spread) =
+                    if divided <= each { (Work::Divided, divided) } else { (Work::PerWorker, each) };
+                (spread < SURE || describes(series, work)).then_some(work)
             }
             _ => alone(series),
         }
     })
 }
 
-/// A clock alone: an epoch is the same work for any number of workers, and a time that gets shorter was divided.
+/// Whether a fixed time and this work make the clock, so that only the fixed time lets the work of rows look uneven. Two
+/// rows lie on any line.
+fn describes(series: &Series, work: Work) -> bool {
+    let (Some(clock), Some((_, rates))) = (series.clock(), series.rate()) else { return false };
+    let rows = (0..series.workers.len()).filter_map(|row| {
+        let (rate, time) = rates[row].zip(clock.figures[row]).filter(|(rate, _)| rate.value > 0.0)?;
+        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        Some(([1.0, share / rate.value], time.value))
+    });
+    let (x, y): (Vec<[f64; 2]>, Vec<f64>) = rows.unzip();
+    if x.len() < 3 {
+        return true;
+    }
+    let mean = y.iter().sum::<f64>() / y.len() as f64;
+    regression::fit(&x, &y).is_some_and(|fit| {
+        let [fixed, each] = [fit.coefficients[0], fit.coefficients[1]];
+        let strays = x.iter().zip(&y).map(|(x, y)| (y - fixed - each * x[1]).powi(2)).sum::<f64>();
+        each > 0.0 && (strays / y.len() as f64).sqrt() < STRAY * mean
+    })
+}
+
+/// A clock alone: an epoch is the same work for any number of workers, and a time that gets shorter was divided. A step
+/// that does not get shorter is of a batch that each worker keeps.
 fn alone(series: &Series) -> Option<Work> {
-    let clock = series.clock()?;
-    let one = clock.figures[series.base()?]?.value;
+    let steps = || series.column(Meaning::StepTime).filter(|_| series.rate().is_none());
+    let clock = series.clock().or_else(steps)?;
+    let one = clock.figures[series.fewest()?]?.value;
     let shorter = clock.figures.iter().flatten().any(|time| time.value < 0.9 * one);
     let epochs = series.context.epochs.is_some() || series.column(Meaning::EpochTime).is_some();
+    if clock.meaning == Some(Meaning::StepTime) {
+        return Some(if shorter { Work::Divided } else { Work::PerWorker });
+    }
     (epochs || shorter).then_some(Work::Divided)
 }
 
@@ -279,7 +313,7 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
 }
 
 /// Examples that every row's rate was computed with, where there is one such number.
-fn same(series: &Series, work: Work) -> Option<(&Column, f64)> {
+pub(super) fn same(series: &Series, work: Work) -> Option<(&Column, f64)> {
     let clocks = [Meaning::EpochTime, Meaning::TrainTime, Meaning::TotalTime];
     clocks.into_iter().filter_map(|meaning| series.column(meaning)).find_map(|clock| {
         let implied = implied(series, clock, work)?;

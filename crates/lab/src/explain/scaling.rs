@@ -16,6 +16,8 @@ use crate::stats::regression::{self, Estimate};
 pub struct Row {
     /// How many.
     pub workers: u64,
+    /// Over how many the speed-ups are: one, or else the fewest that there are.
+    pub over: u64,
     /// Examples a second of all of them.
     pub rate: Option<f64>,
     /// Speed-up by the rate.
@@ -34,10 +36,15 @@ impl Row {
         self.by_rate.or(self.by_clock).or(self.printed)
     }
 
+    /// A speed-up over that of as many more workers.
+    pub fn efficiency(&self, speedup: f64) -> f64 {
+        speedup * self.over as f64 / self.workers as f64
+    }
+
     /// The part of the work that would have to be serial for this speed-up (Karp and Flatt 1990).
     pub fn serial(&self) -> Option<f64> {
         let workers = self.workers as f64;
-        let speedup = self.speedup().filter(|_| self.workers > 1)?;
+        let speedup = self.speedup().filter(|_| self.workers > 1 && self.over == 1)?;
         Some((1.0 / speedup - 1.0 / workers) / (1.0 - 1.0 / workers))
     }
 }
@@ -45,7 +52,7 @@ impl Row {
 /// Computes the speed-ups of each row again.
 pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
     let rates = series.rate().map(|(_, rates)| rates);
-    let base = series.base();
+    let base = series.fewest();
     let quotient = |row: usize, of: &dyn Fn(usize) -> Option<f64>| {
         Some(of(row)? / of(base?)?).filter(|quotient| quotient.is_finite() && *quotient > 0.0)
     };
@@ -61,15 +68,28 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
             .into_iter()
             .filter(|clock| series.column(*clock).is_some())
             .collect();
+    let printed =
+        |row: usize| series.column(Meaning::Speedup).and_then(|column| Some(column.figures[row]?.value));
+    let computed = rates.is_some() || work.is_some() && !clocks.is_empty();
+    // A printed speed-up says itself what it is over.
+    let over =
+        base.filter(|base| computed || printed(*base) == Some(1.0)).map_or(1, |base| series.workers[base]);
+    // Of a step, the batch of each worker is told.
+    let batch = series.context.batch.filter(|batch| batch.line.is_none() && work == Some(Work::PerWorker));
     let row = |row: usize| Row {
         workers: series.workers[row],
+        over,
         rate: match &rates {
             Some(rates) => rates[row].map(|rate| rate.value),
             // The clock over the examples that were told.
-            None => clocks
-                .first()
-                .filter(|clock| matches!(clock, Meaning::TrainTime | Meaning::TotalTime))
-                .and_then(|clock| Some(series.context.examples?.value as f64 * time(*clock, row)?)),
+            None => clocks.first().and_then(|clock| {
+                let examples = match clock {
+                    Meaning::TrainTime | Meaning::TotalTime => series.context.examples,
+                    Meaning::StepTime => batch,
+                    _ => None,
+                };
+                Some(examples?.value as f64 * time(*clock, row)?)
+            }),
         },
         by_rate: quotient(row, &|row| Some(rates.as_ref()?[row]?.value)),
         by_clock: clocks.first().and_then(|clock| quotient(row, &|row| time(*clock, row))),
@@ -77,7 +97,7 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
             .first()
             .filter(|clock| **clock == Meaning::TrainTime)
             .and_then(|_| quotient(row, &|row| time(Meaning::TotalTime, row))),
-        printed: series.column(Meaning::Speedup).and_then(|column| Some(column.figures[row]?.value)),
+        printed: printed(row),
     };
     (0..series.workers.len()).map(row).collect()
 }

@@ -68,6 +68,29 @@ pub struct Known {
     pub line: Option<usize>,
 }
 
+/// What a rate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Counted {
+    /// Images, samples or the like.
+    Examples,
+    /// Tokens of text.
+    Tokens,
+    /// Steps, of whatever batch.
+    Steps,
+}
+
+impl Counted {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Examples => "examples",
+            Self::Tokens => "tokens",
+            Self::Steps => "steps",
+        }
+    }
+}
+
 /// Runs that differ in the number of workers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
@@ -105,6 +128,11 @@ impl Series {
         self.workers.iter().position(|workers| *workers == 1)
     }
 
+    /// The row of the fewest workers: what is known of one worker, or else of as few as there are.
+    pub fn fewest(&self) -> Option<usize> {
+        (0..self.workers.len()).min_by_key(|row| self.workers[*row])
+    }
+
     /// Examples a second of all workers: the column's heading, and the rate of each row.
     pub fn rate(&self) -> Option<(&Column, Vec<Option<Figure>>)> {
         if let Some(column) = self.column(Meaning::RateGlobal) {
@@ -113,6 +141,21 @@ impl Series {
         let column = self.column(Meaning::RatePerWorker)?;
         let rows = column.figures.iter().zip(&self.workers);
         Some((column, rows.map(|(figure, workers)| Some(figure.as_ref()?.times(*workers as f64))).collect()))
+    }
+
+    /// What the rate counts, by its heading.
+    pub fn counted(&self) -> Counted {
+        let name = self.rate().map_or_else(String::new, |(column, _)| column.name.to_lowercase());
+        let word =
+            |names: &[&str]| name.split(|c: char| !c.is_alphabetic()).any(|word| names.contains(&word));
+        if word(&["tok", "token", "tokens"]) {
+            Counted::Tokens
+        } else if word(&["it", "its", "iter", "iters", "iteration", "iterations", "step", "steps", "batches"])
+        {
+            Counted::Steps
+        } else {
+            Counted::Examples
+        }
     }
 
     /// The time that training took: its own column, else the whole time, else that of an epoch.
@@ -270,11 +313,25 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
         other => other,
     });
     let unit = unit.or_else(|| meaning::heading_unit(name));
-    let mut figures = Vec::new();
-    for cell in read {
+    let timed = meaning.is_some_and(Meaning::is_time);
+    let rated = meaning.is_some_and(Meaning::is_rate);
+    let (mut figures, mut not_understood) = (Vec::new(), Vec::new());
+    for (text, cell) in cells.iter().zip(read) {
+        // No time is a million of anything: that `M` is minutes.
+        let cell = if timed { figure::read(&text.to_lowercase()) } else { cell };
+        let odd = match &cell {
+            Cell::Number(_, Some(Unit::Seconds(_))) => rated,
+            Cell::Words => meaning.is_some() && text.trim().starts_with(|c: char| c.is_ascii_digit()),
+            _ => false,
+        };
+        if odd {
+            not_understood.push(text);
+            figures.push(None);
+            continue;
+        }
         figures.push(match cell {
             Cell::Number(figure, cell_unit) => Some(scale(figure, cell_unit, unit, meaning)),
-            Cell::Ratio(minutes, seconds) if meaning.is_some_and(Meaning::is_time) => {
+            Cell::Ratio(minutes, seconds) if timed => {
                 Some(Figure { value: 60.0 * minutes.value + seconds.value, half: seconds.half })
             }
             // The first number of a ratio is its scale, and exact.
@@ -288,6 +345,15 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
             }
             _ => None,
         });
+    }
+    if let [first, others @ ..] = &not_understood[..] {
+        let more =
+            if others.is_empty() { String::new() } else { format!(" (nor are {} more cells)", others.len()) };
+        warnings.push(format!(
+            "{:?} holds {:?}, which is not understood there{more}; it counts as none",
+            shorten(name),
+            shorten(first)
+        ));
     }
     let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
     let ground = if told.is_some() { Ground::Told } else { Ground::Name };
@@ -320,7 +386,7 @@ fn settle_rates(series: &mut Series) {
 
 /// Whose rate a column gives: compared with a speed-up beside it, else with the clock, else by whether it grows at all.
 fn scope(series: &Series, column: &Column) -> Option<Meaning> {
-    let base = series.base()?;
+    let base = series.fewest()?;
     let one = column.figures[base].filter(|figure| figure.value > 0.0)?.value;
     let growth: Vec<(usize, f64)> = (0..series.workers.len())
         .filter(|row| *row != base)
@@ -328,7 +394,7 @@ fn scope(series: &Series, column: &Column) -> Option<Meaning> {
         .filter(|(_, growth)| *growth > 0.0)
         .collect();
     let most = growth.iter().max_by_key(|(row, _)| series.workers[*row])?;
-    let workers = |row: usize| series.workers[row] as f64;
+    let workers = |row: usize| series.workers[row] as f64 / series.workers[base] as f64;
     let miss =
         |others: &[Option<Figure>], faster: fn(f64, f64) -> f64, divided: fn(f64) -> f64| -> Option<f64> {
             let first = others[base]?.value;
@@ -361,5 +427,7 @@ fn scope(series: &Series, column: &Column) -> Option<Meaning> {
     // Rates of all workers grow, those of one worker stay.
     let flat =
         growth.iter().all(|(_, growth)| *growth < 1.05) && workers(most.0) >= 4.0 && series.clock().is_none();
-    Some(if flat { Meaning::RatePerWorker } else { Meaning::RateGlobal })
+    // Without one worker, where both are the same, only a growth that shows says so.
+    let shows = series.workers[base] == 1 || growth.iter().all(|(_, growth)| *growth > 1.2);
+    if flat { Some(Meaning::RatePerWorker) } else { shows.then_some(Meaning::RateGlobal) }
 }

@@ -321,3 +321,55 @@ fn a_law_that_wins_by_having_few_parameters_and_misses_is_not_said_to_fit() {
     let page = render(&explain_text(text, &Options::default()).expect("a table"));
     assert!(page.contains("no law describes the points") && !page.contains("workers would give"), "{page}");
 }
+
+#[test]
+fn clocks_that_neither_work_describes_leave_the_work_unknown() {
+    let work = |text: &str| explain_text(text, &Options::default()).expect("a table").series.remove(0);
+    let noisy = work(
+        "gpus,total time,examples/s\n1,100,500\n2,52,1000\n4,40,2000\n8,90,4000\n16,25,8000\n32,60,16000\n",
+    );
+    assert_eq!(noisy.work, None);
+    assert!(noisy.unknown.iter().any(|unknown| unknown.contains("--work")) && noisy.reconciliation.is_none());
+    // As uneven, but a fixed time of 20 s makes it so.
+    let fixed = work("gpus,total time,examples/s\n1,100,500\n2,60,1000\n4,40,2000\n8,30,4000\n16,25,8000\n");
+    assert_eq!(fixed.work, Some(Work::Divided));
+}
+
+#[test]
+fn a_time_of_a_step_alone_gives_speed_ups() {
+    let text = "gpus,step time (ms)\n1,100\n2,110\n4,125\n8,150\n16,200\n";
+    let with =
+        |text: &str, batch| explain_text(text, &Options { batch, ..Options::default() }).expect("a table");
+    let found = with(text, None);
+    assert_eq!((found.series[0].work, found.series[0].rows[4].by_clock), (Some(Work::PerWorker), Some(8.0)));
+    assert!(!found.series[0].laws.is_empty() && render(&found).contains("--work divided"));
+    let rate = with(text, Some(32)).series[0].rows[4].rate.expect("the batch is told");
+    assert!((rate - 2560.0).abs() < 1e-9, "{rate}");
+    assert_eq!(with("gpus,step time (ms)\n1,100\n2,55\n", None).series[0].work, Some(Work::Divided));
+    let rated = with("gpus,images/s,step time (ms)\n1,100,320\n2,190,337\n", None);
+    assert_eq!(rated.series[0].rows[1].by_clock, None, "the rate says it already");
+}
+
+#[test]
+fn without_one_worker_speed_ups_are_over_the_fewest() {
+    let text = "gpus,samples/s\n8,800\n16,1500\n32,2900\n64,5500\n128,10000\n256,18000\n";
+    let found = explain_text(text, &Options::default()).expect("a table");
+    let series = &found.series[0];
+    let last = series.rows[5];
+    assert_eq!((last.over, last.by_rate, last.serial()), (8, Some(22.5), None));
+    assert!((last.efficiency(22.5) - 0.703_125).abs() < 1e-12 && !series.laws.is_empty());
+    let page = render(&found);
+    assert!(page.contains("over 8 workers, the fewest here") && page.contains("70.3 %"), "{page}");
+    assert!(page.contains("--map \"samples/s\"=rate-per-worker"), "{page}");
+    // Rates that hardly grow may be of all or of each.
+    let open = explain_text("gpus,samples/s\n8,800\n16,810\n", &Options::default()).expect("a table");
+    assert!(open.series[0].rows[1].by_rate.is_none());
+    assert!(open.series[0].unknown.iter().any(|asked| asked.contains("--map \"samples/s\"=rate-global")));
+}
+
+#[test]
+fn a_second_rate_is_named() {
+    let text = "gpus,fp32 images/s,fp16 images/s\n1,100,200\n2,190,370\n";
+    let page = render(&explain_text(text, &Options::default()).expect("a table"));
+    assert!(page.contains("fp32 images/s is taken and not fp16 images/s"), "{page}");
+}

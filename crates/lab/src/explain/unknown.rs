@@ -3,7 +3,7 @@
 use super::meaning::Meaning;
 use super::reconcile::Work;
 use super::scaling::Row;
-use super::series::Series;
+use super::series::{Column, Series};
 
 pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<String> {
     let has = |meaning: Meaning| series.column(meaning).is_some();
@@ -14,7 +14,14 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
             unknown.push(sentence.to_owned());
         }
     };
-    say(series.base().is_none(), "any speed-up: there is no row of one worker");
+    say(series.base().is_none(), "any speed-up over one worker: there is no row of one worker");
+    let open = series.column(Meaning::Rate).filter(|_| series.workers.len() > 1);
+    if let Some(Column { name, .. }) = open {
+        let asked = format!(
+            "whose rate {name} is: --map {name:?}=rate-global says that of all workers, rate-per-worker that of each"
+        );
+        say(true, &asked);
+    }
     let spread = series.columns.iter().any(|column| column.has_spread);
     let repeated =
         series.workers.iter().enumerate().any(|(row, workers)| series.workers[..row].contains(workers));

@@ -83,12 +83,20 @@ fn render_series(found: &SeriesExplanation) -> String {
         slips => slips.iter().map(describe).collect(),
     };
     text.push_str(&section("Audit", audit));
-    if found.rows.iter().any(|row| row.workers > 1 && row.speedup().is_some()) {
-        text.push_str(&format!("\nSpeed-ups, computed again\n{}", indent(&speedups(&found.rows))));
+    let over = found.rows.first().map_or(1, |row| row.over);
+    if found.rows.iter().any(|row| row.workers > over && row.speedup().is_some()) {
+        let fewest =
+            if over > 1 { format!(" (over {over} workers, the fewest here)") } else { String::new() };
+        text.push_str(&format!("\nSpeed-ups, computed again{fewest}\n{}", indent(&speedups(found))));
     }
+    let counted = series.counted().name();
     let reconciled = found.reconciliation.as_ref().map(reconciled::sentences).unwrap_or_default();
     text.push_str(&section("Rate against clock", reconciled));
-    let laws = found.laws.iter().flat_map(laws).chain(found.clock_law.as_ref().and_then(clock));
+    let laws = found
+        .laws
+        .iter()
+        .flat_map(|found| laws(found, counted, over))
+        .chain(found.clock_law.as_ref().and_then(clock));
     text.push_str(&section("Laws", laws.collect()));
     text + &section("What the table cannot tell", found.unknown.clone())
 }
@@ -162,6 +170,26 @@ fn besides(found: &SeriesExplanation) -> Vec<String> {
         }
         Work::PerWorker => "each worker does the same work: more workers do more".into(),
     }));
+    let steps = found.understood.clock().is_none() && found.understood.column(Meaning::StepTime).is_some();
+    let steps = found.work.filter(|_| steps && found.understood.rate().is_none());
+    sentences.extend(steps.map(|work| match work {
+        Work::Divided => "a step is taken to be divided among the workers; --work per-worker says otherwise".into(),
+        Work::PerWorker => {
+            "each worker is taken to keep its batch, so that N do N times as much in a step; --work divided says otherwise".into()
+        }
+    }));
+    if let Some((used, _)) = found.understood.rate() {
+        let guessed = used.ground == Ground::Values && used.meaning == Some(Meaning::RateGlobal);
+        sentences.extend((guessed && found.understood.base().is_none()).then(|| {
+            let name = &used.name;
+            format!("{name} grows with the workers: it is taken as the rate of all; --map {name:?}=rate-per-worker says otherwise")
+        }));
+        let others = found.understood.all(used.meaning.unwrap_or(Meaning::Rate)).skip(1);
+        let others: Vec<&str> = others.map(|column| column.name.as_str()).collect();
+        sentences.extend((!others.is_empty()).then(|| {
+            format!("of the rates, {} is taken and not {}; --map tells another", used.name, others.join(", "))
+        }));
+    }
     let whose = found.understood.columns.iter().find(|column| column.meaning == Some(Meaning::RatePerWorker));
     sentences.extend(whose.filter(|column| column.ground == Ground::Values).map(|column| {
         format!("{} stays while the speed-up grows: it is the rate of one worker, so that N workers have N times as much", column.name)
@@ -232,22 +260,16 @@ type Printed = fn(f64) -> String;
 /// A number of a row.
 type Measured = fn(&Row) -> Option<f64>;
 
-fn speedups(rows: &[Row]) -> Table {
+fn speedups(found: &SeriesExplanation) -> Table {
+    let rows = &found.rows;
+    let rate = format!("{}/s", found.understood.counted().name());
     let any = |of: Measured| rows.iter().any(|row| of(row).is_some());
     let columns: [(&str, Measured, Printed); 9] = [
-        ("examples/s", |row| row.rate, number),
+        (&rate, |row| row.rate, number),
         ("by rate", |row| row.by_rate, |value| format!("{value:.2}x")),
-        (
-            "efficiency",
-            |row| Some(row.by_rate? / row.workers as f64),
-            |value| format!("{:.1} %", 100.0 * value),
-        ),
+        ("efficiency", |row| Some(row.efficiency(row.by_rate?)), |value| format!("{:.1} %", 100.0 * value)),
         ("by clock", |row| row.by_clock, |value| format!("{value:.2}x")),
-        (
-            "efficiency",
-            |row| Some(row.by_clock? / row.workers as f64),
-            |value| format!("{:.1} %", 100.0 * value),
-        ),
+        ("efficiency", |row| Some(row.efficiency(row.by_clock?)), |value| format!("{:.1} %", 100.0 * value)),
         ("with start-up", |row| row.by_total, |value| format!("{value:.2}x")),
         (
             "printed",
@@ -256,7 +278,7 @@ fn speedups(rows: &[Row]) -> Table {
         ),
         (
             "efficiency",
-            |row| Some(row.printed.filter(|_| row.by_rate.or(row.by_clock).is_none())? / row.workers as f64),
+            |row| Some(row.efficiency(row.printed.filter(|_| row.by_rate.or(row.by_clock).is_none())?)),
             |value| format!("{:.1} %", 100.0 * value),
         ),
         ("serial part", |row| row.serial(), |value| format!("{:.1} %", 100.0 * value)),
@@ -290,7 +312,7 @@ fn parameters(parameters: &[Parameter]) -> String {
     parameters.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn laws(laws: &Laws) -> Vec<String> {
+fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
     let measure = measured(laws.measure);
     let mut sentences = Vec::new();
     if let Some(best) = &laws.best {
@@ -346,9 +368,10 @@ fn laws(laws: &Laws) -> Vec<String> {
         sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers{doubt}"));
     }
     sentences.extend(laws.next.map(|next| {
-        let (unit, print): (&str, fn(f64) -> String) = match laws.measure {
-            Measure::Rate => (" examples/s", number),
-            _ => ("", |value| format!("{value:.1}x")),
+        let (unit, print): (String, fn(f64) -> String) = match laws.measure {
+            Measure::Rate => (format!(" {counted}/s"), number),
+            _ if over > 1 => (format!(" over {over} workers"), |value| format!("{value:.1}x")),
+            _ => (String::new(), |value| format!("{value:.1}x")),
         };
         let [value, lo, hi] = [next.throughput.value, next.throughput.lo, next.throughput.hi].map(print);
         let workers = next.workers;

@@ -34,7 +34,7 @@ impl Program {
         }
     }
 
-    fn is_ours(self) -> bool {
+    pub fn is_ours(self) -> bool {
         self == Self::Paceline
     }
 
@@ -100,6 +100,12 @@ impl Program {
                  stretches (NVTX ranges) to tell them apart"
             }
         }
+    }
+
+    /// On time that an adapter's hooks see nothing of.
+    pub fn unmeasured(self) -> &'static str {
+        "no hook sees what goes on there: Python, input or sleep between forward, backward and the update; `with \
+         log.phase(...)` names such stretches, and `paceline import` of a profiler's trace tells more"
     }
 
     /// On ranks that hold each other up by turns.
@@ -199,5 +205,47 @@ fn communication_of_ours(case: &Case) -> &'static str {
         Some("sharded") => "try a larger --batch or --accumulate",
         Some(_) => "try --update allreduce, or a larger --batch or --accumulate",
         None => "exchange less often or smaller gradients: a larger batch, accumulation, 16 bits",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_record::{Nanos, Phase};
+
+    use crate::fixture::{Plan, learning_plans, study};
+    use crate::{CaseReport, Kind, Report};
+
+    /// The findings on a run of two workers in whose steps half the time is without a phase.
+    fn unaccounted(engine: &str) -> Report {
+        let mut run = Plan { late: 20.0, ..learning_plans()[1].clone() }.run();
+        run.launcher.header.case.engine = Some(engine.into());
+        for step in run.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
+            step.phases[Phase::Backward] = Nanos(0);
+        }
+        let case = CaseReport::of(&[run]);
+        Report::new(&study(std::slice::from_ref(&case.case)), vec![case])
+    }
+
+    #[test]
+    fn time_between_the_hooks_of_an_adapter_is_no_defect() {
+        for (engine, what, advice) in [
+            ("pytorch", "time between what is measured", "log.phase"),
+            ("cpu", "time without an account", "a defect worth a report"),
+        ] {
+            let report = unaccounted(engine);
+            let found =
+                report.findings.iter().find(|finding| finding.kind == Kind::Other).expect("half of it");
+            assert!(found.text.contains(what) && found.advice.contains(advice), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn the_rank_that_cost_most_is_named_even_where_it_is_not_to_blame() {
+        let mut report = unaccounted("pytorch");
+        report.cases[0].straggler.as_mut().expect("two ranks").share = 0.76;
+        let findings = super::super::find(&report.machine, &report.cases, &report.explained);
+        let late = findings.iter().find(|finding| finding.kind == Kind::Stragglers).expect("ranks wait");
+        let most = "for one rank now and for another then: at most 76 % of it for the same, rank 1";
+        assert!(late.text.ends_with(most), "{}", late.text);
     }
 }

@@ -269,18 +269,27 @@ pub struct LateStep {
     pub rank: Rank,
     /// How long, summed over those who waited.
     pub waited: Nanos,
+    /// How long the one who waited longest did; `None` in a study from before it was kept.
+    #[serde(default)]
+    pub longest: Option<Nanos>,
 }
 
 /// Who was late in which step; the most waiting comes first. Of several late ranks of a step each has its own place.
 pub fn late_steps(ranks: &[ImportedRank]) -> Vec<LateStep> {
-    let mut waits: HashMap<(Step, Rank), Nanos> = HashMap::new();
+    let mut waits: HashMap<(Step, Rank), (Nanos, Nanos)> = HashMap::new();
     for step in ranks.iter().flat_map(|rank| &rank.steps) {
+        let mut own: HashMap<Rank, Nanos> = HashMap::new();
         for bucket in &step.buckets {
-            *waits.entry((step.step, bucket.last_rank)).or_default() += bucket.waited_late;
+            *own.entry(bucket.last_rank).or_default() += bucket.waited_late;
+        }
+        for (rank, waited) in own {
+            let (all, longest) = waits.entry((step.step, rank)).or_default();
+            *all += waited;
+            *longest = waited.max(*longest);
         }
     }
-    let mut late: Vec<LateStep> =
-        waits.into_iter().map(|((step, rank), waited)| LateStep { step, rank, waited }).collect();
+    let late = |((step, rank), (waited, longest))| LateStep { step, rank, waited, longest: Some(longest) };
+    let mut late: Vec<LateStep> = waits.into_iter().map(late).collect();
     late.retain(|late| !late.waited.is_zero());
     late.sort_unstable_by_key(|late| (std::cmp::Reverse(late.waited), late.step, late.rank));
     late.truncate(KEPT);

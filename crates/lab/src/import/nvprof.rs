@@ -16,6 +16,9 @@ use crate::trace::{Kind, Trace};
 /// The whole file is one process.
 const PROCESS: u64 = 0;
 
+/// The version of the tables that is read; later ones may mean something else by the same columns.
+const VERSION: i64 = 11;
+
 /// `MARKER.flags`: a range begins.
 const BEGIN: i64 = 1 << 1;
 /// A range ends.
@@ -58,6 +61,12 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
     let (parts, mut warnings) = gather.finish(Origin::Unknown);
     if unnamed > 0 {
         warnings.push(format!("{unnamed} events have names that StringTable does not hold"));
+    }
+    let mut version = None;
+    database.scan("Version", &["version"], |row| version = row.integer(0))?;
+    if let Some(version) = version.filter(|&version| version > VERSION) {
+        warnings
+            .push(format!("its tables have version {version}; they are read as those of version {VERSION}"));
     }
     if untimed > 0 {
         warnings.push(format!(

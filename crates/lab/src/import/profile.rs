@@ -50,6 +50,8 @@ pub struct Profile {
     pub copies: Vec<Work>,
     /// Collectives by the time they took, under the names of their operations.
     pub collectives: Vec<Work>,
+    /// How many of all these, and of the ranges, the window cuts: their means are of whole ones.
+    pub cut: u64,
     /// Named ranges by the time they took; they nest, so times overlap.
     pub ranges: Vec<Work>,
     /// Idle time by cause, over all devices.
@@ -117,7 +119,9 @@ pub struct Work {
     pub count: u64,
     /// Time within the window, summed; work that runs at the same time counts twice.
     pub total: Nanos,
-    /// Their mean length, whole.
+    /// How many of those it cuts.
+    pub cut: u64,
+    /// Their mean length, whole: what a window cuts does not become faster.
     pub mean: Nanos,
     /// Share of the time of all work in the same list; of ranges, which nest, the share of the window.
     pub share: f64,
@@ -177,7 +181,9 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
     let inside = |begin: Nanos, end: Nanos| window.within(Span { begin, end }) == end.since(begin);
     let steps = trace.steps.iter().filter(|step| step.begin < step.end && inside(step.begin, step.end));
     let lengths: Vec<Nanos> = steps.map(|step| step.end.since(step.begin)).collect();
-    let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists.map(Tally::rows);
+    let lists = lists.map(Tally::rows);
+    let cut = lists.iter().map(|(_, all)| all.cut).sum();
+    let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists;
     for range in &mut ranges {
         range.share = range.total.0 as f64 / length.0.max(1) as f64;
     }
@@ -193,6 +199,7 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
         kernels_total,
         copies,
         collectives,
+        cut,
         ranges,
         idle,
         gaps,
@@ -264,6 +271,7 @@ struct Tally<'trace> {
 #[derive(Clone, Copy, Default)]
 struct Row {
     count: u64,
+    cut: u64,
     inside: u64,
     whole: u64,
     bytes: Option<u64>,
@@ -279,6 +287,7 @@ impl<'trace> Tally<'trace> {
         let whole = slice.end.since(slice.begin).0;
         let row = self.rows.entry(name).or_default();
         row.count += 1;
+        row.cut += u64::from(inside.0 < whole);
         row.inside = row.inside.saturating_add(inside.0);
         row.whole = row.whole.saturating_add(whole);
         if let Some(Bytes(bytes)) = slice.bytes {
@@ -291,6 +300,7 @@ impl<'trace> Tally<'trace> {
     fn rows(self) -> (Vec<Work>, Work) {
         let all = self.rows.values().fold(Row::default(), |all, row| Row {
             count: all.count + row.count,
+            cut: all.cut + row.cut,
             inside: all.inside.saturating_add(row.inside),
             whole: all.whole.saturating_add(row.whole),
             bytes: all.bytes.into_iter().chain(row.bytes).reduce(u64::saturating_add),
@@ -312,6 +322,7 @@ impl Row {
         Work {
             name: name.into(),
             count: self.count,
+            cut: self.cut,
             total: Nanos(self.inside),
             mean: Nanos(self.whole / self.count.max(1)),
             share: if all > 0 { self.inside as f64 / all as f64 } else { 0.0 },

@@ -161,7 +161,7 @@ fn find_common_steps(
         }
     }
     match steps.iter().filter_map(|rank| window(rank)).any(|span| span.end.since(span.begin) > LONGEST) {
-        true => apart("one of them is said to last for more than 30 days"),
+        true => apart("one is said to last for more than 30 days"),
         false => Ok(steps),
     }
 }

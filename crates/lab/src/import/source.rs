@@ -11,6 +11,7 @@ use super::ranks::{self, Told};
 use super::{
     ImportError, Imported, batch, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
 };
+use crate::folder::STUDY;
 use crate::trace::Trace;
 
 /// Bytes of a file that tell what it is.
@@ -169,12 +170,17 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     for (name, files) in traces(&sources) {
         let mut traces: Vec<(&Source, Trace)> = Vec::new();
         for source in files {
-            let read = left_out.unless(source, read_traces(&source.path))?.into_iter().flatten();
+            let read = left_out.unless(source, read_work(&source.path))?.into_iter().flatten();
             traces.extend(read.map(|trace| (source, trace)));
         }
         for (name, traces) in set_apart(name, traces) {
             let Some(&(first, _)) = traces.first() else { continue };
-            let run = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told)?;
+            let alone = traces.len() == 1;
+            let joined = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told);
+            let run = joined.map_err(|error| match error {
+                ImportError::Apart { why } if alone => ImportError::bad(&first.path, why),
+                error => error,
+            })?;
             found.push(Found::new(name, first.format, &first.path, run));
         }
     }
@@ -250,6 +256,17 @@ pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
     }
 }
 
+/// The traces in a file that show work.
+fn read_work(path: &Path) -> Result<Vec<Trace>, ImportError> {
+    let mut traces = read_traces(path)?;
+    let lasts = |trace: &Trace| trace.extent().is_some_and(|(begin, end)| begin < end);
+    traces.retain(|trace| !trace.steps.is_empty() || lasts(trace));
+    match traces.is_empty() {
+        true => Err(ImportError::bad(path, "it shows no work: nothing in it takes any time")),
+        false => Ok(traces),
+    }
+}
+
 /// Traces with the file that each is from.
 type Traces<'a> = Vec<(&'a Source, Trace)>;
 
@@ -293,6 +310,10 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         let folder = fs::metadata(named).map_err(io)?.is_dir();
         let mut files = Vec::new();
         let mut passed = Vec::new();
+        if is_study(named) {
+            let see = "is a study of this program, nothing to import: `paceline report` or `paceline explain` shows it";
+            return Err(ImportError::bad(named, see));
+        }
         collect(named, DEEP, &mut files)?;
         // Links may lead to a file more than once.
         files.retain(|path| path.canonicalize().map_or(true, |path| seen.insert(path)));
@@ -325,6 +346,11 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
     }
 }
 
+/// Whether a folder holds what this program wrote.
+fn is_study(path: &Path) -> bool {
+    path.join(STUDY).exists()
+}
+
 /// The files below a path in the order of their names, with numbers in them counted as numbers.
 fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), ImportError> {
     let io = |source| ImportError::Io { path: path.into(), source };
@@ -342,9 +368,10 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(io)?.collect();
     let mut inside: Vec<PathBuf> = entries.map_err(io)?.iter().map(fs::DirEntry::path).collect();
     inside.sort_by_key(|path| natural(&path.to_string_lossy()));
-    // A folder that leads back to itself ends here; a pipe, which nobody may ever write to, is no file.
+    // A folder that leads back to itself ends here; a pipe, which nobody may ever write to, is no file; and a study, such
+    // as an earlier import's, holds event files that we wrote ourselves.
     if deep > 0 {
-        let mut readable = inside.iter().filter(|path| path.is_file() || path.is_dir());
+        let mut readable = inside.iter().filter(|path| path.is_file() || path.is_dir() && !is_study(path));
         readable.try_for_each(|path| collect(path, deep - 1, files))?;
     }
     Ok(())

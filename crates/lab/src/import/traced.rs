@@ -1,5 +1,6 @@
 //! What traces tell of a run beside its steps.
 
+use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::align::{Alignment, Common};
@@ -34,10 +35,20 @@ impl Traced {
     /// How the ranks came to one clock, and which steps were late through whom.
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.alignment.to_string()];
-        let others = if self.alignment.offsets.len() == 2 { "the other" } else { "the others" };
-        sentences.extend(self.late.iter().take(SHOWN_LATE).map(|LateStep { step, rank, waited }| {
-            format!("in step {step}, {others} waited {:.1} ms for rank {rank}", 1e3 * waited.seconds())
-        }));
+        let ms = |time: Nanos| format!("{:.1} ms", 1e3 * time.seconds());
+        let two = self.alignment.offsets.len() == 2;
+        sentences.extend(self.late.iter().take(SHOWN_LATE).map(
+            |LateStep { step, rank, waited, longest }| {
+                let all = ms(*waited);
+                // A sum over several ranks may be longer than the step.
+                let waited = match longest {
+                    _ if two => format!("the other waited {all}"),
+                    Some(longest) => format!("the others waited up to {} each, {all} in all,", ms(*longest)),
+                    None => format!("the others waited {all} in all"),
+                };
+                format!("in step {step}, {waited} for rank {rank}")
+            },
+        ));
         if self.late.is_empty()
             && !matches!(self.alignment.common, Common::Alone)
             && !self.collectives.is_empty()
@@ -49,7 +60,7 @@ impl Traced {
 
     /// The kernels and collectives that took most.
     pub fn tables(&self) -> Vec<Table> {
-        let ms = |time: paceline_record::Nanos| format!("{:.3}", 1e3 * time.seconds());
+        let ms = |time: Nanos| format!("{:.3}", 1e3 * time.seconds());
         let mut kernels = Table::new([
             ("kernels and operators", Align::Left),
             ("count", Align::Right),

@@ -55,3 +55,17 @@ fn findings_beyond_the_first_few_are_counted() {
     report.findings.truncate(SHOWN);
     assert!(!render_findings(&report, Colours::None).contains("more that cost less"));
 }
+
+#[test]
+fn nothing_that_others_wrote_steers_the_terminal() {
+    let mut report = fixture::report();
+    let evil = || "evil\u{1b}[31m".to_owned();
+    for case in &mut report.cases {
+        (case.case.model, case.case.engine, case.reason) = (evil(), Some(evil()), Some(evil()));
+        case.origin = Some(crate::origin::Origin { notes: vec![evil()], ..crate::origin::Origin::new(None) });
+    }
+    report.explained.iter_mut().for_each(|group| group.key.model = evil());
+    report.findings.iter_mut().for_each(|finding| (finding.text, finding.advice) = (evil(), evil()));
+    assert!(!render_report(&report, Colours::None).contains('\u{1b}'));
+    assert!(!render_report(&report, Colours::Ansi).contains("evil\u{1b}"));
+}

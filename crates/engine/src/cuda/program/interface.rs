@@ -78,7 +78,6 @@ impl Program for CudaProgram {
         if self.fed > 1 {
             stream.wait_for(&self.events.consumed)?;
         }
-        stream.mark(&self.events.copy_begin)?;
         let images = self.pinned_images[slot].address();
         stream.copy_in(self.memory.staged_images.address, images, size_of_val(samples.images))?;
         let labels = self.pinned_labels[slot].address();
@@ -283,7 +282,10 @@ impl Program for CudaProgram {
         self.settle()?;
         match (region.place, &mut self.mirror) {
             (Place::Device(_), _) => driver::read(into, region.address),
-            (Place::Host, Some(mirror)) => mirror.read(region, into),
+            (Place::Host, Some(mirror)) => {
+                mirror.read(region, into);
+                Ok(())
+            }
             (Place::Host, None) => Err(foreign()),
         }
     }
@@ -294,7 +296,10 @@ impl Program for CudaProgram {
         self.packed = false;
         match (region.place, &mut self.mirror) {
             (Place::Device(_), _) => driver::write(region.address, from),
-            (Place::Host, Some(mirror)) => mirror.write(region, from),
+            (Place::Host, Some(mirror)) => {
+                mirror.write(region, from);
+                Ok(())
+            }
             (Place::Host, None) => Err(foreign()),
         }
     }

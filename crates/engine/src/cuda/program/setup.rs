@@ -88,7 +88,6 @@ impl CudaProgram {
         let sides = lowered.backward.iter().filter(|step| step.track == Track::Side).count();
         let event = Event::new;
         let events = Events {
-            copy_begin: event()?,
             copied: event()?,
             consumed: event()?,
             called: event()?,

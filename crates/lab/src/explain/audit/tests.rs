@@ -80,6 +80,8 @@ fn rates_that_need_the_test_images_too_are_found() {
     assert_eq!(contradictions(&text(60_000.0)), [(Check::Examples, "examples an epoch".into())]);
     let one_off = text(50_000.0).replace("454.55", "545.45");
     assert_eq!(contradictions(&one_off), [(Check::Rate, "images/s, 2 workers".into())]);
+    let noisy = text(50_000.0).replace("454.55", "457.00");
+    assert_eq!(contradictions(&noisy), [], "rate and time may have been measured one by one");
 }
 
 #[test]
@@ -132,4 +134,79 @@ fn summed_memory_and_falling_accuracy_are_remarked_on() {
     let checks: Vec<Check> = found.iter().map(|slip| slip.check).collect();
     assert_eq!(checks, [Check::Memory, Check::Accuracy]);
     assert!(found[1].how.contains("global batch of 64"), "{}", found[1].how);
+}
+
+#[test]
+fn an_efficiency_without_a_speed_up_is_held_against_rates_or_times() {
+    let text = "gpus,images/s,efficiency\n1,100,100%\n2,190,95%\n4,300,91%\n";
+    assert_eq!(contradictions(text), [(Check::Efficiency, "efficiency, 4 workers".into())]);
+    assert_eq!(slips(text)[0].computed, Some(0.75));
+    assert_eq!(contradictions(&text.replace("91%", "75%")), []);
+    // Of the same work for each worker, the times alone give it.
+    let weak = "gpus,step time (ms),efficiency\n1,100,100%\n2,110,91%\n4,125,80%\n";
+    assert_eq!(contradictions(weak), []);
+    assert_eq!(contradictions(&weak.replace("80%", "60%")).len(), 1);
+    let other = text.replace("95%", "80%");
+    assert_eq!(contradictions(&other), [], "no row follows: it was computed from something else");
+}
+
+#[test]
+fn the_rate_of_all_workers_is_held_against_that_of_each() {
+    let text = "gpus,images/s per gpu,images/s\n1,100,100\n2,95,190\n4,90,300\n";
+    assert_eq!(contradictions(text), [(Check::Rate, "images/s, 4 workers".into())]);
+    assert_eq!(contradictions(&text.replace("300", "362")), [], "90.49 x 4 is 361.96");
+}
+
+#[test]
+fn a_step_is_held_against_its_batch_and_the_rate() {
+    let text = "gpus,images/s,step time (ms),batch size\n1,100,320,32\n2,190,337,64\n4,350,3660,128\n";
+    let found = slips(text);
+    assert_eq!(found[0].check, Check::StepTime);
+    assert_eq!(found[0].likely.as_deref(), Some("ten times too large"));
+    assert_eq!(contradictions(&text.replace("3660", "366")), []);
+    assert_eq!(contradictions(&text.replace("3660", "370")), [], "both are measured");
+    let each = text.replace(",64", ",32").replace(",128", ",32");
+    assert_eq!(contradictions(&each).len(), 1, "the batch of one worker does as well");
+    let loaded = "gpus,images/s,step time (ms),batch size\n1,80,320,32\n2,150,337,64\n4,270,366,128\n";
+    assert_eq!(contradictions(loaded), [], "a rate may hold more than steps");
+}
+
+#[test]
+fn a_share_of_communication_is_held_against_its_time() {
+    let text = "gpus,total time,comm time,communication\n1,100,0,0%\n2,60,12,20%\n4,40,16,60%\n";
+    assert_eq!(contradictions(text), [(Check::CommTime, "communication, 4 workers".into())]);
+    let page = render(&explain_text(text, &Options::default()).expect("a table"));
+    assert!(page.contains("0.60 is printed, 0.40 follows (16 / 40)"), "{page}");
+    assert_eq!(slips(text)[0].computed, Some(0.4));
+    assert_eq!(contradictions(&text.replace("60%", "40%")), []);
+}
+
+#[test]
+fn rates_are_held_against_told_examples_and_a_column_of_them() {
+    let table = "gpus,time per epoch,images/s\n1,50,1200\n2,26,2300\n4,13.5,4400\n";
+    let with = |text: &str, examples: Option<u64>| {
+        let options = Options { examples, epochs: examples.map(|_| 1), ..Options::default() };
+        explain_text(text, &options).expect("a table").series.remove(0).audit
+    };
+    let found = with(table, Some(50_000));
+    assert_eq!((found.len(), found[0].check), (1, Check::Examples), "{found:?}");
+    assert_eq!(found[0].printed.map(|needed| needed.value), Some(59_800.0));
+    assert_eq!(with(table, Some(60_000)), []);
+    let run = table.replace("time per epoch", "total time");
+    assert_eq!(with(&run, Some(50_000)).len(), 1);
+    let column =
+        "gpus,time per epoch,images/s,dataset size\n1,50,1200,50000\n2,26,2300,50000\n4,13.5,4400,50000\n";
+    assert_eq!(with(column, None).len(), 1);
+    assert_eq!(with(&column.replace("50000", "60000"), None), []);
+    // A rate of its own does not see the start-up.
+    let startup = "gpus,time per epoch,images/s\n1,51.7,1200\n2,36,2300\n4,21.4,4400\n";
+    assert_eq!(with(startup, Some(50_000)), []);
+}
+
+#[test]
+fn steps_a_second_are_not_held_against_a_data_set() {
+    let text = "Trained on CIFAR-10.\n\nGPUs,epoch time (s),it/s\n1,200.0,3.90\n2,200.0,3.90\n4,200.0,3.90\n";
+    assert_eq!(contradictions(text), []);
+    let page = render(&explain_text(text, &Options::default()).expect("a table"));
+    assert!(page.contains("steps/s") && !page.contains("examples/s"), "{page}");
 }

@@ -111,3 +111,16 @@ proptest! {
         let _ = run(&text);
     }
 }
+
+#[test]
+fn a_million_is_no_minute() {
+    let text = "gpus,throughput\n1,1.2k\n2,2.3k\n4,0.0044M\n";
+    let read = |text: &str| explain_text(text, &Options::default()).expect("a table");
+    assert_eq!(read(text).series[0].rows[2].rate, Some(4400.0));
+    let minutes = read(&text.replace("0.0044M", "0.0044m"));
+    assert_eq!(minutes.series[0].rows[2].rate, None, "no rate is in minutes");
+    assert!(minutes.warnings[0].contains("\"0.0044m\", which is not understood"), "{:?}", minutes.warnings);
+    let time = read("gpus,total time\n1,10M\n2,6M\n");
+    assert_eq!(time.series[0].understood.columns[0].figures[0].map(|time| time.value), Some(600.0));
+    assert!(time.warnings.is_empty() && read(&text.replace("0.0044M", "OOM")).warnings.is_empty());
+}

@@ -5,6 +5,12 @@ use crate::trace::{Clock, Kind};
 
 const MS: u64 = 1_000_000;
 
+/// The step in which the only other rank waited for rank 1.
+fn late_by(time: u64) -> LateStep {
+    let waited = Nanos(time * MS);
+    LateStep { step: Step(3), rank: Rank(1), waited, longest: Some(waited) }
+}
+
 fn ms(begin: u64, end: u64) -> (u64, u64) {
     (begin * MS, end * MS)
 }
@@ -44,7 +50,7 @@ fn sleeper() -> Vec<Trace> {
 fn a_sleeping_rank_is_named_and_its_sleep_counts_once() {
     let run = join(sleeper(), &Told::default()).expect("two ranks of one run");
     let late = &run.traced.as_ref().expect("traces").late;
-    assert_eq!(late[0], LateStep { step: Step(3), rank: Rank(1), waited: Nanos(80 * MS) });
+    assert_eq!(late[0], late_by(80));
     let waited = &run.ranks[0].steps[1];
     assert_eq!(waited.late_rank, Nanos(80 * MS), "two broadcasts waited at once");
     assert_eq!(waited.phases[paceline_record::Phase::CommWait], Nanos((183 - 101 + 5) * MS));
@@ -54,6 +60,22 @@ fn a_sleeping_rank_is_named_and_its_sleep_counts_once() {
         .map(|bucket| (bucket.last_rank, bucket.waited_late.0 / MS, bucket.waited_transfer.0 / MS))
         .collect();
     assert_eq!(buckets, [(Rank(1), 80, 2), (Rank(1), 0, 0), (Rank(1), 0, 5)]);
+}
+
+#[test]
+fn what_several_ranks_waited_is_told_of_one_and_of_all() {
+    let steps = [(0, 100)];
+    let traces = vec![
+        rank(0, &steps, &[], &[("all_reduce", 10, 50)]),
+        rank(1, &steps, &[], &[("all_reduce", 20, 50)]),
+        rank(2, &steps, &[], &[("all_reduce", 40, 50)]),
+    ];
+    let traced = join(traces, &Told::default()).expect("three ranks of one run").traced.expect("traces");
+    let [LateStep { rank, waited, longest, .. }] = traced.late[..] else { panic!("{:?}", traced.late) };
+    assert_eq!((rank, waited, longest), (Rank(2), Nanos(50 * MS), Some(Nanos(30 * MS))));
+    let said = traced.sentences();
+    let wanted = "in step 2, the others waited up to 30.0 ms each, 50.0 ms in all, for rank 2";
+    assert!(said.iter().any(|sentence| sentence == wanted), "{said:?}");
 }
 
 #[test]
@@ -67,11 +89,7 @@ fn a_torn_rank_does_not_hide_the_late_step() {
         torn.steps.truncate(marks);
         let run = join(traces, &Told::default()).expect("two ranks of one run");
         let late = &run.traced.as_ref().expect("traces").late;
-        assert_eq!(
-            late[0],
-            LateStep { step: Step(3), rank: Rank(1), waited: Nanos(80 * MS) },
-            "{lost:?} {marks}"
-        );
+        assert_eq!(late[0], late_by(80), "{lost:?} {marks}");
         assert!(
             run.warnings.iter().any(|warning| warning.contains("matched by their time")),
             "{:?}",

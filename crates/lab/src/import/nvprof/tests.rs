@@ -111,11 +111,13 @@ fn serialised_kernels_are_kernels() {
 fn what_is_missing_is_said() {
     let trace = trace(&profile(
         "DELETE FROM StringTable WHERE _id_ = 1; DELETE FROM CUPTI_ACTIVITY_KIND_MARKER WHERE flags = 4;
-         UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET processId = 43 WHERE cbid = 999; DROP TABLE CUPTI_ACTIVITY_KIND_DEVICE;",
+         UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET processId = 43 WHERE cbid = 999; DROP TABLE CUPTI_ACTIVITY_KIND_DEVICE;
+         UPDATE Version SET version = 9999;",
     ));
     assert_eq!(trace.devices, [""; 0]);
     assert!(trace.steps.is_empty(), "a step without an end is none");
-    for said in ["2 ranges were never closed", "2 events have names", "calls of 2 processes"] {
+    for said in ["2 ranges were never closed", "2 events have names", "calls of 2 processes", "version 9999"]
+    {
         assert!(trace.warnings.iter().any(|warning| warning.contains(said)), "{said}: {:?}", trace.warnings);
     }
 }

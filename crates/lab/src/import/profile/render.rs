@@ -23,8 +23,15 @@ pub fn render(profile: &Profile) -> String {
     if !profile.ranges.is_empty() {
         text += &list("ranges", &profile.ranges);
     }
+    if profile.cut > 0 {
+        let cut = profile.cut;
+        let note = format!(
+            "note: the window cuts {cut} of what is counted: totals are what lies within it, means and GB/s are of whole ones"
+        );
+        text += &format!("{}\n", words::wrap(&note));
+    }
     for warning in &profile.warnings {
-        text += &format!("note: {warning}\n");
+        text += &format!("{}\n", words::wrap(&format!("note: {}", words::plain(warning))));
     }
     text
 }
@@ -37,7 +44,7 @@ fn head(profile: &Profile) -> String {
     }
     text.push('\n');
     if let Some(part) = profile.dominant {
-        text += &format!("{}\n", verdict(part, profile));
+        text += &format!("{}\n", words::wrap(&verdict(part, profile)));
     }
     let all = sum(&profile.shares.parts().map(|(_, time)| time)).0;
     let shares: Vec<String> = profile
@@ -48,13 +55,14 @@ fn head(profile: &Profile) -> String {
         .map(|(part, time)| format!("{} {}", percent(time.0, all), word(*part)))
         .collect();
     if !shares.is_empty() {
-        text += &format!("{whose}: {}\n", shares.join(", "));
+        text += &format!("{}\n", words::wrap(&format!("{whose}: {}", shares.join(", "))));
     }
     for device in &profile.devices {
         if let (Some(number), Some(share)) = (device.device, device.utilisation) {
             let name =
                 device.name.as_deref().map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
-            text += &format!("device {number}{name}: busy {:.1} %, {}\n", 100.0 * share, time(device.busy));
+            let line = format!("device {number}{name}: busy {:.1} %, {}", 100.0 * share, time(device.busy));
+            text += &format!("{}\n", words::wrap(&line));
         }
     }
     if let Some(mean) = profile.step_mean {
@@ -104,7 +112,11 @@ fn verdict(part: Part, profile: &Profile) -> String {
                 "getting a batch" => ": it waits for input, the host is getting a batch",
                 _ => "; the profile cannot tell why",
             };
-            format!("the device mostly stands idle{why}; {taken}")
+            let idle = match 2 * profile.shares.idle.0 as u128 > u128::from(all) {
+                true => "the device mostly stands idle",
+                false => "the largest part is an idle device",
+            };
+            format!("{idle}{why}; {taken}")
         }
     }
 }
@@ -152,7 +164,8 @@ fn gaps(profile: &Profile) -> String {
         let cells = columns.iter().map(|&at| time(gap.idle.causes()[at].0));
         table.row([time(gap.length), time(gap.from)].into_iter().chain(cells).chain([host]));
     }
-    format!("\nidle {}: {}\n{table}", time(all), occurring.join(", "))
+    let line = words::wrap(&format!("idle {}: {}", time(all), occurring.join(", ")));
+    format!("\n{line}\n{table}")
 }
 
 fn percent(part: u64, all: u64) -> String {

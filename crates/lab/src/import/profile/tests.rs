@@ -139,9 +139,17 @@ fn what_dominates_is_named() {
     ]);
     let profile = summarise_all(&late);
     assert_eq!(profile.dominant, Some(Part::Idle));
-    let text = render(&profile);
+    let text = render(&profile).replace("\n  ", " ");
     assert!(text.contains("the host does nothing that shows (Python, input, start-up)"), "{text}");
     assert!(text.contains("; input and output do not hold it up"), "{text}");
+    assert!(text.contains("the device mostly stands idle"), "{text}");
+    let thirds = trace(&[
+        (Kind::Compute, "x", 0, 33, 0, 0, 0),
+        (Kind::CopyIn, "in", 33, 65, 1, 0, 1),
+        (Kind::Compute, "x", 100, 100, 0, 0, 0),
+    ]);
+    let text = render(&summarise_all(&thirds));
+    assert!(text.contains("the largest part is an idle device"), "{text}");
     let both = trace(&[(Kind::Compute, "x", 0, 90, 0, 0, 0), (Kind::CopyOut, "out", 90, 100, 0, 0, 1)]);
     assert!(render(&summarise_all(&both)).contains("computation dominates; input and output take 10.0 %"));
 }
@@ -187,6 +195,9 @@ fn a_window_cuts_by_time_or_by_name() {
     assert_eq!((profile.from, profile.length), (us(20), us(35)));
     assert_eq!((profile.shares.compute, profile.shares.host_copies), (us(25), us(10)));
     assert_eq!((profile.kernels[0].total, profile.kernels[0].count), (us(25), 2));
+    assert!(profile.kernels[0].mean.0 * profile.kernels[0].count > profile.kernels[0].total.0);
+    assert!(render(&profile).contains("the window cuts"), "and it is said why these do not multiply");
+    assert!(!render(&summarise_all(&trace)).contains("the window cuts"));
     assert_eq!(profile.steps, 0);
     let stretch = |begin, end| [Span { begin: Nanos(begin), end: Nanos(end) }];
     let named = |from, name| cut(&trace, from, None, Some(name)).unwrap();

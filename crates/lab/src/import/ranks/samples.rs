@@ -38,7 +38,7 @@ fn the_rank_that_slept_for_80_ms_is_found() {
         (traced.alignment.common, traced.alignment.offsets.as_slice()),
         (Common::Host, [0, 0].as_slice())
     );
-    let LateStep { step, rank, waited } = traced.late[0];
+    let LateStep { step, rank, waited, .. } = traced.late[0];
     assert_eq!((step, rank), (Step(3), Rank(1)));
     assert!((0.072..0.088).contains(&waited.seconds()), "once, not twice: {waited:?}");
     assert!(traced.late[1].waited.seconds() < 0.02, "{:?}", traced.late);
@@ -60,7 +60,7 @@ fn the_late_step_is_found_though_its_rank_s_file_is_torn() {
         let traces = vec![read(&folder.join("ddp_2ranks/rank0.json.gz")), read(torn.path())];
         let run = join(traces, &Told::default()).expect("traces of one run");
         let late = &run.traced.as_ref().expect("traces").late;
-        let LateStep { step, rank, waited } = late[0];
+        let LateStep { step, rank, waited, .. } = late[0];
         assert_eq!((step, rank), (Step(3), Rank(1)), "{percent} %: {:?}", run.warnings);
         assert!((0.072..0.088).contains(&waited.seconds()), "{percent} %: {waited:?}");
     }

@@ -64,8 +64,33 @@ fn one_bad_file_of_a_folder_is_named_and_the_rest_goes_on() {
     for name in ["rank0.json", "rank1.json"] {
         fs::remove_file(folder.path().join(name)).expect("it was written");
     }
+    write("rank1.json", trace(1, 3).as_bytes());
+    write("rank0.json", br#"{"schemaVersion":1,"deviceProperties":[],"traceEvents":[]}"#);
+    let runs = import(&[folder.path().into()], &Told::default()).expect("one rank of three");
+    assert!(runs[0].1.warnings.iter().any(|warning| warning.contains("rank0.json: it shows no work")));
+    let empty =
+        import(&[folder.path().join("rank0.json")], &Told::default()).expect_err("no work").to_string();
+    assert!(empty.contains("rank0.json: it shows no work"), "{empty}");
+    for name in ["rank0.json", "rank1.json"] {
+        fs::remove_file(folder.path().join(name)).expect("it was written");
+    }
     let nothing = import(&[folder.path().into()], &Told::default()).expect_err("nothing is left").to_string();
     assert!(nothing.contains("rank2.sqlite"), "{nothing}");
+}
+
+#[test]
+fn a_study_is_not_read_back_as_runs() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (traces, out) = (folder.path().to_path_buf(), folder.path().join("study"));
+    fs::write(traces.join("rank0.json"), trace(0, 2)).expect("a file");
+    fs::write(traces.join("rank1.json"), trace(1, 2)).expect("a file");
+    let runs = import(std::slice::from_ref(&traces), &Told::default()).expect("two ranks");
+    let (study, asked) = write::write(&runs, &[], &out, Held::Resume).expect("a study");
+    study.write_tensorboard(&study.read_case(&asked, 0).expect("its logs")).expect("event files");
+    let again = import(&[traces], &Told::default()).expect("the same two ranks");
+    assert_eq!(again.len(), 1, "{:?}", again.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    let named = import(&[out], &Told::default()).expect_err("a study").to_string();
+    assert!(named.contains("is a study of this program"), "{named}");
 }
 
 /// A metric.log of a worker at this rate.

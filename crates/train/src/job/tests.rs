@@ -1,0 +1,90 @@
+use super::*;
+
+/// A small job whose logs go to `folder`.
+pub(crate) fn job(folder: &std::path::Path) -> Job {
+    Job {
+        model: "mobilenet_v2".into(),
+        engine: "cpu".into(),
+        layout: Layout::Nchw,
+        precision: Precision::Fp32,
+        workers: 1,
+        batch: 4,
+        shards: None,
+        scaling: Scaling::Weak,
+        threads: 1,
+        input: (32, 32),
+        classes: 10,
+        data: "synthetic:cifar10".into(),
+        augment: Augment::default(),
+        steps: 5,
+        epochs: None,
+        examples: None,
+        seed: 7,
+        learning: Learning::at(0.125),
+        update: Strategy::AllReduce,
+        exchange: ExchangeOptions::default(),
+        share_gpu: false,
+        accumulate: 1,
+        pin: true,
+        profile: true,
+        simulation: Simulation::default(),
+        milestones: Milestones::default(),
+        log_samples: false,
+        asked: Vec::new(),
+        folder: folder.into(),
+    }
+}
+
+#[test]
+fn an_assignment_survives_its_journey() {
+    let assignment =
+        Assignment { job: job("case".as_ref()), rank: Rank(0), launcher: 4711, segment: Some(5) };
+    let arrived: Assignment = serde_json::from_str(&assignment.to_json()).expect("own output");
+    assert_eq!(arrived, assignment);
+}
+
+#[test]
+fn the_share_that_running_statistics_keep_can_be_set() {
+    let mut job = job("case".as_ref());
+    job.learning.bn_momentum = Some(0.5);
+    let graph = job.graph().expect("a network");
+    let kept = graph.nodes.iter().filter_map(|node| match node.op {
+        paceline_model::Op::BatchNorm(norm) => Some(norm.momentum),
+        _ => None,
+    });
+    assert!(kept.clone().count() > 50 && kept.clone().all(|kept| kept == 0.5));
+    assert_eq!(job.case().settings["bn-momentum"], "0.5");
+}
+
+#[test]
+fn what_follows_from_the_workers_does_not_set_cases_apart() {
+    let mut one = Job { epochs: Some(2.0), ..job("case".as_ref()) };
+    one.learning.warmup_epochs = 1.0;
+    let mut two = Job { workers: 2, steps: 3, ..one.clone() };
+    one.learning.schedule.warmup_steps = 100;
+    two.learning.schedule.warmup_steps = 50;
+    assert!(one.case().same_but_workers(&two.case()));
+    two.learning.warmup_epochs = 2.0;
+    assert!(!one.case().same_but_workers(&two.case()));
+}
+
+#[test]
+fn shares_that_leave_workers_idle_or_that_nobody_adds_up_are_refused() {
+    let few = Job { workers: 3, shards: Some(2), ..job("case".as_ref()) };
+    assert!(few.check().expect_err("one has nothing to do").to_string().contains("--shards 3"));
+    let lonely = Job { workers: 2, shards: Some(4), update: Strategy::Independent, ..job("case".as_ref()) };
+    assert!(lonely.check().expect_err("nothing is added").to_string().contains("--shards"));
+}
+
+#[test]
+fn data_of_another_depth_is_refused() {
+    let grey = Job { data: "synthetic:32x32x1".into(), ..job("case".as_ref()) };
+    let message = grey.graph().expect_err("one channel").to_string();
+    assert!(message.contains("3 channels"), "{message}");
+}
+
+#[test]
+fn an_engine_that_is_not_there_is_named() {
+    let error = open_engine("abacus", 1, false).err().expect("no such engine");
+    assert!(error.to_string().contains("'abacus'"), "{error}");
+}
