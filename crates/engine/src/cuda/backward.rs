@@ -8,7 +8,7 @@ use paceline_model::{NodeId, ParamId, Shape as Map};
 
 use super::action::{Action, Arg, Buffer, LAG, Step, Track, Window};
 use super::driver::Shape;
-use super::lower::{Bounds, Kind, Lowering, Padded, Passes, Recipe, Turn, even_part, value_bytes};
+use super::lower::{Bounds, Kind, Lowering, Norm, Padded, Passes, even_part, value_bytes};
 use super::product::Direction;
 
 struct Reverse<'a, 'g> {
@@ -19,6 +19,8 @@ struct Reverse<'a, 'g> {
     wanted: Vec<bool>,
     /// Until when each buffer is read on the side.
     busy: Vec<(Buffer, usize)>,
+    /// The factors of batch norms whose sums the layer behind has made, by their output.
+    blamed: Vec<Option<Buffer>>,
 }
 
 /// Emits backward; time goes on from forward's end.
@@ -29,7 +31,8 @@ pub(super) fn lower(lowering: &mut Lowering) -> Vec<Step> {
         wanted[index] = !node.params.is_empty() || node.inputs.iter().any(|input| wanted[input.0]);
     }
     let grads = vec![Vec::new(); graph.nodes.len()];
-    let mut reverse = Reverse { grads, wanted, busy: Vec::new(), unit: 0, lowering };
+    let blamed = vec![None; graph.nodes.len()];
+    let mut reverse = Reverse { grads, wanted, busy: Vec::new(), blamed, unit: 0, lowering };
     for unit in (0..reverse.lowering.units.len()).rev() {
         reverse.unit = unit;
         let nothing = Kind::Add { y: NodeId(0), inputs: Vec::new() };
@@ -49,6 +52,14 @@ impl Reverse<'_, '_> {
 
     fn main(&mut self, action: Action) {
         self.push(Track::Main, action);
+    }
+
+    /// Keeps buffers for an instruction on the side.
+    fn linger(&mut self, buffers: &[Buffer]) {
+        for &buffer in buffers {
+            self.lowering.touch(buffer, LAG);
+            self.busy.push((buffer, self.lowering.now + LAG));
+        }
     }
 
     fn count(&self, id: NodeId) -> usize {
@@ -128,10 +139,7 @@ impl Reverse<'_, '_> {
                     Some(padded) => self.lowering.touch(padded.buffer, 0),
                     None => self.lowering.value(x),
                 };
-                for buffer in [dy, value] {
-                    self.lowering.touch(buffer, LAG);
-                    self.busy.push((buffer, self.lowering.now + LAG));
-                }
+                self.linger(&[dy, value]);
                 // A transposed convolution's own output is the input of the convolution that it undoes.
                 let (x_side, y_side) = if transposed { (dy, value) } else { (value, dy) };
                 let direction = Direction::Filter;
@@ -173,37 +181,19 @@ impl Reverse<'_, '_> {
                 self.main(Action::Kernel { name: format!("bias_sums_{suffix}"), shape, args });
                 self.give(x, dy);
             }
-            Kind::Depthwise { x, y, window, recipe } => {
+            Kind::Depthwise { x, y, window, front } => {
                 let dy = self.take(y);
-                let kernel = self.lowering.kernel(y);
                 let input = self.lowering.value(x);
-                let (actions, parts) = self.depthwise_sums(window, [input, dy], (kernel, recipe));
-                for buffer in [dy, input, parts].into_iter().chain(recipe.map(|recipe| recipe.kept)) {
-                    self.lowering.touch(buffer, LAG);
-                    self.busy.push((buffer, self.lowering.now + LAG));
+                let kernel = self.lowering.kernel(y);
+                if self.lowering.fits_three(window) {
+                    self.depthwise_three(x, window, [input, dy], (kernel, front));
+                    return;
                 }
-                for action in actions {
-                    self.push(Track::Side, action);
-                }
+                self.depthwise_sums(window, [input, dy], kernel);
                 if let Some(dx) = self.part(x) {
-                    let rest = [dy.into(), Arg::Param(kernel), dx.into()];
-                    let action = if window.stride == [1, 1] && self.lowering.fits_three(window) {
-                        let reverse = Window {
-                            input: window.output,
-                            output: window.input,
-                            top: 2 - window.top,
-                            left: 2 - window.left,
-                            ..window
-                        };
-                        let args = [Arg::Window(reverse)].into_iter().chain(rest).collect();
-                        self.lowering.slide("depthwise", reverse, args, (Turn::Round, None))
-                    } else if self.lowering.fits_three(window) {
-                        let args = [Arg::Window(window)].into_iter().chain(rest).collect();
-                        self.lowering.slide_back_by_two("depthwise_three_back_by_2", window, args)
-                    } else {
-                        let args = [Arg::Window(window)].into_iter().chain(rest).collect();
-                        self.lowering.spread("depthwise_back", self.count(x), window.channels as usize, args)
-                    };
+                    let args = vec![Arg::Window(window), dy.into(), Arg::Param(kernel), dx.into()];
+                    let channels = window.channels as usize;
+                    let action = self.lowering.spread("depthwise_back", self.count(x), channels, args);
                     self.main(action);
                     self.give(x, dx);
                 }
@@ -235,14 +225,20 @@ impl Reverse<'_, '_> {
                     args.extend(rest);
                     self.main(Action::Kernel { name: format!("norm_back_once_{suffix}"), shape, args });
                 } else {
-                    let factors = self.lowering.bytes(8 * map.c);
-                    let runs = 2 + usize::from(output.is_some()) + usize::from(more.is_some());
-                    let (shape, suffix) = self.lowering.flow(map, Passes::One, runs);
-                    let parts = self.lowering.bytes(8 * map.c * shape.grid.1 as usize);
-                    args.extend([kept, factors].map(Arg::from));
-                    args.extend(rest);
-                    args.extend([parts.into(), self.lowering.counters(shape.grid.0 as usize)]);
-                    self.main(Action::Kernel { name: format!("norm_sums_{suffix}"), shape, args });
+                    let factors = match self.blamed[y.0] {
+                        Some(factors) => self.lowering.touch(factors, 0),
+                        None => {
+                            let factors = self.lowering.bytes(8 * map.c);
+                            let runs = 2 + usize::from(output.is_some()) + usize::from(more.is_some());
+                            let (shape, suffix) = self.lowering.flow(map, Passes::One, runs);
+                            let parts = self.lowering.bytes(8 * map.c * shape.grid.1 as usize);
+                            args.extend([kept, factors].map(Arg::from));
+                            args.extend(rest);
+                            args.extend([parts.into(), self.lowering.counters(shape.grid.0 as usize)]);
+                            self.main(Action::Kernel { name: format!("norm_sums_{suffix}"), shape, args });
+                            factors
+                        }
+                    };
                     let (shape, suffix) = self.lowering.flow(map, Passes::Many, 2);
                     let mut args = vec![input.into(), Arg::Int(i32::from(passed.is_some())), grad.into()];
                     args.extend([dx, kept, factors].map(Arg::from));
@@ -342,48 +338,89 @@ impl Reverse<'_, '_> {
         }
     }
 
-    /// The gradient of a depthwise kernel, and the buffer that its parts need.
-    fn depthwise_sums(
+    /// The gradient of a depthwise kernel, on the side.
+    fn depthwise_sums(&mut self, window: Window, [input, dy]: [Buffer; 2], kernel: ParamId) {
+        let lowering = &mut *self.lowering;
+        let channels = window.channels as usize;
+        let map = Map::new(window.output[0] as usize, window.output[1] as usize, channels);
+        let (mut shape, suffix) = lowering.rows_of(map, Passes::One, lowering.nchw());
+        shape.grid.2 = (window.kernel[0] * ((window.kernel[1] + 1) / 2)) as u32;
+        let parts = lowering.bytes(8 * channels * (shape.grid.1 * shape.grid.2) as usize);
+        let counters = lowering.counters((shape.grid.0 * shape.grid.2) as usize);
+        let args = vec![
+            Arg::Window(window),
+            input.into(),
+            dy.into(),
+            Arg::Grad(kernel),
+            Arg::AddsGradients,
+            parts.into(),
+            counters,
+        ];
+        self.linger(&[dy, input, parts]);
+        self.push(Track::Side, Action::Kernel { name: format!("depthwise_sums_{suffix}"), shape, args });
+    }
+
+    /// All of backward of a depthwise window of 3x3, and the sums of the batch norm in front that is made on the way.
+    fn depthwise_three(
         &mut self,
+        x: NodeId,
         window: Window,
         [input, dy]: [Buffer; 2],
-        (kernel, recipe): (ParamId, Option<Recipe>),
-    ) -> (Vec<Action>, Buffer) {
+        (kernel, front): (ParamId, Option<Norm>),
+    ) {
         let lowering = &mut *self.lowering;
-        let [h, w] = window.output.map(|side| side as usize);
-        let channels = window.channels as usize;
-        let mut args = vec![Arg::Window(window), input.into(), dy.into()];
-        let grad = [Arg::Grad(kernel), Arg::AddsGradients];
-        if !lowering.fits_three(window) {
-            let map = Map::new(h, w, channels);
-            let (mut shape, suffix) = lowering.rows_of(map, Passes::One, lowering.nchw());
-            shape.grid.2 = (window.kernel[0] * ((window.kernel[1] + 1) / 2)) as u32;
-            let parts = lowering.bytes(8 * channels * (shape.grid.1 * shape.grid.2) as usize);
-            args.extend(grad);
-            args.extend([parts.into(), lowering.counters((shape.grid.0 * shape.grid.2) as usize)]);
-            let action = Action::Kernel { name: format!("depthwise_sums_{suffix}"), shape, args };
-            return (vec![action], parts);
-        }
-        // Four channels a thread.
+        let dx = lowering.like(x);
+        let Window { batch, channels, input: [h, w], stride, top, left, .. } = window;
+        let channels = channels as usize;
+        let (high, wide) = if stride == [1, 1] { (h, w) } else { ((h + top + 1) / 2, (w + left + 1) / 2) };
+        // Two channels a thread, which walks along at most 64 places.
+        let lines = (batch * high) as usize * (wide as usize).div_ceil(64);
         let across =
-            even_part(channels / 4, 36).unwrap_or_else(|| (channels / 4).next_power_of_two().min(32));
-        let (down, slices) = (256 / across, channels.div_ceil(4 * across));
-        let number = (264 / slices).clamp(1, (lowering.spec.batch * h).div_ceil(down));
+            even_part(channels / 2, 36).unwrap_or_else(|| (channels / 2).next_power_of_two().min(32));
+        let (down, slices) = (256 / across, (channels / 2).div_ceil(across));
+        let number = (264 / slices).clamp(1, lines.div_ceil(down));
+        let sums = if front.is_some() { 11 } else { 9 };
+        // Eight steps under way: so many pairs of dy and of x each.
+        let pairs = if stride == [1, 1] { 3 + 1 } else { 2 + 4 };
+        let ring = 8 * pairs * 2 * value_bytes(lowering.spec.precision);
+        let parts = lowering.bytes(4 * sums * channels * number);
+        let mut args = vec![Arg::Window(window), input.into(), dy.into(), Arg::Param(kernel)];
+        args.extend([dx, parts].map(Arg::from));
+        args.extend(Norm::recipe(front));
         let shape = Shape {
             grid: (slices as u32, number as u32, 1),
             block: (across as u32, down as u32),
-            shared: (across * down * 16) as u32,
+            shared: (ring * across * down) as u32,
             cluster: 1,
         };
-        let count = 9 * channels;
-        let parts = lowering.bytes(4 * count * number);
-        args.push(parts.into());
-        args.extend(Recipe::args(recipe));
-        let name = format!("depthwise_three_sums_by_{}", window.stride[0]);
-        let sums = Action::Kernel { name, shape, args };
-        let mut args = vec![parts.into(), Arg::Int(number as i32), Arg::Int(count as i32)];
-        args.extend(grad);
-        let shape = Shape { grid: (count.div_ceil(32) as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
-        (vec![sums, Action::Kernel { name: "part_totals".into(), shape, args }], parts)
+        let factors = front.map(|norm| {
+            lowering.touch(norm.kept, 0);
+            lowering.bytes(8 * channels)
+        });
+        self.main(Action::Kernel { name: format!("depthwise_three_back_by_{}", stride[0]), shape, args });
+        let param = |param: Option<ParamId>| param.map_or(Arg::Null, Arg::Grad);
+        let args = vec![
+            parts.into(),
+            Arg::Int(number as i32),
+            Arg::Int(channels as i32),
+            Arg::Grad(kernel),
+            Arg::AddsGradients,
+            Norm::recipe(front)[0],
+            factors.map_or(Arg::Null, Arg::from),
+            Arg::Long(i64::from(batch * h * w)),
+            param(front.and_then(|norm| norm.gamma)),
+            param(front.and_then(|norm| norm.beta)),
+        ];
+        let blocks = (9 * channels).div_ceil(32) + front.map_or(0, |_| channels.div_ceil(32));
+        let shape = Shape { grid: (blocks as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
+        let totals = Action::Kernel { name: "depthwise_three_totals".into(), shape, args };
+        if front.is_none() {
+            self.linger(&[parts]);
+            self.push(Track::Side, totals);
+        } else {
+            self.main(totals);
+        }
+        self.blamed[x.0] = factors;
+        self.give(x, dx);
     }
 }

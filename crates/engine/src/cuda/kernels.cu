@@ -40,18 +40,36 @@ __device__ __forceinline__ T lower(float f) { return f; }
 
 template <int V> struct alignas(V * sizeof(T)) Pack { T v[V]; };
 
-template <int V> __device__ __forceinline__ void get(const T* at, float* out) {
-    Pack<V> pack = *(const Pack<V>*)at;
+// All values of a pack; those of bf16 a word of two at a time, which takes half the instructions.
+template <int V> __device__ __forceinline__ void lift(const Pack<V>& pack, float* out) {
+    if constexpr (sizeof(T) == 2 && V > 1) {
 #pragma unroll
-    for (int i = 0; i < V; i++) out[i] = lift(pack.v[i]);
+        for (int i = 0; i < V; i += 2) {
+            unsigned word = ((const unsigned*)&pack)[i / 2];
+            out[i] = __uint_as_float(word << 16), out[i + 1] = __uint_as_float(word & 0xFFFF0000u);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) out[i] = lift(pack.v[i]);
+    }
 }
 
-template <int V> __device__ __forceinline__ void put(T* at, const float* in) {
+template <int V> __device__ __forceinline__ Pack<V> lower(const float* in) {
     Pack<V> pack;
+    if constexpr (sizeof(T) == 2 && V > 1) {
 #pragma unroll
-    for (int i = 0; i < V; i++) pack.v[i] = lower(in[i]);
-    *(Pack<V>*)at = pack;
+        for (int i = 0; i < V; i += 2)
+            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(((unsigned*)&pack)[i / 2]) : "f"(in[i + 1]), "f"(in[i]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) pack.v[i] = lower(in[i]);
+    }
+    return pack;
 }
+
+template <int V> __device__ __forceinline__ void get(const T* at, float* out) { lift(*(const Pack<V>*)at, out); }
+
+template <int V> __device__ __forceinline__ void put(T* at, const float* in) { *(Pack<V>*)at = lower<V>(in); }
 
 __device__ __forceinline__ float bound(float value, float low, float high) { return fminf(fmaxf(value, low), high); }
 
@@ -336,12 +354,15 @@ __device__ __forceinline__ void norm_apply_flow(const T* x, const T* residual, T
     flow.from[0] = x;
     if (N > 1) flow.from[N - 1] = residual;
     flow.run([&](Pack<VEC>* v, i64 at) {
+        float value[VEC], more[VEC];
+        lift(v[0], value);
+        if (N > 1) lift(v[N - 1], more);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
-            float value = lift(v[0].v[i]) * scale[i] + shift[i];
-            v[0].v[i] = lower(bound(N > 1 ? value + lift(v[N - 1].v[i]) : value, low, high));
+            value[i] = value[i] * scale[i] + shift[i];
+            value[i] = bound(N > 1 ? value[i] + more[i] : value[i], low, high);
         }
-        *(Pack<VEC>*)(y + at) = v[0];
+        put<VEC>(y + at, value);
     });
 }
 
@@ -368,9 +389,11 @@ extern "C" __global__ void __launch_bounds__(256, 3)
         Flow<1> flow(rows, C, c, true);
         flow.from[0] = x;
         flow.run([&](Pack<VEC>* v, i64) {
+            float value[VEC];
+            lift(v[0], value);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
-                float d = lift(v[0].v[i]) - pivot[i];
+                float d = value[i] - pivot[i];
                 a[i] += d;
                 b[i] += d * d;
             }
@@ -530,17 +553,20 @@ __device__ __forceinline__ void norm_sums_flow(const T* x, const T* y, const T* 
     if (MORE) flow.from[2] = more;
     if (Y) flow.from[N - 1] = y;
     flow.run([&](Pack<VEC>* v, i64 at) {
+        float value[VEC], grad[VEC], rest[VEC], out[VEC];
+        lift(v[0], value);
+        lift(v[1], grad);
+        if (MORE) lift(v[2], rest);
+        if (Y) lift(v[N - 1], out);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
-            float value = lift(v[0].v[i]), grad = lift(v[1].v[i]);
-            if (MORE) grad += lift(v[2].v[i]);
-            float probe = Y ? lift(v[N - 1].v[i]) : value * scale[i] + shift[i];
-            grad = probe > low && probe < high ? grad : 0.0f;
-            a[i] += grad;
-            b[i] += grad * (value - mean[i]);
-            v[1].v[i] = lower(grad);
+            if (MORE) grad[i] += rest[i];
+            float probe = Y ? out[i] : value[i] * scale[i] + shift[i];
+            grad[i] = probe > low && probe < high ? grad[i] : 0.0f;
+            a[i] += grad[i];
+            b[i] += grad[i] * (value[i] - mean[i]);
         }
-        if (passed) *(Pack<VEC>*)(passed + at) = v[1];
+        if (passed) put<VEC>(passed + at, grad);
     });
 }
 
@@ -589,13 +615,16 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     flow.from[0] = x;
     flow.from[1] = dy;
     flow.run([&](Pack<VEC>* v, i64 at) {
+        float value[VEC], grad[VEC];
+        lift(v[0], value);
+        lift(v[1], grad);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
-            float value = lift(v[0].v[i]), probe = value * scale[i] + shift[i];
-            float grad = bounded || (probe > low && probe < high) ? lift(v[1].v[i]) : 0.0f;
-            v[1].v[i] = lower(grad * scale[i] + value * slope[i] + constant[i]);
+            float probe = value[i] * scale[i] + shift[i];
+            grad[i] = bounded || (probe > low && probe < high) ? grad[i] : 0.0f;
+            grad[i] = grad[i] * scale[i] + value[i] * slope[i] + constant[i];
         }
-        *(Pack<VEC>*)(dx + at) = v[1];
+        put<VEC>(dx + at, grad);
     });
 }
 
@@ -1252,16 +1281,19 @@ __device__ __forceinline__ void weigh(const float* at, float* out) {
 
 // What a batch norm makes of its input, where nobody has written that out.
 template <int V>
-__device__ __forceinline__ void make(T* v, const float* scale, const float* shift, float low, float high) {
+__device__ __forceinline__ void make(Pack<V>& pack, const float* scale, const float* shift, float low, float high) {
+    float v[V];
+    lift(pack, v);
 #pragma unroll
-    for (int j = 0; j < V; j++) v[j] = lower(bound(lift(v[j]) * scale[j] + shift[j], low, high));
+    for (int j = 0; j < V; j++) v[j] = bound(v[j] * scale[j] + shift[j], low, high);
+    pack = lower<V>(v);
 }
 
 // Depthwise windows of 3x3 in NHWC: a thread computes neighbours of a row, four with stride 1 and two with stride 2, and reads
-// each input once a row. Backward with stride 1 is the same with the weights turned round. RAW: the input is that of the batch norm in front.
+// each input once a row. RAW: x is the input of the batch norm in front.
 template <int V, int S, bool RAW>
-__device__ __forceinline__ void depthwise_three(Window k, const T* x, const float* weights, T* y, int turned,
-                                                const float* kept, float low, float high) {
+__device__ __forceinline__ void depthwise_three(const Window& k, const T* x, const float* weights, T* y, const float* kept,
+                                                float low, float high) {
     const int OUT = S == 1 ? 4 : 2, IN = (OUT - 1) * S + 3;
     int strips = (k.W + OUT - 1) / OUT, cs = k.C / V;
     EACH(i, (i64)k.batch * k.H * strips * cs) {
@@ -1295,17 +1327,21 @@ __device__ __forceinline__ void depthwise_three(Window k, const T* x, const floa
 #pragma unroll
                 for (int q = 0; q < IN; q++) {
                     int ix = x0 * S - k.left + q;
-                    if (ix >= 0 && ix < k.w) make<V>(v[q].v, scale, shift, low, high);
+                    if (ix >= 0 && ix < k.w) make(v[q], scale, shift, low, high);
                 }
             float w[3][V];
 #pragma unroll
-            for (int q = 0; q < 3; q++) weigh(weights + (turned ? 8 - r * 3 - q : r * 3 + q) * k.C + c, w[q]);
+            for (int q = 0; q < 3; q++) weigh(weights + (r * 3 + q) * k.C + c, w[q]);
 #pragma unroll
-            for (int o = 0; o < OUT; o++)
+            for (int at = 0; at < IN; at++) {
+                float value[V];
+                lift(v[at], value);
 #pragma unroll
                 for (int q = 0; q < 3; q++)
+                    if (at >= q && (at - q) % S == 0 && (at - q) / S < OUT)
 #pragma unroll
-                    for (int j = 0; j < V; j++) sum[o][j] += lift(v[o * S + q].v[j]) * w[q][j];
+                        for (int j = 0; j < V; j++) sum[(at - q) / S][j] += value[j] * w[q][j];
+            }
         }
 #pragma unroll
         for (int o = 0; o < OUT; o++)
@@ -1313,156 +1349,221 @@ __device__ __forceinline__ void depthwise_three(Window k, const T* x, const floa
     }
 }
 
-#define DEPTHWISE_THREE(S)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256, 2)                                                            \
-        depthwise_three_by_##S(Window k, const T* x, const float* weights, T* y, int turned, const float* kept,     \
-                               float low, float high) {                                                             \
-        ENTER;                                                                                                      \
-        if (kept)                                                                                                   \
-            depthwise_three<VEC, S, true>(k, x, weights, y, turned, kept, low, high);                               \
-        else                                                                                                        \
-            depthwise_three<VEC, S, false>(k, x, weights, y, turned, kept, low, high);                              \
+#define DEPTHWISE_THREE(S)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                             \
+        depthwise_three_by_##S(Window k, const T* x, const float* weights, T* y, const float* kept, float low,       \
+                               float high) {                                                                         \
+        ENTER;                                                                                                       \
+        if (kept)                                                                                                    \
+            depthwise_three<VEC, S, true>(k, x, weights, y, kept, low, high);                                        \
+        else                                                                                                         \
+            depthwise_three<VEC, S, false>(k, x, weights, y, kept, low, high);                                       \
     }
 
 DEPTHWISE_THREE(1)
 DEPTHWISE_THREE(2)
 
-extern "C" __global__ void __launch_bounds__(256)
-    depthwise_three_back_by_2(Window k, const T* dy, const float* weights, T* dx) {
-    ENTER;
-    int high = (k.h + k.top + 1) / 2, wide = (k.w + k.left + 1) / 2;
-    EACH(i, (i64)k.batch * high * wide * (k.C / VEC)) {
-        Four f = four(k, i, high, wide);
-        Pack<VEC> g[4];
-#pragma unroll
-        for (int s = 0; s < 4; s++) {
-            i64 at = source_of(k, f, s);
-            if (at >= 0) g[s] = *(const Pack<VEC>*)(dy + at);
-#pragma unroll
-            for (int j = 0; j < VEC; j++)
-                if (at < 0) g[s].v[j] = lower(0.0f);
-        }
-        float w[9][VEC];
-#pragma unroll
-        for (int tap = 0; tap < 9; tap++) weigh(weights + tap * k.C + f.c, w[tap]);
-        spread_four(k, f, dx, [&](int s, int tap, int j) { return lift(g[s].v[j]) * w[tap][j]; });
-    }
+// Two values on their way to shared memory; zeros where there are none.
+__device__ __forceinline__ void bring(unsigned to, const T* from, bool is) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(2 * sizeof(T)),
+                 "r"(is ? 2 * (int)sizeof(T) : 0)
+                 : "memory");
 }
 
-// Gradient of 3x3 depthwise weights in NHWC, all nine taps in one sweep: a thread walks along rows of outputs with four
-// channels. Each block leaves its sums among the parts.
+// All of backward of a depthwise window of 3x3 in NHWC in one sweep, which reads each value once: the gradient of the input,
+// those of the weights and, RAW, both sums of the batch norm in front, whose input x then is. A thread has two channels and
+// walks along a row: with stride 1 place by place, with stride 2 four places at a time, from the border's edge on; dy of row
+// a - r and column b - q reaches them. What it needs next is under way to it. Last rows first, as the layer behind has just
+// written them. Each block leaves its sums among the parts.
 template <int S, bool RAW>
-__device__ __forceinline__ void depthwise_three_sums(Window k, const T* x, const T* dy, float* parts, const float* kept,
-                                                     float low, float high) {
-    const int V = 4;
+__device__ __forceinline__ void depthwise_three_back(const Window& k, const T* x, const T* dy, const float* weights, T* dx,
+                                                     float* parts, const float* kept, float low, float high) {
+    const int V = 2, SIDE = S == 1 ? 3 : 2, PLACES = S * S, SUMS = RAW ? 11 : 9, DEPTH = 8, LONGEST = 64;
+    struct alignas(S == 1 ? 16 : 4 * sizeof(T)) Bundle {
+        Pack<V> g[SIDE], v[PLACES];
+    };
     extern __shared__ __align__(16) float shared[];
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
     int me = threadIdx.y * blockDim.x + threadIdx.x, width = blockDim.x * V;
-    float sum[9][V];
+    float sum[SUMS][V];
 #pragma unroll
-    for (int t = 0; t < 9; t++)
+    for (int t = 0; t < SUMS; t++)
 #pragma unroll
         for (int j = 0; j < V; j++) sum[t][j] = 0;
-    i64 lines = (i64)k.batch * k.H, step = (i64)gridDim.y * blockDim.y;
-    float scale[V], shift[V];
-    if (RAW && c < k.C)
+    // With stride 1, places are numbered as dy's columns are.
+    int top = S == 1 ? k.top : 0, left = S == 1 ? k.left : 0;
+    int high_side = S == 1 ? k.h : (k.h + k.top + 1) / 2, wide_side = S == 1 ? k.w : (k.w + k.left + 1) / 2;
+    int pieces = (wide_side + LONGEST - 1) / LONGEST, lines = k.batch * high_side * pieces;
+    if (c < k.C) {
+        unsigned ring = (unsigned)__cvta_generic_to_shared(shared) + me * sizeof(Bundle);
+        unsigned each = blockDim.x * blockDim.y * sizeof(Bundle), in = 0, out = 0;
+        float w[9][V], mean[V], scale[V], shift[V];
 #pragma unroll
-        for (int j = 0; j < V; j++) scale[j] = kept[2 * k.C + c + j], shift[j] = kept[3 * k.C + c + j];
-    if (c < k.C)
-        for (i64 line = (i64)blockIdx.y * blockDim.y + threadIdx.y; line < lines; line += step) {
-            int n = line / k.H, oy = line % k.H;
-            const T* g_row = dy + line * k.W * k.C + c;
-            float window[3][3][V];
-            const T* rows[3];
+        for (int t = 0; t < 9; t++)
 #pragma unroll
-            for (int r = 0; r < 3; r++) {
-                int iy = oy * S - k.top + r;
-                rows[r] = iy >= 0 && iy < k.h ? x + ((i64)n * k.h + iy) * k.w * k.C + c : 0;
+            for (int j = 0; j < V; j++) w[t][j] = weights[t * k.C + c + j];
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            if (RAW) mean[j] = kept[c + j], scale[j] = kept[2 * k.C + c + j], shift[j] = kept[3 * k.C + c + j];
+        for (int line = blockIdx.y * blockDim.y + threadIdx.y; line < lines; line += gridDim.y * blockDim.y) {
+            int rest = lines - 1 - line, begin = rest % pieces * LONGEST + left;
+            int end = min(begin + LONGEST, wide_side + left), a = rest / pieces % high_side + top;
+            int first = begin - (SIDE - 1), ahead = first;
+            i64 n = rest / pieces / high_side;
+            // Where the next values lie; what is beyond the border is not read.
+            const T* g_at[SIDE];
+            const T* x_at[S];
+            bool row_of_g[SIDE], row_of_x[S];
+#pragma unroll
+            for (int r = 0; r < SIDE; r++) {
+                row_of_g[r] = a - r >= 0 && a - r < k.H;
+                g_at[r] = dy + ((n * k.H + a - r) * k.W + first) * k.C + c;
             }
-            auto column = [&](int ix, int slot) {
 #pragma unroll
-                for (int r = 0; r < 3; r++)
-                    if (rows[r] && ix >= 0 && ix < k.w) {
-                        Pack<V> v = *(const Pack<V>*)(rows[r] + (i64)ix * k.C);
-                        if (RAW) make<V>(v.v, scale, shift, low, high);
-#pragma unroll
-                        for (int j = 0; j < V; j++) window[r][slot][j] = lift(v.v[j]);
-                    } else
-#pragma unroll
-                        for (int j = 0; j < V; j++) window[r][slot][j] = 0;
+            for (int r = 0; r < S; r++) {
+                int iy = S * a - k.top + r;
+                row_of_x[r] = S == 1 || (iy >= 0 && iy < k.h);
+                x_at[r] = x + ((n * k.h + iy) * k.w + S * first - k.left) * k.C + c;
+            }
+            auto has = [&](int b, int p) {
+                int ix = S * b - k.left + p % S;
+                return S == 1 || (row_of_x[p / S] && ix >= 0 && ix < k.w);
             };
+            auto fetch = [&] {
+                if (ahead < end) {
+                    bool column = ahead >= 0 && ahead < k.W;
 #pragma unroll
-            for (int q = 0; q < 3 - S; q++) column(q - k.left, q);
-#pragma unroll 4
-            for (int ox = 0; ox < k.W; ox++) {
-                float g[V];
-                get<V>(g_row + (i64)ox * k.C, g);
+                    for (int r = 0; r < SIDE; r++) {
+                        bring(ring + in + r * sizeof(Pack<V>), g_at[r], row_of_g[r] && column);
+                        g_at[r] += k.C;
+                    }
 #pragma unroll
-                for (int q = 3 - S; q < 3; q++) column(ox * S - k.left + q, q);
+                    for (int p = 0; p < PLACES; p++)
+                        bring(ring + in + (SIDE + p) * sizeof(Pack<V>), x_at[p / S] + p % S * k.C,
+                              ahead >= begin && has(ahead, p));
 #pragma unroll
-                for (int r = 0; r < 3; r++)
+                    for (int r = 0; r < S; r++) x_at[r] += S * k.C;
+                }
+                asm volatile("cp.async.commit_group;" ::: "memory");
+                in = in + each == DEPTH * each ? 0 : in + each;
+                ahead++;
+            };
+            for (int i = 1; i < DEPTH; i++) fetch();
+            T* dx_at = dx + ((n * k.h + S * a - k.top) * k.w + S * begin - k.left) * k.C + c;
+            float window[SIDE][SIDE][V];
+#pragma unroll SIDE
+            for (int b = first; b < end; b++) {
+                asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 2) : "memory");
+                Bundle now = *(const Bundle*)__cvta_shared_to_generic(ring + out);
+                out = out + each == DEPTH * each ? 0 : out + each;
+                fetch();
 #pragma unroll
-                    for (int q = 0; q < 3; q++)
+                for (int r = 0; r < SIDE; r++) {
 #pragma unroll
-                        for (int j = 0; j < V; j++) sum[r * 3 + q][j] += g[j] * window[r][q][j];
+                    for (int q = SIDE - 1; q > 0; q--)
 #pragma unroll
-                for (int r = 0; r < 3; r++)
+                        for (int j = 0; j < V; j++) window[r][q][j] = window[r][q - 1][j];
+                    lift(now.g[r], window[r][0]);
+                }
+                if (b < begin) continue;
+                float raw[PLACES][V], value[PLACES][V], grad[PLACES][V];
 #pragma unroll
-                    for (int q = 0; q < 3 - S; q++)
+                for (int p = 0; p < PLACES; p++) {
+                    lift(now.v[p], raw[p]);
+                    if (RAW) make(now.v[p], scale, shift, low, high);
+                    lift(now.v[p], value[p]);
 #pragma unroll
-                        for (int j = 0; j < V; j++) window[r][q][j] = window[r][q + S][j];
+                    for (int j = 0; j < V; j++) value[p][j] = has(b, p) ? value[p][j] : 0.0f, grad[p][j] = 0;
+                }
+#pragma unroll
+                for (int t = 0; t < 9; t++) {
+                    const int r = t / 3, q = t % 3, p = r % S * S + q % S;
+#pragma unroll
+                    for (int j = 0; j < V; j++) {
+                        grad[p][j] += w[t][j] * window[r / S][q / S][j];
+                        sum[t][j] += value[p][j] * window[r / S][q / S][j];
+                    }
+                }
+#pragma unroll
+                for (int p = 0; p < PLACES; p++) {
+                    if (!has(b, p)) continue;
+                    Pack<V> to = lower<V>(grad[p]);
+                    *(Pack<V>*)(dx_at + (p / S * k.w + p % S) * k.C) = to;
+                    if (!RAW) continue;
+                    lift(to, grad[p]);
+#pragma unroll
+                    for (int j = 0; j < V; j++) {
+                        float probe = raw[p][j] * scale[j] + shift[j];
+                        float passed = probe > low && probe < high ? grad[p][j] : 0.0f;
+                        sum[SUMS - 2][j] += passed;
+                        sum[SUMS - 1][j] += passed * (raw[p][j] - mean[j]);
+                    }
+                }
+                dx_at += S * k.C;
             }
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
         }
+    }
     // The block's sums: row by row of threads, in order.
-    for (int t = 0; t < 9; t++) {
-        __syncthreads();
+    __syncthreads();
 #pragma unroll
-        for (int j = 0; j < V; j++) {
-            float value = 0;
+    for (int t = 0; t < SUMS; t++)
 #pragma unroll
-            for (int u = 0; u < 9; u++)
-                if (u == t) value = sum[u][j];
-            shared[threadIdx.y * width + threadIdx.x * V + j] = value;
-        }
-        __syncthreads();
-        for (int lane = me; lane < width; lane += blockDim.x * blockDim.y) {
-            int at = blockIdx.x * width + lane;
-            float total = 0;
-            for (int row = 0; row < blockDim.y; row++) total += shared[row * width + lane];
-            if (at < k.C) parts[((i64)blockIdx.y * 9 + t) * k.C + at] = total;
-        }
+        for (int j = 0; j < V; j++) shared[(threadIdx.y * SUMS + t) * width + threadIdx.x * V + j] = sum[t][j];
+    __syncthreads();
+    for (int i = me; i < SUMS * width; i += blockDim.x * blockDim.y) {
+        int to = blockIdx.x * width + i % width;
+        float total = 0;
+        for (int row = 0; row < blockDim.y; row++) total += shared[row * SUMS * width + i];
+        if (to < k.C) parts[((i64)blockIdx.y * SUMS + i / width) * k.C + to] = total;
     }
 }
 
-#define DEPTHWISE_THREE_SUMS(S)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256, 2)                                                            \
-        depthwise_three_sums_by_##S(Window k, const T* x, const T* dy, float* parts, const float* kept, float low,  \
-                                    float high) {                                                                   \
-        ENTER;                                                                                                      \
-        if (kept)                                                                                                   \
-            depthwise_three_sums<S, true>(k, x, dy, parts, kept, low, high);                                        \
-        else                                                                                                        \
-            depthwise_three_sums<S, false>(k, x, dy, parts, kept, low, high);                                       \
+#define DEPTHWISE_THREE_BACK(S)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                             \
+        depthwise_three_back_by_##S(Window k, const T* x, const T* dy, const float* weights, T* dx, float* parts,    \
+                                    const float* kept, float low, float high) {                                      \
+        ENTER;                                                                                                       \
+        if (kept)                                                                                                    \
+            depthwise_three_back<S, true>(k, x, dy, weights, dx, parts, kept, low, high);                            \
+        else                                                                                                         \
+            depthwise_three_back<S, false>(k, x, dy, weights, dx, parts, kept, low, high);                           \
     }
 
-DEPTHWISE_THREE_SUMS(1)
-DEPTHWISE_THREE_SUMS(2)
+DEPTHWISE_THREE_BACK(1)
+DEPTHWISE_THREE_BACK(2)
 
-// Totals of so many parts of `count` values each, in a fixed order. Blocks of 32 x 8 threads.
-extern "C" __global__ void part_totals(const float* parts, int number, int count, float* grad, int add_params) {
+// Totals of the parts that this leaves, in a fixed order. Blocks of 32 x 8 threads: as many as the weights need, then, where
+// there is a batch norm in front, as many as its channels need.
+extern "C" __global__ void depthwise_three_totals(const float* parts, int number, int C, float* grad, int add_params,
+                                                  const float* kept, float* factors, i64 rows, float* gamma_grad,
+                                                  float* beta_grad) {
     ENTER;
     __shared__ double sums[8][32];
-    int at = blockIdx.x * 32 + threadIdx.x;
-    double total = 0;
-    if (at < count) {
+    int count = 9 * C, all = kept ? count + 2 * C : count, blocks = (count + 31) / 32;
+    auto total = [&](int at, bool is) {
+        double sum = 0;
+        if (is) {
 #pragma unroll 16
-        for (int part = threadIdx.y; part < number; part += 8) total += parts[(i64)part * count + at];
+            for (int part = threadIdx.y; part < number; part += 8) sum += parts[(i64)part * all + at];
+        }
+        __syncthreads();
+        sums[threadIdx.y][threadIdx.x] = sum;
+        __syncthreads();
+        sum = 0;
+        for (int row = 0; row < 8; row++) sum += sums[row][threadIdx.x];
+        return sum;
+    };
+    if (blockIdx.x < blocks) {
+        int at = blockIdx.x * 32 + threadIdx.x;
+        double sum = total(at, at < count);
+        if (threadIdx.y == 0 && at < count) grad[at] = (add_params ? grad[at] : 0.0f) + (float)sum;
+    } else {
+        int c = (blockIdx.x - blocks) * 32 + threadIdx.x;
+        double first = total(count + c, c < C), second = total(count + C + c, c < C);
+        if (threadIdx.y == 0 && c < C)
+            norm_blame(c, first, second, kept, factors, rows, C, gamma_grad, beta_grad, add_params);
     }
-    sums[threadIdx.y][threadIdx.x] = total;
-    __syncthreads();
-    if (threadIdx.y > 0 || at >= count) return;
-    for (int row = 1; row < 8; row++) total += sums[row][threadIdx.x];
-    grad[at] = (add_params ? grad[at] : 0.0f) + (float)total;
 }
 
 // Gradient of depthwise weights. blockIdx.z is a row of taps; columns of taps go in pairs through the two sums.
@@ -1705,56 +1806,70 @@ __device__ __forceinline__ i64 packed_row(const Tensor& t, int row, int nchw) {
     return nchw ? (i64)c * t.taps + tap : (i64)tap * t.wide + c;
 }
 
-__device__ __forceinline__ Tensor tensor_of(const Tensor* tensors, int count, int tile) {
-    int low = 0, high = count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (tensors[middle].first_tile <= tile)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return tensors[low];
+// A tile of a kernel tensor: so many rows of 32 outputs. A block of 32 x 8 threads has it.
+#define TILE_ROWS 64
+#define TILE_STEP 8
+
+struct Tile {
+    Tensor t;
+    int row0, out0, rows;
+    i64 each; // packed values of an output
+};
+
+__device__ __forceinline__ Tile tile_of(const Tensor* tensors, const int* owners, int tile, int nchw) {
+    Tile of;
+    of.t = tensors[owners[tile]];
+    int local = tile - of.t.first_tile;
+    of.row0 = local / of.t.tiles_across * TILE_ROWS, of.out0 = local % of.t.tiles_across * 32;
+    of.rows = of.t.taps * of.t.in;
+    of.each = (i64)of.t.taps * (nchw ? of.t.in : of.t.wide);
+    return of;
 }
 
-// Packed copies of the master weights. Blocks of 32 x 8 threads, one tile of 32 x 32 each.
-extern "C" __global__ void pack_weights(const Tensor* tensors, int count, const float* params, T* packed, int nchw) {
+// Calls each(row, out, place, number) for the values of a tile that a thread has in packed order.
+template <class Each> __device__ __forceinline__ void packed_values(const Tile& of, int nchw, Each each) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = half * 32 + threadIdx.x, row = of.row0 + i;
+        if (row >= of.rows) continue;
+        i64 at = of.t.packed + packed_row(of.t, row, nchw);
+#pragma unroll
+        for (int j = 0; j < 32 / TILE_STEP; j++) {
+            int out = threadIdx.y + j * TILE_STEP;
+            if (of.out0 + out < of.t.out) each(i, out, at + (of.out0 + out) * of.each, half * 4 + j);
+        }
+    }
+}
+
+// The same in canonical order.
+template <class Each> __device__ __forceinline__ void canonical_values(const Tile& of, Each each) {
+#pragma unroll
+    for (int j = 0; j < TILE_ROWS / TILE_STEP; j++) {
+        int i = threadIdx.y + j * TILE_STEP, row = of.row0 + i, out = of.out0 + threadIdx.x;
+        if (row < of.rows && out < of.t.out) each(i, threadIdx.x, of.t.canonical + (i64)row * of.t.out + out, j);
+    }
+}
+
+// Packed copies of the master weights. Blocks of 32 x 8 threads, a tile each.
+extern "C" __global__ void __launch_bounds__(256)
+    pack_weights(const Tensor* tensors, const int* owners, const float* params, T* packed, int nchw) {
     ENTER;
-    __shared__ float tile[32][33];
-    Tensor t = tensor_of(tensors, count, blockIdx.x);
-    int local = blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
-    int rows = t.taps * t.in;
-    for (int i = threadIdx.y; i < 32; i += 8)
-        if (row0 + i < rows && out0 + threadIdx.x < t.out)
-            tile[i][threadIdx.x] = params[t.canonical + (i64)(row0 + i) * t.out + out0 + threadIdx.x];
+    __shared__ float tile[TILE_ROWS][33];
+    Tile of = tile_of(tensors, owners, blockIdx.x, nchw);
+    canonical_values(of, [&](int row, int out, i64 at, int) { tile[row][out] = params[at]; });
     __syncthreads();
-    int row = row0 + threadIdx.x;
-    if (row >= rows) return;
-    i64 at = packed_row(t, row, nchw), each = (i64)t.taps * (nchw ? t.in : t.wide);
-    for (int i = threadIdx.y; i < 32; i += 8)
-        if (out0 + i < t.out) packed[t.packed + (out0 + i) * each + at] = lower(tile[threadIdx.x][i]);
+    packed_values(of, nchw, [&](int row, int out, i64 at, int) { packed[at] = lower(tile[row][out]); });
 }
 
 // Gradients in canonical order from packed ones; of the tensors whose tiles begin with the first.
-extern "C" __global__ void unpack_gradients(const Tensor* tensors, int count, const T* packed, float* grads, int nchw,
-                                            int add, int first) {
+extern "C" __global__ void __launch_bounds__(256)
+    unpack_gradients(const Tensor* tensors, const int* owners, const T* packed, float* grads, int nchw, int add, int first) {
     ENTER;
-    __shared__ float tile[32][33];
-    Tensor t = tensor_of(tensors, count, first + blockIdx.x);
-    int local = first + blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
-    int rows = t.taps * t.in, row = row0 + threadIdx.x;
-    i64 each = (i64)t.taps * (nchw ? t.in : t.wide);
-    if (row < rows) {
-        i64 at = packed_row(t, row, nchw);
-        for (int i = threadIdx.y; i < 32; i += 8)
-            if (out0 + i < t.out) tile[threadIdx.x][i] = lift(packed[t.packed + (out0 + i) * each + at]);
-    }
+    __shared__ float tile[TILE_ROWS][33];
+    Tile of = tile_of(tensors, owners, first + blockIdx.x, nchw);
+    packed_values(of, nchw, [&](int row, int out, i64 at, int) { tile[row][out] = lift(packed[at]); });
     __syncthreads();
-    for (int i = threadIdx.y; i < 32; i += 8)
-        if (row0 + i < rows && out0 + threadIdx.x < t.out) {
-            float* to = grads + t.canonical + (i64)(row0 + i) * t.out + out0 + threadIdx.x;
-            *to = (add ? *to : 0.0f) + tile[i][threadIdx.x];
-        }
+    canonical_values(of, [&](int row, int out, i64 at, int) { grads[at] = (add ? grads[at] : 0.0f) + tile[row][out]; });
 }
 
 // ---- the first convolution --------------------------------------------------------------------------------------------
@@ -1890,33 +2005,30 @@ extern "C" __global__ void sgd(float* params, const float* grads, float* velocit
 }
 
 // The same for tensors that have packed copies, straight from packed gradients and into the packed copies of the weights.
-// Blocks as in pack_weights.
-extern "C" __global__ void sgd_packed(const Tensor* tensors, int count, const T* grads, T* packed, float* params,
-                                      float* velocity, int nchw, float momentum, float decay, int nesterov,
-                                      const Control* control) {
+// Blocks of 32 x 8 threads, a tile each; all that it reads is under way at once.
+extern "C" __global__ void __launch_bounds__(256, 6)
+    sgd_packed(const Tensor* tensors, const int* owners, const T* grads, T* packed, float* params, float* velocity, int nchw,
+               float momentum, float decay, int nesterov, const Control* control) {
     ENTER;
-    __shared__ float tile[32][33];
-    Tensor t = tensor_of(tensors, count, blockIdx.x);
-    int local = blockIdx.x - t.first_tile, row0 = local / t.tiles_across * 32, out0 = local % t.tiles_across * 32;
-    int rows = t.taps * t.in, row = row0 + threadIdx.x;
-    i64 each = (i64)t.taps * (nchw ? t.in : t.wide), at = row < rows ? t.packed + packed_row(t, row, nchw) : 0;
-    float rate = control->rate;
-    if (row < rows)
-        for (int i = threadIdx.y; i < 32; i += 8)
-            if (out0 + i < t.out) tile[threadIdx.x][i] = lift(grads[(out0 + i) * each + at]);
+    const int EACH_THREAD = TILE_ROWS / TILE_STEP;
+    __shared__ float tile[TILE_ROWS][33];
+    Tile of = tile_of(tensors, owners, blockIdx.x, nchw);
+    float rate = control->rate, p[EACH_THREAD], v[EACH_THREAD];
+    T g[EACH_THREAD];
+    packed_values(of, nchw, [&](int, int, i64 at, int number) { g[number] = grads[at]; });
+    canonical_values(of, [&](int, int, i64 at, int number) {
+        p[number] = params[at];
+        v[number] = velocity ? velocity[at] : 0.0f;
+    });
+    packed_values(of, nchw, [&](int row, int out, i64, int number) { tile[row][out] = lift(g[number]); });
     __syncthreads();
-    for (int i = threadIdx.y; i < 32; i += 8)
-        if (row0 + i < rows && out0 + threadIdx.x < t.out) {
-            i64 value = t.canonical + (i64)(row0 + i) * t.out + out0 + threadIdx.x;
-            float p = params[value], v = velocity ? velocity[value] : 0.0f;
-            descend(p, tile[i][threadIdx.x], velocity ? &v : 0, rate, momentum, decay, nesterov);
-            if (velocity) velocity[value] = v;
-            params[value] = tile[i][threadIdx.x] = p;
-        }
+    canonical_values(of, [&](int row, int out, i64 at, int number) {
+        descend(p[number], tile[row][out], velocity ? &v[number] : 0, rate, momentum, decay, nesterov);
+        if (velocity) velocity[at] = v[number];
+        params[at] = tile[row][out] = p[number];
+    });
     __syncthreads();
-    if (row < rows)
-        for (int i = threadIdx.y; i < 32; i += 8)
-            if (out0 + i < t.out) packed[(out0 + i) * each + at] = lower(tile[threadIdx.x][i]);
+    packed_values(of, nchw, [&](int row, int out, i64 at, int) { packed[at] = lower(tile[row][out]); });
 }
 
 // The same for stretches of values that have none; a block each.

@@ -5,8 +5,8 @@ mod layer;
 mod unit;
 mod weights;
 
-pub(super) use instruction::{Passes, Turn, even_part};
-pub(super) use unit::{Kind, Norm, Padded, Recipe, Unit};
+pub(super) use instruction::{Passes, even_part};
+pub(super) use unit::{Kind, Norm, Padded, Unit};
 pub(super) use weights::Packing;
 
 use std::ops::Range;
@@ -82,8 +82,8 @@ pub(super) struct Lowering<'a> {
     pub units: Vec<Unit>,
     pub products: Vec<Product>,
     pub data: Vec<Option<Buffer>>,
-    /// Values that nobody writes out: `data` holds what they are made from.
-    pub recipes: Vec<Option<Recipe>>,
+    /// Batch norms whose output nobody writes out: `data` holds their input.
+    pub unmade: Vec<Option<Norm>>,
     /// Lifetimes, in units of four bytes.
     pub buffers: Vec<Lifetime>,
     pub now: usize,
@@ -134,7 +134,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
         units: Vec::new(),
         products: Vec::new(),
         data: vec![None; graph.nodes.len()],
-        recipes: vec![None; graph.nodes.len()],
+        unmade: vec![None; graph.nodes.len()],
         buffers: Vec::new(),
         now: 0,
         counters: 0,
@@ -320,15 +320,15 @@ impl Lowering<'_> {
                 if spec.groups > 1 && spec.groups == input.c && spec.groups == spec.out {
                     let window = self.window((spec.kernel, spec.stride, spec.border), input, node.shape);
                     let (source, dest) = (self.value(x), self.output(id));
-                    let recipe = self.recipes[x.0];
-                    if let Some(recipe) = recipe {
-                        self.touch(recipe.kept, 0);
+                    let front = self.unmade[x.0];
+                    if let Some(norm) = front {
+                        self.touch(norm.kept, 0);
                     }
                     let args =
                         vec![Arg::Window(window), source.into(), Arg::Param(self.kernel(id)), dest.into()];
-                    let action = self.slide("depthwise", window, args, (Turn::No, recipe));
+                    let action = self.slide(window, args, front);
                     self.put(When::Always, action);
-                    self.finish(&[id], Kind::Depthwise { x, y: id, window, recipe });
+                    self.finish(&[id], Kind::Depthwise { x, y: id, window, front });
                 } else {
                     let wide = if x == NodeId(0) { self.wide } else { input.c };
                     let product = Product {

@@ -78,6 +78,7 @@ struct Memories {
     packed: Memory,
     raw: Memory,
     tensors: Memory,
+    owners: Memory,
     /// Stretches of trained values that have no packed copies.
     stretches: Memory,
     arena: Memory,
@@ -295,13 +296,11 @@ impl CudaProgram {
         (share, adds): (usize, bool),
     ) -> Result<(), EngineError> {
         let packing = &self.low.packing;
-        let Some(first) = packing.tensors[tensors.clone()].first() else {
-            return Ok(());
-        };
-        let end = packing.tensors.get(tensors.end).map_or(packing.tiles, |tensor| tensor.first_tile as usize);
+        let Some(first) = packing.tensors[tensors.clone()].first() else { return Ok(()) };
+        let end = packing.tensors.get(tensors.end).map_or(packing.owners.len(), |tensor| tensor.first_tile as usize);
         let args = [
-            Word::from(self.memory.tensors.address + (tensors.start * size_of_val(first)) as u64),
-            Word::from(tensors.len() as i32),
+            Word::from(self.memory.tensors.address),
+            Word::from(self.memory.owners.address),
             Word::from(self.memory.raw.address),
             Word::from(self.memory.grads[share].address),
             Word::from(self.nchw()),
@@ -313,18 +312,18 @@ impl CudaProgram {
 
     /// The libraries' copies of the weights.
     fn pack(&self) -> Result<(), EngineError> {
-        let count = self.low.packing.tensors.len();
+        let count = self.low.packing.owners.len();
         if count == 0 {
             return Ok(());
         }
         let args = [
             Word::from(self.memory.tensors.address),
-            Word::from(count as i32),
+            Word::from(self.memory.owners.address),
             Word::from(self.memory.params.address),
             Word::from(self.memory.packed.address),
             Word::from(self.nchw()),
         ];
-        self.tiles(&self.main.stream, "pack_weights", self.low.packing.tiles, &args)
+        self.tiles(&self.main.stream, "pack_weights", count, &args)
     }
 
     fn tiles(&self, stream: &Stream, name: &str, count: usize, args: &[Word]) -> Result<(), EngineError> {

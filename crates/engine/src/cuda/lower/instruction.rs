@@ -2,13 +2,6 @@
 
 use super::*;
 
-/// Whether a window's weights are turned round.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Turn {
-    No,
-    Round,
-}
-
 /// How rows are shared out: to be added up, or each by itself.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Passes {
@@ -145,20 +138,13 @@ impl Lowering<'_> {
     }
 
     /// A depthwise kernel that writes the output of a window: the one for 3x3 where it fits.
-    pub fn slide(
-        &self,
-        name: &str,
-        window: Window,
-        mut args: Vec<Arg>,
-        (turn, recipe): (Turn, Option<Recipe>),
-    ) -> Action {
+    pub fn slide(&self, window: Window, mut args: Vec<Arg>, front: Option<Norm>) -> Action {
         let Window { batch, channels, output: [h, w], stride, .. } = window;
         let (batch, c, h, w) = (batch as usize, channels as usize, h as usize, w as usize);
         if !self.fits_three(window) {
-            return self.spread(name, batch * h * w * c, c, args);
+            return self.spread("depthwise", batch * h * w * c, c, args);
         }
-        args.push(Arg::Int(i32::from(turn == Turn::Round)));
-        args.extend(Recipe::args(recipe));
+        args.extend(Norm::recipe(front));
         let strip = if stride[0] == 1 { 4 } else { 2 };
         let threads = batch * h * w.div_ceil(strip) * (c / self.vector(c));
         Action::Kernel {

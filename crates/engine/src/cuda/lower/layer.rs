@@ -140,14 +140,14 @@ impl Lowering<'_> {
         let input = self.value(x);
         let residual_buffer = residual.map_or(Arg::Null, |other| self.value(other).into());
         let once = self.once(map);
-        let recipe = Recipe { kept, bounds };
+        let norm = Norm { gamma, beta, bounds, kept };
         let unmade = residual.is_none() && once.is_none() && self.is_read_in_threes(last);
         let output = match unmade {
             true => input,
             false => self.output(last),
         };
         if unmade {
-            (self.data[last.0], self.recipes[last.0]) = (Some(input), Some(recipe));
+            (self.data[last.0], self.unmade[last.0]) = (Some(input), Some(norm));
         }
         let mut apply = vec![input.into(), residual_buffer, output.into(), kept.into()];
         apply.extend(self.row_args(map));
@@ -193,7 +193,6 @@ impl Lowering<'_> {
         if !unmade {
             self.put(when, Action::Kernel { name: format!("norm_apply_{suffix}"), shape, args: apply });
         }
-        let norm = Norm { gamma, beta, bounds, kept };
         self.finish(&nodes, Kind::Norm { x, y: last, residual, norm });
     }
 

@@ -21,18 +21,11 @@ pub(crate) struct Norm {
     pub kept: Buffer,
 }
 
-/// How a batch norm's output follows from its input, where it is made only where it is read.
-#[derive(Clone, Copy)]
-pub(crate) struct Recipe {
-    pub kept: Buffer,
-    pub bounds: Bounds,
-}
-
-impl Recipe {
-    /// kept, low, high
-    pub fn args(recipe: Option<Self>) -> [Arg; 3] {
-        let bounds = recipe.map_or(Bounds::NONE, |recipe| recipe.bounds).args();
-        [recipe.map_or(Arg::Null, |recipe| recipe.kept.into()), bounds[0], bounds[1]]
+impl Norm {
+    /// How its output follows from its input, where that is made only where it is read: kept, low, high
+    pub fn recipe(norm: Option<Self>) -> [Arg; 3] {
+        let bounds = norm.map_or(Bounds::NONE, |norm| norm.bounds).args();
+        [norm.map_or(Arg::Null, |norm| norm.kept.into()), bounds[0], bounds[1]]
     }
 }
 
@@ -65,7 +58,8 @@ pub(crate) enum Kind {
         x: NodeId,
         y: NodeId,
         window: Window,
-        recipe: Option<Recipe>,
+        /// The batch norm in front, where its output is made on the way.
+        front: Option<Norm>,
     },
     Norm {
         x: NodeId,

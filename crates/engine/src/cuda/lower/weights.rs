@@ -20,12 +20,16 @@ pub(crate) struct Tensor {
 #[derive(Default)]
 pub(crate) struct Packing {
     pub tensors: Vec<Tensor>,
-    pub tiles: usize,
+    /// The number of the tensor of each tile.
+    pub owners: Vec<i32>,
     /// Values in all.
     pub len: usize,
     /// Where each parameter's copy starts.
     pub starts: Vec<Option<usize>>,
 }
+
+/// Rows of a tile, as the kernels have it; a tile is 32 wide.
+const TILE_ROWS: usize = 64;
 
 impl Lowering<'_> {
     /// Places the trained tensors in the order in which backward finishes them.
@@ -62,7 +66,8 @@ impl Lowering<'_> {
             let taps = product.kernel.0 * product.kernel.1;
             let (wide, outputs) = (product.input.c / product.groups, product.output.c);
             let inputs = slot.range.len() / taps / outputs;
-            let (across, down) = (outputs.div_ceil(32), (taps * inputs).div_ceil(32));
+            let (across, down) = (outputs.div_ceil(32), (taps * inputs).div_ceil(TILE_ROWS));
+            let number = packing.tensors.len() as i32;
             packing.tensors.push(Tensor {
                 canonical: slot.range.start as i64,
                 packed: packing.len as i64,
@@ -70,11 +75,11 @@ impl Lowering<'_> {
                 inputs: inputs as i32,
                 wide: wide as i32,
                 outputs: outputs as i32,
-                first_tile: packing.tiles as i32,
+                first_tile: packing.owners.len() as i32,
                 tiles_across: across as i32,
             });
             packing.starts[kernel.0] = Some(packing.len);
-            packing.tiles += across * down;
+            packing.owners.extend(std::iter::repeat_n(number, across * down));
             packing.len += (taps * wide * outputs).next_multiple_of(128);
         }
         packing

@@ -75,6 +75,7 @@ impl CudaProgram {
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
             tensors: Memory::upload(&lowered.packing.tensors)?,
+            owners: Memory::upload(&lowered.packing.owners)?,
             stretches: Memory::upload(&stretches)?,
             arena: Memory::new(lowered.arena)?,
             counters: values(lowered.counters)?,

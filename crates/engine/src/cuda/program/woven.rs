@@ -188,11 +188,11 @@ impl CudaProgram {
             Word::from(i32::from(nesterov)),
             Word::from(memory.control.address),
         ];
-        let count = self.low.packing.tensors.len();
+        let count = self.low.packing.owners.len();
         if count > 0 {
             let mut args = vec![
                 Word::from(memory.tensors.address),
-                Word::from(count as i32),
+                Word::from(memory.owners.address),
                 Word::from(memory.raw.address),
                 Word::from(memory.packed.address),
                 Word::from(memory.params.address),
@@ -200,7 +200,7 @@ impl CudaProgram {
                 Word::from(self.nchw()),
             ];
             args.extend(rule);
-            self.tiles(stream, "sgd_packed", self.low.packing.tiles, &args)?;
+            self.tiles(stream, "sgd_packed", count, &args)?;
         }
         if self.low.stretches > 0 {
             let mut args = vec![
