@@ -315,6 +315,20 @@ fn stem(input: Shape, conv: Conv2d) -> Graph {
     build().unwrap()
 }
 
+/// Layers with nothing trained below them, in front of a window.
+fn from_below() -> Graph {
+    let build = || {
+        let (mut b, x) = Builder::new("from_below", Shape::new(12, 16, 8), 5)?;
+        let x = b.max_pool("p", x, Window::k(3, 3).stride(2).same())?;
+        let x = b.relu("r", x);
+        let x = b.depthwise_conv("d", x, Conv2d::k(3, 3).same())?;
+        let x = b.global_avg_pool("m", x);
+        let x = b.dense("out", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    build().unwrap()
+}
+
 fn autoencoder() -> Graph {
     let build = || {
         let (mut b, image) = Builder::new("auto", Shape::new(8, 12, 3), 5)?;
@@ -334,6 +348,7 @@ fn every_kind_of_layer_agrees_with_the_cpu() {
     let mut failed = Vec::new();
     let mut cases = layers();
     cases.push(("autoencoder", autoencoder()));
+    cases.push(("from below", from_below()));
     let seven = Conv2d::k(7, 7).out(16).stride(2).border(Border::even(3)).bias();
     cases.push(("7x7 stem", stem(Shape::new(16, 12, 3), seven)));
     cases.push(("3x3 stem", stem(Shape::new(16, 12, 3), Conv2d::k(3, 3).out(16).stride(2).same())));
@@ -406,9 +421,9 @@ fn many_rows() -> Graph {
 }
 
 /// Batch norms of many rows that only depthwise windows read, of both strides and with a border.
-fn behind_norms() -> Graph {
+fn behind_norms((h, w): (usize, usize)) -> Graph {
     let build = || {
-        let (mut b, x) = Builder::new("behind_norms", Shape::new(33, 32, 3), 5)?;
+        let (mut b, x) = Builder::new("behind_norms", Shape::new(h, w, 3), 5)?;
         let x = b.conv("in", x, Conv2d::k(1, 1).out(24))?;
         let x = b.batch_norm("first", x, BatchNorm::KERAS);
         let x = b.relu6("first_relu", x);
@@ -444,7 +459,9 @@ fn a_norm_that_only_a_depthwise_window_reads_agrees_with_the_cpu() {
         [(Layout::Nhwc, Precision::Fp32), (Layout::Nhwc, Precision::Bf16), (Layout::Nchw, Precision::Fp32)]
     {
         let spec = Spec { layout, precision, ..Spec::new(17) };
-        compare("behind norms", &gpu, &behind_norms(), &spec);
+        for side in [(33, 32), (7, 141)] {
+            compare(&format!("behind norms of {side:?}"), &gpu, &behind_norms(side), &spec);
+        }
     }
 }
 

@@ -21,12 +21,12 @@ mod weights;
 mod windows;
 
 pub(crate) use host_update::HostUpdate;
+pub(crate) use pool::{Placement, Pool, allowed_cores};
 pub(crate) use random::{draw, mix};
 pub use simd::Simd;
 
 use compile::Compiled;
 use paceline_model::{Graph, NodeId, Op};
-use pool::{Placement, Pool};
 
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 

@@ -23,7 +23,7 @@ pub(crate) enum Placement {
 }
 
 /// The cores that this process may use.
-fn allowed_cores() -> Vec<usize> {
+pub(crate) fn allowed_cores() -> Vec<usize> {
     let Ok(mask) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect()
 }
@@ -141,6 +141,25 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Copies values on all threads: one alone does not keep up with a GPU's input.
+    pub fn copy(&self, from: &[f32], to: &mut [f32]) {
+        const PIECE: usize = 1 << 18;
+        assert_eq!(from.len(), to.len(), "invariant: both sides are as long");
+        struct Target(*mut f32);
+        // SAFETY: each task writes to a piece of its own.
+        unsafe impl Sync for Target {}
+        let target = Target(to.as_mut_ptr());
+        self.each(from.len().div_ceil(PIECE), |index, _| {
+            let target = &target;
+            let start = index * PIECE;
+            let piece = &from[start..from.len().min(start + PIECE)];
+            // SAFETY: within `to`, which is as long as `from`, borrowed until all tasks are done, and apart from it.
+            unsafe { piece.as_ptr().copy_to_nonoverlapping(target.0.add(start), piece.len()) };
+        });
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         if let Ok(mut board) = self.shared.board.lock() {
@@ -209,6 +228,19 @@ mod tests {
                     counts[index].fetch_add(1, Ordering::Relaxed);
                 });
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn all_threads_copy_all_values() {
+        for threads in [1, 3] {
+            let pool = Pool::new(threads, Placement::Anywhere).unwrap();
+            for len in [0, 1, 1 << 18, 1_000_003] {
+                let from: Vec<f32> = (0..len).map(|i| i as f32).collect();
+                let mut to = vec![-1.0; len];
+                pool.copy(&from, &mut to);
+                assert_eq!(from, to, "{len} values on {threads} threads");
             }
         }
     }

@@ -87,7 +87,7 @@ pub(super) enum Track {
 }
 
 /// Units of backward that an instruction on the side may lag behind.
-pub(super) const LAG: usize = 2;
+pub(super) const LAG: usize = 4;
 
 /// An instruction, the unit that it belongs to, and its time in the plan.
 #[derive(Debug)]

@@ -34,6 +34,9 @@ pub(super) fn lower(lowering: &mut Lowering) -> Vec<Step> {
     let blamed = vec![None; graph.nodes.len()];
     let mut reverse = Reverse { grads, wanted, busy: Vec::new(), blamed, unit: 0, lowering };
     for unit in (0..reverse.lowering.units.len()).rev() {
+        if reverse.lowering.units[unit].output().is_some_and(|y| !reverse.wanted[y.0]) {
+            continue;
+        }
         reverse.unit = unit;
         let nothing = Kind::Add { y: NodeId(0), inputs: Vec::new() };
         let kind = std::mem::replace(&mut reverse.lowering.units[unit].kind, nothing);

@@ -21,7 +21,7 @@ use super::lower::{Lowered, Packing, Unit};
 use super::mirror::Mirror;
 use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
 use super::{Contents, CudaOptions, backend, gemm, nvtx};
-use crate::cpu::draw;
+use crate::cpu::{Pool, draw};
 use crate::{
     BucketTime, Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place,
     Precision, Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult, Weave,
@@ -139,6 +139,7 @@ pub(super) struct CudaProgram {
     kernels: Arc<Kernels>,
     memory: Memories,
     events: Events,
+    copiers: Pool,
     pinned_images: [Pinned; 2],
     pinned_labels: [Pinned; 2],
     pinned_out: Pinned,
@@ -297,7 +298,10 @@ impl CudaProgram {
     ) -> Result<(), EngineError> {
         let packing = &self.low.packing;
         let Some(first) = packing.tensors[tensors.clone()].first() else { return Ok(()) };
-        let end = packing.tensors.get(tensors.end).map_or(packing.owners.len(), |tensor| tensor.first_tile as usize);
+        let end = packing
+            .tensors
+            .get(tensors.end)
+            .map_or(packing.owners.len(), |tensor| tensor.first_tile as usize);
         let args = [
             Word::from(self.memory.tensors.address),
             Word::from(self.memory.owners.address),

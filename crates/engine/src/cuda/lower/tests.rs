@@ -1,4 +1,4 @@
-use paceline_model::{Graph, zoo};
+use paceline_model::{Builder, Conv2d, Dense, Graph, Shape, Window, zoo};
 
 use super::*;
 use crate::Engine;
@@ -76,4 +76,24 @@ fn a_bias_before_batch_norm_is_left_to_it() {
         .iter()
         .filter(|step| matches!(&step.action, Action::Kernel { name, .. } if name.starts_with("bias_apply")));
     assert_eq!(biases.count(), 1, "only the picture's has no batch norm behind it");
+}
+
+#[test]
+fn layers_with_nothing_trained_below_have_no_backward() {
+    let build = || {
+        let (mut b, x) = Builder::new("from_below", Shape::new(16, 16, 8), 5)?;
+        let x = b.max_pool("pool", x, Window::k(3, 3).stride(2).same())?;
+        let x = b.relu("bound", x);
+        let x = b.depthwise_conv("window", x, Conv2d::k(3, 3).same())?;
+        let x = b.global_avg_pool("mean", x);
+        let x = b.dense("logits", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    let graph: Graph = build().unwrap();
+    for layout in [Layout::Nhwc, Layout::Nchw] {
+        let lowered = lower(&graph, &Spec { layout, ..Spec::new(2) });
+        let back = lowered.backward.iter().map(|step| &lowered.units[step.unit].name);
+        assert!(back.clone().any(|name| name == "window"));
+        assert!(back.clone().all(|name| name != "pool" && name != "bound"), "{layout}");
+    }
 }

@@ -38,6 +38,27 @@ pub(crate) struct Padded {
     pub outer: Map,
 }
 
+impl Unit {
+    /// The value that it gives.
+    pub fn output(&self) -> Option<NodeId> {
+        match self.kind {
+            Kind::Product { y, .. }
+            | Kind::Bias { y, .. }
+            | Kind::Depthwise { y, .. }
+            | Kind::Norm { y, .. }
+            | Kind::Bound { y, .. }
+            | Kind::Pool { y, .. }
+            | Kind::GlobalPool { y, .. }
+            | Kind::Add { y, .. }
+            | Kind::Concat { y, .. }
+            | Kind::Dropout { y, .. }
+            | Kind::Flatten { y, .. }
+            | Kind::Pad { y, .. } => Some(y),
+            Kind::Loss { .. } => None,
+        }
+    }
+}
+
 /// What backward must know of a unit; values are named by their nodes.
 pub(crate) enum Kind {
     Product {

@@ -72,7 +72,7 @@ impl Program for CudaProgram {
         }
         let slot = self.fed % 2;
         self.fed += 1;
-        self.pinned_images[slot].values(samples.images.len()).copy_from_slice(samples.images);
+        self.copiers.copy(samples.images, self.pinned_images[slot].values(samples.images.len()));
         self.pinned_labels[slot].values(samples.labels.len()).copy_from_slice(samples.labels);
         let stream = &self.copying;
         if self.fed > 1 {

@@ -2,6 +2,10 @@
 
 use super::super::lower::value_bytes;
 use super::*;
+use crate::cpu::{Placement, allowed_cores};
+
+/// Threads that copy a batch to where the device fetches it from.
+const MOST_COPIERS: usize = 4;
 
 /// Stretches of trained values without packed copies, each as long as a block likes it.
 fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
@@ -139,6 +143,7 @@ impl CudaProgram {
             kernels,
             memory,
             events,
+            copiers: Pool::new(allowed_cores().len().clamp(1, MOST_COPIERS), Placement::Anywhere)?,
             pinned_images: [Pinned::new(4 * images)?, Pinned::new(4 * images)?],
             pinned_labels: [Pinned::new(4 * spec.batch)?, Pinned::new(4 * spec.batch)?],
             pinned_out: Pinned::new(size_of::<Judgement>())?,
