@@ -339,6 +339,20 @@ fn a_sum_of_a_value_and_of_what_a_layer_makes_of_it_has_right_gradients() {
 }
 
 #[test]
+fn layers_with_nothing_trained_below_are_left_out_of_backward() {
+    let build = || {
+        let (mut b, x) = Builder::new("from_below", Shape::new(8, 6, 4), 3)?;
+        let x = b.max_pool("pool", x, Window::k(3, 3).stride(2).same())?;
+        let x = b.relu("bound", x);
+        let x = b.depthwise_conv("window", x, Conv2d::k(3, 3).same())?;
+        let x = b.global_avg_pool("mean", x);
+        let x = b.dense("logits", x, Dense::to(3))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    check(build().unwrap(), 3, 11);
+}
+
+#[test]
 fn an_autoencoder_learns_from_the_squared_error_to_its_input() {
     let (mut b, input) = Builder::new("auto", Shape::new(4, 6, 3), 1).unwrap();
     let x = b.conv("down", input, Conv2d::k(3, 3).out(12).stride(2).same().bias()).unwrap();

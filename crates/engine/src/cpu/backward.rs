@@ -36,6 +36,9 @@ pub(crate) fn lower(lowering: &mut Lowering) -> Vec<Step> {
     let mut reverse =
         Reverse { grads: vec![None; graph.nodes.len()], wanted, reading: None, unit: 0, lowering };
     for unit in (0..reverse.lowering.units.len()).rev() {
+        if reverse.lowering.units[unit].last.is_some_and(|last| !reverse.wanted[last.0]) {
+            continue;
+        }
         reverse.unit = unit;
         let kind = std::mem::replace(
             &mut reverse.lowering.units[unit].kind,

@@ -35,6 +35,8 @@ pub(crate) struct Step {
 pub(crate) struct Unit {
     pub name: String,
     pub kind: Kind,
+    /// The last of its layers, where it has one of its own.
+    pub last: Option<NodeId>,
     /// Slots whose gradients are complete when this unit's backward is.
     pub slots: Range<usize>,
     pub forward_flops: u64,
@@ -246,6 +248,7 @@ impl Lowering<'_> {
         self.units.push(Unit {
             name: names.join(" + "),
             kind,
+            last: nodes.last().copied(),
             slots: 0..0,
             forward_flops: batch * nodes.iter().map(|id| costs[id.0].flops_forward).sum::<u64>(),
             backward_flops: batch * nodes.iter().map(|id| costs[id.0].flops_backward).sum::<u64>(),

@@ -34,7 +34,7 @@ pub(super) fn lower(lowering: &mut Lowering) -> Vec<Step> {
     let blamed = vec![None; graph.nodes.len()];
     let mut reverse = Reverse { grads, wanted, busy: Vec::new(), blamed, unit: 0, lowering };
     for unit in (0..reverse.lowering.units.len()).rev() {
-        if reverse.lowering.units[unit].output().is_some_and(|y| !reverse.wanted[y.0]) {
+        if reverse.lowering.units[unit].last.is_some_and(|last| !reverse.wanted[last.0]) {
             continue;
         }
         reverse.unit = unit;

@@ -298,6 +298,7 @@ impl Lowering<'_> {
         self.units.push(Unit {
             name: names.join(" + "),
             kind,
+            last: nodes.last().copied(),
             slots: 0..0,
             forward_flops: batch * nodes.iter().map(|id| costs[id.0].flops_forward).sum::<u64>(),
             backward_flops: batch * nodes.iter().map(|id| costs[id.0].flops_backward).sum::<u64>(),

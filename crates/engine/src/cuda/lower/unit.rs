@@ -6,6 +6,8 @@ use super::*;
 pub(crate) struct Unit {
     pub name: String,
     pub kind: Kind,
+    /// The last of its layers, where it has one of its own.
+    pub last: Option<NodeId>,
     /// Slots whose gradients are complete when this unit's backward is.
     pub slots: Range<usize>,
     pub forward_flops: u64,
@@ -36,27 +38,6 @@ pub(crate) struct Padded {
     pub border: Border,
     pub inner: Map,
     pub outer: Map,
-}
-
-impl Unit {
-    /// The value that it gives.
-    pub fn output(&self) -> Option<NodeId> {
-        match self.kind {
-            Kind::Product { y, .. }
-            | Kind::Bias { y, .. }
-            | Kind::Depthwise { y, .. }
-            | Kind::Norm { y, .. }
-            | Kind::Bound { y, .. }
-            | Kind::Pool { y, .. }
-            | Kind::GlobalPool { y, .. }
-            | Kind::Add { y, .. }
-            | Kind::Concat { y, .. }
-            | Kind::Dropout { y, .. }
-            | Kind::Flatten { y, .. }
-            | Kind::Pad { y, .. } => Some(y),
-            Kind::Loss { .. } => None,
-        }
-    }
 }
 
 /// What backward must know of a unit; values are named by their nodes.
