@@ -207,6 +207,14 @@ fn layers() -> Vec<(&'static str, Graph)> {
             }),
         ),
         ("1x7", around(map, |b, x| b.conv("c", x, Conv2d::k(1, 7).out(8).same()))),
+        (
+            "two of 1x1 stride 2",
+            around(map, |b, x| {
+                let one = b.conv("one", x, Conv2d::k(1, 1).out(24).stride(2))?;
+                let other = b.conv("other", x, Conv2d::k(1, 1).out(24).stride(2).bias())?;
+                b.add("both", one, other)
+            }),
+        ),
         ("1x1 stride 2", around(map, |b, x| b.conv("c", x, Conv2d::k(1, 1).out(32).stride(2).bias()))),
         ("odd channels", around(map, |b, x| b.conv("c", x, Conv2d::k(3, 3).out(5).same().bias()))),
         ("groups", around(map, |b, x| b.conv("c", x, Conv2d::k(3, 3).out(32).groups(2).same()))),

@@ -8,7 +8,7 @@ use paceline_model::{NodeId, ParamId, Shape as Map};
 
 use super::action::{Action, Arg, Buffer, LAG, Step, Track, Window};
 use super::driver::Shape;
-use super::lower::{Bounds, Kind, Lowering, Norm, Padded, Passes, even_part, value_bytes};
+use super::lower::{Bounds, Copied, Copying, Kind, Lowering, Norm, Passes, Pick, even_part, value_bytes};
 use super::product::Direction;
 
 struct Reverse<'a, 'g> {
@@ -21,6 +21,8 @@ struct Reverse<'a, 'g> {
     busy: Vec<(Buffer, usize)>,
     /// The factors of batch norms whose sums the layer behind has made, by their output.
     blamed: Vec<Option<Buffer>>,
+    /// The gradients of picked pixels, as far as they are known.
+    picked: Vec<Option<Buffer>>,
 }
 
 /// Emits backward; time goes on from forward's end.
@@ -31,8 +33,8 @@ pub(super) fn lower(lowering: &mut Lowering) -> Vec<Step> {
         wanted[index] = !node.params.is_empty() || node.inputs.iter().any(|input| wanted[input.0]);
     }
     let grads = vec![Vec::new(); graph.nodes.len()];
-    let blamed = vec![None; graph.nodes.len()];
-    let mut reverse = Reverse { grads, wanted, busy: Vec::new(), blamed, unit: 0, lowering };
+    let (blamed, picked) = (vec![None; graph.nodes.len()], vec![None; lowering.picks.len()]);
+    let mut reverse = Reverse { grads, wanted, busy: Vec::new(), blamed, picked, unit: 0, lowering };
     for unit in (0..reverse.lowering.units.len()).rev() {
         if reverse.lowering.units[unit].last.is_some_and(|last| !reverse.wanted[last.0]) {
             continue;
@@ -135,11 +137,11 @@ impl Reverse<'_, '_> {
                 let grad = self.lowering.touch(grad, 0);
                 self.give(x, grad);
             }
-            Kind::Product { x, y, product, transposed, padded } => {
+            Kind::Product { x, y, product, transposed, copied } => {
                 let dy = self.take(y);
                 let kernel = self.lowering.kernel(y);
-                let value = match padded {
-                    Some(padded) => self.lowering.touch(padded.buffer, 0),
+                let value = match copied {
+                    Some(copied) => self.lowering.touch(copied.buffer, 0),
                     None => self.lowering.value(x),
                 };
                 self.linger(&[dy, value]);
@@ -147,19 +149,28 @@ impl Reverse<'_, '_> {
                 let (x_side, y_side) = if transposed { (dy, value) } else { (value, dy) };
                 let direction = Direction::Filter;
                 self.push(Track::Side, Action::Product { product, direction, x: x_side, kernel, y: y_side });
-                if let Some(dx) = self.part(x) {
-                    let whole = padded.map_or(dx, |padded| {
-                        let values = self.lowering.spec.batch * padded.outer.len();
+                if !self.wanted[x.0] {
+                    return;
+                }
+                let whole = match copied {
+                    None => self.lowering.like(x),
+                    Some(Copied { map, .. }) => {
+                        let values = self.lowering.spec.batch * map.len();
                         self.lowering.bytes(values * value_bytes(self.lowering.spec.precision))
-                    });
-                    let (direction, x_side, y_side) =
-                        if transposed { (Direction::Forward, dy, dx) } else { (Direction::Data, whole, dy) };
-                    self.main(Action::Product { product, direction, x: x_side, kernel, y: y_side });
-                    if let Some(Padded { inner, outer, border, .. }) = padded {
+                    }
+                };
+                let (direction, x_side, y_side) =
+                    if transposed { (Direction::Forward, dy, whole) } else { (Direction::Data, whole, dy) };
+                self.main(Action::Product { product, direction, x: x_side, kernel, y: y_side });
+                match copied.map(|copied| (copied.map, copied.how)) {
+                    None => self.give(x, whole),
+                    Some((_, Copying::Picked(number))) => self.put_back(number, whole),
+                    Some((outer, Copying::Bordered { inner, border })) => {
+                        let dx = self.lowering.like(x);
                         let action = self.lowering.pad(whole, dx, (inner, outer, border), true);
                         self.main(action);
+                        self.give(x, dx);
                     }
-                    self.give(x, dx);
                 }
             }
             Kind::Bias { x, y, bias, bounds } => {
@@ -338,6 +349,26 @@ impl Reverse<'_, '_> {
                     self.give(x, dx);
                 }
             }
+        }
+    }
+
+    /// Adds a part to the gradient of picked pixels; when all parts are there, it goes to where the pixels came from.
+    fn put_back(&mut self, number: usize, part: Buffer) {
+        let Pick { x, window, users, .. } = self.lowering.picks[number];
+        let channels = window.channels as usize;
+        if let Some(before) = self.picked[number].replace(part) {
+            let values = (window.batch * window.output[0] * window.output[1]) as usize * channels;
+            self.lowering.touch(before, 0);
+            let action = self.lowering.sweep(1, [before, part, part], values, Bounds::NONE);
+            self.main(action);
+        }
+        self.lowering.picks[number].users = users - 1;
+        if users == 1 {
+            let dx = self.lowering.like(x);
+            let args = vec![Arg::Window(window), part.into(), Arg::Null, dx.into()];
+            let action = self.lowering.spread("pool_back", self.count(x), channels, args);
+            self.main(action);
+            self.give(x, dx);
         }
     }
 

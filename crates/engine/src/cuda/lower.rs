@@ -6,7 +6,7 @@ mod unit;
 mod weights;
 
 pub(super) use instruction::{Passes, even_part};
-pub(super) use unit::{Kind, Norm, Padded, Unit};
+pub(super) use unit::{Copied, Copying, Kind, Norm, Pick, Unit};
 pub(super) use weights::Packing;
 
 use std::ops::Range;
@@ -84,6 +84,7 @@ pub(super) struct Lowering<'a> {
     pub data: Vec<Option<Buffer>>,
     /// Batch norms whose output nobody writes out: `data` holds their input.
     pub unmade: Vec<Option<Norm>>,
+    pub picks: Vec<Pick>,
     /// Lifetimes, in units of four bytes.
     pub buffers: Vec<Lifetime>,
     pub now: usize,
@@ -135,6 +136,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
         products: Vec::new(),
         data: vec![None; graph.nodes.len()],
         unmade: vec![None; graph.nodes.len()],
+        picks: Vec::new(),
         buffers: Vec::new(),
         now: 0,
         counters: 0,

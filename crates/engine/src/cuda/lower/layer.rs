@@ -7,7 +7,10 @@ impl Lowering<'_> {
         let x = self.graph.node(id).inputs[0];
         let kernel = self.kernel(id);
         let mut source = self.value(x);
-        let padded = self.pad_unevenly(&mut product, &mut source);
+        let copied = match self.pad_unevenly(&mut product, &mut source) {
+            None if !transposed => self.pick(x, &mut product, &mut source),
+            padded => padded,
+        };
         let number = self.products.iter().position(|known| *known == product).unwrap_or_else(|| {
             self.products.push(product);
             self.products.len() - 1
@@ -20,7 +23,7 @@ impl Lowering<'_> {
             None => Action::Product { product: number, direction, x: x_side, kernel, y: y_side },
         };
         self.put(When::Always, action);
-        self.finish(&[id], Kind::Product { x, y: id, product: number, transposed, padded });
+        self.finish(&[id], Kind::Product { x, y: id, product: number, transposed, copied });
     }
 
     /// A convolution of few channels, which libraries are slow at: ours on tensor cores, where it fits.
@@ -49,7 +52,7 @@ impl Lowering<'_> {
     }
 
     /// cuDNN's engines are not all right where a border differs from side to side: such a border is written out.
-    pub(super) fn pad_unevenly(&mut self, product: &mut Product, source: &mut Buffer) -> Option<Padded> {
+    fn pad_unevenly(&mut self, product: &mut Product, source: &mut Buffer) -> Option<Copied> {
         let border = product.border;
         if border.top == border.bottom && border.left == border.right {
             return None;
@@ -61,7 +64,32 @@ impl Lowering<'_> {
         let action = self.pad(*source, buffer, (inner, outer, border), false);
         self.put(When::Always, action);
         (product.input, product.border, *source) = (outer, Border::default(), buffer);
-        Some(Padded { buffer, border, inner, outer })
+        Some(Copied { buffer, map: outer, how: Copying::Bordered { inner, border } })
+    }
+
+    /// A convolution of 1x1 that leaves out pixels is a plain product of those that it meets. cuDNN's own ways are slower,
+    /// those that keep all digits of fp32 up to a hundred times. Convolutions of the same value share the copy.
+    fn pick(&mut self, x: NodeId, product: &mut Product, source: &mut Buffer) -> Option<Copied> {
+        let Product { input, output, kernel, stride, border, groups, .. } = *product;
+        if kernel != (1, 1) || stride == (1, 1) || groups != 1 || border != Border::default() {
+            return None;
+        }
+        let map = Map::new(output.h, output.w, input.c);
+        let window = self.window((kernel, stride, border), input, map);
+        let known = self.picks.iter().position(|pick| pick.x == x && pick.window.stride == window.stride);
+        let number = known.unwrap_or_else(|| {
+            let values = self.spec.batch * map.len();
+            let buffer = self.bytes(values * value_bytes(self.spec.precision));
+            let args = vec![Arg::Window(window), (*source).into(), buffer.into()];
+            let action = self.spread("avg_pool", values, map.c, args);
+            self.put(When::Always, action);
+            self.picks.push(Pick { x, window, buffer, users: 0 });
+            self.picks.len() - 1
+        });
+        self.picks[number].users += 1;
+        let buffer = self.touch(self.picks[number].buffer, 0);
+        (product.input, product.stride, *source) = (map, (1, 1), buffer);
+        Some(Copied { buffer, map, how: Copying::Picked(number) })
     }
 
     /// A bias and the bound behind it, in place. A bias in front of a batch norm is that layer's to take into account.

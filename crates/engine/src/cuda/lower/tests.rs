@@ -79,6 +79,19 @@ fn a_bias_before_batch_norm_is_left_to_it() {
 }
 
 #[test]
+fn convolutions_of_one_pixel_with_a_stride_share_the_pixels_that_they_meet() {
+    let graph = zoo::build("resnet50", Some((32, 32)), 10).unwrap();
+    let lowered = lower(&graph, &Spec::new(2));
+    let named = |steps: &[Step], name: &str| {
+        let is = |step: &&Step| matches!(&step.action, Action::Kernel { name: kernel, .. } if kernel.starts_with(name));
+        steps.iter().filter(is).count()
+    };
+    assert_eq!(named(&lowered.forward, "avg_pool"), 3, "two in each of three stages");
+    assert_eq!(named(&lowered.backward, "pool_back"), 3, "both give their gradients back together");
+    assert!(lowered.products.iter().all(|product| product.kernel != (1, 1) || product.stride == (1, 1)));
+}
+
+#[test]
 fn layers_with_nothing_trained_below_have_no_backward() {
     let build = || {
         let (mut b, x) = Builder::new("from_below", Shape::new(16, 16, 8), 5)?;

@@ -31,13 +31,30 @@ impl Norm {
     }
 }
 
-/// An input with its border around it, for a product whose border differs from side to side.
+/// A copy of its input that a product reads instead.
 #[derive(Clone, Copy)]
-pub(crate) struct Padded {
+pub(crate) struct Copied {
     pub buffer: Buffer,
-    pub border: Border,
-    pub inner: Map,
-    pub outer: Map,
+    pub map: Map,
+    pub how: Copying,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Copying {
+    /// With its border around it.
+    Bordered { inner: Map, border: Border },
+    /// Of the pixels that a stride meets: the number of that pick.
+    Picked(usize),
+}
+
+/// The pixels of a value that a stride meets.
+#[derive(Clone, Copy)]
+pub(crate) struct Pick {
+    pub x: NodeId,
+    pub window: Window,
+    pub buffer: Buffer,
+    /// How many products read them.
+    pub users: usize,
 }
 
 /// What backward must know of a unit; values are named by their nodes.
@@ -47,7 +64,7 @@ pub(crate) enum Kind {
         y: NodeId,
         product: usize,
         transposed: bool,
-        padded: Option<Padded>,
+        copied: Option<Copied>,
     },
     /// A bias and a bound, in place.
     Bias {
