@@ -447,6 +447,58 @@ fn behind_norms((h, w): (usize, usize)) -> Graph {
     build().unwrap()
 }
 
+/// Maps so large that each thread of a kernel has several rows, lines or tiles to do, as in real training.
+fn large_maps() -> Graph {
+    let build = || {
+        let (mut b, x) = Builder::new("large_maps", Shape::new(64, 64, 3), 5)?;
+        let x = b.conv("in", x, Conv2d::k(3, 3).out(32).same())?;
+        let x = b.batch_norm("first", x, BatchNorm::KERAS);
+        let x = b.relu6("first_relu", x);
+        let x = b.depthwise_conv("one", x, Conv2d::k(3, 3).same())?;
+        let x = b.batch_norm("second", x, BatchNorm::TORCH);
+        let x = b.relu6("second_relu", x);
+        let x = b.conv("wider", x, Conv2d::k(1, 1).out(96))?;
+        let x = b.batch_norm("third", x, BatchNorm::KERAS);
+        let x = b.relu6("third_relu", x);
+        let x = b.depthwise_conv("two", x, Conv2d::k(3, 3).stride(2).same())?;
+        let x = b.batch_norm("fourth", x, BatchNorm::KERAS);
+        let x = b.relu("fourth_relu", x);
+        let y = b.conv("square", x, Conv2d::k(3, 3).out(96).same())?;
+        let y = b.batch_norm("fifth", y, BatchNorm::KERAS);
+        let x = b.add("sum", x, y)?;
+        let x = b.relu("sum_relu", x);
+        let left = b.conv("left", x, Conv2d::k(1, 1).out(192).stride(2))?;
+        let right = b.conv("right", x, Conv2d::k(1, 1).out(192).stride(2))?;
+        let right = b.batch_norm("sixth", right, BatchNorm::KERAS);
+        let x = b.add("joined", left, right)?;
+        let x = b.depthwise_conv("three", x, Conv2d::k(3, 3).same())?;
+        let x = b.max_pool("most", x, Window::k(3, 3).stride(2).same())?;
+        let x = b.global_avg_pool("means", x);
+        let x = b.dense("out", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    build().unwrap()
+}
+
+#[test]
+fn large_maps_agree_with_the_cpu_however_products_are_computed() {
+    let Some(first) = gpu() else { return };
+    let measured =
+        Cuda::new(CudaOptions { tuning: Tuning::Measured, contents: Contents::Poisoned, device: 0 }).unwrap();
+    for (name, gpu) in [("the first way", &first), ("the fastest way", &measured)] {
+        for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {
+            let spec = Spec { precision, ..Spec::new(160) };
+            compare(&format!("large maps, {name}, {precision}"), gpu, &large_maps(), &spec);
+        }
+        compare(
+            &format!("large maps, {name}, nchw"),
+            gpu,
+            &large_maps(),
+            &Spec { layout: Layout::Nchw, ..Spec::new(24) },
+        );
+    }
+}
+
 #[test]
 fn a_first_convolution_on_tensor_cores_agrees_with_the_cpu() {
     let Some(gpu) = gpu() else { return };

@@ -240,7 +240,10 @@ impl Reverse<'_, '_> {
                     self.main(Action::Kernel { name: format!("norm_back_once_{suffix}"), shape, args });
                 } else {
                     let factors = match self.blamed[y.0] {
-                        Some(factors) => self.lowering.touch(factors, 0),
+                        Some(factors) => {
+                            assert!(more.is_none(), "invariant: the window behind is its only reader");
+                            self.lowering.touch(factors, 0)
+                        }
                         None => {
                             let factors = self.lowering.bytes(8 * map.c);
                             let runs = 2 + usize::from(output.is_some()) + usize::from(more.is_some());
@@ -357,7 +360,8 @@ impl Reverse<'_, '_> {
         let Pick { x, window, users, .. } = self.lowering.picks[number];
         let channels = window.channels as usize;
         if let Some(before) = self.picked[number].replace(part) {
-            let values = (window.batch * window.output[0] * window.output[1]) as usize * channels;
+            let [h, w] = window.output.map(|side| side as usize);
+            let values = window.batch as usize * h * w * channels;
             self.lowering.touch(before, 0);
             let action = self.lowering.sweep(1, [before, part, part], values, Bounds::NONE);
             self.main(action);
@@ -408,7 +412,7 @@ impl Reverse<'_, '_> {
         let channels = channels as usize;
         let (high, wide) = if stride == [1, 1] { (h, w) } else { ((h + top + 1) / 2, (w + left + 1) / 2) };
         // Two channels a thread, which walks along at most 64 places.
-        let lines = (batch * high) as usize * (wide as usize).div_ceil(64);
+        let lines = batch as usize * high as usize * (wide as usize).div_ceil(64);
         let across =
             even_part(channels / 2, 36).unwrap_or_else(|| (channels / 2).next_power_of_two().min(32));
         let (down, slices) = (256 / across, (channels / 2).div_ceil(across));
@@ -441,7 +445,7 @@ impl Reverse<'_, '_> {
             Arg::AddsGradients,
             Norm::recipe(front)[0],
             factors.map_or(Arg::Null, Arg::from),
-            Arg::Long(i64::from(batch * h * w)),
+            Arg::Long(i64::from(batch) * i64::from(h) * i64::from(w)),
             param(front.and_then(|norm| norm.gamma)),
             param(front.and_then(|norm| norm.beta)),
         ];

@@ -1396,7 +1396,7 @@ __device__ __forceinline__ void depthwise_three_back(const Window& k, const T* x
     int pieces = (wide_side + LONGEST - 1) / LONGEST, lines = k.batch * high_side * pieces;
     if (c < k.C) {
         unsigned ring = (unsigned)__cvta_generic_to_shared(shared) + me * sizeof(Bundle);
-        unsigned each = blockDim.x * blockDim.y * sizeof(Bundle), in = 0, out = 0;
+        unsigned each = blockDim.x * blockDim.y * sizeof(Bundle);
         float w[9][V], mean[V], scale[V], shift[V];
 #pragma unroll
         for (int t = 0; t < 9; t++)
@@ -1409,6 +1409,8 @@ __device__ __forceinline__ void depthwise_three_back(const Window& k, const T* x
             int rest = lines - 1 - line, begin = rest % pieces * LONGEST + left;
             int end = min(begin + LONGEST, wide_side + left), a = rest / pieces % high_side + top;
             int first = begin - (SIDE - 1), ahead = first;
+            // More is asked for than a line has: the next one starts anew.
+            unsigned in = 0, out = 0;
             i64 n = rest / pieces / high_side;
             // Where the next values lie; what is beyond the border is not read.
             const T* g_at[SIDE];

@@ -157,7 +157,7 @@ impl Lowering<'_> {
     /// The gradient of the input of a window of 3x3 with stride 2, four places a thread.
     pub fn slide_back_by_two(&self, name: &str, window: Window, args: Vec<Arg>) -> Action {
         let Window { batch, channels, input: [h, w], top, left, .. } = window;
-        let fours = (batch * ((h + top + 1) / 2) * ((w + left + 1) / 2)) as usize;
+        let fours = batch as usize * ((h + top + 1) / 2) as usize * ((w + left + 1) / 2) as usize;
         let threads = fours * (channels as usize / self.vector(channels as usize));
         Action::Kernel { name: name.into(), shape: self.blocks(threads), args }
     }
