@@ -77,6 +77,22 @@ pub(super) enum Action {
     },
 }
 
+impl Action {
+    /// The buffers that it reads or writes.
+    pub fn buffers(&self) -> Vec<Buffer> {
+        match self {
+            Self::Product { x, y, .. } => vec![*x, *y],
+            Self::Kernel { args, .. } => args
+                .iter()
+                .filter_map(|arg| match arg {
+                    Arg::At(buffer, _) => Some(*buffer),
+                    _ => None,
+                })
+                .collect(),
+        }
+    }
+}
+
 /// Where an instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Track {

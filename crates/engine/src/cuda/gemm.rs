@@ -65,14 +65,12 @@ unsafe impl Send for Gemm {}
 /// The most algorithms that are looked at.
 const MOST: usize = 8;
 
+/// Bytes that an algorithm may work in. The same for every program, so that all get the same list; none has less.
+pub(super) const WORKSPACE: usize = 32 << 20;
+
 impl Gemm {
     /// Columns first, as cuBLAS sees it: x is C x rows, weights C x K, y K x rows.
-    pub fn find(
-        handle: &Handle,
-        product: &Product,
-        direction: Direction,
-        workspace: usize,
-    ) -> Result<Self, EngineError> {
+    pub fn find(handle: &Handle, product: &Product, direction: Direction) -> Result<Self, EngineError> {
         let data = match product.precision {
             Precision::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
             Precision::Fp32 | Precision::Tf32 => sys::cudaDataType_t::CUDA_R_32F,
@@ -118,7 +116,8 @@ impl Gemm {
             let mut preference = ptr::null_mut();
             check(sys::cublasLtMatmulPreferenceCreate(&mut preference), "cublasLtMatmulPreferenceCreate")?;
             let limit = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-            let at = (&raw const workspace).cast();
+            let bytes = WORKSPACE;
+            let at = (&raw const bytes).cast();
             let set = sys::cublasLtMatmulPreferenceSetAttribute(preference, limit, at, size_of::<usize>());
             let mut found = [std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); MOST];
             let mut count = 0;

@@ -16,9 +16,10 @@ use paceline_model::{
     RunningVariance, Shape as Map, layer_costs,
 };
 
-use super::action::{Action, Arg, Buffer, Step, Track, Window};
+use super::action::{Action, Arg, Buffer, LAG, Step, Track, Window};
 use super::backward;
 use super::driver::Shape;
+use super::gemm;
 use super::product::{Direction, Product};
 use crate::cpu::mix;
 use crate::plan::{self, Lifetime};
@@ -154,7 +155,13 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
     let packing = lowering.pack(&slots);
     let forward = std::mem::take(&mut lowering.steps);
     let backward = backward::lower(&mut lowering);
-    let end = lowering.now + super::action::LAG + 1;
+    let lives = |step: &Step, buffer: Buffer| lowering.buffers[buffer.0].last >= step.time + LAG;
+    let on_side = || backward.iter().filter(|step| step.track == Track::Side);
+    debug_assert!(
+        on_side().all(|step| step.action.buffers().into_iter().all(|buffer| lives(step, buffer))),
+        "invariant: what the side uses is kept for it"
+    );
+    let end = lowering.now + LAG + 1;
     let input = lowering.data[0].expect("invariant: the input has a buffer");
     let output = lowering.data[graph.output().0].expect("invariant: the output has a buffer");
     for buffer in [input, output] {
@@ -172,7 +179,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
     }
     let value = value_bytes(spec.precision);
     let largest = lowering.buffers.iter().map(|buffer| 4 * buffer.len).max().unwrap_or(0);
-    let workspace = largest.clamp(32 << 20, 256 << 20);
+    let workspace = largest.clamp(gemm::WORKSPACE, 256 << 20);
     let staging = 4 * spec.batch * (graph.input().len() + 1);
     let bytes = |values: usize| 4 * values as u64;
     let around = (2 * workspace + staging + 2 * packing.len * value) as u64;

@@ -133,6 +133,9 @@ struct Choice {
     index: usize,
 }
 
+/// Counts up when the numbers of a list come to name other ways.
+const LISTS: u32 = 2;
+
 /// Choices made before, on this GPU with these libraries.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
@@ -144,7 +147,8 @@ pub(super) struct Choices {
 impl Choices {
     /// Those of the disk. `machine` names the GPU and the versions.
     pub fn load(machine: &str) -> Self {
-        let path = cache_folder().map(|folder| folder.join(format!("choices-{:016x}.txt", digest(machine))));
+        let name = format!("choices-{:016x}.txt", digest(&format!("{machine} {LISTS}")));
+        let path = cache_folder().map(|folder| folder.join(name));
         let text = path.as_ref().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
         let known = text
             .lines()
@@ -193,8 +197,7 @@ impl Workshop<'_> {
         }
         let mut best: Option<(u64, Choice)> = None;
         if gemm::fits(product) {
-            let mut found =
-                gemm::Gemm::find(&self.libraries.cublas, product, direction, self.lane.workspace.1)?;
+            let mut found = gemm::Gemm::find(&self.libraries.cublas, product, direction)?;
             for index in 0..found.len() {
                 let method = Method::Gemm(found, index);
                 self.try_out(product, &method, Choice { gemm: true, index }, &mut best);
@@ -243,7 +246,10 @@ impl Workshop<'_> {
     fn ready(&self, product: &Product, direction: Direction, choice: Choice) -> Result<Method, EngineError> {
         let limit = self.lane.workspace.1;
         let method = if choice.gemm {
-            let gemm = gemm::Gemm::find(&self.libraries.cublas, product, direction, limit)?;
+            let gemm = gemm::Gemm::find(&self.libraries.cublas, product, direction)?;
+            if choice.index >= gemm.len() {
+                return Err(EngineError::Unsupported(format!("way {} of {}", choice.index, gemm.len())));
+            }
             Method::Gemm(gemm, choice.index)
         } else {
             let found = backend::Candidates::find(&self.libraries.cudnn, product, direction)?;

@@ -67,6 +67,72 @@ fn what_is_read_on_the_side_is_not_written_over_by_a_product_before_it_is_joined
     }
 }
 
+/// The buffers that an instruction of backward writes.
+fn written(action: &Action) -> Vec<Buffer> {
+    let (name, args) = match action {
+        Action::Product { direction: Direction::Forward, y, .. } => return vec![*y],
+        Action::Product { direction: Direction::Data, x, .. } => return vec![*x],
+        Action::Product { direction: Direction::Filter, .. } => return Vec::new(),
+        Action::Kernel { name, args, .. } => (name.trim_end_matches("_1").trim_end_matches("_v"), args),
+    };
+    let places: &[usize] = match name {
+        "norm_sums" => &[4, 6],
+        "norm_input" | "sweep" => &[3],
+        "norm_back_once" => &[4, 5],
+        "bias_sums" | "mean_back" | "stretch" | "pad" | "turn" | "dropout" => &[1, 2],
+        "pool_back" | "pool_three_back_by_2" | "depthwise_back" => &[3],
+        "depthwise_three_back_by" | "depthwise_three_back_by_2" => &[4, 5],
+        "depthwise_three_totals" => &[6],
+        "depthwise_sums" => &[5],
+        other => panic!("{other} is not in this list"),
+    };
+    let buffer = |&place: &usize| match args.get(place) {
+        Some(Arg::At(buffer, _)) => Some(*buffer),
+        _ => None,
+    };
+    places.iter().filter_map(buffer).collect()
+}
+
+/// A value and what a layer makes of it, added up: both get the same gradient.
+fn shared_gradient() -> Graph {
+    let build = || {
+        let (mut b, x) = Builder::new("shared_gradient", Shape::new(8, 8, 8), 5)?;
+        let x = b.conv("first", x, Conv2d::k(3, 3).out(16).same())?;
+        let x = b.relu("bound", x);
+        let y = b.conv("second", x, Conv2d::k(3, 3).out(16).same())?;
+        let x = b.add("sum", x, y)?;
+        let x = b.flatten("flat", x);
+        let x = b.dense("logits", x, Dense::to(5))?;
+        b.softmax_cross_entropy("loss", x)
+    };
+    build().unwrap()
+}
+
+#[test]
+fn nothing_that_the_side_uses_is_written_in_place_before_it_is_joined() {
+    for graph in networks().into_iter().chain([shared_gradient()]) {
+        for (layout, precision) in [(Layout::Nhwc, Precision::Bf16), (Layout::Nchw, Precision::Fp32)] {
+            let lowered = lower(&graph, &Spec { layout, precision, ..Spec::new(4) });
+            for (index, side) in lowered.backward.iter().enumerate() {
+                if side.track == Track::Main {
+                    continue;
+                }
+                let used = side.action.buffers();
+                let beside = lowered.backward[index + 1..].iter().filter(|step| step.track == Track::Main);
+                for step in beside.take_while(|step| step.time <= side.time + LAG) {
+                    let written = written(&step.action);
+                    let clash = written.iter().find(|buffer| used.contains(buffer));
+                    assert_eq!(
+                        clash, None,
+                        "{} {layout}: {:?} beside {:?}",
+                        graph.name, step.action, side.action
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_bias_before_batch_norm_is_left_to_it() {
     let graph = zoo::build("image_compression", Some((32, 32)), 10).unwrap();
