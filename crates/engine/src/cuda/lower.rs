@@ -7,7 +7,7 @@ mod weights;
 
 pub(super) use instruction::{Passes, even_part};
 pub(super) use unit::{Copied, Copying, Kind, Norm, Pick, Unit};
-pub(super) use weights::Packing;
+pub(super) use weights::{Packing, Tensor};
 
 use std::ops::Range;
 

@@ -2,6 +2,7 @@
 
 mod interface;
 mod launch;
+mod parts;
 mod profile;
 mod setup;
 mod woven;
@@ -17,7 +18,7 @@ use paceline_model::{Graph, ParamId, Shape as Map};
 use super::action::{Action, Arg, Buffer, LAG, Step, Track};
 use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Stream};
 use super::kernels::Kernels;
-use super::lower::{Lowered, Packing, Unit};
+use super::lower::{Lowered, Packing, Tensor, Unit};
 use super::mirror::Mirror;
 use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
 use super::{Contents, CudaOptions, backend, gemm, nvtx};
@@ -27,6 +28,7 @@ use crate::{
     Precision, Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult, Weave,
 };
 use launch::{Word, launch, wide_shape};
+use parts::Part;
 use woven::Woven;
 
 /// What changes from step to step, as the kernels read it.
@@ -130,12 +132,15 @@ struct Pending {
 /// A program of the CUDA engine. Recordings and methods go before the streams and memory that they use.
 pub(super) struct CudaProgram {
     recordings: HashMap<Run, Recording>,
+    /// Backward as it runs where gradients go through the host.
+    parts: Vec<Part>,
     woven: Option<Woven>,
     methods: HashMap<(usize, Direction), Method>,
     libraries: Libraries,
     main: Lane,
     side: Lane,
     copying: Stream,
+    copying_out: Stream,
     kernels: Arc<Kernels>,
     memory: Memories,
     events: Events,

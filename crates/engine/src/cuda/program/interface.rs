@@ -93,23 +93,18 @@ impl Program for CudaProgram {
         let (live, passes) = (self.spec.batch as i32, pass.count as i32);
         self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0), rate, root })?;
         let updates = pass.update.is_some();
-        self.run(Run::Training { share: pass.share, adds: pass.index > 0, updates })?;
-        self.pending.trained = true;
-        self.pending.updated = updates;
-        if !pass.is_last() || updates {
-            return self.end();
+        let run = Run::Training { share: pass.share, adds: pass.index > 0, updates };
+        (self.pending.trained, self.pending.updated) = (true, updates);
+        let home = self.mirror.as_ref().map(|mirror| mirror.gradients(pass.share));
+        if let Some(home) = home.filter(|_| pass.is_last()) {
+            return self.run_in_parts((run, home), ready);
         }
-        let mut when = Moment::Event(self.events.end.0 as u64);
-        if let Some(mirror) = &self.mirror {
-            let (stream, home) = (&self.main.stream, mirror.gradients(pass.share));
-            let from = self.memory.grads[pass.share].address;
-            stream.copy_out(home.address as *mut c_void, from, 4 * home.len)?;
-            stream.mark(&self.events.copied_out)?;
-            self.pending.copied_out = true;
-            stream.wait()?;
-            when = Moment::Now;
-        }
+        self.run(run)?;
         self.end()?;
+        if !pass.is_last() || updates {
+            return Ok(());
+        }
+        let when = Moment::Event(self.events.end.0 as u64);
         for slot in &self.low.slots {
             ready(Ready { param: slot.param, range: slot.range.clone(), when });
         }
@@ -333,6 +328,7 @@ impl Drop for CudaProgram {
         // Nothing may be under way when the memory goes.
         let _ = self.device.enter();
         let _ = self.copying.wait();
+        let _ = self.copying_out.wait();
         let _ = self.main.stream.wait();
     }
 }

@@ -132,14 +132,17 @@ impl CudaProgram {
             plan: lowered.plan,
             units: lowered.units,
         };
+        let mirror = Mirror::new(homes, low.trained, spec)?;
         let mut program = Self {
             recordings: HashMap::new(),
+            parts: if mirror.is_some() { Part::all(&low, graph.params.len())? } else { Vec::new() },
             woven: None,
             methods,
             libraries,
             main,
             side,
             copying: Stream::new()?,
+            copying_out: Stream::new()?,
             kernels,
             memory,
             events,
@@ -148,7 +151,7 @@ impl CudaProgram {
             pinned_labels: [Pinned::new(4 * spec.batch)?, Pinned::new(4 * spec.batch)?],
             pinned_out: Pinned::new(size_of::<Judgement>())?,
             pinned_control: Pinned::new(size_of::<Control>())?,
-            mirror: Mirror::new(homes, low.trained, spec)?,
+            mirror,
             fed: 0,
             runs: 0,
             times: vec![UnitTime::default(); low.units.len()],

@@ -33,7 +33,7 @@ struct Bucket {
 }
 
 /// The instructions of backward after which each parameter's gradient is complete.
-fn completions(backward: &[Step], params: usize) -> Vec<usize> {
+pub(super) fn completions(backward: &[Step], params: usize) -> Vec<usize> {
     let mut last = vec![0; params];
     for (index, step) in backward.iter().enumerate() {
         match &step.action {

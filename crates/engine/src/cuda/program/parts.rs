@@ -1,0 +1,177 @@
+//! Backward in parts, for gradients that go through the host: what one part completes is copied out and exchanged while
+//! the device computes the next.
+
+use super::woven::completions;
+use super::*;
+
+/// The least share of all gradients that a part completes.
+const SHARE: usize = 8;
+
+/// Where a part of backward lies.
+struct Cut {
+    /// Instructions.
+    steps: Range<usize>,
+    /// The slots that they complete, the values of these, and the packed tensors among them.
+    slots: Range<usize>,
+    values: Range<usize>,
+    tensors: Range<usize>,
+}
+
+/// Cuts backward where enough gradients are complete.
+fn cut(backward: &[Step], slots: &[Slot], (trained, params): (usize, usize), packing: &Packing) -> Vec<Cut> {
+    let last = completions(backward, params);
+    let mut cuts: Vec<Cut> = Vec::new();
+    let mut after = 0;
+    for (number, slot) in slots.iter().enumerate() {
+        after = last[slot.param.0].max(after);
+        let (steps, first, begin) =
+            cuts.last().map_or((0, 0, 0), |cut| (cut.steps.end, cut.slots.end, cut.values.end));
+        let (end, values) = match slots.get(number + 1) {
+            Some(next) if SHARE * (next.range.start - begin) < trained => continue,
+            Some(next) => (after + 1, begin..next.range.start),
+            None => (backward.len(), begin..trained),
+        };
+        let mine = |tensor: &Tensor| values.contains(&(tensor.canonical as usize));
+        let start = packing.tensors.iter().position(mine).unwrap_or(0);
+        let count = packing.tensors.iter().filter(|tensor| mine(tensor)).count();
+        cuts.push(Cut { steps: steps..end, slots: first..number + 1, tensors: start..start + count, values });
+    }
+    cuts
+}
+
+/// A part of backward; the first has forward in front of it.
+pub(super) struct Part {
+    cut: Cut,
+    recordings: HashMap<Run, Recording>,
+    /// Its gradients are there, and on the host.
+    complete: Event,
+    copied: Event,
+}
+
+impl Part {
+    /// All parts of a program.
+    pub fn all(low: &Compiled, params: usize) -> Result<Vec<Self>, EngineError> {
+        let new = |cut| {
+            let (complete, copied) = (Event::new()?, Event::new()?);
+            Ok(Self { cut, recordings: HashMap::new(), complete, copied })
+        };
+        cut(&low.backward, &low.slots, (low.trained, params), &low.packing).into_iter().map(new).collect()
+    }
+}
+
+impl CudaProgram {
+    /// Forward and backward; tells the gradients of each part when they are on the host.
+    pub(super) fn run_in_parts(
+        &mut self,
+        (run, home): (Run, Region),
+        ready: &mut dyn FnMut(Ready),
+    ) -> Result<(), EngineError> {
+        let mut parts = std::mem::take(&mut self.parts);
+        let outcome = self.put_and_tell(&mut parts, (run, home), ready);
+        self.parts = parts;
+        outcome
+    }
+
+    fn put_and_tell(
+        &mut self,
+        parts: &mut [Part],
+        (run, home): (Run, Region),
+        ready: &mut dyn FnMut(Ready),
+    ) -> Result<(), EngineError> {
+        let Run::Training { share, .. } = run else { unreachable!("invariant: only training is cut") };
+        let profiled = self.spec.profiling == Profiling::Layers;
+        if profiled {
+            self.run_profiled(run)?;
+        }
+        let (stream, copying_out) = (&self.main.stream, &self.copying_out);
+        let step = nvtx::range("step");
+        for part in parts.iter() {
+            match part.recordings.get(&run) {
+                _ if profiled => {}
+                Some(recording) => stream.replay(recording)?,
+                None => self.put_part(part, run, Stream::mark)?,
+            }
+            stream.mark(&part.complete)?;
+            copying_out.wait_for(&part.complete)?;
+            let to = home.part(part.cut.values.clone());
+            let from = self.memory.grads[share].address + 4 * part.cut.values.start as u64;
+            copying_out.copy_out(to.address as *mut c_void, from, 4 * to.len)?;
+            copying_out.mark(&part.copied)?;
+        }
+        copying_out.mark(&self.events.copied_out)?;
+        drop(step);
+        self.pending.copied_out = true;
+        self.end()?;
+        for part in parts.iter() {
+            part.copied.wait()?;
+            for slot in &self.low.slots[part.cut.slots.clone()] {
+                ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });
+            }
+        }
+        // The first turn has loaded machine code, which a recording cannot.
+        self.main.stream.wait()?;
+        for part in parts.iter_mut().filter(|part| !profiled && !part.recordings.contains_key(&run)) {
+            let recording = self.main.stream.record(|| self.put_part(part, run, Stream::mark_recorded))?;
+            part.recordings.insert(run, recording);
+            self.least_free = self.least_free.min(self.device.memory()?.0);
+        }
+        Ok(())
+    }
+
+    fn put_part(&self, part: &Part, run: Run, mark: Mark) -> Result<(), EngineError> {
+        let Run::Training { share, adds, .. } = run else { unreachable!("invariant: only training is cut") };
+        let (stream, events, selected) = (&self.main.stream, &self.events, (share, adds));
+        let nothing = |_: usize, _: Option<&Event>| Ok(());
+        if part.cut.steps.start == 0 {
+            mark(stream, &events.begin)?;
+            self.put(&self.low.forward, selected, nothing)?;
+            mark(stream, &events.forward_end)?;
+        }
+        self.put(&self.low.backward[part.cut.steps.clone()], selected, nothing)?;
+        self.unpack(stream, part.cut.tensors.clone(), selected)?;
+        if part.cut.steps.end == self.low.backward.len() { mark(stream, &events.end) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_model::zoo;
+
+    use super::super::super::lower::lower;
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_and_complete_what_they_tell() {
+        for name in ["resnet50", "mobilenet_v2", "vgg_19", "image_compression"] {
+            let graph = zoo::build(name, Some((32, 32)), 10).unwrap();
+            let lowered = lower(&graph, &Spec { precision: Precision::Bf16, ..Spec::new(2) });
+            let sizes = (lowered.trained, graph.params.len());
+            let cuts = cut(&lowered.backward, &lowered.slots, sizes, &lowered.packing);
+            assert!((2..=SHARE + 1).contains(&cuts.len()), "{name}: {} parts", cuts.len());
+            let (mut steps, mut slots, mut values, mut tensors) = (0, 0, 0, 0);
+            let last = completions(&lowered.backward, graph.params.len());
+            for cut in &cuts {
+                assert_eq!(
+                    (cut.steps.start, cut.slots.start, cut.values.start),
+                    (steps, slots, values),
+                    "{name}"
+                );
+                (steps, slots, values) = (cut.steps.end, cut.slots.end, cut.values.end);
+                tensors += cut.tensors.len();
+                for slot in &lowered.slots[cut.slots.clone()] {
+                    assert!(last[slot.param.0] < steps, "{name}: {} is told too early", slot.param.0);
+                    assert!(
+                        cut.values.start <= slot.range.start && slot.range.end <= cut.values.end,
+                        "{name}"
+                    );
+                }
+            }
+            assert_eq!(
+                (steps, slots, values),
+                (lowered.backward.len(), lowered.slots.len(), lowered.trained),
+                "{name}"
+            );
+            assert_eq!(tensors, lowered.packing.tensors.len(), "{name}");
+        }
+    }
+}
