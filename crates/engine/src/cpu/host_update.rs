@@ -2,11 +2,14 @@
 
 use super::flat::Update;
 use super::memory::{Memory, View};
-use super::pool::{Placement, Pool};
+use super::pool::{Placement, Pool, allowed_cores};
 use super::simd::Simd;
 use crate::{EngineError, Optimizer, Place, Region};
 
-/// The rule, its state, and the calling thread to run it.
+/// The rule is bound by memory: more threads than this do not make it faster.
+const MOST_THREADS: usize = 8;
+
+/// The rule, its state, and the threads that run it.
 pub(crate) struct HostUpdate {
     optimizer: Optimizer,
     state: Vec<Memory>,
@@ -17,7 +20,8 @@ pub(crate) struct HostUpdate {
 impl HostUpdate {
     pub fn new(optimizer: Optimizer, len: usize) -> Result<Self, EngineError> {
         let state = (0..optimizer.state_per_value()).map(|_| Memory::new(len)).collect::<Result<_, _>>()?;
-        Ok(Self { optimizer, state, pool: Pool::new(1, Placement::Anywhere)?, len })
+        let threads = allowed_cores().len().clamp(1, MOST_THREADS);
+        Ok(Self { optimizer, state, pool: Pool::new(threads, Placement::Anywhere)?, len })
     }
 
     /// State of the rule, laid out as the parameters are.
