@@ -61,6 +61,8 @@ pub(super) struct Gemm {
 
 // SAFETY: descriptions are only read once they are made.
 unsafe impl Send for Gemm {}
+// SAFETY: as above.
+unsafe impl Sync for Gemm {}
 
 /// The most algorithms that are looked at.
 const MOST: usize = 8;

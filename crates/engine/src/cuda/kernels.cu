@@ -1163,6 +1163,49 @@ template <int V> __device__ void pool_back(Window k, const T* dy, const unsigned
 }
 BOTH(pool_back, (Window k, const T* dy, const unsigned char* winners, T* dx), (k, dy, winners, dx))
 
+// Windows in NHWC written out: a row of taps and channels for each output, zeros beyond the border.
+extern "C" __global__ void unroll(Window k, const T* x, T* rows) {
+    ENTER;
+    unsigned cs = k.C / VEC, taps = k.kh * k.kw;
+    EACH(i, (i64)k.batch * k.H * k.W * taps * cs) {
+        unsigned rest = (unsigned)i / cs, c = (unsigned)i % cs * VEC, tap = rest % taps;
+        rest /= taps;
+        int ox = rest % k.W, oy = rest / k.W % k.H, n = rest / k.W / k.H;
+        int iy = oy * k.sh - k.top + (int)tap / k.kw, ix = ox * k.sw - k.left + (int)tap % k.kw;
+        Pack<VEC> v;
+#pragma unroll
+        for (int j = 0; j < VEC; j++) v.v[j] = lower(0.0f);
+        if (iy >= 0 && iy < k.h && ix >= 0 && ix < k.w) v = *(const Pack<VEC>*)(x + (((i64)n * k.h + iy) * k.w + ix) * k.C + c);
+        *(Pack<VEC>*)(rows + i * VEC) = v;
+    }
+}
+
+// The other way round: each place gets the sum of what was written out of it.
+extern "C" __global__ void roll(Window k, const T* rows, T* x) {
+    ENTER;
+    unsigned cs = k.C / VEC, taps = k.kh * k.kw;
+    EACH(i, (i64)k.batch * k.h * k.w * cs) {
+        unsigned rest = (unsigned)(i / cs), c = (unsigned)(i % cs) * VEC;
+        int ix = rest % k.w, iy = rest / k.w % k.h, n = rest / k.w / k.h;
+        float sum[VEC], v[VEC];
+#pragma unroll
+        for (int j = 0; j < VEC; j++) sum[j] = 0;
+        for (int r = 0; r < k.kh; r++) {
+            int y = iy + k.top - r;
+            if (y < 0 || y % k.sh || y / k.sh >= k.H) continue;
+            for (int q = 0; q < k.kw; q++) {
+                int across = ix + k.left - q;
+                if (across < 0 || across % k.sw || across / k.sw >= k.W) continue;
+                i64 row = ((i64)n * k.H + y / k.sh) * k.W + across / k.sw;
+                get<VEC>(rows + (row * taps + r * k.kw + q) * k.C + c, v);
+#pragma unroll
+                for (int j = 0; j < VEC; j++) sum[j] += v[j];
+            }
+        }
+        put<VEC>(x + i * VEC, sum);
+    }
+}
+
 // Backward of a 3x3 window with stride 2 in NHWC. A thread computes the four places that the same outputs reach, from the
 // border's edge on: `part(source, tap, j)` is what output (a, b), (a, b - 1), (a - 1, b) or (a - 1, b - 1) gives by a tap.
 struct Four {

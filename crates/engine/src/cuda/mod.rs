@@ -14,6 +14,7 @@ pub mod nvtx;
 mod object;
 mod product;
 mod program;
+mod unrolled;
 
 pub use library::{Library, libraries};
 pub use product::Tuning;

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use paceline_model::{Border, Shape};
 
+use super::backend;
 use super::driver::{Event, Memory, Recording, Stream};
-use super::kernels::{cache_folder, digest, keep};
-use super::{backend, gemm};
+use super::gemm::{self, Gemm};
+use super::kernels::{Kernels, cache_folder, digest, keep};
+use super::unrolled::Unrolled;
 use crate::{EngineError, Layout, Precision};
 
 /// A convolution, of which a dense layer is the smallest.
@@ -60,6 +63,18 @@ impl Product {
         )
     }
 
+    /// The plain product that is left where the window of each output is written out as a row.
+    pub fn unrolled(&self) -> Self {
+        let inputs = self.kernel.0 * self.kernel.1 * self.input.c;
+        Self {
+            input: Shape::new(self.output.h, self.output.w, inputs),
+            kernel: (1, 1),
+            stride: (1, 1),
+            border: Border::default(),
+            ..*self
+        }
+    }
+
     fn value_bytes(&self) -> usize {
         if self.precision == Precision::Bf16 { 2 } else { 4 }
     }
@@ -76,7 +91,8 @@ impl Product {
 #[derive(Debug)]
 pub(super) enum Method {
     Backend(backend::Plan),
-    Gemm(gemm::Gemm, usize),
+    Gemm(Arc<Gemm>, usize),
+    Unrolled(Arc<Unrolled>, usize),
 }
 
 impl Method {
@@ -84,6 +100,7 @@ impl Method {
         match self {
             Self::Backend(plan) => plan.workspace,
             Self::Gemm(gemm, index) => gemm.workspace(*index),
+            Self::Unrolled(unrolled, index) => unrolled.workspace(*index),
         }
     }
 
@@ -97,6 +114,7 @@ impl Method {
             Self::Gemm(gemm, index) => {
                 gemm.run((&libraries.cublas, &lane.stream), *index, operands, lane.workspace)
             }
+            Self::Unrolled(unrolled, index) => unrolled.run(libraries, lane, *index, operands),
         }
     }
 }
@@ -106,6 +124,7 @@ impl Method {
 pub(super) struct Libraries {
     pub cudnn: backend::Handle,
     pub cublas: gemm::Handle,
+    pub kernels: Arc<Kernels>,
 }
 
 /// A stream with its workspace.
@@ -124,17 +143,29 @@ pub enum Tuning {
     Measured,
     /// The first that works: quicker to start, slower to run.
     First,
+    /// The last that works, for tests of what measuring seldom chooses.
+    Last,
 }
 
-/// A choice as it is remembered: the library, and the number in its list.
+/// A choice as it is remembered: the way, and the number in its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Choice {
-    gemm: bool,
+    way: Way,
     index: usize,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Gemm,
+    Cudnn,
+    Unrolled,
+}
+
+/// Their names in the file of choices.
+const WAYS: [(&str, Way); 3] = [("gemm", Way::Gemm), ("cudnn", Way::Cudnn), ("unrolled", Way::Unrolled)];
+
 /// Counts up when the numbers of a list come to name other ways.
-const LISTS: u32 = 2;
+const LISTS: u32 = 3;
 
 /// Choices made before, on this GPU with these libraries.
 #[derive(Debug, Default)]
@@ -154,8 +185,9 @@ impl Choices {
             .lines()
             .filter_map(|line| {
                 let mut words = line.split(' ');
-                let (key, library, index) = (words.next()?, words.next()?, words.next()?.parse().ok()?);
-                Some((key.to_owned(), Choice { gemm: library == "gemm", index }))
+                let (key, named, index) = (words.next()?, words.next()?, words.next()?.parse().ok()?);
+                let (_, way) = WAYS.into_iter().find(|(name, _)| *name == named)?;
+                Some((key.to_owned(), Choice { way, index }))
             })
             .collect();
         Self { known, path, changed: false }
@@ -168,11 +200,17 @@ impl Choices {
         lines.sort_by_key(|(key, _)| key.as_str());
         let mut text = String::new();
         for (key, choice) in lines {
-            let library = if choice.gemm { "gemm" } else { "cudnn" };
-            writeln!(text, "{key} {library} {}", choice.index).expect("invariant: a string takes all");
+            let (name, _) =
+                WAYS.into_iter().find(|(_, way)| *way == choice.way).expect("invariant: all are there");
+            writeln!(text, "{key} {name} {}", choice.index).expect("invariant: a string takes all");
         }
         keep(path, text.as_bytes());
     }
+}
+
+/// A way that was chosen before and is there no more.
+fn gone(index: usize, count: usize) -> EngineError {
+    EngineError::Unsupported(format!("number {} of {count} in the space that there is", index + 1))
 }
 
 /// Finds methods: each way is readied and tried on noise.
@@ -197,12 +235,10 @@ impl Workshop<'_> {
         }
         let mut best: Option<(u64, Choice)> = None;
         if gemm::fits(product) {
-            let mut found = gemm::Gemm::find(&self.libraries.cublas, product, direction)?;
+            let found = Arc::new(Gemm::find(&self.libraries.cublas, product, direction)?);
             for index in 0..found.len() {
-                let method = Method::Gemm(found, index);
-                self.try_out(product, &method, Choice { gemm: true, index }, &mut best);
-                let Method::Gemm(again, _) = method else { unreachable!("invariant: just made") };
-                found = again;
+                let method = Method::Gemm(found.clone(), index);
+                self.try_out(product, &method, Choice { way: Way::Gemm, index }, &mut best);
             }
         }
         let convolves = product.input.pixels() > 1 || product.kernel != (1, 1) || best.is_none();
@@ -210,8 +246,16 @@ impl Workshop<'_> {
             let found = backend::Candidates::find(&self.libraries.cudnn, product, direction)?;
             for index in 0..found.len() {
                 if let Ok(plan) = found.plan(&self.libraries.cudnn, index) {
-                    self.try_out(product, &Method::Backend(plan), Choice { gemm: false, index }, &mut best);
+                    let choice = Choice { way: Way::Cudnn, index };
+                    self.try_out(product, &Method::Backend(plan), choice, &mut best);
                 }
+            }
+        }
+        if let Some(found) = Unrolled::find(self.libraries, product, direction, self.lane.workspace.1)? {
+            let found = Arc::new(found);
+            for index in 0..found.len() {
+                let method = Method::Unrolled(found.clone(), index);
+                self.try_out(product, &method, Choice { way: Way::Unrolled, index }, &mut best);
             }
         }
         let Some((_, choice)) = best else {
@@ -237,7 +281,7 @@ impl Workshop<'_> {
         }
         let least = best.map_or(u64::MAX, |(time, _)| time);
         if let Ok(time) = self.time(product, method, least)
-            && time < least
+            && (time < least || self.tuning == Tuning::Last)
         {
             *best = Some((time, choice));
         }
@@ -245,18 +289,27 @@ impl Workshop<'_> {
 
     fn ready(&self, product: &Product, direction: Direction, choice: Choice) -> Result<Method, EngineError> {
         let limit = self.lane.workspace.1;
-        let method = if choice.gemm {
-            let gemm = gemm::Gemm::find(&self.libraries.cublas, product, direction)?;
-            if choice.index >= gemm.len() {
-                return Err(EngineError::Unsupported(format!("way {} of {}", choice.index, gemm.len())));
+        let Choice { way, index } = choice;
+        let (method, count) = match way {
+            Way::Gemm => {
+                let found = Gemm::find(&self.libraries.cublas, product, direction)?;
+                let count = found.len();
+                (Method::Gemm(Arc::new(found), index), count)
             }
-            Method::Gemm(gemm, choice.index)
-        } else {
-            let found = backend::Candidates::find(&self.libraries.cudnn, product, direction)?;
-            Method::Backend(found.into_plan(&self.libraries.cudnn, choice.index)?)
+            Way::Cudnn => {
+                let found = backend::Candidates::find(&self.libraries.cudnn, product, direction)?;
+                let count = found.len();
+                (Method::Backend(found.into_plan(&self.libraries.cudnn, index)?), count)
+            }
+            Way::Unrolled => {
+                let found = Unrolled::find(self.libraries, product, direction, limit)?;
+                let count = found.as_ref().map_or(0, Unrolled::len);
+                let Some(found) = found else { return Err(gone(index, count)) };
+                (Method::Unrolled(Arc::new(found), index), count)
+            }
         };
-        if method.workspace() > limit {
-            return Err(EngineError::Unsupported(format!("{} bytes of workspace", method.workspace())));
+        if index >= count || method.workspace() > limit {
+            return Err(gone(index, count));
         }
         Ok(method)
     }

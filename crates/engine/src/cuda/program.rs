@@ -1,7 +1,7 @@
 //! A compiled graph on the device: memory, weights, recordings of whole steps, and the times of their parts.
 
 mod interface;
-mod launch;
+pub(super) mod launch;
 mod parts;
 mod profile;
 mod setup;

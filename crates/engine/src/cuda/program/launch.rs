@@ -45,7 +45,7 @@ impl From<f32> for Word {
     }
 }
 
-pub(super) fn wide_shape(values: usize) -> Shape {
+pub(crate) fn wide_shape(values: usize) -> Shape {
     Shape {
         grid: (values.div_ceil(256).clamp(1, 132 * 32) as u32, 1, 1),
         block: (256, 1),
@@ -54,7 +54,7 @@ pub(super) fn wide_shape(values: usize) -> Shape {
     }
 }
 
-pub(super) fn launch(
+pub(crate) fn launch(
     kernels: &Kernels,
     stream: &Stream,
     name: &str,

@@ -42,7 +42,11 @@ impl CudaProgram {
             Ok(Lane { workspace: (workspace.address, workspace.bytes), stream: Stream::new()? })
         };
         let (main, side) = (lane(&workspaces[0])?, lane(&workspaces[1])?);
-        let libraries = Libraries { cudnn: backend::Handle::new()?, cublas: gemm::Handle::new()? };
+        let libraries = Libraries {
+            cudnn: backend::Handle::new()?,
+            cublas: gemm::Handle::new()?,
+            kernels: kernels.clone(),
+        };
         let mut methods = HashMap::new();
         {
             let fill = |address: u64, bytes_in_all: usize| {

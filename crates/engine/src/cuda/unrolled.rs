@@ -1,0 +1,93 @@
+//! A convolution as a plain matrix product, with the window of each output written out as a row. cuDNN's ways that keep all
+//! digits of fp32 are slow on small maps; rows of those fit into the workspace.
+
+use super::action::Window;
+use super::driver::Shape;
+use super::gemm::Gemm;
+use super::product::{Direction, Lane, Libraries, Product};
+use super::program::launch::{Word, launch, wide_shape};
+use crate::{EngineError, Layout, Precision};
+
+/// Values that a thread of the kernels moves at once.
+const VECTOR: usize = 4;
+
+/// A convolution with its rows.
+#[derive(Debug)]
+pub(super) struct Unrolled {
+    gemm: Gemm,
+    window: Window,
+    direction: Direction,
+    /// Values of the input, and of all rows.
+    inputs: usize,
+    values: usize,
+}
+
+impl Unrolled {
+    /// The ways to compute it; `None` where it cannot be computed so, or its rows need more than so many bytes.
+    pub fn find(
+        libraries: &Libraries,
+        product: &Product,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Option<Self>, EngineError> {
+        let Product { batch, input, output, kernel, stride, border, groups, layout, precision } = *product;
+        let taps = kernel.0 * kernel.1;
+        let values = batch * output.pixels() * taps * input.c;
+        let fits = layout == Layout::Nhwc && precision != Precision::Bf16 && groups == 1;
+        if !fits || taps == 1 || !input.c.is_multiple_of(VECTOR) || 4 * values > limit {
+            return Ok(None);
+        }
+        let pair = |(a, b): (usize, usize)| [a as i32, b as i32];
+        let window = Window {
+            batch: batch as i32,
+            channels: input.c as i32,
+            nchw: 0,
+            input: pair((input.h, input.w)),
+            output: pair((output.h, output.w)),
+            kernel: pair(kernel),
+            stride: pair(stride),
+            top: border.top as i32,
+            left: border.left as i32,
+        };
+        let gemm = Gemm::find(&libraries.cublas, &product.unrolled(), direction)?;
+        Ok(Some(Self { gemm, window, direction, inputs: batch * input.len(), values }))
+    }
+
+    pub fn len(&self) -> usize {
+        self.gemm.len()
+    }
+
+    /// Bytes of the rows.
+    fn bytes(&self) -> usize {
+        (4 * self.values).next_multiple_of(256)
+    }
+
+    /// Bytes of workspace that a way needs.
+    pub fn workspace(&self, index: usize) -> usize {
+        self.bytes() + self.gemm.workspace(index)
+    }
+
+    /// Puts a run on a lane's stream: addresses of input, weights and output.
+    pub fn run(
+        &self,
+        libraries: &Libraries,
+        lane: &Lane,
+        index: usize,
+        [x, weights, y]: [u64; 3],
+    ) -> Result<(), EngineError> {
+        let (rows, rest) = (lane.workspace.0, lane.workspace.1 - self.bytes());
+        let put = |name: &str, shape: Shape, from: u64, to: u64| {
+            let args = [Word::of(&self.window), Word::from(from), Word::from(to)];
+            launch(&libraries.kernels, &lane.stream, name, shape, &args)
+        };
+        if self.direction != Direction::Data {
+            put("unroll", wide_shape(self.values / VECTOR), x, rows)?;
+        }
+        let workspace = (rows + self.bytes() as u64, rest);
+        self.gemm.run((&libraries.cublas, &lane.stream), index, [rows, weights, y], workspace)?;
+        if self.direction == Direction::Data {
+            put("roll", wide_shape(self.inputs / VECTOR), rows, x)?;
+        }
+        Ok(())
+    }
+}
