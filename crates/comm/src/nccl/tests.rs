@@ -303,11 +303,26 @@ fn a_group_whose_ranks_do_not_come_is_not_waited_for_forever() {
 
 #[test]
 fn a_machine_without_the_library_is_told_so() {
-    let error = CommError::NoNccl { found: None };
-    assert!(error.to_string().contains("libnccl) was not found; 2.27 or later"), "{error}");
+    let error = interface::open(&["libpaceline-has-no-such.so.2"]).expect_err("nobody has it");
+    assert_eq!(
+        error.to_string(),
+        "NCCL (libnccl) was not found; 2.27 or later is needed; install it, or name its folder in LD_LIBRARY_PATH"
+    );
     let error = CommError::NoNccl { found: Some("2.19.3".into()) };
     assert!(error.to_string().contains("2.19.3 was found; 2.27"), "{error}");
-    if let (None, Err(error)) = (Library::version(), Library::find()) {
-        assert!(error.to_string().contains("was not found"), "{error}");
-    }
+}
+
+#[test]
+fn the_first_name_that_can_be_loaded_is_taken() {
+    let libc = interface::open(&["libpaceline-has-no-such.so.2", "libc.so.6"]).expect("every process has it");
+    let error = Library::take(libc).map(drop).expect_err("it is no NCCL");
+    assert!(error.to_string().contains("of unknown version was found; 2.27"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_loaded_is_told_from_none() {
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let error = interface::open(&["libpaceline-has-no-such.so.2", text]).expect_err("it is text");
+    let error = error.to_string();
+    assert!(error.contains("cannot be loaded") && error.contains(text), "{error}");
 }
