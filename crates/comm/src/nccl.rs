@@ -5,7 +5,8 @@ mod interface;
 mod tests;
 
 use std::ops::Range;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, SendError};
 use std::thread;
 use std::time::Duration;
 
@@ -51,15 +52,18 @@ impl Nccl {
         by: Duration,
     ) -> Result<Self, CommError> {
         let context = interface.context()?;
-        let (tell, told) = mpsc::channel();
+        // Without room for a message, one is either taken by whom it is for or comes back to who sent it.
+        let (tell, told) = mpsc::sync_channel(0);
         let joining = interface.clone();
         // The call blocks until all have come, and cannot be told to stop.
         thread::Builder::new()
             .name("nccl-init".into())
             .spawn(move || {
-                let entered = joining.enter(context);
-                // Nobody listens any more where the deadline has passed.
-                let _ = tell.send(entered.and_then(|()| joining.init_rank(world, id, rank)));
+                let joined = joining.enter(context).and_then(|()| joining.init_rank(world, id, rank));
+                // Nobody listens any more where the deadline has passed: the group that came too late is left.
+                if let Err(SendError(Ok(comm))) = tell.send(joined) {
+                    joining.abort(comm);
+                }
             })
             .map_err(CommError::system("start a thread"))?;
         match told.recv_timeout(by) {

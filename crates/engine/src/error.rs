@@ -60,6 +60,9 @@ pub enum EngineError {
         /// What to do about it.
         hint: String,
     },
+    /// Go on without it: the driver has no GPU for this process.
+    #[error("{0}; is a GPU visible to this process? see nvidia-smi, CUDA_VISIBLE_DEVICES")]
+    NoGpu(String),
     /// Go on without them: the exchange with other devices failed.
     #[error("{0}")]
     Exchange(String),

@@ -1,6 +1,8 @@
 //! The CUDA engine against the CPU engine: every kind of layer, both layouts, every precision; each network over ten steps.
 //! Where there is no GPU the tests say so, and pass.
 
+mod gpu;
+
 use paceline_engine::cpu::{Cpu, CpuOptions};
 use paceline_engine::cuda::{Contents, Cuda, CudaOptions, Tuning};
 use paceline_engine::{
@@ -14,16 +16,7 @@ use paceline_model::{
 
 /// The GPU with buffers that are no number before each run; `None`, with the reason printed, where there is none.
 fn gpu() -> Option<Cuda> {
-    match Cuda::new(CudaOptions { tuning: Tuning::First, contents: Contents::Poisoned, device: 0 }) {
-        Ok(engine) => Some(engine),
-        Err(
-            why @ (EngineError::Library { .. } | EngineError::Device { .. } | EngineError::Unsupported(_)),
-        ) => {
-            eprintln!("skipped: {why}");
-            None
-        }
-        Err(other) => panic!("{other}"),
-    }
+    gpu::open(CudaOptions { tuning: Tuning::First, contents: Contents::Poisoned, device: 0 })
 }
 
 fn cpu() -> Cpu {
@@ -815,18 +808,28 @@ fn layers_and_phases_are_timed_by_the_device() {
 
 #[test]
 fn what_a_gpu_cannot_do_is_refused_with_words() {
-    if let Err(error) = Cuda::new(CudaOptions::default()) {
-        let text = error.to_string();
-        assert!(text.contains("needed") || text.contains("failed") || text.contains("driver"), "{text}");
-        eprintln!("skipped: {text}");
-        return;
-    }
+    let Some(gpu) = gpu() else { return };
     let Err(error) = Cuda::new(CudaOptions { device: 999, ..CudaOptions::default() }) else {
         panic!("999 GPUs")
     };
     assert!(error.to_string().contains("GPU 999"), "{error}");
-    let Some(gpu) = gpu() else { return };
     let graph = zoo::build("vgg_19", Some((224, 224)), 1000).unwrap();
     assert!(matches!(gpu.plan(&graph, &Spec::new(1_000_000)), Err(EngineError::TooLarge { .. })));
     assert!(gpu.plan(&graph, &Spec::new(0)).is_err());
+}
+
+#[test]
+fn only_a_missing_library_or_gpu_excuses_a_test() {
+    let library = |found: Option<&str>| EngineError::Library {
+        library: "cuDNN (libcudnn)",
+        found: found.map(str::to_owned),
+        needed: "9.10".into(),
+        hint: String::new(),
+    };
+    assert!(gpu::is_excused(&library(None)));
+    assert!(gpu::is_excused(&EngineError::NoGpu("the driver has no GPU".into())));
+    assert!(!gpu::is_excused(&library(Some("of unknown version"))));
+    let failed = EngineError::Device { call: "cuInit".into(), answer: "unknown error".into() };
+    assert!(!gpu::is_excused(&failed));
+    assert!(!gpu::is_excused(&EngineError::Unsupported("GPU 0 was asked for".into())));
 }

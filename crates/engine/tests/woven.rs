@@ -1,5 +1,7 @@
 //! Update and exchange as parts of a step on a GPU. Where there is none the tests say so, and pass.
 
+mod gpu;
+
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,8 +15,7 @@ use paceline_engine::{
 use paceline_model::{Graph, Shape, zoo};
 
 fn gpu() -> Option<Cuda> {
-    let options = CudaOptions { tuning: Tuning::First, ..CudaOptions::default() };
-    Cuda::new(options).map_err(|why| eprintln!("skipped: {why}")).ok()
+    gpu::open(CudaOptions { tuning: Tuning::First, ..CudaOptions::default() })
 }
 
 const STEPS: u64 = 5;

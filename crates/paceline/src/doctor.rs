@@ -80,12 +80,12 @@ fn read(tree: &Tree, folder: &Path) -> Facts {
     }
 }
 
-/// The libraries of a GPU. One that lies there but could not be loaded has a path and no version.
+/// The libraries of a GPU. Where one that is there could not be loaded, nothing but its folder tells its path.
 fn find_libraries(tree: &Tree) -> Vec<Library> {
     let folders = Folders::find(tree, env::var_os("LD_LIBRARY_PATH").as_deref());
     let mut libraries = libraries();
-    for library in &mut libraries {
-        library.path = library.path.take().or_else(|| folders.search(library.file));
+    for library in libraries.iter_mut().filter(|library| library.broken.is_some()) {
+        library.path = folders.search(library.file);
     }
     libraries
 }

@@ -22,9 +22,8 @@ impl Job {
     /// Refuses a job whose workers the machine has no GPUs for, or cannot exchange as asked.
     pub(crate) fn check_devices(&self) -> Result<(), TrainError> {
         if self.engine != CUDA {
-            return match (self.update, self.share_gpu) {
-                (Strategy::PsGpu, _) => Err(TrainError::NoDevices("ps-gpu keeps parameters on a GPU")),
-                (_, true) => Err(TrainError::NoDevices("--share-gpu lets workers share a GPU")),
+            return match self.update {
+                Strategy::PsGpu => Err(TrainError::NoDevices("ps-gpu keeps parameters on a GPU")),
                 _ => Ok(()),
             };
         }

@@ -61,6 +61,9 @@ pub enum TrainError {
     /// Reject the input: shares that nobody adds up.
     #[error("independent workers add nothing up, so that --shards means nothing; leave it out")]
     LonelyShards,
+    /// Reject the input: an exchange with oneself, of nothing.
+    #[error("independent workers exchange nothing, not even with themselves; leave --exchange-alone out")]
+    LonelyExchange,
     /// Reject the input: what needs GPUs was asked of another engine.
     #[error("{0}; use it with --engine cuda")]
     NoDevices(&'static str),

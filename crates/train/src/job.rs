@@ -172,6 +172,12 @@ impl Job {
         if self.shares() < self.workers {
             return Err(TrainError::Shards { shards: self.shares(), workers: self.workers });
         }
+        if self.exchange.alone && self.update == Strategy::Independent {
+            return Err(TrainError::LonelyExchange);
+        }
+        if self.share_gpu && self.engine != CUDA {
+            return Err(TrainError::NoDevices("--share-gpu lets workers share a GPU"));
+        }
         if self.is_simulated() {
             return simulate::check(self);
         }

@@ -1,10 +1,11 @@
 //! The part of NCCL's interface that is used: the real library, and the seam that tests put a fake behind.
 
-use std::ffi::{CStr, c_void};
-use std::ptr;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::{mem, ptr};
 
 use cudarc::driver::sys as driver;
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use libloading::Library as Object;
 use paceline_record::Rank;
 
 use super::DeviceValues;
@@ -68,61 +69,138 @@ pub trait Interface: Send + Sync {
     fn destroy(&self, comm: Handle);
 }
 
-/// The real library.
-#[derive(Debug)]
-pub struct Library {
-    _found: (),
+/// What NCCL answers: 0 where all is well. A number, as a newer library may give answers that our declarations lack.
+type Status = c_uint;
+
+const SUCCESS: Status = ncclResult_t::ncclSuccess as Status;
+const IN_PROGRESS: Status = ncclResult_t::ncclInProgress as Status;
+
+/// Declares functions of the library with the types that its header gives them.
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
+        #[allow(non_snake_case)]
+        struct Functions {
+            $($name: unsafe extern "C" fn($($argument),*) -> $result,)*
+        }
+
+        impl Functions {
+            /// Takes them out of the library, or names the first that it lacks.
+            fn take(object: &Object) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($name: {
+                        // SAFETY: so NCCL declares it.
+                        let found = unsafe { object.get(stringify!($name)) };
+                        *found.map_err(|_| stringify!($name))?
+                    },)*
+                })
+            }
+        }
+    };
 }
 
-/// The oldest version that will do, as the library counts.
-const NEEDED: i32 = 22_700;
+functions! {
+    ncclGetErrorString(Status) -> *const c_char;
+    ncclGetLastError(sys::ncclComm_t) -> *const c_char;
+    ncclGetUniqueId(*mut sys::ncclUniqueId) -> Status;
+    ncclCommInitRank(*mut sys::ncclComm_t, c_int, sys::ncclUniqueId, c_int) -> Status;
+    ncclCommGetAsyncError(sys::ncclComm_t, *mut Status) -> Status;
+    ncclCommAbort(sys::ncclComm_t) -> Status;
+    ncclCommDestroy(sys::ncclComm_t) -> Status;
+    ncclGroupStart() -> Status;
+    ncclGroupEnd() -> Status;
+    ncclAllReduce(From, Into, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Stream) -> Status;
+    ncclReduceScatter(From, Into, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Stream) -> Status;
+    ncclAllGather(From, Into, usize, ncclDataType_t, sys::ncclComm_t, Stream) -> Status;
+    ncclReduce(From, Into, usize, ncclDataType_t, ncclRedOp_t, c_int, sys::ncclComm_t, Stream) -> Status;
+    ncclBroadcast(From, Into, usize, ncclDataType_t, c_int, sys::ncclComm_t, Stream) -> Status;
+}
 
-fn text(version: i32) -> String {
-    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+type From = *const c_void;
+type Into = *mut c_void;
+type Stream = sys::cudaStream_t;
+
+/// The real library.
+pub struct Library(Functions);
+
+/// Its names: that of the interface, which every package brings, and that of packages for building.
+const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// The oldest version that will do, as the library counts.
+const NEEDED: c_int = 22_700;
+
+/// A version as people write it; up to 2.8, 2804 was 2.8.4.
+fn text(version: c_int) -> String {
+    let step = if version < 10_000 { 1000 } else { 10_000 };
+    format!("{}.{}.{}", version / step, version % step / 100, version % 100)
+}
+
+/// Opens the first of these that can be loaded.
+pub(super) fn open(names: &[&str]) -> Result<Object, CommError> {
+    let mut found = None;
+    for name in names {
+        // SAFETY: what the object does when it is loaded is its own affair.
+        match unsafe { Object::new(*name) } {
+            Ok(object) => return Ok(object),
+            Err(libloading::Error::DlOpen { source }) => {
+                let why = source.to_string();
+                let is_missing = why.contains(name) && why.ends_with("No such file or directory");
+                found = found.or((!is_missing).then(|| format!("that cannot be loaded ({why})")));
+            }
+            Err(_) => {}
+        }
+    }
+    Err(CommError::NoNccl { found })
 }
 
 impl Library {
     /// Finds the library, or says what is missing.
     pub fn find() -> Result<Self, CommError> {
-        let found = Self::version();
-        if found < Some(NEEDED) {
-            return Err(CommError::NoNccl { found: found.map(text) });
-        }
-        Ok(Self { _found: () })
+        Self::take(open(&NAMES)?)
     }
 
-    /// The version that is there, as the library counts: 22807 is 2.28.7.
-    pub fn version() -> Option<i32> {
-        // SAFETY: the library is opened by name, and asked for a number.
-        unsafe {
-            if !sys::is_culib_present() {
-                return None;
-            }
-            let mut version = 0;
-            (sys::ncclGetVersion(&mut version) == ncclResult_t::ncclSuccess).then_some(version)
+    /// Takes what is used out of a library that is new enough.
+    pub(super) fn take(object: Object) -> Result<Self, CommError> {
+        let refused = |found: String| CommError::NoNccl { found: Some(found) };
+        let version = version(&object).ok_or_else(|| refused("of unknown version".into()))?;
+        if version < NEEDED {
+            return Err(refused(text(version)));
         }
+        let lacks = |name| refused(format!("{} without {name}", text(version)));
+        let functions = Functions::take(&object).map_err(lacks)?;
+        // It stays loaded until the process ends: threads of its own may outlive every group.
+        mem::forget(object);
+        Ok(Self(functions))
     }
+
+    fn check(&self, status: Status, call: &'static str) -> Result<(), CommError> {
+        if status == SUCCESS {
+            return Ok(());
+        }
+        let Functions { ncclGetErrorString, ncclGetLastError, .. } = self.0;
+        // SAFETY: the library hands out static strings, and the last error of no group in particular.
+        let answer = unsafe {
+            let said = |text: *const c_char| match text.is_null() {
+                true => String::new(),
+                false => CStr::from_ptr(text).to_string_lossy().into_owned(),
+            };
+            let (what, why) = (said(ncclGetErrorString(status)), said(ncclGetLastError(ptr::null_mut())));
+            if why.is_empty() { what } else { format!("{what}: {}", why.trim()) }
+        };
+        Err(CommError::Nccl { call, answer })
+    }
+}
+
+/// The version of a library, as it counts: 22807 is 2.28.7.
+fn version(object: &Object) -> Option<c_int> {
+    type Ask = unsafe extern "C" fn(*mut c_int) -> Status;
+    let mut version = 0;
+    // SAFETY: so NCCL declares it; it writes one number.
+    let status = unsafe { object.get::<Ask>("ncclGetVersion").ok()?(&mut version) };
+    (status == SUCCESS).then_some(version)
 }
 
 const F32: ncclDataType_t = ncclDataType_t::ncclFloat32;
 const MEAN: ncclRedOp_t = ncclRedOp_t::ncclAvg;
-
-fn check(status: ncclResult_t, call: &'static str) -> Result<(), CommError> {
-    if status == ncclResult_t::ncclSuccess {
-        return Ok(());
-    }
-    // SAFETY: the library hands out static strings, and the last error of no group in particular.
-    let answer = unsafe {
-        let said = |text: *const std::ffi::c_char| match text.is_null() {
-            true => String::new(),
-            false => CStr::from_ptr(text).to_string_lossy().into_owned(),
-        };
-        let (what, why) =
-            (said(sys::ncclGetErrorString(status)), said(sys::ncclGetLastError(ptr::null_mut())));
-        if why.is_empty() { what } else { format!("{what}: {}", why.trim()) }
-    };
-    Err(CommError::Nccl { call, answer })
-}
 
 fn check_driver(status: driver::CUresult, call: &'static str) -> Result<(), CommError> {
     if status == driver::CUresult::CUDA_SUCCESS {
@@ -138,16 +216,16 @@ impl Handle {
 }
 
 impl Call {
-    fn from(self) -> *const c_void {
-        self.from as *const c_void
+    fn from(self) -> From {
+        self.from as From
     }
 
-    fn into(self) -> *mut c_void {
-        self.into as *mut c_void
+    fn into(self) -> Into {
+        self.into as Into
     }
 
-    fn stream(self) -> sys::cudaStream_t {
-        self.stream as sys::cudaStream_t
+    fn stream(self) -> Stream {
+        self.stream as Stream
     }
 }
 
@@ -157,7 +235,7 @@ impl Interface for Library {
     fn unique_id(&self) -> Result<UniqueId, CommError> {
         let mut id = sys::ncclUniqueId { internal: [0; 128] };
         // SAFETY: a place for the name.
-        check(unsafe { sys::ncclGetUniqueId(&mut id) }, "ncclGetUniqueId")?;
+        self.check(unsafe { (self.0.ncclGetUniqueId)(&mut id) }, "ncclGetUniqueId")?;
         Ok(id.internal.map(|byte| byte as u8))
     }
 
@@ -174,11 +252,11 @@ impl Interface for Library {
     }
 
     fn init_rank(&self, world: u32, id: UniqueId, rank: Rank) -> Result<Handle, CommError> {
-        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as std::ffi::c_char) };
+        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut comm = ptr::null_mut();
         // SAFETY: a place for the handle.
-        let status = unsafe { sys::ncclCommInitRank(&mut comm, world as i32, id, rank.0 as i32) };
-        check(status, "ncclCommInitRank")?;
+        let status = unsafe { (self.0.ncclCommInitRank)(&mut comm, world as i32, id, rank.0 as i32) };
+        self.check(status, "ncclCommInitRank")?;
         Ok(Handle(comm as usize))
     }
 
@@ -186,73 +264,74 @@ impl Interface for Library {
         let Call { len, .. } = call;
         // SAFETY: as above.
         let status = unsafe {
-            sys::ncclAllReduce(call.from(), call.into(), len, F32, MEAN, comm.comm(), call.stream())
+            (self.0.ncclAllReduce)(call.from(), call.into(), len, F32, MEAN, comm.comm(), call.stream())
         };
-        check(status, "ncclAllReduce")
+        self.check(status, "ncclAllReduce")
     }
 
     fn reduce_scatter(&self, comm: Handle, call: Call) -> Result<(), CommError> {
         let Call { len, .. } = call;
         // SAFETY: as above.
         let status = unsafe {
-            sys::ncclReduceScatter(call.from(), call.into(), len, F32, MEAN, comm.comm(), call.stream())
+            (self.0.ncclReduceScatter)(call.from(), call.into(), len, F32, MEAN, comm.comm(), call.stream())
         };
-        check(status, "ncclReduceScatter")
+        self.check(status, "ncclReduceScatter")
     }
 
     fn all_gather(&self, comm: Handle, call: Call) -> Result<(), CommError> {
         // SAFETY: as above.
         let status = unsafe {
-            sys::ncclAllGather(call.from(), call.into(), call.len, F32, comm.comm(), call.stream())
+            (self.0.ncclAllGather)(call.from(), call.into(), call.len, F32, comm.comm(), call.stream())
         };
-        check(status, "ncclAllGather")
+        self.check(status, "ncclAllGather")
     }
 
     fn reduce(&self, comm: Handle, root: Rank, call: Call) -> Result<(), CommError> {
         let (len, root) = (call.len, root.0 as i32);
         // SAFETY: as above.
         let status = unsafe {
-            sys::ncclReduce(call.from(), call.into(), len, F32, MEAN, root, comm.comm(), call.stream())
+            (self.0.ncclReduce)(call.from(), call.into(), len, F32, MEAN, root, comm.comm(), call.stream())
         };
-        check(status, "ncclReduce")
+        self.check(status, "ncclReduce")
     }
 
     fn broadcast(&self, comm: Handle, root: Rank, call: Call) -> Result<(), CommError> {
         let (len, root) = (call.len, root.0 as i32);
         // SAFETY: as above.
         let status = unsafe {
-            sys::ncclBroadcast(call.from(), call.into(), len, F32, root, comm.comm(), call.stream())
+            (self.0.ncclBroadcast)(call.from(), call.into(), len, F32, root, comm.comm(), call.stream())
         };
-        check(status, "ncclBroadcast")
+        self.check(status, "ncclBroadcast")
     }
 
     fn group_start(&self) -> Result<(), CommError> {
         // SAFETY: no operands.
-        check(unsafe { sys::ncclGroupStart() }, "ncclGroupStart")
+        self.check(unsafe { (self.0.ncclGroupStart)() }, "ncclGroupStart")
     }
 
     fn group_end(&self) -> Result<(), CommError> {
         // SAFETY: no operands.
-        check(unsafe { sys::ncclGroupEnd() }, "ncclGroupEnd")
+        self.check(unsafe { (self.0.ncclGroupEnd)() }, "ncclGroupEnd")
     }
 
     fn async_error(&self, comm: Handle) -> Result<(), CommError> {
-        let mut status = ncclResult_t::ncclSuccess;
+        let mut status = SUCCESS;
         // SAFETY: a place for the status.
-        check(unsafe { sys::ncclCommGetAsyncError(comm.comm(), &mut status) }, "ncclCommGetAsyncError")?;
-        if status == ncclResult_t::ncclInProgress {
+        let asked = unsafe { (self.0.ncclCommGetAsyncError)(comm.comm(), &mut status) };
+        self.check(asked, "ncclCommGetAsyncError")?;
+        if status == IN_PROGRESS {
             return Ok(());
         }
-        check(status, "an exchange through NCCL")
+        self.check(status, "an exchange through NCCL")
     }
 
     fn abort(&self, comm: Handle) {
         // SAFETY: the group is not used again; there is nothing left to do about a refusal.
-        let _ = unsafe { sys::ncclCommAbort(comm.comm()) };
+        let _ = unsafe { (self.0.ncclCommAbort)(comm.comm()) };
     }
 
     fn destroy(&self, comm: Handle) {
         // SAFETY: as above.
-        let _ = unsafe { sys::ncclCommDestroy(comm.comm()) };
+        let _ = unsafe { (self.0.ncclCommDestroy)(comm.comm()) };
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread::ThreadId;
+use std::time::Instant;
 
 use super::*;
 use crate::share;
@@ -22,9 +23,10 @@ struct Fake {
     grouped: Mutex<HashMap<ThreadId, Grouped>>,
     aborted: AtomicUsize,
     destroyed: AtomicUsize,
-    /// Whether a rank has failed, and whether the others come at all.
+    /// Whether a rank has failed.
     broken: bool,
-    lonely: bool,
+    /// Held while the others do not come.
+    absent: Mutex<()>,
     log: Mutex<Vec<&'static str>>,
 }
 
@@ -47,7 +49,7 @@ impl Fake {
             aborted: AtomicUsize::new(0),
             destroyed: AtomicUsize::new(0),
             broken: false,
-            lonely: false,
+            absent: Mutex::default(),
             log: Mutex::default(),
         }
     }
@@ -113,9 +115,7 @@ impl Interface for Fake {
 
     fn init_rank(&self, world: u32, id: UniqueId, rank: Rank) -> Result<Handle, CommError> {
         assert_eq!((world as usize, id), (self.group.world, [9; 128]));
-        if self.lonely {
-            thread::sleep(Duration::from_secs(60));
-        }
+        drop(self.absent.lock().unwrap());
         Ok(Handle(rank.0 as usize))
     }
 
@@ -295,19 +295,43 @@ fn a_rank_gives_up_at_once_where_another_has_failed() {
 }
 
 #[test]
-fn a_group_whose_ranks_do_not_come_is_not_waited_for_forever() {
-    let fake = Arc::new(Fake { lonely: true, ..Fake::new(2) });
-    let joined = Nccl::join(fake, [9; 128], (Rank(0), 2), Duration::from_millis(50));
+fn a_group_whose_ranks_come_too_late_is_not_waited_for_and_then_left() {
+    let fake = Arc::new(Fake::new(2));
+    let absent = fake.absent.lock().unwrap();
+    let joined = Nccl::join(fake.clone(), [9; 128], (Rank(0), 2), Duration::from_millis(50));
     assert!(matches!(joined, Err(CommError::Silent { .. })));
+    assert_eq!(fake.aborted.load(Ordering::SeqCst), 0, "nobody has come yet");
+    drop(absent);
+    let by = Instant::now() + 10 * SECOND;
+    while fake.aborted.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < by, "the group is still there");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(fake.destroyed.load(Ordering::SeqCst), 0, "what was aborted is not destroyed");
 }
 
 #[test]
 fn a_machine_without_the_library_is_told_so() {
-    let error = CommError::NoNccl { found: None };
-    assert!(error.to_string().contains("libnccl) was not found; 2.27 or later"), "{error}");
+    let error = interface::open(&["libpaceline-has-no-such.so.2"]).expect_err("nobody has it");
+    assert_eq!(
+        error.to_string(),
+        "NCCL (libnccl) was not found; 2.27 or later is needed; install it, or name its folder in LD_LIBRARY_PATH"
+    );
     let error = CommError::NoNccl { found: Some("2.19.3".into()) };
     assert!(error.to_string().contains("2.19.3 was found; 2.27"), "{error}");
-    if let (None, Err(error)) = (Library::version(), Library::find()) {
-        assert!(error.to_string().contains("was not found"), "{error}");
-    }
+}
+
+#[test]
+fn the_first_name_that_can_be_loaded_is_taken() {
+    let libc = interface::open(&["libpaceline-has-no-such.so.2", "libc.so.6"]).expect("every process has it");
+    let error = Library::take(libc).map(drop).expect_err("it is no NCCL");
+    assert!(error.to_string().contains("of unknown version was found; 2.27"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_loaded_is_told_from_none() {
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let error = interface::open(&["libpaceline-has-no-such.so.2", text]).expect_err("it is text");
+    let error = error.to_string();
+    assert!(error.contains("cannot be loaded") && error.contains(text), "{error}");
 }

@@ -42,15 +42,22 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// How many there are; the driver's library must be there.
+    /// How many there are, at least one; the driver's library must be there.
     pub fn count() -> Result<usize, EngineError> {
         let mut count = 0;
         // SAFETY: plain calls of the driver, with a place for the number.
         unsafe {
-            check(sys::cuInit(0), "cuInit")?;
+            let begun = sys::cuInit(0);
+            check(begun, "cuInit").map_err(|error| match begun {
+                sys::CUresult::CUDA_ERROR_NO_DEVICE => EngineError::NoGpu(error.to_string()),
+                _ => error,
+            })?;
             check(sys::cuDeviceGetCount(&mut count), "cuDeviceGetCount")?;
         }
-        Ok(count as usize)
+        match count {
+            0 => Err(EngineError::NoGpu("the driver has no GPU".into())),
+            count => Ok(count as usize),
+        }
     }
 
     /// The GPU with this number; the driver's library must be there.

@@ -1,10 +1,10 @@
 //! Libraries found at run time: which are there, where, and whether they are new enough.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, CString, c_int};
 use std::fmt;
 use std::path::PathBuf;
 
-use cudarc::{cublaslt, cudnn, driver, nvrtc};
+use cudarc::{cublaslt, cudnn};
 use serde::Serialize;
 
 use super::object::{self, Object};
@@ -25,6 +25,8 @@ pub struct Library {
     pub needed: String,
     /// Whether this one will do.
     pub fits: bool,
+    /// What the loader says of one that is there and cannot be loaded.
+    pub broken: Option<String>,
 }
 
 /// The libraries that the engine uses, and NCCL, which carries gradients between GPUs. All are loaded.
@@ -32,10 +34,14 @@ pub fn libraries() -> Vec<Library> {
     let look = |need: &Need, found: Found| Library {
         name: need.name,
         file: need.file,
-        path: if found == Found::Nowhere { None } else { object::path_of(need.file) },
+        path: match found {
+            Found::Nowhere | Found::Broken(_) => None,
+            Found::Silent | Found::Version(_) => object::path_of(need.file),
+        },
         version: found.version().map(|version| need.write(version)),
         needed: need.write(need.oldest),
         fits: found.version() >= Some(need.oldest),
+        broken: if let Found::Broken(why) = found { Some(why) } else { None },
     };
     vec![
         look(&DRIVER, find_driver()),
@@ -88,24 +94,21 @@ impl fmt::Display for Version {
 }
 
 /// What became of the search for a library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Found {
     Nowhere,
+    /// A file is there, and cannot be loaded; the loader says why.
+    Broken(String),
     /// It is there, and fails to tell its version.
     Silent,
     Version(Version),
 }
 
 impl Found {
-    /// From the answer of a library that is there.
-    fn told(success: bool, version: Version) -> Self {
-        if success { Self::Version(version) } else { Self::Silent }
-    }
-
-    fn version(self) -> Option<Version> {
+    fn version(&self) -> Option<Version> {
         match self {
-            Self::Version(version) => Some(version),
-            Self::Nowhere | Self::Silent => None,
+            Self::Version(version) => Some(*version),
+            Self::Nowhere | Self::Broken(_) | Self::Silent => None,
         }
     }
 }
@@ -166,6 +169,7 @@ impl Need {
                 (Some(format!("{of}{}", self.write(version))), "; install a newer one")
             }
             Found::Silent => (Some("of unknown version".to_owned()), "; install it anew"),
+            Found::Broken(why) => (Some(format!("that cannot be loaded ({why})")), "; install it anew"),
             Found::Nowhere => (None, "; install it"),
         };
         Err(EngineError::Library {
@@ -177,58 +181,64 @@ impl Need {
     }
 }
 
-fn find_driver() -> Found {
-    // SAFETY: the library is opened by name, and asked for a number.
-    unsafe {
-        if !driver::sys::is_culib_present() {
-            return Found::Nowhere;
-        }
-        let mut number = 0;
-        let status = driver::sys::cuDriverGetVersion(&mut number);
-        Found::told(status == driver::sys::CUresult::CUDA_SUCCESS, Version::of_cuda(number as usize))
+/// Looks for a library under these names, and asks it for its version.
+fn find(names: impl IntoIterator<Item = CString>, ask: impl FnOnce(&Object) -> Option<Version>) -> Found {
+    match Object::open_first(names) {
+        Ok(Some(object)) => ask(&object).map_or(Found::Silent, Found::Version),
+        Ok(None) => Found::Nowhere,
+        Err(why) => Found::Broken(why),
     }
+}
+
+/// The names that cudarc tries, in its order: so the library that is asked is the one that it uses. It is not asked
+/// through cudarc, which panics where a function is missing.
+fn names_of(libraries: &[&str]) -> impl Iterator<Item = CString> {
+    let names = libraries.iter().flat_map(|library| cudarc::get_lib_name_candidates(library));
+    names.filter_map(|name| CString::new(name).ok())
+}
+
+fn find_driver() -> Found {
+    find(names_of(&["cuda", "nvcuda"]), |driver| {
+        ask_number(driver, c"cuDriverGetVersion").map(Version::of_cuda)
+    })
 }
 
 fn find_nvrtc() -> Found {
-    // SAFETY: as above.
-    unsafe {
-        if !nvrtc::sys::is_culib_present() {
-            return Found::Nowhere;
-        }
+    find(names_of(&["nvrtc"]), |nvrtc| {
+        type Ask = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
         let (mut major, mut minor) = (0, 0);
-        let status = nvrtc::sys::nvrtcVersion(&mut major, &mut minor);
-        let version = Version::new(major as usize, minor as usize);
-        Found::told(status == nvrtc::sys::nvrtcResult::NVRTC_SUCCESS, version)
-    }
-}
-
-fn cudnn_number() -> Option<usize> {
-    // SAFETY: as above.
-    unsafe { cudnn::sys::is_culib_present().then(|| cudnn::sys::cudnnGetVersion()) }
+        // SAFETY: so NVRTC declares it; it writes two numbers.
+        let status = unsafe { nvrtc.symbol::<Ask>(c"nvrtcVersion")?(&mut major, &mut minor) };
+        (status == 0).then(|| Version::new(major as usize, minor as usize))
+    })
 }
 
 fn find_cudnn() -> Found {
-    cudnn_number().map_or(Found::Nowhere, |number| Found::Version(Version::of_decimals(number)))
-}
-
-fn cublas_number() -> Option<usize> {
-    // SAFETY: as above.
-    unsafe { cublaslt::sys::is_culib_present().then(|| cublaslt::sys::cublasLtGetVersion()) }
+    find(names_of(&["cudnn"]), |cudnn| read_number(cudnn, c"cudnnGetVersion").map(Version::of_decimals))
 }
 
 fn find_cublas() -> Found {
-    cublas_number().map_or(Found::Nowhere, |number| Found::Version(Version::of_cublas(number)))
+    find(names_of(&["cublasLt"]), |cublas| read_number(cublas, c"cublasLtGetVersion").map(Version::of_cublas))
 }
 
 fn find_nccl() -> Found {
-    let Some(nccl) = [c"libnccl.so.2", c"libnccl.so"].into_iter().find_map(Object::open) else {
-        return Found::Nowhere;
-    };
+    let names = [c"libnccl.so.2", c"libnccl.so"].map(CStr::to_owned);
+    find(names, |nccl| ask_number(nccl, c"ncclGetVersion").map(Version::of_decimals))
+}
+
+/// The version that a function of the driver or of NCCL writes.
+fn ask_number(object: &Object, function: &CStr) -> Option<usize> {
     type Ask = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut number = 0;
-    // SAFETY: so NCCL declares it; it writes one number.
-    let status = unsafe { nccl.symbol::<Ask>(c"ncclGetVersion").map(|ask| ask(&mut number)) };
-    Found::told(status == Some(0), Version::of_decimals(number as usize))
+    // SAFETY: so both declare it; it writes one number.
+    let status = unsafe { object.symbol::<Ask>(function)?(&mut number) };
+    (status == 0).then_some(number as usize)
+}
+
+/// The version that a function of cuDNN or cuBLASLt returns.
+fn read_number(object: &Object, function: &CStr) -> Option<usize> {
+    // SAFETY: so both declare it.
+    unsafe { Some(object.symbol::<unsafe extern "C" fn() -> usize>(function)?()) }
 }
 
 /// Refuses a machine without a driver, or with too old a one.
@@ -245,7 +255,8 @@ pub(super) fn need_nvrtc() -> Result<(), EngineError> {
 pub(super) fn need_mathematics() -> Result<(usize, usize), EngineError> {
     CUDNN.check(find_cudnn())?;
     CUBLAS.check(find_cublas())?;
-    Ok((cudnn_number().unwrap_or(0), cublas_number().unwrap_or(0)))
+    // SAFETY: both are there, and have told their versions.
+    Ok(unsafe { (cudnn::sys::cudnnGetVersion(), cublaslt::sys::cublasLtGetVersion()) })
 }
 
 /// The versions behind these numbers, in words.
@@ -301,6 +312,33 @@ mod tests {
                 .contains("2.26.5 was found; 2.27 or")
         );
         assert!(refusal(&CUBLAS, Found::Silent).contains("of unknown version was found; 13.0 or later"));
+        let broken = Found::Broken("/lib/libcudnn.so.9: file too short".into());
+        assert!(refusal(&CUDNN, broken).starts_with(
+            "cuDNN (libcudnn) that cannot be loaded (/lib/libcudnn.so.9: file too short) was found; 9.10 or"
+        ));
+    }
+
+    #[test]
+    fn a_library_that_lacks_what_tells_its_version_is_found_and_silent() {
+        let libc = || [c"libpaceline-has-no-such.so".to_owned(), c"libc.so.6".to_owned()];
+        assert!(matches!(
+            find(libc(), |libc| ask_number(libc, c"cuDriverGetVersion").map(Version::of_cuda)),
+            Found::Silent
+        ));
+        assert!(matches!(
+            find(libc(), |libc| read_number(libc, c"cudnnGetVersion").map(Version::of_decimals)),
+            Found::Silent
+        ));
+        assert!(matches!(find(libc().into_iter().take(1), |_| None), Found::Nowhere));
+        let text = CString::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("a path");
+        assert!(matches!(find([text], |_| None), Found::Broken(_)));
+    }
+
+    #[test]
+    fn the_driver_is_looked_for_where_cudarc_does() {
+        let names: Vec<_> = names_of(&["cuda", "nvcuda"]).collect();
+        assert_eq!(names[0], c"libcuda.so".to_owned());
+        assert!(names.contains(&c"libcuda.so.1".to_owned()) && names.contains(&c"libnvcuda.so".to_owned()));
     }
 
     #[test]

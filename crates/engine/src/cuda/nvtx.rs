@@ -63,7 +63,7 @@ impl Tool {
     /// The tool that watches this process, if one does.
     fn find() -> Option<Self> {
         let path = std::env::var_os("NVTX_INJECTION64_PATH")?;
-        let library = Object::open(&CString::new(path.into_vec()).ok()?)?;
+        let library = Object::open(&CString::new(path.into_vec()).ok()?).ok()??;
         // SAFETY: NVTX gives the function this type.
         Self::attach(unsafe { library.symbol(c"InitializeInjectionNvtx2") }?)
     }

@@ -1,6 +1,6 @@
 //! Shared objects that are opened by name while the program runs.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -9,10 +9,31 @@ use std::ptr::NonNull;
 pub(super) struct Object(NonNull<c_void>);
 
 impl Object {
-    /// Finds it as the loader does; `None` where it is not, or cannot be loaded.
-    pub fn open(name: &CStr) -> Option<Self> {
+    /// Finds it as the loader does; `None` where there is none, an error with the loader's words where one cannot be loaded.
+    pub fn open(name: &CStr) -> Result<Option<Self>, String> {
         // SAFETY: the name ends with a zero. What the object does when it is loaded is its own affair.
-        NonNull::new(unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) }).map(Self)
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        if let Some(handle) = NonNull::new(handle) {
+            return Ok(Some(Self(handle)));
+        }
+        // SAFETY: the loader has something to say, to this thread, until it is called again.
+        let why = unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned();
+        // Where an object that this one needs is missing, the words name that one.
+        let is_missing = why.contains(&*name.to_string_lossy()) && why.ends_with("No such file or directory");
+        if is_missing { Ok(None) } else { Err(why) }
+    }
+
+    /// The first of these that can be loaded; where none can, what `open` said of the first that is there.
+    pub fn open_first(names: impl IntoIterator<Item = CString>) -> Result<Option<Self>, String> {
+        let mut broken = None;
+        for name in names {
+            match Self::open(&name) {
+                Ok(Some(object)) => return Ok(Some(object)),
+                Ok(None) => {}
+                Err(why) => broken = broken.or(Some(why)),
+            }
+        }
+        broken.map_or(Ok(None), Err)
     }
 
     /// The address of a function in it.
@@ -49,7 +70,7 @@ mod tests {
 
     #[test]
     fn an_object_is_opened_by_name_and_says_where_it_lies() {
-        let libc = Object::open(c"libc.so.6").expect("every process has it");
+        let libc = Object::open(c"libc.so.6").expect("it can be loaded").expect("every process has it");
         // SAFETY: so it is declared.
         let ask = unsafe { libc.symbol::<unsafe extern "C" fn() -> i32>(c"getpid") }.expect("it is there");
         // SAFETY: it takes nothing.
@@ -61,8 +82,19 @@ mod tests {
 
     #[test]
     fn an_object_that_nobody_has_is_not_found() {
-        assert!(Object::open(c"libpaceline-has-no-such.so.1").is_none());
+        assert!(matches!(Object::open(c"libpaceline-has-no-such.so.1"), Ok(None)));
         assert_eq!(path_of("libpaceline-has-no-such.so"), None);
+    }
+
+    #[test]
+    fn the_first_that_can_be_loaded_is_taken_and_one_that_cannot_is_told_from_none() {
+        let none = c"libpaceline-has-no-such.so.1";
+        let broken = CString::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("a path");
+        let open = |names: &[&CStr]| Object::open_first(names.iter().map(|&name| name.to_owned()));
+        assert!(matches!(open(&[none, &broken, c"libc.so.6"]), Ok(Some(_))));
+        assert!(matches!(open(&[none, none]), Ok(None)));
+        let why = open(&[none, &broken, none]).map(drop).expect_err("it is text");
+        assert!(why.contains("Cargo.toml"), "{why}");
     }
 
     #[test]

@@ -131,13 +131,20 @@ fn gpus_exchange_by_themselves_where_nothing_needs_the_host() {
 }
 
 #[test]
-fn what_needs_a_gpu_is_refused_on_other_engines() {
+fn what_means_nothing_to_an_engine_or_a_strategy_is_refused() {
     let cpu = job("case".as_ref());
     let ps = Job { update: Strategy::PsGpu, ..cpu.clone() };
     let error = ps.check().expect_err("no GPU").to_string();
     assert!(error.contains("ps-gpu") && error.contains("--engine cuda"), "{error}");
-    let error = Job { share_gpu: true, ..cpu }.check().expect_err("no GPU").to_string();
-    assert!(error.contains("--share-gpu") && error.contains("--engine cuda"), "{error}");
+    for engine in ["cpu", "simulated"] {
+        let shared = Job { share_gpu: true, engine: engine.into(), ..cpu.clone() };
+        let error = shared.check().expect_err("no GPU").to_string();
+        assert!(error.contains("--share-gpu") && error.contains("--engine cuda"), "{error}");
+    }
+    let exchange = ExchangeOptions { alone: true, ..cpu.exchange };
+    let error =
+        Job { update: Strategy::Independent, exchange, ..cpu }.check().expect_err("nothing to exchange");
+    assert!(matches!(error, TrainError::LonelyExchange), "{error}");
     let error = TrainError::TooFewDevices { workers: 4, devices: 1 }.to_string();
     assert!(
         error.contains("4 workers") && error.contains("has 1") && error.contains("--share-gpu"),

@@ -183,9 +183,12 @@ pub fn accelerators(facts: &Facts) -> Vec<Check> {
 fn found_library(library: &Library) -> Finding {
     let path = library.path.as_ref().map(|path| path.to_string_lossy().escape_debug().to_string());
     let (value, lack) = match (&library.version, path) {
+        _ if let Some(why) = &library.broken => {
+            (format!("cannot be loaded ({})", why.escape_debug()), "It is there, and of no use")
+        }
         (Some(version), Some(path)) => (format!("{version} at {path}"), "It is too old"),
         (Some(version), None) => (version.clone(), "It is too old"),
-        (None, Some(path)) => (format!("of unknown version at {path}"), "It cannot be loaded"),
+        (None, Some(path)) => (format!("of unknown version at {path}"), "It does not tell its version"),
         (None, None) => ("not found".into(), "There is a GPU for it"),
     };
     if library.fits {

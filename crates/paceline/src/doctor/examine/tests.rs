@@ -16,7 +16,8 @@ fn spin(core: usize) -> Spin {
 const NAMES: [&str; 5] = ["CUDA driver", "NCCL", "cuDNN", "cuBLASLt", "NVRTC"];
 
 fn missing(name: &'static str) -> Library {
-    Library { name, file: "lib.so", path: None, version: None, needed: "9.10".into(), fits: false }
+    let needed = "9.10".into();
+    Library { name, file: "lib.so", path: None, version: None, needed, fits: false, broken: None }
 }
 
 /// A machine at rest on which nothing is wrong.
@@ -305,7 +306,14 @@ fn libraries_are_missed_only_where_a_gpu_could_use_them() {
     assert_eq!(check.value, "8.9.7 at /lib/it.so");
     assert!(advice(check).starts_with("It is too old: install 9.10 or later"));
     let check = spoil(|nccl| (nccl.version, nccl.fits) = (None, false));
-    assert!(advice(check).starts_with("It cannot be loaded"));
+    assert_eq!(check.value, "of unknown version at /lib/it.so");
+    assert!(advice(check).starts_with("It does not tell its version: install 9.10"));
+    let check = spoil(|nccl| {
+        let path = Some("/lib/it.so".into());
+        *nccl = Library { path, broken: Some("/lib/it.so: file too short".into()), ..missing("NCCL") };
+    });
+    assert_eq!(check.value, "cannot be loaded (/lib/it.so: file too short)");
+    assert!(advice(check).contains("install 9.10 or later"));
     let check = assert_spoilt("CUDA engine", Level::Note, |facts| {
         gpu(facts);
         facts.accelerators.engine = Some(Err("cuDNN 8.9 was found; 9.10 or later is needed".into()));

@@ -1,0 +1,28 @@
+//! The GPU that tests need.
+
+use std::io::{self, Write};
+use std::sync::Once;
+
+use paceline_engine::EngineError;
+use paceline_engine::cuda::{Cuda, CudaOptions};
+
+/// Whether an engine is refused for want of a driver, a library or a GPU. Whatever else goes wrong is a failure.
+pub fn is_excused(error: &EngineError) -> bool {
+    matches!(error, EngineError::Library { found: None, .. } | EngineError::NoGpu(_))
+}
+
+/// The engine; `None`, with the reason told once, where the machine has none.
+pub fn open(options: CudaOptions) -> Option<Cuda> {
+    static TOLD: Once = Once::new();
+    match Cuda::new(options) {
+        Ok(engine) => Some(engine),
+        Err(why) if is_excused(&why) => {
+            // Not `eprintln!`, which is shown only where a test fails.
+            TOLD.call_once(|| {
+                let _ = writeln!(io::stderr(), "skipped: these tests need an NVIDIA GPU: {why}");
+            });
+            None
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
