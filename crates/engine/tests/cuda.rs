@@ -474,6 +474,25 @@ fn large_maps() -> Graph {
 }
 
 #[test]
+fn convolutions_written_out_as_plain_products_agree_with_the_cpu() {
+    let last = CudaOptions { tuning: Tuning::Last, contents: Contents::Poisoned, device: 0 };
+    let Some(gpu) = gpu::open(last) else { return };
+    let convolution = |conv: Conv2d| around(Shape::new(9, 8, 3), move |b, x| b.conv("c", x, conv));
+    for (name, graph) in [
+        ("3x3", convolution(Conv2d::k(3, 3).out(24).same())),
+        ("3x3 stride 2", convolution(Conv2d::k(3, 3).out(24).stride(2).same())),
+        ("5x2, no border", convolution(Conv2d::k(5, 2).out(8))),
+        ("1x7", convolution(Conv2d::k(1, 7).out(8).same())),
+        ("transposed", around(Shape::new(5, 4, 3), |b, x| b.conv_transpose("t", x, TRANSPOSE))),
+        ("first", stem(Shape::new(17, 14, 3), Conv2d::k(7, 7).out(16).stride(2).border(Border::even(3)))),
+    ] {
+        for precision in [Precision::Fp32, Precision::Tf32] {
+            compare(name, &gpu, &graph, &Spec { precision, ..Spec::new(6) });
+        }
+    }
+}
+
+#[test]
 fn large_maps_agree_with_the_cpu_however_products_are_computed() {
     let Some(first) = gpu() else { return };
     let measured =

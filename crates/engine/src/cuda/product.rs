@@ -229,6 +229,7 @@ impl Workshop<'_> {
     pub fn method(&mut self, product: &Product, direction: Direction) -> Result<Method, EngineError> {
         let key = product.key(direction);
         if let Some(&choice) = self.choices.known.get(&key)
+            && self.tuning != Tuning::Last
             && let Ok(method) = self.ready(product, direction, choice)
         {
             return Ok(method);

@@ -6,9 +6,14 @@ use std::sync::Once;
 use paceline_engine::EngineError;
 use paceline_engine::cuda::{Cuda, CudaOptions};
 
-/// Whether an engine is refused for want of a driver, a library or a GPU. Whatever else goes wrong is a failure.
+/// Whether an engine is refused for want of a GPU, or of a driver or library that is new enough. Whatever else goes wrong is
+/// a failure.
 pub fn is_excused(error: &EngineError) -> bool {
-    matches!(error, EngineError::Library { found: None, .. } | EngineError::NoGpu(_))
+    match error {
+        EngineError::NoGpu(_) => true,
+        EngineError::Library { found, hint, .. } => found.is_none() || hint.contains("install a newer one"),
+        _ => false,
+    }
 }
 
 /// The engine; `None`, with the reason told once, where the machine has none.
