@@ -1,0 +1,191 @@
+//! What a program does beside a step: passes and shares, statistics, update rules, mirrors, times, refusals.
+
+use paceline_engine::{Drawing, EngineError, Homes, Layout, Optimizer, Place, Profiling, Region};
+use paceline_model::{Shape, zoo};
+
+use super::*;
+use crate::graphs::*;
+use crate::networks::losses;
+
+#[test]
+fn passes_and_shares_keep_gradients_and_statistics_apart() {
+    let Some(gpu) = gpu() else { return };
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    let run = |engine: &dyn Engine| {
+        let spec = Spec { shares: 2, ..Spec::new(8) };
+        let mut program = engine.compile(&graph, &spec).unwrap();
+        for share in [0, 1] {
+            for index in [0, 1] {
+                let (images, labels) = batch_of(&graph, 8, (2 * share + index) as u64);
+                program.feed(Samples { images: &images, labels: &labels }).unwrap();
+                let pass = Pass { share, index, count: 2, stream: 9, seen: None, update: None };
+                program.forward_backward(pass, &mut |_| {}).unwrap();
+            }
+        }
+        program.finish().unwrap();
+        let mut seen = Vec::new();
+        for share in [0, 1] {
+            let region = program.statistics(share);
+            let mut values = vec![0.0; region.len];
+            program.read_region(region, &mut values).unwrap();
+            seen.push(values);
+        }
+        let region = program.gradients();
+        let mut values = vec![0.0; region.len];
+        program.read_region(region, &mut values).unwrap();
+        seen.push(values);
+        seen
+    };
+    for (own, other) in run(&gpu).iter().zip(run(&cpu())) {
+        assert!(distance(own, &other) < 1e-3, "off by {}", distance(own, &other));
+    }
+}
+
+#[test]
+fn running_statistics_are_plain_means_until_their_momentum_takes_over() {
+    let Some(gpu) = gpu() else { return };
+    let graph = norms();
+    let run = |engine: &dyn Engine, spec: &Spec, seen: &dyn Fn(u64) -> Option<u64>| {
+        let mut program = engine.compile(&graph, spec).unwrap();
+        for pass in 0..5 {
+            let (images, labels) = batch_of(&graph, spec.batch, pass);
+            // Each batch is brighter than the one before: what a mean weighs shows.
+            let images: Vec<f32> = images.iter().map(|v| v + pass as f32).collect();
+            program.feed(Samples { images: &images, labels: &labels }).unwrap();
+            program.forward_backward(Pass { seen: seen(pass), ..Pass::ONLY }, &mut |_| {}).unwrap();
+        }
+        program.finish().unwrap();
+        let region = program.statistics(0);
+        let mut values = vec![0.0; region.len];
+        program.read_region(region, &mut values).unwrap();
+        values
+    };
+    for (layout, precision) in
+        [(Layout::Nhwc, Precision::Fp32), (Layout::Nchw, Precision::Fp32), (Layout::Nhwc, Precision::Bf16)]
+    {
+        let spec = Spec { layout, precision, ..Spec::new(16) };
+        let exact = Spec { precision: Precision::Fp32, ..spec };
+        let (means, fading) = (run(&cpu(), &exact, &Some), run(&cpu(), &exact, &|_| None));
+        assert!(distance(&means, &fading) > 0.1, "the two are told apart");
+        for (seen, other) in [(&Some as &dyn Fn(u64) -> Option<u64>, means), (&|_| None, fading)] {
+            let own = run(&gpu, &spec, seen);
+            let off = distance(&own, &other);
+            assert!(off < tolerance(precision).0, "{layout} {precision}: off by {off}");
+        }
+    }
+}
+
+#[test]
+fn adam_and_nesterov_agree_with_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    for optimizer in [
+        Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 },
+        Optimizer::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.01 },
+        Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+    ] {
+        let spec = Spec { optimizer, ..Spec::new(8) };
+        let (own, other) = (losses(&gpu, &graph, &spec, 0.003), losses(&cpu(), &graph, &spec, 0.003));
+        assert!(distance(&own, &other) < 2e-3, "{optimizer:?}: {own:?}, not {other:?}");
+    }
+}
+
+#[test]
+fn memory_on_the_host_mirrors_what_is_exchanged() {
+    let Some(gpu) = gpu() else { return };
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    let spec = Spec::new(8);
+    let len = gpu.trained_values(&graph, &spec).unwrap();
+    let mut homes = vec![vec![0.0f32; len + 16]; 2];
+    let mut region = |index: usize| {
+        let at = homes[index].as_mut_ptr() as u64;
+        Region { place: Place::Host, address: at.next_multiple_of(64), len }
+    };
+    let (params, grads) = (region(0), region(1));
+    // SAFETY: both outlive the programs, which run one after another, and nobody else uses them.
+    let both = unsafe { Homes::new(Some((params, Drawing::Draw)), vec![grads]) };
+    // SAFETY: as above.
+    let only_gradients = unsafe { Homes::new(None, vec![grads]) };
+    let (images, labels) = batch_of(&graph, 8, 1);
+    let mut seen = Vec::new();
+    for homes in [Homes::default(), only_gradients, both] {
+        let mut program = gpu.compile_in(&graph, &spec, &homes).unwrap();
+        for step in 0..3 {
+            program.feed(Samples { images: &images, labels: &labels }).unwrap();
+            program.forward_backward(Pass { stream: step, ..Pass::ONLY }, &mut |_| {}).unwrap();
+            program.apply(0.1, 0..64).unwrap();
+            program.apply(0.1, 64..len).unwrap();
+            let times = program.finish().unwrap();
+            assert_eq!(times.copy_out_ns > 0, !seen.is_empty(), "gradients go out where others read them");
+            assert!(times.update_ns > 0);
+        }
+        let mut all = program.state();
+        all.extend([program.gradients(), program.parameters()]);
+        let read = |region: Region| {
+            let mut values = vec![0.0; len];
+            program.read_region(region, &mut values).unwrap();
+            values
+        };
+        seen.push(all.into_iter().map(read).collect::<Vec<_>>());
+    }
+    assert!(seen[0] == seen[1] && seen[0].iter().all(|values| values.iter().any(|v| *v != 0.0)));
+    // The host's update rounds in another order.
+    for (own, other) in seen[2].iter().zip(&seen[0]) {
+        assert!(distance(own, other) < 1e-5, "off by {}", distance(own, other));
+    }
+}
+
+#[test]
+fn layers_and_phases_are_timed_by_the_device() {
+    let Some(gpu) = gpu() else { return };
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    for profiling in [Profiling::Layers, Profiling::Phases] {
+        let spec = Spec { profiling, ..Spec::new(8) };
+        let mut program = gpu.compile(&graph, &spec).unwrap();
+        let (images, labels) = batch_of(&graph, 8, 1);
+        for _ in 0..3 {
+            program.feed(Samples { images: &images, labels: &labels }).unwrap();
+            program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
+            program.apply(0.1, 0..64).unwrap();
+            let result = program.finish().unwrap();
+            assert!(
+                result.forward_ns > 0
+                    && result.backward_ns > 0
+                    && result.update_ns > 0
+                    && result.copy_in_ns > 0
+            );
+        }
+        let layers = program.layer_times();
+        assert_eq!(layers.is_empty(), profiling == Profiling::Phases);
+        assert!(layers.iter().all(|layer| layer.calls == 2), "the first run is left out");
+        assert!(program.peak_device().is_some_and(|bytes| bytes > program.plan().total() / 2));
+    }
+}
+
+#[test]
+fn what_a_gpu_cannot_do_is_refused_with_words() {
+    let Some(gpu) = gpu() else { return };
+    let Err(error) = Cuda::new(CudaOptions { device: 999, ..CudaOptions::default() }) else {
+        panic!("999 GPUs")
+    };
+    assert!(error.to_string().contains("GPU 999"), "{error}");
+    let graph = zoo::build("vgg_19", Some((224, 224)), 1000).unwrap();
+    assert!(matches!(gpu.plan(&graph, &Spec::new(1_000_000)), Err(EngineError::TooLarge { .. })));
+    assert!(gpu.plan(&graph, &Spec::new(0)).is_err());
+}
+
+#[test]
+fn only_a_missing_library_or_gpu_excuses_a_test() {
+    let library = |found: Option<&str>| EngineError::Library {
+        library: "cuDNN (libcudnn)",
+        found: found.map(str::to_owned),
+        needed: "9.10".into(),
+        hint: String::new(),
+    };
+    assert!(gpu::is_excused(&library(None)));
+    assert!(gpu::is_excused(&EngineError::NoGpu("the driver has no GPU".into())));
+    assert!(!gpu::is_excused(&library(Some("of unknown version"))));
+    let failed = EngineError::Device { call: "cuInit".into(), answer: "unknown error".into() };
+    assert!(!gpu::is_excused(&failed));
+    assert!(!gpu::is_excused(&EngineError::Unsupported("GPU 0 was asked for".into())));
+}
