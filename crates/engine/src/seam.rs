@@ -309,9 +309,9 @@ pub struct StepResult {
     pub forward_ns: u64,
     /// Backward, less the time spent in the `ready` calls.
     pub backward_ns: u64,
-    /// Copying gradients out.
+    /// Copying gradients out, as far as backward did not hide it.
     pub copy_out_ns: u64,
-    /// Time spent inside the `ready` calls.
+    /// Time spent inside the `ready` calls, as far as a device's work did not hide it.
     pub ready_ns: u64,
     /// Waiting for an exchange that is part of the run.
     pub exchange_ns: u64,

@@ -160,8 +160,9 @@ pub(super) struct CudaProgram {
     /// Whether a run has been profiled before.
     loaded: bool,
     updates: i32,
-    /// Time of updates on the host since the last look.
+    /// Time of updates on the host since the last look, and of telling gradients while the device had nothing to do.
     host_update: Duration,
+    telling: Duration,
     result: StepResult,
     spec: Spec,
     classes: Option<usize>,

@@ -89,6 +89,11 @@ impl Program for CudaProgram {
 
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
         check_below("share", self.memory.grads.len(), pass.share)?;
+        if self.mirror.is_some() && pass.update.is_some() {
+            return Err(EngineError::Unsupported(
+                "an update within a run: gradients go through the host here".into(),
+            ));
+        }
         let (rate, root) = pass.update.map_or((0.0, 1.0), |rate| self.count_update(rate));
         let (live, passes) = (self.spec.batch as i32, pass.count as i32);
         self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0), rate, root })?;
@@ -217,6 +222,7 @@ impl Program for CudaProgram {
             result.update_ns += used.since(there)?;
         }
         result.update_ns += std::mem::take(&mut self.host_update).as_nanos() as u64;
+        result.ready_ns = std::mem::take(&mut self.telling).as_nanos() as u64;
         Ok(StepResult { loss: self.result.loss, correct: self.result.correct, ..result })
     }
 

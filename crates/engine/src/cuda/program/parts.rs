@@ -4,7 +4,7 @@
 use super::woven::completions;
 use super::*;
 
-/// The least share of all gradients that a part completes.
+/// All parts but the last complete at least this part of all gradients.
 const SHARE: usize = 8;
 
 /// Where a part of backward lies.
@@ -35,6 +35,9 @@ fn cut(backward: &[Step], slots: &[Slot], (trained, params): (usize, usize), pac
         let start = packing.tensors.iter().position(mine).unwrap_or(0);
         let count = packing.tensors.iter().filter(|tensor| mine(tensor)).count();
         cuts.push(Cut { steps: steps..end, slots: first..number + 1, tensors: start..start + count, values });
+    }
+    if cuts.is_empty() {
+        cuts.push(Cut { steps: 0..backward.len(), slots: 0..0, values: 0..trained, tensors: 0..0 });
     }
     cuts
 }
@@ -104,12 +107,18 @@ impl CudaProgram {
         self.end()?;
         for part in parts.iter() {
             part.copied.wait()?;
+            // What is done here while the device computes is hidden.
+            let (shows, begun) = (self.main.stream.is_idle()?, Instant::now());
             for slot in &self.low.slots[part.cut.slots.clone()] {
                 ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });
             }
+            if shows {
+                self.telling += begun.elapsed();
+            }
         }
-        // The first turn has loaded machine code, which a recording cannot.
+        self.copying_out.wait()?;
         self.main.stream.wait()?;
+        // The first turn has loaded machine code, which a recording cannot.
         for part in parts.iter_mut().filter(|part| !profiled && !part.recordings.contains_key(&run)) {
             let recording = self.main.stream.record(|| self.put_part(part, run, Stream::mark_recorded))?;
             part.recordings.insert(run, recording);

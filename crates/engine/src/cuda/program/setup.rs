@@ -165,6 +165,7 @@ impl CudaProgram {
             loaded: false,
             updates: 0,
             host_update: Duration::ZERO,
+            telling: Duration::ZERO,
             result: StepResult::default(),
             spec: *spec,
             classes: graph.judges_labels().then_some(graph.classes),
