@@ -1,9 +1,10 @@
 //! The instructions of a compiled program: kernels of ours and products, with operands by name.
 
-use paceline_model::ParamId;
+use paceline_model::{Border, ParamId, Shape as Map};
 
 use super::driver::Shape;
 use super::product::Direction;
+use crate::Layout;
 
 /// A buffer of the arena, by its number in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,28 @@ pub(super) struct Window {
     pub stride: [i32; 2],
     pub top: i32,
     pub left: i32,
+}
+
+impl Window {
+    pub fn new(
+        (batch, layout): (usize, Layout),
+        (kernel, stride, border): ((usize, usize), (usize, usize), Border),
+        x: Map,
+        y: Map,
+    ) -> Self {
+        let pair = |(a, b): (usize, usize)| [a as i32, b as i32];
+        Self {
+            batch: batch as i32,
+            channels: x.c as i32,
+            nchw: i32::from(layout == Layout::Nchw),
+            input: pair((x.h, x.w)),
+            output: pair((y.h, y.w)),
+            kernel: pair(kernel),
+            stride: pair(stride),
+            top: border.top as i32,
+            left: border.left as i32,
+        }
+    }
 }
 
 /// An argument of a kernel.

@@ -2,25 +2,29 @@
 
 use std::ffi::{CStr, CString, c_void};
 use std::fs;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
+
+use libloading::{Error, Library};
 
 /// A shared object. It stays loaded until the process ends.
-pub(super) struct Object(NonNull<c_void>);
+pub(super) struct Object(ManuallyDrop<Library>);
 
 impl Object {
     /// Finds it as the loader does; `None` where there is none, an error with the loader's words where one cannot be loaded.
     pub fn open(name: &CStr) -> Result<Option<Self>, String> {
-        // SAFETY: the name ends with a zero. What the object does when it is loaded is its own affair.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
-        if let Some(handle) = NonNull::new(handle) {
-            return Ok(Some(Self(handle)));
+        let name = name.to_string_lossy();
+        // SAFETY: what the object does when it is loaded is its own affair.
+        match unsafe { Library::new(&*name) } {
+            Ok(library) => Ok(Some(Self(ManuallyDrop::new(library)))),
+            Err(Error::DlOpen { source }) => {
+                // Where an object that this one needs is missing, the words name that one.
+                let why = source.to_string();
+                let is_missing = why.contains(&*name) && why.ends_with("No such file or directory");
+                if is_missing { Ok(None) } else { Err(why) }
+            }
+            Err(other) => Err(other.to_string()),
         }
-        // SAFETY: the loader has something to say, to this thread, until it is called again.
-        let why = unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned();
-        // Where an object that this one needs is missing, the words name that one.
-        let is_missing = why.contains(&*name.to_string_lossy()) && why.ends_with("No such file or directory");
-        if is_missing { Ok(None) } else { Err(why) }
     }
 
     /// The first of these that can be loaded; where none can, what `open` said of the first that is there.
@@ -42,10 +46,8 @@ impl Object {
     /// `F` must be a pointer to a function with the types that the object gives it.
     pub unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Option<F> {
         assert_eq!(size_of::<F>(), size_of::<*mut c_void>(), "invariant: a function is named by its address");
-        // SAFETY: the object is loaded, the name ends with a zero.
-        let address = NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })?;
-        // SAFETY: of the same size, and the caller vouches for the type.
-        Some(unsafe { std::mem::transmute_copy(&address) })
+        // SAFETY: the caller vouches for the type.
+        unsafe { self.0.get::<F>(name.to_bytes_with_nul()) }.ok().map(|symbol| *symbol)
     }
 }
 

@@ -37,18 +37,7 @@ impl Unrolled {
         if !fits || taps == 1 || !input.c.is_multiple_of(VECTOR) || 4 * values > limit {
             return Ok(None);
         }
-        let pair = |(a, b): (usize, usize)| [a as i32, b as i32];
-        let window = Window {
-            batch: batch as i32,
-            channels: input.c as i32,
-            nchw: 0,
-            input: pair((input.h, input.w)),
-            output: pair((output.h, output.w)),
-            kernel: pair(kernel),
-            stride: pair(stride),
-            top: border.top as i32,
-            left: border.left as i32,
-        };
+        let window = Window::new((batch, layout), (kernel, stride, border), input, output);
         let gemm = Gemm::find(&libraries.cublas, &product.unrolled(), direction)?;
         Ok(Some(Self { gemm, window, direction, inputs: batch * input.len(), values }))
     }

@@ -251,17 +251,6 @@ impl Lowering<'_> {
         x: Map,
         y: Map,
     ) -> Window {
-        let pair = |(a, b): (usize, usize)| [a as i32, b as i32];
-        Window {
-            batch: self.spec.batch as i32,
-            channels: x.c as i32,
-            nchw: i32::from(self.nchw()),
-            input: pair((x.h, x.w)),
-            output: pair((y.h, y.w)),
-            kernel: pair(kernel),
-            stride: pair(stride),
-            top: border.top as i32,
-            left: border.left as i32,
-        }
+        Window::new((self.spec.batch, self.spec.layout), (kernel, stride, border), x, y)
     }
 }
