@@ -44,7 +44,8 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Prints a line to standard error, without what others may have put in it to steer a terminal. That it cannot be written is nothing that anybody could be told.
+/// Prints a line to standard error, without what others may have put in it to steer a terminal. That it cannot be written
+/// is nothing that anybody could be told.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", words::plain(line));
 }

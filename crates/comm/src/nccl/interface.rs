@@ -108,15 +108,15 @@ functions! {
     ncclCommDestroy(sys::ncclComm_t) -> Status;
     ncclGroupStart() -> Status;
     ncclGroupEnd() -> Status;
-    ncclAllReduce(From, Into, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Stream) -> Status;
-    ncclReduceScatter(From, Into, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Stream) -> Status;
-    ncclAllGather(From, Into, usize, ncclDataType_t, sys::ncclComm_t, Stream) -> Status;
-    ncclReduce(From, Into, usize, ncclDataType_t, ncclRedOp_t, c_int, sys::ncclComm_t, Stream) -> Status;
-    ncclBroadcast(From, Into, usize, ncclDataType_t, c_int, sys::ncclComm_t, Stream) -> Status;
+    ncclAllReduce(Source, Target, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Stream) -> Status;
+    ncclReduceScatter(Source, Target, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Stream) -> Status;
+    ncclAllGather(Source, Target, usize, ncclDataType_t, sys::ncclComm_t, Stream) -> Status;
+    ncclReduce(Source, Target, usize, ncclDataType_t, ncclRedOp_t, c_int, sys::ncclComm_t, Stream) -> Status;
+    ncclBroadcast(Source, Target, usize, ncclDataType_t, c_int, sys::ncclComm_t, Stream) -> Status;
 }
 
-type From = *const c_void;
-type Into = *mut c_void;
+type Source = *const c_void;
+type Target = *mut c_void;
 type Stream = sys::cudaStream_t;
 
 /// The real library.
@@ -216,12 +216,12 @@ impl Handle {
 }
 
 impl Call {
-    fn from(self) -> From {
-        self.from as From
+    fn from(self) -> Source {
+        self.from as Source
     }
 
-    fn into(self) -> Into {
-        self.into as Into
+    fn into(self) -> Target {
+        self.into as Target
     }
 
     fn stream(self) -> Stream {

@@ -303,9 +303,10 @@ impl Workshop<'_> {
                 (Method::Backend(found.into_plan(&self.libraries.cudnn, index)?), count)
             }
             Way::Unrolled => {
-                let found = Unrolled::find(self.libraries, product, direction, limit)?;
-                let count = found.as_ref().map_or(0, Unrolled::len);
-                let Some(found) = found else { return Err(gone(index, count)) };
+                let Some(found) = Unrolled::find(self.libraries, product, direction, limit)? else {
+                    return Err(gone(index, 0));
+                };
+                let count = found.len();
                 (Method::Unrolled(Arc::new(found), index), count)
             }
         };
