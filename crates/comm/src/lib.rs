@@ -22,8 +22,8 @@ pub mod nccl;
 mod operation;
 mod reduction;
 mod segment;
-mod share;
 mod shm;
+mod slice;
 mod solo;
 
 pub use area::Area;
@@ -32,6 +32,6 @@ pub use collective::{Collective, Finished, Ticket, Waited};
 pub use error::{CommError, Stage, Underway};
 pub use operation::{Half, Operation, Reduction};
 pub use segment::{Segment, SegmentSize};
-pub use share::{deal, share};
 pub use shm::Shm;
+pub use slice::{deal, slice};
 pub use solo::Solo;

@@ -77,37 +77,37 @@ impl Nccl {
         self.interface.all_reduce(self.comm, Call::in_place(values, stream))
     }
 
-    /// Each rank ends with the mean of its own share; what the others hold of theirs is of no use.
+    /// Each rank ends with the mean of its own slice; what the others hold of theirs is of no use.
     pub fn reduce_scatter(
         &mut self,
         values: DeviceValues,
-        shares: &[Range<usize>],
+        slices: &[Range<usize>],
         stream: u64,
     ) -> Result<(), CommError> {
-        let own = values.part(shares[self.rank.0 as usize].clone());
-        if are_even(shares) {
+        let own = values.part(slices[self.rank.0 as usize].clone());
+        if are_even(slices) {
             let call = Call { from: values.address, into: own.address, len: own.len, stream };
             return self.interface.reduce_scatter(self.comm, call);
         }
-        self.for_each_share(values, shares, |root, share| {
-            self.interface.reduce(self.comm, root, Call::in_place(share, stream))
+        self.for_each_slice(values, slices, |root, slice| {
+            self.interface.reduce(self.comm, root, Call::in_place(slice, stream))
         })
     }
 
-    /// Every rank ends with the shares of all.
+    /// Every rank ends with the slices of all.
     pub fn all_gather(
         &mut self,
         values: DeviceValues,
-        shares: &[Range<usize>],
+        slices: &[Range<usize>],
         stream: u64,
     ) -> Result<(), CommError> {
-        let own = values.part(shares[self.rank.0 as usize].clone());
-        if are_even(shares) {
+        let own = values.part(slices[self.rank.0 as usize].clone());
+        if are_even(slices) {
             let call = Call { from: own.address, into: values.address, len: own.len, stream };
             return self.interface.all_gather(self.comm, call);
         }
-        self.for_each_share(values, shares, |root, share| {
-            self.interface.broadcast(self.comm, root, Call::in_place(share, stream))
+        self.for_each_slice(values, slices, |root, slice| {
+            self.interface.broadcast(self.comm, root, Call::in_place(slice, stream))
         })
     }
 
@@ -127,19 +127,19 @@ impl Nccl {
         self.interface.broadcast(self.comm, root, Call::in_place(values, stream))
     }
 
-    /// One operation a share, as one.
-    fn for_each_share(
+    /// One operation a slice, as one.
+    fn for_each_slice(
         &self,
         values: DeviceValues,
-        shares: &[Range<usize>],
+        slices: &[Range<usize>],
         put: impl Fn(Rank, DeviceValues) -> Result<(), CommError>,
     ) -> Result<(), CommError> {
         self.interface.group_start()?;
         let put_all = (0..)
             .map(Rank)
-            .zip(shares)
-            .filter(|(_, share)| !share.is_empty())
-            .try_for_each(|(root, share)| put(root, values.part(share.clone())));
+            .zip(slices)
+            .filter(|(_, slice)| !slice.is_empty())
+            .try_for_each(|(root, slice)| put(root, values.part(slice.clone())));
         // A group that was begun is ended, whatever happened in it.
         let ended = self.interface.group_end();
         put_all.and(ended)
@@ -184,7 +184,7 @@ impl Drop for Nccl {
     }
 }
 
-/// Whether all shares are equally long, as NCCL's own division of a range is.
-fn are_even(shares: &[Range<usize>]) -> bool {
-    shares.iter().all(|share| share.len() == shares[0].len())
+/// Whether all slices are equally long, as NCCL's own division of a range is.
+fn are_even(slices: &[Range<usize>]) -> bool {
+    slices.iter().all(|slice| slice.len() == slices[0].len())
 }

@@ -55,14 +55,14 @@ pub enum Operation {
         /// Where in each rank's own area the rounded values lie, two to a value: those of value i at `halves` + i / 2.
         halves: usize,
     },
-    /// Each rank ends with its own [share](crate::share()) of the reduced values; the rest of its range is unchanged.
+    /// Each rank ends with its own [slice](crate::slice()) of the reduced values; the rest of its range is unchanged.
     ReduceScatter {
         /// Which values.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
     },
-    /// Every rank ends with the [shares](crate::share()) of all.
+    /// Every rank ends with the [slices](crate::slice()) of all.
     AllGather {
         /// Which values.
         range: Range<usize>,

@@ -13,7 +13,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Resource, getrlimit};
 
 use crate::control::{Header, Lane, MAGIC, VERSION};
-use crate::share::deal;
+use crate::slice::deal;
 use crate::{Area, CommError, Shm, memory};
 
 /// Areas begin at multiples of this.

@@ -17,12 +17,12 @@ use crate::reduction::Sum;
 use crate::segment::Mapping;
 use crate::{
     Area, Collective, CommError, Deadline, Finished, Operation, Reduction, Stage, Ticket, Underway, clock,
-    share,
+    slice,
 };
 
 /// One rank's end of a [`Segment`](crate::Segment).
 ///
-/// When all ranks have begun an operation, each does its own share of it, for all: it reads the values of every area, in
+/// When all ranks have begun an operation, each does its own slice of it, for all: it reads the values of every area, in
 /// the order of the areas, and writes the result to wherever it belongs. So the same world gives the same bits in every
 /// run, and on every rank. Each rank works on its operations in the order in which it began them.
 pub struct Shm {
@@ -175,16 +175,16 @@ impl Shm {
     /// This rank's part of an operation; the values it read and wrote.
     fn work(&mut self, operation: &Operation) -> Result<usize, CommError> {
         let (world, areas) = (self.world() as usize, self.mapping.size().areas as usize);
-        let own_share = |range: &Range<usize>| share(range.clone(), self.rank, self.world());
+        let own_slice = |range: &Range<usize>| slice(range.clone(), self.rank, self.world());
         Ok(match operation {
             Operation::AllReduce { range, reduction } => {
-                let part = own_share(range);
-                // SAFETY: all ranks have handed these values over, and of all of them only this one touches this share.
+                let part = own_slice(range);
+                // SAFETY: all ranks have handed these values over, and of all of them only this one touches this slice.
                 unsafe { self.add_up(&self.addends(&part), &self.runs(&part), part.len(), *reduction) };
                 (areas + world) * part.len()
             }
             Operation::AllReduceHalf { range, reduction, half, halves } => {
-                let part = own_share(range);
+                let part = own_slice(range);
                 let sum = HalfSum {
                     half: *half,
                     from: self.areas().map(|area| half_run(area, *halves, &part)).collect(),
@@ -193,20 +193,20 @@ impl Shm {
                     scale: reduction.scale(areas as u32),
                 };
                 // SAFETY: all ranks have handed these values over, rounded ones included, and of all of them only this
-                // one touches this share.
+                // one touches this slice.
                 unsafe { sum.run() };
                 // The rounded values are half as long as the others.
                 areas * part.len() / 2 + world * part.len()
             }
             Operation::ReduceScatter { range, reduction } => {
-                let part = own_share(range);
+                let part = own_slice(range);
                 let own = self.own().part(&part);
                 // SAFETY: as above.
                 unsafe { self.add_up(&self.addends(&part), &[own], part.len(), *reduction) };
                 (areas + 1) * part.len()
             }
             Operation::AllGather { range } => {
-                let part = own_share(range);
+                let part = own_slice(range);
                 let runs = self.runs(&part);
                 let own = runs[self.rank.0 as usize];
                 for &run in runs.iter().filter(|&&run| run != own) {

@@ -82,7 +82,7 @@ impl FromStr for Precision {
 pub enum Optimizer {
     /// Stochastic gradient descent in PyTorch's form: g += decay * p; v = momentum * v + g; p -= lr * v.
     Sgd {
-        /// Share of the old velocity that is kept; 0 needs no state.
+        /// Fraction of the old velocity that is kept; 0 needs no state.
         momentum: f32,
         /// Whether the step looks ahead: p -= lr * (g + momentum * v).
         nesterov: bool,
@@ -143,14 +143,14 @@ pub struct Spec {
     pub seed: u64,
     /// Part of each label that is spread over all classes in training (Szegedy et al. 2016).
     pub label_smoothing: f32,
-    /// Shares of a step that the program runs one after another, each with gradients and running statistics of its own.
-    pub shares: usize,
+    /// Shards of a step that the program runs one after another, each with gradients and running statistics of its own.
+    pub shards: usize,
     /// Whether each layer is timed.
     pub profiling: Profiling,
 }
 
 impl Spec {
-    /// NHWC, fp32, SGD with momentum 0.9, seed 0, one share.
+    /// NHWC, fp32, SGD with momentum 0.9, seed 0, one shard.
     pub fn new(batch: usize) -> Self {
         Self {
             batch,
@@ -159,7 +159,7 @@ impl Spec {
             optimizer: Optimizer::default(),
             seed: 0,
             label_smoothing: 0.0,
-            shares: 1,
+            shards: 1,
             profiling: Profiling::Phases,
         }
     }
@@ -182,7 +182,7 @@ pub enum Drawing {
 }
 
 impl Homes {
-    /// Names the memory: of the parameters, and of each share's gradients. What is `None` or left out the program provides
+    /// Names the memory: of the parameters, and of each shard's gradients. What is `None` or left out the program provides
     /// itself.
     ///
     /// # Safety
@@ -193,18 +193,18 @@ impl Homes {
     }
 }
 
-/// One of the passes of a share whose gradients are added up before they are used.
+/// One of the passes of a shard whose gradients are added up before they are used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
-    /// The share whose gradients and running statistics it works on; below [`Spec::shares`].
-    pub share: usize,
+    /// The shard whose gradients and running statistics it works on; below [`Spec::shards`].
+    pub shard: usize,
     /// Its number, from 0. The first replaces what the gradients held, the others add to it.
     pub index: usize,
     /// How many there are. Gradients become those of the mean loss over all passes.
     pub count: usize,
     /// Selects the masks of dropout: passes with the same number draw the same.
     pub stream: u64,
-    /// Passes of the share before this one, where running statistics are to be the mean of all that they have seen until
+    /// Passes of the shard before this one, where running statistics are to be the mean of all that they have seen until
     /// their momentum takes over. `None`: the momentum from the first pass on, as Keras and PyTorch have it, so that the
     /// values they start from show for long.
     pub seen: Option<u64>,
@@ -214,15 +214,15 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// The only one of the only share.
-    pub const ONLY: Self = Self { share: 0, index: 0, count: 1, stream: 0, seen: None, update: None };
+    /// The only one of the only shard.
+    pub const ONLY: Self = Self { shard: 0, index: 0, count: 1, stream: 0, seen: None, update: None };
 
     /// The part of old running statistics that stays, where a layer's momentum is `momentum`.
     pub fn keep(self, momentum: f64) -> f64 {
         self.seen.map_or(momentum, |seen| momentum.min(seen as f64 / (seen + 1) as f64))
     }
 
-    /// Whether it completes its share's gradients.
+    /// Whether it completes its shard's gradients.
     pub fn is_last(self) -> bool {
         self.index + 1 == self.count
     }
@@ -362,7 +362,7 @@ pub trait Engine: Send {
 
     /// Values that a program's parameter region has, and so its gradient region: what [`Homes`] must hold.
     fn trained_values(&self, graph: &Graph, spec: &Spec) -> Result<usize, EngineError> {
-        Ok((self.plan(graph, spec)?.gradients / 4) as usize / spec.shares)
+        Ok((self.plan(graph, spec)?.gradients / 4) as usize / spec.shards)
     }
 }
 
@@ -377,11 +377,11 @@ pub trait Program: Send {
     /// The trained values.
     fn parameters(&mut self) -> Region;
 
-    /// Their gradients, in the first share: what an update is made from.
+    /// Their gradients, in the first shard: what an update is made from.
     fn gradients(&mut self) -> Region;
 
-    /// The running statistics of a share. Evaluation and [`Program::read_param`] take the first share's.
-    fn statistics(&mut self, share: usize) -> Region;
+    /// The running statistics of a shard. Evaluation and [`Program::read_param`] take the first shard's.
+    fn statistics(&mut self, shard: usize) -> Region;
 
     /// State of the update rule, laid out as the parameters are: one region for each value kept of a parameter.
     fn state(&mut self) -> Vec<Region>;
@@ -392,7 +392,7 @@ pub trait Program: Send {
     /// Hands over a batch for the next run.
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError>;
 
-    /// Runs forward and backward in training mode; in the last pass of a share, calls `ready` for each gradient, in order,
+    /// Runs forward and backward in training mode; in the last pass of a shard, calls `ready` for each gradient, in order,
     /// while backward goes on.
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError>;
 

@@ -212,7 +212,7 @@ fn update_rules_have_pytorchs_form() {
                 values
             };
             gradients.push(graph.params.iter().enumerate().map(read).collect());
-            // In two parts, as a worker that owns a share would.
+            // In two parts, as a worker that owns a slice would.
             program.apply(0.01, 0..len / 3).unwrap();
             program.apply(0.01, len / 3..len).unwrap();
             program.finish().unwrap();
@@ -241,7 +241,7 @@ fn with_dropout(rate: f32) -> Graph {
 }
 
 #[test]
-fn dropout_drops_its_share_scales_the_rest_and_rests_in_evaluation() {
+fn dropout_drops_its_fraction_scales_the_rest_and_rests_in_evaluation() {
     let graph = with_dropout(0.3);
     let find = |name: &str| ParamId(graph.params.iter().position(|p| p.name == name).unwrap());
     let (spread, head) = (find("spread/kernel"), find("head/kernel"));
@@ -493,7 +493,7 @@ fn values(region: Region) -> Vec<f32> {
 }
 
 #[test]
-fn each_share_has_gradients_and_statistics_of_its_own() {
+fn each_shard_has_gradients_and_statistics_of_its_own() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
     let spec = Spec::new(4);
     // What each of three batches gives a program that sees nothing else.
@@ -508,28 +508,28 @@ fn each_share_has_gradients_and_statistics_of_its_own() {
     let mut memory = vec![0.0f32; 3 * len.next_multiple_of(16) + 16];
     let start = memory.as_mut_ptr().align_offset(64);
     let homes: Vec<Region> = (0..3)
-        .map(|share| Region {
+        .map(|shard| Region {
             place: Place::Host,
-            address: memory[start + share * len.next_multiple_of(16)..].as_mut_ptr() as u64,
+            address: memory[start + shard * len.next_multiple_of(16)..].as_mut_ptr() as u64,
             len,
         })
         .collect();
-    let shared = Spec { shares: 3, ..spec };
+    let shared = Spec { shards: 3, ..spec };
     assert_eq!(engine(1).trained_values(&graph, &shared).unwrap(), len);
     // SAFETY: the memory outlives the program, and nothing else uses it while that runs.
     let given = unsafe { Homes::new(None, homes.clone()) };
     let mut program = engine(1).compile_in(&graph, &shared, &given).unwrap();
-    for share in [2, 0, 1] {
-        let (images, labels) = stripes(graph.input(), 10, 4, share as u64);
+    for shard in [2, 0, 1] {
+        let (images, labels) = stripes(graph.input(), 10, 4, shard as u64);
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        program.forward_backward(Pass { share, ..Pass::ONLY }, &mut |_| {}).unwrap();
+        program.forward_backward(Pass { shard, ..Pass::ONLY }, &mut |_| {}).unwrap();
     }
-    for (share, &home) in homes.iter().enumerate() {
-        let (gradients, statistics) = alone(share as u64);
-        assert!(values(home) == gradients, "gradients of share {share}");
-        assert!(values(program.statistics(share)) == statistics, "statistics of share {share}");
+    for (shard, &home) in homes.iter().enumerate() {
+        let (gradients, statistics) = alone(shard as u64);
+        assert!(values(home) == gradients, "gradients of shard {shard}");
+        assert!(values(program.statistics(shard)) == statistics, "statistics of shard {shard}");
     }
-    assert!(program.forward_backward(Pass { share: 3, ..Pass::ONLY }, &mut |_| {}).is_err());
+    assert!(program.forward_backward(Pass { shard: 3, ..Pass::ONLY }, &mut |_| {}).is_err());
 }
 
 #[test]

@@ -21,18 +21,18 @@ pub struct LearningOptions {
     /// The global batch that --lr is right for, with --lr-rule linear
     #[arg(long, value_name = "G", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     pub lr_batch: u64,
-    /// Share of the old velocity that each update keeps
-    #[arg(long, default_value_t = 0.9, allow_negative_numbers = true, value_parser = parse_share)]
+    /// Fraction of the old velocity that each update keeps
+    #[arg(long, default_value_t = 0.9, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub momentum: f32,
     /// L2 penalty on all trained values
     #[arg(long, value_name = "L2", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_rate)]
     pub weight_decay: f32,
     /// Part of each label that is spread over all classes
-    #[arg(long, value_name = "PART", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_share)]
+    #[arg(long, value_name = "PART", default_value_t = 0.0, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub label_smoothing: f32,
-    /// Share of batch norm's old running statistics that each step keeps, once there are enough [default: the network's
+    /// Fraction of batch norm's old running statistics that each step keeps, once there are enough [default: the network's
     /// own, as 0.999 for mobilenet_v2]
-    #[arg(long, value_name = "PART", allow_negative_numbers = true, value_parser = parse_share)]
+    #[arg(long, value_name = "PART", allow_negative_numbers = true, value_parser = parse_fraction)]
     pub bn_momentum: Option<f32>,
     /// What is done to pictures so that no epoch is like another: standard (CIFAR-10: pad, crop, flip; images: random
     /// resized crop, flip) or none
@@ -102,9 +102,9 @@ pub fn parse_rate(text: &str) -> Result<f32, String> {
         .ok_or_else(|| "it is a number from 0 up, as 0.01".into())
 }
 
-fn parse_share(text: &str) -> Result<f32, String> {
-    let share: Option<f32> = text.parse().ok();
-    share
-        .filter(|share| (0.0..1.0).contains(share))
+fn parse_fraction(text: &str) -> Result<f32, String> {
+    let fraction: Option<f32> = text.parse().ok();
+    fraction
+        .filter(|fraction| (0.0..1.0).contains(fraction))
         .ok_or_else(|| "it is a number from 0 up to 1, as 0.1".into())
 }

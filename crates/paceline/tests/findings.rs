@@ -49,7 +49,7 @@ fn near(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-3)
 }
 
-/// Phases tile the run, the two speed-ups reconcile, and the waterfall's shares sum to the whole.
+/// Phases tile the run, the two speed-ups reconcile, and the waterfall's parts sum to the whole.
 fn assert_numbers_add_up(report: &Value, what: &str) {
     for case in report["cases"].as_array().expect("a list") {
         let phases: f64 = case["phases_s"].as_object().expect("phases").values().map(number).sum();
@@ -58,15 +58,15 @@ fn assert_numbers_add_up(report: &Value, what: &str) {
     }
     for group in report["explained"].as_array().expect("a list") {
         for speedup in group["speedups"].as_array().expect("a list") {
-            let shares = number(&speedup["steady_share"]) / number(&speedup["steady_share_one"]);
-            let product = number(&speedup["speed"]) * shares;
+            let fractions = number(&speedup["steady_share"]) / number(&speedup["steady_share_one"]);
+            let product = number(&speedup["speed"]) * fractions;
             assert!(near(product, number(&speedup["time"])), "{what}: {speedup}");
         }
         let falls = group["waterfalls"].as_array().expect("a list");
         assert!(!falls.is_empty(), "{what}: no waterfall");
         for fall in falls {
-            let shares = fall["shares"].as_array().expect("a list");
-            let sum: f64 = shares.iter().map(|share| number(&share["seconds"])).sum();
+            let parts = fall["shares"].as_array().expect("a list");
+            let sum: f64 = parts.iter().map(|part| number(&part["seconds"])).sum();
             let whole = number(&fall["to_s"]) - number(&fall["from_s"]);
             assert!(near(sum, whole), "{what}: {sum} is not {whole}");
         }

@@ -60,7 +60,7 @@ fn refuse(folder: &Path, arguments: &str) -> String {
     said
 }
 
-/// The weights of a run, and its optimizer's memory with the statistics of each share.
+/// The weights of a run, and its optimizer's memory with the statistics of each shard.
 fn weights(run: &Path, steps: u64) -> (Vec<u8>, Vec<u8>) {
     let state = run.join(format!("checkpoints/step-{steps:08}/state.safetensors"));
     (fs::read(run.join("weights.safetensors")).expect("weights"), fs::read(state).expect("state"))
@@ -70,7 +70,7 @@ fn report(run: &Path) -> Value {
     serde_json::from_slice(&fs::read(run.join("report.json")).expect("a report")).expect("JSON")
 }
 
-/// Weights after 20 steps do not depend on who ran which share, by which strategy.
+/// Weights after 20 steps do not depend on who ran which shard, by which strategy.
 fn same_weights_on_any_number_of_workers(model: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());

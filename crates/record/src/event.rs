@@ -45,7 +45,7 @@ pub struct Case {
 
 impl Case {
     /// Whether two cases are the same but for the number of workers, and what follows from it: under strong scaling
-    /// each worker's share of the batch.
+    /// each worker's part of the batch.
     pub fn same_but_workers(&self, other: &Self) -> bool {
         let mut unified = Self { workers: self.workers, ..other.clone() };
         if self.global_batch.is_some() {

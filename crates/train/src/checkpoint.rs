@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! checkpoints/step-00000390/weights.safetensors   parameters and running statistics, with what rebuilds the network
-//!                           state.safetensors     the optimizer's memory, and the running statistics of each share
+//!                           state.safetensors     the optimizer's memory, and the running statistics of each shard
 //!                           checkpoint.json       where the training stands; length and SHA-256 of the other two
 //! ```
 //!
@@ -81,8 +81,8 @@ pub struct Checkpoint {
     pub weights: Vec<Tensor>,
     /// The optimizer's memory: `momentum/<parameter>`.
     pub optimizer: Vec<Tensor>,
-    /// Running statistics of single shares of the batch: `share-3/<parameter>`.
-    pub shares: Vec<Tensor>,
+    /// Running statistics of single shards of the batch: `shard-3/<parameter>`.
+    pub shards: Vec<Tensor>,
     /// Where the training stands.
     pub position: Position,
 }
@@ -101,7 +101,7 @@ impl Checkpoint {
     /// One of the same step is replaced.
     pub fn write(&self, root: &Path, keep: NonZeroUsize) -> Result<Written, CheckpointError> {
         let weights = weights_file(&self.network, &self.weights);
-        let state = tensors::pack_state(&self.optimizer, &self.shares);
+        let state = tensors::pack_state(&self.optimizer, &self.shards);
         let manifest = Manifest::new(self, &weights, &state).render();
         let files = [(WEIGHTS_FILE, &weights), (STATE_FILE, &state), (MANIFEST_FILE, &manifest)];
         let path = disk::place(root, self.position.steps, &files)?;
@@ -147,10 +147,10 @@ impl Checkpoint {
     fn load(folder: &Path) -> Result<Self, CheckpointError> {
         let manifest = Manifest::read(folder)?;
         let (weights, _) = tensors::unpack(&manifest.read_weights(folder)?, &folder.join(WEIGHTS_FILE))?;
-        let (optimizer, shares) =
+        let (optimizer, shards) =
             tensors::unpack_state(&manifest.read_state(folder)?, &folder.join(STATE_FILE))?;
         let Manifest { network, position, .. } = manifest;
-        Ok(Self { network, weights, optimizer, shares, position })
+        Ok(Self { network, weights, optimizer, shards, position })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Pictures and labels, all through one [`Loader`].
 //!
 //! Samples come from one endless stream: the data set in the order of epoch 0, then in that of epoch 1, and so on. A global
-//! batch is the next piece of it, cut into shares; a share is cut into passes. So each sample is used exactly once an epoch over
-//! all workers, whatever the remainder, and what a share gets depends on the seed and its place in the stream alone: never on
+//! batch is the next piece of it, cut into shards; a shard is cut into passes. So each sample is used exactly once an epoch over
+//! all workers, whatever the remainder, and what a shard gets depends on the seed and its place in the stream alone: never on
 //! who runs it, nor on how many threads load.
 
 pub mod cifar10;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_comm::nccl::{DeviceValues, Interface, Library, Nccl, UniqueId};
-use paceline_comm::{CommError, share};
+use paceline_comm::{CommError, slice};
 use paceline_engine::cuda::{Cuda, CudaOptions};
 use paceline_engine::{Engine, EngineError, Link, Region, Weave, WovenBucket};
 use paceline_record::Rank;
@@ -42,9 +42,9 @@ impl Job {
     }
 
     /// Whether GPUs exchange by themselves, through NCCL. Where a server in the host's memory takes part, several workers
-    /// use one GPU, or a worker runs several shares, they exchange through the host.
+    /// use one GPU, or a worker runs several shards, they exchange through the host.
     pub(crate) fn exchanges_on_device(&self) -> bool {
-        let through_host = self.share_gpu || self.update == Strategy::PsCpu || self.shares() != self.workers;
+        let through_host = self.share_gpu || self.update == Strategy::PsCpu || self.shards() != self.workers;
         let exchanges = self.update != Strategy::Independent && (self.workers > 1 || self.exchange.alone);
         self.engine == CUDA && exchanges && !through_host
     }
@@ -80,13 +80,13 @@ pub(crate) fn weave(job: &Job, rank: Rank, group: UniqueId, buckets: &[Bucket]) 
 fn weave_with(nccl: Nccl, strategy: Strategy, options: &ExchangeOptions, buckets: &[Range<usize>]) -> Weave {
     let (rank, world) = (nccl.rank(), nccl.world());
     let updated = |range: &Range<usize>| match strategy {
-        Strategy::Sharded => share(range.clone(), rank, world),
+        Strategy::Sharded => slice(range.clone(), rank, world),
         Strategy::PsGpu if rank != Rank(0) => range.start..range.start,
         _ => range.clone(),
     };
-    let shares = |range: &Range<usize>| {
+    let slices = |range: &Range<usize>| {
         let within = |part: Range<usize>| part.start - range.start..part.end - range.start;
-        (0..world).map(|other| within(share(range.clone(), Rank(other), world))).collect()
+        (0..world).map(|other| within(slice(range.clone(), Rank(other), world))).collect()
     };
     Weave {
         buckets: buckets
@@ -95,7 +95,7 @@ fn weave_with(nccl: Nccl, strategy: Strategy, options: &ExchangeOptions, buckets
             .collect(),
         overlap: options.overlap,
         gathered: (strategy == Strategy::Replicated).then_some(world as usize),
-        link: Box::new(GpuLink { strategy, shares: buckets.iter().map(shares).collect(), nccl }),
+        link: Box::new(GpuLink { strategy, slices: buckets.iter().map(slices).collect(), nccl }),
     }
 }
 
@@ -103,8 +103,8 @@ fn weave_with(nccl: Nccl, strategy: Strategy, options: &ExchangeOptions, buckets
 struct GpuLink {
     nccl: Nccl,
     strategy: Strategy,
-    /// Each rank's share of each bucket, from the bucket's begin.
-    shares: Vec<Vec<Range<usize>>>,
+    /// Each rank's slice of each bucket, from the bucket's begin.
+    slices: Vec<Vec<Range<usize>>>,
 }
 
 fn told(error: CommError) -> EngineError {
@@ -125,7 +125,7 @@ impl Link for GpuLink {
         let at = values(gradients);
         let put = match (self.strategy, gathered) {
             (Strategy::Replicated, Some(into)) => self.nccl.gather_beside(at, into.address, stream),
-            (Strategy::Sharded, _) => self.nccl.reduce_scatter(at, &self.shares[bucket], stream),
+            (Strategy::Sharded, _) => self.nccl.reduce_scatter(at, &self.slices[bucket], stream),
             (Strategy::PsGpu, _) => self.nccl.reduce(at, Rank(0), stream),
             _ => self.nccl.all_reduce(at, stream),
         };
@@ -135,7 +135,7 @@ impl Link for GpuLink {
     fn put_parameters(&mut self, bucket: usize, parameters: Region, stream: u64) -> Result<(), EngineError> {
         let at = values(parameters);
         let put = match self.strategy {
-            Strategy::Sharded => self.nccl.all_gather(at, &self.shares[bucket], stream),
+            Strategy::Sharded => self.nccl.all_gather(at, &self.slices[bucket], stream),
             Strategy::PsGpu => self.nccl.broadcast(at, Rank(0), stream),
             _ => Ok(()),
         };

@@ -50,15 +50,15 @@ pub enum TrainError {
     },
     /// Reject the input: some workers would have nothing to do.
     #[error(
-        "{shards} shares cannot keep {workers} workers busy; use --shards {workers} or more, or fewer workers"
+        "{shards} shards cannot keep {workers} workers busy; use --shards {workers} or more, or fewer workers"
     )]
     Shards {
-        /// Shares of a step.
+        /// Shards of a step.
         shards: u32,
         /// Workers.
         workers: u32,
     },
-    /// Reject the input: shares that nobody adds up.
+    /// Reject the input: shards that nobody adds up.
     #[error("independent workers add nothing up, so that --shards means nothing; leave it out")]
     LonelyShards,
     /// Reject the input: an exchange with oneself, of nothing.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use paceline_comm::{
-    Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket, share,
+    Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket, slice,
 };
 use paceline_engine::{Drawing, EngineError, Homes, Place, Program, Ready, Region};
 use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, StepRecord};
@@ -31,9 +31,9 @@ pub(crate) struct Exchange {
     on_device: bool,
     /// Whether exchange and update are part of the program's runs.
     woven: bool,
-    /// Shares of each step that this rank runs, of those that all ranks run.
-    shares: Range<u32>,
-    all_shares: u32,
+    /// Shards of each step that this rank runs, of those that all ranks run.
+    shards: Range<u32>,
+    all_shards: u32,
     /// The other ranks; `None` in a world of one that runs each step whole.
     peers: Option<Peers>,
     buckets: Vec<Bucket>,
@@ -76,8 +76,8 @@ impl Exchange {
             compress: job.exchange.compress,
             on_device: job.exchanges_on_device(),
             woven: false,
-            shares: job.shares_of(rank),
-            all_shares: job.shares(),
+            shards: job.shards_of(rank),
+            all_shards: job.shards(),
             peers,
             buckets: Vec::new(),
             len: 0,
@@ -94,9 +94,9 @@ impl Exchange {
         self.rank
     }
 
-    /// The shares of each step that this rank runs.
-    pub fn shares(&self) -> Range<u32> {
-        self.shares.clone()
+    /// The shards of each step that this rank runs.
+    pub fn shards(&self) -> Range<u32> {
+        self.shards.clone()
     }
 
     /// Where the program's values must lie. `trained` is their number.
@@ -106,7 +106,7 @@ impl Exchange {
             return Homes::default();
         };
         let region = |area: Area| Region { place: Place::Host, address: area.address() as u64, len: trained };
-        let gradients = self.shares().map(|share| region(peers.segment.area(share))).collect();
+        let gradients = self.shards().map(|shard| region(peers.segment.area(shard))).collect();
         let first = self.rank == Rank(0);
         let parameters = match self.strategy {
             Strategy::Sharded => {
@@ -232,14 +232,14 @@ impl Exchange {
                 let cpu = clock::thread_cpu();
                 self.peers().average(&range);
                 finished.cpu += clock::thread_cpu().since(cpu);
-                finished.moved = Bytes(4 * range.len() as u64 * u64::from(self.all_shares + 1));
+                finished.moved = Bytes(4 * range.len() as u64 * u64::from(self.all_shards + 1));
                 finished.ended = clock::now();
             }
             self.finished.push(finished);
             let update = match self.strategy {
                 Strategy::Sharded => {
                     let Peers { rank, world, .. } = *self.peers();
-                    Some(share(range, rank, world))
+                    Some(slice(range, rank, world))
                 }
                 Strategy::PsCpu | Strategy::PsGpu if !server => None,
                 _ => Some(range),
@@ -312,11 +312,11 @@ impl Exchange {
 
 /// What ranks tell each other between steps, when no gradient is under way: their gradients' memory carries it.
 impl Exchange {
-    /// The running statistics of all shares, in their order; of this rank's alone, where ranks go their own ways.
+    /// The running statistics of all shards, in their order; of this rank's alone, where ranks go their own ways.
     pub fn statistics(&mut self, program: &mut dyn Program) -> Result<Vec<Vec<f32>>, TrainError> {
         let mut own = Vec::new();
-        for share in 0..self.shares.len() {
-            let region = program.statistics(share);
+        for shard in 0..self.shards.len() {
+            let region = program.statistics(shard);
             let mut values = vec![0.0; region.len];
             program.read_region(region, &mut values)?;
             own.push(values);
@@ -325,36 +325,36 @@ impl Exchange {
         let Some(peers) = self.peers.as_mut().filter(|_| !independent) else {
             return Ok(own);
         };
-        for (share, values) in self.shares.clone().zip(&own) {
+        for (shard, values) in self.shards.clone().zip(&own) {
             // SAFETY: neither the program nor an operation uses these values now.
-            unsafe { peers.segment.area(share).write(0..values.len()) }.copy_from_slice(values);
+            unsafe { peers.segment.area(shard).write(0..values.len()) }.copy_from_slice(values);
         }
         let len = own[0].len();
         peers.collective.barrier(Deadline::after(PATIENCE))?;
         // SAFETY: all ranks have written theirs, and none writes again before the next barrier.
-        let read = |share| unsafe { peers.segment.area(share).read(0..len) }.to_vec();
-        let all = (0..self.all_shares).map(read).collect();
+        let read = |shard| unsafe { peers.segment.area(shard).read(0..len) }.to_vec();
+        let all = (0..self.all_shards).map(read).collect();
         peers.collective.barrier(Deadline::after(PATIENCE))?;
         Ok(all)
     }
 
-    /// Rows of a few numbers, one a share: those of this rank's shares become those of all.
+    /// Rows of a few numbers, one a shard: those of this rank's shards become those of all.
     pub fn gather_rows<const N: usize>(&mut self, own: &[[f32; N]]) -> Result<Vec<[f32; N]>, TrainError> {
         let Some(peers) = &mut self.peers else {
             return Ok(own.to_vec());
         };
-        for (share, row) in self.shares.clone().zip(own) {
+        for (shard, row) in self.shards.clone().zip(own) {
             // SAFETY: no operation is under way.
-            unsafe { peers.segment.area(share).write(0..N) }.copy_from_slice(row);
+            unsafe { peers.segment.area(shard).write(0..N) }.copy_from_slice(row);
         }
         peers.collective.barrier(Deadline::after(PATIENCE))?;
-        let read = |share| {
+        let read = |shard| {
             let mut row = [0.0; N];
             // SAFETY: all ranks have written theirs, and none writes again before the next barrier.
-            row.copy_from_slice(unsafe { peers.segment.area(share).read(0..N) });
+            row.copy_from_slice(unsafe { peers.segment.area(shard).read(0..N) });
             row
         };
-        let all = (0..self.all_shares).map(read).collect();
+        let all = (0..self.all_shards).map(read).collect();
         peers.collective.barrier(Deadline::after(PATIENCE))?;
         Ok(all)
     }
@@ -396,7 +396,7 @@ impl Exchange {
 }
 
 impl Peers {
-    /// The server's part: its own gradients become the mean of all shares', added in the order of the shares.
+    /// The server's part: its own gradients become the mean of all shards', added in the order of the shards.
     fn average(&mut self, range: &Range<usize>) {
         const BLOCK: usize = 4096;
         let areas = self.segment.size().areas;
@@ -407,7 +407,7 @@ impl Peers {
             let sum = &mut sum[..block.len()];
             // SAFETY: all ranks have arrived and touch these values no more until the barrier that follows.
             sum.copy_from_slice(unsafe { self.segment.area(0).read(block.clone()) });
-            for area in (1..areas).map(|share| self.segment.area(share)) {
+            for area in (1..areas).map(|shard| self.segment.area(shard)) {
                 // SAFETY: as above.
                 let values = unsafe { area.read(block.clone()) };
                 sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);

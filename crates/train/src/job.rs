@@ -34,9 +34,9 @@ pub struct Job {
     pub precision: Precision,
     /// Worker processes.
     pub workers: u32,
-    /// Samples of one pass of one share.
+    /// Samples of one pass of one shard.
     pub batch: usize,
-    /// Shares that each step is cut into; as many as workers where nobody says.
+    /// Shards that each step is cut into; as many as workers where nobody says.
     #[serde(default)]
     pub shards: Option<u32>,
     /// What is held fixed when workers are added.
@@ -99,13 +99,13 @@ pub struct Learning {
     pub schedule: Schedule,
     /// Epochs of its warm-up.
     pub warmup_epochs: f64,
-    /// Share of the old velocity that is kept.
+    /// Fraction of the old velocity that is kept.
     pub momentum: f32,
     /// L2 penalty.
     pub weight_decay: f32,
     /// Part of each label that is spread over all classes.
     pub label_smoothing: f32,
-    /// Share of batch norm's old running statistics that each step keeps; the network's own where nobody says.
+    /// Fraction of batch norm's old running statistics that each step keeps; the network's own where nobody says.
     pub bn_momentum: Option<f32>,
 }
 
@@ -124,28 +124,28 @@ impl Learning {
 }
 
 impl Job {
-    /// Shares that each step is cut into.
-    pub fn shares(&self) -> u32 {
+    /// Shards that each step is cut into.
+    pub fn shards(&self) -> u32 {
         self.shards.unwrap_or(self.workers)
     }
 
-    /// The shares that a rank runs.
-    pub(crate) fn shares_of(&self, rank: Rank) -> Range<u32> {
-        deal(self.shares(), rank, self.workers)
+    /// The shards that a rank runs.
+    pub(crate) fn shards_of(&self, rank: Rank) -> Range<u32> {
+        deal(self.shards(), rank, self.workers)
     }
 
     /// Samples of a step, on all workers together.
     pub fn global_batch(&self) -> u64 {
-        self.batch as u64 * self.accumulate as u64 * u64::from(self.shares())
+        self.batch as u64 * self.accumulate as u64 * u64::from(self.shards())
     }
 
-    /// A rank's pass, by its turn in a step: share after share.
-    pub(crate) fn pass(&self, step: u64, shares: &Range<u32>, turn: usize) -> Pass {
-        let (share, index) = (turn / self.accumulate, turn % self.accumulate);
-        let before = step * u64::from(self.shares()) + u64::from(shares.start) + share as u64;
+    /// A rank's pass, by its turn in a step: shard after shard.
+    pub(crate) fn pass(&self, step: u64, shards: &Range<u32>, turn: usize) -> Pass {
+        let (shard, index) = (turn / self.accumulate, turn % self.accumulate);
+        let before = step * u64::from(self.shards()) + u64::from(shards.start) + shard as u64;
         let stream = before * self.accumulate as u64 + index as u64;
         let seen = Some(step * self.accumulate as u64 + index as u64);
-        Pass { share, index, count: self.accumulate, stream, seen, update: None }
+        Pass { shard, index, count: self.accumulate, stream, seen, update: None }
     }
 
     /// The network for this job's pictures.
@@ -166,11 +166,11 @@ impl Job {
         self.engine == simulate::ENGINE
     }
 
-    /// Refuses a job that cannot be run: no such engine or network, shares that do not go round, data that is not
+    /// Refuses a job that cannot be run: no such engine or network, shards that do not go round, data that is not
     /// there, or too little memory.
     pub fn check(&self) -> Result<(), TrainError> {
-        if self.shares() < self.workers {
-            return Err(TrainError::Shards { shards: self.shares(), workers: self.workers });
+        if self.shards() < self.workers {
+            return Err(TrainError::Shards { shards: self.shards(), workers: self.workers });
         }
         if self.exchange.alone && self.update == Strategy::Independent {
             return Err(TrainError::LonelyExchange);
@@ -181,7 +181,7 @@ impl Job {
         if self.is_simulated() {
             return simulate::check(self);
         }
-        if self.shares() != self.workers && self.update == Strategy::Independent {
+        if self.shards() != self.workers && self.update == Strategy::Independent {
             return Err(TrainError::LonelyShards);
         }
         let data: Data = self.data.parse()?;
@@ -199,7 +199,7 @@ impl Job {
         Ok(open_engine(&self.engine, self.threads, false)?.describe())
     }
 
-    /// What the graph is compiled for, on the rank that runs the most shares.
+    /// What the graph is compiled for, on the rank that runs the most shards.
     pub fn spec(&self) -> Spec {
         let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
         Spec {
@@ -208,7 +208,7 @@ impl Job {
             optimizer: Optimizer::Sgd { momentum, nesterov: false, weight_decay },
             seed: self.seed,
             label_smoothing,
-            shares: self.shares().div_ceil(self.workers) as usize,
+            shards: self.shards().div_ceil(self.workers) as usize,
             profiling: if self.profile { Profiling::Layers } else { Profiling::Phases },
             ..Spec::new(self.batch)
         }
@@ -216,15 +216,15 @@ impl Job {
 
     /// The same on a rank.
     pub(crate) fn spec_of(&self, rank: Rank) -> Spec {
-        Spec { shares: self.shares_of(rank).len(), ..self.spec() }
+        Spec { shards: self.shards_of(rank).len(), ..self.spec() }
     }
 
-    /// Whether ranks need memory in common: to exchange, or to add up shares.
+    /// Whether ranks need memory in common: to exchange, or to add up shards.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.workers > 1 || self.shares() > 1 || self.exchange.alone
+        self.workers > 1 || self.shards() > 1 || self.exchange.alone
     }
 
-    /// Values of shared memory that the ranks need: for each share, and in common.
+    /// Values of shared memory that the ranks need: for each shard, and in common.
     pub(crate) fn shared_values(&self, trained: usize) -> (usize, usize) {
         let common = if self.update.shares_parameters() { trained } else { 0 };
         let posted = if self.exchanges_on_device() { POSTED } else { 0 };
@@ -236,11 +236,11 @@ impl Job {
         let spec = self.spec();
         let plan = engine.plan(&self.graph()?, &spec)?;
         // Each plan counts its gradients; what the exchange takes beyond them comes on top.
-        let trained = (plan.gradients / 4) as usize / spec.shares;
+        let trained = (plan.gradients / 4) as usize / spec.shards;
         let (own, common) = self.shared_values(trained);
         let mirror = if self.update == Strategy::Replicated { trained } else { 0 };
         let beyond =
-            u64::from(self.shares()) * (own - trained) as u64 + u64::from(self.workers) * mirror as u64;
+            u64::from(self.shards()) * (own - trained) as u64 + u64::from(self.workers) * mirror as u64;
         let extra = if self.shares_memory() { 4 * (beyond + common as u64) } else { 0 };
         // Each GPU has memory of its own; what ranks share lies on the host.
         let needed = match (self.engine == CUDA, self.share_gpu) {
@@ -321,8 +321,8 @@ impl Job {
             ("classes", self.classes.to_string()),
             ("data", self.data.parse::<Data>()?.fingerprint()?),
             ("augment", self.augment.to_string()),
-            ("global-batch", (self.batch * self.shares() as usize).to_string()),
-            ("shards", self.shares().to_string()),
+            ("global-batch", (self.batch * self.shards() as usize).to_string()),
+            ("shards", self.shards().to_string()),
             ("accumulate", self.accumulate.to_string()),
             ("seed", self.seed.to_string()),
             ("layout", self.layout.to_string()),
@@ -334,10 +334,10 @@ impl Job {
         Ok(settings.map(|(name, value)| (name.to_owned(), value)).into())
     }
 
-    /// Samples of a pass on each worker; `None` where shares do not go round evenly.
+    /// Samples of a pass on each worker; `None` where shards do not go round evenly.
     fn batch_per_worker(&self) -> Option<u64> {
-        let (shares, workers) = (self.shares(), self.workers);
-        shares.is_multiple_of(workers).then(|| self.batch as u64 * u64::from(shares / workers))
+        let (shards, workers) = (self.shards(), self.workers);
+        shards.is_multiple_of(workers).then(|| self.batch as u64 * u64::from(shards / workers))
     }
 
     /// Samples of an epoch, where the job goes by epochs or is tested by them.
@@ -357,7 +357,7 @@ impl Job {
         let usual = Learning::at(schedule.base);
         let said = |is_unusual: bool, name: &str, value: String| is_unusual.then(|| (name.to_owned(), value));
         [
-            said(self.shards.is_some(), "shards", self.shares().to_string()),
+            said(self.shards.is_some(), "shards", self.shards().to_string()),
             said(momentum != usual.momentum, "momentum", momentum.to_string()),
             said(weight_decay != 0.0, "weight-decay", weight_decay.to_string()),
             said(label_smoothing != 0.0, "label-smoothing", label_smoothing.to_string()),
@@ -384,7 +384,7 @@ pub enum Scaling {
     Weak,
     /// Samples a step on all workers together.
     Strong {
-        /// How many; each worker has an equal share of them.
+        /// How many; each worker has an equal part of them.
         global_batch: usize,
     },
 }

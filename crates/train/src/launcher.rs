@@ -80,7 +80,7 @@ fn run_processes(
 ) -> Result<Option<Failure>, TrainError> {
     let (tell, ended) = mpsc::channel();
     let mut workers = Vec::new();
-    let segment = share_memory(job)?;
+    let segment = shard_memory(job)?;
     for rank in (0..job.workers).map(Rank) {
         log.append(&LauncherEvent::Spawn { rank, at: clock::now() })?;
         workers.push(Worker::spawn(job, rank, segment.as_ref(), &surroundings.program)?);
@@ -93,14 +93,14 @@ fn run_processes(
 }
 
 /// Takes the memory that several workers share, before any of them starts.
-fn share_memory(job: &Job) -> Result<Option<Segment>, TrainError> {
+fn shard_memory(job: &Job) -> Result<Option<Segment>, TrainError> {
     if !job.shares_memory() {
         return Ok(None);
     }
     let engine = open_engine(&job.engine, 1, false)?;
     let trained = engine.trained_values(&job.graph()?, &job.spec())?;
     let (own, common) = job.shared_values(trained);
-    Ok(Some(Segment::create(SegmentSize { world: job.workers, areas: job.shares(), own, common })?))
+    Ok(Some(Segment::create(SegmentSize { world: job.workers, areas: job.shards(), own, common })?))
 }
 
 /// Why not all workers did all their steps: what came first.

@@ -108,9 +108,9 @@ impl<'a> Course<'a> {
                 program.write_region(region.part(slot.range.clone()), &values)?;
             }
         }
-        for (local, share) in exchange.shares().enumerate() {
+        for (local, shard) in exchange.shards().enumerate() {
             let region = program.statistics(local);
-            let values = find(&checkpoint.shares, &share_name(share), region.len)?;
+            let values = find(&checkpoint.shards, &shard_name(shard), region.len)?;
             program.write_region(region, &values)?;
         }
         program.resume_at(checkpoint.position.steps);
@@ -167,7 +167,7 @@ impl<'a> Course<'a> {
         Ok(told)
     }
 
-    /// Tests the network: each share has its part of the samples, and the parts are added up in the order of the shares.
+    /// Tests the network: each shard has its part of the samples, and the parts are added up in the order of the shards.
     fn evaluate(
         &mut self,
         done: u64,
@@ -175,14 +175,14 @@ impl<'a> Course<'a> {
         exchange: &mut Exchange,
     ) -> Result<EvalRecord, TrainError> {
         let test = self.test.as_mut().expect("invariant: what is tested is open");
-        let edge = |share: u32| test.len() * share as usize / self.job.shares() as usize;
-        let parts: Vec<_> = exchange.shares().map(|share| edge(share)..edge(share + 1)).collect();
+        let edge = |shard: u32| test.len() * shard as usize / self.job.shards() as usize;
+        let parts: Vec<_> = exchange.shards().map(|shard| edge(shard)..edge(shard + 1)).collect();
         let mut rows = Vec::new();
         for part in parts {
             let (mut loss, mut correct) = (0.0f64, 0);
             for first in part.clone().step_by(self.job.batch) {
                 let (samples, live) = test.batch(first)?;
-                // Where the part ends, the next share's samples begin.
+                // Where the part ends, the next shard's samples begin.
                 let live = live.min(part.end - first);
                 program.feed(samples)?;
                 program.evaluate(live)?;
@@ -228,8 +228,8 @@ impl<'a> Course<'a> {
                 Tensor { name: format!("{kind}/{}", param.name), shape: param.dims.clone(), values }
             }));
         }
-        let shares = (0..).zip(statistics).map(|(share, values)| Tensor {
-            name: share_name(share),
+        let shards = (0..).zip(statistics).map(|(shard, values)| Tensor {
+            name: shard_name(shard),
             shape: vec![values.len()],
             values: values.clone(),
         });
@@ -238,7 +238,7 @@ impl<'a> Course<'a> {
             network: Description { model: model.clone(), input: *input, classes: *classes },
             weights,
             optimizer,
-            shares: shares.collect(),
+            shards: shards.collect(),
             position: Position {
                 steps: done,
                 job: self.job.fixed_settings()?,
@@ -252,8 +252,8 @@ impl<'a> Course<'a> {
 /// Values that an update rule keeps of each parameter, in the order in which a program has them.
 const STATE_NAMES: [&str; 2] = ["momentum", "second"];
 
-fn share_name(share: u32) -> String {
-    format!("share-{share}/statistics")
+fn shard_name(shard: u32) -> String {
+    format!("shard-{shard}/statistics")
 }
 
 /// The mean of several runs of values, added in their order.
@@ -267,7 +267,7 @@ fn mean(runs: &[Vec<f32>]) -> Vec<f32> {
     sum
 }
 
-/// The running statistics of a program's first share, while others stand in their place.
+/// The running statistics of a program's first shard, while others stand in their place.
 struct Lent {
     own: Vec<f32>,
 }

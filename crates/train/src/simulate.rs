@@ -203,11 +203,11 @@ impl World<'_> {
         let opened = begins.iter().map(|&begin| self.open(begin, step));
         let (mut records, mut lanes): (Vec<_>, Vec<_>) = opened.unzip();
         let parcels = &self.workload.parcels;
-        let share = self.job.simulation.comm_cpu;
-        let rules = Rules { overlap: self.job.exchange.overlap, share, backward: self.workload.backward };
+        let fraction = self.job.simulation.comm_cpu;
+        let rules = Rules { overlap: self.job.exchange.overlap, fraction, backward: self.workload.backward };
         let windows = network::exchange(&mut lanes, parcels, rules);
         for ((lane, record), &(rank, _)) in lanes.iter_mut().zip(&mut records).zip(begins) {
-            lane.settle(parcels, &windows, share, record);
+            lane.settle(parcels, &windows, fraction, record);
             let update = self.workload.update(rank);
             record.book(Phase::Update, update);
             lane.at += update;

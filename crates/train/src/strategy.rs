@@ -13,7 +13,7 @@ pub enum Strategy {
     #[default]
     #[serde(rename = "allreduce")]
     AllReduce,
-    /// Each worker averages and updates its share of the parameters, of which there is one copy for all.
+    /// Each worker averages and updates its slice of the parameters, of which there is one copy for all.
     Sharded,
     /// Every worker reads the gradients of all and averages them by itself.
     Replicated,

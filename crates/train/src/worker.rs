@@ -44,7 +44,7 @@ fn train(
     engine: &dyn Engine,
     log: &mut RankWriter,
 ) -> Result<(), TrainError> {
-    let (graph, rank, shares) = (job.graph()?, exchange.rank(), exchange.shares());
+    let (graph, rank, shards) = (job.graph()?, exchange.rank(), exchange.shards());
     let mut course = Course::new(job, &graph)?;
     let spec = job.spec_of(rank);
     let homes = exchange.homes(engine.trained_values(&graph, &spec)?);
@@ -54,7 +54,7 @@ fn train(
     let mut feeding = Feeding::open(job, rank, first)?;
     exchange.start(&mut *program, job)?;
 
-    let turns = shares.len() * job.accumulate;
+    let turns = shards.len() * job.accumulate;
     let mut begin = clock::now();
     let mut diary = Diary::open(log);
     for step in (first..job.steps).map(Step) {
@@ -64,9 +64,9 @@ fn train(
         for turn in 0..turns {
             let last = turn + 1 == turns;
             let update = Some(rate).filter(|_| last && exchange.is_woven());
-            let pass = Pass { update, ..job.pass(step.0, &shares, turn) };
+            let pass = Pass { update, ..job.pass(step.0, &shards, turn) };
             feeding.feed(&mut *program, &mut record)?;
-            let complete = pass.share + 1 == shares.len();
+            let complete = pass.shard + 1 == shards.len();
             program.forward_backward(pass, &mut |ready| {
                 if complete {
                     exchange.gradient_ready(ready);

@@ -49,9 +49,9 @@ pub trait Interface: Send + Sync {
     fn init_rank(&self, world: u32, id: UniqueId, rank: Rank) -> Result<Handle, CommError>;
     /// All-reduce.
     fn all_reduce(&self, comm: Handle, call: Call) -> Result<(), CommError>;
-    /// Reduce-scatter; `len` is that of a share.
+    /// Reduce-scatter; `len` is that of a slice.
     fn reduce_scatter(&self, comm: Handle, call: Call) -> Result<(), CommError>;
-    /// All-gather; `len` is that of a share.
+    /// All-gather; `len` is that of a slice.
     fn all_gather(&self, comm: Handle, call: Call) -> Result<(), CommError>;
     /// Reduce to one rank.
     fn reduce(&self, comm: Handle, root: Rank, call: Call) -> Result<(), CommError>;

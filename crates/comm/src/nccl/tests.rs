@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 use std::time::Instant;
 
 use super::*;
-use crate::share;
+use crate::slice;
 
 /// One group: what each rank put into the call that is under way.
 struct Group {
@@ -204,8 +204,8 @@ fn run(
     (fake, values)
 }
 
-fn shares_of(len: usize, world: usize) -> Vec<Range<usize>> {
-    (0..world as u32).map(|rank| share(0..len, Rank(rank), world as u32)).collect()
+fn slices_of(len: usize, world: usize) -> Vec<Range<usize>> {
+    (0..world as u32).map(|rank| slice(0..len, Rank(rank), world as u32)).collect()
 }
 
 #[test]
@@ -219,13 +219,13 @@ fn every_rank_ends_with_the_mean() {
 }
 
 #[test]
-fn shares_are_reduced_and_gathered_whether_they_are_even_or_not() {
+fn slices_are_reduced_and_gathered_whether_they_are_even_or_not() {
     // 128 values are 8 lines: 4 a rank of 2; 100 values are 7 lines, which 3 ranks cannot share evenly.
     for (world, len, native) in [(2, 128, true), (3, 100, false), (4, 20, false)] {
-        let shares = shares_of(len, world);
+        let slices = slices_of(len, world);
         let (fake, values) = run(world, len, |nccl, at, _| {
-            nccl.reduce_scatter(at, &shares, 7).expect("done");
-            nccl.all_gather(at, &shares, 7).expect("done");
+            nccl.reduce_scatter(at, &slices, 7).expect("done");
+            nccl.all_gather(at, &slices, 7).expect("done");
         });
         let middle = (world - 1) as f32 / 2.0;
         for own in &values {
@@ -240,10 +240,10 @@ fn shares_are_reduced_and_gathered_whether_they_are_even_or_not() {
 }
 
 #[test]
-fn a_rank_s_share_is_reduced_before_it_is_gathered() {
-    let shares = shares_of(128, 2);
-    let (_, values) = run(2, 128, |nccl, at, _| nccl.reduce_scatter(at, &shares, 7).expect("done"));
-    assert_eq!((values[0][0], values[1][64]), (0.5, 64.5), "own shares");
+fn a_rank_s_slice_is_reduced_before_it_is_gathered() {
+    let slices = slices_of(128, 2);
+    let (_, values) = run(2, 128, |nccl, at, _| nccl.reduce_scatter(at, &slices, 7).expect("done"));
+    assert_eq!((values[0][0], values[1][64]), (0.5, 64.5), "own slices");
     assert_eq!((values[0][64], values[1][0]), (64.0, 1.0), "the others' are untouched");
 }
 

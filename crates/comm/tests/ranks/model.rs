@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use paceline_comm::{Operation, Reduction, share};
+use paceline_comm::{Operation, Reduction, slice};
 use paceline_record::Rank;
 
 /// A value that depends on everything, of very different magnitudes: sums of these round, and the order shows.
@@ -50,14 +50,14 @@ impl Model {
             Operation::ReduceScatter { range, reduction } => {
                 let reduced = self.reduced(range, *reduction);
                 for (rank, values) in self.0.iter_mut().enumerate() {
-                    for i in share(range.clone(), Rank(rank as u32), world) {
+                    for i in slice(range.clone(), Rank(rank as u32), world) {
                         values[i] = reduced[i - range.start];
                     }
                 }
             }
             Operation::AllGather { range } => {
                 for owner in 0..self.0.len() {
-                    let part = share(range.clone(), Rank(owner as u32), world);
+                    let part = slice(range.clone(), Rank(owner as u32), world);
                     let values = self.0[owner][part.clone()].to_vec();
                     for rank in &mut self.0 {
                         rank[part.clone()].copy_from_slice(&values);

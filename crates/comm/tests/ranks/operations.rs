@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_comm::{
-    Collective, CommError, Operation, Reduction, Segment, SegmentSize, Shm, Solo, Waited, share,
+    Collective, CommError, Operation, Reduction, Segment, SegmentSize, Shm, Solo, Waited, slice,
 };
 use paceline_record::{Bytes, Nanos, Rank};
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ fn sums_over_areas_are_the_same_bits_in_every_world_that_holds_them() {
             let parts = run(&segment, |rank| {
                 perform(rank, operation.clone());
                 let part = match operation {
-                    Operation::ReduceScatter { .. } => share(range.clone(), rank.rank(), world),
+                    Operation::ReduceScatter { .. } => slice(range.clone(), rank.rank(), world),
                     _ => range.clone(),
                 };
                 bits(rank.values(part).expect("free"))

@@ -53,7 +53,7 @@ pub(crate) enum SlideKind {
     Largest { winners: Buffer },
     Winners { winners: Buffer },
     Mean,
-    Shares,
+    Fractions,
 }
 
 /// One instruction.
@@ -276,7 +276,7 @@ impl Machine {
                     SlideKind::Largest { winners } => Gathering::Largest { winners: self.at(winners) },
                     SlideKind::Winners { winners } => Gathering::Winners { winners: self.at(winners) },
                     SlideKind::Mean => Gathering::Mean,
-                    SlideKind::Shares => Gathering::Shares,
+                    SlideKind::Fractions => Gathering::Fractions,
                 };
                 plan.run(pool, gathering, self.at(*source), self.at(*dest), *mode);
             }

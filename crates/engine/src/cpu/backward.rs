@@ -229,7 +229,12 @@ impl Reverse<'_, '_> {
             }
             Kind::AvgPool { x, y, window } => {
                 let source = self.take(y);
-                self.slide_back(x, source, Slide::backward(&window, batch, layout, simd), SlideKind::Shares);
+                self.slide_back(
+                    x,
+                    source,
+                    Slide::backward(&window, batch, layout, simd),
+                    SlideKind::Fractions,
+                );
             }
             Kind::GlobalPool { x, y, maps } => {
                 let vector = self.take(y);

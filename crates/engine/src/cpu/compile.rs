@@ -147,8 +147,8 @@ pub(crate) fn compile(graph: &Graph, spec: &Spec, simd: Simd, threads: usize) ->
     }
     let bytes = |values: usize| 4 * values as u64;
     let plan = MemoryPlan {
-        parameters: bytes(trained + moving_len * spec.shares),
-        gradients: bytes(trained * spec.shares),
+        parameters: bytes(trained + moving_len * spec.shards),
+        gradients: bytes(trained * spec.shards),
         optimizer: bytes(trained * spec.optimizer.state_per_value()),
         arena: bytes(arena),
         arena_unshared: bytes(lowering.buffers.iter().map(|buffer| buffer.len).sum()),

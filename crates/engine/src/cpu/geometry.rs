@@ -147,7 +147,7 @@ impl Window {
 
     /// Multiply-adds that touch real input, over those that the full window would do.
     #[cfg(test)]
-    pub fn real_share(&self) -> f64 {
+    pub fn real_fraction(&self) -> f64 {
         let real: usize = self.forward().iter().map(|class| class.pixels.len() * class.taps.len()).sum();
         real as f64 / (self.output.pixels() * self.kernel.0 * self.kernel.1) as f64
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn small_maps_do_a_fraction_of_the_nominal_work() {
         for (side, percent) in [(8, 84.0), (4, 69.0), (2, 44.0), (1, 11.0)] {
-            assert!((same(side).real_share() * 100.0 - percent).abs() < 0.5, "{side}");
+            assert!((same(side).real_fraction() * 100.0 - percent).abs() < 0.5, "{side}");
         }
     }
 

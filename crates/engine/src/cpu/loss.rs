@@ -35,7 +35,7 @@ pub(crate) fn softmax_cross_entropy(
     let sure = 1.0 - f64::from(smoothing);
     let mut loss = 0.0;
     let mut correct = 0;
-    let share = 1.0 / labels.len() as f64;
+    let fraction = 1.0 / labels.len() as f64;
     for (sample, (logits, &label)) in logits.chunks_exact(classes).zip(labels).enumerate() {
         let (mut top, mut best) = (f32::NEG_INFINITY, 0);
         for (class, &value) in logits.iter().enumerate() {
@@ -58,10 +58,10 @@ pub(crate) fn softmax_cross_entropy(
         for (class, (grad, &value)) in grad.iter_mut().zip(logits).enumerate() {
             let probability = f64::from(value - top).exp() / sum;
             let target = spread + if class == label { sure } else { 0.0 };
-            *grad = ((probability - target) * (share / passes as f64)) as f32;
+            *grad = ((probability - target) * (fraction / passes as f64)) as f32;
         }
     }
-    Judgement { loss: (loss * share) as f32, correct }
+    Judgement { loss: (loss * fraction) as f32, correct }
 }
 
 /// Values that are summed before they join the total; fixed, as the order of sums is.

@@ -91,8 +91,8 @@ impl Cpu {
                 "a batch of 0 samples has no loss; use --batch 1 or more".into(),
             ));
         }
-        if spec.shares == 0 {
-            return Err(EngineError::Unsupported("a program runs at least one share of a step".into()));
+        if spec.shards == 0 {
+            return Err(EngineError::Unsupported("a program runs at least one shard of a step".into()));
         }
         if !(0.0..1.0).contains(&spec.label_smoothing) {
             return Err(EngineError::Unsupported(format!(

@@ -49,9 +49,9 @@ pub(super) struct CpuProgram {
     output_shape: Shape,
     result: StepResult,
     params: View,
-    /// Of each share.
+    /// Of each shard.
     grads: Vec<View>,
-    /// Running statistics of each share, and where each of them lies in it.
+    /// Running statistics of each shard, and where each of them lies in it.
     statistics: Vec<View>,
     moving: Vec<Option<Range<usize>>>,
     state: Vec<View>,
@@ -82,11 +82,11 @@ impl CpuProgram {
             Ok(view)
         };
         let params = take(compiled.trained, homes.parameters.map(|(region, _)| region))?;
-        let grads = (0..spec.shares)
-            .map(|share| take(compiled.trained, homes.gradients.get(share).copied()))
+        let grads = (0..spec.shards)
+            .map(|shard| take(compiled.trained, homes.gradients.get(shard).copied()))
             .collect::<Result<Vec<_>, _>>()?;
         let statistics =
-            (0..spec.shares).map(|_| take(compiled.moving_len, None)).collect::<Result<Vec<_>, _>>()?;
+            (0..spec.shards).map(|_| take(compiled.moving_len, None)).collect::<Result<Vec<_>, _>>()?;
         let arena = take(compiled.arena, None)?;
         let state = (0..spec.optimizer.state_per_value())
             .map(|_| take(compiled.trained, None))
@@ -139,17 +139,17 @@ impl CpuProgram {
         let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
         program.select(0);
         program.draw(graph, spec.seed, leave);
-        let (first, others) = program.statistics.split_first().expect("invariant: at least one share");
+        let (first, others) = program.statistics.split_first().expect("invariant: at least one shard");
         for other in others {
-            // SAFETY: no instruction is running, and shares have memory of their own.
+            // SAFETY: no instruction is running, and shards have memory of their own.
             unsafe { other.write().copy_from_slice(first.read()) };
         }
         Ok(program)
     }
 
-    /// Turns to a share: its gradients, its running statistics.
-    fn select(&mut self, share: usize) {
-        let (grads, statistics) = (self.grads[share], self.statistics[share]);
+    /// Turns to a shard: its gradients, its running statistics.
+    fn select(&mut self, shard: usize) {
+        let (grads, statistics) = (self.grads[shard], self.statistics[shard]);
         for Slot { param, range } in &self.slots {
             self.machine.grads[param.0] = grads.part(range.start, range.len());
         }
@@ -239,8 +239,8 @@ impl Program for CpuProgram {
         Self::region(self.grads[0])
     }
 
-    fn statistics(&mut self, share: usize) -> Region {
-        Self::region(self.statistics[share])
+    fn statistics(&mut self, shard: usize) -> Region {
+        Self::region(self.statistics[shard])
     }
 
     fn state(&mut self) -> Vec<Region> {
@@ -275,8 +275,8 @@ impl Program for CpuProgram {
     }
 
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
-        check_below("share", self.grads.len(), pass.share)?;
-        self.select(pass.share);
+        check_below("shard", self.grads.len(), pass.shard)?;
+        self.select(pass.shard);
         self.machine.pass = pass;
         self.run_forward(Phase::Training);
         let start = Instant::now();

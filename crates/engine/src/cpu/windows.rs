@@ -38,7 +38,7 @@ pub(crate) enum Gathering {
     /// Mean over the taps that read real input.
     Mean,
     /// Backward of that: each source value over its own number of taps.
-    Shares,
+    Fractions,
 }
 
 /// A compiled window, one direction.
@@ -49,8 +49,8 @@ pub(crate) struct Slide {
     source: Shape,
     dest: Shape,
     classes: Vec<Class>,
-    /// 1 / real taps of each source pixel, for [`Gathering::Shares`].
-    shares: Vec<f32>,
+    /// 1 / real taps of each source pixel, for [`Gathering::Fractions`].
+    fractions: Vec<f32>,
 }
 
 impl Slide {
@@ -63,16 +63,16 @@ impl Slide {
             source: window.input,
             dest: window.output,
             classes: window.forward(),
-            shares: Vec::new(),
+            fractions: Vec::new(),
         }
     }
 
     /// From the output's gradient to the input's.
     pub fn backward(window: &Window, batch: usize, layout: Layout, simd: Simd) -> Self {
-        let mut shares = vec![0.0; window.output.pixels()];
+        let mut fractions = vec![0.0; window.output.pixels()];
         for class in window.forward() {
             for (pixel, _) in class.pixels {
-                shares[pixel as usize] = 1.0 / class.taps.len() as f32;
+                fractions[pixel as usize] = 1.0 / class.taps.len() as f32;
             }
         }
         Self {
@@ -82,7 +82,7 @@ impl Slide {
             source: window.output,
             dest: window.input,
             classes: window.backward(),
-            shares,
+            fractions,
         }
     }
 
@@ -204,10 +204,10 @@ impl Image<'_> {
                     }
                     acc = acc.mul(V::splat(1.0 / class.taps.len() as f32));
                 }
-                Gathering::Shares => {
+                Gathering::Fractions => {
                     for tap in &class.taps {
-                        let share = self.slide.shares[(from as isize + tap.offset) as usize];
-                        acc = gather::<V>(base, tap.offset, channels, lanes).mul_add(V::splat(share), acc);
+                        let fraction = self.slide.fractions[(from as isize + tap.offset) as usize];
+                        acc = gather::<V>(base, tap.offset, channels, lanes).mul_add(V::splat(fraction), acc);
                     }
                 }
             }
@@ -277,8 +277,8 @@ impl Image<'_> {
                     .sum()
             }
             Gathering::Mean => taps.map(|tap| at(tap.offset)).sum::<f32>() / class.taps.len() as f32,
-            Gathering::Shares => {
-                taps.map(|tap| at(tap.offset) * slide.shares[(from + tap.offset) as usize]).sum()
+            Gathering::Fractions => {
+                taps.map(|tap| at(tap.offset) * slide.fractions[(from + tap.offset) as usize]).sum()
             }
         }
     }

@@ -1122,15 +1122,15 @@ template <int V> __device__ void avg_pool(Window k, const T* x, T* y) {
 #pragma unroll
                 for (int j = 0; j < V; j++) sum[j] += v[j];
             }
-        float share = 1.0f / (covered(s.y, k.sh, k.top, k.kh, k.h) * covered(s.x, k.sw, k.left, k.kw, k.w));
+        float fraction = 1.0f / (covered(s.y, k.sh, k.top, k.kh, k.h) * covered(s.x, k.sw, k.left, k.kw, k.w));
 #pragma unroll
-        for (int j = 0; j < V; j++) sum[j] *= share;
+        for (int j = 0; j < V; j++) sum[j] *= fraction;
         put<V>(y + address<V>(k, s, s.y, s.x, k.H, k.W), sum);
     }
 }
 BOTH(avg_pool, (Window k, const T* x, T* y), (k, x, y))
 
-// Gradient of the input of a pool: from winners where there are any, else from shares.
+// Gradient of the input of a pool: from winners where there are any, else from fractions.
 template <int V> __device__ void pool_back(Window k, const T* dy, const unsigned char* winners, T* dx) {
     EACH(i, (i64)k.batch * k.h * k.w * k.C / V) {
         Spot<V> s = spot<V>(k, i, k.h, k.w);
@@ -1152,9 +1152,9 @@ template <int V> __device__ void pool_back(Window k, const T* dy, const unsigned
                     for (int j = 0; j < V; j++)
                         if (won.v[j] == tap) sum[j] += v[j];
                 } else {
-                    float share = 1.0f / (covered(oy, k.sh, k.top, k.kh, k.h) * covered(ox, k.sw, k.left, k.kw, k.w));
+                    float fraction = 1.0f / (covered(oy, k.sh, k.top, k.kh, k.h) * covered(ox, k.sw, k.left, k.kw, k.w));
 #pragma unroll
-                    for (int j = 0; j < V; j++) sum[j] += v[j] * share;
+                    for (int j = 0; j < V; j++) sum[j] += v[j] * fraction;
                 }
             }
         i64 at = address<V>(k, s, s.y, s.x, k.h, k.w);

@@ -185,8 +185,8 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
     let bytes = |values: usize| 4 * values as u64;
     let around = (2 * workspace + staging + 2 * packing.len * value) as u64;
     let plan = MemoryPlan {
-        parameters: bytes(trained + moving_len * spec.shares),
-        gradients: bytes(trained * spec.shares),
+        parameters: bytes(trained + moving_len * spec.shards),
+        gradients: bytes(trained * spec.shards),
         optimizer: bytes(trained * spec.optimizer.state_per_value()),
         arena: bytes(arena) + around,
         arena_unshared: bytes(lowering.buffers.iter().map(|buffer| buffer.len).sum()) + around,

@@ -25,11 +25,11 @@ impl Mirror {
         if homes.gradients.is_empty() && homes.parameters.is_none() {
             return Ok(None);
         }
-        let shares = spec.shares;
+        let shards = spec.shards;
         let fits = |region: &Region| region.place == Place::Host && region.len >= len;
-        if homes.gradients.len() != shares || !homes.gradients.iter().all(fits) {
+        if homes.gradients.len() != shards || !homes.gradients.iter().all(fits) {
             return Err(EngineError::Unsupported(format!(
-                "memory on the host for the gradients of {shares} shares of {len} values was expected"
+                "memory on the host for the gradients of {shards} shards of {len} values was expected"
             )));
         }
         let parameters = match homes.parameters {
@@ -52,8 +52,8 @@ impl Mirror {
         self.parameters
     }
 
-    pub fn gradients(&self, share: usize) -> Region {
-        self.gradients[share]
+    pub fn gradients(&self, shard: usize) -> Region {
+        self.gradients[shard]
     }
 
     /// The parameters that live here.

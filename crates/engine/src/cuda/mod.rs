@@ -92,8 +92,8 @@ impl Cuda {
         if spec.batch == 0 {
             return refused("a batch of 0 samples has no loss; use --batch 1 or more");
         }
-        if spec.shares == 0 {
-            return refused("a program runs at least one share of a step");
+        if spec.shards == 0 {
+            return refused("a program runs at least one shard of a step");
         }
         if !(0.0..1.0).contains(&spec.label_smoothing) {
             return Err(EngineError::Unsupported(format!(

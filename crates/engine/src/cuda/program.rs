@@ -56,11 +56,11 @@ struct Judgement {
     correct: u32,
 }
 
-/// A run that can be recorded: which share, whether it adds to its gradients, and whether the update is part of it;
+/// A run that can be recorded: which shard, whether it adds to its gradients, and whether the update is part of it;
 /// evaluation has none of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Run {
-    Training { share: usize, adds: bool, updates: bool },
+    Training { shard: usize, adds: bool, updates: bool },
     Judging,
 }
 
@@ -205,8 +205,8 @@ impl CudaProgram {
         if self.spec.precision == Precision::Bf16 { 2 } else { 4 }
     }
 
-    /// An argument's value, where a run works on a share.
-    fn word(&self, arg: &Arg, share: usize, adds: bool) -> Word {
+    /// An argument's value, where a run works on a shard.
+    fn word(&self, arg: &Arg, shard: usize, adds: bool) -> Word {
         let param = |memory: &Memory, id: &ParamId, ranges: &[Option<Range<usize>>]| {
             let range = ranges[id.0].as_ref().expect("invariant: the parameter has a place");
             Word::from(memory.address + 4 * range.start as u64)
@@ -217,8 +217,8 @@ impl CudaProgram {
             }
             Arg::Null => Word::from(0u64),
             Arg::Param(id) => param(&self.memory.params, id, &self.low.ranges),
-            Arg::Grad(id) => param(&self.memory.grads[share], id, &self.low.ranges),
-            Arg::Moving(id) => param(&self.memory.moving[share], id, &self.low.moving),
+            Arg::Grad(id) => param(&self.memory.grads[shard], id, &self.low.ranges),
+            Arg::Moving(id) => param(&self.memory.moving[shard], id, &self.low.moving),
             Arg::Packed(id) => {
                 let start = self.low.packing.starts[id.0].expect("invariant: kernels of products are packed");
                 Word::from(self.memory.packed.address + (start * self.precise()) as u64)
@@ -238,11 +238,11 @@ impl CudaProgram {
     }
 
     /// Puts one instruction on a lane.
-    fn act(&self, step: &Step, lane: &Lane, (share, adds): (usize, bool)) -> Result<(), EngineError> {
+    fn act(&self, step: &Step, lane: &Lane, (shard, adds): (usize, bool)) -> Result<(), EngineError> {
         let _layer = nvtx::range(&self.low.units[step.unit].name);
         match &step.action {
             Action::Kernel { name, shape, args } => {
-                let words: Vec<Word> = args.iter().map(|arg| self.word(arg, share, adds)).collect();
+                let words: Vec<Word> = args.iter().map(|arg| self.word(arg, shard, adds)).collect();
                 launch(&self.kernels, &lane.stream, name, *shape, &words)
             }
             Action::Product { product, direction, x, kernel, y } => {
@@ -300,7 +300,7 @@ impl CudaProgram {
         &self,
         stream: &Stream,
         tensors: Range<usize>,
-        (share, adds): (usize, bool),
+        (shard, adds): (usize, bool),
     ) -> Result<(), EngineError> {
         let packing = &self.low.packing;
         let Some(first) = packing.tensors[tensors.clone()].first() else { return Ok(()) };
@@ -312,7 +312,7 @@ impl CudaProgram {
             Word::from(self.memory.tensors.address),
             Word::from(self.memory.owners.address),
             Word::from(self.memory.raw.address),
-            Word::from(self.memory.grads[share].address),
+            Word::from(self.memory.grads[shard].address),
             Word::from(self.nchw()),
             Word::from(i32::from(adds)),
             Word::from(first.first_tile),
@@ -368,18 +368,18 @@ impl CudaProgram {
         let (stream, events) = (&self.main.stream, &self.events);
         let nothing = |_: usize, _: Option<&Event>| Ok(());
         mark(stream, &events.begin)?;
-        let Run::Training { share, adds, updates } = run else {
+        let Run::Training { shard, adds, updates } = run else {
             self.put(&self.low.judging, (0, false), nothing)?;
             mark(stream, &events.forward_end)?;
             return mark(stream, &events.end);
         };
-        let selected = (share, adds);
+        let selected = (shard, adds);
         self.put(&self.low.forward, selected, nothing)?;
         mark(stream, &events.forward_end)?;
         let backward = nvtx::range("backward");
         // Where nobody else needs them and nothing is added to them, gradients are used as they are.
         let sgd = matches!(self.spec.optimizer, Optimizer::Sgd { .. });
-        let direct = updates && woven.is_none() && !adds && sgd && self.spec.shares == 1;
+        let direct = updates && woven.is_none() && !adds && sgd && self.spec.shards == 1;
         let mut overlapped = woven.as_deref_mut().filter(|woven| updates && woven.overlap);
         self.put(&self.low.backward, selected, |index, side| match overlapped.as_deref_mut() {
             Some(woven) => self.exchange_ready(woven, index, (side, selected), mark),
@@ -462,7 +462,7 @@ impl CudaProgram {
         Region { place: Place::Device(self.device.number), address, len }
     }
 
-    /// Where a parameter lies, running statistics in the first share.
+    /// Where a parameter lies, running statistics in the first shard.
     fn home(&self, param: ParamId) -> u64 {
         let (memory, range) = match (&self.low.ranges[param.0], &self.low.moving[param.0]) {
             (Some(range), _) => (&self.memory.params, range),

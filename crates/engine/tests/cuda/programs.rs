@@ -1,4 +1,4 @@
-//! What a program does beside a step: passes and shares, statistics, update rules, mirrors, times, refusals.
+//! What a program does beside a step: passes and shards, statistics, update rules, mirrors, times, refusals.
 
 use paceline_engine::{Drawing, EngineError, Homes, Layout, Optimizer, Place, Profiling, Region};
 use paceline_model::{Shape, zoo};
@@ -8,24 +8,24 @@ use crate::graphs::*;
 use crate::networks::losses;
 
 #[test]
-fn passes_and_shares_keep_gradients_and_statistics_apart() {
+fn passes_and_shards_keep_gradients_and_statistics_apart() {
     let Some(gpu) = gpu() else { return };
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     let run = |engine: &dyn Engine| {
-        let spec = Spec { shares: 2, ..Spec::new(8) };
+        let spec = Spec { shards: 2, ..Spec::new(8) };
         let mut program = engine.compile(&graph, &spec).unwrap();
-        for share in [0, 1] {
+        for shard in [0, 1] {
             for index in [0, 1] {
-                let (images, labels) = batch_of(&graph, 8, (2 * share + index) as u64);
+                let (images, labels) = batch_of(&graph, 8, (2 * shard + index) as u64);
                 program.feed(Samples { images: &images, labels: &labels }).unwrap();
-                let pass = Pass { share, index, count: 2, stream: 9, seen: None, update: None };
+                let pass = Pass { shard, index, count: 2, stream: 9, seen: None, update: None };
                 program.forward_backward(pass, &mut |_| {}).unwrap();
             }
         }
         program.finish().unwrap();
         let mut seen = Vec::new();
-        for share in [0, 1] {
-            let region = program.statistics(share);
+        for shard in [0, 1] {
+            let region = program.statistics(shard);
             let mut values = vec![0.0; region.len];
             program.read_region(region, &mut values).unwrap();
             seen.push(values);

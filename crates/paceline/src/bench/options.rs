@@ -45,7 +45,7 @@ pub struct Options {
     /// Instead of --steps: passes over the data; the network is tested after each, and the report tells its accuracy
     #[arg(long, value_name = "E", value_delimiter = ',', conflicts_with_all = ["steps", "examples"], value_parser = parse_length)]
     pub epochs: Vec<f64>,
-    /// Shares that each step is cut into, each with batch norm of its own: the same number gives the same weights on any
+    /// Shards that each step is cut into, each with batch norm of its own: the same number gives the same weights on any
     /// number of workers up to it; more than workers makes batch norm see fewer samples [default: the workers]
     #[arg(long, value_name = "V", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub shards: Vec<u32>,

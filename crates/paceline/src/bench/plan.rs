@@ -219,7 +219,7 @@ fn count_runs(options: &Options) -> u64 {
     lists.into_iter().fold(1u64, |runs, length| runs.saturating_mul(length.max(1) as u64))
 }
 
-/// Samples a step. Under strong scaling each worker's share follows once the workers are known.
+/// Samples a step. Under strong scaling each worker's part follows once the workers are known.
 struct BatchSize {
     scaling: Scaling,
     batch: usize,
@@ -268,25 +268,25 @@ fn set_pictures(job: &mut Job) -> Result<(), Usage> {
     Ok(())
 }
 
-/// Divides a step among its shares, and a number of examples among the steps.
+/// Divides a step among its shards, and a number of examples among the steps.
 fn share_out(mut job: Job) -> Result<Job, Usage> {
-    let (workers, shares) = (job.workers as usize, job.shares() as usize);
+    let (workers, shards) = (job.workers as usize, job.shards() as usize);
     let (global_batch, option) = match job.scaling {
         Scaling::Strong { global_batch } => (global_batch, "--global-batch"),
         Scaling::Weak => (job.batch * workers, "--batch"),
     };
-    if !global_batch.is_multiple_of(shares) {
-        let among = if job.shards.is_some() { "shares" } else { "workers" };
+    if !global_batch.is_multiple_of(shards) {
+        let among = if job.shards.is_some() { "shards" } else { "workers" };
         let better = match job.scaling {
-            Scaling::Strong { .. } => global_batch.next_multiple_of(shares),
-            Scaling::Weak => job.batch.next_multiple_of(shares),
+            Scaling::Strong { .. } => global_batch.next_multiple_of(shards),
+            Scaling::Weak => job.batch.next_multiple_of(shards),
         };
         return Err(Usage::new(format!(
-            "a global batch of {global_batch} cannot be shared out equally among {shares} {among}; use a multiple of {shares}, \
+            "a global batch of {global_batch} cannot be shared out equally among {shards} {among}; use a multiple of {shards}, \
              as {option} {better}"
         )));
     }
-    job.batch = global_batch / shares;
+    job.batch = global_batch / shards;
     if let Some(examples) = job.examples {
         job.steps = examples.div_ceil(job.global_batch());
     }

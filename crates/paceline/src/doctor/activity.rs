@@ -43,9 +43,9 @@ impl Look {
         if all == 0 || before.cores != after.cores {
             return activity;
         }
-        let share = |before: u64, after: u64| (after.saturating_sub(before) as f64 / all as f64).min(1.0);
-        activity.busy = Some(share(before.busy, after.busy));
-        activity.stolen = Some(share(before.stolen, after.stolen));
+        let fraction = |before: u64, after: u64| (after.saturating_sub(before) as f64 / all as f64).min(1.0);
+        activity.busy = Some(fraction(before.busy, after.busy));
+        activity.stolen = Some(fraction(before.stolen, after.stolen));
         let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
         for (id, (name, ticks)) in &later.processes {
             if let Some((_, earlier)) = self.processes.get(id) {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_those_of_the_allowed_cores_between_two_looks() {
+    fn fractions_are_those_of_the_allowed_cores_between_two_looks() {
         let before =
             look("cpu 9 9\ncpu0 100 0 0 900 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0\n", &[]);
         let after = look("cpu0 110 5 5 920 0 0 0 10\ncpu1 99 0 0 0 0 0 0 0\ncpu2 0 0 0 50 0 0 0 0\n", &[]);

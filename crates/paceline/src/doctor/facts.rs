@@ -161,9 +161,9 @@ pub struct Speed {
 pub struct Activity {
     /// Load average over one minute.
     pub load: Option<f64>,
-    /// Share of the allowed cores' time that others computed.
+    /// Fraction of the allowed cores' time that others computed.
     pub busy: Option<f64>,
-    /// Share of the allowed cores' time that the hypervisor gave to others.
+    /// Fraction of the allowed cores' time that the hypervisor gave to others.
     pub stolen: Option<f64>,
     /// Other processes that computed, by name, the busiest first.
     pub busiest: Option<Vec<Busy>>,
@@ -194,7 +194,7 @@ pub struct Probe {
 pub struct Spin {
     /// The core.
     pub core: usize,
-    /// Share of the time that went by in gaps.
+    /// Fraction of the time that went by in gaps.
     pub lost: f64,
     /// The longest gap.
     pub longest: Nanos,

@@ -55,7 +55,7 @@ fn spin_on(tree: &Tree, core: usize) -> Option<Spin> {
     Some(Spin { core, lost, longest, khz })
 }
 
-/// Watches a clock; the share of the time that went by in gaps, and the longest step between two readings.
+/// Watches a clock; the fraction of the time that went by in gaps, and the longest step between two readings.
 fn find_gaps(mut now: impl FnMut() -> Nanos) -> (f64, Nanos) {
     let began = now();
     let (mut last, mut lost, mut longest) = (began, 0, Nanos(0));

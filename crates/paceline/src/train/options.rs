@@ -42,7 +42,7 @@ pub struct Options {
     /// Instead of --batch: samples a step on all workers together
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     global_batch: Option<u32>,
-    /// Shares that each step is cut into, each with batch norm of its own: the same number gives the same weights on any
+    /// Shards that each step is cut into, each with batch norm of its own: the same number gives the same weights on any
     /// number of workers up to it; more than workers makes batch norm see fewer samples [default: the workers]
     #[arg(long, value_name = "V", value_parser = clap::value_parser!(u32).range(1..=4096))]
     shards: Option<u32>,
@@ -100,7 +100,7 @@ pub struct Options {
     /// Number format: fp32; with --engine cuda also tf32 and bf16
     #[arg(long, default_value = "fp32", help_heading = "Computing")]
     precision: Precision,
-    /// Passes of each share whose gradients are added up before one exchange
+    /// Passes of each shard whose gradients are added up before one exchange
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Computing")]
     accumulate: u32,
     /// Number format of gradients on their way, with --update allreduce: none, fp16 or bf16

@@ -89,12 +89,12 @@ fn what_the_launcher_writes_is_what_is_read() {
 
 proptest::proptest! {
     #[test]
-    fn a_log_torn_anywhere_after_its_header_keeps_its_whole_lines(share in 0.0f64..1.0) {
+    fn a_log_torn_anywhere_after_its_header_keeps_its_whole_lines(fraction in 0.0f64..1.0) {
         let folder = written();
         let path = folder.path().join(rank_file(Rank(0)));
         let bytes = fs::read(&path).expect("the log");
         let head = bytes.iter().position(|&b| b == b'\n').expect("a header") + 1;
-        let cut = head + ((bytes.len() - head) as f64 * share) as usize;
+        let cut = head + ((bytes.len() - head) as f64 * fraction) as usize;
         fs::write(&path, &bytes[..cut]).expect("the torn log");
         let log = read(folder.path()).expect("a torn log is still a log");
         let whole = bytes[..cut].iter().filter(|&&b| b == b'\n').count() - 1;

@@ -20,7 +20,7 @@ const ORDER: &str =
     "conv: height, width, in / groups, out; transposed conv: height, width, out, in; dense: in, out";
 
 const OPTIMIZER: &str = "optimizer/";
-const SHARES: &str = "shares/";
+const SHARDS: &str = "shards/";
 
 /// What the metadata of weights say.
 #[derive(Serialize, Deserialize)]
@@ -65,12 +65,12 @@ pub(super) fn pack(network: Option<&Description>, tensors: Vec<(String, &Tensor)
         .expect("invariant: a tensor has as many values as its shape says")
 }
 
-pub(super) fn pack_state(optimizer: &[Tensor], shares: &[Tensor]) -> Vec<u8> {
+pub(super) fn pack_state(optimizer: &[Tensor], shards: &[Tensor]) -> Vec<u8> {
     let name = |prefix| move |tensor: &'_ Tensor| format!("{prefix}{}", tensor.name);
-    let (of_optimizer, of_shares) = (name(OPTIMIZER), name(SHARES));
+    let (of_optimizer, of_shards) = (name(OPTIMIZER), name(SHARDS));
     let optimizer = optimizer.iter().map(|tensor| (of_optimizer(tensor), tensor));
-    let shares = shares.iter().map(|tensor| (of_shares(tensor), tensor));
-    pack(None, optimizer.chain(shares).collect())
+    let shards = shards.iter().map(|tensor| (of_shards(tensor), tensor));
+    pack(None, optimizer.chain(shards).collect())
 }
 
 /// The tensors in a file's bytes, and what network they belong to, where the file tells; `path` is for errors.
@@ -114,18 +114,18 @@ fn read_label(label: &str, path: &Path) -> Result<Description, CheckpointError> 
     Ok(label.network)
 }
 
-/// The optimizer's tensors and those of shares.
+/// The optimizer's tensors and those of shards.
 pub(super) fn unpack_state(bytes: &[u8], path: &Path) -> Result<(Vec<Tensor>, Vec<Tensor>), CheckpointError> {
-    let (mut optimizer, mut shares) = (Vec::new(), Vec::new());
+    let (mut optimizer, mut shards) = (Vec::new(), Vec::new());
     for tensor in unpack(bytes, path)?.0 {
         let (kept, name) = if let Some(name) = tensor.name.strip_prefix(OPTIMIZER) {
             (&mut optimizer, name)
-        } else if let Some(name) = tensor.name.strip_prefix(SHARES) {
-            (&mut shares, name)
+        } else if let Some(name) = tensor.name.strip_prefix(SHARDS) {
+            (&mut shards, name)
         } else {
             return Err(CheckpointError::foreign(path, format!("it holds {}", tensor.name)));
         };
         kept.push(Tensor { name: name.to_owned(), ..tensor });
     }
-    Ok((optimizer, shares))
+    Ok((optimizer, shards))
 }

@@ -18,7 +18,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
         network: Description { model: "resnet50".to_owned(), input: (32, 32), classes: 10 },
         weights: vec![tensor("a/kernel", &[at, -0.0, 1e-40]), tensor("b/bias", &[at + 0.5])],
         optimizer: vec![tensor("momentum/a/kernel", &[0.1, at, 0.3])],
-        shares: vec![tensor("share-0/bn/moving_mean", &[at]), tensor("share-1/bn/moving_mean", &[2.0])],
+        shards: vec![tensor("shard-0/bn/moving_mean", &[at]), tensor("shard-1/bn/moving_mean", &[2.0])],
         position: Position {
             steps,
             job: [("batch", "64"), ("lr", "0.1")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
@@ -80,7 +80,7 @@ fn what_was_written_is_read_bit_for_bit() {
         let read = Checkpoint::read(from).expect("a whole checkpoint");
         assert_eq!(bits(&read.weights), bits(&written.weights));
         assert_eq!(bits(&read.optimizer), bits(&written.optimizer));
-        assert_eq!(bits(&read.shares), bits(&written.shares));
+        assert_eq!(bits(&read.shards), bits(&written.shards));
         assert_eq!((&read.position, &read.network), (&written.position, &written.network));
     }
 }

@@ -26,7 +26,7 @@ fn plain() -> Graph {
     b.softmax_cross_entropy("loss", x).expect("logits")
 }
 
-/// Samples of a step: those of rank r are the r-th share.
+/// Samples of a step: those of rank r are the r-th shard.
 fn samples(graph: &Graph, step: u64, range: Range<usize>) -> (Vec<f32>, Vec<u32>) {
     let len = graph.input().len();
     let value =
@@ -51,21 +51,21 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
     let spec = Spec::new(BATCH);
     let trained = engine.trained_values(graph, &spec).expect("it compiles");
     let (own, common) = job.shared_values(trained);
-    let segment = Segment::create(SegmentSize { world: job.workers, areas: job.shares(), own, common })
+    let segment = Segment::create(SegmentSize { world: job.workers, areas: job.shards(), own, common })
         .expect("memory");
     let descriptor = segment.descriptor();
     let rank_of_world = |rank: Rank| {
         let mut exchange = Exchange::join(job, rank, descriptor).expect("the segment");
-        let spec = Spec { shares: exchange.shares().len(), ..spec };
+        let spec = Spec { shards: exchange.shards().len(), ..spec };
         let mut program = engine.compile_in(graph, &spec, &exchange.homes(trained)).expect("it compiles");
         exchange.start(&mut *program, job).expect("all ranks start");
         let mut last = StepRecord::open(Step(0), Nanos(0));
         for step in 0..STEPS {
             let mut record = StepRecord::open(Step(step), clock::now());
             let mut ready_time = Nanos(0);
-            for turn in 0..exchange.shares().len() * job.accumulate {
-                let pass = job.pass(step, &exchange.shares(), turn);
-                let first = (exchange.shares().start as usize * job.accumulate + turn) * BATCH;
+            for turn in 0..exchange.shards().len() * job.accumulate {
+                let pass = job.pass(step, &exchange.shards(), turn);
+                let first = (exchange.shards().start as usize * job.accumulate + turn) * BATCH;
                 let (images, labels) = samples(graph, step, first..first + BATCH);
                 program.feed(Samples { images: &images, labels: &labels }).expect("a batch");
                 let late = rank.0 + 1 == job.workers;
@@ -74,7 +74,7 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
                     if late {
                         thread::sleep(Duration::from_micros(300));
                     }
-                    if pass.share + 1 == exchange.shares().len() {
+                    if pass.shard + 1 == exchange.shards().len() {
                         exchange.gradient_ready(ready);
                     }
                 };
@@ -151,9 +151,9 @@ fn every_strategy_gives_the_weights_of_one_worker_on_the_joint_batch() {
     }
 }
 
-/// With batch norm, and shares that do not go round evenly: what one worker does with all of them is what any number does.
+/// With batch norm, and shards that do not go round evenly: what one worker does with all of them is what any number does.
 #[test]
-fn the_same_shares_give_the_same_bits_on_any_number_of_workers() {
+fn the_same_shards_give_the_same_bits_on_any_number_of_workers() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 5).expect("a small network");
     let mut bits: Option<Vec<f32>> = None;
     for update in EXCHANGING {
@@ -169,10 +169,10 @@ fn the_same_shares_give_the_same_bits_on_any_number_of_workers() {
         }
     }
     let fewer = Job { shards: Some(5), ..job_of(Strategy::AllReduce, 2) };
-    assert!(run_world(&graph, &fewer)[0].0 != bits.expect("weights"), "other shares are another batch");
+    assert!(run_world(&graph, &fewer)[0].0 != bits.expect("weights"), "other shards are another batch");
 }
 
-/// A mean over equal shares of a batch is the mean of the shares' means, and so for its gradient: averaging the gradients
+/// A mean over equal shards of a batch is the mean of the shards' means, and so for its gradient: averaging the gradients
 /// of N workers, or concatenating their predictions under one mean loss, is the same sum in another order.
 #[test]
 fn averaging_gradients_is_the_same_sum_as_concatenating_predictions() {
@@ -201,7 +201,7 @@ fn with_batch_norm_each_worker_sees_its_own_statistics_and_all_share_the_weights
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 5).expect("a small network");
     let ranks = run_world(&graph, &job_of(Strategy::AllReduce, 2));
     assert!(ranks[0].0 == ranks[1].0);
-    // By hand: the mean of the gradients that two programs find on their own shares, as DDP has it.
+    // By hand: the mean of the gradients that two programs find on their own shards, as DDP has it.
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
     let mut programs: Vec<_> =
         (0..2).map(|_| engine.compile(&graph, &Spec::new(BATCH)).expect("it compiles")).collect();

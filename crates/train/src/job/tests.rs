@@ -44,7 +44,7 @@ fn an_assignment_survives_its_journey() {
 }
 
 #[test]
-fn the_share_that_running_statistics_keep_can_be_set() {
+fn the_shard_that_running_statistics_keep_can_be_set() {
     let mut job = job("case".as_ref());
     job.learning.bn_momentum = Some(0.5);
     let graph = job.graph().expect("a network");
@@ -69,7 +69,7 @@ fn what_follows_from_the_workers_does_not_set_cases_apart() {
 }
 
 #[test]
-fn shares_that_leave_workers_idle_or_that_nobody_adds_up_are_refused() {
+fn shards_that_leave_workers_idle_or_that_nobody_adds_up_are_refused() {
     let few = Job { workers: 3, shards: Some(2), ..job("case".as_ref()) };
     assert!(few.check().expect_err("one has nothing to do").to_string().contains("--shards 3"));
     let lonely = Job { workers: 2, shards: Some(4), update: Strategy::Independent, ..job("case".as_ref()) };

@@ -17,7 +17,7 @@ pub struct Simulation {
     pub layers: Vec<(String, Nanos, Nanos)>,
     /// Standard deviation of a rank's computation from step to step, relative.
     pub jitter: f64,
-    /// Computation is slower by this share for each further worker.
+    /// Computation is slower by this fraction for each further worker.
     pub contention: f64,
     /// The first so many steps compute slower: the first by this factor, from there on less and less.
     pub warmup: Option<(u64, f64)>,
@@ -43,11 +43,11 @@ pub struct Simulation {
     pub latency: Nanos,
     /// What a link carries, in 10^9 bytes a second.
     pub bandwidth: f64,
-    /// Share of an exchange's time that a worker computes for it instead of for the network.
+    /// Fraction of an exchange's time that a worker computes for it instead of for the network.
     pub comm_cpu: f64,
     /// Parameters that a worker updates, in 10^9 bytes a second.
     pub update_gbs: f64,
-    /// Updates are slower by this share for each further worker.
+    /// Updates are slower by this fraction for each further worker.
     pub update_contention: f64,
     /// After every so many steps an evaluation, on all ranks.
     pub eval: Option<(u64, Nanos)>,
@@ -100,7 +100,7 @@ enum Value<'a> {
     /// Above 0.
     Rate(&'a mut f64),
     /// From 0 up.
-    Share(&'a mut f64),
+    Fraction(&'a mut f64),
     /// From 0 to 1.
     Part(&'a mut f64),
     Millis(&'a mut Nanos),
@@ -179,7 +179,7 @@ impl Value<'_> {
     const fn form(&self) -> &'static str {
         match self {
             Self::Rate(_) => "NUMBER",
-            Self::Share(_) => "SHARE",
+            Self::Fraction(_) => "FRACTION",
             Self::Part(_) => "0..1",
             Self::Millis(_) => "MS",
             Self::Micros(_) => "US",
@@ -197,7 +197,7 @@ impl Value<'_> {
     fn read(self, text: &str) -> Option<()> {
         match self {
             Self::Rate(value) => *value = rate(text)?,
-            Self::Share(value) => *value = number(text)?,
+            Self::Fraction(value) => *value = number(text)?,
             Self::Part(value) => *value = part(text)?,
             Self::Millis(value) => *value = millis(text)?,
             Self::Micros(value) => *value = time(text, MICRO)?,
@@ -220,7 +220,7 @@ impl Value<'_> {
     /// The value as it is read: nothing where none is set, several for layers.
     fn show(&self) -> Vec<String> {
         match self {
-            Self::Rate(value) | Self::Share(value) | Self::Part(value) => vec![value.to_string()],
+            Self::Rate(value) | Self::Fraction(value) | Self::Part(value) => vec![value.to_string()],
             Self::Millis(value) => vec![show_time(**value, MILLI)],
             Self::Micros(value) => vec![show_time(**value, MICRO)],
             Self::Layers(layers) => {
@@ -246,7 +246,7 @@ impl Simulation {
             ("gflops", Value::Rate(&mut self.gflops)),
             ("layer", Value::Layers(&mut self.layers)),
             ("jitter", Value::Part(&mut self.jitter)),
-            ("contention", Value::Share(&mut self.contention)),
+            ("contention", Value::Fraction(&mut self.contention)),
             ("warmup", Value::CountFactor(&mut self.warmup)),
             ("slowdown", Value::StepFactor(&mut self.slowdown)),
             ("straggler", Value::RankFactor(&mut self.straggler)),
@@ -261,7 +261,7 @@ impl Simulation {
             ("bandwidth", Value::Rate(&mut self.bandwidth)),
             ("comm_cpu", Value::Part(&mut self.comm_cpu)),
             ("update_gbs", Value::Rate(&mut self.update_gbs)),
-            ("update_contention", Value::Share(&mut self.update_contention)),
+            ("update_contention", Value::Fraction(&mut self.update_contention)),
             ("eval", Value::EveryMillis(&mut self.eval)),
             ("checkpoint", Value::EveryMillis(&mut self.checkpoint)),
             ("other", Value::Millis(&mut self.other)),

@@ -20,7 +20,7 @@ pub(super) struct Parcel {
 pub(super) fn messages(strategy: Strategy, world: u32, bytes: f64) -> (f64, f64) {
     let world = f64::from(world);
     match strategy {
-        // A ring: each rank passes a share on, once round to add up and once round to tell.
+        // A ring: each rank passes a slice on, once round to add up and once round to tell.
         Strategy::AllReduce | Strategy::Sharded => (2.0 * (world - 1.0), bytes / world),
         Strategy::Replicated => (world - 1.0, bytes),
         // One message of every rank, through the server's link.
@@ -66,7 +66,7 @@ pub(super) struct Rules {
     /// Whether buckets leave while backward goes on.
     pub overlap: bool,
     /// Part of an exchange's time that a rank computes for it.
-    pub share: f64,
+    pub fraction: f64,
     /// Backward of a pass at full speed, in nanoseconds.
     pub backward: f64,
 }
@@ -77,8 +77,8 @@ impl Lane {
         Self { at, factor, done: Nanos(0), arrived: Vec::new(), cpu: Vec::new(), past: 0 }
     }
 
-    /// Computes until so much of backward is done. While an exchange is under way, a share of the time is its.
-    fn advance(&mut self, work: Nanos, windows: &[Window], share: f64) {
+    /// Computes until so much of backward is done. While an exchange is under way, a fraction of the time is its.
+    fn advance(&mut self, work: Nanos, windows: &[Window], fraction: f64) {
         let mut left = work.since(self.done);
         self.done = self.done.max(work);
         for (window, cpu) in windows.iter().zip(&mut self.cpu).skip(self.past) {
@@ -89,9 +89,9 @@ impl Lane {
                 return;
             }
             let room = window.end.since(self.at);
-            let own = room.since(scaled(share, room.0 as f64));
+            let own = room.since(scaled(fraction, room.0 as f64));
             if left < own {
-                let wall = scaled(1.0 / (1.0 - share), left.0 as f64).min(room);
+                let wall = scaled(1.0 / (1.0 - fraction), left.0 as f64).min(room);
                 *cpu += wall.since(left);
                 self.at += wall.max(left);
                 return;
@@ -105,13 +105,13 @@ impl Lane {
     }
 
     /// Waits for the exchanges of a step and books them, backward apart.
-    pub fn settle(&mut self, parcels: &[Parcel], windows: &[Window], share: f64, record: &mut StepRecord) {
+    pub fn settle(&mut self, parcels: &[Parcel], windows: &[Window], fraction: f64, record: &mut StepRecord) {
         let run = last_run(windows);
         let mut busy_until = Nanos(0);
         for (index, (parcel, window)) in parcels.iter().zip(windows).enumerate() {
             let blocked = window.end.since(self.at);
             let moving = window.end.since(window.start.max(self.at));
-            let cpu = scaled(share, moving.0 as f64);
+            let cpu = scaled(fraction, moving.0 as f64);
             let late = blocked.min(run.since(self.at));
             self.at = self.at.max(window.end);
             self.cpu[index] += cpu;
@@ -163,7 +163,7 @@ pub(super) fn exchange(lanes: &mut [Lane], parcels: &[Parcel], rules: Rules) -> 
         for (rank, lane) in (0..).map(Rank).zip(&mut *lanes) {
             let ready = if rules.overlap { parcel.ready } else { rules.backward };
             // Without overlap this computes on the first call only: backward then needs no more.
-            lane.advance(scaled(ready, lane.factor), &windows, rules.share);
+            lane.advance(scaled(ready, lane.factor), &windows, rules.fraction);
             let arrival = lane.at;
             lane.arrived.push(arrival);
             if arrival > last_arrival {
@@ -174,7 +174,7 @@ pub(super) fn exchange(lanes: &mut [Lane], parcels: &[Parcel], rules: Rules) -> 
         windows.push(Window { last_arrival, last_rank, start, end: start + parcel.transfer });
     }
     for lane in lanes {
-        lane.advance(scaled(rules.backward, lane.factor), &windows, rules.share);
+        lane.advance(scaled(rules.backward, lane.factor), &windows, rules.fraction);
     }
     windows
 }

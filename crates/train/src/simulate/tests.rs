@@ -268,7 +268,7 @@ fn every_strategy_pays_for_its_messages() {
 }
 
 #[test]
-fn shares_are_updated_by_all_and_a_server_s_parameters_by_itself() {
+fn slices_are_updated_by_all_and_a_server_s_parameters_by_itself() {
     let steps = |update| tiny_step(&Job { update, ..tiny_job("") });
     let update = |step: &StepRecord| step.phases[Phase::Update];
     assert!(steps(Strategy::AllReduce).iter().all(|step| update(step) == Nanos(20_480)));
@@ -322,7 +322,7 @@ fn an_exchange_waits_for_the_network_and_for_its_last_rank() {
     };
     let parcels = [parcel(10.0, 50), parcel(20.0, 5), parcel(90.0, 5)];
     let mut lanes = [Lane::new(Nanos(0), 1.0), Lane::new(Nanos(3), 1.0)];
-    let rules = Rules { overlap: true, share: 0.0, backward: 100.0 };
+    let rules = Rules { overlap: true, fraction: 0.0, backward: 100.0 };
     let windows = network::exchange(&mut lanes, &parcels, rules);
     let window = |last_arrival, start, end| Window {
         last_arrival: Nanos(last_arrival),

@@ -20,7 +20,7 @@ pub(super) struct Feeding {
 
 impl Feeding {
     pub fn open(job: &Job, rank: Rank, first: u64) -> Result<Self, TrainError> {
-        let turns = job.shares_of(rank).len() * job.accumulate;
+        let turns = job.shards_of(rank).len() * job.accumulate;
         let left = (job.steps - first.min(job.steps)) * turns as u64;
         let loader = Loader::open(loading(job, rank, first)?)?;
         Ok(Self { loader, left, ahead: false, loaded: Nanos(0), handed_over: Nanos(0) })
@@ -100,8 +100,8 @@ fn loading(job: &Job, rank: Rank, from_step: u64) -> Result<Loading, TrainError>
         seed: job.seed,
         batch: job.batch,
         passes: job.accumulate,
-        shares: job.shares_of(rank),
-        all_shares: job.shares(),
+        shards: job.shards_of(rank),
+        all_shards: job.shards(),
         from_step,
         augment: job.augment,
         threads: job.threads,

@@ -40,8 +40,8 @@ impl Program for CudaProgram {
         }
     }
 
-    fn statistics(&mut self, share: usize) -> Region {
-        self.place(self.memory.moving[share].address, self.low.moving_len)
+    fn statistics(&mut self, shard: usize) -> Region {
+        self.place(self.memory.moving[shard].address, self.low.moving_len)
     }
 
     fn state(&mut self) -> Vec<Region> {
@@ -88,7 +88,7 @@ impl Program for CudaProgram {
     }
 
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
-        check_below("share", self.memory.grads.len(), pass.share)?;
+        check_below("shard", self.memory.grads.len(), pass.shard)?;
         if self.mirror.is_some() && pass.update.is_some() {
             return Err(EngineError::Unsupported(
                 "an update within a run: gradients go through the host here".into(),
@@ -98,9 +98,9 @@ impl Program for CudaProgram {
         let (live, passes) = (self.spec.batch as i32, pass.count as i32);
         self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0), rate, root })?;
         let updates = pass.update.is_some();
-        let run = Run::Training { share: pass.share, adds: pass.index > 0, updates };
+        let run = Run::Training { shard: pass.shard, adds: pass.index > 0, updates };
         (self.pending.trained, self.pending.updated) = (true, updates);
-        let home = self.mirror.as_ref().map(|mirror| mirror.gradients(pass.share));
+        let home = self.mirror.as_ref().map(|mirror| mirror.gradients(pass.shard));
         if let Some(home) = home.filter(|_| pass.is_last()) {
             return self.run_in_parts((run, home), ready);
         }
@@ -170,7 +170,7 @@ impl Program for CudaProgram {
     }
 
     fn weave(&mut self, weave: Option<Weave>) -> Result<bool, EngineError> {
-        if self.mirror.is_some() || self.spec.shares > 1 {
+        if self.mirror.is_some() || self.spec.shards > 1 {
             return Ok(false);
         }
         self.device.enter()?;

@@ -5,7 +5,7 @@ use super::woven::completions;
 use super::*;
 
 /// All parts but the last complete at least this part of all gradients.
-const SHARE: usize = 8;
+const PARTS: usize = 8;
 
 /// Where a part of backward lies.
 struct Cut {
@@ -27,7 +27,7 @@ fn cut(backward: &[Step], slots: &[Slot], (trained, params): (usize, usize), pac
         let (steps, first, begin) =
             cuts.last().map_or((0, 0, 0), |cut| (cut.steps.end, cut.slots.end, cut.values.end));
         let (end, values) = match slots.get(number + 1) {
-            Some(next) if SHARE * (next.range.start - begin) < trained => continue,
+            Some(next) if PARTS * (next.range.start - begin) < trained => continue,
             Some(next) => (after + 1, begin..next.range.start),
             None => (backward.len(), begin..trained),
         };
@@ -81,7 +81,7 @@ impl CudaProgram {
         (run, home): (Run, Region),
         ready: &mut dyn FnMut(Ready),
     ) -> Result<(), EngineError> {
-        let Run::Training { share, .. } = run else { unreachable!("invariant: only training is cut") };
+        let Run::Training { shard, .. } = run else { unreachable!("invariant: only training is cut") };
         let profiled = self.spec.profiling == Profiling::Layers;
         if profiled {
             self.run_profiled(run)?;
@@ -97,7 +97,7 @@ impl CudaProgram {
             stream.mark(&part.complete)?;
             copying_out.wait_for(&part.complete)?;
             let to = home.part(part.cut.values.clone());
-            let from = self.memory.grads[share].address + 4 * part.cut.values.start as u64;
+            let from = self.memory.grads[shard].address + 4 * part.cut.values.start as u64;
             copying_out.copy_out(to.address as *mut c_void, from, 4 * to.len)?;
             copying_out.mark(&part.copied)?;
         }
@@ -128,8 +128,8 @@ impl CudaProgram {
     }
 
     fn put_part(&self, part: &Part, run: Run, mark: Mark) -> Result<(), EngineError> {
-        let Run::Training { share, adds, .. } = run else { unreachable!("invariant: only training is cut") };
-        let (stream, events, selected) = (&self.main.stream, &self.events, (share, adds));
+        let Run::Training { shard, adds, .. } = run else { unreachable!("invariant: only training is cut") };
+        let (stream, events, selected) = (&self.main.stream, &self.events, (shard, adds));
         let nothing = |_: usize, _: Option<&Event>| Ok(());
         if part.cut.steps.start == 0 {
             mark(stream, &events.begin)?;
@@ -156,7 +156,7 @@ mod tests {
             let lowered = lower(&graph, &Spec { precision: Precision::Bf16, ..Spec::new(2) });
             let sizes = (lowered.trained, graph.params.len());
             let cuts = cut(&lowered.backward, &lowered.slots, sizes, &lowered.packing);
-            assert!((2..=SHARE + 1).contains(&cuts.len()), "{name}: {} parts", cuts.len());
+            assert!((2..=PARTS + 1).contains(&cuts.len()), "{name}: {} parts", cuts.len());
             let (mut steps, mut slots, mut values, mut tensors) = (0, 0, 0, 0);
             let last = completions(&lowered.backward, graph.params.len());
             for cut in &cuts {

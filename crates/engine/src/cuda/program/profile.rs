@@ -7,7 +7,7 @@ impl CudaProgram {
     pub(super) fn run_profiled(&mut self, run: Run) -> Result<(), EngineError> {
         let stream = &self.main.stream;
         let (selected, lists): (_, [&[Step]; 2]) = match run {
-            Run::Training { share, adds, .. } => ((share, adds), [&self.low.forward, &self.low.backward]),
+            Run::Training { shard, adds, .. } => ((shard, adds), [&self.low.forward, &self.low.backward]),
             Run::Judging => ((0, false), [&self.low.judging, &[]]),
         };
         stream.mark(&self.events.begin)?;

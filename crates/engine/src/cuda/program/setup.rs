@@ -77,8 +77,8 @@ impl CudaProgram {
         let at_home = homes.parameters.is_some();
         let memory = Memories {
             params: values(lowered.trained)?,
-            grads: several(spec.shares, lowered.trained)?,
-            moving: several(spec.shares, lowered.moving_len)?,
+            grads: several(spec.shards, lowered.trained)?,
+            moving: several(spec.shards, lowered.moving_len)?,
             state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, lowered.trained)?,
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
@@ -220,8 +220,8 @@ impl CudaProgram {
                 draw(&graph.params[index], (seed, index), 0, &mut moving[range.clone()]);
             }
         }
-        for share in &self.memory.moving {
-            driver::write(share.address, &moving)?;
+        for shard in &self.memory.moving {
+            driver::write(shard.address, &moving)?;
         }
         match self.mirror.as_mut().and_then(Mirror::parameters_mut) {
             Some(_) if leave_trained => {}

@@ -13,7 +13,7 @@ const LINE: usize = 16;
 ///
 /// # Panics
 /// If the rank is not of this world.
-pub fn share(range: Range<usize>, rank: Rank, world: u32) -> Range<usize> {
+pub fn slice(range: Range<usize>, rank: Rank, world: u32) -> Range<usize> {
     assert!(rank.0 < world, "rank {rank} is not one of a world of {world}");
     if range.is_empty() {
         return range.start..range.start;
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn an_even_range_is_shared_evenly() {
-        let shares = [0, 1].map(|rank| share(0..64, Rank(rank), 2));
-        assert_eq!(shares, [0..32, 32..64]);
+        let slices = [0, 1].map(|rank| slice(0..64, Rank(rank), 2));
+        assert_eq!(slices, [0..32, 32..64]);
     }
 
     #[test]
@@ -59,30 +59,30 @@ mod tests {
 
     #[test]
     fn a_range_shorter_than_a_line_belongs_to_one_rank() {
-        let shares = [0, 1, 2].map(|rank| share(3..7, Rank(rank), 3).len());
-        assert_eq!(shares.iter().sum::<usize>(), 4);
-        assert_eq!(shares.iter().filter(|&&len| len > 0).count(), 1);
+        let slices = [0, 1, 2].map(|rank| slice(3..7, Rank(rank), 3).len());
+        assert_eq!(slices.iter().sum::<usize>(), 4);
+        assert_eq!(slices.iter().filter(|&&len| len > 0).count(), 1);
     }
 
     proptest! {
         #[test]
-        fn shares_tile_the_range_and_meet_at_cache_lines(
+        fn slices_tile_the_range_and_meet_at_cache_lines(
             start in 0..1000_usize,
             len in 0..5000_usize,
             world in 1..20_u32,
         ) {
             let range = start..start + len;
-            let shares: Vec<_> = (0..world).map(|r| share(range.clone(), Rank(r), world)).collect();
-            prop_assert_eq!(shares[0].start, range.start);
+            let slices: Vec<_> = (0..world).map(|r| slice(range.clone(), Rank(r), world)).collect();
+            prop_assert_eq!(slices[0].start, range.start);
             if len > 0 {
-                prop_assert_eq!(shares[world as usize - 1].end, range.end);
+                prop_assert_eq!(slices[world as usize - 1].end, range.end);
             }
-            for pair in shares.windows(2) {
+            for pair in slices.windows(2) {
                 prop_assert_eq!(pair[0].end, pair[1].start);
                 let edge = pair[0].end;
                 prop_assert!(edge % LINE == 0 || edge == range.start || edge == range.end);
             }
-            let longest = shares.iter().map(Range::len).max().unwrap_or(0);
+            let longest = slices.iter().map(Range::len).max().unwrap_or(0);
             prop_assert!(longest <= len.div_ceil(world as usize) + 2 * LINE);
         }
     }
