@@ -4,7 +4,7 @@
 mod reference;
 
 use paceline_engine::cpu::{Cpu, CpuOptions, Simd};
-use paceline_engine::{Engine, Layout, Pass, Program, Samples, Spec};
+use paceline_engine::{Engine, Layout, Pass, Program, Samples, Spec, Values};
 use paceline_model::{
     BatchNorm, Border, Builder, Conv2d, ConvTranspose, Dense, Graph, Init, NodeId, ParamId, Shape,
     ShapeError, Window,
@@ -69,20 +69,22 @@ impl Case {
         let mut program = engine.compile(&self.graph, &spec).unwrap();
         for (id, values) in self.params.iter().enumerate() {
             let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
-            program.write_param(ParamId(id), &values).unwrap();
+            program.write(Values::Param(ParamId(id)), &values).unwrap();
         }
         // Twice, so that what the first step leaves behind cannot help the second.
         let mut ready = Vec::new();
         for _ in 0..2 {
             ready.clear();
             program.feed(Samples { images: &self.images, labels: &self.labels }).unwrap();
-            program.forward_backward(Pass::ONLY, &mut |event| ready.push(event)).unwrap();
+            program.forward_backward(Pass::ONLY, &mut |slots| ready.push(slots)).unwrap();
         }
-        let slots: Vec<_> = program.slots().iter().map(|slot| (slot.param, slot.range.clone())).collect();
-        assert_eq!(slots, ready.iter().map(|r| (r.param, r.range.clone())).collect::<Vec<_>>());
+        assert!(
+            ready.is_sorted_by(|a, b| a < b) && ready.last() == Some(&program.slots().len()),
+            "{ready:?}"
+        );
         let result = program.finish().unwrap();
         let mut output = vec![0.0; self.batch * self.graph.node(self.graph.output()).shape.len()];
-        program.read_output(&mut output).unwrap();
+        program.read(Values::Output, &mut output).unwrap();
         (f64::from(result.loss), output, gradients(&self.graph, &mut *program))
     }
 
@@ -152,7 +154,7 @@ fn gradients(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
     let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
         let mut values = vec![0.0; param.len()];
         if param.kind.trainable() {
-            program.read_gradient(ParamId(id), &mut values).unwrap();
+            program.read(Values::Gradient(ParamId(id)), &mut values).unwrap();
         }
         values
     };
@@ -409,7 +411,7 @@ fn a_last_shorter_chunk_reads_nothing_beyond_its_images() {
         let mut program = engine.compile(&case.graph, &Spec::new(1)).unwrap();
         for (id, values) in case.params.iter().enumerate() {
             let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
-            program.write_param(ParamId(id), &values).unwrap();
+            program.write(Values::Param(ParamId(id)), &values).unwrap();
         }
         let len = case.graph.input().len();
         for index in 0..batch {

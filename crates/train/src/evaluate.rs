@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_engine::{Layout, Spec};
+use paceline_engine::{Layout, Spec, Values};
 use paceline_model::{Graph, ParamId};
 
 use crate::checkpoint::{self, Description, Tensor};
@@ -79,7 +79,7 @@ pub fn evaluate(question: Question<'_>, progress: &mut dyn FnMut(f64)) -> Result
     let spec = Spec { layout: question.layout, ..Spec::new(batch) };
     let mut program = engine.compile(&graph, &spec)?;
     for (id, values) in checkpoint::arrange(weights, &graph, path)?.iter().enumerate() {
-        program.write_param(ParamId(id), values)?;
+        program.write(Values::Param(ParamId(id)), values)?;
     }
     let (mut loss, mut correct) = (0.0, 0);
     let mut judge = (!graph.judges_labels()).then(|| Judge::new(&graph, data.scale(), question.keep));
@@ -92,7 +92,7 @@ pub fn evaluate(question: Question<'_>, progress: &mut dyn FnMut(f64)) -> Result
         loss += f64::from(result.loss) * live as f64;
         correct += result.correct as u64;
         if let Some(judge) = &mut judge {
-            program.read_output(&mut output)?;
+            program.read(Values::Output, &mut output)?;
             judge.compare(samples.images, &output, live);
         }
         progress((first + live) as f64 / test.len() as f64);

@@ -19,7 +19,7 @@ use crate::exchange::POSTED;
 use crate::milestone::Milestones;
 use crate::schedule::{Rule, Schedule};
 use crate::simulate::{self, Simulation};
-use crate::strategy::{ExchangeOptions, Strategy};
+use crate::strategy::{ExchangeOptions, Plan, Reduce, Strategy};
 
 /// Everything that determines a run, but for the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -172,7 +172,7 @@ impl Job {
         if self.shards() < self.workers {
             return Err(TrainError::Shards { shards: self.shards(), workers: self.workers });
         }
-        if self.exchange.alone && self.update == Strategy::Independent {
+        if self.exchange.alone && !self.plan().exchanges() {
             return Err(TrainError::LonelyExchange);
         }
         if self.share_gpu && self.engine != CUDA {
@@ -181,7 +181,7 @@ impl Job {
         if self.is_simulated() {
             return simulate::check(self);
         }
-        if self.shards() != self.workers && self.update == Strategy::Independent {
+        if self.shards() != self.workers && !self.plan().exchanges() {
             return Err(TrainError::LonelyShards);
         }
         let data: Data = self.data.parse()?;
@@ -219,6 +219,11 @@ impl Job {
         Spec { shards: self.shards_of(rank).len(), ..self.spec() }
     }
 
+    /// What its strategy asks of the first rank.
+    pub fn plan(&self) -> Plan {
+        self.update.plan(Rank(0), self.workers)
+    }
+
     /// Whether ranks need memory in common: to exchange, or to add up shards.
     pub(crate) fn shares_memory(&self) -> bool {
         self.workers > 1 || self.shards() > 1 || self.exchange.alone
@@ -226,7 +231,7 @@ impl Job {
 
     /// Values of shared memory that the ranks need: for each shard, and in common.
     pub(crate) fn shared_values(&self, trained: usize) -> (usize, usize) {
-        let common = if self.update.shares_parameters() { trained } else { 0 };
+        let common = if self.plan().needs_common_memory() { trained } else { 0 };
         let posted = if self.exchanges_on_device() { POSTED } else { 0 };
         (self.exchange.compress.own_values(trained) + posted, common)
     }
@@ -238,7 +243,7 @@ impl Job {
         // Each plan counts its gradients; what the exchange takes beyond them comes on top.
         let trained = (plan.gradients / 4) as usize / spec.shards;
         let (own, common) = self.shared_values(trained);
-        let mirror = if self.update == Strategy::Replicated { trained } else { 0 };
+        let mirror = if self.plan().reduce == Reduce::ByEach { trained } else { 0 };
         let beyond =
             u64::from(self.shards()) * (own - trained) as u64 + u64::from(self.workers) * mirror as u64;
         let extra = if self.shares_memory() { 4 * (beyond + common as u64) } else { 0 };

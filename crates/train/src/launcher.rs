@@ -80,7 +80,7 @@ fn run_processes(
 ) -> Result<Option<Failure>, TrainError> {
     let (tell, ended) = mpsc::channel();
     let mut workers = Vec::new();
-    let segment = shard_memory(job)?;
+    let segment = create_segment(job)?;
     for rank in (0..job.workers).map(Rank) {
         log.append(&LauncherEvent::Spawn { rank, at: clock::now() })?;
         workers.push(Worker::spawn(job, rank, segment.as_ref(), &surroundings.program)?);
@@ -93,7 +93,7 @@ fn run_processes(
 }
 
 /// Takes the memory that several workers share, before any of them starts.
-fn shard_memory(job: &Job) -> Result<Option<Segment>, TrainError> {
+fn create_segment(job: &Job) -> Result<Option<Segment>, TrainError> {
     if !job.shares_memory() {
         return Ok(None);
     }

@@ -27,4 +27,4 @@ pub use error::{Death, TrainError};
 pub use job::{Job, Learning, Scaling, open_engine};
 pub use milestone::{Every, Milestones, Saving};
 pub use simulate::Simulation;
-pub use strategy::{Compress, ExchangeOptions, Strategy};
+pub use strategy::{Compress, ExchangeOptions, Parameters, Plan, Publish, Reduce, Strategy, Updates};

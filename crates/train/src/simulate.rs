@@ -19,7 +19,7 @@ use paceline_record::{
 
 use crate::data::Draw;
 use crate::launcher::{Failure, Glance, Surroundings, words_file};
-use crate::{Job, Strategy, TrainError, worker};
+use crate::{Job, Publish, TrainError, worker};
 
 pub use machine::Simulation;
 use network::{Lane, Rules};
@@ -176,7 +176,7 @@ impl World<'_> {
     }
 
     /// A rank's step up to the backward of its last pass.
-    fn open(&self, (rank, begin): (Rank, Nanos), step: Step) -> (StepRecord, Lane) {
+    fn open(&self, rank: Rank, begin: Nanos, step: Step) -> (StepRecord, Lane) {
         let Pace { factor, lost } = self.pace(rank, step);
         let passes = self.job.accumulate as u64;
         let times = |time: Nanos, count: u64| Nanos(time.0 * count);
@@ -200,7 +200,7 @@ impl World<'_> {
 
     /// A step of the ranks that still run, from where each begins it.
     fn step(&self, step: Step, begins: &[(Rank, Nanos)]) -> Vec<StepRecord> {
-        let opened = begins.iter().map(|&begin| self.open(begin, step));
+        let opened = begins.iter().map(|&(rank, begin)| self.open(rank, begin, step));
         let (mut records, mut lanes): (Vec<_>, Vec<_>) = opened.unzip();
         let parcels = &self.workload.parcels;
         let fraction = self.job.simulation.comm_cpu;
@@ -212,7 +212,7 @@ impl World<'_> {
             record.book(Phase::Update, update);
             lane.at += update;
         }
-        if self.exchanges() && self.job.update.shares_parameters() {
+        if self.exchanges() && self.job.plan().publish != Publish::Nothing {
             self.hand_out(&mut lanes, &mut records);
         }
         for (lane, record) in lanes.into_iter().zip(&mut records) {
@@ -229,18 +229,17 @@ impl World<'_> {
             record.book(Phase::CommWait, time);
             record.comm_busy += time;
         };
-        for (rank, (lane, record)) in lanes.iter_mut().zip(records).enumerate() {
+        for (rank, (lane, record)) in (0..).map(Rank).zip(lanes.iter_mut().zip(records)) {
+            let plan = self.job.update.plan(rank, self.job.workers);
             wait(record, updated.since(lane.at));
             lane.at = updated + self.workload.fetch;
-            match (self.job.update, rank) {
-                (Strategy::PsCpu | Strategy::PsGpu, 0) => wait(record, self.workload.fetch),
-                (Strategy::PsCpu | Strategy::PsGpu, _) => {
-                    record.book(Phase::CopyIn, self.workload.fetch);
-                    // Of all that passes the server's link, a rank's own part.
-                    let world = u64::from(self.job.workers);
-                    record.buckets.iter_mut().for_each(|bucket| bucket.moved.0 /= world);
-                }
-                _ => {}
+            if plan.is_server() {
+                wait(record, self.workload.fetch);
+            } else if plan.publish == Publish::FromServer {
+                record.book(Phase::CopyIn, self.workload.fetch);
+                // Of all that passes the server's link, a rank's own part.
+                let world = u64::from(self.job.workers);
+                record.buckets.iter_mut().for_each(|bucket| bucket.moved.0 /= world);
             }
         }
     }
@@ -278,7 +277,7 @@ impl World<'_> {
 
     /// A rank dies before its backward.
     fn death(&self, rank: Rank, step: Step, begin: Nanos) -> Nanos {
-        let (record, _) = self.open((rank, begin), step);
+        let (record, _) = self.open(rank, begin, step);
         begin + record.phases[Phase::Load] + record.phases[Phase::Forward]
     }
 

@@ -24,12 +24,10 @@ impl HostUpdate {
         Ok(Self { optimizer, state, pool: Pool::new(threads, Placement::Anywhere)?, len })
     }
 
-    /// State of the rule, laid out as the parameters are.
-    pub fn state(&mut self) -> Vec<Region> {
-        let len = self.len;
-        let region =
-            |memory: &mut Memory| Region { place: Place::Host, address: memory.view().ptr() as u64, len };
-        self.state.iter_mut().map(region).collect()
+    /// One of the values that the rule keeps, for all parameters.
+    pub fn state(&mut self, number: usize) -> Option<Region> {
+        let memory = self.state.get_mut(number)?;
+        Some(Region { place: Place::Host, address: memory.view().ptr() as u64, len: self.len })
     }
 
     /// Applies the rule to some parameters, whose state begins at `first`.

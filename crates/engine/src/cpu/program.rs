@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use paceline_model::{Graph, ParamId, Shape};
+use paceline_model::{Graph, Shape};
+use paceline_record::{LayerTime, Nanos, Phase};
 
-use super::action::{Buffer, Machine, Phase};
+use super::action::{Buffer, Machine, Phase as Mode};
 use super::compile::{Compiled, Step, Unit};
 use super::flat::Update;
 use super::memory::{Memory, View};
@@ -13,16 +14,16 @@ use super::pool::Pool;
 use super::random;
 use super::simd::Simd;
 use crate::{
-    Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place, Profiling,
-    Program, Ready, Region, Samples, Slot, Spec, StepResult,
+    Drawing, EngineError, Homes, Layout, Measured, MemoryPlan, Optimizer, Pass, Profiling, Program, Region,
+    Samples, Slot, Spec, StepResult, Values,
 };
 
 /// Times of one unit, all calls together.
 #[derive(Clone, Copy, Default)]
 struct UnitTime {
     calls: u64,
-    forward_ns: u64,
-    backward_ns: u64,
+    forward: Nanos,
+    backward: Nanos,
 }
 
 /// A program of the CPU engine.
@@ -59,8 +60,8 @@ pub(super) struct CpuProgram {
     _memory: Vec<Memory>,
 }
 
-fn nanos(since: Instant) -> u64 {
-    since.elapsed().as_nanos() as u64
+fn nanos(since: Instant) -> Nanos {
+    Nanos(since.elapsed().as_nanos() as u64)
 }
 
 impl CpuProgram {
@@ -172,21 +173,21 @@ impl CpuProgram {
         });
     }
 
-    fn run_forward(&mut self, phase: Phase) {
+    fn run_forward(&mut self, mode: Mode) {
         let start = Instant::now();
         for step in &self.forward {
             match self.profiling {
-                Profiling::Phases => self.machine.run(&step.action, phase),
+                Profiling::Phases => self.machine.run(&step.action, mode),
                 Profiling::Layers => {
                     let start = Instant::now();
-                    self.machine.run(&step.action, phase);
-                    self.times[step.unit].forward_ns += nanos(start);
+                    self.machine.run(&step.action, mode);
+                    self.times[step.unit].forward += nanos(start);
                 }
             }
         }
-        self.result.forward_ns = nanos(start);
-        self.result.backward_ns = 0;
-        self.result.ready_ns = 0;
+        self.result.phases[Phase::Forward] = nanos(start);
+        self.result.phases[Phase::Backward] = Nanos(0);
+        self.result.in_ready = Nanos(0);
     }
 
     /// Copies between the layout and the host's `[sample][row][column][channel]`.
@@ -206,8 +207,20 @@ impl CpuProgram {
         self.layout == Layout::Nhwc || shape.pixels() == 1
     }
 
-    fn region(view: View) -> Region {
-        Region { place: Place::Host, address: view.ptr() as u64, len: view.len() }
+    /// Where values lie.
+    fn view(&self, values: Values) -> Result<View, EngineError> {
+        let found = match values {
+            Values::Parameters => Some(self.params),
+            Values::Gradients(shard) => self.grads.get(shard).copied(),
+            Values::Statistics(shard) => self.statistics.get(shard).copied(),
+            Values::State(number) => self.state.get(number).copied(),
+            Values::Param(param) => self.machine.params.get(param.0).copied(),
+            Values::Gradient(param) => {
+                self.trainable.get(param.0).filter(|&&trained| trained).map(|_| self.machine.grads[param.0])
+            }
+            Values::Output => Some(self.machine.buffers[self.output.0]),
+        };
+        found.ok_or_else(|| EngineError::Unsupported(format!("this program has no {values:?}")))
     }
 }
 
@@ -231,20 +244,32 @@ impl Program for CpuProgram {
         &self.slots
     }
 
-    fn parameters(&mut self) -> Region {
-        Self::region(self.params)
+    fn len(&self, values: Values) -> usize {
+        self.view(values).map_or(0, View::len)
     }
 
-    fn gradients(&mut self) -> Region {
-        Self::region(self.grads[0])
+    fn read(&mut self, values: Values, into: &mut [f32]) -> Result<(), EngineError> {
+        let view = self.view(values)?;
+        check("values to read", view.len(), into.len())?;
+        // SAFETY: no instruction is running.
+        let own = unsafe { view.read() };
+        if values == Values::Output && !self.plain(self.output_shape) {
+            self.convert(self.output_shape, |host, at| into[host] = own[at]);
+        } else {
+            into.copy_from_slice(own);
+        }
+        Ok(())
     }
 
-    fn statistics(&mut self, shard: usize) -> Region {
-        Self::region(self.statistics[shard])
-    }
-
-    fn state(&mut self) -> Vec<Region> {
-        self.state.iter().map(|&view| Self::region(view)).collect()
+    fn write(&mut self, values: Values, from: &[f32]) -> Result<(), EngineError> {
+        let view = self.view(values)?;
+        check("values to write", view.len(), from.len())?;
+        if values == Values::Output {
+            return Err(EngineError::Unsupported("the output of a network cannot be written".into()));
+        }
+        // SAFETY: no instruction is running.
+        unsafe { view.write() }.copy_from_slice(from);
+        Ok(())
     }
 
     fn resume_at(&mut self, updates: u64) {
@@ -270,33 +295,31 @@ impl Program for CpuProgram {
         } else {
             self.convert(self.input_shape, |host, own| input[own] = samples.images[host]);
         }
-        self.result.copy_in_ns = nanos(start);
+        self.result.phases[Phase::CopyIn] = nanos(start);
         Ok(())
     }
 
-    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
+    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(usize)) -> Result<(), EngineError> {
         check_below("shard", self.grads.len(), pass.shard)?;
         self.select(pass.shard);
         self.machine.pass = pass;
-        self.run_forward(Phase::Training);
+        self.run_forward(Mode::Training);
         let start = Instant::now();
-        let mut inside = 0;
+        let mut inside = Nanos(0);
         let mut steps = self.backward.iter().peekable();
         while let Some(step) = steps.next() {
             match self.profiling {
-                Profiling::Phases => self.machine.run(&step.action, Phase::Training),
+                Profiling::Phases => self.machine.run(&step.action, Mode::Training),
                 Profiling::Layers => {
                     let start = Instant::now();
-                    self.machine.run(&step.action, Phase::Training);
-                    self.times[step.unit].backward_ns += nanos(start);
+                    self.machine.run(&step.action, Mode::Training);
+                    self.times[step.unit].backward += nanos(start);
                 }
             }
             let slots = &self.units[step.unit].slots;
             if pass.is_last() && !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
                 let before = Instant::now();
-                for slot in &self.slots[slots.clone()] {
-                    ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });
-                }
+                ready(slots.end);
                 inside += nanos(before);
             }
         }
@@ -304,15 +327,15 @@ impl Program for CpuProgram {
             self.times.iter_mut().for_each(|time| time.calls += 1);
         }
         self.select(0);
-        self.result.backward_ns = nanos(start) - inside;
-        self.result.ready_ns = inside;
+        self.result.phases[Phase::Backward] = nanos(start).since(inside);
+        self.result.in_ready = inside;
         Ok(())
     }
 
     fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
         check_below("count of samples to judge", self.batch + 1, live)?;
         self.machine.live = live;
-        self.run_forward(Phase::Evaluation);
+        self.run_forward(Mode::Evaluation);
         Ok(())
     }
 
@@ -340,7 +363,7 @@ impl Program for CpuProgram {
             second: self.state.get(1).copied().map(cut),
         }
         .run(&self.machine.pool, self.machine.simd);
-        self.result.update_ns += nanos(start);
+        self.result.phases[Phase::Update] += nanos(start);
         Ok(())
     }
 
@@ -353,64 +376,18 @@ impl Program for CpuProgram {
         Ok(result)
     }
 
-    fn read_param(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
-        let view = self.machine.params[param.0];
-        check("parameter", view.len(), into.len())?;
-        // SAFETY: no instruction is running.
-        into.copy_from_slice(unsafe { view.read() });
-        Ok(())
-    }
-
-    fn write_param(&mut self, param: ParamId, from: &[f32]) -> Result<(), EngineError> {
-        let view = self.machine.params[param.0];
-        check("parameter", view.len(), from.len())?;
-        // SAFETY: no instruction is running.
-        unsafe { view.write() }.copy_from_slice(from);
-        Ok(())
-    }
-
-    fn read_gradient(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
-        if !self.trainable[param.0] {
-            return Err(EngineError::Unsupported(format!(
-                "parameter {} is a running statistic and has no gradient",
-                param.0
-            )));
-        }
-        let view = self.machine.grads[param.0];
-        check("gradient", view.len(), into.len())?;
-        // SAFETY: no instruction is running.
-        into.copy_from_slice(unsafe { view.read() });
-        Ok(())
-    }
-
-    fn read_output(&mut self, into: &mut [f32]) -> Result<(), EngineError> {
-        let view = self.machine.buffers[self.output.0];
-        check("output", view.len(), into.len())?;
-        // SAFETY: no instruction is running.
-        let output = unsafe { view.read() };
-        if self.plain(self.output_shape) {
-            into.copy_from_slice(output);
-        } else {
-            self.convert(self.output_shape, |host, own| into[host] = output[own]);
-        }
-        Ok(())
-    }
-
-    fn layer_times(&self) -> Vec<LayerTime> {
+    fn measured(&mut self) -> Measured {
         if self.profiling == Profiling::Phases {
-            return Vec::new();
+            return Measured::default();
         }
-        self.units
-            .iter()
-            .zip(&self.times)
-            .map(|(unit, time)| LayerTime {
-                name: unit.name.clone(),
-                calls: time.calls,
-                forward_ns: time.forward_ns,
-                backward_ns: time.backward_ns,
-                forward_flops: unit.forward_flops,
-                backward_flops: unit.backward_flops,
-            })
-            .collect()
+        let layer = |(unit, time): (&Unit, &UnitTime)| LayerTime {
+            name: unit.name.clone(),
+            calls: time.calls,
+            forward: time.forward,
+            backward: time.backward,
+            forward_flops: unit.forward_flops,
+            backward_flops: unit.backward_flops,
+        };
+        Measured { peak_device: None, layers: self.units.iter().zip(&self.times).map(layer).collect() }
     }
 }

@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use paceline_record::Nanos;
 
 use crate::EngineError;
 
@@ -335,13 +336,13 @@ impl Event {
         check(unsafe { sys::cuEventSynchronize(self.0) }, "the device's work")
     }
 
-    /// Nanoseconds from another event to this one, both passed.
-    pub fn since(&self, earlier: &Event) -> Result<u64, EngineError> {
+    /// Time from another event to this one, both passed.
+    pub fn since(&self, earlier: &Event) -> Result<Nanos, EngineError> {
         let mut milliseconds = 0.0;
         // SAFETY: both are alive.
         let status = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.0, self.0) };
         check(status, "cuEventElapsedTime")?;
-        Ok((f64::from(milliseconds.max(0.0)) * 1e6) as u64)
+        Ok(Nanos((f64::from(milliseconds.max(0.0)) * 1e6) as u64))
     }
 }
 

@@ -59,12 +59,12 @@ impl Mirror {
     /// The parameters that live here.
     pub fn parameters_mut(&mut self) -> Option<&mut [f32]> {
         // SAFETY: `Homes` vouches that the memory is valid and nobody else's during a call of the program.
-        self.parameters.map(|region| unsafe { values(region) })
+        self.parameters.map(|region| unsafe { host_values(region) })
     }
 
-    /// State of the update rule that lives here; `None` where parameters do not.
-    pub fn state(&mut self) -> Option<Vec<Region>> {
-        self.update.as_mut().map(HostUpdate::state)
+    /// State of the update rule, where parameters live here.
+    pub fn state(&mut self, number: usize) -> Option<Region> {
+        self.update.as_mut()?.state(number)
     }
 
     /// Applies the update rule to parameters that live here.
@@ -74,16 +74,6 @@ impl Mirror {
         let (parameters, gradients) = (parameters.part(range.clone()), self.gradients[0].part(range.clone()));
         // SAFETY: as above.
         unsafe { update.apply((rate, updates), parameters, gradients, range.start) }
-    }
-
-    pub fn read(&mut self, region: Region, into: &mut [f32]) {
-        // SAFETY: as above; regions on the host are the mirrors'.
-        into.copy_from_slice(unsafe { values(region) });
-    }
-
-    pub fn write(&mut self, region: Region, from: &[f32]) {
-        // SAFETY: as above.
-        unsafe { values(region) }.copy_from_slice(from);
     }
 }
 
@@ -105,7 +95,7 @@ fn register(region: &Region) -> Option<u64> {
 
 /// # Safety
 /// The region must be alive and on the host, and nobody else may use it meanwhile.
-unsafe fn values<'a>(region: Region) -> &'a mut [f32] {
+pub(super) unsafe fn host_values<'a>(region: Region) -> &'a mut [f32] {
     // SAFETY: the caller vouches.
     unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) }
 }

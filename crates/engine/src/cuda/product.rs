@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_model::{Border, Shape};
+use paceline_record::Nanos;
 
 use super::backend;
 use super::driver::{Event, Memory, Recording, Stream};
@@ -338,7 +339,7 @@ impl Workshop<'_> {
         method.run(self.libraries, self.lane, operands)?;
         stream.mark(&end)?;
         end.wait()?;
-        let rough = end.since(&begin)?;
+        let Nanos(rough) = end.since(&begin)?;
         // What the host takes to hand it over hides little.
         if rough > least.saturating_mul(2).saturating_add(200_000) {
             return Ok(rough);
@@ -355,7 +356,7 @@ impl Workshop<'_> {
             stream.replay(&recording)?;
             stream.mark(&end)?;
             end.wait()?;
-            least = least.min(end.since(&begin)?);
+            least = least.min(end.since(&begin)?.0);
         }
         Ok(least / RUNS)
     }

@@ -14,18 +14,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_model::{Graph, ParamId, Shape as Map};
+use paceline_record::{Bytes, LayerTime, Nanos, Phase};
 
 use super::action::{Action, Arg, Buffer, LAG, Step, Track};
 use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Stream};
 use super::kernels::Kernels;
 use super::lower::{Lowered, Packing, Tensor, Unit};
-use super::mirror::Mirror;
+use super::mirror::{Mirror, host_values};
 use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
 use super::{Contents, CudaOptions, backend, gemm, nvtx};
 use crate::cpu::{Pool, draw};
 use crate::{
-    BucketTime, Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place,
-    Precision, Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult, Weave,
+    BucketTime, Drawing, Driving, EngineError, Homes, Layout, Measured, MemoryPlan, Optimizer, Pass, Place,
+    Precision, Profiling, Program, Region, Samples, Slot, Spec, StepResult, Values, Weave,
 };
 use launch::{Word, launch, wide_shape};
 use parts::Part;
@@ -67,8 +68,8 @@ enum Run {
 #[derive(Clone, Copy, Default)]
 struct UnitTime {
     calls: u64,
-    forward_ns: u64,
-    backward_ns: u64,
+    forward: Nanos,
+    backward: Nanos,
 }
 
 /// All memory of a program on the device.
@@ -135,6 +136,8 @@ pub(super) struct CudaProgram {
     /// Backward as it runs where gradients go through the host.
     parts: Vec<Part>,
     woven: Option<Woven>,
+    /// Whether the update, and the exchange if there is one, are part of runs.
+    weaves: bool,
     methods: HashMap<(usize, Direction), Method>,
     libraries: Libraries,
     main: Lane,
@@ -168,7 +171,6 @@ pub(super) struct CudaProgram {
     classes: Option<usize>,
     input: Map,
     output: Map,
-    trainable: Vec<bool>,
     lens: Vec<usize>,
     contents: Contents,
     least_free: u64,
@@ -460,15 +462,5 @@ impl CudaProgram {
 
     fn place(&self, address: u64, len: usize) -> Region {
         Region { place: Place::Device(self.device.number), address, len }
-    }
-
-    /// Where a parameter lies, running statistics in the first shard.
-    fn home(&self, param: ParamId) -> u64 {
-        let (memory, range) = match (&self.low.ranges[param.0], &self.low.moving[param.0]) {
-            (Some(range), _) => (&self.memory.params, range),
-            (None, Some(range)) => (&self.memory.moving[0], range),
-            (None, None) => unreachable!("invariant: a parameter has a place"),
-        };
-        memory.address + 4 * range.start as u64
     }
 }

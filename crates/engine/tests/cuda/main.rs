@@ -10,7 +10,7 @@ mod programs;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
 use paceline_engine::cuda::{Contents, Cuda, CudaOptions, Tuning};
-use paceline_engine::{Engine, Pass, Precision, Program, Samples, Spec};
+use paceline_engine::{Engine, Pass, Precision, Program, Samples, Spec, Values};
 use paceline_model::{Graph, ParamId};
 
 /// The GPU with buffers that are no number before each run; `None`, with the reason printed, where there is none.
@@ -62,7 +62,7 @@ fn read_gradients(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
     for (id, param) in graph.params.iter().enumerate() {
         let mut values = vec![0.0; param.len()];
         if param.kind.trainable() {
-            program.read_gradient(ParamId(id), &mut values).unwrap();
+            program.read(Values::Gradient(ParamId(id)), &mut values).unwrap();
         }
         gradients.push(values);
     }
@@ -79,7 +79,7 @@ fn step(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> Outcome {
         let spread = if param.fan_in == 0 { 0.3 } else { (3.0 / param.fan_in as f32).sqrt() };
         let values: Vec<f32> =
             noise(100 + id as u64, param.len()).iter().map(|v| middle + spread * v).collect();
-        program.write_param(ParamId(id), &values).unwrap();
+        program.write(Values::Param(ParamId(id)), &values).unwrap();
     }
     let (images, labels) = batch_of(graph, spec.batch, 5);
     for stream in [3, 4] {
@@ -88,14 +88,14 @@ fn step(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> Outcome {
     }
     let loss = program.finish().unwrap().loss;
     let mut output = vec![0.0; spec.batch * graph.node(graph.output()).shape.len()];
-    program.read_output(&mut output).unwrap();
+    program.read(Values::Output, &mut output).unwrap();
     let gradients = read_gradients(graph, &mut *program);
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     program.apply(0.05, everything).unwrap();
     program.finish().unwrap();
     let mut read = |id: usize, len: usize| {
         let mut values = vec![0.0; len];
-        program.read_param(ParamId(id), &mut values).unwrap();
+        program.read(Values::Param(ParamId(id)), &mut values).unwrap();
         values
     };
     let params = graph.params.iter().enumerate().map(|(id, param)| read(id, param.len())).collect();

@@ -8,7 +8,7 @@ use super::*;
 /// Losses of ten steps on two batches in turns.
 pub fn losses(engine: &dyn Engine, graph: &Graph, spec: &Spec, rate: f32) -> Vec<f32> {
     let mut program = engine.compile(graph, spec).unwrap();
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     let mut losses = Vec::new();
     for seed in 0..10 {
         let (images, labels) = batch_of(graph, spec.batch, seed % 2);
@@ -82,7 +82,7 @@ fn every_network_learns_a_batch_by_heart_in_bf16() {
         let side = if name.starts_with("inception") { 75 } else { 32 };
         let graph = zoo::build(name, Some((side, side)), 10).unwrap();
         let mut program = gpu.compile(&graph, &Spec { precision: Precision::Bf16, ..Spec::new(16) }).unwrap();
-        let everything = 0..program.parameters().len;
+        let everything = 0..program.len(Values::Parameters);
         let (images, labels) = batch_of(&graph, 16, 3);
         let mut losses = Vec::new();
         let rate = if name == "vgg_19" { 0.02 } else { 0.005 };

@@ -2,6 +2,7 @@
 
 use paceline_engine::{Drawing, EngineError, Homes, Layout, Optimizer, Place, Profiling, Region};
 use paceline_model::{Shape, zoo};
+use paceline_record::{Nanos, Phase};
 
 use super::*;
 use crate::graphs::*;
@@ -25,15 +26,9 @@ fn passes_and_shards_keep_gradients_and_statistics_apart() {
         program.finish().unwrap();
         let mut seen = Vec::new();
         for shard in [0, 1] {
-            let region = program.statistics(shard);
-            let mut values = vec![0.0; region.len];
-            program.read_region(region, &mut values).unwrap();
-            seen.push(values);
+            seen.push(program.to_vec(Values::Statistics(shard)).unwrap());
         }
-        let region = program.gradients();
-        let mut values = vec![0.0; region.len];
-        program.read_region(region, &mut values).unwrap();
-        seen.push(values);
+        seen.push(program.to_vec(Values::Gradients(0)).unwrap());
         seen
     };
     for (own, other) in run(&gpu).iter().zip(run(&cpu())) {
@@ -55,10 +50,7 @@ fn running_statistics_are_plain_means_until_their_momentum_takes_over() {
             program.forward_backward(Pass { seen: seen(pass), ..Pass::ONLY }, &mut |_| {}).unwrap();
         }
         program.finish().unwrap();
-        let region = program.statistics(0);
-        let mut values = vec![0.0; region.len];
-        program.read_region(region, &mut values).unwrap();
-        values
+        program.to_vec(Values::Statistics(0)).unwrap()
     };
     for (layout, precision) in
         [(Layout::Nhwc, Precision::Fp32), (Layout::Nchw, Precision::Fp32), (Layout::Nhwc, Precision::Bf16)]
@@ -99,7 +91,8 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
     let mut homes = vec![vec![0.0f32; len + 16]; 2];
     let mut region = |index: usize| {
         let at = homes[index].as_mut_ptr() as u64;
-        Region { place: Place::Host, address: at.next_multiple_of(64), len }
+        // SAFETY: it is inside of memory that outlives the programs.
+        unsafe { Region::new(Place::Host, at.next_multiple_of(64), len) }
     };
     let (params, grads) = (region(0), region(1));
     // SAFETY: both outlive the programs, which run one after another, and nobody else uses them.
@@ -116,17 +109,15 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
             program.apply(0.1, 0..64).unwrap();
             program.apply(0.1, 64..len).unwrap();
             let times = program.finish().unwrap();
-            assert_eq!(times.copy_out_ns > 0, !seen.is_empty(), "gradients go out where others read them");
-            assert!(times.update_ns > 0);
+            assert_eq!(
+                times.phases[Phase::CopyOut] > Nanos(0),
+                !seen.is_empty(),
+                "gradients go out where others read them"
+            );
+            assert!(times.phases[Phase::Update] > Nanos(0));
         }
-        let mut all = program.state();
-        all.extend([program.gradients(), program.parameters()]);
-        let read = |region: Region| {
-            let mut values = vec![0.0; len];
-            program.read_region(region, &mut values).unwrap();
-            values
-        };
-        seen.push(all.into_iter().map(read).collect::<Vec<_>>());
+        let all = [Values::State(0), Values::Gradients(0), Values::Parameters];
+        seen.push(all.map(|values| program.to_vec(values).unwrap()));
     }
     assert!(seen[0] == seen[1] && seen[0].iter().all(|values| values.iter().any(|v| *v != 0.0)));
     // The host's update rounds in another order.
@@ -148,17 +139,14 @@ fn layers_and_phases_are_timed_by_the_device() {
             program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
             program.apply(0.1, 0..64).unwrap();
             let result = program.finish().unwrap();
-            assert!(
-                result.forward_ns > 0
-                    && result.backward_ns > 0
-                    && result.update_ns > 0
-                    && result.copy_in_ns > 0
-            );
+            for phase in [Phase::CopyIn, Phase::Forward, Phase::Backward, Phase::Update] {
+                assert!(result.phases[phase] > Nanos(0), "{phase}");
+            }
         }
-        let layers = program.layer_times();
+        let layers = program.measured().layers;
         assert_eq!(layers.is_empty(), profiling == Profiling::Phases);
         assert!(layers.iter().all(|layer| layer.calls == 2), "the first run is left out");
-        assert!(program.peak_device().is_some_and(|bytes| bytes > program.plan().total() / 2));
+        assert!(program.measured().peak_device.is_some_and(|bytes| bytes.0 > program.plan().total() / 2));
     }
 }
 

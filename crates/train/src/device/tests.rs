@@ -4,6 +4,7 @@ use paceline_comm::nccl::{Call, Handle};
 use paceline_engine::Place;
 
 use super::*;
+use crate::Strategy;
 use crate::job::tests::job;
 
 /// A library that writes down what it is asked for.
@@ -81,10 +82,13 @@ impl Interface for Recorder {
 fn step(strategy: Strategy, rank: u32) -> (Vec<String>, Range<usize>) {
     let library = Arc::new(Recorder::default());
     let nccl = Nccl::join(library.clone(), [1; 128], (Rank(rank), 2), PATIENCE).expect("joined");
-    let mut weave = weave_with(nccl, strategy, &ExchangeOptions::default(), &[0..128, 128..256]);
-    let region = |address: u64, len: usize| Region { place: Place::Device(0), address, len };
+    let mut weave =
+        weave_with(nccl, strategy.plan(Rank(rank), 2), &ExchangeOptions::default(), &[0..128, 128..256]);
+    // SAFETY: nobody looks at the values: the library only takes notes.
+    let region = |address: u64, len: usize| unsafe { Region::new(Place::Device(0), address, len) };
     let gathered = weave.gathered.map(|ranks| region(5000, 128 * ranks));
-    weave.link.put_gradients(1, (region(1000, 128), gathered), 9).expect("put");
+    let exchanged = Exchanged { own: region(1000, 128), gathered };
+    weave.link.put_gradients(1, exchanged, 9).expect("put");
     weave.link.put_parameters(1, region(2000, 128), 9).expect("put");
     drop(weave.link);
     let mut calls = library.calls.lock().unwrap().clone();

@@ -3,7 +3,7 @@
 use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, StepRecord};
 
 use super::scaled;
-use crate::{Simulation, Strategy};
+use crate::{Plan, Reduce, Simulation};
 
 /// A bucket of gradients, and what its exchange costs.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,23 +16,39 @@ pub(super) struct Parcel {
     pub moved: Bytes,
 }
 
-/// Messages that follow each other on a link of the busiest rank, and the bytes of each.
-pub(super) fn messages(strategy: Strategy, world: u32, bytes: f64) -> (f64, f64) {
-    let world = f64::from(world);
-    match strategy {
-        // A ring: each rank passes a slice on, once round to add up and once round to tell.
-        Strategy::AllReduce | Strategy::Sharded => (2.0 * (world - 1.0), bytes / world),
-        Strategy::Replicated => (world - 1.0, bytes),
-        // One message of every rank, through the server's link.
-        Strategy::PsCpu | Strategy::PsGpu => (world, bytes),
-        Strategy::Independent => (0.0, 0.0),
-    }
+/// Messages that follow each other on a link of the busiest rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Messages {
+    count: f64,
+    /// Of each.
+    bytes: f64,
 }
 
-/// Time of so many messages, one after the other.
-pub(super) fn travel((count, bytes): (f64, f64), simulation: &Simulation) -> Nanos {
-    // 10^9 bytes a second are a byte a nanosecond.
-    scaled(count, simulation.latency.0 as f64 + bytes / simulation.bandwidth)
+impl Messages {
+    /// Those of an exchange of so many bytes.
+    pub fn new(plan: Plan, bytes: f64) -> Self {
+        let world = f64::from(plan.world);
+        let (count, bytes) = match plan.reduce {
+            // A ring: each rank passes a slice on, once round to add up and once round to publish.
+            Reduce::ToAll | Reduce::Scatter => (2.0 * (world - 1.0), bytes / world),
+            Reduce::ByEach => (world - 1.0, bytes),
+            // One message of every rank, through the server's link.
+            Reduce::AtServer => (world, bytes),
+            Reduce::Nothing => (0.0, 0.0),
+        };
+        Self { count, bytes }
+    }
+
+    /// Bytes of all of them.
+    pub fn total(self) -> Bytes {
+        Bytes((self.count * self.bytes).round() as u64)
+    }
+
+    /// How long they take, one after the other.
+    pub fn time(self, simulation: &Simulation) -> Nanos {
+        // 10^9 bytes a second are a byte a nanosecond.
+        scaled(self.count, simulation.latency.0 as f64 + self.bytes / simulation.bandwidth)
+    }
 }
 
 /// An exchange on the network.

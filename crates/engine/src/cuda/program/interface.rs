@@ -15,8 +15,66 @@ fn check_below(what: &'static str, limit: usize, got: usize) -> Result<(), Engin
     Err(EngineError::Unsupported(format!("{what} {got} is beyond {limit}")))
 }
 
-fn foreign() -> EngineError {
-    EngineError::Unsupported("a program on a GPU has no region on the host".into())
+impl CudaProgram {
+    /// Where values lie: on the device, or on the host where they have a home there. `None` where there are none.
+    fn find(&mut self, values: Values) -> Option<Region> {
+        match values {
+            Values::Parameters => {
+                let home = self.mirror.as_ref().and_then(Mirror::parameters);
+                home.or_else(|| Some(self.place(self.memory.params.address, self.low.trained)))
+            }
+            Values::Gradients(shard) => {
+                let memory = self.memory.grads.get(shard)?;
+                let home = self.mirror.as_ref().map(|mirror| mirror.gradients(shard));
+                home.or_else(|| Some(self.place(memory.address, self.low.trained)))
+            }
+            Values::Statistics(shard) => {
+                let memory = self.memory.moving.get(shard)?;
+                Some(self.place(memory.address, self.low.moving_len))
+            }
+            Values::State(number) => {
+                let home = self.mirror.as_mut().and_then(|mirror| mirror.state(number));
+                let memory = self.memory.state.get(number);
+                home.or_else(|| memory.map(|memory| self.place(memory.address, self.low.trained)))
+            }
+            Values::Param(param) => {
+                let (whole, range) = match self.low.ranges.get(param.0)?.clone() {
+                    Some(range) => (Values::Parameters, range),
+                    None => (Values::Statistics(0), self.low.moving[param.0].clone()?),
+                };
+                Some(self.find(whole)?.part(range))
+            }
+            Values::Gradient(param) => {
+                let range = self.low.ranges.get(param.0)?.clone()?;
+                Some(self.place(self.memory.grads[0].address, self.low.trained).part(range))
+            }
+            Values::Output => None,
+        }
+    }
+
+    /// Copies the output out of the device's layout.
+    fn read_output(&mut self, into: &mut [f32]) -> Result<(), EngineError> {
+        let revealed = Memory::new(size_of_val(into))?;
+        let args = [
+            Word::from(self.low.output),
+            Word::from(revealed.address),
+            Word::from(self.spec.batch as u64),
+            Word::from(self.output.pixels() as i32),
+            Word::from(self.output.c as i32),
+            Word::from(self.nchw()),
+        ];
+        launch(&self.kernels, &self.main.stream, "reveal", wide_shape(into.len()), &args)?;
+        self.main.stream.wait()?;
+        driver::read(into, revealed.address)
+    }
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos(time.as_nanos() as u64)
+}
+
+fn missing(values: Values) -> EngineError {
+    EngineError::Unsupported(format!("this program has no {values:?} to read or write"))
 }
 
 impl Program for CudaProgram {
@@ -28,27 +86,53 @@ impl Program for CudaProgram {
         &self.low.slots
     }
 
-    fn parameters(&mut self) -> Region {
-        let on_device = self.place(self.memory.params.address, self.low.trained);
-        self.mirror.as_ref().and_then(Mirror::parameters).unwrap_or(on_device)
-    }
-
-    fn gradients(&mut self) -> Region {
-        match &self.mirror {
-            Some(mirror) => mirror.gradients(0),
-            None => self.place(self.memory.grads[0].address, self.low.trained),
+    fn len(&self, values: Values) -> usize {
+        let present = |there: bool, len: usize| if there { len } else { 0 };
+        match values {
+            Values::Parameters => self.low.trained,
+            Values::Gradients(shard) => present(shard < self.spec.shards, self.low.trained),
+            Values::Statistics(shard) => present(shard < self.spec.shards, self.low.moving_len),
+            Values::State(number) => {
+                present(number < self.spec.optimizer.state_per_value(), self.low.trained)
+            }
+            Values::Param(param) => self.lens.get(param.0).copied().unwrap_or(0),
+            Values::Gradient(param) => {
+                self.low.ranges.get(param.0).and_then(Option::as_ref).map_or(0, Range::len)
+            }
+            Values::Output => self.spec.batch * self.output.len(),
         }
     }
 
-    fn statistics(&mut self, shard: usize) -> Region {
-        self.place(self.memory.moving[shard].address, self.low.moving_len)
+    fn read(&mut self, values: Values, into: &mut [f32]) -> Result<(), EngineError> {
+        check("values to read", self.len(values), into.len())?;
+        self.settle()?;
+        if values == Values::Output {
+            return self.read_output(into);
+        }
+        let region = self.find(values).ok_or_else(|| missing(values))?;
+        match region.place {
+            Place::Device(_) => driver::read(into, region.address),
+            Place::Host => {
+                // SAFETY: one of this program's own regions; `Homes` vouches that nobody else uses it during a call.
+                into.copy_from_slice(unsafe { host_values(region) });
+                Ok(())
+            }
+        }
     }
 
-    fn state(&mut self) -> Vec<Region> {
-        if let Some(at_home) = self.mirror.as_mut().and_then(Mirror::state) {
-            return at_home;
+    fn write(&mut self, values: Values, from: &[f32]) -> Result<(), EngineError> {
+        check("values to write", self.len(values), from.len())?;
+        self.settle()?;
+        let region = self.find(values).ok_or_else(|| missing(values))?;
+        self.packed = false;
+        match region.place {
+            Place::Device(_) => driver::write(region.address, from),
+            Place::Host => {
+                // SAFETY: as above.
+                unsafe { host_values(region) }.copy_from_slice(from);
+                Ok(())
+            }
         }
-        self.memory.state.iter().map(|memory| self.place(memory.address, self.low.trained)).collect()
     }
 
     fn resume_at(&mut self, updates: u64) {
@@ -87,7 +171,7 @@ impl Program for CudaProgram {
         Ok(())
     }
 
-    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
+    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(usize)) -> Result<(), EngineError> {
         check_below("shard", self.memory.grads.len(), pass.shard)?;
         if self.mirror.is_some() && pass.update.is_some() {
             return Err(EngineError::Unsupported(
@@ -109,10 +193,7 @@ impl Program for CudaProgram {
         if !pass.is_last() || updates {
             return Ok(());
         }
-        let when = Moment::Event(self.events.end.0 as u64);
-        for slot in &self.low.slots {
-            ready(Ready { param: slot.param, range: slot.range.clone(), when });
-        }
+        ready(self.low.slots.len());
         Ok(())
     }
 
@@ -169,23 +250,24 @@ impl Program for CudaProgram {
         if self.mirror.is_some() { stream.wait() } else { Ok(()) }
     }
 
-    fn weave(&mut self, weave: Option<Weave>) -> Result<bool, EngineError> {
+    fn driving(&self) -> Driving {
+        if self.weaves { Driving::Woven } else { Driving::Queued }
+    }
+
+    fn weave(&mut self, weave: Option<Weave>) -> Result<(), EngineError> {
         if self.mirror.is_some() || self.spec.shards > 1 {
-            return Ok(false);
+            return Ok(());
         }
         self.device.enter()?;
         self.recordings.clear();
         self.woven = weave.map(|weave| Woven::new(weave, self)).transpose()?;
-        Ok(true)
+        self.weaves = true;
+        Ok(())
     }
 
     fn bucket_times(&mut self) -> Result<Vec<BucketTime>, EngineError> {
         self.settle()?;
         self.woven_times()
-    }
-
-    fn runs_behind(&self) -> bool {
-        true
     }
 
     fn finish(&mut self) -> Result<StepResult, EngineError> {
@@ -196,136 +278,51 @@ impl Program for CudaProgram {
         if std::mem::take(&mut pending.ran) {
             let judgement = self.pinned_out.values::<Judgement>(1)[0];
             (self.result.loss, self.result.correct) = (judgement.loss, judgement.correct as usize);
-            result.copy_in_ns = events.prepared.since(&events.called)?;
-            result.update_ns = events.begin.since(&events.prepared)?;
-            result.forward_ns = events.forward_end.since(&events.begin)?;
+            let phases = &mut result.phases;
+            phases[Phase::CopyIn] = events.prepared.since(&events.called)?;
+            phases[Phase::Update] = events.begin.since(&events.prepared)?;
+            phases[Phase::Forward] = events.forward_end.since(&events.begin)?;
             if pending.trained {
-                result.backward_ns = events.end.since(&events.forward_end)?;
+                phases[Phase::Backward] = events.end.since(&events.forward_end)?;
             }
             if std::mem::take(&mut pending.updated) {
-                result.exchange_ns =
+                phases[Phase::CommWait] =
                     events.exchanged.since(&events.end)? + events.fetched.since(&events.updated)?;
-                result.update_ns +=
+                phases[Phase::Update] +=
                     events.updated.since(&events.exchanged)? + events.done.since(&events.fetched)?;
             }
             if std::mem::take(&mut pending.copied_out) {
-                result.copy_out_ns = events.copied_out.since(&events.end)?;
+                phases[Phase::CopyOut] = events.copied_out.since(&events.end)?;
             }
             if self.runs > 1 {
-                result.idle_ns = events.called.since(&events.over[(self.runs - 1) % 2])?;
+                result.idle = events.called.since(&events.over[(self.runs - 1) % 2])?;
             }
         }
         let applied = std::mem::take(&mut pending.applied).min(events.applied.len());
         let at_home = self.mirror.as_ref().is_some_and(|mirror| mirror.parameters().is_some());
         for [begun, there, used] in events.applied[..applied].iter().filter(|_| !at_home) {
-            result.copy_in_ns += there.since(begun)?;
-            result.update_ns += used.since(there)?;
+            result.phases[Phase::CopyIn] += there.since(begun)?;
+            result.phases[Phase::Update] += used.since(there)?;
         }
-        result.update_ns += std::mem::take(&mut self.host_update).as_nanos() as u64;
-        result.ready_ns = std::mem::take(&mut self.telling).as_nanos() as u64;
+        result.phases[Phase::Update] += nanos(std::mem::take(&mut self.host_update));
+        result.in_ready = nanos(std::mem::take(&mut self.telling));
         Ok(StepResult { loss: self.result.loss, correct: self.result.correct, ..result })
     }
 
-    fn read_param(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
-        check("parameter", self.lens[param.0], into.len())?;
-        self.settle()?;
-        let home = self.mirror.as_mut().and_then(Mirror::parameters_mut);
-        if let (Some(home), Some(range)) = (home, &self.low.ranges[param.0]) {
-            into.copy_from_slice(&home[range.clone()]);
-            return Ok(());
-        }
-        driver::read(into, self.home(param))
-    }
-
-    fn write_param(&mut self, param: ParamId, from: &[f32]) -> Result<(), EngineError> {
-        check("parameter", self.lens[param.0], from.len())?;
-        self.settle()?;
-        self.packed = false;
-        let home = self.mirror.as_mut().and_then(Mirror::parameters_mut);
-        if let (Some(home), Some(range)) = (home, &self.low.ranges[param.0]) {
-            home[range.clone()].copy_from_slice(from);
-            return Ok(());
-        }
-        driver::write(self.home(param), from)
-    }
-
-    fn read_gradient(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
-        let Some(range) = self.low.ranges[param.0].clone().filter(|_| self.trainable[param.0]) else {
-            return Err(EngineError::Unsupported(format!(
-                "parameter {} is a running statistic and has no gradient",
-                param.0
-            )));
+    fn measured(&mut self) -> Measured {
+        let layer = |(unit, time): (&Unit, &UnitTime)| LayerTime {
+            name: unit.name.clone(),
+            calls: time.calls,
+            forward: time.forward,
+            backward: time.backward,
+            forward_flops: unit.forward_flops,
+            backward_flops: unit.backward_flops,
         };
-        check("gradient", range.len(), into.len())?;
-        self.settle()?;
-        driver::read(into, self.memory.grads[0].address + 4 * range.start as u64)
-    }
-
-    fn read_output(&mut self, into: &mut [f32]) -> Result<(), EngineError> {
-        check("output", self.spec.batch * self.output.len(), into.len())?;
-        self.settle()?;
-        let revealed = Memory::new(size_of_val(into))?;
-        let args = [
-            Word::from(self.low.output),
-            Word::from(revealed.address),
-            Word::from(self.spec.batch as u64),
-            Word::from(self.output.pixels() as i32),
-            Word::from(self.output.c as i32),
-            Word::from(self.nchw()),
-        ];
-        launch(&self.kernels, &self.main.stream, "reveal", wide_shape(into.len()), &args)?;
-        self.main.stream.wait()?;
-        driver::read(into, revealed.address)
-    }
-
-    fn read_region(&mut self, region: Region, into: &mut [f32]) -> Result<(), EngineError> {
-        check("region", region.len, into.len())?;
-        self.settle()?;
-        match (region.place, &mut self.mirror) {
-            (Place::Device(_), _) => driver::read(into, region.address),
-            (Place::Host, Some(mirror)) => {
-                mirror.read(region, into);
-                Ok(())
-            }
-            (Place::Host, None) => Err(foreign()),
+        let units = self.low.units.iter().filter(|_| self.spec.profiling == Profiling::Layers);
+        Measured {
+            peak_device: Some(Bytes(self.free_before.saturating_sub(self.least_free))),
+            layers: units.zip(&self.times).map(layer).collect(),
         }
-    }
-
-    fn write_region(&mut self, region: Region, from: &[f32]) -> Result<(), EngineError> {
-        check("region", region.len, from.len())?;
-        self.settle()?;
-        self.packed = false;
-        match (region.place, &mut self.mirror) {
-            (Place::Device(_), _) => driver::write(region.address, from),
-            (Place::Host, Some(mirror)) => {
-                mirror.write(region, from);
-                Ok(())
-            }
-            (Place::Host, None) => Err(foreign()),
-        }
-    }
-
-    fn peak_device(&mut self) -> Option<u64> {
-        Some(self.free_before.saturating_sub(self.least_free))
-    }
-
-    fn layer_times(&self) -> Vec<LayerTime> {
-        if self.spec.profiling == Profiling::Phases {
-            return Vec::new();
-        }
-        self.low
-            .units
-            .iter()
-            .zip(&self.times)
-            .map(|(unit, time)| LayerTime {
-                name: unit.name.clone(),
-                calls: time.calls,
-                forward_ns: time.forward_ns,
-                backward_ns: time.backward_ns,
-                forward_flops: unit.forward_flops,
-                backward_flops: unit.backward_flops,
-            })
-            .collect()
     }
 }
 

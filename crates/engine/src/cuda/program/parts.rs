@@ -67,7 +67,7 @@ impl CudaProgram {
     pub(super) fn run_in_parts(
         &mut self,
         (run, home): (Run, Region),
-        ready: &mut dyn FnMut(Ready),
+        ready: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
         let mut parts = std::mem::take(&mut self.parts);
         let outcome = self.put_and_tell(&mut parts, (run, home), ready);
@@ -79,7 +79,7 @@ impl CudaProgram {
         &mut self,
         parts: &mut [Part],
         (run, home): (Run, Region),
-        ready: &mut dyn FnMut(Ready),
+        ready: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
         let Run::Training { shard, .. } = run else { unreachable!("invariant: only training is cut") };
         let profiled = self.spec.profiling == Profiling::Layers;
@@ -109,9 +109,7 @@ impl CudaProgram {
             part.copied.wait()?;
             // What is done here while the device computes is hidden.
             let (shows, begun) = (self.main.stream.is_idle()?, Instant::now());
-            for slot in &self.low.slots[part.cut.slots.clone()] {
-                ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });
-            }
+            ready(part.cut.slots.end);
             if shows {
                 self.telling += begun.elapsed();
             }

@@ -48,7 +48,7 @@ impl CudaProgram {
                 let pair = pairs.next().expect("invariant: an event after each instruction");
                 let time = pair[1].since(&pair[0])?;
                 let unit = &mut self.times[step.unit];
-                *(if index == 0 { &mut unit.forward_ns } else { &mut unit.backward_ns }) += time;
+                *(if index == 0 { &mut unit.forward } else { &mut unit.backward }) += time;
             }
         }
         self.times.iter_mut().for_each(|time| time.calls += 1);

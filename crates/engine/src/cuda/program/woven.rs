@@ -1,7 +1,7 @@
 //! The exchange of gradients and the update as parts of a step.
 
 use super::*;
-use crate::{Link, WovenBucket};
+use crate::{Exchanged, Link, WovenBucket};
 
 /// Polls of the device between two looks at the other ranks.
 const POLLS: u32 = 1024;
@@ -121,7 +121,8 @@ impl CudaProgram {
         let beside = gathered
             .as_ref()
             .map(|(ranks, memory)| (*ranks, self.place(memory.address, ranks * gradients.len)));
-        link.put_gradients(at, (gradients, beside.map(|(_, region)| region)), stream.0 as u64)?;
+        let values = Exchanged { own: gradients, gathered: beside.map(|(_, region)| region) };
+        link.put_gradients(at, values, stream.0 as u64)?;
         if let Some((ranks, region)) = beside {
             let args = [
                 Word::from(region.address),
