@@ -15,9 +15,11 @@ alone carries each value.
 
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 os.environ["KERAS_BACKEND"] = "torch"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -513,29 +515,38 @@ def parse_args():
     return args
 
 
+def compute(network, check):
+    """Computes a network's fixture and compares or writes it; whether it agrees, and what to print."""
+    torch.set_num_threads(1)
+    content = fixture(network, CASES[network])
+    assert np.isfinite(content["losses"] + [content["eval_loss"]]).all(), network
+    path = FOLDER / f"{network}.json"
+    if check:
+        found = list(differences(content, json.loads(path.read_text())))
+        lines = [f"{network}: {'same' if not found else f'{len(found)} values differ'}", *found[:5]]
+        return not found, "\n  ".join(lines)
+    path.write_text(to_text(content))
+    losses = " ".join(f"{loss:.4f}" for loss in content["losses"])
+    text = f"{network}: losses {losses}, evaluation {content['eval_loss']:.4f}, {path.stat().st_size} bytes"
+    return True, f"{text}\n  float32 is apart by {content['float32']}"
+
+
 def main():
     args = parse_args()
     torch.set_num_threads(1)
+    networks = args.networks or list(CASES)
+    if args.search:
+        for network in networks:
+            search(network, CASES[network], args.search)
+        return
     check_transposed()
-    failed = False
-    for network in args.networks or CASES:
-        case = CASES[network]
-        if args.search:
-            search(network, case, args.search)
-            continue
-        content = fixture(network, case)
-        assert np.isfinite(content["losses"] + [content["eval_loss"]]).all(), network
-        path = FOLDER / f"{network}.json"
-        if args.check:
-            found = list(differences(content, json.loads(path.read_text())))
-            failed |= bool(found)
-            print(f"{network}: {'same' if not found else f'{len(found)} values differ'}", *found[:5], sep="\n  ", flush=True)
-            continue
-        path.write_text(to_text(content))
-        losses = " ".join(f"{loss:.4f}" for loss in content["losses"])
-        print(f"{network}: losses {losses}, evaluation {content['eval_loss']:.4f}, {path.stat().st_size} bytes")
-        print(f"  float32 is apart by {content['float32']}", flush=True)
-    sys.exit(failed)
+    processes = min(len(os.sched_getaffinity(0)), len(networks))
+    agree = True
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        for agrees, text in pool.map(compute, networks, [args.check] * len(networks)):
+            agree &= agrees
+            print(text, flush=True)
+    sys.exit(not agree)
 
 
 if __name__ == "__main__":
