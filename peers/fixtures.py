@@ -15,9 +15,11 @@ alone carries each value.
 
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 os.environ["KERAS_BACKEND"] = "torch"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -28,7 +30,7 @@ try:
     import timm
     import torch
     import torch.nn.functional as F
-    from keras.src import backend as keras_backend
+    from keras.src.backend.common import dtypes as keras_dtypes
     from torch.utils._python_dispatch import TorchDispatchMode
 except ImportError as error:
     sys.exit(f"fixtures.py: {error}; it needs `pip install torch keras timm numpy`")
@@ -108,16 +110,24 @@ def labels(case):
 
 # ---- Float64 in Keras -------------------------------------------------------------------------------------------------
 
-keras_result_type = keras_backend.result_type
+# On every backend but TensorFlow, Keras's type promotion ends with float64 replaced by float32, as in JAX. Matrix products,
+# sums of residual branches, means and batch norm all ask it and would compute in float32. This table decides it.
+keras_dtypes.BIT64_TO_BIT32_DTYPE["float64"] = "float64"
 
 
-def result_type(*dtypes):
-    """Keras's type promotion, but float64 stays float64: else its batch norm computes in float32 whatever it is given."""
-    double = any(keras_backend.standardize_dtype(dtype) == "float64" for dtype in dtypes if dtype is not None)
-    return "float64" if double else keras_result_type(*dtypes)
+class OnlyDtype(TorchDispatchMode):
+    """Fails at the first operation, forward or backward, that gives a floating-point tensor of another type."""
 
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
 
-keras_backend.result_type = result_type
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                assert value.dtype == self.dtype, f"{function} gives {value.dtype} where all should be {self.dtype}"
+        return result
 
 
 # ---- The networks -----------------------------------------------------------------------------------------------------
@@ -278,26 +288,27 @@ def train(network, case, dtype):
     targets = torch.from_numpy(labels(case))
 
     def loss_of(output):
-        assert output.dtype == batch.dtype
         return F.mse_loss(output, batch) if network == "image_compression" else F.cross_entropy(output, targets)
 
     optimizer = torch.optim.SGD([tensor.value for tensor in net.trainable], lr=case["lr"], momentum=MOMENTUM)
     result = {"net": net, "losses": []}
     for step in range(STEPS):
         optimizer.zero_grad()
-        output = net.forward(batch, training=True)
-        loss = loss_of(output)
-        loss.backward()
+        with OnlyDtype(batch.dtype):
+            output = net.forward(batch, training=True)
+            loss = loss_of(output)
+            loss.backward()
         if step == 0:
             result["output"] = output.detach().double().numpy()
             result["gradients"] = [tensor.canonical(tensor.value.grad) for tensor in net.trainable]
             result["moving"] = [tensor.canonical(tensor.value) for tensor in net.moving]
         result["losses"].append(loss.item())
         optimizer.step()
-    with torch.no_grad():
+    with torch.no_grad(), OnlyDtype(batch.dtype):
         output = net.forward(batch, training=False)
-        result["eval_loss"] = loss_of(output).item()
-        result["eval_output"] = output.double().numpy()
+        loss = loss_of(output)
+    result["eval_loss"] = loss.item()
+    result["eval_output"] = output.double().numpy()
     return result
 
 
@@ -504,29 +515,38 @@ def parse_args():
     return args
 
 
+def compute(network, check):
+    """Computes a network's fixture and compares or writes it; whether it agrees, and what to print."""
+    torch.set_num_threads(1)
+    content = fixture(network, CASES[network])
+    assert np.isfinite(content["losses"] + [content["eval_loss"]]).all(), network
+    path = FOLDER / f"{network}.json"
+    if check:
+        found = list(differences(content, json.loads(path.read_text())))
+        lines = [f"{network}: {'same' if not found else f'{len(found)} values differ'}", *found[:5]]
+        return not found, "\n  ".join(lines)
+    path.write_text(to_text(content))
+    losses = " ".join(f"{loss:.4f}" for loss in content["losses"])
+    text = f"{network}: losses {losses}, evaluation {content['eval_loss']:.4f}, {path.stat().st_size} bytes"
+    return True, f"{text}\n  float32 is apart by {content['float32']}"
+
+
 def main():
     args = parse_args()
     torch.set_num_threads(1)
+    networks = args.networks or list(CASES)
+    if args.search:
+        for network in networks:
+            search(network, CASES[network], args.search)
+        return
     check_transposed()
-    failed = False
-    for network in args.networks or CASES:
-        case = CASES[network]
-        if args.search:
-            search(network, case, args.search)
-            continue
-        content = fixture(network, case)
-        assert np.isfinite(content["losses"] + [content["eval_loss"]]).all(), network
-        path = FOLDER / f"{network}.json"
-        if args.check:
-            found = list(differences(content, json.loads(path.read_text())))
-            failed |= bool(found)
-            print(f"{network}: {'same' if not found else f'{len(found)} values differ'}", *found[:5], sep="\n  ", flush=True)
-            continue
-        path.write_text(to_text(content))
-        losses = " ".join(f"{loss:.4f}" for loss in content["losses"])
-        print(f"{network}: losses {losses}, evaluation {content['eval_loss']:.4f}, {path.stat().st_size} bytes")
-        print(f"  float32 is apart by {content['float32']}", flush=True)
-    sys.exit(failed)
+    processes = min(len(os.sched_getaffinity(0)), len(networks))
+    agree = True
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        for agrees, text in pool.map(compute, networks, [args.check] * len(networks)):
+            agree &= agrees
+            print(text, flush=True)
+    sys.exit(not agree)
 
 
 if __name__ == "__main__":
