@@ -25,6 +25,7 @@ mod segment;
 mod shm;
 mod slice;
 mod solo;
+mod vector;
 
 pub use area::Area;
 pub use clock::Deadline;

@@ -8,7 +8,7 @@ use paceline_record::Rank;
 /// What becomes of the values of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their sum, in the order of the ranks.
+    /// Their sum, in the order of a fixed binary tree over the areas.
     Sum,
     /// The same, times 1 / world.
     Mean,
