@@ -74,11 +74,9 @@ impl Model {
                     }
                 }
             }
-            Operation::Broadcast { range, root } => {
-                let values = self.0[root.0 as usize][range.clone()].to_vec();
-                for rank in &mut self.0 {
-                    rank[range.clone()].copy_from_slice(&values);
-                }
+            Operation::Reduce { range, reduction, root } => {
+                let reduced = self.reduced(range, *reduction);
+                self.0[root.0 as usize][range.clone()].copy_from_slice(&reduced);
             }
             Operation::Barrier => {}
             Operation::AllReduceHalf { .. } => unreachable!("rounded sums have a test of their own"),
