@@ -43,12 +43,6 @@ pub trait Collective: Send {
         let ticket = self.begin(Operation::Barrier, by)?;
         self.finish(ticket)
     }
-
-    /// Copies one rank's values to all.
-    fn broadcast(&mut self, range: Range<usize>, root: Rank, by: Deadline) -> Result<Finished, CommError> {
-        let ticket = self.begin(Operation::Broadcast { range, root }, by)?;
-        self.finish(ticket)
-    }
 }
 
 /// An operation that was begun, to be finished.

@@ -62,7 +62,7 @@ impl Ledger {
         {
             return invalid(format!("their rounded forms do not fit behind them in {} values", self.own));
         }
-        if let Operation::Broadcast { root, .. } = operation
+        if let Operation::Reduce { root, .. } = operation
             && root.0 >= self.world
         {
             return invalid(format!("there are {} ranks", self.world));

@@ -2,7 +2,7 @@
 //!
 //! The launcher [creates](Segment::create) a [`Segment`] of shared memory and starts the workers, which inherit it by the
 //! number of its file descriptor. Each worker [attaches](Segment::attach) to it and [joins](Segment::join) as a rank; the
-//! [`Shm`] that it gets is a [`Collective`]. A world of one uses [`Solo`] instead.
+//! [`Shm`] that it gets is a [`Collective`].
 //!
 //! Values live in the segment from the start, so that an operation copies nothing in or out. The steps and bytes of each
 //! operation are in `docs/algorithms.md`.
@@ -24,7 +24,7 @@ mod reduction;
 mod segment;
 mod shm;
 mod slice;
-mod solo;
+mod vector;
 
 pub use area::Area;
 pub use clock::Deadline;
@@ -34,4 +34,3 @@ pub use operation::{Half, Operation, Reduction};
 pub use segment::{Segment, SegmentSize};
 pub use shm::Shm;
 pub use slice::{deal, slice};
-pub use solo::Solo;

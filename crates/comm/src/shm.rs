@@ -22,9 +22,9 @@ use crate::{
 
 /// One rank's end of a [`Segment`](crate::Segment).
 ///
-/// When all ranks have begun an operation, each does its own slice of it, for all: it reads the values of every area, in
-/// the order of the areas, and writes the result to wherever it belongs. So the same world gives the same bits in every
-/// run, and on every rank. Each rank works on its operations in the order in which it began them.
+/// When all ranks have begun an operation, each does its own slice of it, for all: it reads the values of every area, adds
+/// them up in the order of a fixed tree, and writes the result to wherever it belongs. So the same areas give the same bits
+/// in every run, on every rank and in every world. Each rank works on its operations in the order in which it began them.
 pub struct Shm {
     mapping: Arc<Mapping>,
     rank: Rank,
@@ -221,15 +221,13 @@ impl Shm {
                 unsafe { self.add_up(&self.addends(range), &[into], range.len(), *reduction) };
                 (areas + 1) * range.len()
             }
-            Operation::Broadcast { range, root } if *root != self.rank => {
-                let from = self.mapping.own(*root).part(range);
-                let into = self.own().part(range);
-                // SAFETY: all ranks have handed these values over; the root's are only read, and nobody but this rank
-                // touches its own.
-                unsafe { into.copy_from_nonoverlapping(from, range.len()) };
-                2 * range.len()
+            Operation::Reduce { range, reduction, root } if *root == self.rank => {
+                let own = self.own().part(range);
+                // SAFETY: all ranks have handed these values over, and of all of them only this one touches them.
+                unsafe { self.add_up(&self.addends(range), &[own], range.len(), *reduction) };
+                (areas + 1) * range.len()
             }
-            Operation::Broadcast { .. } | Operation::Barrier => 0,
+            Operation::Reduce { .. } | Operation::Barrier => 0,
         })
     }
 
