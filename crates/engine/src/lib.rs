@@ -7,7 +7,9 @@
 pub mod cpu;
 pub mod cuda;
 mod error;
+mod outline;
 mod plan;
+mod random;
 mod seam;
 mod weave;
 

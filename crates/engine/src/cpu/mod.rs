@@ -6,6 +6,7 @@ mod backward;
 mod columns;
 mod compile;
 mod flat;
+mod forward;
 mod geometry;
 mod host_update;
 mod kernels;
@@ -15,14 +16,12 @@ mod norm;
 mod pool;
 mod product;
 mod program;
-mod random;
 mod simd;
 mod weights;
 mod windows;
 
 pub(crate) use host_update::HostUpdate;
 pub(crate) use pool::{Placement, Pool, allowed_cores};
-pub(crate) use random::{draw, mix};
 pub use simd::Simd;
 
 use compile::Compiled;

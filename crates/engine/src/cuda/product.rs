@@ -13,6 +13,7 @@ use super::driver::{Event, Memory, Recording, Stream};
 use super::gemm::{self, Gemm};
 use super::kernels::{Kernels, cache_folder, digest, keep};
 use super::unrolled::Unrolled;
+use crate::outline::Window;
 use crate::{EngineError, Layout, Precision};
 
 /// A convolution, of which a dense layer is the smallest.
@@ -61,6 +62,11 @@ impl Product {
             self.stride.1,
             self.groups,
         )
+    }
+
+    pub fn window(&self) -> Window {
+        let Self { kernel, stride, border, input, output, .. } = *self;
+        Window { kernel, stride, border, input, output }
     }
 
     /// The plain product that is left where the window of each output is written out as a row.

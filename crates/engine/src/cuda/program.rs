@@ -15,14 +15,17 @@ use std::time::{Duration, Instant};
 
 use paceline_model::{Graph, ParamId, Shape as Map};
 
-use super::action::{Action, Arg, Buffer, LAG, Step, Track};
+use super::action::{Action, Arg, LAG, Step, Track};
 use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Stream};
 use super::kernels::Kernels;
-use super::lower::{Lowered, Packing, Tensor, Unit};
+use super::lower::{Lowered, Packing, Tensor};
 use super::mirror::Mirror;
 use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
 use super::{Contents, CudaOptions, backend, gemm, nvtx};
-use crate::cpu::{Pool, draw};
+use crate::cpu::Pool;
+use crate::outline::{Outline, Places, Unit};
+use crate::plan::Buffer;
+use crate::random::draw;
 use crate::{
     BucketTime, Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place,
     Precision, Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult, Weave,

@@ -10,7 +10,8 @@ const MOST_COPIERS: usize = 4;
 /// Stretches of trained values without packed copies, each as long as a block likes it.
 fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
     const LONGEST: usize = 2048;
-    let plain = lowered.slots.iter().filter(|slot| lowered.packing.starts[slot.param.0].is_none());
+    let plain =
+        lowered.outline.places.slots.iter().filter(|slot| lowered.packing.starts[slot.param.0].is_none());
     plain
         .flat_map(|slot| {
             let end = slot.range.end;
@@ -73,13 +74,15 @@ impl CudaProgram {
             workshop.choices.save();
         }
         let stretches = stretches(&lowered);
+        let Outline { units, places, .. } = lowered.outline;
+        let Places { slots, trained, ranges, moving, moving_len } = places;
         // Parameters that live on the host have their update rule there.
         let at_home = homes.parameters.is_some();
         let memory = Memories {
-            params: values(lowered.trained)?,
-            grads: several(spec.shards, lowered.trained)?,
-            moving: several(spec.shards, lowered.moving_len)?,
-            state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, lowered.trained)?,
+            params: values(trained)?,
+            grads: several(spec.shards, trained)?,
+            moving: several(spec.shards, moving_len)?,
+            state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, trained)?,
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
             tensors: Memory::upload(&lowered.packing.tensors)?,
@@ -113,10 +116,6 @@ impl CudaProgram {
             applied: Vec::new(),
             sides: (0..sides).map(|_| Ok((event()?, event()?))).collect::<Result<_, EngineError>>()?,
         };
-        let mut ranges = vec![None; graph.params.len()];
-        for slot in &lowered.slots {
-            ranges[slot.param.0] = Some(slot.range.clone());
-        }
         let at = |buffer: Buffer| memory.arena.address + lowered.offsets[buffer.0] as u64;
         let low = Compiled {
             input: at(lowered.input),
@@ -126,15 +125,15 @@ impl CudaProgram {
             backward: lowered.backward,
             offsets: lowered.offsets,
             wide: lowered.wide,
-            slots: lowered.slots,
+            slots,
             ranges,
-            trained: lowered.trained,
-            moving: lowered.moving,
-            moving_len: lowered.moving_len,
+            trained,
+            moving,
+            moving_len,
             packing: lowered.packing,
             stretches: stretches.len(),
             plan: lowered.plan,
-            units: lowered.units,
+            units,
         };
         let mirror = Mirror::new(homes, low.trained, spec)?;
         let mut program = Self {
