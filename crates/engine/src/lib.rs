@@ -7,6 +7,7 @@
 pub mod cpu;
 pub mod cuda;
 mod error;
+mod numerics;
 mod outline;
 mod plan;
 mod random;
@@ -14,6 +15,7 @@ mod seam;
 mod weave;
 
 pub use error::EngineError;
+pub use numerics::{Algorithm, Numerics, Way};
 pub use plan::MemoryPlan;
 pub use seam::{
     Drawing, Engine, Homes, LayerTime, Layout, Moment, Optimizer, Pass, Place, Precision, Profiling, Program,

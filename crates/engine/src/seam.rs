@@ -7,7 +7,7 @@ use std::str::FromStr;
 use paceline_model::{Graph, ParamId};
 use serde::{Deserialize, Serialize};
 
-use crate::{BucketTime, EngineError, MemoryPlan, Weave};
+use crate::{BucketTime, EngineError, MemoryPlan, Numerics, Weave};
 
 /// Order of the dimensions of activations in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -373,6 +373,11 @@ pub trait Program: Send {
 
     /// Where each trained tensor lies, in the order in which backward makes gradients ready.
     fn slots(&self) -> &[Slot];
+
+    /// How it computes, as far as the bits of its results depend on it.
+    fn numerics(&self) -> Numerics {
+        Numerics::default()
+    }
 
     /// The trained values.
     fn parameters(&mut self) -> Region;

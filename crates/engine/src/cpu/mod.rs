@@ -34,7 +34,8 @@ use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 pub struct CpuOptions {
     /// Threads of one worker.
     pub threads: usize,
-    /// Instruction set; the best one that the machine has if none is named.
+    /// Instruction set; the best one that the machine has if none is named. [`Numerics::simd`](crate::Numerics::simd) gives
+    /// that of a program whose bits are wanted again.
     pub simd: Option<Simd>,
 }
 
@@ -52,10 +53,7 @@ impl Cpu {
         if options.threads == 0 {
             return Err(EngineError::Unsupported("0 threads cannot compute; use --threads 1 or more".into()));
         }
-        let simd = options.simd.unwrap_or_else(Simd::detect);
-        if !simd.available() {
-            return Err(EngineError::Unsupported(format!("this machine has no {simd}")));
-        }
+        let simd = Simd::choose(options.simd)?;
         Ok(Self { threads: options.threads, simd, placement: Placement::Anywhere })
     }
 

@@ -15,8 +15,8 @@ use crate::outline::{Outline, Places, Unit};
 use crate::plan::Buffer;
 use crate::random;
 use crate::{
-    Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place, Profiling,
-    Program, Ready, Region, Samples, Slot, Spec, StepResult,
+    Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Numerics, Optimizer, Pass, Place,
+    Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult,
 };
 
 /// Times of one unit, all calls together.
@@ -232,6 +232,10 @@ impl Program for CpuProgram {
 
     fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    fn numerics(&self) -> Numerics {
+        Numerics { instruction_set: Some(self.machine.simd.to_string()), ..Numerics::default() }
     }
 
     fn parameters(&mut self) -> Region {

@@ -20,15 +20,15 @@ use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Strea
 use super::kernels::Kernels;
 use super::lower::{Lowered, Packing, Tensor};
 use super::mirror::Mirror;
-use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
-use super::{Contents, CudaOptions, backend, gemm, nvtx};
+use super::product::{Direction, Lane, Libraries, Method, Workshop};
+use super::{Contents, backend, gemm, nvtx};
 use crate::cpu::Pool;
 use crate::outline::{Outline, Places, Unit};
 use crate::plan::Buffer;
 use crate::random::draw;
 use crate::{
-    BucketTime, Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place,
-    Precision, Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult, Weave,
+    BucketTime, Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Numerics, Optimizer,
+    Pass, Place, Precision, Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult, Weave,
 };
 use launch::{Word, launch, wide_shape};
 use parts::Part;
@@ -174,6 +174,7 @@ pub(super) struct CudaProgram {
     trainable: Vec<bool>,
     lens: Vec<usize>,
     contents: Contents,
+    numerics: Numerics,
     least_free: u64,
     free_before: u64,
     device: Arc<Device>,

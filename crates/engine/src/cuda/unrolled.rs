@@ -46,6 +46,10 @@ impl Unrolled {
         self.gemm.len()
     }
 
+    pub fn name(&self, index: usize) -> String {
+        self.gemm.name(index)
+    }
+
     /// Bytes of the rows.
     fn bytes(&self) -> usize {
         (4 * self.values).next_multiple_of(256)

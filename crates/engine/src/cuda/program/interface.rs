@@ -28,6 +28,10 @@ impl Program for CudaProgram {
         &self.low.slots
     }
 
+    fn numerics(&self) -> Numerics {
+        self.numerics.clone()
+    }
+
     fn parameters(&mut self) -> Region {
         let on_device = self.place(self.memory.params.address, self.low.trained);
         self.mirror.as_ref().and_then(Mirror::parameters).unwrap_or(on_device)

@@ -3,6 +3,7 @@
 use super::super::lower::value_bytes;
 use super::*;
 use crate::cpu::{Placement, allowed_cores};
+use crate::cuda::{Cuda, Tuning};
 
 /// Threads that copy a batch to where the device fetches it from.
 const MOST_COPIERS: usize = 4;
@@ -24,14 +25,11 @@ fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
 }
 
 impl CudaProgram {
-    pub fn new(
-        (device, kernels): (Arc<Device>, Arc<Kernels>),
-        (graph, spec): (&Graph, &Spec),
-        homes: &Homes,
-        lowered: Lowered,
-        (options, choices): (CudaOptions, &mut Choices),
-    ) -> Result<Self, EngineError> {
+    pub fn new(engine: &Cuda, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Self, EngineError> {
+        let lowered = engine.lower(graph, spec)?;
+        let device = engine.device.clone();
         device.enter()?;
+        let kernels = engine.kernels(spec.precision)?;
         let free_before = device.memory()?.0;
         let values = |len: usize| Memory::new(4 * len);
         let several =
@@ -49,7 +47,9 @@ impl CudaProgram {
             kernels: kernels.clone(),
         };
         let mut methods = HashMap::new();
+        let mut algorithms = Vec::new();
         {
+            let mut choices = engine.choices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let fill = |address: u64, bytes_in_all: usize| {
                 let args = [Word::from(address), Word::from((bytes_in_all / bytes) as u64)];
                 launch(&kernels, &main.stream, "noise", wide_shape(bytes_in_all / bytes), &args)
@@ -57,8 +57,8 @@ impl CudaProgram {
             let mut workshop = Workshop {
                 libraries: &libraries,
                 lane: &main,
-                choices,
-                tuning: options.tuning,
+                choices: &mut choices,
+                tuning: &engine.options.tuning,
                 scratch: None,
                 fill: &fill,
             };
@@ -67,7 +67,8 @@ impl CudaProgram {
                 if let Action::Product { product, direction, .. } = step.action
                     && !methods.contains_key(&(product, direction))
                 {
-                    let method = workshop.method(&lowered.products[product], direction)?;
+                    let (method, algorithm) = workshop.method(&lowered.products[product], direction)?;
+                    algorithms.push(algorithm);
                     methods.insert((product, direction), method);
                 }
             }
@@ -135,7 +136,18 @@ impl CudaProgram {
             plan: lowered.plan,
             units,
         };
-        let mirror = Mirror::new(homes, low.trained, spec)?;
+        let recorded = match &engine.options.tuning {
+            Tuning::Recorded(numerics) => numerics.simd()?,
+            _ => None,
+        };
+        let mirror = Mirror::new(homes, low.trained, spec, recorded)?;
+        algorithms.sort_by(|one, other| one.product.cmp(&other.product));
+        let numerics = Numerics {
+            instruction_set: mirror.as_ref().and_then(Mirror::simd).map(|simd| simd.to_string()),
+            device: Some(device.name.clone()),
+            libraries: engine.libraries.clone(),
+            algorithms,
+        };
         let mut program = Self {
             recordings: HashMap::new(),
             parts: if mirror.is_some() { Part::all(&low, graph.params.len())? } else { Vec::new() },
@@ -172,7 +184,8 @@ impl CudaProgram {
             output: graph.node(graph.output()).shape,
             trainable: graph.params.iter().map(|param| param.kind.trainable()).collect(),
             lens: graph.params.iter().map(|param| param.len()).collect(),
-            contents: options.contents,
+            contents: engine.options.contents,
+            numerics,
             least_free: free_before,
             free_before,
             device,
