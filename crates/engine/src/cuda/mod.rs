@@ -15,6 +15,7 @@ pub mod nvtx;
 mod object;
 mod product;
 mod program;
+mod turn;
 mod unrolled;
 
 pub use library::{Library, libraries};
@@ -51,14 +52,16 @@ pub struct CudaOptions {
     pub contents: Contents,
 }
 
-/// The CUDA engine.
+/// The CUDA engine. It and its programs belong to the thread that opened it: as long as one of them lives, another thread is
+/// refused.
 pub struct Cuda {
-    device: Arc<Device>,
     options: CudaOptions,
     /// Versions of cuDNN and cuBLASLt.
     libraries: BTreeMap<String, String>,
     kernels: Mutex<[Option<Arc<Kernels>>; 2]>,
     choices: Mutex<Choices>,
+    /// Goes last: this thread's turn ends with it.
+    device: Arc<Device>,
 }
 
 impl Cuda {

@@ -175,9 +175,32 @@ pub(super) struct CudaProgram {
     lens: Vec<usize>,
     contents: Contents,
     numerics: Numerics,
-    least_free: u64,
-    free_before: u64,
+    peak: Peak,
+    /// Goes last: the thread's turn may end with it.
     device: Arc<Device>,
+}
+
+/// The most device memory that a program has held, the libraries' included. The driver tells only what the whole GPU has
+/// left: where others give memory back meanwhile, what this process took itself is the least.
+struct Peak {
+    free_before: u64,
+    held_before: u64,
+    bytes: u64,
+}
+
+impl Peak {
+    /// Begins before a program takes its memory.
+    fn new(device: &Device) -> Result<Self, EngineError> {
+        Ok(Self { free_before: device.memory()?.0, held_before: Memory::held(), bytes: 0 })
+    }
+
+    /// Looks at what is held now.
+    fn look(&mut self, device: &Device) -> Result<(), EngineError> {
+        let held = Memory::held().saturating_sub(self.held_before);
+        let used = self.free_before.saturating_sub(device.memory()?.0);
+        self.bytes = self.bytes.max(held).max(used);
+        Ok(())
+    }
 }
 
 /// The lowered graph without what was only needed to make the program.
@@ -358,8 +381,7 @@ impl CudaProgram {
         let recorded = self.run_and_record(run, woven.as_mut());
         self.woven = woven;
         self.recordings.insert(run, recorded?);
-        self.least_free = self.least_free.min(self.device.memory()?.0);
-        Ok(())
+        self.peak.look(&self.device)
     }
 
     fn run_and_record(&self, run: Run, mut woven: Option<&mut Woven>) -> Result<Recording, EngineError> {

@@ -164,7 +164,9 @@ fn layers_and_phases_are_timed_by_the_device() {
 
 #[test]
 fn recorded_numerics_give_the_same_bits_or_are_refused() {
-    let Some(gpu) = gpu() else { return };
+    if gpu().is_none() {
+        return;
+    }
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     for (precision, tuning) in [(Precision::Fp32, Tuning::Last), (Precision::Bf16, Tuning::First)] {
         let spec = Spec { precision, ..Spec::new(8) };
@@ -186,7 +188,25 @@ fn recorded_numerics_give_the_same_bits_or_are_refused() {
         let older = Numerics { libraries: Default::default(), ..numerics };
         assert!(refusal(open(Tuning::Recorded(older)).err()).contains("was none"));
     }
+}
+
+#[test]
+fn a_second_thread_is_refused_as_long_as_the_first_has_an_engine_or_a_program() {
+    let Some(gpu) = gpu() else { return };
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    let open_elsewhere = || {
+        let open = || Cuda::new(CudaOptions::default()).map(drop);
+        std::thread::scope(|scope| scope.spawn(open).join().expect("no panic"))
+    };
+    let refused = |result: Result<(), EngineError>| result.expect_err("refused").to_string();
+    assert!(refused(open_elsewhere()).contains("another thread"));
+    let mut program = gpu.compile(&graph, &Spec::new(8)).unwrap();
     drop(gpu);
+    assert!(refused(open_elsewhere()).contains("another thread"), "a program is left");
+    let elsewhere = std::thread::scope(|scope| scope.spawn(|| program.evaluate(8)).join().expect("no panic"));
+    assert!(refused(elsewhere).contains("another thread"));
+    drop(program);
+    open_elsewhere().expect("nobody uses the GPU any more");
 }
 
 #[test]

@@ -310,7 +310,7 @@ impl Program for CudaProgram {
     }
 
     fn peak_device(&mut self) -> Option<u64> {
-        Some(self.free_before.saturating_sub(self.least_free))
+        Some(self.peak.bytes)
     }
 
     fn layer_times(&self) -> Vec<LayerTime> {
@@ -336,7 +336,7 @@ impl Program for CudaProgram {
 impl Drop for CudaProgram {
     fn drop(&mut self) {
         // Nothing may be under way when the memory goes.
-        let _ = self.device.enter();
+        let _ = self.device.make_current();
         let _ = self.copying.wait();
         let _ = self.copying_out.wait();
         let _ = self.main.stream.wait();

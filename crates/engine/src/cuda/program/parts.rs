@@ -122,7 +122,7 @@ impl CudaProgram {
         for part in parts.iter_mut().filter(|part| !profiled && !part.recordings.contains_key(&run)) {
             let recording = self.main.stream.record(|| self.put_part(part, run, Stream::mark_recorded))?;
             part.recordings.insert(run, recording);
-            self.least_free = self.least_free.min(self.device.memory()?.0);
+            self.peak.look(&self.device)?;
         }
         Ok(())
     }

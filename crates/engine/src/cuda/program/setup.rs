@@ -30,7 +30,7 @@ impl CudaProgram {
         let device = engine.device.clone();
         device.enter()?;
         let kernels = engine.kernels(spec.precision)?;
-        let free_before = device.memory()?.0;
+        let peak = Peak::new(&device)?;
         let values = |len: usize| Memory::new(4 * len);
         let several =
             |count: usize, len: usize| (0..count).map(|_| values(len)).collect::<Result<Vec<_>, _>>();
@@ -186,8 +186,7 @@ impl CudaProgram {
             lens: graph.params.iter().map(|param| param.len()).collect(),
             contents: engine.options.contents,
             numerics,
-            least_free: free_before,
-            free_before,
+            peak,
             device,
         };
         let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
