@@ -7,11 +7,15 @@
 pub mod cpu;
 pub mod cuda;
 mod error;
+mod numerics;
+mod outline;
 mod plan;
+mod random;
 mod seam;
 mod weave;
 
 pub use error::EngineError;
+pub use numerics::{Algorithm, Numerics, Way};
 pub use plan::MemoryPlan;
 pub use seam::{
     Drawing, Driving, Engine, Homes, Layout, Measured, Optimizer, Pass, Place, Precision, Profiling, Program,

@@ -8,7 +8,7 @@ use paceline_model::{Graph, ParamId};
 use paceline_record::{Bytes, LayerTime, Nanos, PhaseTimes};
 use serde::{Deserialize, Serialize};
 
-use crate::{BucketTime, EngineError, MemoryPlan, Weave};
+use crate::{BucketTime, EngineError, MemoryPlan, Numerics, Weave};
 
 /// Order of the dimensions of activations in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -386,6 +386,11 @@ pub trait Program: Send {
 
     /// Where each trained tensor lies, in the order in which backward makes gradients ready.
     fn slots(&self) -> &[Slot];
+
+    /// How it computes, as far as the bits of its results depend on it.
+    fn numerics(&self) -> Numerics {
+        Numerics::default()
+    }
 
     /// How many values there are of a kind; 0 where there are none.
     fn len(&self, values: Values) -> usize;

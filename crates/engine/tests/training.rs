@@ -65,6 +65,19 @@ fn train(graph: &Graph, spec: &Spec, cpu: &Cpu, steps: u64) -> (Vec<Vec<f32>>, f
 }
 
 #[test]
+fn recorded_numerics_give_the_same_bits_again() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 4).unwrap();
+    let spec = Spec::new(8);
+    for simd in [Simd::Avx512, Simd::Avx2, Simd::Portable].into_iter().filter(|simd| simd.available()) {
+        let cpu = Cpu::new(CpuOptions { threads: 2, simd: Some(simd) }).unwrap();
+        let numerics = cpu.compile(&graph, &spec).unwrap().numerics();
+        assert_eq!(numerics.instruction_set.as_deref(), Some(simd.to_string().as_str()));
+        let again = Cpu::new(CpuOptions { threads: 1, simd: numerics.simd().unwrap() }).unwrap();
+        assert!(train(&graph, &spec, &cpu, 3) == train(&graph, &spec, &again, 3), "{simd}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_bits_at_any_thread_count() {
     let small = zoo::small_cnn(Shape::new(13, 9, 3), 10).unwrap();
     let mobile = zoo::build("mobilenet_v2", Some((32, 32)), 10).unwrap();

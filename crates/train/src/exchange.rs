@@ -197,8 +197,7 @@ impl Exchange {
             }
             (Reduce::Scatter, _) => Operation::ReduceScatter { range, reduction },
             (Reduce::ByEach, _) => Operation::ReplicatedSum { range, reduction },
-            // The server reads gradients in place: it must only know that they are there.
-            (Reduce::AtServer, _) => Operation::Barrier,
+            (Reduce::AtServer, _) => Operation::Reduce { range, reduction, root: Plan::SERVER },
             (Reduce::Nothing, _) => unreachable!("invariant: nothing is exchanged"),
         }
     }
@@ -238,13 +237,9 @@ impl Exchange {
         self.hand_over()?;
         let mut begun = std::mem::take(&mut self.begun);
         for (index, ticket) in begun.drain(..).enumerate() {
-            let mut finished = self.peers().collective.finish(ticket)?;
-            let range = self.buckets[index].range.clone();
-            if self.plan.is_server() {
-                self.average(&range, &mut finished);
-            }
+            let finished = self.peers().collective.finish(ticket)?;
             self.finished.push(finished);
-            let updated = self.plan.updated(range);
+            let updated = self.plan.updated(self.buckets[index].range.clone());
             if !updated.is_empty() {
                 watch.leave_out(|| program.apply(learning_rate, updated))?;
             }

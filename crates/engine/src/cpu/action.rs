@@ -14,10 +14,8 @@ use super::simd::Simd;
 use super::weights::{WeightOperands, WeightSum};
 use super::windows::{DepthwiseOperands, DepthwiseSum, Gathering, Slide};
 use crate::Pass;
-
-/// A buffer of the arena, by its number in the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Buffer(pub usize);
+use crate::outline;
+use crate::plan::Buffer;
 
 /// A product in either layout.
 pub(crate) enum Product {
@@ -35,15 +33,6 @@ impl Product {
             Self::Columns(plan) => plan.workspace(threads),
         }
     }
-}
-
-/// Parameters of a batch norm.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NormIds {
-    pub gamma: Option<ParamId>,
-    pub beta: Option<ParamId>,
-    pub moving_mean: ParamId,
-    pub moving_variance: ParamId,
 }
 
 /// Which gathering a [`Slide`] does, by buffers and parameters.
@@ -98,8 +87,7 @@ pub(crate) enum Action {
     },
     Norm {
         norm: Norm,
-        running: Running,
-        ids: NormIds,
+        layer: outline::Norm,
         input: Buffer,
         residual: Option<Buffer>,
         output: Buffer,
@@ -108,7 +96,7 @@ pub(crate) enum Action {
     },
     NormBackward {
         norm: Norm,
-        ids: NormIds,
+        layer: outline::Norm,
         input: Buffer,
         output: Option<Buffer>,
         output_grad: Buffer,
@@ -225,12 +213,12 @@ impl Machine {
         self.grads[id.0]
     }
 
-    fn norm_params(&self, ids: &NormIds) -> NormParams {
+    fn norm_params(&self, layer: &outline::Norm) -> NormParams {
         NormParams {
-            gamma: ids.gamma.map(|id| self.param(id)),
-            beta: ids.beta.map(|id| self.param(id)),
-            moving_mean: self.param(ids.moving_mean),
-            moving_variance: self.param(ids.moving_variance),
+            gamma: layer.gamma.map(|id| self.param(id)),
+            beta: layer.beta.map(|id| self.param(id)),
+            moving_mean: self.param(layer.moving_mean),
+            moving_variance: self.param(layer.moving_variance),
         }
     }
 
@@ -291,14 +279,15 @@ impl Machine {
                 };
                 plan.run(pool, &operands);
             }
-            Action::Norm { norm, running, ids, input, residual, output, kept, workspace } => {
+            Action::Norm { norm, layer, input, residual, output, kept, workspace } => {
                 let kept = Kept::new(self.at(*kept), norm.channels);
-                let params = self.norm_params(ids);
+                let params = self.norm_params(layer);
                 let input = self.at(*input);
                 match phase {
                     Phase::Training => {
                         let workspace = self.at(*workspace);
-                        let running = Running { momentum: self.pass.keep(running.momentum), ..*running };
+                        let momentum = self.pass.keep(layer.momentum);
+                        let running = Running { momentum, correction: layer.correction };
                         norm.measure(pool, input, &params, running, &kept, workspace);
                     }
                     Phase::Evaluation => norm.recall(&params, &kept),
@@ -308,7 +297,7 @@ impl Machine {
             }
             Action::NormBackward {
                 norm,
-                ids,
+                layer,
                 input,
                 output,
                 output_grad,
@@ -323,8 +312,8 @@ impl Machine {
                     output_grad: self.at(*output_grad),
                     input_grad: self.at(*input_grad),
                     mode: *mode,
-                    gamma_grad: ids.gamma.map(|id| self.grad(id)),
-                    beta_grad: ids.beta.map(|id| self.grad(id)),
+                    gamma_grad: layer.gamma.map(|id| self.grad(id)),
+                    beta_grad: layer.beta.map(|id| self.grad(id)),
                     param_mode: self.grad_mode(),
                 };
                 let kept = Kept::new(self.at(*kept), norm.channels);

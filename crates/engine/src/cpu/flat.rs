@@ -4,11 +4,10 @@ use paceline_model::{Border, Shape};
 
 use super::kernels::tile::Mode;
 use super::memory::View;
-use super::norm::Bounds;
 use super::pool::Pool;
-use super::random;
 use super::simd::{Kernel, Simd, Vector, each_vector};
-use crate::{Layout, Optimizer};
+use crate::outline::Bounds;
+use crate::{Layout, Optimizer, random};
 
 /// Values that one task takes.
 const CHUNK: usize = 64 * 1024;

@@ -1,16 +1,6 @@
 //! Where the taps of a convolution touch real input: padding is never multiplied.
 
-use paceline_model::{Border, Shape};
-
-/// Window, strides and border of a convolution between two maps.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
-    pub kernel: (usize, usize),
-    pub stride: (usize, usize),
-    pub border: Border,
-    pub input: Shape,
-    pub output: Shape,
-}
+use crate::outline::Window;
 
 /// One tap of a class: which weight, and where its source pixel lies from the class's base pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +145,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use paceline_model::{Border, Shape};
+
     use super::*;
 
     fn same(side: usize) -> Window {

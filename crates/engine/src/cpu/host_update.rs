@@ -14,14 +14,20 @@ pub(crate) struct HostUpdate {
     optimizer: Optimizer,
     state: Vec<Memory>,
     pool: Pool,
+    simd: Simd,
     len: usize,
 }
 
 impl HostUpdate {
-    pub fn new(optimizer: Optimizer, len: usize) -> Result<Self, EngineError> {
+    pub fn new(optimizer: Optimizer, len: usize, simd: Option<Simd>) -> Result<Self, EngineError> {
+        let simd = Simd::choose(simd)?;
         let state = (0..optimizer.state_per_value()).map(|_| Memory::new(len)).collect::<Result<_, _>>()?;
         let threads = allowed_cores().len().clamp(1, MOST_THREADS);
-        Ok(Self { optimizer, state, pool: Pool::new(threads, Placement::Anywhere)?, len })
+        Ok(Self { optimizer, state, pool: Pool::new(threads, Placement::Anywhere)?, simd, len })
+    }
+
+    pub fn simd(&self) -> Simd {
+        self.simd
     }
 
     /// One of the values that the rule keeps, for all parameters.
@@ -53,7 +59,7 @@ impl HostUpdate {
             second: state.next(),
         };
         drop(state);
-        update.run(&self.pool, Simd::detect());
+        update.run(&self.pool, self.simd);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod backward;
 mod columns;
 mod compile;
 mod flat;
+mod forward;
 mod geometry;
 mod host_update;
 mod kernels;
@@ -15,14 +16,12 @@ mod norm;
 mod pool;
 mod product;
 mod program;
-mod random;
 mod simd;
 mod weights;
 mod windows;
 
 pub(crate) use host_update::HostUpdate;
 pub(crate) use pool::{Placement, Pool, allowed_cores};
-pub(crate) use random::{draw, mix};
 pub use simd::Simd;
 
 use compile::Compiled;
@@ -35,7 +34,8 @@ use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 pub struct CpuOptions {
     /// Threads of one worker.
     pub threads: usize,
-    /// Instruction set; the best one that the machine has if none is named.
+    /// Instruction set; the best one that the machine has if none is named. [`Numerics::simd`](crate::Numerics::simd) gives
+    /// that of a program whose bits are wanted again.
     pub simd: Option<Simd>,
 }
 
@@ -53,10 +53,7 @@ impl Cpu {
         if options.threads == 0 {
             return Err(EngineError::Unsupported("0 threads cannot compute; use --threads 1 or more".into()));
         }
-        let simd = options.simd.unwrap_or_else(Simd::detect);
-        if !simd.available() {
-            return Err(EngineError::Unsupported(format!("this machine has no {simd}")));
-        }
+        let simd = Simd::choose(options.simd)?;
         Ok(Self { threads: options.threads, simd, placement: Placement::Anywhere })
     }
 

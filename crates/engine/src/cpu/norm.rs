@@ -5,22 +5,10 @@ use super::memory::View;
 use super::pool::Pool;
 use super::simd::{Kernel, Simd, Vector, each_vector};
 use crate::Layout;
+use crate::outline::Bounds;
 
 /// Rows (NHWC) that are summed before they join the total. Fixed, so that the sum never depends on the threads.
 const CHUNK: usize = 128;
-
-/// The range that an activation keeps: none, ReLU or ReLU6.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Bounds {
-    pub low: f32,
-    pub high: f32,
-}
-
-impl Bounds {
-    pub const NONE: Self = Self { low: f32::NEG_INFINITY, high: f32::INFINITY };
-    pub const RELU: Self = Self { low: 0.0, high: f32::INFINITY };
-    pub const RELU6: Self = Self { low: 0.0, high: 6.0 };
-}
 
 /// A compiled batch norm.
 #[derive(Clone, Copy, Debug)]

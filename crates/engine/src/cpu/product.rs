@@ -4,12 +4,13 @@
 
 use paceline_model::Shape;
 
-use super::geometry::{Class, Window};
+use super::geometry::Class;
 use super::kernels::tile::{MAX_POINTERS, Mode, RowTile, Segment};
 use super::kernels::transpose::{prefetch, transpose};
 use super::memory::View;
 use super::pool::Pool;
 use super::simd::{Kernel, Simd, Vector};
+use crate::outline::Window;
 
 /// Packed weights up to this many values stay in the second-level cache while all pixels pass by.
 const RESIDENT: usize = 96 * 1024;

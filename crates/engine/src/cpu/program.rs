@@ -6,16 +6,18 @@ use std::time::Instant;
 use paceline_model::{Graph, Shape};
 use paceline_record::{LayerTime, Nanos, Phase};
 
-use super::action::{Buffer, Machine, Phase as Mode};
-use super::compile::{Compiled, Step, Unit};
+use super::action::{Machine, Phase as Mode};
+use super::compile::{Compiled, Step};
 use super::flat::Update;
 use super::memory::{Memory, View};
 use super::pool::Pool;
-use super::random;
 use super::simd::Simd;
+use crate::outline::{Outline, Places, Unit};
+use crate::plan::Buffer;
+use crate::random;
 use crate::{
-    Drawing, EngineError, Homes, Layout, Measured, MemoryPlan, Optimizer, Pass, Profiling, Program, Region,
-    Samples, Slot, Spec, StepResult, Values,
+    Drawing, EngineError, Homes, Layout, Measured, MemoryPlan, Numerics, Optimizer, Pass, Profiling, Program,
+    Region, Samples, Slot, Spec, StepResult, Values,
 };
 
 /// Times of one unit, all calls together.
@@ -82,25 +84,26 @@ impl CpuProgram {
             memory.push(part);
             Ok(view)
         };
-        let params = take(compiled.trained, homes.parameters.map(|(region, _)| region))?;
+        let Outline { units, places, .. } = compiled.outline;
+        let Places { slots, trained, moving, moving_len, .. } = places;
+        let params = take(trained, homes.parameters.map(|(region, _)| region))?;
         let grads = (0..spec.shards)
-            .map(|shard| take(compiled.trained, homes.gradients.get(shard).copied()))
+            .map(|shard| take(trained, homes.gradients.get(shard).copied()))
             .collect::<Result<Vec<_>, _>>()?;
-        let statistics =
-            (0..spec.shards).map(|_| take(compiled.moving_len, None)).collect::<Result<Vec<_>, _>>()?;
-        let arena = take(compiled.arena, None)?;
+        let statistics = (0..spec.shards).map(|_| take(moving_len, None)).collect::<Result<Vec<_>, _>>()?;
+        let arena = take(compiled.arena.len, None)?;
         let state = (0..spec.optimizer.state_per_value())
-            .map(|_| take(compiled.trained, None))
+            .map(|_| take(trained, None))
             .collect::<Result<Vec<_>, _>>()?;
         let nothing = params.part(0, 0);
         let mut param_views = vec![nothing; graph.params.len()];
-        for Slot { param, range } in &compiled.slots {
+        for Slot { param, range } in &slots {
             param_views[param.0] = params.part(range.start, range.len());
         }
         let machine = Machine {
             pool,
             simd,
-            buffers: compiled.buffers.iter().map(|range| arena.part(range.start, range.len())).collect(),
+            buffers: compiled.arena.ranges.iter().map(|range| arena.part(range.start, range.len())).collect(),
             params: param_views,
             grads: vec![nothing; graph.params.len()],
             labels: vec![0; spec.batch],
@@ -111,13 +114,13 @@ impl CpuProgram {
         let output = graph.output();
         let mut program = Self {
             machine,
-            times: vec![UnitTime::default(); compiled.units.len()],
+            times: vec![UnitTime::default(); units.len()],
             forward: compiled.forward,
             backward: compiled.backward,
-            units: compiled.units,
-            input: compiled.input,
-            output: compiled.output,
-            slots: compiled.slots,
+            units,
+            input: compiled.arena.input,
+            output: compiled.arena.output,
+            slots,
             trainable: graph.params.iter().map(|param| param.kind.trainable()).collect(),
             plan: compiled.plan,
             layout: spec.layout,
@@ -133,7 +136,7 @@ impl CpuProgram {
             params,
             grads,
             statistics,
-            moving: compiled.moving,
+            moving,
             state,
             _memory: memory,
         };
@@ -242,6 +245,10 @@ impl Program for CpuProgram {
 
     fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    fn numerics(&self) -> Numerics {
+        Numerics { instruction_set: Some(self.machine.simd.to_string()), ..Numerics::default() }
     }
 
     fn len(&self, values: Values) -> usize {

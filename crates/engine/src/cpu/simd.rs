@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::EngineError;
+
 /// An instruction set that this build has kernels for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simd {
@@ -18,6 +20,17 @@ impl Simd {
     /// The best that this machine can run.
     pub fn detect() -> Self {
         [Self::Avx512, Self::Avx2].into_iter().find(|simd| simd.available()).unwrap_or(Self::Portable)
+    }
+
+    /// The one that is asked for, or else the best; an error where this machine lacks it.
+    pub(crate) fn choose(asked: Option<Self>) -> Result<Self, EngineError> {
+        let best = Self::detect();
+        match asked {
+            Some(simd) if !simd.available() => Err(EngineError::Unsupported(format!(
+                "this machine's processor has no {simd}; the best that it has is {best}"
+            ))),
+            asked => Ok(asked.unwrap_or(best)),
+        }
     }
 
     /// Whether this machine can run it.

@@ -5,12 +5,13 @@
 
 use paceline_model::Shape;
 
-use super::geometry::{Class, Window};
+use super::geometry::Class;
 use super::kernels::tile::Mode;
 use super::memory::View;
 use super::pool::Pool;
 use super::simd::{Kernel, Simd, Vector};
 use crate::Layout;
+use crate::outline::Window;
 
 /// Images whose products a depthwise convolution adds up before they join the total. Fixed, as the order of sums is.
 const CHUNK: usize = 8;

@@ -255,6 +255,11 @@ impl Candidates {
         self.engines.len()
     }
 
+    /// The number of an engine in cuDNN and its settings; empty where cuDNN does not tell.
+    pub fn name(&self, index: usize) -> String {
+        self.engines.get(index).and_then(|engine| name(engine).ok()).unwrap_or_default()
+    }
+
     /// Readies one of them. It fails where the engine refuses after all.
     pub fn plan(&self, handle: &Handle, index: usize) -> Result<Plan, EngineError> {
         let engine = self.engines.get(index).ok_or_else(|| EngineError::Device {
@@ -298,11 +303,41 @@ fn recommended(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, Engine
     Ok(engines)
 }
 
+/// The most settings of an engine.
+const KNOBS: usize = 64;
+
+fn name(config: &Descriptor) -> Result<String, EngineError> {
+    let engine = engine_of(config)?;
+    let mut number = [0i64];
+    engine.get(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX, Type::CUDNN_TYPE_INT64, &mut number)?;
+    let knobs = (0..KNOBS)
+        .map(|_| Descriptor::new(Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut raw: Vec<*mut c_void> = knobs.iter().map(|knob| knob.0).collect();
+    let kind = Type::CUDNN_TYPE_BACKEND_DESCRIPTOR;
+    let count = config.get(Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, kind, &mut raw)?;
+    let mut settings = Vec::new();
+    for knob in &knobs[..count] {
+        let (mut which, mut value) = ([0u32], [0i64]);
+        knob.get(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, Type::CUDNN_TYPE_KNOB_TYPE, &mut which)?;
+        knob.get(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, Type::CUDNN_TYPE_INT64, &mut value)?;
+        settings.push((which[0], value[0]));
+    }
+    settings.sort_unstable();
+    let settings: String = settings.into_iter().map(|(which, value)| format!("_k{which}={value}")).collect();
+    Ok(format!("eng{}{settings}", number[0]))
+}
+
+fn engine_of(config: &Descriptor) -> Result<Descriptor, EngineError> {
+    let engine = Descriptor::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
+    let kind = Type::CUDNN_TYPE_BACKEND_DESCRIPTOR;
+    config.get(Name::CUDNN_ATTR_ENGINECFG_ENGINE, kind, &mut [engine.0])?;
+    Ok(engine)
+}
+
 fn keeps_promises(config: &Descriptor, precision: Precision) -> bool {
     let notes = || -> Result<(Vec<u32>, Vec<u32>), EngineError> {
-        let engine = Descriptor::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
-        let mut raw = [engine.0];
-        config.get(Name::CUDNN_ATTR_ENGINECFG_ENGINE, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
+        let engine = engine_of(config)?;
         let mut numerical = vec![0u32; 16];
         let kind = Type::CUDNN_TYPE_NUMERICAL_NOTE;
         let count = engine.get(Name::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kind, &mut numerical)?;

@@ -1,12 +1,14 @@
-//! The CUDA driver's objects with safe doors: contexts, memory, streams, events, recordings, kernels.
+//! The CUDA driver's objects behind safe functions: contexts, memory, streams, events, recordings, kernels.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
 use paceline_record::Nanos;
 
+use super::turn::{TURNSTILE, Turn};
 use crate::EngineError;
 
 /// Turns a status into an error that names the call.
@@ -35,6 +37,7 @@ pub(super) struct Device {
     /// Compute capability: major and minor.
     pub capability: (i32, i32),
     context: sys::CUcontext,
+    turn: Turn,
 }
 
 // SAFETY: a context may be made current on any thread; the driver locks it.
@@ -61,9 +64,10 @@ impl Device {
         }
     }
 
-    /// The GPU with this number; the driver's library must be there.
+    /// The GPU with this number; the driver's library must be there. Refused while another thread uses one.
     pub fn open(number: usize) -> Result<Arc<Self>, EngineError> {
         let count = Self::count()?;
+        let turn = TURNSTILE.enter()?;
         // SAFETY: plain calls of the driver, with places for their results.
         unsafe {
             if number >= count {
@@ -88,14 +92,20 @@ impl Device {
             let mut context = ptr::null_mut();
             check(sys::cuDevicePrimaryCtxRetain(&mut context, device), "cuDevicePrimaryCtxRetain")?;
             let name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
-            let device = Self { number, name, capability, context };
+            let device = Self { number, name, capability, context, turn };
             device.enter()?;
             Ok(Arc::new(device))
         }
     }
 
-    /// Makes it this thread's.
+    /// Makes its context this thread's; refuses a thread that did not open it.
     pub fn enter(&self) -> Result<(), EngineError> {
+        self.turn.check()?;
+        self.make_current()
+    }
+
+    /// Makes its context this thread's, to give back what a program holds wherever that is dropped.
+    pub fn make_current(&self) -> Result<(), EngineError> {
         // SAFETY: the context is alive as long as this value.
         check(unsafe { sys::cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
     }
@@ -109,6 +119,9 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 }
+
+/// Bytes of device memory that this process holds in [`Memory`].
+static HELD: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes on a device.
 #[derive(Debug)]
@@ -128,11 +141,17 @@ impl Memory {
                 sys::cuMemAlloc_v2(&mut address, bytes),
                 &format!("taking {} MB of device memory", bytes >> 20),
             )?;
+            HELD.fetch_add(bytes as u64, Ordering::Relaxed);
             let memory = Self { address, bytes };
             check(sys::cuMemsetD8Async(address, 0, bytes, ptr::null_mut()), "cuMemsetD8")?;
             check(sys::cuStreamSynchronize(ptr::null_mut()), "cuStreamSynchronize")?;
             Ok(memory)
         }
+    }
+
+    /// Bytes that this process holds, all programs together.
+    pub fn held() -> u64 {
+        HELD.load(Ordering::Relaxed)
     }
 
     /// Fills it with a byte.
@@ -150,6 +169,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        HELD.fetch_sub(self.bytes as u64, Ordering::Relaxed);
         // SAFETY: nobody uses it any more; the driver waits for what is under way.
         let _ = unsafe { sys::cuMemFree_v2(self.address) };
     }

@@ -6,6 +6,7 @@ use std::ptr;
 use cudarc::cublaslt::sys;
 
 use super::driver::Stream;
+use super::kernels::digest;
 use super::product::{Direction, Product};
 use crate::{EngineError, Layout, Precision};
 
@@ -147,6 +148,13 @@ impl Gemm {
 
     pub fn len(&self) -> usize {
         self.algorithms.len()
+    }
+
+    /// A name for an algorithm: cuBLASLt's description of it has no other meaning.
+    pub fn name(&self, index: usize) -> String {
+        self.algorithms
+            .get(index)
+            .map_or(String::new(), |found| format!("{:016x}", digest(&format!("{:?}", found.algo.data))))
     }
 
     /// Bytes of workspace that an algorithm needs.

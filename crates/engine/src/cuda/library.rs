@@ -1,10 +1,10 @@
 //! Libraries found at run time: which are there, where, and whether they are new enough.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int};
 use std::fmt;
 use std::path::PathBuf;
 
-use cudarc::{cublaslt, cudnn};
 use serde::Serialize;
 
 use super::object::{self, Object};
@@ -251,17 +251,16 @@ pub(super) fn need_nvrtc() -> Result<(), EngineError> {
     NVRTC.check(find_nvrtc())
 }
 
-/// Refuses a machine without cuDNN and cuBLASLt; the numbers of their versions.
-pub(super) fn need_mathematics() -> Result<(usize, usize), EngineError> {
-    CUDNN.check(find_cudnn())?;
-    CUBLAS.check(find_cublas())?;
-    // SAFETY: both are there, and have told their versions.
-    Ok(unsafe { (cudnn::sys::cudnnGetVersion(), cublaslt::sys::cublasLtGetVersion()) })
-}
-
-/// The versions behind these numbers, in words.
-pub(super) fn describe((cudnn, cublas): (usize, usize)) -> String {
-    format!("cuDNN {} and cuBLASLt {}", Version::of_decimals(cudnn), Version::of_cublas(cublas))
+/// Refuses a machine without cuDNN and cuBLASLt; their versions by name.
+pub(super) fn need_mathematics() -> Result<BTreeMap<String, String>, EngineError> {
+    [(CUDNN, find_cudnn()), (CUBLAS, find_cublas())]
+        .into_iter()
+        .map(|(need, found)| {
+            let version = found.version();
+            need.check(found)?;
+            Ok((need.name.to_owned(), version.expect("invariant: it was checked").to_string()))
+        })
+        .collect()
 }
 
 #[cfg(test)]

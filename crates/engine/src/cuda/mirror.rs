@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use cudarc::driver::sys;
 
-use crate::cpu::HostUpdate;
+use crate::cpu::{HostUpdate, Simd};
 use crate::{EngineError, Homes, Place, Region, Spec};
 
 /// The mirrors. Others read and write gradients here, and the program copies them out and in. Where parameters have a
@@ -20,8 +20,14 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// A mirror where memory on the host was provided; `None` where none was.
-    pub fn new(homes: &Homes, len: usize, spec: &Spec) -> Result<Option<Self>, EngineError> {
+    /// A mirror where memory on the host was provided; `None` where none was. `simd` is the instruction set of the update
+    /// rule where parameters live here; the best one that the machine has if none is named.
+    pub fn new(
+        homes: &Homes,
+        len: usize,
+        spec: &Spec,
+        simd: Option<Simd>,
+    ) -> Result<Option<Self>, EngineError> {
         if homes.gradients.is_empty() && homes.parameters.is_none() {
             return Ok(None);
         }
@@ -42,9 +48,14 @@ impl Mirror {
             None => None,
         };
         let gradients: Vec<Region> = homes.gradients.iter().map(|region| region.part(0..len)).collect();
-        let update = parameters.map(|_| HostUpdate::new(spec.optimizer, len)).transpose()?;
+        let update = parameters.map(|_| HostUpdate::new(spec.optimizer, len, simd)).transpose()?;
         let registered = gradients.iter().chain(&parameters).filter_map(register).collect();
         Ok(Some(Self { parameters, gradients, update, registered }))
+    }
+
+    /// The instruction set of the update rule, if it runs here.
+    pub fn simd(&self) -> Option<Simd> {
+        self.update.as_ref().map(HostUpdate::simd)
     }
 
     /// Where the parameters live, if it is here.

@@ -4,6 +4,7 @@
 mod action;
 mod backend;
 mod backward;
+mod choices;
 mod driver;
 mod gemm;
 mod kernels;
@@ -14,17 +15,19 @@ pub mod nvtx;
 mod object;
 mod product;
 mod program;
+mod turn;
 mod unrolled;
 
 pub use library::{Library, libraries};
 pub use product::Tuning;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use choices::Choices;
 use driver::Device;
 use kernels::Kernels;
 use paceline_model::Graph;
-use product::Choices;
 
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
@@ -39,35 +42,39 @@ pub enum Contents {
 }
 
 /// How the engine runs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CudaOptions {
     /// The GPU's number.
     pub device: usize,
-    /// How products are computed.
+    /// How the algorithms for products are chosen.
     pub tuning: Tuning,
     /// What buffers hold before each run.
     pub contents: Contents,
 }
 
-/// The CUDA engine.
+/// The CUDA engine. It and its programs belong to the thread that opened it: as long as one of them lives, another thread is
+/// refused.
 pub struct Cuda {
-    device: Arc<Device>,
     options: CudaOptions,
     /// Versions of cuDNN and cuBLASLt.
-    versions: (usize, usize),
+    libraries: BTreeMap<String, String>,
     kernels: Mutex<[Option<Arc<Kernels>>; 2]>,
     choices: Mutex<Choices>,
+    /// Goes last: this thread's turn ends with it.
+    device: Arc<Device>,
 }
 
 impl Cuda {
     /// Finds the driver, the libraries and the GPU, or says what is missing.
     pub fn new(options: CudaOptions) -> Result<Self, EngineError> {
         library::need_driver()?;
-        let versions = library::need_mathematics()?;
+        let libraries = library::need_mathematics()?;
         let device = Device::open(options.device)?;
-        let machine = format!("{} {versions:?}", device.name);
-        let choices = Mutex::new(Choices::load(&machine));
-        Ok(Self { device, options, versions, kernels: Mutex::default(), choices })
+        if let Tuning::Recorded(numerics) = &options.tuning {
+            numerics.check_device(&device.name, &libraries)?;
+        }
+        let choices = Mutex::new(Choices::load(&format!("{} {libraries:?}", device.name)));
+        Ok(Self { device, options, libraries, kernels: Mutex::default(), choices })
     }
 
     /// How many GPUs the driver has.
@@ -120,7 +127,9 @@ impl Engine for Cuda {
     }
 
     fn describe(&self) -> String {
-        format!("{} with {}", self.device.name, library::describe(self.versions))
+        let libraries: Vec<_> =
+            self.libraries.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        format!("{} with {}", self.device.name, libraries.join(" and "))
     }
 
     fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError> {
@@ -132,17 +141,7 @@ impl Engine for Cuda {
     }
 
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
-        let lowered = self.lower(graph, spec)?;
-        self.device.enter()?;
-        let kernels = self.kernels(spec.precision)?;
-        let mut choices = self.choices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let program = program::CudaProgram::new(
-            (self.device.clone(), kernels),
-            (graph, spec),
-            homes,
-            lowered,
-            (self.options, &mut choices),
-        )?;
+        let program = program::CudaProgram::new(self, graph, spec, homes)?;
         Ok(Box::new(program))
     }
 }

@@ -16,17 +16,20 @@ use std::time::{Duration, Instant};
 use paceline_model::{Graph, ParamId, Shape as Map};
 use paceline_record::{Bytes, LayerTime, Nanos, Phase};
 
-use super::action::{Action, Arg, Buffer, LAG, Step, Track};
+use super::action::{Action, Arg, LAG, Step, Track};
 use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Stream};
 use super::kernels::Kernels;
-use super::lower::{Lowered, Packing, Tensor, Unit};
+use super::lower::{Lowered, Packing, Tensor};
 use super::mirror::{Mirror, host_values};
-use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
-use super::{Contents, CudaOptions, backend, gemm, nvtx};
-use crate::cpu::{Pool, draw};
+use super::product::{Direction, Lane, Libraries, Method, Workshop};
+use super::{Contents, backend, gemm, nvtx};
+use crate::cpu::Pool;
+use crate::outline::{Outline, Places, Unit};
+use crate::plan::Buffer;
+use crate::random::draw;
 use crate::{
-    BucketTime, Drawing, Driving, EngineError, Homes, Layout, Measured, MemoryPlan, Optimizer, Pass, Place,
-    Precision, Profiling, Program, Region, Samples, Slot, Spec, StepResult, Values, Weave,
+    BucketTime, Drawing, Driving, EngineError, Homes, Layout, Measured, MemoryPlan, Numerics, Optimizer,
+    Pass, Place, Precision, Profiling, Program, Region, Samples, Slot, Spec, StepResult, Values, Weave,
 };
 use launch::{Word, launch, wide_shape};
 use parts::Part;
@@ -173,9 +176,33 @@ pub(super) struct CudaProgram {
     output: Map,
     lens: Vec<usize>,
     contents: Contents,
-    least_free: u64,
-    free_before: u64,
+    numerics: Numerics,
+    peak: Peak,
+    /// Goes last: the thread's turn may end with it.
     device: Arc<Device>,
+}
+
+/// The most device memory that a program has held, the libraries' included. The driver tells only what the whole GPU has
+/// left: where others give memory back meanwhile, what this process took itself is the least.
+struct Peak {
+    free_before: u64,
+    held_before: u64,
+    bytes: u64,
+}
+
+impl Peak {
+    /// Begins before a program takes its memory.
+    fn new(device: &Device) -> Result<Self, EngineError> {
+        Ok(Self { free_before: device.memory()?.0, held_before: Memory::held(), bytes: 0 })
+    }
+
+    /// Looks at what is held now.
+    fn look(&mut self, device: &Device) -> Result<(), EngineError> {
+        let held = Memory::held().saturating_sub(self.held_before);
+        let used = self.free_before.saturating_sub(device.memory()?.0);
+        self.bytes = self.bytes.max(held).max(used);
+        Ok(())
+    }
 }
 
 /// The lowered graph without what was only needed to make the program.
@@ -356,8 +383,7 @@ impl CudaProgram {
         let recorded = self.run_and_record(run, woven.as_mut());
         self.woven = woven;
         self.recordings.insert(run, recorded?);
-        self.least_free = self.least_free.min(self.device.memory()?.0);
-        Ok(())
+        self.peak.look(&self.device)
     }
 
     fn run_and_record(&self, run: Run, mut woven: Option<&mut Woven>) -> Result<Recording, EngineError> {

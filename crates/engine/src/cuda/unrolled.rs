@@ -30,20 +30,24 @@ impl Unrolled {
         direction: Direction,
         limit: usize,
     ) -> Result<Option<Self>, EngineError> {
-        let Product { batch, input, output, kernel, stride, border, groups, layout, precision } = *product;
+        let Product { batch, input, output, kernel, groups, layout, precision, .. } = *product;
         let taps = kernel.0 * kernel.1;
         let values = batch * output.pixels() * taps * input.c;
         let fits = layout == Layout::Nhwc && precision != Precision::Bf16 && groups == 1;
         if !fits || taps == 1 || !input.c.is_multiple_of(VECTOR) || 4 * values > limit {
             return Ok(None);
         }
-        let window = Window::new((batch, layout), (kernel, stride, border), input, output);
+        let window = Window::new(&product.window(), batch, layout);
         let gemm = Gemm::find(&libraries.cublas, &product.unrolled(), direction)?;
         Ok(Some(Self { gemm, window, direction, inputs: batch * input.len(), values }))
     }
 
     pub fn len(&self) -> usize {
         self.gemm.len()
+    }
+
+    pub fn name(&self, index: usize) -> String {
+        self.gemm.name(index)
     }
 
     /// Bytes of the rows.

@@ -1,6 +1,6 @@
 //! What a program does beside a step: passes and shards, statistics, update rules, mirrors, times, refusals.
 
-use paceline_engine::{Drawing, EngineError, Homes, Layout, Optimizer, Place, Profiling, Region};
+use paceline_engine::{Drawing, EngineError, Homes, Layout, Numerics, Optimizer, Place, Profiling, Region};
 use paceline_model::{Shape, zoo};
 use paceline_record::{Nanos, Phase};
 
@@ -148,6 +148,53 @@ fn layers_and_phases_are_timed_by_the_device() {
         assert!(layers.iter().all(|layer| layer.calls == 2), "the first run is left out");
         assert!(program.measured().peak_device.is_some_and(|bytes| bytes.0 > program.plan().total() / 2));
     }
+}
+
+#[test]
+fn recorded_numerics_give_the_same_bits_or_are_refused() {
+    if gpu().is_none() {
+        return;
+    }
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    for (precision, tuning) in [(Precision::Fp32, Tuning::Last), (Precision::Bf16, Tuning::First)] {
+        let spec = Spec { precision, ..Spec::new(8) };
+        let open = |tuning| Cuda::new(CudaOptions { tuning, ..CudaOptions::default() });
+        let first = open(tuning).unwrap();
+        let numerics = first.compile(&graph, &spec).unwrap().numerics();
+        assert!(!numerics.algorithms.is_empty() && numerics.libraries.len() == 2, "{numerics:?}");
+        assert!(numerics.algorithms.iter().all(|algorithm| !algorithm.name.is_empty()), "{numerics:?}");
+        let again = open(Tuning::Recorded(numerics.clone())).unwrap();
+        assert_eq!(again.compile(&graph, &spec).unwrap().numerics(), numerics);
+        assert_eq!(losses(&first, &graph, &spec, 0.01), losses(&again, &graph, &spec, 0.01));
+        let refusal = |error: Option<EngineError>| error.expect("it is refused").to_string();
+        let error = refusal(again.compile(&graph, &Spec { batch: 9, ..spec }).err());
+        assert!(error.contains("no algorithm for"), "{error}");
+        let mut gone = numerics.clone();
+        gone.algorithms[0].number = 999;
+        let error = refusal(open(Tuning::Recorded(gone)).unwrap().compile(&graph, &spec).err());
+        assert!(error.contains("number 999"), "{error}");
+        let older = Numerics { libraries: Default::default(), ..numerics };
+        assert!(refusal(open(Tuning::Recorded(older)).err()).contains("was none"));
+    }
+}
+
+#[test]
+fn a_second_thread_is_refused_as_long_as_the_first_has_an_engine_or_a_program() {
+    let Some(gpu) = gpu() else { return };
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    let open_elsewhere = || {
+        let open = || Cuda::new(CudaOptions::default()).map(drop);
+        std::thread::scope(|scope| scope.spawn(open).join().expect("no panic"))
+    };
+    let refused = |result: Result<(), EngineError>| result.expect_err("refused").to_string();
+    assert!(refused(open_elsewhere()).contains("another thread"));
+    let mut program = gpu.compile(&graph, &Spec::new(8)).unwrap();
+    drop(gpu);
+    assert!(refused(open_elsewhere()).contains("another thread"), "a program is left");
+    let elsewhere = std::thread::scope(|scope| scope.spawn(|| program.evaluate(8)).join().expect("no panic"));
+    assert!(refused(elsewhere).contains("another thread"));
+    drop(program);
+    open_elsewhere().expect("nobody uses the GPU any more");
 }
 
 #[test]

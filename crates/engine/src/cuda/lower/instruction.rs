@@ -9,6 +9,42 @@ pub(crate) enum Passes {
     Many,
 }
 
+/// How threads are laid over a map.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Threads {
+    /// Over vectors of channels, where those lie side by side.
+    AcrossChannels,
+    /// Each keeps to one channel.
+    WithinChannel,
+}
+
+/// Which way values are moved: as forward does, or back as gradients go.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Toward {
+    Output,
+    Input,
+}
+
+/// What is made of two runs of values.
+#[derive(Clone, Copy)]
+pub(crate) enum Sweep {
+    /// The first.
+    Copy,
+    Sum,
+    /// The first, kept in a range.
+    Bound(Bounds),
+    /// The first where the second lies inside a range.
+    Unbound(Bounds),
+}
+
+/// Some channels of a whole map, from one of its channels on.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub map: Map,
+    pub whole: Map,
+    pub channel: usize,
+}
+
 /// Blocks that fill a large GPU a few times over.
 const BLOCKS: usize = 264;
 
@@ -33,11 +69,17 @@ impl Lowering<'_> {
     /// Threads for a kernel over the rows of a map, and the end of its name. With [`Passes::One`] the grid's height is
     /// the number of parts that sums are cut into.
     pub fn rows(&self, map: Map, passes: Passes) -> (Shape, &'static str) {
-        self.rows_of(map, passes, self.nchw() && map.pixels() > 1)
+        self.rows_of(map, passes, self.threads(map))
     }
 
-    /// The same, where `planes` says whether a thread must keep to one channel.
-    pub fn rows_of(&self, map: Map, passes: Passes, planes: bool) -> (Shape, &'static str) {
+    /// How the threads of most kernels are laid over a map.
+    fn threads(&self, map: Map) -> Threads {
+        if self.nchw() && map.pixels() > 1 { Threads::WithinChannel } else { Threads::AcrossChannels }
+    }
+
+    /// The same, with the threads laid out as given.
+    pub fn rows_of(&self, map: Map, passes: Passes, threads: Threads) -> (Shape, &'static str) {
+        let planes = threads == Threads::WithinChannel;
         let rows = self.spec.batch * map.pixels();
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
@@ -86,7 +128,7 @@ impl Lowering<'_> {
         if rows * map.c * value_bytes(self.spec.precision) > SMALL {
             return None;
         }
-        let planes = self.nchw() && map.pixels() > 1;
+        let planes = self.threads(map) == Threads::WithinChannel;
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
         // A sector of 32 bytes is the least that memory gives; more rows than that allows take half of one.
@@ -112,7 +154,7 @@ impl Lowering<'_> {
 
     /// rows, C, P
     pub fn row_args(&self, map: Map) -> [Arg; 3] {
-        let planes = if self.nchw() && map.pixels() > 1 { map.pixels() } else { 0 };
+        let planes = if self.threads(map) == Threads::WithinChannel { map.pixels() } else { 0 };
         [Arg::Long((self.spec.batch * map.pixels()) as i64), Arg::Int(map.c as i32), Arg::Int(planes as i32)]
     }
 
@@ -138,13 +180,13 @@ impl Lowering<'_> {
     }
 
     /// A depthwise kernel that writes the output of a window: the one for 3x3 where it fits.
-    pub fn slide(&self, window: Window, mut args: Vec<Arg>, front: Option<Norm>) -> Action {
+    pub fn slide(&self, window: Window, mut args: Vec<Arg>, front: Option<Front>) -> Action {
         let Window { batch, channels, output: [h, w], stride, .. } = window;
         let (batch, c, h, w) = (batch as usize, channels as usize, h as usize, w as usize);
         if !self.fits_three(window) {
             return self.spread("depthwise", batch * h * w * c, c, args);
         }
-        args.extend(Norm::recipe(front));
+        args.extend(Front::recipe(front));
         let strip = if stride[0] == 1 { 4 } else { 2 };
         let threads = batch * h * w.div_ceil(strip) * (c / self.vector(c));
         Action::Kernel {
@@ -175,8 +217,13 @@ impl Lowering<'_> {
         Action::Kernel { name: name.into(), shape: self.blocks(values), args }
     }
 
-    /// Kinds: 0 copy, 1 sum, 2 bound, 3 unbound.
-    pub fn sweep(&self, kind: i32, [a, b, out]: [Buffer; 3], count: usize, bounds: Bounds) -> Action {
+    pub fn sweep(&self, sweep: Sweep, [a, b, out]: [Buffer; 3], count: usize) -> Action {
+        let (kind, bounds) = match sweep {
+            Sweep::Copy => (0, Bounds::NONE),
+            Sweep::Sum => (1, Bounds::NONE),
+            Sweep::Bound(bounds) => (2, bounds),
+            Sweep::Unbound(bounds) => (3, bounds),
+        };
         let v = self.vector(count);
         let mut args = vec![Arg::Int(kind), a.into(), b.into(), out.into(), Arg::Long(count as i64)];
         args.extend(bounds.args());
@@ -185,25 +232,21 @@ impl Lowering<'_> {
     }
 
     /// Copies a part's channels into a whole, or back.
-    pub fn stretch(
-        &self,
-        from: Buffer,
-        to: Buffer,
-        part: Map,
-        (whole, channel): (Map, usize),
-        back: bool,
-    ) -> Action {
-        let (pixels, batch) = (part.pixels(), self.spec.batch);
+    pub fn stretch(&self, from: Buffer, to: Buffer, part: Part, toward: Toward) -> Action {
+        let Part { map, whole, channel } = part;
+        let (pixels, batch) = (map.pixels(), self.spec.batch);
         let (len, step, skip, stretches) = if self.nchw() {
-            (part.len(), whole.len(), channel * pixels, batch)
+            (map.len(), whole.len(), channel * pixels, batch)
         } else {
-            (part.c, whole.c, channel, batch * pixels)
+            (map.c, whole.c, channel, batch * pixels)
         };
         let bytes = skip * value_bytes(self.spec.precision);
         let v = [len, step, skip].map(|along| self.vector(along)).into_iter().min().unwrap_or(1);
-        let sides = match back {
-            false => [from.into(), Arg::Long(len as i64), Arg::At(to, bytes), Arg::Long(step as i64)],
-            true => [Arg::At(from, bytes), Arg::Long(step as i64), to.into(), Arg::Long(len as i64)],
+        let sides = match toward {
+            Toward::Output => {
+                [from.into(), Arg::Long(len as i64), Arg::At(to, bytes), Arg::Long(step as i64)]
+            }
+            Toward::Input => [Arg::At(from, bytes), Arg::Long(step as i64), to.into(), Arg::Long(len as i64)],
         };
         let mut args = sides.to_vec();
         args.extend([Arg::Long(len as i64), Arg::Long(stretches as i64)]);
@@ -211,13 +254,9 @@ impl Lowering<'_> {
         Action::Kernel { name: name.into(), shape: self.blocks(len / v * stretches), args }
     }
 
-    pub fn pad(
-        &self,
-        from: Buffer,
-        to: Buffer,
-        (inner, outer, border): (Map, Map, Border),
-        out: bool,
-    ) -> Action {
+    /// Puts zeros around a map, or takes the map out of them.
+    pub fn pad(&self, from: Buffer, to: Buffer, padding: Padding, toward: Toward) -> Action {
+        let Padding { inner, outer, border } = padding;
         let numbers = [
             self.spec.batch,
             inner.h,
@@ -228,17 +267,24 @@ impl Lowering<'_> {
             border.top,
             border.left,
             usize::from(self.nchw()),
-            usize::from(out),
+            usize::from(toward == Toward::Input),
         ];
         let mut args = vec![from.into(), to.into()];
         args.extend(numbers.map(|number| Arg::Int(number as i32)));
-        let count = self.spec.batch * if out { inner.len() } else { outer.len() };
-        self.spread("pad", count, inner.c, args)
+        let written = if toward == Toward::Input { inner } else { outer };
+        self.spread("pad", self.spec.batch * written.len(), inner.c, args)
     }
 
-    pub fn turn(&self, from: Buffer, to: Buffer, map: Map, back: bool) -> Action {
+    /// Whether a map lies in memory as a vector of its values does: in the order height, width, channel.
+    pub fn lies_flat(&self, id: NodeId) -> bool {
+        !self.nchw() || self.map(id).pixels() == 1
+    }
+
+    /// A map as a vector, or back.
+    pub fn turn(&self, from: Buffer, to: Buffer, map: Map, toward: Toward) -> Action {
         let mut args = vec![from.into(), to.into()];
-        let numbers = [self.spec.batch, map.pixels(), map.c, usize::from(back)];
+        let back = usize::from(toward == Toward::Input);
+        let numbers = [self.spec.batch, map.pixels(), map.c, back];
         args.extend(numbers.map(|number| Arg::Int(number as i32)));
         self.plain("turn", self.spec.batch * map.len(), args)
     }

@@ -86,6 +86,10 @@ impl Program for CudaProgram {
         &self.low.slots
     }
 
+    fn numerics(&self) -> Numerics {
+        self.numerics.clone()
+    }
+
     fn len(&self, values: Values) -> usize {
         let present = |there: bool, len: usize| if there { len } else { 0 };
         match values {
@@ -320,7 +324,7 @@ impl Program for CudaProgram {
         };
         let units = self.low.units.iter().filter(|_| self.spec.profiling == Profiling::Layers);
         Measured {
-            peak_device: Some(Bytes(self.free_before.saturating_sub(self.least_free))),
+            peak_device: Some(Bytes(self.peak.bytes)),
             layers: units.zip(&self.times).map(layer).collect(),
         }
     }
@@ -329,7 +333,7 @@ impl Program for CudaProgram {
 impl Drop for CudaProgram {
     fn drop(&mut self) {
         // Nothing may be under way when the memory goes.
-        let _ = self.device.enter();
+        let _ = self.device.make_current();
         let _ = self.copying.wait();
         let _ = self.copying_out.wait();
         let _ = self.main.stream.wait();

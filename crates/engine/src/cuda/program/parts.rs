@@ -120,7 +120,7 @@ impl CudaProgram {
         for part in parts.iter_mut().filter(|part| !profiled && !part.recordings.contains_key(&run)) {
             let recording = self.main.stream.record(|| self.put_part(part, run, Stream::mark_recorded))?;
             part.recordings.insert(run, recording);
-            self.least_free = self.least_free.min(self.device.memory()?.0);
+            self.peak.look(&self.device)?;
         }
         Ok(())
     }
@@ -152,8 +152,9 @@ mod tests {
         for name in ["resnet50", "mobilenet_v2", "vgg_19", "image_compression"] {
             let graph = zoo::build(name, Some((32, 32)), 10).unwrap();
             let lowered = lower(&graph, &Spec { precision: Precision::Bf16, ..Spec::new(2) });
-            let sizes = (lowered.trained, graph.params.len());
-            let cuts = cut(&lowered.backward, &lowered.slots, sizes, &lowered.packing);
+            let places = &lowered.outline.places;
+            let sizes = (places.trained, graph.params.len());
+            let cuts = cut(&lowered.backward, &places.slots, sizes, &lowered.packing);
             assert!((2..=PARTS + 1).contains(&cuts.len()), "{name}: {} parts", cuts.len());
             let (mut steps, mut slots, mut values, mut tensors) = (0, 0, 0, 0);
             let last = completions(&lowered.backward, graph.params.len());
@@ -165,7 +166,7 @@ mod tests {
                 );
                 (steps, slots, values) = (cut.steps.end, cut.slots.end, cut.values.end);
                 tensors += cut.tensors.len();
-                for slot in &lowered.slots[cut.slots.clone()] {
+                for slot in &places.slots[cut.slots.clone()] {
                     assert!(last[slot.param.0] < steps, "{name}: {} is told too early", slot.param.0);
                     assert!(
                         cut.values.start <= slot.range.start && slot.range.end <= cut.values.end,
@@ -175,7 +176,7 @@ mod tests {
             }
             assert_eq!(
                 (steps, slots, values),
-                (lowered.backward.len(), lowered.slots.len(), lowered.trained),
+                (lowered.backward.len(), places.slots.len(), places.trained),
                 "{name}"
             );
             assert_eq!(tensors, lowered.packing.tensors.len(), "{name}");

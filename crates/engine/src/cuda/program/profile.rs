@@ -39,8 +39,7 @@ impl CudaProgram {
         over?;
         // The first run loads machine code.
         if !std::mem::replace(&mut self.loaded, true) {
-            self.least_free = self.least_free.min(self.device.memory()?.0);
-            return Ok(());
+            return self.peak.look(&self.device);
         }
         let mut pairs = marks.windows(2);
         for (index, steps) in lists.into_iter().enumerate() {

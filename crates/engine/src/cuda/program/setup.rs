@@ -3,6 +3,7 @@
 use super::super::lower::value_bytes;
 use super::*;
 use crate::cpu::{Placement, allowed_cores};
+use crate::cuda::{Cuda, Tuning};
 
 /// Threads that copy a batch to where the device fetches it from.
 const MOST_COPIERS: usize = 4;
@@ -10,7 +11,8 @@ const MOST_COPIERS: usize = 4;
 /// Stretches of trained values without packed copies, each as long as a block likes it.
 fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
     const LONGEST: usize = 2048;
-    let plain = lowered.slots.iter().filter(|slot| lowered.packing.starts[slot.param.0].is_none());
+    let plain =
+        lowered.outline.places.slots.iter().filter(|slot| lowered.packing.starts[slot.param.0].is_none());
     plain
         .flat_map(|slot| {
             let end = slot.range.end;
@@ -23,15 +25,12 @@ fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
 }
 
 impl CudaProgram {
-    pub fn new(
-        (device, kernels): (Arc<Device>, Arc<Kernels>),
-        (graph, spec): (&Graph, &Spec),
-        homes: &Homes,
-        lowered: Lowered,
-        (options, choices): (CudaOptions, &mut Choices),
-    ) -> Result<Self, EngineError> {
+    pub fn new(engine: &Cuda, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Self, EngineError> {
+        let lowered = engine.lower(graph, spec)?;
+        let device = engine.device.clone();
         device.enter()?;
-        let free_before = device.memory()?.0;
+        let kernels = engine.kernels(spec.precision)?;
+        let peak = Peak::new(&device)?;
         let values = |len: usize| Memory::new(4 * len);
         let several =
             |count: usize, len: usize| (0..count).map(|_| values(len)).collect::<Result<Vec<_>, _>>();
@@ -48,7 +47,9 @@ impl CudaProgram {
             kernels: kernels.clone(),
         };
         let mut methods = HashMap::new();
+        let mut algorithms = Vec::new();
         {
+            let mut choices = engine.choices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let fill = |address: u64, bytes_in_all: usize| {
                 let args = [Word::from(address), Word::from((bytes_in_all / bytes) as u64)];
                 launch(&kernels, &main.stream, "noise", wide_shape(bytes_in_all / bytes), &args)
@@ -56,8 +57,8 @@ impl CudaProgram {
             let mut workshop = Workshop {
                 libraries: &libraries,
                 lane: &main,
-                choices,
-                tuning: options.tuning,
+                choices: &mut choices,
+                tuning: &engine.options.tuning,
                 scratch: None,
                 fill: &fill,
             };
@@ -66,20 +67,23 @@ impl CudaProgram {
                 if let Action::Product { product, direction, .. } = step.action
                     && !methods.contains_key(&(product, direction))
                 {
-                    let method = workshop.method(&lowered.products[product], direction)?;
+                    let (method, algorithm) = workshop.method(&lowered.products[product], direction)?;
+                    algorithms.push(algorithm);
                     methods.insert((product, direction), method);
                 }
             }
             workshop.choices.save();
         }
         let stretches = stretches(&lowered);
+        let Outline { units, places, .. } = lowered.outline;
+        let Places { slots, trained, ranges, moving, moving_len } = places;
         // Parameters that live on the host have their update rule there.
         let at_home = homes.parameters.is_some();
         let memory = Memories {
-            params: values(lowered.trained)?,
-            grads: several(spec.shards, lowered.trained)?,
-            moving: several(spec.shards, lowered.moving_len)?,
-            state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, lowered.trained)?,
+            params: values(trained)?,
+            grads: several(spec.shards, trained)?,
+            moving: several(spec.shards, moving_len)?,
+            state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, trained)?,
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
             tensors: Memory::upload(&lowered.packing.tensors)?,
@@ -113,10 +117,6 @@ impl CudaProgram {
             applied: Vec::new(),
             sides: (0..sides).map(|_| Ok((event()?, event()?))).collect::<Result<_, EngineError>>()?,
         };
-        let mut ranges = vec![None; graph.params.len()];
-        for slot in &lowered.slots {
-            ranges[slot.param.0] = Some(slot.range.clone());
-        }
         let at = |buffer: Buffer| memory.arena.address + lowered.offsets[buffer.0] as u64;
         let low = Compiled {
             input: at(lowered.input),
@@ -126,17 +126,28 @@ impl CudaProgram {
             backward: lowered.backward,
             offsets: lowered.offsets,
             wide: lowered.wide,
-            slots: lowered.slots,
+            slots,
             ranges,
-            trained: lowered.trained,
-            moving: lowered.moving,
-            moving_len: lowered.moving_len,
+            trained,
+            moving,
+            moving_len,
             packing: lowered.packing,
             stretches: stretches.len(),
             plan: lowered.plan,
-            units: lowered.units,
+            units,
         };
-        let mirror = Mirror::new(homes, low.trained, spec)?;
+        let recorded = match &engine.options.tuning {
+            Tuning::Recorded(numerics) => numerics.simd()?,
+            _ => None,
+        };
+        let mirror = Mirror::new(homes, low.trained, spec, recorded)?;
+        algorithms.sort_by(|one, other| one.product.cmp(&other.product));
+        let numerics = Numerics {
+            instruction_set: mirror.as_ref().and_then(Mirror::simd).map(|simd| simd.to_string()),
+            device: Some(device.name.clone()),
+            libraries: engine.libraries.clone(),
+            algorithms,
+        };
         let mut program = Self {
             recordings: HashMap::new(),
             parts: if mirror.is_some() { Part::all(&low, graph.params.len())? } else { Vec::new() },
@@ -173,9 +184,9 @@ impl CudaProgram {
             input: graph.input(),
             output: graph.node(graph.output()).shape,
             lens: graph.params.iter().map(|param| param.len()).collect(),
-            contents: options.contents,
-            least_free: free_before,
-            free_before,
+            contents: engine.options.contents,
+            numerics,
+            peak,
             device,
         };
         let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
