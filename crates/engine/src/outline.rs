@@ -5,7 +5,7 @@ mod unit;
 
 use std::ops::Range;
 
-use paceline_model::{Graph, NodeId, ParamId, ParamKind};
+use paceline_model::{Graph, NodeId, ParamId, ParamKind, gradient_order};
 
 pub(crate) use unit::{Bounds, Fusion, Kind, Norm, Product, Unit, Window};
 
@@ -62,8 +62,22 @@ impl Consumers {
     }
 }
 
-/// Where parameters lie in a program's regions, in values. Each starts on a cache line.
-#[derive(Default)]
+/// Where each trained tensor lies in the parameters, in each shard's gradients and in the state of the update rule, and how many
+/// values each of those has, gaps included. It follows from the graph alone, so all engines and all ranks agree on it.
+pub fn lay_out(graph: &Graph) -> (Vec<Slot>, usize) {
+    let mut end = 0;
+    let slot = |param: ParamId| Slot { param, range: place(&mut end, graph.param(param).len()) };
+    (gradient_order(graph).into_iter().map(slot).collect(), end)
+}
+
+/// The place of so many values behind others, from a cache line on.
+fn place(end: &mut usize, len: usize) -> Range<usize> {
+    let range = *end..*end + len;
+    *end += len.next_multiple_of(GRAIN);
+    range
+}
+
+/// Where parameters lie in a program's regions, in values.
 pub(crate) struct Places {
     /// Trained tensors, in the order in which backward completes their gradients: in the parameters, the gradients and the
     /// state of the update rule alike.
@@ -81,28 +95,27 @@ pub(crate) struct Places {
 impl Places {
     /// Lays out all parameters, and tells each unit its slots.
     fn new(graph: &Graph, units: &mut [Unit]) -> Self {
-        let nowhere = vec![None; graph.params.len()];
-        let mut places = Self { ranges: nowhere.clone(), moving: nowhere, ..Self::default() };
-        let place = |end: &mut usize, param: ParamId| {
-            let range = *end..*end + graph.param(param).len();
-            *end += range.len().next_multiple_of(GRAIN);
-            range
-        };
-        for unit in units.iter_mut().rev() {
-            let first = places.slots.len();
-            for param in unit.trained() {
-                let range = place(&mut places.trained, param);
-                places.ranges[param.0] = Some(range.clone());
-                places.slots.push(Slot { param, range });
-            }
-            unit.slots = first..places.slots.len();
+        let mut ranges = vec![None; graph.params.len()];
+        let (slots, trained) = lay_out(graph);
+        for Slot { param, range } in &slots {
+            ranges[param.0] = Some(range.clone());
         }
+        let mut reached = 0;
+        for unit in units.iter_mut().rev() {
+            let first = reached;
+            reached += unit.trained().count();
+            unit.slots = first..reached;
+            let own = slots[unit.slots.clone()].iter().map(|slot| slot.param);
+            assert!(own.eq(unit.trained()), "invariant: backward completes gradients in the graph's order");
+        }
+        let mut moving = vec![None; graph.params.len()];
+        let mut moving_len = 0;
         for (index, param) in graph.params.iter().enumerate() {
             if !param.kind.trainable() {
-                places.moving[index] = Some(place(&mut places.moving_len, ParamId(index)));
+                moving[index] = Some(place(&mut moving_len, param.len()));
             }
         }
-        places
+        Self { slots, trained, ranges, moving, moving_len }
     }
 
     /// The memory of a program whose arena, and what lies around it, has so many bytes.

@@ -372,11 +372,6 @@ pub trait Engine: Send {
 
     /// Bytes of memory that programs could still take; `None` where nobody can tell.
     fn available_memory(&self) -> Option<u64>;
-
-    /// Values that a program's parameter region has, and so its gradient region: what [`Homes`] must hold.
-    fn trained_values(&self, graph: &Graph, spec: &Spec) -> Result<usize, EngineError> {
-        Ok((self.plan(graph, spec)?.gradients / 4) as usize / spec.shards)
-    }
 }
 
 /// A compiled graph with its weights. Calls may return before the work is done ([`Program::driving`]); [`Program::finish`] waits.

@@ -13,12 +13,13 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_comm::{Segment, SegmentSize};
+use paceline_engine::lay_out;
 use paceline_record::log::{LauncherWriter, RankLog, RankReader};
 use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Rank, RankEvent, Step};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::job::Assignment;
-use crate::{Death, Job, TrainError, clock, open_engine, simulate};
+use crate::{Death, Job, TrainError, clock, simulate};
 
 /// How often progress is looked up and an interruption noticed.
 const TICK: Duration = Duration::from_millis(100);
@@ -97,8 +98,7 @@ fn create_segment(job: &Job) -> Result<Option<Segment>, TrainError> {
     if !job.shares_memory() {
         return Ok(None);
     }
-    let engine = open_engine(&job.engine, 1, false)?;
-    let trained = engine.trained_values(&job.graph()?, &job.spec())?;
+    let (_, trained) = lay_out(&job.graph()?);
     let (own, common) = job.shared_values(trained);
     Ok(Some(Segment::create(SegmentSize { world: job.workers, areas: job.shards(), own, common })?))
 }

@@ -5,7 +5,7 @@ pub(crate) mod runner;
 
 use std::fs;
 
-use paceline_engine::{Engine, Measured};
+use paceline_engine::{Engine, Measured, lay_out};
 use paceline_record::log::RankWriter;
 use paceline_record::{Bytes, LayerTime, Nanos, Rank, RankEvent, RankHeader, Step};
 
@@ -47,7 +47,7 @@ fn train(
     let (graph, rank) = (job.graph()?, exchange.rank());
     let mut course = Course::new(job, &graph)?;
     let spec = job.spec_of(rank);
-    let homes = exchange.homes(engine.trained_values(&graph, &spec)?);
+    let homes = exchange.homes(lay_out(&graph).1);
     let mut program = engine.compile_in(&graph, &spec, &homes)?;
     log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
     let first = course.resume(&mut *program, &exchange)?;

@@ -1,6 +1,8 @@
 //! What a program does beside a step: passes and shards, statistics, update rules, mirrors, times, refusals.
 
-use paceline_engine::{Drawing, EngineError, Homes, Layout, Numerics, Optimizer, Place, Profiling, Region};
+use paceline_engine::{
+    Drawing, EngineError, Homes, Layout, Numerics, Optimizer, Place, Profiling, Region, lay_out,
+};
 use paceline_model::{Shape, zoo};
 use paceline_record::{Nanos, Phase};
 
@@ -87,7 +89,7 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
     let Some(gpu) = gpu() else { return };
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     let spec = Spec::new(8);
-    let len = gpu.trained_values(&graph, &spec).unwrap();
+    let len = lay_out(&graph).1;
     let mut homes = vec![vec![0.0f32; len + 16]; 2];
     let mut region = |index: usize| {
         let at = homes[index].as_mut_ptr() as u64;

@@ -1,16 +1,13 @@
 //! What a job costs on a simulated machine: computed from its network, before the first step.
 
-use paceline_engine::Slot;
-use paceline_model::{Graph, gradient_order, layer_costs, summarize};
+use paceline_engine::lay_out;
+use paceline_model::{Graph, layer_costs, summarize};
 use paceline_record::{Bytes, LayerTime, Nanos, Rank};
 
 use super::network::{Messages, Parcel};
 use super::scaled;
 use crate::strategy::Compress;
 use crate::{Job, Plan, Publish, TrainError, Updates, buckets};
-
-/// Tensors begin on cache lines, as the engines lay them out.
-const GRAIN: usize = 16;
 
 /// Times of a layer in a pass at full speed, in nanoseconds.
 #[derive(Clone, Debug)]
@@ -156,18 +153,6 @@ fn time_layers(job: &Job, graph: &Graph) -> Result<Vec<Layer>, TrainError> {
         (layer.forward, layer.backward) = (forward.0 as f64, backward.0 as f64);
     }
     Ok(layers)
-}
-
-/// Where the gradients lie, in the order in which backward finishes them.
-pub(super) fn lay_out(graph: &Graph) -> (Vec<Slot>, usize) {
-    let mut end = 0;
-    let slot = |param| {
-        let start = end;
-        let len = graph.param(param).len();
-        end += len.next_multiple_of(GRAIN);
-        Slot { param, range: start..start + len }
-    };
-    (gradient_order(graph).into_iter().map(slot).collect(), end)
 }
 
 /// Cuts the gradients into the buckets of the real exchange, and says when each is ready.
