@@ -7,6 +7,7 @@ mod error;
 mod event;
 pub mod log;
 mod phase;
+mod scheduling;
 mod units;
 
 pub use error::LogError;
@@ -15,4 +16,5 @@ pub use event::{
     RankHeader, StepRecord,
 };
 pub use phase::{Phase, PhaseTimes};
+pub use scheduling::{Faults, Scheduling, Switches};
 pub use units::{Bytes, Nanos, Rank, Step};
