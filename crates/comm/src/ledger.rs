@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use paceline_record::{Bytes, Nanos, Rank};
+use paceline_system::clock;
 
-use crate::{CommError, Deadline, Operation, Ticket, Underway, Waited, clock};
+use crate::{CommError, Deadline, Operation, Ticket, Underway, Waited};
 
 /// Operations that may lie between the oldest one under way and the newest.
 pub(crate) const LIMIT: u64 = 1024;

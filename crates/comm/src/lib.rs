@@ -8,16 +8,15 @@
 //! operation are in `docs/algorithms.md`.
 
 mod area;
-mod clock;
 mod collective;
 mod control;
+mod deadline;
 mod error;
 mod futex;
 mod half;
 mod handoff;
 mod ledger;
 pub mod measure;
-mod memory;
 pub mod nccl;
 mod operation;
 mod reduction;
@@ -27,8 +26,8 @@ mod slice;
 mod vector;
 
 pub use area::Area;
-pub use clock::Deadline;
 pub use collective::{Collective, Finished, Ticket, Waited};
+pub use deadline::Deadline;
 pub use error::{CommError, Stage, Underway};
 pub use operation::{Half, Operation, Reduction};
 pub use segment::{Segment, SegmentSize};

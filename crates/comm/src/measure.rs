@@ -4,9 +4,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use paceline_record::{Bytes, Nanos};
+use paceline_system::clock;
 use serde::{Deserialize, Serialize};
 
-use crate::{Collective, CommError, Deadline, Operation, Reduction, clock};
+use crate::{Collective, CommError, Deadline, Operation, Reduction};
 
 /// How a size is measured. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use memmap2::{MmapMut, MmapRaw};
 use paceline_record::{Bytes, Nanos, Rank};
+use paceline_system::clock;
 
 use crate::control::Lane;
 use crate::futex::Futex;
@@ -16,8 +17,7 @@ use crate::operation::Descriptor;
 use crate::reduction::Sum;
 use crate::segment::Mapping;
 use crate::{
-    Area, Collective, CommError, Deadline, Finished, Operation, Reduction, Stage, Ticket, Underway, clock,
-    slice,
+    Area, Collective, CommError, Deadline, Finished, Operation, Reduction, Stage, Ticket, Underway, slice,
 };
 
 /// One rank's end of a [`Segment`](crate::Segment).

@@ -1,14 +1,12 @@
 //! `paceline doctor`: what this machine offers, and what would spoil a measurement on it.
 
 mod activity;
-mod cgroup;
 mod examine;
 mod facts;
 mod folders;
 mod probe;
 mod reading;
 mod render;
-mod tree;
 
 use std::env;
 use std::io::{IsTerminal, stdout};
@@ -22,6 +20,8 @@ use paceline_engine::cuda::{Library, libraries};
 use paceline_engine::{Engine, EngineError, Spec};
 use paceline_model::zoo;
 use paceline_record::Bytes;
+use paceline_system::cgroup;
+use paceline_system::tree::Tree;
 use paceline_train::open_engine;
 
 use crate::colour;
@@ -30,7 +30,6 @@ use activity::Look;
 use facts::{Accelerators, Count, Facts, Need, Probe};
 use folders::Folders;
 use render::Ink;
-use tree::Tree;
 
 /// Time between two looks at who else computes.
 const WATCH: Duration = Duration::from_millis(500);

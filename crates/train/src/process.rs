@@ -1,8 +1,6 @@
 //! What a worker asks of its own process.
 
-use std::fs;
-
-use paceline_record::Bytes;
+pub use paceline_system::memory::{peak_resident, shared_resident};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::TrainError;
@@ -25,32 +23,4 @@ pub fn wait_its_turn() {
     // SAFETY: the parameters live through the call, which changes the calling thread's scheduling and nothing else. Where it is
     // not permitted, all goes on as before.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
-}
-
-/// The most memory this process has held so far; `None` where the system does not tell.
-pub fn peak_resident() -> Option<Bytes> {
-    find_memory(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
-}
-
-/// Memory that this process holds and others may hold too.
-pub fn shared_resident() -> Option<Bytes> {
-    find_memory(&fs::read_to_string("/proc/self/status").ok()?, "RssShmem:")
-}
-
-fn find_memory(status: &str, name: &str) -> Option<Bytes> {
-    let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(Bytes(kibibytes * 1024))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_peak_is_found_among_other_lines() {
-        let status = "Name:\tpaceline\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n";
-        assert_eq!(find_memory(status, "VmHWM:"), Some(Bytes(2 << 20)));
-        assert_eq!(find_memory("Name:\tpaceline\n", "VmHWM:"), None);
-    }
 }

@@ -1,7 +1,6 @@
 //! The CPU engine: pure Rust, one binary for AVX-512, AVX2 and everything else.
 
 mod action;
-mod available;
 mod backward;
 mod columns;
 mod compile;
@@ -65,7 +64,7 @@ impl Cpu {
     /// Lowers the graph, and refuses what the machine has no memory for.
     fn lower(&self, graph: &Graph, spec: &Spec) -> Result<Compiled, EngineError> {
         self.check(spec)?;
-        let available = available::available();
+        let available = self.available_memory();
         let refuse_beyond = |needed: u64| match available {
             Some(available) if available < needed => Err(EngineError::TooLarge {
                 model: graph.name.clone(),
@@ -136,7 +135,7 @@ impl Engine for Cpu {
     }
 
     fn available_memory(&self) -> Option<u64> {
-        available::available()
+        paceline_system::memory::available().map(|bytes| bytes.0)
     }
 
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {

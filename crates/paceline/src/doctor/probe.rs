@@ -4,12 +4,12 @@ use std::hint::black_box;
 use std::thread;
 
 use paceline_record::Nanos;
-use paceline_train::clock;
+use paceline_system::clock;
+use paceline_system::tree::Tree;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::facts::Spin;
 use super::reading;
-use super::tree::Tree;
 
 /// Time that each core is watched.
 const SPAN: Nanos = Nanos(100_000_000);
