@@ -383,26 +383,4 @@ mod tests {
         let in_order = |i: usize| values[1..].iter().fold(values[0][i], |sum, area| sum + area[i]).to_bits();
         assert_ne!(expected(&values, 1.0), (0..1000).map(in_order).collect::<Vec<_>>());
     }
-
-    #[test]
-    #[ignore = "a measurement"]
-    fn how_fast_areas_are_added_up() {
-        const LEN: usize = 1 << 16;
-        for areas in [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 64] {
-            let mut values = vec![vec![1.0f32; LEN]; areas];
-            let runs: Vec<*mut f32> = values.iter_mut().map(|values| values.as_mut_ptr()).collect();
-            let sum = Sum { from: &runs, into: &runs, len: LEN, scale: 1.0 };
-            for (name, run) in every_instruction_set() {
-                let time = || {
-                    let begin = std::time::Instant::now();
-                    // SAFETY: each run is a vector that nobody else uses.
-                    unsafe { run(&sum) };
-                    begin.elapsed()
-                };
-                let fastest = (0..200).map(|_| time()).min().expect("some rounds");
-                let bytes = 8 * LEN * areas;
-                println!("{areas:3} areas {name:9} {:6.1} GB/s", bytes as f64 / fastest.as_nanos() as f64);
-            }
-        }
-    }
 }

@@ -20,7 +20,8 @@ mod train;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use paceline_train::{clock, measure, worker};
+use paceline_system::clock;
+use paceline_train::{measure, worker};
 
 /// Data-parallel training that tells you where the time went.
 #[derive(Parser)]

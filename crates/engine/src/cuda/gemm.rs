@@ -7,7 +7,7 @@ use cudarc::cublaslt::sys;
 
 use super::driver::Stream;
 use super::kernels::digest;
-use super::product::{Direction, Product};
+use super::product::{Direction, Product, Workspace};
 use crate::{EngineError, Layout, Precision};
 
 fn check(status: sys::cublasStatus_t, call: &str) -> Result<(), EngineError> {
@@ -65,10 +65,18 @@ unsafe impl Send for Gemm {}
 // SAFETY: as above.
 unsafe impl Sync for Gemm {}
 
-/// The most algorithms that are looked at.
+/// The stream, operands and workspace of a run.
+pub(super) struct Call<'a> {
+    pub stream: &'a Stream,
+    /// Addresses of input, weights and output.
+    pub operands: [u64; 3],
+    pub workspace: Workspace,
+}
+
+/// The most algorithms that are considered.
 const MOST: usize = 8;
 
-/// Bytes that an algorithm may work in. The same for every program, so that all get the same list; none has less.
+/// Bytes of workspace that an algorithm may use. The same for every program, so that all get the same list.
 pub(super) const WORKSPACE: usize = 32 << 20;
 
 impl Gemm {
@@ -150,7 +158,7 @@ impl Gemm {
         self.algorithms.len()
     }
 
-    /// A name for an algorithm: cuBLASLt's description of it has no other meaning.
+    /// A name for an algorithm: a digest of cuBLASLt's opaque description.
     pub fn name(&self, index: usize) -> String {
         self.algorithms
             .get(index)
@@ -162,14 +170,9 @@ impl Gemm {
         self.algorithms.get(index).map_or(0, |algorithm| algorithm.workspaceSize)
     }
 
-    /// Puts a run on a stream: addresses of input, weights and output, and the workspace with its size.
-    pub fn run(
-        &self,
-        (handle, stream): (&Handle, &Stream),
-        index: usize,
-        [x, w, y]: [u64; 3],
-        workspace: (u64, usize),
-    ) -> Result<(), EngineError> {
+    /// Puts a run on a stream.
+    pub fn run(&self, handle: &Handle, index: usize, call: Call<'_>) -> Result<(), EngineError> {
+        let [x, w, y] = call.operands;
         let (a, b, d) = match self.direction {
             Direction::Forward => (w, x, y),
             Direction::Data => (w, y, x),
@@ -180,7 +183,7 @@ impl Gemm {
             answer: format!("it has {} for this, not {}", self.algorithms.len(), index + 1),
         })?;
         let (one, zero) = (1.0f32, 0.0f32);
-        // SAFETY: the addresses are those of buffers of the product's sizes, as the lowering sees to.
+        // SAFETY: the addresses are those of buffers of the product's sizes, as the lowering ensures.
         let status = unsafe {
             sys::cublasLtMatmul(
                 handle.0,
@@ -196,9 +199,9 @@ impl Gemm {
                 d as *mut c_void,
                 self.layouts[2],
                 &algorithm.algo,
-                workspace.0 as *mut c_void,
-                workspace.1,
-                stream.0.cast(),
+                call.workspace.address as *mut c_void,
+                call.workspace.bytes,
+                call.stream.0.cast(),
             )
         };
         check(status, "a matrix product")

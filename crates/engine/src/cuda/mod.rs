@@ -1,5 +1,5 @@
-//! The CUDA engine: cuDNN and cuBLASLt for products, kernels of our own for the rest, a step replayed as one graph. All
-//! libraries are found at run time.
+//! The CUDA engine: cuDNN and cuBLASLt for products, our own kernels for the rest, and a step replayed as one graph.
+//! All libraries are found at run time.
 
 mod action;
 mod backend;
@@ -29,15 +29,16 @@ use driver::Device;
 use kernels::Kernels;
 use paceline_model::Graph;
 
+use crate::request::{check_memory, check_spec};
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
 /// What a program's buffers hold before each run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
-    /// What the run before left there.
+    /// What the previous run left there.
     #[default]
     Kept,
-    /// Bytes that are no number: what is read before it is written shows in the results.
+    /// NaN: a value that is read before it is written shows in the results.
     Poisoned,
 }
 
@@ -89,35 +90,16 @@ impl Cuda {
         if let Some(kernels) = &loaded[usize::from(bf16)] {
             return Ok(kernels.clone());
         }
-        let kernels = Arc::new(Kernels::load(&self.device, bf16)?);
+        let kernels = Arc::new(Kernels::load(&self.device, precision)?);
         loaded[usize::from(bf16)] = Some(kernels.clone());
         Ok(kernels)
     }
 
     fn lower(&self, graph: &Graph, spec: &Spec) -> Result<lower::Lowered, EngineError> {
-        let refused = |text: &str| Err(EngineError::Unsupported(text.into()));
-        if spec.batch == 0 {
-            return refused("a batch of 0 samples has no loss; use --batch 1 or more");
-        }
-        if spec.shards == 0 {
-            return refused("a program runs at least one shard of a step");
-        }
-        if !(0.0..1.0).contains(&spec.label_smoothing) {
-            return Err(EngineError::Unsupported(format!(
-                "label smoothing of {} leaves no label; use 0 or more, and less than 1",
-                spec.label_smoothing
-            )));
-        }
+        check_spec(spec)?;
         let lowered = lower::lower(graph, spec);
-        match self.available_memory() {
-            Some(available) if available < lowered.plan.total() => Err(EngineError::TooLarge {
-                model: graph.name.clone(),
-                batch: spec.batch,
-                needed_mb: lowered.plan.total() / 1_000_000,
-                available_mb: available / 1_000_000,
-            }),
-            _ => Ok(lowered),
-        }
+        check_memory(graph, spec, lowered.plan.total(), self.available_memory())?;
+        Ok(lowered)
     }
 }
 

@@ -1,14 +1,14 @@
-//! A convolution as a plain matrix product, with the window of each output written out as a row. cuDNN's ways that keep all
-//! digits of fp32 are slow on small maps; rows of those fit into the workspace.
+//! A convolution as a plain matrix product, with the window of each output written out as a row. cuDNN's engines with full
+//! fp32 precision are slow on small maps, and the rows of small maps fit into the workspace.
 
 use super::action::Window;
 use super::driver::Shape;
-use super::gemm::Gemm;
-use super::product::{Direction, Lane, Libraries, Product};
+use super::gemm::{Call, Gemm};
+use super::product::{Direction, Lane, Libraries, Product, Workspace};
 use super::program::launch::{Word, launch, wide_shape};
 use crate::{EngineError, Layout, Precision};
 
-/// Values that a thread of the kernels moves at once.
+/// Values that a thread of the kernels moves at a time.
 const VECTOR: usize = 4;
 
 /// A convolution with its rows.
@@ -23,7 +23,7 @@ pub(super) struct Unrolled {
 }
 
 impl Unrolled {
-    /// The ways to compute it; `None` where it cannot be computed so, or its rows need more than so many bytes.
+    /// The algorithms for it; `None` where a product cannot be computed this way, or its rows need more than `limit` bytes.
     pub fn find(
         libraries: &Libraries,
         product: &Product,
@@ -55,7 +55,7 @@ impl Unrolled {
         (4 * self.values).next_multiple_of(256)
     }
 
-    /// Bytes of workspace that a way needs.
+    /// Bytes of workspace that an algorithm needs.
     pub fn workspace(&self, index: usize) -> usize {
         self.bytes() + self.gemm.workspace(index)
     }
@@ -68,7 +68,7 @@ impl Unrolled {
         index: usize,
         [x, weights, y]: [u64; 3],
     ) -> Result<(), EngineError> {
-        let (rows, rest) = (lane.workspace.0, lane.workspace.1 - self.bytes());
+        let rows = lane.workspace.address;
         let put = |name: &str, shape: Shape, from: u64, to: u64| {
             let args = [Word::of(&self.window), Word::from(from), Word::from(to)];
             launch(&libraries.kernels, &lane.stream, name, shape, &args)
@@ -76,8 +76,10 @@ impl Unrolled {
         if self.direction != Direction::Data {
             put("unroll", wide_shape(self.values / VECTOR), x, rows)?;
         }
-        let workspace = (rows + self.bytes() as u64, rest);
-        self.gemm.run((&libraries.cublas, &lane.stream), index, [rows, weights, y], workspace)?;
+        let workspace =
+            Workspace { address: rows + self.bytes() as u64, bytes: lane.workspace.bytes - self.bytes() };
+        let call = Call { stream: &lane.stream, operands: [rows, weights, y], workspace };
+        self.gemm.run(&libraries.cublas, index, call)?;
         if self.direction == Direction::Data {
             put("roll", wide_shape(self.inputs / VECTOR), rows, x)?;
         }
