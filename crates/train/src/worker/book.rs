@@ -4,6 +4,7 @@ use paceline_engine::{Driving, Program, StepResult};
 use paceline_model::Graph;
 use paceline_record::log::RankWriter;
 use paceline_record::{Nanos, Phase, RankEvent, Step, StepRecord};
+use paceline_system::scheduler::Scheduler;
 
 use crate::{TrainError, clock};
 
@@ -16,6 +17,7 @@ pub(crate) struct StepBook<'a> {
     driving: Driving,
     /// Whether right guesses can be counted.
     judges_labels: bool,
+    scheduler: Scheduler,
     record: StepRecord,
     in_ready: Nanos,
     ahead: Ahead,
@@ -41,6 +43,7 @@ impl<'a> StepBook<'a> {
             log,
             driving,
             judges_labels: graph.judges_labels(),
+            scheduler: Scheduler::watch(),
             record: StepRecord::open(Step(0), clock::now()),
             in_ready: Nanos(0),
             ahead: Ahead::default(),
@@ -125,6 +128,7 @@ impl<'a> StepBook<'a> {
     /// Closes the open step now.
     pub fn close(&mut self) -> Result<(), TrainError> {
         self.record.end = clock::now();
+        self.record.scheduling = Some(self.scheduler.step());
         self.book_exposed();
         let next = StepRecord::open(self.record.step, self.record.end);
         self.held.push(RankEvent::Step(std::mem::replace(&mut self.record, next)));
