@@ -3,7 +3,7 @@
 use clap::Args;
 use paceline_train::data::Augment;
 use paceline_train::schedule::{Kind, Schedule};
-use paceline_train::{Every, Job};
+use paceline_train::{Every, Job, OptimizerKind};
 
 use crate::outcome::Usage;
 
@@ -11,6 +11,9 @@ use crate::outcome::Usage;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Training")]
 pub struct LearningOptions {
+    /// The update rule: sgd, nesterov or adam (betas 0.9 and 0.999, epsilon 1e-8)
+    #[arg(long, value_name = "RULE", default_value = "sgd")]
+    pub optimizer: OptimizerKind,
     /// How the learning rate goes on: constant; step, a tenth after half of the steps and again after three quarters; or
     /// cosine, down to 0 at the end
     #[arg(long, value_name = "KIND", default_value = "constant")]
@@ -21,7 +24,7 @@ pub struct LearningOptions {
     /// The global batch that --lr is right for, with --lr-rule linear
     #[arg(long, value_name = "G", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     pub lr_batch: u64,
-    /// Fraction of the old velocity that each update keeps
+    /// Fraction of the old velocity that each update keeps, with sgd and nesterov
     #[arg(long, default_value_t = 0.9, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub momentum: f32,
     /// L2 penalty on all trained values
@@ -65,6 +68,7 @@ impl LearningOptions {
             total_steps: job.steps,
             ..schedule
         };
+        job.learning.optimizer = self.optimizer;
         job.learning.warmup_epochs = self.warmup_epochs;
         job.learning.bn_momentum = self.bn_momentum;
         job.learning.momentum = self.momentum;

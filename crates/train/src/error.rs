@@ -64,6 +64,11 @@ pub enum TrainError {
     /// Reject the input: an exchange with oneself, of nothing.
     #[error("independent workers exchange nothing, not even with themselves; leave --exchange-alone out")]
     LonelyExchange,
+    /// Reject the input: Nesterov's rule without what it is about.
+    #[error(
+        "nesterov looks ahead by its momentum, and --momentum is 0; use --optimizer sgd, or a --momentum above 0"
+    )]
+    NoMomentum,
     /// Reject the input: what needs GPUs was asked of another engine.
     #[error("{0}; use it with --engine cuda")]
     NoDevices(&'static str),

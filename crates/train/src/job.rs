@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use paceline_comm::deal;
 use paceline_engine::cpu::{Cpu, CpuOptions};
 use paceline_engine::cuda::{Cuda, CudaOptions};
-use paceline_engine::{Engine, EngineError, Layout, Optimizer, Pass, Precision, Profiling, Spec};
+use paceline_engine::{Engine, EngineError, Layout, Pass, Precision, Profiling, Spec};
 use paceline_model::Graph;
 use paceline_record::{Case, Rank};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,9 @@ use crate::TrainError;
 use crate::data::{Augment, Data, Split};
 use crate::device::CUDA;
 use crate::exchange::POSTED;
+use crate::learning::{Learning, OptimizerKind};
 use crate::milestone::Milestones;
-use crate::schedule::{Rule, Schedule};
+use crate::schedule::Rule;
 use crate::simulate::{self, Simulation};
 use crate::strategy::{ExchangeOptions, Plan, Reduce, Strategy};
 
@@ -92,37 +93,6 @@ pub struct Job {
     pub folder: PathBuf,
 }
 
-/// How weights follow gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Learning {
-    /// Learning rate of each step.
-    pub schedule: Schedule,
-    /// Epochs of its warm-up.
-    pub warmup_epochs: f64,
-    /// Fraction of the old velocity that is kept.
-    pub momentum: f32,
-    /// L2 penalty.
-    pub weight_decay: f32,
-    /// Part of each label that is spread over all classes.
-    pub label_smoothing: f32,
-    /// Fraction of batch norm's old running statistics that each step keeps; the network's own where nobody says.
-    pub bn_momentum: Option<f32>,
-}
-
-impl Learning {
-    /// Momentum of 0.9, and nothing else, at one rate.
-    pub const fn at(rate: f32) -> Self {
-        Self {
-            schedule: Schedule::constant(rate),
-            warmup_epochs: 0.0,
-            momentum: 0.9,
-            weight_decay: 0.0,
-            label_smoothing: 0.0,
-            bn_momentum: None,
-        }
-    }
-}
-
 impl Job {
     /// Shards that each step is cut into.
     pub fn shards(&self) -> u32 {
@@ -172,6 +142,9 @@ impl Job {
         if self.shards() < self.workers {
             return Err(TrainError::Shards { shards: self.shards(), workers: self.workers });
         }
+        if self.learning.optimizer == OptimizerKind::Nesterov && self.learning.momentum == 0.0 {
+            return Err(TrainError::NoMomentum);
+        }
         if self.exchange.alone && !self.plan().exchanges() {
             return Err(TrainError::LonelyExchange);
         }
@@ -201,13 +174,12 @@ impl Job {
 
     /// What the graph is compiled for, on the rank that runs the most shards.
     pub fn spec(&self) -> Spec {
-        let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
         Spec {
             layout: self.layout,
             precision: self.precision,
-            optimizer: Optimizer::Sgd { momentum, nesterov: false, weight_decay },
+            optimizer: self.learning.rule(),
             seed: self.seed,
-            label_smoothing,
+            label_smoothing: self.learning.label_smoothing,
             shards: self.shards().div_ceil(self.workers) as usize,
             profiling: if self.profile { Profiling::Layers } else { Profiling::Phases },
             ..Spec::new(self.batch)
@@ -316,7 +288,7 @@ impl Job {
 impl Job {
     /// What decides which weights a training comes to: it cannot change where one goes on.
     pub fn fixed_settings(&self) -> Result<BTreeMap<String, String>, TrainError> {
-        let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
+        let Learning { optimizer, momentum, weight_decay, label_smoothing, .. } = self.learning;
         let bn_momentum =
             self.learning.bn_momentum.map_or_else(|| "its own".to_owned(), |value| value.to_string());
         let settings = [
@@ -332,7 +304,8 @@ impl Job {
             ("seed", self.seed.to_string()),
             ("layout", self.layout.to_string()),
             ("precision", self.precision.to_string()),
-            ("momentum", momentum.to_string()),
+            ("optimizer", optimizer.to_string()),
+            ("momentum", if optimizer.has_momentum() { momentum.to_string() } else { "none".into() }),
             ("weight-decay", weight_decay.to_string()),
             ("label-smoothing", label_smoothing.to_string()),
         ];
@@ -358,12 +331,14 @@ impl Job {
 
     /// Settings that few jobs have, by the names of their options.
     fn unusual_settings(&self) -> impl Iterator<Item = (String, String)> {
-        let Learning { schedule, warmup_epochs, momentum, weight_decay, label_smoothing, .. } = self.learning;
+        let Learning { optimizer, schedule, warmup_epochs, momentum, weight_decay, label_smoothing, .. } =
+            self.learning;
         let usual = Learning::at(schedule.base);
         let said = |is_unusual: bool, name: &str, value: String| is_unusual.then(|| (name.to_owned(), value));
         [
             said(self.shards.is_some(), "shards", self.shards().to_string()),
-            said(momentum != usual.momentum, "momentum", momentum.to_string()),
+            said(optimizer != usual.optimizer, "optimizer", optimizer.to_string()),
+            said(optimizer.has_momentum() && momentum != usual.momentum, "momentum", momentum.to_string()),
             said(weight_decay != 0.0, "weight-decay", weight_decay.to_string()),
             said(label_smoothing != 0.0, "label-smoothing", label_smoothing.to_string()),
             said(schedule.kind != usual.schedule.kind, "schedule", schedule.kind.to_string()),

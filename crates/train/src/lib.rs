@@ -14,6 +14,7 @@ pub mod evaluate;
 mod exchange;
 mod job;
 pub mod launcher;
+mod learning;
 pub mod measure;
 mod milestone;
 mod process;
@@ -24,7 +25,8 @@ pub mod worker;
 
 pub use device::devices;
 pub use error::{Death, TrainError};
-pub use job::{Job, Learning, Scaling, open_engine};
+pub use job::{Job, Scaling, open_engine};
+pub use learning::{Learning, OptimizerKind};
 pub use milestone::{Every, Milestones, Saving};
 pub use simulate::Simulation;
 pub use strategy::{Compress, ExchangeOptions, Parameters, Plan, Publish, Reduce, Strategy, Updates};

@@ -103,7 +103,7 @@ impl<'a> Course<'a> {
             }
         }
         let slots = program.slots().to_vec();
-        for (kind, kept) in state_of(program) {
+        for (kind, kept) in state_of(self.job, program) {
             let mut state = vec![0.0; program.len(kept)];
             for slot in &slots {
                 let name = format!("{kind}/{}", self.graph.params[slot.param.0].name);
@@ -230,7 +230,7 @@ impl<'a> Course<'a> {
         }
         let slots = program.slots().to_vec();
         let mut optimizer = Vec::new();
-        for (kind, kept) in state_of(program) {
+        for (kind, kept) in state_of(self.job, program) {
             let state = program.to_vec(kept)?;
             optimizer.extend(slots.iter().map(|slot| {
                 let param = &self.graph.params[slot.param.0];
@@ -259,12 +259,9 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Values that an update rule keeps of each parameter, in the order in which a program has them.
-const STATE_NAMES: [&str; 2] = ["momentum", "second"];
-
 /// The state of a program's update rule, with names.
-fn state_of(program: &dyn Program) -> Vec<(&'static str, Values)> {
-    let kept = STATE_NAMES.into_iter().zip((0..).map(Values::State));
+fn state_of(job: &Job, program: &dyn Program) -> Vec<(&'static str, Values)> {
+    let kept = job.learning.optimizer.state_names().iter().copied().zip((0..).map(Values::State));
     kept.filter(|&(_, kept)| program.len(kept) > 0).collect()
 }
 

@@ -44,7 +44,7 @@ fn an_assignment_survives_its_journey() {
 }
 
 #[test]
-fn the_shard_that_running_statistics_keep_can_be_set() {
+fn the_fraction_that_running_statistics_keep_can_be_set() {
     let mut job = job("case".as_ref());
     job.learning.bn_momentum = Some(0.5);
     let graph = job.graph().expect("a network");
