@@ -1,5 +1,6 @@
 //! How weights follow gradients: what `--optimizer`, `--lr`, `--momentum` and their kin name.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -49,6 +50,24 @@ impl Learning {
         }
     }
 
+    /// The update rule as a checkpoint records it.
+    pub(crate) fn record(&self) -> OptimizerRecord {
+        let constants = match self.rule() {
+            Optimizer::Sgd { momentum, weight_decay, .. } => {
+                vec![("momentum", momentum), ("weight_decay", weight_decay)]
+            }
+            Optimizer::Adam { beta1, beta2, epsilon, weight_decay } => {
+                vec![("beta1", beta1), ("beta2", beta2), ("epsilon", epsilon), ("weight_decay", weight_decay)]
+            }
+        };
+        let state = self.optimizer.state_names().iter().take(self.rule().state_per_value());
+        OptimizerRecord {
+            kind: self.optimizer,
+            constants: constants.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+            state: state.map(ToString::to_string).collect(),
+        }
+    }
+
     /// The update rule as an engine wants it. Adam's constants are those of its paper and of PyTorch.
     pub(crate) const fn rule(&self) -> Optimizer {
         let Self { momentum, weight_decay, .. } = *self;
@@ -62,8 +81,21 @@ impl Learning {
 
 impl Default for Learning {
     fn default() -> Self {
-        Self::at(OptimizerKind::default().usual_rate())
+        let mut learning = Self::at(OptimizerKind::default().usual_rate());
+        learning.schedule.reference_batch = 64;
+        learning
     }
+}
+
+/// An update rule with all its constants, and what it keeps: the optimizer's part of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerRecord {
+    /// Its name.
+    pub kind: OptimizerKind,
+    /// Constants by name.
+    pub constants: BTreeMap<String, f32>,
+    /// Names of the values it keeps for each trained one.
+    pub state: Vec<String>,
 }
 
 /// An update rule by its name.
