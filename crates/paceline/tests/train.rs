@@ -131,6 +131,36 @@ fn a_run_that_changes_its_workers_at_a_checkpoint_ends_with_the_same_weights() {
 }
 
 #[test]
+fn every_optimizer_resumes_bit_for_bit_and_none_becomes_another() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    pictures(folder.path());
+    for optimizer in ["sgd --momentum 0.8", "sgd --momentum 0", "nesterov", "adam"] {
+        let name = optimizer.replace(' ', "-");
+        let recipe = format!(
+            "mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 2 --threads 1 --lr 0.002 \
+             --eval-every 0 --checkpoint-every 0 --weight-decay 0.001 --optimizer {optimizer}"
+        );
+        run(folder.path(), &format!("train {recipe} --steps 7 --workers 2 --out whole-{name}"));
+        run(folder.path(), &format!("train {recipe} --steps 4 --workers 1 --out cut-{name}"));
+        run(folder.path(), &format!("train --resume cut-{name} --steps 7 --workers 2"));
+        let [whole, cut] =
+            ["whole", "cut"].map(|run| weights(&folder.path().join(format!("{run}-{name}")), 7));
+        assert!(whole == cut, "{optimizer}");
+    }
+    let final_weights = |name: &str| weights(&folder.path().join(name), 7).0;
+    assert!(final_weights("whole-nesterov") != final_weights("whole-adam"), "they are different rules");
+    for (arguments, expected) in [
+        ("train --resume cut-adam --steps 9 --optimizer sgd", "--optimizer adam, not --optimizer sgd"),
+        ("train --resume cut-nesterov --steps 9 --momentum 0.5", "--momentum 0.9, not --momentum 0.5"),
+        ("train mobilenet_v2 --optimizer nesterov --momentum 0", "--momentum"),
+        ("train mobilenet_v2 --optimizer lion", "nesterov"),
+    ] {
+        let said = refuse(folder.path(), arguments);
+        assert!(said.contains(expected), "{arguments}: {said}");
+    }
+}
+
+#[test]
 fn a_kill_at_any_moment_leaves_a_good_checkpoint_to_go_on_from_bit_for_bit() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());

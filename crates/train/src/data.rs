@@ -17,7 +17,7 @@ mod synthetic;
 mod test_set;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use paceline_model::Shape;
@@ -170,17 +170,41 @@ impl Data {
         Ok(format!("{kind} of {train} + {test} samples, {mark}"))
     }
 
-    /// The same data under a path that holds from anywhere.
-    pub fn absolute(&self) -> String {
-        let absolute = |kind: &str, folder: &std::path::Path| {
-            let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
-            format!("{kind}:{}", folder.display())
-        };
+    /// The folder that it is read from.
+    fn folder(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Synthetic { .. } => None,
+            Kind::Cifar10(folder) | Kind::Images(folder) => Some(folder),
+        }
+    }
+
+    /// The name of the same data in another folder.
+    fn name_in(&self, folder: &Path) -> String {
         match &self.kind {
             Kind::Synthetic { .. } => self.name.clone(),
-            Kind::Cifar10(folder) => absolute("cifar10", folder),
-            Kind::Images(folder) => absolute("images", folder),
+            Kind::Cifar10(_) => format!("cifar10:{}", folder.display()),
+            Kind::Images(_) => format!("images:{}", folder.display()),
         }
+    }
+
+    /// Its name with a path that is right from anywhere.
+    pub fn absolute(&self) -> String {
+        let folder = self.folder().and_then(|folder| std::path::absolute(folder).ok());
+        folder.map_or_else(|| self.name.clone(), |folder| self.name_in(&folder))
+    }
+
+    /// Its name with a path from `folder`, whose parent exists; `None` where it is not read from a folder.
+    pub(crate) fn relative_to(&self, folder: &Path) -> Option<String> {
+        let data = self.folder()?.canonicalize().ok()?;
+        let from = folder.parent()?.canonicalize().ok()?.join(folder.file_name()?);
+        Some(self.name_in(&relative(&from, &data)))
+    }
+
+    /// The absolute name of data that `name` says relative to `folder`, if it is there.
+    pub(crate) fn found_from(folder: &Path, name: &str) -> Option<String> {
+        let data: Self = name.parse().ok()?;
+        let path = folder.join(data.folder()?).canonicalize().ok()?;
+        Some(data.name_in(&path))
     }
 
     /// Refuses a network that cannot tell all the classes apart.
@@ -214,6 +238,13 @@ impl fmt::Display for Data {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
+}
+
+/// The way from one absolute path to another.
+fn relative(from: &Path, to: &Path) -> PathBuf {
+    let common = from.components().zip(to.components()).take_while(|(from, to)| from == to).count();
+    let up = from.components().skip(common).map(|_| Component::ParentDir);
+    up.chain(to.components().skip(common)).collect()
 }
 
 fn parse_synthetic(kind: &str) -> Result<Kind, &'static str> {

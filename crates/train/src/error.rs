@@ -1,7 +1,9 @@
 //! What can go wrong in training, grouped by what the caller can do.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use paceline_comm::CommError;
@@ -58,12 +60,35 @@ pub enum TrainError {
         /// Workers.
         workers: u32,
     },
+    /// Reject the input: a step that cannot be cut into equal shards.
+    #[error(
+        "a global batch of {global_batch} cannot be divided equally among {shards} {among}; use a multiple of {shards}, as \
+         {use_instead}"
+    )]
+    UnequalShards {
+        /// Samples of a step.
+        global_batch: usize,
+        /// Shards of a step.
+        shards: usize,
+        /// What the user knows them as.
+        among: &'static str,
+        /// An option that would do.
+        use_instead: String,
+    },
+    /// Reject the input: a short number format where gradients are not added up by an all-reduce.
+    #[error("gradients are exchanged in 16 bits with --update allreduce only; leave --compress out")]
+    CompressedUpdate,
     /// Reject the input: shards that nobody adds up.
     #[error("independent workers add nothing up, so that --shards means nothing; leave it out")]
     LonelyShards,
     /// Reject the input: an exchange with oneself, of nothing.
     #[error("independent workers exchange nothing, not even with themselves; leave --exchange-alone out")]
     LonelyExchange,
+    /// Reject the input: Nesterov's rule without what it is about.
+    #[error(
+        "nesterov looks ahead by its momentum, and --momentum is 0; use --optimizer sgd, or a --momentum above 0"
+    )]
+    NoMomentum,
     /// Reject the input: what needs GPUs was asked of another engine.
     #[error("{0}; use it with --engine cuda")]
     NoDevices(&'static str),
@@ -82,7 +107,7 @@ pub enum TrainError {
     #[error("gradients between GPUs travel in 32 bits; leave --compress out")]
     CompressedDevices,
     /// Reject the input: a checkpoint of something else.
-    #[error("{} cannot be gone on with: {why}", path.display())]
+    #[error("cannot resume {}: {why}", path.display())]
     WrongCheckpoint {
         /// Which.
         path: PathBuf,
@@ -132,7 +157,38 @@ pub enum TrainError {
     Interrupted,
 }
 
+/// An error with its causes, each of them once: some errors quote their cause themselves.
+pub fn describe(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    for cause in iter::successors(error.source(), |&cause| cause.source()).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 impl TrainError {
+    /// Whether the user must ask for something else. Otherwise the system, another process or this program is to blame.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Engine(error) => !matches!(
+                error,
+                EngineError::Refused { .. } | EngineError::Exchange(_) | EngineError::Device { .. }
+            ),
+            Self::Comm(error) => matches!(error, CommError::TooLarge { .. } | CommError::NoNccl { .. }),
+            Self::Checkpoint(error) => error.is_usage(),
+            Self::LoaderEnded
+            | Self::Log(_)
+            | Self::NoAssignment(_)
+            | Self::Orphaned
+            | Self::System { .. }
+            | Self::Died(_)
+            | Self::Interrupted => false,
+            _ => true,
+        }
+    }
+
     /// Something is wrong with a file of the data.
     pub(crate) fn damaged(path: &Path, what: impl Into<String>, help: &str) -> Self {
         Self::DataFile { path: path.into(), what: what.into(), help: help.into() }

@@ -13,13 +13,12 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_comm::{Segment, SegmentSize};
-use paceline_engine::lay_out;
 use paceline_record::log::{LauncherWriter, RankLog, RankReader};
 use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Rank, RankEvent, Step};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::job::Assignment;
-use crate::{Death, Job, TrainError, clock, simulate};
+use crate::{Death, Job, Prepared, TrainError, clock, describe, simulate};
 
 /// How often progress is looked up and an interruption noticed.
 const TICK: Duration = Duration::from_millis(100);
@@ -48,24 +47,29 @@ pub struct Glance<'a> {
 
 /// Runs a job in processes of its own, or on a simulated machine, and waits for it. Its logs in the job's folder tell how it ended, whatever
 /// this returns.
-pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
+pub fn launch(job: &Job, prepared: &Prepared, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
     let header = LauncherHeader { case: job.case(), window: false };
     let mut log = LauncherWriter::create(&job.folder, &header)?;
-    let result = supervise(job, surroundings, &mut log);
+    let result = supervise(job, prepared, surroundings, &mut log);
     let (outcome, reason) = match &result {
         Ok(()) => (Outcome::Done, None),
         Err(TrainError::Interrupted) => (Outcome::Interrupted, Some("by the user".into())),
-        Err(error) => (Outcome::Failed, Some(error.to_string())),
+        Err(error) => (Outcome::Failed, Some(describe(error))),
     };
     log.append(&LauncherEvent::Over { outcome, reason })?;
     result
 }
 
-fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter) -> Result<(), TrainError> {
+fn supervise(
+    job: &Job,
+    prepared: &Prepared,
+    surroundings: Surroundings<'_>,
+    log: &mut LauncherWriter,
+) -> Result<(), TrainError> {
     let failed = if job.is_simulated() {
         simulate::run(job, surroundings, log)?
     } else {
-        run_processes(job, surroundings, log)?
+        run_processes(job, prepared, surroundings, log)?
     };
     match failed {
         None => Ok(()),
@@ -76,12 +80,13 @@ fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter
 
 fn run_processes(
     job: &Job,
+    prepared: &Prepared,
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
 ) -> Result<Option<Failure>, TrainError> {
     let (tell, ended) = mpsc::channel();
     let mut workers = Vec::new();
-    let segment = create_segment(job)?;
+    let segment = create_segment(job, prepared)?;
     for rank in (0..job.workers).map(Rank) {
         log.append(&LauncherEvent::Spawn { rank, at: clock::now() })?;
         workers.push(Worker::spawn(job, rank, segment.as_ref(), &surroundings.program)?);
@@ -94,12 +99,11 @@ fn run_processes(
 }
 
 /// Takes the memory that several workers share, before any of them starts.
-fn create_segment(job: &Job) -> Result<Option<Segment>, TrainError> {
+fn create_segment(job: &Job, prepared: &Prepared) -> Result<Option<Segment>, TrainError> {
     if !job.shares_memory() {
         return Ok(None);
     }
-    let (_, trained) = lay_out(&job.graph()?);
-    let (own, common) = job.shared_values(trained);
+    let (own, common) = job.shared_values(prepared.trained);
     Ok(Some(Segment::create(SegmentSize { world: job.workers, areas: job.shards(), own, common })?))
 }
 

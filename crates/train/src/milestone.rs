@@ -8,12 +8,12 @@ use paceline_model::{Graph, ParamId};
 use paceline_record::{Bytes, EvalRecord, Phase, Rank, RankEvent, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{self, Checkpoint, Description, Position, Tensor};
+use crate::checkpoint::{self, Checkpoint, Position, Tensor};
 use crate::data::TestSet;
 use crate::exchange::Exchange;
 use crate::worker::book::StepBook;
 use crate::worker::runner::Stage;
-use crate::{Job, TrainError, clock};
+use crate::{Job, Numerics, TrainError, clock};
 
 /// When the network is tested and saved.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ impl<'a> Course<'a> {
             return Ok(0);
         };
         let checkpoint = Checkpoint::read(path)?;
-        checkpoint.check_job(path, &self.job.fixed_settings()?)?;
+        checkpoint.check_job(path, self.job)?;
         let wrong = |why: String| TrainError::WrongCheckpoint { path: path.clone(), why };
         let find = |tensors: &'_ [Tensor], name: &str, len: usize| -> Result<Vec<f32>, TrainError> {
             match tensors.iter().find(|tensor| tensor.name == name) {
@@ -103,7 +103,7 @@ impl<'a> Course<'a> {
             }
         }
         let slots = program.slots().to_vec();
-        for (kind, kept) in state_of(program) {
+        for (kind, kept) in state_of(self.job, program) {
             let mut state = vec![0.0; program.len(kept)];
             for slot in &slots {
                 let name = format!("{kind}/{}", self.graph.params[slot.param.0].name);
@@ -230,7 +230,7 @@ impl<'a> Course<'a> {
         }
         let slots = program.slots().to_vec();
         let mut optimizer = Vec::new();
-        for (kind, kept) in state_of(program) {
+        for (kind, kept) in state_of(self.job, program) {
             let state = program.to_vec(kept)?;
             optimizer.extend(slots.iter().map(|slot| {
                 let param = &self.graph.params[slot.param.0];
@@ -243,28 +243,21 @@ impl<'a> Course<'a> {
             shape: vec![values.len()],
             values: values.clone(),
         });
-        let Job { model, input, classes, .. } = self.job;
         Ok(Checkpoint {
-            network: Description { model: model.clone(), input: *input, classes: *classes },
+            job: self.job.clone(),
+            numerics: Numerics::of(self.job),
+            fingerprint: self.job.fingerprint()?,
+            position: Position { steps: done, history: self.history.clone() },
             weights,
             optimizer,
             shards: shards.collect(),
-            position: Position {
-                steps: done,
-                job: self.job.fixed_settings()?,
-                asked: self.job.asked.clone(),
-                history: self.history.clone(),
-            },
         })
     }
 }
 
-/// Values that an update rule keeps of each parameter, in the order in which a program has them.
-const STATE_NAMES: [&str; 2] = ["momentum", "second"];
-
 /// The state of a program's update rule, with names.
-fn state_of(program: &dyn Program) -> Vec<(&'static str, Values)> {
-    let kept = STATE_NAMES.into_iter().zip((0..).map(Values::State));
+fn state_of(job: &Job, program: &dyn Program) -> Vec<(&'static str, Values)> {
+    let kept = job.learning.optimizer.state_names().iter().copied().zip((0..).map(Values::State));
     kept.filter(|&(_, kept)| program.len(kept) > 0).collect()
 }
 

@@ -261,6 +261,19 @@ pub struct ExchangeOptions {
     pub alone: bool,
 }
 
+impl ExchangeOptions {
+    /// Sets the size of a bucket; the first is smaller.
+    pub fn set_bucket_mb(&mut self, megabytes: f64) {
+        self.bucket_bytes = (megabytes * f64::from(1 << 20)) as usize;
+        self.first_bucket_bytes = self.bucket_bytes.min(1 << 20);
+    }
+
+    /// The size of a bucket in MB.
+    pub fn bucket_mb(&self) -> f64 {
+        self.bucket_bytes as f64 / f64::from(1 << 20)
+    }
+}
+
 impl Default for ExchangeOptions {
     fn default() -> Self {
         Self {

@@ -79,12 +79,17 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, CheckpointError> {
     Ok(bytes)
 }
 
+/// The folder that a checkpoint will have, under a root that there is from now on.
+pub(super) fn prepare(root: &Path, steps: u64) -> Result<PathBuf, CheckpointError> {
+    fs::create_dir_all(root).map_err(CheckpointError::io("create", root))?;
+    Ok(root.join(name(steps)))
+}
+
 /// Writes a checkpoint's files and gives it its name when all of them are on the disk.
 pub(super) fn place(root: &Path, steps: u64, files: &[(&str, &Vec<u8>)]) -> Result<PathBuf, CheckpointError> {
-    fs::create_dir_all(root).map_err(CheckpointError::io("create", root))?;
+    let path = prepare(root, steps)?;
     sweep(root)?;
     let draft = root.join(format!(".{}.new", name(steps)));
-    let path = root.join(name(steps));
     let placed = draft_files(&draft, files).and_then(|()| {
         exchange(&draft, &path).map_err(CheckpointError::io("put in its place", &path))?;
         sync(root)

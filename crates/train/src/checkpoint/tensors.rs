@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, Description, Tensor};
+use super::{CheckpointError, Description, Tensor, Weights};
 
 /// The only key of a file's metadata: the order of several would change from run to run.
 const KEY: &str = "paceline";
@@ -73,11 +73,8 @@ pub(super) fn pack_state(optimizer: &[Tensor], shards: &[Tensor]) -> Vec<u8> {
     pack(None, optimizer.chain(shards).collect())
 }
 
-/// The tensors in a file's bytes, and what network they belong to, where the file tells; `path` is for errors.
-pub(super) fn unpack(
-    bytes: &[u8],
-    path: &Path,
-) -> Result<(Vec<Tensor>, Option<Description>), CheckpointError> {
+/// The tensors in a file's bytes; `path` is for errors.
+pub(super) fn unpack(bytes: &[u8], path: &Path) -> Result<Weights, CheckpointError> {
     // Checked here and not by the crate, whose sums overflow on lengths that only a hostile file has.
     let parsed = bytes.split_first_chunk().and_then(|(&length, rest)| {
         let (header, data) = rest.split_at_checked(u64::from_le_bytes(length).try_into().ok()?)?;
@@ -85,7 +82,7 @@ pub(super) fn unpack(
         (header.data_len() == data.len()).then_some((header, data))
     });
     let (header, data) =
-        parsed.ok_or_else(|| CheckpointError::damaged(path, "it is no whole safetensors file"))?;
+        parsed.ok_or_else(|| CheckpointError::damaged(path, "it is not a whole safetensors file"))?;
     let read = |name: String| {
         let TensorInfo { dtype, shape, data_offsets: (from, to) } =
             header.info(&name).expect("invariant: a header knows its own names");
@@ -98,7 +95,7 @@ pub(super) fn unpack(
     };
     let tensors = header.offset_keys().into_iter().map(read).collect::<Result<_, _>>()?;
     let label = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
-    Ok((tensors, label.map(|label| read_label(label, path)).transpose()?))
+    Ok(Weights { tensors, network: label.map(|label| read_label(label, path)).transpose()? })
 }
 
 fn read_label(label: &str, path: &Path) -> Result<Description, CheckpointError> {
@@ -117,7 +114,7 @@ fn read_label(label: &str, path: &Path) -> Result<Description, CheckpointError> 
 /// The optimizer's tensors and those of shards.
 pub(super) fn unpack_state(bytes: &[u8], path: &Path) -> Result<(Vec<Tensor>, Vec<Tensor>), CheckpointError> {
     let (mut optimizer, mut shards) = (Vec::new(), Vec::new());
-    for tensor in unpack(bytes, path)?.0 {
+    for tensor in unpack(bytes, path)?.tensors {
         let (kept, name) = if let Some(name) = tensor.name.strip_prefix(OPTIMIZER) {
             (&mut optimizer, name)
         } else if let Some(name) = tensor.name.strip_prefix(SHARDS) {

@@ -10,9 +10,9 @@ use paceline_record::{LayerTime, Outcome};
 
 use super::network::Window;
 use super::*;
-use crate::Strategy;
 use crate::launcher::launch;
 use crate::strategy::{Compress, ExchangeOptions};
+use crate::{Engines, Strategy};
 
 /// A job of four workers on a machine without jitter, and with what `text` plants.
 fn job(text: &str) -> Job {
@@ -52,7 +52,8 @@ fn launch_in(folder: tempfile::TempDir, job: Job, interrupted: bool) -> Logs {
         interrupted: &AtomicBool::new(interrupted),
         progress: &mut |_| {},
     };
-    let result = launch(&job, surroundings);
+    let prepared = job.prepare(&mut Engines::default()).expect("a job that can be simulated");
+    let result = launch(&job, &prepared, surroundings);
     let read = |path: &Path| -> Vec<RankLog> {
         (0..job.workers).map(|rank| RankLog::read(path, Rank(rank)).expect("a whole log")).collect()
     };
@@ -439,5 +440,11 @@ fn what_cannot_be_simulated_is_refused() {
     assert!(refuse(&Job { update: Strategy::PsCpu, workers: 1024, ..job(absurd) }).contains("centuries"));
     assert!(refuse(&Job { model: "nonesuch".into(), ..job("") }).contains("nonesuch"));
     job("").check().expect("a calm machine");
-    assert!(job("").describe_engine().expect("words").starts_with("simulated: gflops=50,jitter=0,"));
+    assert!(
+        job("")
+            .prepare(&mut Engines::default())
+            .expect("words")
+            .engine
+            .starts_with("simulated: gflops=50,jitter=0,")
+    );
 }

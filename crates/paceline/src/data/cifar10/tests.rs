@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicBool;
+
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
