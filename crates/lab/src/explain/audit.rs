@@ -17,7 +17,7 @@ mod remarks;
 #[cfg(test)]
 mod tests;
 
-/// Two examples counts nearer than this share are the same.
+/// Two examples counts nearer than this fraction are the same.
 const SAME_COUNT: f64 = 0.003;
 
 /// By how much a rate and a clock that were timed one by one may disagree.
@@ -132,7 +132,7 @@ pub fn audit(series: &Series) -> Vec<Slip> {
     }
     check_efficiency(series, &mut slips);
     relations::check(series, &mut slips);
-    parts::check_shares(series, &mut slips);
+    parts::check_comm_fraction(series, &mut slips);
     parts::check_parts(series, &mut slips);
     remarks::remark(series, &mut slips);
     slips.sort_by_key(|slip| slip.weight);

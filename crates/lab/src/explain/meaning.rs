@@ -127,7 +127,7 @@ impl Meaning {
     }
 
     /// Whether a part of one is printed in percent.
-    pub fn is_share(self) -> bool {
+    pub fn is_fraction(self) -> bool {
         matches!(self, Self::Efficiency | Self::CommShare | Self::Accuracy)
     }
 }

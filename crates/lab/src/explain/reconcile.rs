@@ -91,7 +91,7 @@ pub struct Fitted {
     pub steps: Option<u64>,
     /// Examples of a step, where steps are known.
     pub batch: Option<Batch>,
-    /// Share of the variance that is explained.
+    /// Fraction of the variance that is explained.
     pub r2: Option<f64>,
     /// The two speed-ups on the most workers.
     pub speedups: Option<Speedups>,
@@ -148,8 +148,9 @@ pub struct Without {
     pub lo: f64,
     /// The same at its upper end; `None` where nothing of the clock would be left.
     pub hi: Option<f64>,
-    /// Share of the clock that is fixed.
-    pub fixed_share: f64,
+    /// Fraction of the clock that is fixed.
+    #[serde(rename = "fixed_share")]
+    pub fixed_fraction: f64,
 }
 
 /// A length of run.
@@ -189,8 +190,8 @@ fn describes(series: &Series, work: Work) -> bool {
     let (Some(clock), Some((_, rates))) = (series.clock(), series.rate()) else { return false };
     let rows = (0..series.workers.len()).filter_map(|row| {
         let (rate, time) = rates[row].zip(clock.figures[row]).filter(|(rate, _)| rate.value > 0.0)?;
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        Some(([1.0, share / rate.value], time.value))
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        Some(([1.0, scale / rate.value], time.value))
     });
     let (x, y): (Vec<[f64; 2]>, Vec<f64>) = rows.unzip();
     if x.len() < 3 {
@@ -223,9 +224,9 @@ fn implied(series: &Series, clock: &Column, work: Work) -> Option<Vec<(usize, Sp
     let (_, rates) = series.rate()?;
     let rows = (0..series.workers.len()).filter_map(|row| {
         let (rate, time) = rates[row].zip(clock.figures[row])?;
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
         let positive = |figure: Figure| figure.value > 0.0;
-        (positive(rate) && positive(time)).then(|| (row, Span::from(rate) * time.into() / Span::exact(share)))
+        (positive(rate) && positive(time)).then(|| (row, Span::from(rate) * time.into() / Span::exact(scale)))
     });
     Some(rows.collect())
 }
@@ -245,8 +246,8 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let rows: Vec<usize> = (0..series.workers.len()).filter(usable).collect();
     // Seconds that one example takes at the steady rate.
     let each = |row: usize| -> Option<f64> {
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        Some(share / rates[row]?.value)
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        Some(scale / rates[row]?.value)
     };
     let x: Option<Vec<[f64; 2]>> = rows.iter().map(|row| Some([1.0, each(*row)?])).collect();
     let y: Option<Vec<f64>> = rows.iter().map(|row| Some(clock.figures[*row]?.value)).collect();
@@ -355,7 +356,7 @@ fn speedups(
         value: at(fixed.value),
         lo: at(fixed.lo),
         hi,
-        fixed_share: fixed.value / last,
+        fixed_fraction: fixed.value / last,
     });
     // A fixed time that is told from zero explains a difference within its interval. Otherwise there is none to explain.
     let (low, high) = match without {

@@ -364,9 +364,9 @@ fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Optio
     match (own.or(shared), meaning) {
         (Some(Unit::Seconds(seconds)), Some(meaning)) if meaning.is_time() => figure.times(seconds),
         (Some(Unit::Bytes(bytes)), Some(Meaning::Memory)) => figure.times(bytes),
-        (Some(Unit::Percent), Some(meaning)) if meaning.is_share() && own.is_none() => figure.times(0.01),
-        // A share over one and a half can only be meant in percent.
-        (None, Some(meaning)) if meaning.is_share() && figure.value > 1.5 => figure.times(0.01),
+        (Some(Unit::Percent), Some(meaning)) if meaning.is_fraction() && own.is_none() => figure.times(0.01),
+        // A fraction over one and a half can only be meant in percent.
+        (None, Some(meaning)) if meaning.is_fraction() && figure.value > 1.5 => figure.times(0.01),
         _ => figure,
     }
 }

@@ -1,15 +1,15 @@
-//! From values to places: linear and logarithmic scales, with ticks at round numbers.
+//! Linear and logarithmic scales, with ticks at round numbers.
 
 /// How values spread over an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Equal differences are equally far.
+    /// Equal differences have equal distances.
     Linear,
-    /// Equal ratios are.
+    /// Equal ratios have equal distances.
     Log,
 }
 
-/// A scale from values to shares of an axis.
+/// A scale that maps values to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     spread: Spread,
@@ -20,13 +20,13 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// A scale between two values. Ends that leave no room are moved apart.
+    /// A scale between two values. Equal ends are moved apart.
     pub fn new(spread: Spread, low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + low.abs().max(1.0) };
         Self { spread, low, high }
     }
 
-    /// Where on the axis a value lies: 0 is its begin, 1 its end.
+    /// Position of a value: 0 at the start of the axis, 1 at its end.
     pub fn at(&self, value: f64) -> f64 {
         match self.spread {
             Spread::Linear => (value - self.low) / (self.high - self.low),
@@ -35,7 +35,7 @@ impl Scale {
     }
 }
 
-/// An axis: a scale, where it is marked, and what it shows.
+/// An axis: a scale, its ticks and its label.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// Where values lie.
@@ -47,8 +47,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A linear axis that spans at least two values, and ends at round numbers. It has no more ticks between than there
-    /// is room for.
+    /// A linear axis that covers at least these values and ends at round numbers, with about as many ticks as asked for.
     pub fn linear((low, high): (f64, f64), room: u32, label: impl Into<String>) -> Self {
         let scale = Scale::new(Spread::Linear, low, high);
         let step = round_step((scale.high - scale.low) / f64::from(room));
@@ -65,7 +64,7 @@ impl Axis {
         }
     }
 
-    /// The same, but its ends are the values themselves.
+    /// The same, but ending exactly at the values.
     pub fn exact((low, high): (f64, f64), room: u32, label: impl Into<String>) -> Self {
         let round = Self::linear((low, high), room, label);
         let scale = Scale::new(Spread::Linear, low, high);
@@ -86,7 +85,7 @@ impl Axis {
     }
 }
 
-/// The next step of 1, 2 or 5 times a power of ten that is no shorter.
+/// The smallest step of 1, 2 or 5 times a power of ten that is not below the given one.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let digit = [1.0, 2.0, 5.0, 10.0].into_iter().find(|digit| digit * power >= 0.999 * least);

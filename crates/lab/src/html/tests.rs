@@ -210,9 +210,9 @@ fn a_waterfall_shows_every_cause_that_counts() {
     let unit = unit::Unit::of_time(fall.to_s);
     let shown: Vec<String> =
         drawing.descendants().filter(|node| node.has_tag_name("text")).map(|node| text(&node)).collect();
-    for share in fall.shares.iter().filter(|share| share.seconds.abs() > 1e-6) {
-        assert!(shown.iter().any(|text| text == share.cause.name()), "{:?}", share.cause);
-        assert!(shown.contains(&unit.show_signed(share.seconds)), "{:?}", share.cause);
+    for part in fall.parts.iter().filter(|part| part.seconds.abs() > 1e-6) {
+        assert!(shown.iter().any(|text| text == part.cause.name()), "{:?}", part.cause);
+        assert!(shown.contains(&unit.show_signed(part.seconds)), "{:?}", part.cause);
     }
     for end in [fall.from_s, fall.to_s] {
         assert!(shown.contains(&unit.show(end)));

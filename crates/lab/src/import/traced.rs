@@ -66,17 +66,17 @@ impl Traced {
             ("count", Align::Right),
             ("total ms", Align::Right),
             ("mean us", Align::Right),
-            ("share %", Align::Right),
+            ("% of total", Align::Right),
         ]);
         let shown = &self.kernels[..self.kernels.len().min(SHOWN)];
         let names = names::shorten(shown.iter().map(|top| top.name.as_str()));
-        for (Top { count, total, mean_s, share, .. }, name) in shown.iter().zip(names) {
+        for (Top { count, total, mean_s, fraction, .. }, name) in shown.iter().zip(names) {
             kernels.row([
                 name,
                 count.to_string(),
                 ms(*total),
                 format!("{:.1}", 1e6 * mean_s),
-                format!("{:.1}", 100.0 * share),
+                format!("{:.1}", 100.0 * fraction),
             ]);
         }
         let mut collectives = Table::new([
@@ -87,7 +87,7 @@ impl Traced {
             ("moving ms", Align::Right),
             ("mean us", Align::Right),
             ("MB", Align::Right),
-            ("share %", Align::Right),
+            ("% of total", Align::Right),
         ]);
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         for one in self.collectives.iter().take(SHOWN) {
@@ -99,7 +99,7 @@ impl Traced {
                 or_dash(one.waited.map(|waited| ms(one.busy.since(waited)))),
                 format!("{:.1}", 1e6 * one.mean_s),
                 or_dash(one.bytes.map(|bytes| format!("{:.1}", 1e-6 * bytes.0 as f64))),
-                format!("{:.1}", 100.0 * one.share),
+                format!("{:.1}", 100.0 * one.fraction),
             ]);
         }
         [(kernels, self.kernels.is_empty()), (collectives, self.collectives.is_empty())]

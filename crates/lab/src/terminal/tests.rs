@@ -46,7 +46,7 @@ fn findings_beyond_the_first_few_are_counted() {
         text: "something".into(),
         advice: "do something".into(),
         lost_s: Some(1.0),
-        share: Some(0.1),
+        fraction: Some(0.1),
     };
     report.findings = vec![one; SHOWN + 3];
     let text = render_findings(&report, Colours::None);

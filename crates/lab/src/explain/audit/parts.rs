@@ -1,4 +1,4 @@
-//! Shares and parts of the time: whether they fit into the whole, and which hold others.
+//! Fractions and parts of the time: whether they fit into the whole, and which contain others.
 
 use super::{Check, Slip, Weight, place};
 use crate::explain::figure::Figure;
@@ -6,9 +6,9 @@ use crate::explain::meaning::Meaning;
 use crate::explain::series::{Column, Series};
 use crate::explain::span::{Match, Span};
 
-/// Compares the share of communication with the speed-up: what is not communication is computation, so that N workers can
-/// be at most `N (1 - share)` times as fast as one.
-pub(super) fn check_shares(series: &Series, slips: &mut Vec<Slip>) {
+/// Compares the fraction of communication with the speed-up: the rest is computation, so N workers can be at most
+/// `N (1 - fraction)` times as fast as one.
+pub(super) fn check_comm_fraction(series: &Series, slips: &mut Vec<Slip>) {
     let Some(column) = series.column(Meaning::CommShare).or_else(|| series.column(Meaning::CommRatio)) else {
         return;
     };
@@ -25,7 +25,7 @@ pub(super) fn check_shares(series: &Series, slips: &mut Vec<Slip>) {
         let computing = if ratio {
             one / (one + part.into())
         } else {
-            let left = |share: f64| (1.0 - share).clamp(0.0, 1.0);
+            let left = |fraction: f64| (1.0 - fraction).clamp(0.0, 1.0);
             Figure { value: left(part.value), half: part.half }.into()
         };
         let most = Span::exact(workers as f64) * computing;
@@ -45,14 +45,14 @@ pub(super) fn check_shares(series: &Series, slips: &mut Vec<Slip>) {
             });
         }
     }
-    let Some((workers, share)) = kept.last().filter(|(_, share)| *share < 0.95) else { return };
+    let Some((workers, kept)) = kept.last().filter(|(_, kept)| *kept < 0.95) else { return };
     slips.push(Slip::remark(
         Check::Share,
         column.name.clone(),
         format!(
-            "does not account for the whole loss: on {workers} workers, the rest of the time gives only {:.0} % of what as many single \
-             workers would compute. Something else slows them: shared cores or memory, waiting, or communication not counted",
-            100.0 * share
+            "does not account for the whole loss: on {workers} workers, the rest of the time yields only {:.0} % of what {workers} single \
+             workers would compute. Something else slows them down: shared cores or memory, waiting, or communication not counted",
+            100.0 * kept
         ),
     ));
 }

@@ -27,10 +27,10 @@ fn ends(series: &Series, column: &Column) -> Option<(f64, f64, u64)> {
 
 fn summed_memory(series: &Series, column: &Column) -> Option<Slip> {
     let (one, last, most) = ends(series, column)?;
-    let share = last / (one * most as f64);
+    let ratio = last / (one * most as f64);
     let amount =
         |value: f64| if column.has_unit { words::bytes(Bytes(value as u64)) } else { value.to_string() };
-    (most >= 4 && (share - 1.0).abs() < 0.02).then(|| {
+    (most >= 4 && (ratio - 1.0).abs() < 0.02).then(|| {
         Slip::remark(
             Check::Memory,
             column.name.clone(),

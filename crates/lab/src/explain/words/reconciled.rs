@@ -142,7 +142,7 @@ fn compare(at: &Speedups, fit: &Fitted) -> Vec<String> {
         format!(
             "the two measures are consistent: they differ because the run is too short. {:.0} % of the {} of {most} is the fixed \
              time",
-            100.0 * without.fixed_share,
+            100.0 * without.fixed_fraction,
             fit.clock
         )
     } else {

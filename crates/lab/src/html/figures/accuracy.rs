@@ -1,4 +1,4 @@
-//! How well the network does in tests, over epochs and over time, a line for each case.
+//! Test accuracy or loss over epochs and over time, one line per case.
 
 use crate::CaseReport;
 use crate::html::chart::{Look, Plot};
@@ -9,10 +9,10 @@ use crate::html::scale::Axis;
 use crate::html::unit::count;
 use crate::numbers::learning::Test;
 
-/// The most tests of a case that are drawn.
+/// Most tests of a case that are drawn.
 const MOST: usize = 200;
 
-/// Looks of the cases, in turn.
+/// Styles of the cases, in turn.
 const LOOKS: [(Hue, Sign); 7] = [
     (Hue::Blue, Sign::Circle),
     (Hue::Vermilion, Sign::Square),
@@ -23,7 +23,7 @@ const LOOKS: [(Hue, Sign); 7] = [
     (Hue::Ink, Sign::Circle),
 ];
 
-/// What a test is judged by.
+/// The measure that is drawn.
 #[derive(Clone, Copy)]
 enum Measure {
     Accuracy,
@@ -33,7 +33,7 @@ enum Measure {
 impl Measure {
     fn of(self, test: &Test) -> Option<f64> {
         match self {
-            Self::Accuracy => test.accuracy.map(|share| 100.0 * share),
+            Self::Accuracy => test.accuracy.map(|fraction| 100.0 * fraction),
             Self::Loss => test.loss,
         }
     }
@@ -50,14 +50,14 @@ impl Measure {
     }
 }
 
-/// A case that was tested: its tests, and how it looks.
+/// A case with tests, and its style.
 struct Line<'a> {
     case: &'a CaseReport,
     tests: Vec<&'a Test>,
     look: (Hue, Sign),
 }
 
-/// Draws it where a case was tested.
+/// Draws the figure if any case was tested.
 pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
     let tests = |case: &&CaseReport| case.learning.iter().flat_map(|learned| &learned.curve).count();
     let tested = group.done.iter().copied().filter(|case| tests(case) > 0);
@@ -84,14 +84,14 @@ pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
     let (name, label) = if by_epoch { ("over epochs", "epoch") } else { ("over steps", "step") };
     let panels = [
         panel(name, label, &|test| test.epoch.filter(|_| by_epoch).unwrap_or(test.steps as f64)),
-        panel("over time", "s since training began", &|test| test.seconds),
+        panel("over time", "s since training started", &|test| test.seconds),
     ];
     let legend = lines.iter().map(|line| (line.look.1, line.look.0, workers(line.case)));
     let ends = lines.iter().filter_map(|line| {
         let last = line.case.learning.as_ref()?.test?;
         Some(format!("{}: {}", workers(line.case), measure.show(&last)?))
     });
-    let caption = format!("In the last test, {}.", ends.collect::<Vec<_>>().join("; "));
+    let caption = format!("Last test: {}.", ends.collect::<Vec<_>>().join("; "));
     let body = vec![Tag::new("div").class("panels").with_all(panels)];
     Some(Figure { name: "accuracy", title: title.into(), caption, legend: legend.collect(), body }.render())
 }
@@ -103,7 +103,7 @@ fn workers(case: &CaseReport) -> String {
 fn line((case, look): (&CaseReport, (Hue, Sign))) -> Line<'_> {
     let curve = case.learning.as_ref().map_or(&[][..], |learned| &learned.curve);
     let every = curve.len().div_ceil(MOST).max(1);
-    // Counted from the end, so that the last test is among them.
+    // Counted from the end, so that the last test is included.
     let mut tests: Vec<&Test> = curve.iter().rev().step_by(every).collect();
     tests.reverse();
     Line { case, tests, look }

@@ -1,4 +1,4 @@
-//! Communication of a step: what of it showed, and what was hidden.
+//! Communication per step: exposed and hidden.
 
 use paceline_record::Phase;
 
@@ -10,7 +10,7 @@ use crate::html::markup::Tag;
 use crate::html::scale::Axis;
 use crate::html::unit::{Unit, count, percent};
 
-/// Communication of a case, in seconds of a rank's step.
+/// Communication of a case, in seconds per step of one rank.
 struct Parts {
     workers: u32,
     overlap: f64,
@@ -39,7 +39,7 @@ impl Parts {
     }
 }
 
-/// Draws it where something was exchanged.
+/// Draws the figure if anything was exchanged.
 pub fn overlap(group: &Group<'_>) -> Option<Tag> {
     let all: Vec<Parts> = group.done.iter().filter_map(|case| Parts::of(case)).collect();
     let most = all.iter().map(|parts| parts.busy.max(parts.exposed())).fold(0.0, f64::max);
@@ -57,12 +57,12 @@ pub fn overlap(group: &Group<'_>) -> Option<Tag> {
         let seconds = [parts.late, parts.transfer, parts.work, hidden];
         for ((hue, name), seconds) in PARTS.into_iter().zip(seconds) {
             let to = from + unit.factor * seconds;
-            bars.bar(row, &Bar { from, to, hue, says: format!("{name}: {} a step", unit.show(seconds)) });
+            bars.bar(row, &Bar { from, to, hue, says: format!("{name}: {} per step", unit.show(seconds)) });
             from = to;
         }
     }
     let caption = format!(
-        "With {} workers an exchange is under way for {} of each step, and {} of that is hidden behind other work.",
+        "With {} workers, an exchange is under way for {} of each step, and {} of that is hidden behind other work.",
         last.workers,
         unit.show(last.busy),
         percent(last.overlap)

@@ -1,4 +1,4 @@
-//! Step times over the run, a panel for each case.
+//! Step times over the run, one panel per case.
 
 use crate::html::chart::{Look, Plot};
 use crate::html::figure::{Figure, Hue, Sign};
@@ -9,10 +9,10 @@ use crate::html::unit::{Unit, count};
 use crate::numbers::series::Series;
 use crate::{CaseReport, words};
 
-/// What is drawn of a step that takes longer than so many typical ones ends at the upper edge.
+/// Steps longer than this many typical ones are clipped at the upper edge.
 const CUT: f64 = 4.0;
 
-/// Draws it where step times are known.
+/// Draws the figure if step times are known.
 pub fn steps(group: &Group<'_>) -> Option<Tag> {
     let timed = group.done.iter().filter_map(|&case| Some((case, case.step_times.as_ref()?)));
     let cases: Vec<_> = timed.filter(|(_, series)| !series.median_s.is_empty()).collect();
@@ -22,13 +22,13 @@ pub fn steps(group: &Group<'_>) -> Option<Tag> {
     let means = cases.iter().any(|(case, _)| case.steady.is_some_and(|steady| steady.points.is_some()));
     let joined = !means && cases.iter().any(|(_, series)| series.every > 1);
     let caption = if means {
-        "The line goes through the means of the steps that the log's points stand for. Shaded steps come before the steady \
-         state and count for no rate."
+        "Each point of the line is the mean of the steps that a line of the log covers. Shaded steps come before the steady \
+         state and do not count for images/s."
     } else if joined {
-        "The line is the median of some neighbouring steps, the band their fastest and slowest. Shaded steps come before \
-         the steady state and count for no rate."
+        "The line is the median of neighbouring steps, the band their fastest and slowest. Shaded steps come before the \
+         steady state and do not count for images/s."
     } else {
-        "Each step of the first repeat. Shaded steps come before the steady state and count for no rate."
+        "Each step of the first repeat. Shaded steps come before the steady state and do not count for images/s."
     };
     let line = match (means, joined) {
         (true, _) => "mean step",
@@ -87,7 +87,7 @@ fn typical(series: &Series) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// What of the step times is shown.
+/// The visible range of step times.
 struct Range {
     low: f64,
     high: f64,
@@ -95,7 +95,7 @@ struct Range {
 }
 
 impl Range {
-    /// Never so little that noise looks like news, nor so much that one slow step hides all the others.
+    /// Wide enough that noise looks like noise, narrow enough that one slow step does not hide the others.
     fn of(series: &Series) -> Self {
         let typical = typical(series);
         let longest = series.most_s.iter().copied().fold(0.0, f64::max);

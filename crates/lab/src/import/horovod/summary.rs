@@ -116,7 +116,7 @@ impl Summary {
             busy: one.busy,
             waited: None,
             mean_s: one.summed.seconds() / one.calls.max(1) as f64,
-            share: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
+            fraction: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
             bytes: None,
         };
         self.activities.iter().take(KEPT).map(top).collect()
