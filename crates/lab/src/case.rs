@@ -338,7 +338,7 @@ impl CaseReport {
 fn why(run: &Run, done: usize, repeats: usize) -> String {
     let reason = match &run.launcher.over {
         Some((_, Some(reason))) => reason.clone(),
-        Some((_, None)) => "for an unknown reason".into(),
+        Some((_, None)) => "unknown reason".into(),
         None => "the launcher ended before its workers did".into(),
     };
     if done == 0 {

@@ -1,4 +1,4 @@
-//! Columns that follow from others are computed again; what the printed digits forbid is named.
+//! Recomputes columns that follow from others, and reports values that the printed digits rule out.
 
 use std::rc::Rc;
 
@@ -170,7 +170,7 @@ fn compare(
         slips.push(Slip {
             printed: Some(*printed),
             computed: Some(*value),
-            ..Slip::remark(Check::CutOff, at, "the last digit was dropped, not rounded")
+            ..Slip::remark(Check::CutOff, at, "truncated instead of rounded")
         });
     }
     slips
@@ -184,7 +184,7 @@ fn check_product(series: &Series) -> Option<Slip> {
     (product != images.value).then(|| {
         let printed = Figure::exact(images.value as f64);
         let line = images.line.map_or_else(String::new, |line| format!(" (line {line})"));
-        Slip::contradiction(Check::Product, format!("images a task{line}"), (printed, product as f64), how)
+        Slip::contradiction(Check::Product, format!("images per task{line}"), (printed, product as f64), how)
     })
 }
 
@@ -249,7 +249,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
         let off = computed.matches(printed) == Match::Contradicts
             && (computed.value / printed.value - 1.0).abs() > NOISE;
         let how = format!(
-            "{rounded} {} an epoch, as in the other rows, over {:.2} s",
+            "{rounded} {} per epoch, as in the other rows, over {:.2} s",
             series.counted().name(),
             time(row)?.value
         );
@@ -269,12 +269,12 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let whole_set = data.train + data.test;
     let likely = near(examples, whole_set as f64).then(|| {
         format!(
-            "{} is {} with its {} test images; training has {}",
+            "{} is {} including its {} test images; the training set has {}",
             whole_set, data.name, data.test, data.train
         )
     });
     let how = format!(
-        "{} times the time of an epoch; all rates are {:.2} times too high if an epoch is the {} training images of {}",
+        "{} times the epoch time; all rates are {:.2} times too high if an epoch is the {} training images of {}",
         column.name,
         examples / data.train as f64,
         data.train,
@@ -283,7 +283,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let exact = Figure::exact(rounded);
     slips.push(Slip {
         likely,
-        ..Slip::contradiction(Check::Examples, "examples an epoch".into(), (exact, data.train as f64), how)
+        ..Slip::contradiction(Check::Examples, "examples per epoch".into(), (exact, data.train as f64), how)
     });
 }
 
@@ -302,8 +302,8 @@ fn check_told(series: &Series) -> Option<Slip> {
     };
     // Those of as long as the clock runs. A column may count an epoch or a run.
     let (there, other, source) = match series.context.examples {
-        Some(told) if epoch => (told.value as f64 / epochs?, None, "was told".to_owned()),
-        Some(told) => (told.value as f64, None, "was told".to_owned()),
+        Some(given) if epoch => (given.value as f64 / epochs?, None, "given".to_owned()),
+        Some(given) => (given.value as f64, None, "given".to_owned()),
         None => {
             let (count, name) = column()?;
             (
@@ -321,7 +321,7 @@ fn check_told(series: &Series) -> Option<Slip> {
         clock.name,
         implied / there
     );
-    let place = if epoch { "examples an epoch" } else { "examples of a run" };
+    let place = if epoch { "examples per epoch" } else { "examples per run" };
     let printed = Figure::exact(round_to(implied, 3));
     Some(Slip { likely: None, ..Slip::contradiction(Check::Examples, place.into(), (printed, there), how) })
 }
@@ -392,7 +392,7 @@ fn check_speedup(series: &Series, column: &Column, slips: &mut Vec<Slip>) {
         slips.push(Slip::remark(
             Check::Speedup,
             column.name.clone(),
-            format!("follows from none of {}", named.join(", ")),
+            format!("does not follow from {}", named.join(" or ")),
         ));
         return;
     }

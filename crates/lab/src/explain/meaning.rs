@@ -138,7 +138,7 @@ impl FromStr for Meaning {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|meaning| meaning.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|meaning| meaning.name()).collect();
-            format!("no meaning is called {name:?}; there are {}", names.join(", "))
+            format!("unknown meaning {name:?}; known are {}", names.join(", "))
         })
     }
 }

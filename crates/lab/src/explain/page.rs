@@ -155,20 +155,20 @@ impl Reader {
         self.tables += 1;
         if self.tables > MOST_TABLES {
             if self.tables == MOST_TABLES + 1 {
-                warnings.push(format!("from line {line} on, tables are left out: {MOST_TABLES} are read"));
+                warnings.push(format!("tables from line {line} on are skipped: at most {MOST_TABLES} are read"));
             }
             return;
         }
         if grid.header.len() > MOST_COLUMNS {
             warnings.push(format!(
-                "the table on line {line} has {} columns and is left out: {MOST_COLUMNS} are read",
+                "the table on line {line} has {} columns and is skipped: at most {MOST_COLUMNS} are read",
                 grid.header.len()
             ));
             return;
         }
         if grid.rows.len() > MOST_ROWS {
             warnings.push(format!(
-                "the table on line {line} has {} rows: the first {MOST_ROWS} are read",
+                "the table on line {line} has {} rows: only the first {MOST_ROWS} are read",
                 grid.rows.len()
             ));
             grid.rows.truncate(MOST_ROWS);

@@ -194,7 +194,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     };
     let counted = if turned.header[0] == HEADER_ROW { Some(0) } else { workers_column(&turned, told) };
     let key = counted.ok_or_else(|| {
-        format!("no column of workers among {}; --map COLUMN=workers names it", names(&turned.header))
+        format!("none of the columns {} is the number of workers; name it with --map COLUMN=workers", names(&turned.header))
     })?;
     let keys = split_keys(&turned, key, told);
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
@@ -217,7 +217,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
                     kept.push(row);
                 }
                 None => warnings.push(format!(
-                    "line {}: a row of {:?} workers is left out",
+                    "line {}: skipped a row with {:?} workers",
                     place.line,
                     shorten(&turned.rows[row][key])
                 )),
@@ -246,7 +246,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
         }
     }
     if found.is_empty() {
-        Err(format!("nothing in it is understood among {}", names(&turned.header)))
+        Err(format!("none of the columns is understood: {}", names(&turned.header)))
     } else {
         Ok(found)
     }
@@ -338,7 +338,7 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
             Cell::Ratio(scale, part) if scale.value > 0.0 => Some(part.times(1.0 / scale.value)),
             Cell::NotFinite => {
                 warnings.push(format!(
-                    "{:?} holds a value that is no finite number; it counts as none",
+                    "{:?} contains a value that is not a finite number; treated as missing",
                     shorten(name)
                 ));
                 None
@@ -348,9 +348,9 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
     }
     if let [first, others @ ..] = &not_understood[..] {
         let more =
-            if others.is_empty() { String::new() } else { format!(" (nor are {} more cells)", others.len()) };
+            if others.is_empty() { String::new() } else { format!(" (and {} more cells)", others.len()) };
         warnings.push(format!(
-            "{:?} holds {:?}, which is not understood there{more}; it counts as none",
+            "{:?} contains {:?}, which is not understood there{more}; treated as missing",
             shorten(name),
             shorten(first)
         ));

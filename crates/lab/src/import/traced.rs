@@ -43,8 +43,8 @@ impl Traced {
                 // A sum over several ranks may be longer than the step.
                 let waited = match longest {
                     _ if two => format!("the other waited {all}"),
-                    Some(longest) => format!("the others waited up to {} each, {all} in all,", ms(*longest)),
-                    None => format!("the others waited {all} in all"),
+                    Some(longest) => format!("the others waited up to {} each, {all} in total,", ms(*longest)),
+                    None => format!("the others waited {all} in total"),
                 };
                 format!("in step {step}, {waited} for rank {rank}")
             },
@@ -53,7 +53,7 @@ impl Traced {
             && !matches!(self.alignment.common, Common::Alone)
             && !self.collectives.is_empty()
         {
-            sentences.push("no step is known in which ranks waited for a late one".into());
+            sentences.push("no step is known in which ranks waited for a late rank".into());
         }
         sentences
     }

@@ -146,7 +146,7 @@ pub enum Unfit {
         need: usize,
     },
     /// Measured at too few different sizes.
-    #[error("points at {have} worker counts, {need} needed")]
+    #[error("points at {have} different sizes, {need} needed")]
     TooFewSizes {
         /// Different sizes given.
         have: usize,

@@ -123,7 +123,7 @@ pub(super) fn check_parts(series: &Series, slips: &mut Vec<Slip>) {
     let inside = |name: &str| found.iter().any(|containment| containment.inside && containment.part == name);
     for containment in found.iter().filter(|containment| containment.inside) {
         let how = format!(
-            "lies inside {}: side by side the parts would be longer than the whole",
+            "is part of {}: as separate parts they would exceed the total",
             containment.holder
         );
         slips.push(Slip::remark(Check::Parts, containment.part.clone(), how));
@@ -136,7 +136,7 @@ pub(super) fn check_parts(series: &Series, slips: &mut Vec<Slip>) {
         let Some(whole) = total.figures[row].filter(|_| counted.len() > 1) else { continue };
         let sum = counted.iter().map(|figure| Span::from(*figure)).reduce(|a, b| a + b);
         if let Some(sum) = sum.filter(|sum| sum.ends().0 > whole.hi()) {
-            let how = "its parts add up to more than the whole".to_owned();
+            let how = "the sum of its parts".to_owned();
             slips.push(Slip::contradiction(
                 Check::Parts,
                 place(total, series.workers[row]),
@@ -171,9 +171,9 @@ fn moved_wait(series: &Series) -> Option<Slip> {
         Check::Wait,
         shrinking.name.clone(),
         format!(
-            "takes {} s on 1 worker but {} s on {}, though a worker's own work is the same; {}, which is there only with more workers, \
+            "takes {} s on 1 worker but {} s on {}, although the work per worker is the same; {}, which exists only with more workers, \
              takes {} s. A host timer on an asynchronous device charges the wait for the device to the first call that blocks: \
-             with one worker that is {}, with more it is {}. Neither time is that call's own work",
+             with one worker that is {}, with more it is {}. Neither time is the call's own work",
             first.print(),
             then.print(),
             series.workers[more[0]],
@@ -207,7 +207,7 @@ pub fn compare_tables(all: &[Series]) -> Vec<Slip> {
                     Check::Parts,
                     first.part.clone(),
                     format!(
-                        "lies inside {} in {} (side by side they are longer than the whole) and outside it in {} (it is longer than \
+                        "is part of {} in {} (as separate parts they would exceed the total) but not in {} (it is longer than \
                          {}): the same heading means two things",
                         first.holder,
                         inside.join(" and "),

@@ -26,7 +26,7 @@ pub fn render(profile: &Profile) -> String {
     if profile.cut > 0 {
         let cut = profile.cut;
         let note = format!(
-            "note: the window cuts {cut} of what is counted: totals are what lies within it, means and GB/s are of whole ones"
+            "note: the window cuts {cut} of the counted events: totals cover the part inside, means and GB/s whole events"
         );
         text += &format!("{}\n", words::wrap(&note));
     }
@@ -158,7 +158,7 @@ fn gaps(profile: &Profile) -> String {
     let columns: Vec<usize> = (0..causes.len()).filter(|&at| shown(at)).collect();
     let header = [("gaps", Align::Left), ("at", Align::Right)].into_iter();
     let header = header.chain(columns.iter().map(|&at| (causes[at].1, Align::Right)));
-    let mut table = Table::new(header.chain([("meanwhile on the host", Align::Left)]));
+    let mut table = Table::new(header.chain([("on the host", Align::Left)]));
     for gap in &profile.gaps {
         let host = gap.host.as_deref().map_or_else(|| "-".into(), names::clean);
         let cells = columns.iter().map(|&at| time(gap.idle.causes()[at].0));

@@ -144,7 +144,7 @@ impl Gather {
         };
         if clock == Clock::Own && shift > 0 {
             warnings.push(format!(
-                "its times begin at {:.6} s: they are counted from there",
+                "its times start at {:.6} s and are counted from there",
                 first as f64 * 1e-9
             ));
         }
@@ -175,7 +175,7 @@ impl Gather {
                 if !works(part) {
                     let count = part.trace.slices.len();
                     warnings.push(format!(
-                        "process {process} uses no device: its {count} calls and ranges are left out"
+                        "process {process} uses no device: skipped its {count} calls and ranges"
                     ));
                 }
                 works(part)
@@ -185,10 +185,10 @@ impl Gather {
 
     fn complaints(&self) -> Vec<String> {
         let counts = [
-            (self.without_time, "have no begin or no end and are left out"),
-            (self.backwards, "end before they begin and are left out"),
-            (self.implausible, "have impossible times and are left out"),
-            (self.open, "ranges were never closed: they are taken to last to the end, and are not steps"),
+            (self.without_time, "have no begin or no end and were skipped"),
+            (self.backwards, "end before they begin and were skipped"),
+            (self.implausible, "have impossible times and were skipped"),
+            (self.open, "ranges were never closed: they are assumed to last to the end, and are not steps"),
         ];
         let said = counts.iter().filter(|(count, _)| *count > 0);
         said.map(|(count, what)| match what.starts_with("ranges") {
