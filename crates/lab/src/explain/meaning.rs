@@ -388,7 +388,7 @@ mod tests {
             assert_eq!(meaning.name().parse(), Ok(meaning));
             assert_eq!(serde_json::to_value(meaning).expect("a name"), meaning.name());
         }
-        assert!("speed".parse::<Meaning>().expect_err("no meaning").contains("rate-per-worker"));
+        assert!("speed".parse::<Meaning>().expect_err("unknown meaning").contains("rate-per-worker"));
     }
 
     #[test]

@@ -51,9 +51,9 @@ fn findings_beyond_the_first_few_are_counted() {
     report.findings = vec![one; SHOWN + 3];
     let text = render_findings(&report, Colours::None);
     assert_eq!(text.matches("do something").count(), SHOWN, "{text}");
-    assert!(text.contains("3 more that cost less"), "{text}");
+    assert!(text.contains("3 smaller ones"), "{text}");
     report.findings.truncate(SHOWN);
-    assert!(!render_findings(&report, Colours::None).contains("more that cost less"));
+    assert!(!render_findings(&report, Colours::None).contains("smaller ones"));
 }
 
 #[test]

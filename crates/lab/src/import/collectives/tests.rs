@@ -91,7 +91,7 @@ fn a_torn_rank_does_not_hide_the_late_step() {
         let late = &run.traced.as_ref().expect("traces").late;
         assert_eq!(late[0], late_by(80), "{lost:?} {marks}");
         assert!(
-            run.warnings.iter().any(|warning| warning.contains("matched by their time")),
+            run.warnings.iter().any(|warning| warning.contains("matched by time")),
             "{:?}",
             run.warnings
         );

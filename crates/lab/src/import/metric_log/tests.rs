@@ -61,7 +61,7 @@ fn averages_alone_give_the_rates_between_them() {
         let rate = step.examples as f64 / step.end.since(step.begin).seconds();
         assert!((rate * time / 128.0 - 1.0).abs() < 1e-4, "{rate}");
     }
-    assert!(has(&run, "follow from them"));
+    assert!(has(&run, "are computed from them"));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn current_and_average_rates_that_contradict_each_other_are_named() {
         run.warnings
     );
     let run = import_text(&text.replacen(AVERAGE, "other", 1));
-    assert!(has(&run, "cannot be checked"));
+    assert!(has(&run, "cannot be compared"));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn numbers_that_json_does_not_know_and_torn_lines_cost_only_themselves() {
 fn what_is_no_log_is_one_clear_error() {
     for text in ["", "hello\n", "{}\n", "[1]", "{\"name\": 5}"] {
         let error = import(file_of(text).path()).expect_err("no log").to_string();
-        assert!(error.ends_with("no line holds a name, a value and a step"), "{error}");
+        assert!(error.ends_with("no line has a name, a value and a step"), "{error}");
         assert!(!recognise(text.as_bytes()));
     }
 }

@@ -112,7 +112,7 @@ fn devices_without_a_number_are_told_apart_by_name() {
     assert!(monitor.warnings[0].contains("does not number devices"));
     assert_eq!(monitor.devices[0].utilisation, None);
     let alone = read_text("utilization.gpu [%], memory.used [MiB]\n5 %, 10 MiB\n");
-    assert!(alone.warnings[0].contains("does not tell devices apart"));
+    assert!(alone.warnings[0].contains("does not identify devices"));
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn only_steps_that_all_ranks_show_are_kept() {
 #[test]
 fn traces_that_make_no_run_together_are_refused() {
     let refused = |traces| join(traces, &Told::default()).expect_err("no run").to_string();
-    assert!(refused(vec![]).contains("there is none"));
+    assert!(refused(vec![]).contains("there are none"));
     assert!(refused(vec![rank(Some(0), 0..2), rank(Some(0), 0..2)]).contains("two are of rank 0"));
     assert!(refused(vec![rank(Some(0), 0..2), rank(Some(1), 5..7)]).contains("no step is in all of them"));
     assert!(refused(vec![Trace::default()]).contains("shows no work"));

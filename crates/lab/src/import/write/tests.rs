@@ -103,7 +103,7 @@ fn what_only_traces_tell_is_kept_in_the_study_and_shown_in_every_form() {
             "all_reduce",
             "2.000",
             "4.000",
-            "ms a step, by rank",
+            "ms per step, by rank",
         ] {
             assert!(form.contains(expected), "{expected} in {form}");
         }
@@ -111,7 +111,7 @@ fn what_only_traces_tell_is_kept_in_the_study_and_shown_in_every_form() {
     let flat = forms[0].split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flat.contains("rank 0 0.60 0.10 0.30 rank 1 0.65 0.05 0.30"), "{}", forms[0]);
     assert!(forms[2].contains("<td>0.07</td>"), "exchange, though no work for it is known");
-    assert!(forms[2].contains("Phases of each worker") && forms[2].contains("that its source shows"));
+    assert!(forms[2].contains("Phases of each worker") && forms[2].contains("as far as its source shows it"));
     assert!(forms[0].contains("note: one thing was <guessed>") && forms[2].contains("&lt;guessed&gt;"));
     let case = serde_json::to_value(&report.cases[0]).expect("JSON");
     assert_eq!(case["origin"]["traced"]["collectives"][0]["waited"], 40 * 50 * US);
@@ -161,7 +161,7 @@ fn a_phase_that_the_source_cannot_tell_is_unknown_and_not_zero() {
     assert!(case["phases_s"]["other"].is_number() && case["comm_busy_s"].is_null());
     assert_eq!(report.findings, [], "nobody said what the time went to");
     let page = terminal::render_report(&report, terminal::Colours::None);
-    let row = page.lines().find(|line| line.contains("flat from the first step")).expect("phases");
+    let row = page.lines().find(|line| line.contains("steady from the first step")).expect("phases");
     let cells: Vec<&str> = row.split_whitespace().skip(2).take(4).collect();
     assert_eq!(cells, ["-", "-", "-", "1.00"], "{page}");
 }
@@ -178,7 +178,7 @@ fn advice_is_in_the_words_of_the_program_that_ran() {
         (Some(Format::Kineto), "no_sync"),
         (Some(Format::Horovod), "HOROVOD_CYCLE_TIME"),
         (Some(Format::Sqlite), "NVTX"),
-        (None, "16 bits"),
+        (None, "16-bit"),
     ] {
         let findings = found(format, word);
         let advice: String = findings.iter().map(|found| found.advice.as_str()).collect();

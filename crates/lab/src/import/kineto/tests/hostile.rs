@@ -27,7 +27,7 @@ fn a_file_that_is_no_trace_says_so() {
     assert!(failure(br#"{"traceEvents": 7}"#).contains("no traceEvents"));
     assert!(failure(br#"{"traceEvents": [{"ph":"#).contains("no event stands before"));
     assert!(failure(&[0x1f, 0x8b, 9, 9]).contains("torn or damaged"));
-    assert_eq!(salvaged(br#"{"traceEvents": []}"#, 0), "the trace holds no events with a duration");
+    assert_eq!(salvaged(br#"{"traceEvents": []}"#, 0), "the trace has no events with a duration");
 }
 
 #[test]
