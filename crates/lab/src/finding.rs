@@ -201,7 +201,8 @@ impl Member<'_> {
                 self.cost(kind, Cause::Other, NOTABLE, what, self.program().unmeasured())
             }
             Kind::Other => {
-                let advice = "phases should account for all time: this is a bug, please report it with the run logs";
+                let advice =
+                    "phases should account for all time: this is a bug, please report it with the run logs";
                 self.cost(kind, Cause::Other, UNACCOUNTED, "outside every phase", advice)
             }
             Kind::Short => self.short(),
@@ -333,11 +334,7 @@ impl Member<'_> {
         let split = self.case.idle_split_s?;
         let whole = split.host_late + split.queued + split.nothing_queued + split.unknown;
         let (cause, advice, most) = [
-            (
-                "the host was late to launch the next work",
-                self.program().late_host(),
-                split.host_late,
-            ),
+            ("the host was late to launch the next work", self.program().late_host(), split.host_late),
             (
                 "nothing was queued and the trace shows no activity on the host",
                 self.program().silent_host(),
@@ -459,8 +456,7 @@ impl Member<'_> {
         let threads = self.case.case.workers * self.case.case.threads?;
         let real = self.case.case.engine.as_deref() == Some("cpu");
         (real && threads > cores).then(|| {
-            let text =
-                format!("with {}, {threads} threads took turns on {cores} cores", self.worker_count());
+            let text = format!("with {}, {threads} threads took turns on {cores} cores", self.worker_count());
             let advice =
                 format!("its times measure contention for cores: keep workers times threads within {cores}");
             self.finding(Kind::Crowded, text, advice, None)

@@ -4,9 +4,10 @@
 
 use std::fmt::Write as _;
 
-use paceline_record::{Bytes, Outcome, Phase};
+use paceline_record::{Outcome, Phase};
 
 use crate::numbers::waterfall::{Cause, Part, Waterfall};
+use crate::words::{megabytes, or_dash};
 use crate::{Align, CaseReport, Explained, Machine, Report, words};
 
 /// The whole report.
@@ -350,8 +351,7 @@ impl<'a> Page<'a> {
         ];
         let known = facts.into_iter().filter_map(|(name, fact)| Some((name, fact?)));
         self.list(known.map(|(name, fact)| format!("{name}: {}", escape(&fact))));
-        let command: Vec<String> = self.report.command.iter().map(|word| quote(word)).collect();
-        let command = format!("paceline {}", command.join(" "));
+        let command = words::command(&self.report.command);
         // A fence must be longer than any run of backticks inside it.
         let fence = "`".repeat(command.split(|c| c != '`').map(str::len).max().unwrap_or(0).max(2) + 1);
         let _ = writeln!(self.text, "\n{fence}\n{command}\n{fence}");
@@ -394,22 +394,9 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// A word of a command line, quoted for a shell if needed.
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.into();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 fn capitalise(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
-fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "-".into(), show)
 }
 
 fn number(value: Option<f64>, digits: usize) -> String {
@@ -427,10 +414,6 @@ fn with_interval(part: &Part) -> String {
     };
     let interval = part.lo.zip(part.hi).map(|(lo, hi)| format!(" ({} .. {})", ms(lo), ms(hi)));
     ms(part.seconds) + &interval.unwrap_or_default()
-}
-
-fn megabytes(bytes: Bytes) -> String {
-    format!("{:.0}", bytes.0 as f64 * 1e-6)
 }
 
 #[cfg(test)]

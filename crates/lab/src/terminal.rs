@@ -1,12 +1,13 @@
 //! The report as text. Rendering only: nothing is computed here except units.
 
-use paceline_record::{Bytes, Case, LayerTime, Outcome, Phase};
+use paceline_record::{Case, LayerTime, Outcome, Phase};
 
 use crate::compare::{Comparison, Difference};
 use crate::finding::SHOWN;
 use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::rate::Rate;
 use crate::numbers::waterfall::{Cause, Waterfall};
+use crate::words::{megabytes, or_dash};
 use crate::{Align, CaseReport, Explained, Report, Table, words};
 
 /// Whether to write colours.
@@ -134,7 +135,11 @@ fn describe(cases: &[&CaseReport]) -> String {
     };
     let threads = |case: &Case| {
         let threads = case.threads?;
-        Some(if threads == 1 { "1 thread per worker".into() } else { format!("{threads} threads per worker") })
+        Some(if threads == 1 {
+            "1 thread per worker".into()
+        } else {
+            format!("{threads} threads per worker")
+        })
     };
     let parts = [
         scaling,
@@ -245,9 +250,9 @@ fn render_phases(report: &Report) -> Table {
         if case.status != Outcome::Done {
             continue;
         }
-        let cells = shown
-            .iter()
-            .map(|phase| or_dash(step_ms(case, |phases| phases.get(phase).copied()), |ms| format!("{ms:.2}")));
+        let cells = shown.iter().map(|phase| {
+            or_dash(step_ms(case, |phases| phases.get(phase).copied()), |ms| format!("{ms:.2}"))
+        });
         let last = [
             or_dash(case.overlap, |overlap| format!("{:.0}", 100.0 * overlap)),
             or_dash(case.dispersion, |spread| format!("{:.2}", 1e3 * spread.p95_s)),
@@ -369,7 +374,9 @@ pub fn render_comparison(comparison: &Comparison, names: &[String; 2], colours: 
         text.push_str(&format!("\n{}", colours.head(&table)));
     }
     if comparison.single_runs {
-        text.push_str("intervals cover variation within a run; use --repeat to include variation between runs\n");
+        text.push_str(
+            "intervals cover variation within a run; use --repeat to include variation between runs\n",
+        );
     }
     for name in &comparison.unmatched {
         text.push_str(&format!("{}\n", colours.paint(Ink::Faint, &format!("not finished in both: {name}"))));
@@ -427,20 +434,12 @@ fn layer_seconds(layer: &LayerTime) -> f64 {
     (layer.forward + layer.backward).seconds()
 }
 
-fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "-".into(), show)
-}
-
 fn seconds(value: Option<f64>) -> String {
     or_dash(value, |value| format!("{value:.2}"))
 }
 
 fn interval(rate: Rate) -> Option<String> {
     Some(format!("{:.1} .. {:.1}", rate.lo?, rate.hi?))
-}
-
-fn megabytes(bytes: Bytes) -> String {
-    format!("{:.0}", bytes.0 as f64 * 1e-6)
 }
 
 #[cfg(test)]

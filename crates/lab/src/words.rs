@@ -44,8 +44,29 @@ pub fn bytes(Bytes(bytes): Bytes) -> String {
     }
 }
 
+/// Megabytes without a unit, for table cells.
+pub fn megabytes(bytes: Bytes) -> String {
+    format!("{:.0}", bytes.0 as f64 * 1e-6)
+}
+
+/// A value as text, or a dash if it is unknown.
+pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".into(), show)
+}
+
+/// The command of a study as it would be typed into a shell.
+pub fn command(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:@%+".contains(c);
+    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    ["paceline".to_owned()].into_iter().chain(words.iter().map(quote)).collect::<Vec<_>>().join(" ")
+}
+
 /// "1 worker", "2 workers".
-pub fn workers(count: u32) -> String {
+pub fn workers(count: impl Into<u64>) -> String {
+    let count = count.into();
     if count == 1 { "1 worker".into() } else { format!("{count} workers") }
 }
 
@@ -96,13 +117,12 @@ pub fn laws(laws: &Laws) -> Vec<String> {
         ));
     }
     if best.is_some() && laws.throughput.iter().any(|law| law.name == "USL" && law.aicc.is_none()) {
-        sentences.push(
-            "the USL was not considered: with three parameters, its AICc needs 6 points".into(),
-        );
+        sentences.push("the USL was not considered: with three parameters, its AICc needs 6 points".into());
     }
     if let Some(unfit) = laws.unfit {
-        sentences
-            .push(format!("no scaling law can be chosen: {unfit} (more worker counts or repeats would help)"));
+        sentences.push(format!(
+            "no scaling law can be chosen: {unfit} (more worker counts or repeats would help)"
+        ));
     }
     if let (Some(law), Some(peak)) = (best, laws.peak_workers)
         && law.name == "USL"
@@ -193,7 +213,7 @@ pub fn learning(case: &CaseReport) -> Option<[Option<String>; LEARNING.len()]> {
         percent(learned.test.and_then(|test| test.accuracy)),
         interval,
         digits(learned.test.and_then(|test| test.loss), 4),
-        case.peak_memory_bytes.map(|memory| format!("{:.0}", 1e-6 * memory.per_worker.0 as f64)),
+        case.peak_memory_bytes.map(|memory| megabytes(memory.per_worker)),
         digits(Some(learned.eval_s), 2),
         digits(Some(learned.checkpoint_s), 2),
     ])
@@ -223,8 +243,7 @@ fn rank_table(case: &CaseReport) -> Option<Table> {
     let mut table = Table::new([("ms per step, by rank", Align::Left)].into_iter().chain(header));
     for rank in ranks.iter().take(LISTED) {
         let ms = |&phase: &Phase| {
-            seconds(rank, phase)
-                .map_or_else(|| "-".into(), |time| format!("{:.2}", 1e3 * time / case.steps as f64))
+            or_dash(seconds(rank, phase), |time| format!("{:.2}", 1e3 * time / case.steps as f64))
         };
         table.row([format!("rank {}", rank.rank)].into_iter().chain(shown.iter().map(ms)));
     }

@@ -90,6 +90,13 @@ pub struct Slip {
     pub likely: Option<String>,
 }
 
+/// A printed value, and a different one that was computed.
+#[derive(Clone, Copy)]
+struct Mismatch {
+    printed: Figure,
+    computed: f64,
+}
+
 impl Slip {
     /// Something worth knowing.
     pub(super) fn remark(check: Check, place: impl Into<String>, how: impl Into<String>) -> Self {
@@ -106,7 +113,8 @@ impl Slip {
     }
 
     /// A printed number that is not the computed one.
-    fn contradiction(check: Check, place: String, (printed, computed): (Figure, f64), how: String) -> Self {
+    fn contradiction(check: Check, place: String, values: Mismatch, how: String) -> Self {
+        let Mismatch { printed, computed } = values;
         Self {
             check,
             weight: Weight::Contradiction,
@@ -141,7 +149,7 @@ pub fn audit(series: &Series) -> Vec<Slip> {
 
 /// The name of a cell.
 fn place(column: &Column, workers: u64) -> String {
-    format!("{}, {}", column.name, super::words::workers(workers))
+    format!("{}, {}", column.name, crate::words::workers(workers))
 }
 
 /// Compares a column with what it should be; digits that were dropped make one remark.
@@ -160,7 +168,12 @@ fn compare(
             Match::CutOff => cut.push((series.workers[row], printed, span.value)),
             Match::Contradicts => {
                 let place = place(column, series.workers[row]);
-                slips.push(Slip::contradiction(check, place, (printed, span.value), how));
+                slips.push(Slip::contradiction(
+                    check,
+                    place,
+                    Mismatch { printed, computed: span.value },
+                    how,
+                ));
             }
         }
     }
@@ -184,7 +197,12 @@ fn check_product(series: &Series) -> Option<Slip> {
     (product != images.value).then(|| {
         let printed = Figure::exact(images.value as f64);
         let line = images.line.map_or_else(String::new, |line| format!(" (line {line})"));
-        Slip::contradiction(Check::Product, format!("images per task{line}"), (printed, product as f64), how)
+        Slip::contradiction(
+            Check::Product,
+            format!("images per task{line}"),
+            Mismatch { printed, computed: product as f64 },
+            how,
+        )
     })
 }
 
@@ -257,7 +275,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
             Slip::contradiction(
                 Check::Rate,
                 place(column, series.workers[row]),
-                (printed, computed.value),
+                Mismatch { printed, computed: computed.value },
                 how,
             )
         })
@@ -283,7 +301,12 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let exact = Figure::exact(rounded);
     slips.push(Slip {
         likely,
-        ..Slip::contradiction(Check::Examples, "examples per epoch".into(), (exact, data.train as f64), how)
+        ..Slip::contradiction(
+            Check::Examples,
+            "examples per epoch".into(),
+            Mismatch { printed: exact, computed: data.train as f64 },
+            how,
+        )
     });
 }
 
@@ -323,7 +346,10 @@ fn check_told(series: &Series) -> Option<Slip> {
     );
     let place = if epoch { "examples per epoch" } else { "examples per run" };
     let printed = Figure::exact(round_to(implied, 3));
-    Some(Slip { likely: None, ..Slip::contradiction(Check::Examples, place.into(), (printed, there), how) })
+    Some(Slip {
+        likely: None,
+        ..Slip::contradiction(Check::Examples, place.into(), Mismatch { printed, computed: there }, how)
+    })
 }
 
 fn round_to(value: f64, digits: i32) -> f64 {

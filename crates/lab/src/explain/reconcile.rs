@@ -285,7 +285,12 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let most = rows.iter().copied().max_by_key(|row| series.workers[*row])?;
     let base = series.base().filter(|base| rows.contains(base) && series.workers[most] > 1);
     let ends = base.and_then(|base| {
-        Some((each(base)?, each(most)?, clock.figures[base]?.value, clock.figures[most]?.value))
+        Some(Ends {
+            each_one: each(base)?,
+            each_most: each(most)?,
+            clock_one: clock.figures[base]?.value,
+            clock_most: clock.figures[most]?.value,
+        })
     });
     let speedups = ends.map(|ends| speedups(series.workers[most], work, fixed, ends));
     let enough = ends
@@ -341,15 +346,20 @@ fn batch(examples: Estimate, standard_error: f64, told: Option<u64>) -> Batch {
     Batch { examples, standard_error, expected, consistent: expected.map(holds) }
 }
 
-fn speedups(
-    workers: u64,
-    work: Work,
-    fixed: Estimate,
-    (each_one, each, one, last): (f64, f64, f64, f64),
-) -> Speedups {
+/// One worker and the most workers: time per example by the rate, and the clock.
+#[derive(Clone, Copy)]
+struct Ends {
+    each_one: f64,
+    each_most: f64,
+    clock_one: f64,
+    clock_most: f64,
+}
+
+fn speedups(workers: u64, work: Work, fixed: Estimate, ends: Ends) -> Speedups {
+    let Ends { each_one, each_most, clock_one: one, clock_most: last } = ends;
     let scale = if work == Work::Divided { 1.0 } else { workers as f64 };
     let at = |fixed: f64| scale * (one - fixed) / (last - fixed);
-    let (rate, clock) = (scale * each_one / each, scale * one / last);
+    let (rate, clock) = (scale * each_one / each_most, scale * one / last);
     let left = |fixed: f64| fixed < last && fixed < one;
     let hi = left(fixed.hi).then(|| at(fixed.hi));
     let without = (fixed.lo > 0.0 && left(fixed.value)).then(|| Without {
@@ -371,14 +381,11 @@ fn speedups(
 
 /// With w examples, the clock's speed-up is `(a + w x1) / (a + w xN)` and that of the rate `x1 / xN`; their quotient
 /// reaches `1 - t` at `w = a ((1 - t) x1 - xN) / (t x1 xN)`.
-fn enough(
-    fixed: Estimate,
-    examples: f64,
-    steps: Option<u64>,
-    (each_one, each, ..): (f64, f64, f64, f64),
-) -> Option<Enough> {
-    let need =
-        |fixed: f64| fixed.max(0.0) * ((1.0 - TOLERATED) * each_one - each) / (TOLERATED * each_one * each);
+fn enough(fixed: Estimate, examples: f64, steps: Option<u64>, ends: Ends) -> Option<Enough> {
+    let Ends { each_one, each_most, .. } = ends;
+    let need = |fixed: f64| {
+        fixed.max(0.0) * ((1.0 - TOLERATED) * each_one - each_most) / (TOLERATED * each_one * each_most)
+    };
     let batch = steps.map(|steps| examples / steps as f64);
     let (value, lo, hi) = (need(fixed.value), need(fixed.lo), need(fixed.hi));
     (value > 0.0 && value.is_finite()).then(|| Enough {

@@ -20,7 +20,7 @@ pub enum Ground {
     /// By what its numbers do.
     Values,
     /// By `--map`.
-    Told,
+    Given,
 }
 
 /// A column of a table, in seconds, bytes and parts of one where its unit is known.
@@ -194,7 +194,10 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     };
     let counted = if turned.header[0] == HEADER_ROW { Some(0) } else { workers_column(&turned, told) };
     let key = counted.ok_or_else(|| {
-        format!("none of the columns {} is the number of workers; name it with --map COLUMN=workers", names(&turned.header))
+        format!(
+            "none of the columns {} is the number of workers; name it with --map COLUMN=workers",
+            names(&turned.header)
+        )
     })?;
     let keys = split_keys(&turned, key, told);
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
@@ -356,7 +359,7 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
         ));
     }
     let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
-    let ground = if told.is_some() { Ground::Told } else { Ground::Name };
+    let ground = if told.is_some() { Ground::Given } else { Ground::Name };
     Column { name: shorten(name), meaning, ground, has_unit: unit.is_some() || ratio, has_spread, figures }
 }
 

@@ -184,7 +184,10 @@ fn a_fixed_time_that_cannot_be_told_from_zero_is_not_spoken_of_as_one() {
     let (even, text) = fit("GPUs,time (s),images/s\n1,103.9,100\n2,50.2,200\n4,25.9,400\n8,12.6,800\n");
     assert!(even.verdict == Verdict::None && even.enough.is_none(), "{even:?}");
     assert!(even.speedups.is_some_and(|at| at.consistent && at.without.is_none()));
-    assert!(text.contains("not distinguishable from zero") && text.contains("no fixed time is needed"), "{text}");
+    assert!(
+        text.contains("not distinguishable from zero") && text.contains("no fixed time is needed"),
+        "{text}"
+    );
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
     // Whole minutes: the digits allow nearly anything.
     let (rounded, text) = fit("GPUs,time (min),images/s\n1,10,160\n2,5,310\n4,3,600\n8,2,1100\n");
@@ -259,7 +262,10 @@ fn a_text_without_a_table_is_told_what_was_seen_and_what_to_do() {
         ("<html><table></table></html>", "HTML"),
         ("only words", "a header and at least one row"),
         ("The speed-up:\n![of resnet](fig/resnet.png)\n", "in pictures"),
-        ("a,b\n1,2\n3,4\n", "no column of workers among \"a\", \"b\"; --map COLUMN=workers names it"),
+        (
+            "a,b\n1,2\n3,4\n",
+            "none of the columns \"a\", \"b\" is the number of workers; name it with --map COLUMN=workers",
+        ),
     ] {
         assert!(error(text).contains(expected), "{text}: {}", error(text));
     }
@@ -309,9 +315,9 @@ fn a_law_that_wins_by_having_few_parameters_and_misses_is_not_said_to_fit() {
     let page = render(&found);
     let flat = page.split_whitespace().collect::<Vec<_>>().join(" ");
     for expected in [
-        "too few points to choose a law: with 5 of them linear",
+        "too few points to choose a law: with 5 points, linear",
         "% (Amdahl's law by",
-        "holds and nothing new",
+        "holds and no new bottleneck",
     ] {
         assert!(flat.contains(expected), "{expected} in {page}");
     }
@@ -359,7 +365,7 @@ fn without_one_worker_speed_ups_are_over_the_fewest() {
     assert_eq!((last.over, last.by_rate, last.serial()), (8, Some(22.5), None));
     assert!((last.efficiency(22.5) - 0.703_125).abs() < 1e-12 && !series.laws.is_empty());
     let page = render(&found);
-    assert!(page.contains("over 8 workers, the fewest here") && page.contains("70.3 %"), "{page}");
+    assert!(page.contains("relative to 8 workers, the fewest here") && page.contains("70.3 %"), "{page}");
     assert!(page.contains("--map \"samples/s\"=rate-per-worker"), "{page}");
     // Rates that hardly grow may be of all or of each.
     let open = explain_text("gpus,samples/s\n8,800\n16,810\n", &Options::default()).expect("a table");
@@ -371,5 +377,5 @@ fn without_one_worker_speed_ups_are_over_the_fewest() {
 fn a_second_rate_is_named() {
     let text = "gpus,fp32 images/s,fp16 images/s\n1,100,200\n2,190,370\n";
     let page = render(&explain_text(text, &Options::default()).expect("a table"));
-    assert!(page.contains("fp32 images/s is taken and not fp16 images/s"), "{page}");
+    assert!(page.contains("the rate is fp32 images/s, not fp16 images/s"), "{page}");
 }

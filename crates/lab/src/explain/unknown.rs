@@ -25,10 +25,7 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
     let spread = series.columns.iter().any(|column| column.has_spread);
     let repeated =
         series.workers.iter().enumerate().any(|(row, workers)| series.workers[..row].contains(workers));
-    say(
-        !spread && !repeated,
-        "how much runs vary: each number is one run, without a spread",
-    );
+    say(!spread && !repeated, "how much runs vary: each number is one run, without a spread");
     say(!clock && rate, "whether the whole run speeds up as much as the rate: there is no clock");
     say(
         clock && !rate,

@@ -9,18 +9,13 @@ use super::scaling::{Laws, Measure, Row};
 use super::series::{Ground, Known, Series};
 use super::{Explanation, Meaning, SeriesExplanation};
 use crate::stats::laws::{Fit, Law, Parameter};
-use crate::words::bytes;
+use crate::words::{bytes, or_dash};
 use crate::{Align, Table};
 
 mod reconciled;
 
 /// Columns of text.
 const WIDTH: usize = 110;
-
-/// "1 worker", "2 workers".
-pub(super) fn workers(count: u64) -> String {
-    if count == 1 { "1 worker".into() } else { format!("{count} workers") }
-}
 
 /// The explanation for a terminal: first how the table was read, last what it cannot answer.
 pub fn render(explanation: &Explanation) -> String {
@@ -124,7 +119,7 @@ fn understood(series: &Series) -> String {
         let ground = match column.ground {
             Ground::Name => "",
             Ground::Values => " (by its values)",
-            Ground::Told => " (given)",
+            Ground::Given => " (given)",
         };
         let meaning = column.meaning.map_or("not understood; use --map", Meaning::name);
         let in_bytes = column.meaning == Some(Meaning::Memory) && column.has_unit;
@@ -155,8 +150,7 @@ fn context(found: &SeriesExplanation) -> Vec<String> {
     .into_iter()
     .flatten()
     .collect();
-    facts
-        .extend(context.data.map(|data| format!("data {} ({} training images)", data.name, data.train)));
+    facts.extend(context.data.map(|data| format!("data {} ({} training images)", data.name, data.train)));
     let mut sentences = Vec::new();
     if found.understood.lines.len() > 1 {
         sentences.push("these tables describe the same runs and were joined by worker count".into());
@@ -291,7 +285,7 @@ fn speedups(found: &SeriesExplanation) -> Table {
     let mut table = Table::new(header);
     for row in rows {
         let mut cells = vec![row.workers.to_string()];
-        cells.extend(shown.iter().map(|(_, of, print)| of(row).map_or_else(|| "-".into(), print)));
+        cells.extend(shown.iter().map(|(_, of, print)| or_dash(of(row), print)));
         table.row(cells);
     }
     table

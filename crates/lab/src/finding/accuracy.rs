@@ -109,7 +109,9 @@ mod tests {
         }
         let findings = super::super::find(&report.machine, &report.cases, &report.explained);
         let finding = findings.iter().find(|finding| finding.kind == Kind::Accuracy).expect("it fell");
-        assert!(finding.text.ends_with("both have 64 samples per step") && finding.advice.contains("--shards"));
+        assert!(
+            finding.text.ends_with("both have 64 samples per step") && finding.advice.contains("--shards")
+        );
     }
 
     #[test]

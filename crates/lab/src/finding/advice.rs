@@ -186,7 +186,9 @@ impl Program {
     pub fn diverged(self) -> &'static str {
         match self.is_ours() {
             true => "use a smaller --lr; the measured speeds are still valid, as the work is the same",
-            false => "use a smaller learning rate; the measured speeds are still valid, as the work is the same",
+            false => {
+                "use a smaller learning rate; the measured speeds are still valid, as the work is the same"
+            }
         }
     }
 }

@@ -136,7 +136,7 @@ impl Plot {
     }
 
     /// Draws an interval around a point.
-    pub fn whisker(&mut self, x: f64, (low, high): (f64, f64), hue: Hue) {
+    pub fn whisker(&mut self, x: f64, low: f64, high: f64, hue: Hue) {
         let (middle, top) = self.place((x, high));
         let (_, bottom) = self.place((x, low));
         let class = format!("mark line whisker {}", hue.class());

@@ -43,9 +43,7 @@ fn item(finding: &Finding) -> Tag {
 fn loss(finding: &Finding) -> Tag {
     let column = Tag::new("div").class("loss");
     let Some(fraction) = finding.fraction else {
-        return column
-            .with(Tag::new("b").text("\u{2013}"))
-            .with(Tag::new("span").text("no time lost"));
+        return column.with(Tag::new("b").text("-")).with(Tag::new("span").text("no time lost"));
     };
     let width = Px(100.0 * fraction.clamp(0.0, 1.0));
     let bar = Tag::new("i").set("style", format_args!("width:{width}%"));

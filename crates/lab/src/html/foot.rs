@@ -1,7 +1,7 @@
 //! The end of the page: the command, the machine, and what each number means.
 
 use super::markup::Tag;
-use crate::{Machine, Report};
+use crate::{Machine, Report, words};
 
 /// Definitions of the numbers, one line each.
 const DEFINITIONS: [(&str, &str); 16] = [
@@ -31,7 +31,10 @@ const DEFINITIONS: [(&str, &str); 16] = [
     ),
     ("comp. : comm.", "Computation (forward, backward) to exposed communication, as 10 : x."),
     ("hidden", "The fraction of the time with a collective under way in which a rank did something else."),
-    ("cost of an image", "Workers times the time of the whole run, divided by the images that all of them saw."),
+    (
+        "cost of an image",
+        "Workers times the time of the whole run, divided by the images that all of them saw.",
+    ),
     ("from 1 to N", "The difference in that cost, split by cause. The parts sum to the whole."),
     ("s per epoch", "Training time, including evaluation and checkpoints, divided by the epochs done."),
     (
@@ -46,7 +49,7 @@ const DEFINITIONS: [(&str, &str); 16] = [
 
 /// The end of the page.
 pub fn render(report: &Report) -> Tag {
-    let command = Tag::new("pre").with(Tag::new("code").text(command(&report.command)));
+    let command = Tag::new("pre").with(Tag::new("code").text(words::command(&report.command)));
     let machine = Tag::new("dl").class("facts").with_all(machine(&report.machine));
     let definition = |(name, text): (&str, &str)| [Tag::new("dt").text(name), Tag::new("dd").text(text)];
     let definitions = Tag::new("dl").class("facts").with_all(DEFINITIONS.into_iter().flat_map(definition));
@@ -60,16 +63,6 @@ pub fn render(report: &Report) -> Tag {
             "The same numbers in machine-readable form: report.json, schema version {}.",
             report.schema
         )))
-}
-
-fn command(words: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/@+%".contains(c);
-    let quote = |word: &String| match word.chars().all(plain) && !word.is_empty() {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    };
-    let words: Vec<String> = ["paceline".to_owned()].into_iter().chain(words.iter().map(quote)).collect();
-    words.join(" ")
 }
 
 fn machine(machine: &Machine) -> Vec<Tag> {

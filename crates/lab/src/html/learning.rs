@@ -1,7 +1,6 @@
 //! The table of loss and accuracy.
 
 use super::markup::Tag;
-use super::unit::or_dash;
 use crate::{CaseReport, Explained, Report, words};
 
 /// The table, by group; `None` if no case has loss or accuracy.
@@ -30,7 +29,7 @@ fn body(report: &Report, group: &Explained) -> Option<Tag> {
 }
 
 fn row(case: &CaseReport) -> Option<Tag> {
-    let mut cells = words::learning(case)?.into_iter().map(|cell| or_dash(cell, |text| text));
+    let mut cells = words::learning(case)?.into_iter().map(|cell| words::or_dash(cell, |text| text));
     let workers = Tag::new("th").set("scope", "row").text(cells.next().unwrap_or_default());
     Some(Tag::new("tr").with(workers).with_all(cells.map(|text| Tag::new("td").text(text))))
 }

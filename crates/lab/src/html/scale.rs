@@ -48,7 +48,7 @@ pub struct Axis {
 
 impl Axis {
     /// A linear axis that covers at least these values and ends at round numbers, with about as many ticks as asked for.
-    pub fn linear((low, high): (f64, f64), room: u32, label: impl Into<String>) -> Self {
+    pub fn linear(low: f64, high: f64, room: u32, label: impl Into<String>) -> Self {
         let scale = Scale::new(Spread::Linear, low, high);
         let step = round_step((scale.high - scale.low) / f64::from(room));
         let (first, last) = ((scale.low / step + 1e-9).floor(), (scale.high / step - 1e-9).ceil());
@@ -65,8 +65,8 @@ impl Axis {
     }
 
     /// The same, but ending exactly at the values.
-    pub fn exact((low, high): (f64, f64), room: u32, label: impl Into<String>) -> Self {
-        let round = Self::linear((low, high), room, label);
+    pub fn exact(low: f64, high: f64, room: u32, label: impl Into<String>) -> Self {
+        let round = Self::linear(low, high, room, label);
         let scale = Scale::new(Spread::Linear, low, high);
         let within = |(value, _): &(f64, String)| (scale.low..=scale.high).contains(value);
         Self { scale, ticks: round.ticks.into_iter().filter(within).collect(), label: round.label }
@@ -98,14 +98,14 @@ mod tests {
 
     #[test]
     fn axes_end_at_round_numbers() {
-        let axis = Axis::linear((0.0, 3.46), 4, "x");
+        let axis = Axis::linear(0.0, 3.46, 4, "x");
         let names: Vec<&str> = axis.ticks.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["0", "1", "2", "3", "4"]);
         assert_eq!((axis.scale.low, axis.scale.high), (0.0, 4.0));
-        let fine = Axis::linear((1.52, 1.61), 4, "x");
+        let fine = Axis::linear(1.52, 1.61, 4, "x");
         assert_eq!(fine.ticks.first().map(|(_, name)| name.as_str()), Some("1.50"));
         assert!(fine.scale.at(1.61) <= 1.0 && fine.ticks.len() <= 6);
-        let exact = Axis::exact((0.0, 103.0), 6, "x");
+        let exact = Axis::exact(0.0, 103.0, 6, "x");
         assert_eq!(exact.scale.at(103.0), 1.0);
         assert_eq!(exact.ticks.last().map(|(_, name)| name.as_str()), Some("100"));
     }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_scale_of_one_value_still_has_room() {
         for value in [0.0, -3.0, 7.0] {
-            assert!(Axis::linear((value, value), 4, "x").scale.at(value).is_finite());
+            assert!(Axis::linear(value, value, 4, "x").scale.at(value).is_finite());
         }
     }
 }

@@ -3,7 +3,7 @@
 use paceline_record::{Outcome, Phase};
 
 use super::markup::Tag;
-use super::unit::{count, or_dash};
+use crate::words::{self, or_dash};
 use crate::{CaseReport, Explained, Report};
 
 /// Column groups and their columns; a group without columns is a column itself.
@@ -104,7 +104,7 @@ pub fn render_unfinished(report: &Report) -> Option<Tag> {
     for group in &report.explained {
         let cases = group.cases.iter().filter_map(|&place| report.cases.get(place));
         for case in cases.filter(|case| case.status != Outcome::Done || case.reason.is_some()) {
-            let what = format!("{}, {}", group.key.label(), count(case.case.workers, "worker"));
+            let what = format!("{}, {}", group.key.label(), words::workers(case.case.workers));
             list.push(Tag::new("dt").text(format_args!("{what}: {}", ended(case.status))));
             let reason = case.reason.as_deref().unwrap_or("unknown reason");
             list.push(Tag::new("dd").class("reason").text(reason));
@@ -112,13 +112,12 @@ pub fn render_unfinished(report: &Report) -> Option<Tag> {
     }
     let missing = match report.missing {
         0 => None,
-        missing => Some(format!("{} not run yet.", count(missing, "case"))),
+        missing => Some(format!("Cases not run yet: {missing}.")),
     };
     if list.is_empty() && missing.is_none() {
         return None;
     }
-    let mut section =
-        Tag::new("section").class("unfinished").with(Tag::new("h2").text("Unfinished cases"));
+    let mut section = Tag::new("section").class("unfinished").with(Tag::new("h2").text("Unfinished cases"));
     if !list.is_empty() {
         section.push(Tag::new("dl").with_all(list));
     }

@@ -90,7 +90,7 @@ fn a_study_of_which_nothing_finished_draws_nothing() {
     let page = render(&report);
     let document = parse(&page);
     assert!(FIGURES.iter().all(|name| figures(&document, name).is_empty()));
-    assert!(page.contains("no case finished") && page.contains("failed: nowhere holds no study"));
+    assert!(page.contains("no case finished") && page.contains("failed: nowhere is not a study"));
     parse(&render(&Report::new(&study(&[]), Vec::new())));
 }
 
@@ -283,8 +283,7 @@ fn what_was_learned_has_a_table_and_a_line_for_each_case() {
     let table = tables.filter(|node| has_class(node, "learning")).collect::<Vec<_>>()[0];
     let rows = rows(&table);
     assert_eq!(rows[0], ["resnet50"]);
-    let cells =
-        words::learning(&report.cases[2]).expect("learned").map(|cell| cell.unwrap_or("\u{2013}".into()));
+    let cells = words::learning(&report.cases[2]).expect("learned").map(|cell| cell.unwrap_or("-".into()));
     assert_eq!(rows[3][..], cells);
     let figure = figures(&document, "accuracy")[0];
     let drawings: Vec<_> = figure.descendants().filter(|node| node.has_tag_name("svg")).collect();

@@ -46,7 +46,10 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
                 series.warnings.push(format!("skipped a record of {length} bytes at byte {begin}"));
             }
             Next::Torn | Next::Damaged | Next::End if records == 0 => {
-                return Err(ImportError::bad(path, "not an event file: it does not start with a complete record"));
+                return Err(ImportError::bad(
+                    path,
+                    "not an event file: it does not start with a complete record",
+                ));
             }
             Next::End => break,
             Next::Torn => {

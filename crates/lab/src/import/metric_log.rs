@@ -132,10 +132,7 @@ fn intervals(points: &[Point]) -> Option<Vec<f64>> {
 fn compare(current: &[Point], average: &[Point]) -> Option<String> {
     let (steps, last) = (intervals(current)?, average.last()?);
     if current.last()?.step != last.step || current.len() != average.len() {
-        return Some(
-            "current and average rates are for different steps: they cannot be compared"
-                .into(),
-        );
+        return Some("current and average rates are for different steps: they cannot be compared".into());
     }
     let time: f64 = steps.iter().zip(current).map(|(steps, point)| steps / point.value).sum();
     let found = steps.iter().sum::<f64>() / time;

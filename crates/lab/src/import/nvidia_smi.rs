@@ -98,8 +98,7 @@ pub fn table(devices: &[DeviceUse]) -> Option<Table> {
         ("mean W", Align::Right),
         ("peak W", Align::Right),
     ]);
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-    let percent = |share: Option<f64>| or_dash(share.map(|share| format!("{:.1}", 100.0 * share)));
+    let percent = |part: Option<f64>| words::or_dash(part, |part| format!("{:.1}", 100.0 * part));
     for one in devices {
         table.row([
             format!("device {}", one.index),
@@ -107,10 +106,10 @@ pub fn table(devices: &[DeviceUse]) -> Option<Table> {
             percent(one.utilisation),
             percent(one.utilisation_p95),
             percent(one.low),
-            or_dash(one.mean_memory.map(words::bytes)),
-            or_dash(one.peak_memory.map(words::bytes)),
-            or_dash(one.power.map(|watts| format!("{watts:.0}"))),
-            or_dash(one.peak_power.map(|watts| format!("{watts:.0}"))),
+            words::or_dash(one.mean_memory, words::bytes),
+            words::or_dash(one.peak_memory, words::bytes),
+            words::or_dash(one.power, |watts| format!("{watts:.0}")),
+            words::or_dash(one.peak_power, |watts| format!("{watts:.0}")),
         ]);
     }
     (!devices.is_empty()).then_some(table)

@@ -208,8 +208,7 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
     let Some(first) = found.first_mut() else {
-        let only =
-            "they contain no run, only nvidia-smi samples; use `paceline explain` to see them";
+        let only = "they contain no run, only nvidia-smi samples; use `paceline explain` to see them";
         return Err(left_out.first.unwrap_or_else(|| ImportError::Apart { why: only.into() }));
     };
     first.run.warnings.splice(0..0, left_out.warnings);
@@ -357,10 +356,7 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let kind = fs::metadata(path).map_err(io)?;
     if !kind.is_dir() {
         if files.len() == MOST_FILES {
-            return Err(ImportError::bad(
-                path,
-                format!("too many files: at most {MOST_FILES} are imported"),
-            ));
+            return Err(ImportError::bad(path, format!("too many files: at most {MOST_FILES} are imported")));
         }
         files.push(path.into());
         return Ok(());

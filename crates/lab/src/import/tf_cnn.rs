@@ -101,7 +101,10 @@ pub fn read(path: &Path) -> Result<Vec<Log>, ImportError> {
         return Err(ImportError::bad(path, "not a tf_cnn_benchmarks log: no line has images/sec"));
     }
     for log in &mut logs {
-        log.close(tagged);
+        if !tagged {
+            log.warn_mixed();
+        }
+        log.warn_warm_up();
         if lines.passed_over > 0 {
             log.warnings.push(format!("skipped {} lines that are too long", lines.passed_over));
         }
@@ -163,16 +166,18 @@ impl Log {
         }
     }
 
-    fn close(&mut self, tagged: bool) {
-        if self.lines.len() > 1 && !tagged {
+    fn warn_mixed(&mut self) {
+        if self.lines.len() > 1 {
             self.warnings.push(format!(
                 "the log mixes lines of {} processes without naming them: lines of a step are assigned in order",
                 self.lines.len()
             ));
         }
+    }
+
+    fn warn_warm_up(&mut self) {
         if self.warmed_up {
-            self.warnings
-                .push("warm-up steps are not in the log: step 1 is the first one after them".into());
+            self.warnings.push("warm-up steps are not in the log: step 1 is the first one after them".into());
         }
     }
 

@@ -196,7 +196,8 @@ mod tests {
             (2, &expected.name, 2, Nanos(38))
         );
         assert!(
-            (tops[0].mean_s - expected.mean_s).abs() < 1e-15 && (tops[0].fraction - expected.fraction).abs() < 1e-9
+            (tops[0].mean_s - expected.mean_s).abs() < 1e-15
+                && (tops[0].fraction - expected.fraction).abs() < 1e-9
         );
         let exchanged = collectives(&[trace], &[window], &[Exchanges::default()]);
         assert_eq!((exchanged[0].name.as_str(), exchanged[0].busy), ("all_reduce", Nanos(10)));

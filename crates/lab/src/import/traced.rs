@@ -7,7 +7,7 @@ use super::align::{Alignment, Common};
 use super::collectives::LateStep;
 use super::names;
 use super::top::{Top, TopCollective};
-use crate::{Align, Table};
+use crate::{Align, Table, words};
 
 /// Rows of each list that are kept.
 pub const KEPT: usize = 20;
@@ -43,7 +43,9 @@ impl Traced {
                 // A sum over several ranks may be longer than the step.
                 let waited = match longest {
                     _ if two => format!("the other waited {all}"),
-                    Some(longest) => format!("the others waited up to {} each, {all} in total,", ms(*longest)),
+                    Some(longest) => {
+                        format!("the others waited up to {} each, {all} in total,", ms(*longest))
+                    }
                     None => format!("the others waited {all} in total"),
                 };
                 format!("in step {step}, {waited} for rank {rank}")
@@ -89,16 +91,15 @@ impl Traced {
             ("MB", Align::Right),
             ("% of total", Align::Right),
         ]);
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         for one in self.collectives.iter().take(SHOWN) {
             collectives.row([
                 names::clean(&one.name),
                 one.count.to_string(),
                 ms(one.busy),
-                or_dash(one.waited.map(ms)),
-                or_dash(one.waited.map(|waited| ms(one.busy.since(waited)))),
+                words::or_dash(one.waited, ms),
+                words::or_dash(one.waited, |waited| ms(one.busy.since(waited))),
                 format!("{:.1}", 1e6 * one.mean_s),
-                or_dash(one.bytes.map(|bytes| format!("{:.1}", 1e-6 * bytes.0 as f64))),
+                words::or_dash(one.bytes, |bytes| format!("{:.1}", 1e-6 * bytes.0 as f64)),
                 format!("{:.1}", 100.0 * one.fraction),
             ]);
         }

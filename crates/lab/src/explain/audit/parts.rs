@@ -1,6 +1,6 @@
 //! Fractions and parts of the time: whether they fit into the whole, and which contain others.
 
-use super::{Check, Slip, Weight, place};
+use super::{Check, Mismatch, Slip, Weight, place};
 use crate::explain::figure::Figure;
 use crate::explain::meaning::Meaning;
 use crate::explain::series::{Column, Series};
@@ -39,7 +39,7 @@ pub(super) fn check_comm_fraction(series: &Series, slips: &mut Vec<Slip>) {
                 likely: Some("rounded too far, or part of the communication runs beside computation".into()),
                 ..Slip::remark(
                     Check::Share,
-                    format!("{}, {}", column.name, super::super::words::workers(workers)),
+                    format!("{}, {}", column.name, crate::words::workers(workers)),
                     format!("{workers} times {:.1} % computation", 100.0 * computing.value),
                 )
             });
@@ -122,10 +122,7 @@ pub(super) fn check_parts(series: &Series, slips: &mut Vec<Slip>) {
     let found = containments(series);
     let inside = |name: &str| found.iter().any(|containment| containment.inside && containment.part == name);
     for containment in found.iter().filter(|containment| containment.inside) {
-        let how = format!(
-            "is part of {}: as separate parts they would exceed the total",
-            containment.holder
-        );
+        let how = format!("is part of {}: as separate parts they would exceed the total", containment.holder);
         slips.push(Slip::remark(Check::Parts, containment.part.clone(), how));
     }
     let Some(total) = series.column(Meaning::TotalTime) else { return };
@@ -140,7 +137,7 @@ pub(super) fn check_parts(series: &Series, slips: &mut Vec<Slip>) {
             slips.push(Slip::contradiction(
                 Check::Parts,
                 place(total, series.workers[row]),
-                (whole, sum.value),
+                Mismatch { printed: whole, computed: sum.value },
                 how,
             ));
         }

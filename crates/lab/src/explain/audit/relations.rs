@@ -107,7 +107,8 @@ fn steps(series: &Series, slips: &mut Vec<Slip>) {
 
 /// Compares the fraction of communication with its time.
 fn comm_fraction(series: &Series, slips: &mut Vec<Slip>) {
-    let Some((fraction, comm)) = series.column(Meaning::CommShare).zip(series.column(Meaning::CommTime)) else {
+    let Some((fraction, comm)) = series.column(Meaning::CommShare).zip(series.column(Meaning::CommTime))
+    else {
         return;
     };
     let wholes = [Meaning::TotalTime, Meaning::TrainTime, Meaning::EpochTime, Meaning::StepTime];

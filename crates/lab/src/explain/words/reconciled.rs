@@ -1,7 +1,8 @@
 //! A rate and a clock, in sentences.
 
 use super::super::reconcile::{Fitted, Reconciliation, Speedups, Verdict, Work};
-use super::{number, workers};
+use super::number;
+use crate::words::workers;
 
 /// What a rate and a clock say together.
 pub(super) fn sentences(found: &Reconciliation) -> Vec<String> {
@@ -91,9 +92,8 @@ fn explain_fit(fit: &Fitted) -> Vec<String> {
         ),
     });
     if 3.0 * by_digits_s >= fixed.hi - fixed.value && *by_digits_s >= 0.05 {
-        sentences.push(format!(
-            "rounding limits this: the printed digits alone allow +/- {by_digits_s:.1} s"
-        ));
+        sentences
+            .push(format!("rounding limits this: the printed digits alone allow +/- {by_digits_s:.1} s"));
     }
     sentences.extend(speedups.iter().flat_map(|at| compare(at, fit)));
     if let Some(enough) = enough {

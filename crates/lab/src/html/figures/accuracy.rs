@@ -1,13 +1,12 @@
 //! Test accuracy or loss over epochs and over time, one line per case.
 
-use crate::CaseReport;
 use crate::html::chart::{Look, Plot};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::count;
 use crate::numbers::learning::Test;
+use crate::{CaseReport, words};
 
 /// Most tests of a case that are drawn.
 const MOST: usize = 200;
@@ -61,7 +60,8 @@ struct Line<'a> {
 pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
     let tests = |case: &&CaseReport| case.learning.iter().flat_map(|learned| &learned.curve).count();
     let tested = group.done.iter().copied().filter(|case| tests(case) > 0);
-    let lines: Vec<Line<'_>> = tested.zip(LOOKS.into_iter().cycle()).map(line).collect();
+    let lines: Vec<Line<'_>> =
+        tested.zip(LOOKS.into_iter().cycle()).map(|(case, look)| line(case, look)).collect();
     let all = || lines.iter().flat_map(|line| line.tests.iter().copied());
     let measure = if all().any(|test| test.accuracy.is_some()) { Measure::Accuracy } else { Measure::Loss };
     let (title, unit) = match measure {
@@ -72,8 +72,7 @@ pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
     let (low, high) = (values().min_by(f64::total_cmp)?, values().max_by(f64::total_cmp)?);
     let panel = |name: &str, label: &str, at: &dyn Fn(&Test) -> f64| {
         let last = all().map(at).fold(0.0, f64::max);
-        let mut plot =
-            Plot::new(Axis::exact((0.0, last), 5, label), Axis::linear((low, high), 5, unit), 240.0);
+        let mut plot = Plot::new(Axis::exact(0.0, last, 5, label), Axis::linear(low, high, 5, unit), 240.0);
         for line in &lines {
             draw(&mut plot, line, measure, at);
         }
@@ -97,10 +96,10 @@ pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
 }
 
 fn workers(case: &CaseReport) -> String {
-    count(case.case.workers, "worker")
+    words::workers(case.case.workers)
 }
 
-fn line((case, look): (&CaseReport, (Hue, Sign))) -> Line<'_> {
+fn line(case: &CaseReport, look: (Hue, Sign)) -> Line<'_> {
     let curve = case.learning.as_ref().map_or(&[][..], |learned| &learned.curve);
     let every = curve.len().div_ceil(MOST).max(1);
     // Counted from the end, so that the last test is included.

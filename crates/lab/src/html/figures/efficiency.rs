@@ -16,13 +16,15 @@ pub fn efficiency(group: &Group<'_>) -> Option<Tag> {
     let of: [fn(&CaseReport) -> Option<f64>; 2] = [|case| case.efficiency_time, |case| case.efficiency_speed];
     let all = group.done.iter().flat_map(|case| of.map(|of| of(case))).flatten();
     let whiskers = || intervals(group).map(|(n, (low, high))| (n, (100.0 * low / n, 100.0 * high / n)));
-    let most =
-        whiskers().map(|(_, (_, high))| high).chain(all.map(|fraction| 100.0 * fraction)).fold(100.0, f64::max);
-    let mut plot = Plot::new(workers_axis(group), Axis::exact((0.0, 1.03 * most), 6, "efficiency, %"), 300.0);
+    let most = whiskers()
+        .map(|(_, (_, high))| high)
+        .chain(all.map(|fraction| 100.0 * fraction))
+        .fold(100.0, f64::max);
+    let mut plot = Plot::new(workers_axis(group), Axis::exact(0.0, 1.03 * most, 6, "efficiency, %"), 300.0);
     let ideal = [(1.0, 100.0), (f64::from(group.most_workers()), 100.0)];
     plot.line(&ideal, Look { hue: Hue::Grey, sign: Sign::Dashed });
-    for (workers, interval) in whiskers() {
-        plot.whisker(workers, interval, BY_SPEED.1);
+    for (workers, (low, high)) in whiskers() {
+        plot.whisker(workers, low, high, BY_SPEED.1);
     }
     for ((sign, hue, name), of) in [BY_TIME, BY_SPEED].into_iter().zip(of) {
         let point = |case: &&CaseReport| {

@@ -1,13 +1,13 @@
 //! Memory per worker: measured and planned.
 
-use crate::CaseReport;
 use crate::html::bars::{Bar, Bars, Columns};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::{Unit, count};
+use crate::html::unit::Unit;
 use crate::numbers::memory::Memory;
+use crate::{CaseReport, words};
 
 const MEASURED: (Hue, &str) = (Hue::Blue, "measured, largest worker");
 const PLANNED: (Hue, &str) = (Hue::Grey, "planned for the engine's program");
@@ -20,7 +20,7 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
     let all = cases.iter().flat_map(|case| of(case)).filter_map(|(_, memory)| memory);
     let most = all.map(|memory| memory.per_worker).max()?;
     let unit = Unit::of_memory(most);
-    let axis = Axis::linear((0.0, unit.factor * most.0 as f64), 4, format!("{} per worker", unit.name));
+    let axis = Axis::linear(0.0, unit.factor * most.0 as f64, 4, format!("{} per worker", unit.name));
     let mut bars = Bars::new(axis, Columns { names: 86.0, values: 78.0 });
     for case in &cases {
         for (place, ((hue, name), memory)) in of(case).into_iter().enumerate() {
@@ -30,7 +30,7 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
             let row = bars.row(14.0);
             bars.skip(3.0);
             if place == 0 || case.peak_memory_bytes.is_none() {
-                bars.name(row, &count(case.case.workers, "worker"));
+                bars.name(row, &words::workers(case.case.workers));
             }
             let (shown, total) = (unit.show(per_worker.0 as f64), unit.show(total.0 as f64));
             let says = format!("{name}: {shown}, {total} in total");
@@ -46,7 +46,7 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
         let [each, all] = [memory.per_worker, memory.total].map(|bytes| unit.show(bytes.0 as f64));
         format!(
             "{} took {each} at most, {all} in total.",
-            count(workers, "worker").replace("workers", "workers each")
+            words::workers(workers).replace("workers", "workers each")
         )
     });
     let caption = caption.unwrap_or_else(|| "Measured memory is unknown; this is the plan.".into());

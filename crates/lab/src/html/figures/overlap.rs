@@ -2,13 +2,13 @@
 
 use paceline_record::Phase;
 
-use crate::CaseReport;
 use crate::html::bars::{Bar, Bars, Columns};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::{Unit, count, percent};
+use crate::html::unit::{Unit, percent};
+use crate::{CaseReport, words};
 
 /// Communication of a case, in seconds per step of one rank.
 struct Parts {
@@ -45,12 +45,12 @@ pub fn overlap(group: &Group<'_>) -> Option<Tag> {
     let most = all.iter().map(|parts| parts.busy.max(parts.exposed())).fold(0.0, f64::max);
     let last = all.last()?;
     let unit = Unit::of_time(most);
-    let axis = Axis::linear((0.0, unit.factor * most), 4, format!("{} of each rank's step", unit.name));
+    let axis = Axis::linear(0.0, unit.factor * most, 4, format!("{} of each rank's step", unit.name));
     let mut bars = Bars::new(axis, Columns { names: 86.0, values: 92.0 });
     for parts in &all {
         let row = bars.row(18.0);
         bars.skip(8.0);
-        bars.name(row, &count(parts.workers, "worker"));
+        bars.name(row, &words::workers(parts.workers));
         bars.value(row, &format!("{} hidden", percent(parts.overlap)));
         let mut from = 0.0;
         let hidden = (parts.busy - parts.exposed()).max(0.0);

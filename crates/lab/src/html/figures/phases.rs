@@ -2,14 +2,14 @@
 
 use paceline_record::Phase;
 
-use crate::CaseReport;
 use crate::html::bars::{Bar, Bars, Columns};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::{Unit, count};
+use crate::html::unit::Unit;
 use crate::numbers::phases::RankPhases;
+use crate::{CaseReport, words};
 
 /// Phases by colour, in drawing order.
 const FAMILIES: [(&[Phase], Hue); 11] = [
@@ -33,7 +33,7 @@ pub fn phases(group: &Group<'_>) -> Option<Tag> {
     if cases.is_empty() {
         return None;
     }
-    let axis = Axis::linear((0.0, 100.0), 5, "% of the run");
+    let axis = Axis::linear(0.0, 100.0, 5, "% of the run");
     let mut bars = Bars::new(axis, Columns { names: 62.0, values: 14.0 });
     for case in &cases {
         draw(&mut bars, case);
@@ -70,7 +70,7 @@ fn draw(bars: &mut Bars, case: &CaseReport) {
         return;
     };
     let unit = Unit::of_time(total);
-    bars.heading(&format!("{}, {}", count(case.case.workers, "worker"), unit.show(total)));
+    bars.heading(&format!("{}, {}", words::workers(case.case.workers), unit.show(total)));
     // With many ranks, bars get thinner and fewer are named.
     let (height, gap, every) = match ranks.len() {
         0..=8 => (14.0, 3.0, 1),

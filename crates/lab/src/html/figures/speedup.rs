@@ -18,7 +18,7 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     let y = if group.most_workers() >= MANY {
         Axis::log(measures().fold(1.0, f64::min).max(1e-3), most.max(workers), "speed-up")
     } else {
-        Axis::linear((0.0, most.max(workers)), 6, "speed-up")
+        Axis::linear(0.0, most.max(workers), 6, "speed-up")
     };
     let mut plot = Plot::new(workers_axis(group), y, 300.0);
     let mut legend = vec![(Sign::Dashed, Hue::Grey, "ideal".to_owned())];
@@ -27,8 +27,8 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
         plot.line(&curve, Look { hue: Hue::Purple, sign: Sign::Line });
         legend.push((Sign::Line, Hue::Purple, format!("{name}, fitted")));
     }
-    for (workers, interval) in intervals(group) {
-        plot.whisker(workers, interval, BY_SPEED.1);
+    for (workers, (low, high)) in intervals(group) {
+        plot.whisker(workers, low, high, BY_SPEED.1);
     }
     let of: [fn(&Speedup) -> Option<f64>; 3] = [|s| s.total, |s| Some(s.time), |s| Some(s.speed)];
     for ((sign, hue, name), of) in [BY_TOTAL, BY_TIME, BY_SPEED].into_iter().zip(of) {

@@ -5,7 +5,7 @@ use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::{Unit, count};
+use crate::html::unit::Unit;
 use crate::numbers::series::Series;
 use crate::{CaseReport, words};
 
@@ -54,8 +54,8 @@ fn panel(case: &CaseReport, series: &Series, unit: Unit) -> Tag {
         seconds.iter().enumerate().map(|(point, &seconds)| (middle(point), shown(seconds))).collect()
     };
     let steps = series.every as f64 * series.median_s.len() as f64;
-    let x = Axis::exact((0.0, steps), 5, "step");
-    let y = Axis::linear((unit.factor * range.low, unit.factor * range.high), 5, unit.name);
+    let x = Axis::exact(0.0, steps, 5, "step");
+    let y = Axis::linear(unit.factor * range.low, unit.factor * range.high, 5, unit.name);
     let mut plot = Plot::new(x, y, 190.0);
     let from = case.steady.map_or(0, |steady| steady.from_step);
     if from > 0 {
@@ -74,7 +74,7 @@ fn panel(case: &CaseReport, series: &Series, unit: Unit) -> Tag {
     if range.longest > range.high {
         plot.note(&format!("\u{25b2} up to {}", Unit::of_time(range.longest).show(range.longest)));
     }
-    let workers = count(case.case.workers, "worker");
+    let workers = words::workers(case.case.workers);
     let verdict = words::steady(case).unwrap_or_else(|| "steady state unknown".into());
     let title = Tag::new("p").with(Tag::new("b").text(&workers)).text(format!(": {verdict}"));
     let drawing = plot.render(&format!("Step times of {workers}: {verdict}"));

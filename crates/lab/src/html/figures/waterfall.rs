@@ -27,7 +27,7 @@ pub fn waterfall(fall: &Waterfall) -> Tag {
         0.0 => format!("worker-{} per image", unit.name),
         _ => format!("worker-{} per image; does not start at 0", unit.name),
     };
-    let axis = Axis::linear((unit.factor * range.low, unit.factor * range.high), 4, label);
+    let axis = Axis::linear(unit.factor * range.low, unit.factor * range.high, 4, label);
     let longest = causes.iter().map(|part| part.cause.name().len()).max().unwrap_or(0).max(10);
     let columns = Columns { names: 8.0 + CHARACTER * longest as f64, values: 76.0 };
     let mut drawing = Drawing { bars: Bars::new(axis, columns), unit, last: None };
@@ -62,8 +62,9 @@ fn says(fall: &Waterfall, unit: Unit) -> String {
 
 fn most(causes: &[&Part], unit: Unit) -> String {
     let most = causes.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds)).filter(|most| most.seconds > 0.0);
-    let most = most
-        .map(|most| format!("The largest part is {} ({}). ", most.cause.name(), unit.show_signed(most.seconds)));
+    let most = most.map(|most| {
+        format!("The largest part is {} ({}). ", most.cause.name(), unit.show_signed(most.seconds))
+    });
     most.unwrap_or_default() + "The bars in between sum to the difference; whiskers are 95 % intervals."
 }
 

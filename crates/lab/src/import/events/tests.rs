@@ -143,7 +143,7 @@ fn a_damaged_file_gives_what_comes_before_the_damage() {
     assert_eq!(series.len(), 3);
     assert!(series.warnings[0].contains("is truncated"));
     let broken = read_bytes(&file(&[vec![0x0b], event(1, &scalar)])).expect("an event file");
-    assert_eq!((broken.len(), broken.warnings[0].as_str()), (1, "1 records are no events: passed over"));
+    assert_eq!((broken.len(), broken.warnings[0].as_str()), (1, "skipped 1 records that are not events"));
 }
 
 #[test]
@@ -157,7 +157,8 @@ fn what_is_no_event_file_is_one_clear_error() {
         file
     };
     assert!(
-        why(&of_version(b"brain.Event:7")).ends_with("an event file of version 7; versions 1 and 2 are read")
+        why(&of_version(b"brain.Event:7"))
+            .ends_with("event file version 7; only versions 1 and 2 are supported")
     );
     assert!(why(&of_version(b"something")).ends_with("its first record has no version"));
     assert!(recognise(&of_version(b"brain.Event:7")) && !recognise(&of_version(b"something")));

@@ -42,9 +42,8 @@ impl Timeline {
             groups.truncate(most + 1);
         }
         if groups.len() < 2 {
-            run.warnings.push(
-                "the timeline has no complete step: a step starts where the previous one ends".into(),
-            );
+            run.warnings
+                .push("the timeline has no complete step: a step starts where the previous one ends".into());
         } else {
             run.warnings.push(
                 "the timeline does not show what ranks did between exchanges, nor how many examples they processed; the \
@@ -55,9 +54,7 @@ impl Timeline {
         let buckets: usize = groups.iter().skip(1).map(|group| group.exchanges.len()).sum();
         let each = buckets.saturating_mul(world as usize) <= MOST_BUCKETS;
         if !each {
-            run.warnings.push(
-                "too many exchanges to list: only the last one of each step is kept".into(),
-            );
+            run.warnings.push("too many exchanges to list: only the last one of each step is kept".into());
         }
         for rank in (0..world).map(Rank) {
             let steps = groups.windows(2).zip(1..).map(|(pair, number)| {

@@ -107,9 +107,9 @@ impl Builder {
             for at in 1..steps.len() {
                 steps[at - 1].end = steps[at - 1].end.min(steps[at].begin);
             }
-            self.trace.warnings.push(
-                "steps are marked on the device only: they begin and end with its work".into(),
-            );
+            self.trace
+                .warnings
+                .push("steps are marked on the device only: they begin and end with its work".into());
         }
         self.trace.steps = steps;
     }

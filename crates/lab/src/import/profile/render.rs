@@ -134,8 +134,8 @@ fn list(title: &str, rows: &[Work]) -> String {
         let mut cells = vec![name, row.count.to_string(), time(row.total), time(row.mean)];
         cells.push(format!("{:.1} %", 100.0 * row.fraction));
         if moved {
-            cells.push(row.bytes.map_or_else(|| "-".into(), words::bytes));
-            cells.push(row.bytes_per_s.map_or_else(|| "-".into(), |rate| format!("{:.2}", rate * 1e-9)));
+            cells.push(words::or_dash(row.bytes, words::bytes));
+            cells.push(words::or_dash(row.bytes_per_s, |rate| format!("{:.2}", rate * 1e-9)));
         }
         table.row(cells);
     }
@@ -160,7 +160,7 @@ fn gaps(profile: &Profile) -> String {
     let header = header.chain(columns.iter().map(|&at| (causes[at].1, Align::Right)));
     let mut table = Table::new(header.chain([("on the host", Align::Left)]));
     for gap in &profile.gaps {
-        let host = gap.host.as_deref().map_or_else(|| "-".into(), names::clean);
+        let host = words::or_dash(gap.host.as_deref(), names::clean);
         let cells = columns.iter().map(|&at| time(gap.idle.causes()[at].0));
         table.row([time(gap.length), time(gap.from)].into_iter().chain(cells).chain([host]));
     }

@@ -141,7 +141,7 @@ fn what_dominates_is_named() {
     assert_eq!(profile.dominant, Some(Part::Idle));
     let text = render(&profile).replace("\n  ", " ");
     assert!(text.contains("the profile shows no activity on the host (Python, input, start-up)"), "{text}");
-    assert!(text.contains("; input and output do not hold it up"), "{text}");
+    assert!(text.contains("; input and output do not slow it down"), "{text}");
     assert!(text.contains("the device is idle most of the time"), "{text}");
     let thirds = trace(&[
         (Kind::Compute, "x", 0, 33, 0, 0, 0),
@@ -204,7 +204,7 @@ fn a_window_cuts_by_time_or_by_name() {
     assert_eq!(named(None, "dataloader").as_slice(), stretch(1_076_000, 1_095_000));
     assert_eq!(named(Some(80e-6), "step 1").as_slice(), stretch(1_080_000, 1_100_000));
     let unknown = cut(&trace, None, None, Some("epoch")).unwrap_err();
-    assert_eq!(unknown, "no range is called \"epoch\"; there are step 1");
+    assert_eq!(unknown, "no range is named \"epoch\"; the ranges are step 1");
     for (from, to) in
         [(Some(5.0), None), (Some(-1.0), None), (None, Some(f64::NAN)), (Some(30e-6), Some(20e-6))]
     {
@@ -225,7 +225,7 @@ fn a_range_that_is_open_again_and_again_is_looked_at_only_while_it_is() {
     assert_eq!((profile.length, profile.stretches), (us(40), 2));
     assert_eq!((profile.breakdown.compute, profile.breakdown.idle), (us(20), us(20)));
     assert_eq!((profile.kernels[0].count, profile.kernels[0].total), (1, us(20)));
-    assert!(render(&profile).contains("in 2 stretches"));
+    assert!(render(&profile).contains("in 2 pieces"));
     // A device's account of the same range changes nothing; without the host's it counts.
     let name = twice.names.enter("forward");
     let (begin, end) = (Nanos(1_010_000), Nanos(1_050_000));
@@ -255,7 +255,7 @@ fn damaged_times_do_not_overflow_sums() {
 fn an_empty_profile_is_still_a_screen() {
     let profile = summarise_all(&Trace::default());
     assert_eq!((profile.dominant, profile.devices.len(), profile.step_mean), (None, 0, None));
-    assert_eq!(render(&profile), "0 from 0 on\n");
+    assert_eq!(render(&profile), "0, starting at 0\n");
 }
 
 #[test]

@@ -67,10 +67,10 @@ fn one_bad_file_of_a_folder_is_named_and_the_rest_goes_on() {
     write("rank1.json", trace(1, 3).as_bytes());
     write("rank0.json", br#"{"schemaVersion":1,"deviceProperties":[],"traceEvents":[]}"#);
     let runs = import(&[folder.path().into()], &Told::default()).expect("one rank of three");
-    assert!(runs[0].1.warnings.iter().any(|warning| warning.contains("rank0.json: it shows no work")));
+    assert!(runs[0].1.warnings.iter().any(|warning| warning.contains("rank0.json: it is empty")));
     let empty =
         import(&[folder.path().join("rank0.json")], &Told::default()).expect_err("no work").to_string();
-    assert!(empty.contains("rank0.json: it shows no work"), "{empty}");
+    assert!(empty.contains("rank0.json: it is empty"), "{empty}");
     for name in ["rank0.json", "rank1.json"] {
         fs::remove_file(folder.path().join(name)).expect("it was written");
     }
@@ -126,7 +126,7 @@ fn workers_are_inferred_from_the_name_of_a_folder_and_said_to_be() {
     let own = import_rates(&[("workers_1", 100.0), ("workers_4", 95.0)]);
     assert_eq!((own[1].case.workers, own[1].ranks.len()), (4, 4));
     assert_eq!(all(&own[1]), 4 * all(&own[0]), "each does as much as one");
-    assert!(own[1].warnings.iter().any(|warning| warning.contains("the name says 4 workers")));
+    assert!(own[1].warnings.iter().any(|warning| warning.contains("only the name says there are 4 workers")));
     let global = import_rates(&[("workers_1", 100.0), ("workers_4", 380.0)]);
     assert_eq!(all(&global[1]), all(&global[0]), "they share what one does");
     assert!(global[1].warnings.iter().any(|warning| warning.contains("as that of all")));

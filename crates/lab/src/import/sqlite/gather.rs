@@ -143,10 +143,8 @@ impl Gather {
             _ => (Clock::Own, (-first).max(0)),
         };
         if clock == Clock::Own && shift > 0 {
-            warnings.push(format!(
-                "its times start at {:.6} s and are counted from there",
-                first as f64 * 1e-9
-            ));
+            warnings
+                .push(format!("its times start at {:.6} s and are counted from there", first as f64 * 1e-9));
         }
         self.drop_bystanders(&mut warnings);
         let finish = |(process, mut part): (u64, Part)| {
