@@ -76,10 +76,11 @@ pub struct CaseReport {
     pub idle_split_s: Option<IdleSplit>,
     /// Seconds in which a collective was under way at all, summed over ranks.
     pub comm_busy_s: Option<f64>,
-    /// Share of the communication that was hidden behind other work.
+    /// Fraction of the communication that was hidden behind other work.
     pub overlap: Option<f64>,
     /// Exposed communication over the time of all steps.
-    pub communication_share: Option<f64>,
+    #[serde(rename = "communication_share")]
+    pub communication_fraction: Option<f64>,
     /// The second number of 10 : x, computation to communication.
     pub communication_ratio: Option<f64>,
     /// Forward and backward of a typical rank, in steady worker-seconds an example.
@@ -121,12 +122,14 @@ pub struct CaseReport {
 /// A rank that others waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Straggler {
-    /// Which.
+    /// Its number.
     pub rank: Rank,
-    /// Part of all the waiting for late ranks that was for this one.
-    pub share: f64,
-    /// Part of the steps with waiting in which it was waited for most.
-    pub steps_share: f64,
+    /// Fraction of all waiting for late ranks that was for this one.
+    #[serde(rename = "share")]
+    pub fraction: f64,
+    /// Fraction of the steps with waiting in which this rank was waited for most.
+    #[serde(rename = "steps_share")]
+    pub steps_fraction: f64,
 }
 
 impl CaseReport {
@@ -181,7 +184,7 @@ impl CaseReport {
             idle_split_s: None,
             comm_busy_s: None,
             overlap: None,
-            communication_share: None,
+            communication_fraction: None,
             communication_ratio: None,
             computation_s: None,
             straggler: None,
@@ -234,7 +237,7 @@ impl CaseReport {
             idle_split_s: idle::split(done),
             comm_busy_s: Some(communication.busy),
             overlap: communication.overlap,
-            communication_share: communication.share,
+            communication_fraction: communication.fraction,
             communication_ratio: communication.ratio,
             computation_s: computation::typical(&runs),
             straggler: find_straggler(done),
@@ -272,7 +275,7 @@ impl CaseReport {
         self.phases_s.iter_mut().for_each(known);
         self.ranks.iter_mut().flatten().for_each(|rank| known(&mut rank.phases_s));
         if !origin.knows(Phase::CommWait) {
-            (self.comm_wait_split_s, self.comm_busy_s, self.communication_share) = (None, None, None);
+            (self.comm_wait_split_s, self.comm_busy_s, self.communication_fraction) = (None, None, None);
             (self.overlap, self.communication_ratio, self.straggler) = (None, None, None);
         }
         if ![Phase::Forward, Phase::Backward, Phase::Compute].into_iter().any(|phase| origin.knows(phase)) {
@@ -335,7 +338,7 @@ impl CaseReport {
 fn why(run: &Run, done: usize, repeats: usize) -> String {
     let reason = match &run.launcher.over {
         Some((_, Some(reason))) => reason.clone(),
-        Some((_, None)) => "for an unknown reason".into(),
+        Some((_, None)) => "unknown reason".into(),
         None => "the launcher ended before its workers did".into(),
     };
     if done == 0 {
@@ -362,8 +365,8 @@ fn find_straggler(done: &[&Run]) -> Option<Straggler> {
     let (rank, most) = waits.into_iter().max_by_key(|(_, waited)| waited.time)?;
     (!all.is_zero()).then(|| Straggler {
         rank,
-        share: most.time.seconds() / all.seconds(),
-        steps_share: most.steps as f64 / steps.max(1) as f64,
+        fraction: most.time.seconds() / all.seconds(),
+        steps_fraction: most.steps as f64 / steps.max(1) as f64,
     })
 }
 

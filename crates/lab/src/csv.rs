@@ -89,7 +89,7 @@ fn measured(case: &CaseReport) -> Row {
         number("efficiency_speed", case.efficiency_speed),
         number("efficiency_time", case.efficiency_time),
         number("fixed_s", fixed.map(|fixed| fixed.seconds)),
-        number("fixed_share", fixed.map(|fixed| fixed.share)),
+        number("fixed_share", fixed.map(|fixed| fixed.fraction)),
         cell("fixed_enough_steps", fixed.map(|fixed| fixed.enough_steps)),
     ]
 }
@@ -103,9 +103,9 @@ fn spent(case: &CaseReport) -> Row {
         )
     };
     let cost = |cause: Cause| {
-        let shares = case.cost.as_ref().map(|cost| &cost.shares);
-        let share = shares.and_then(|shares| shares.iter().find(|share| share.cause == cause));
-        number(&format!("cost_{}_s", column(cause)), share.map(|share| share.seconds))
+        let parts = case.cost.as_ref().map(|cost| &cost.parts);
+        let part = parts.and_then(|parts| parts.iter().find(|part| part.cause == cause));
+        number(&format!("cost_{}_s", column(cause)), part.map(|part| part.seconds))
     };
     let bytes =
         |name, memory: Option<Memory>, of: fn(Memory) -> Bytes| cell(name, memory.map(|memory| of(memory).0));
@@ -115,7 +115,7 @@ fn spent(case: &CaseReport) -> Row {
         number("comm_wait_transfer_s", case.comm_wait_split_s.map(|split| split.transfer)),
         number("comm_busy_s", case.comm_busy_s),
         number("overlap", case.overlap),
-        number("communication_share", case.communication_share),
+        number("communication_share", case.communication_fraction),
         number("communication_ratio", case.communication_ratio),
         number("computation_s", case.computation_s),
         number("cost_s", case.cost.as_ref().map(|cost| cost.seconds)),
@@ -136,8 +136,8 @@ fn told(case: &CaseReport) -> Row {
     let slowest = spread.and_then(|spread| spread.slowest);
     vec![
         cell("straggler_rank", late.map(|late| late.rank)),
-        number("straggler_share", late.map(|late| late.share)),
-        number("straggler_steps_share", late.map(|late| late.steps_share)),
+        number("straggler_share", late.map(|late| late.fraction)),
+        number("straggler_steps_share", late.map(|late| late.steps_fraction)),
         number("step_p50_s", spread.map(|spread| spread.p50_s)),
         number("step_p95_s", spread.map(|spread| spread.p95_s)),
         number("step_p99_s", spread.map(|spread| spread.p99_s)),

@@ -137,7 +137,7 @@ impl Plan {
             step.end = begin + step.phases.total() + ms(0.05);
             step.examples = 64;
             step.loss = Some(2.3 * 0.98f32.powi(number as i32));
-            step.correct = self.accuracy.map(|share| (64.0 * share).round() as u64);
+            step.correct = self.accuracy.map(|fraction| (64.0 * fraction).round() as u64);
             begin = step.end;
             step
         };

@@ -58,14 +58,14 @@ impl CaseLogs<'_> {
             _ => CaseReport::of(&runs),
         };
         if let (Some(error), true) = (error, report.reason.is_none()) {
-            report.reason = Some(format!("the logs of some repeats are left out: {error}"));
+            report.reason = Some(format!("the logs of some repeats were skipped: {error}"));
         } else if self.missing > 0 && report.reason.is_none() {
             report.reason = Some(format!("{} of {repeats} repeats have not run", self.missing));
         }
         match self.origin {
             Ok(Some(origin)) => report.imported_from(origin),
             Err(error) if report.reason.is_none() => {
-                report.reason = Some(format!("what its source told beside the steps is left out: {error}"));
+                report.reason = Some(format!("origin.json was skipped: {error}"));
             }
             _ => {}
         }
@@ -343,11 +343,11 @@ fn parse_study(path: &Path, bytes: &[u8]) -> Result<Study, LabError> {
     let refuse = |why: String| Err(LabError::BadFile { path: path.into(), why });
     for planned in &study.cases {
         if !is_plain_name(&planned.folder) {
-            return refuse(format!("'{}' is no name of a case's folder", planned.folder));
+            return refuse(format!("'{}' is not a valid name for a case folder", planned.folder));
         }
         if planned.place >= study.cases.len() {
             return refuse(format!(
-                "{} has place {} of {}",
+                "{} has index {} of {}",
                 planned.folder,
                 planned.place,
                 study.cases.len()

@@ -104,8 +104,9 @@ impl Run {
     /// A finished run has a span, and all its ranks did the same steps within it.
     fn check_complete(&self, folder: &Path) -> Result<(), LabError> {
         let contradiction = |why: String| LabError::Contradiction { folder: folder.into(), why };
-        let whole =
-            self.span().ok_or_else(|| contradiction("a finished run without a spawn and a reap".into()))?;
+        let whole = self
+            .span()
+            .ok_or_else(|| contradiction("the run is finished, but its spawn or reap is missing".into()))?;
         for log in &self.ranks {
             let rank = log.header.rank;
             let (Some(main), Some(first), Some(last)) = (log.main, log.steps.first(), log.steps.last())
@@ -120,7 +121,7 @@ impl Run {
                 )));
             }
             if main < whole.begin || first.begin < main || whole.end < last.end {
-                return Err(contradiction(format!("rank {rank} reports times outside of the run")));
+                return Err(contradiction(format!("rank {rank} reports times outside the run")));
             }
         }
         Ok(())

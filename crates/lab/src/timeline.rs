@@ -33,16 +33,16 @@ pub fn write(cases: &[(String, PathBuf)], out: &mut dyn Write) -> Result<(), Lab
 }
 
 fn write_within(budget: usize, cases: &[(String, PathBuf)], out: &mut dyn Write) -> Result<(), LabError> {
-    let told = cases.iter().filter_map(|(name, folder)| Told::read(name, folder));
-    let told: Vec<Told<'_>> = told.collect();
-    let ranks = told.iter().flat_map(|case| (0..case.world).map(move |rank| (case, Rank(rank))));
+    let logs = cases.iter().filter_map(|(name, folder)| CaseLog::read(name, folder));
+    let logs: Vec<CaseLog<'_>> = logs.collect();
+    let ranks = logs.iter().flat_map(|case| (0..case.world).map(move |rank| (case, Rank(rank))));
     let mut ranks: Vec<Track<'_>> = ranks.filter_map(|(case, rank)| Track::survey(case, rank)).collect();
     share_out(budget, &mut ranks);
     draw_all(&mut ranks, out).map_err(LabError::io("write", "timeline.json"))
 }
 
-/// What a launcher told.
-struct Told<'a> {
+/// A case as its launcher logged it.
+struct CaseLog<'a> {
     name: &'a str,
     folder: &'a Path,
     world: u32,
@@ -54,7 +54,7 @@ struct Told<'a> {
     unfinished: Option<String>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> CaseLog<'a> {
     /// Reads a launcher's log; `None` if it does not tell when the case began.
     fn read(name: &'a str, folder: &'a Path) -> Option<Self> {
         let mut reader = LauncherReader::open(folder).ok()?;
@@ -122,7 +122,7 @@ impl Iterator for Steps {
 
 /// A rank of a case, and how much of it is drawn.
 struct Track<'a> {
-    case: &'a Told<'a>,
+    case: &'a CaseLog<'a>,
     rank: Rank,
     main: Option<Nanos>,
     /// Begin of the first step and end of the last.
@@ -137,7 +137,7 @@ struct Track<'a> {
 
 impl<'a> Track<'a> {
     /// Reads a rank's log to its end and keeps nothing of it but what is asked of the whole; `None` without a log.
-    fn survey(case: &'a Told<'a>, rank: Rank) -> Option<Self> {
+    fn survey(case: &'a CaseLog<'a>, rank: Rank) -> Option<Self> {
         let mut log = Steps::open(case.folder, rank)?;
         let mut track = Self {
             case,
@@ -224,7 +224,7 @@ impl<'a> Track<'a> {
 
     fn left_out(&self) -> Option<Value> {
         let Self { case, rank, kept, steps, .. } = self;
-        let told = json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps });
+        let logs = json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps });
         (kept < steps).then_some(told)
     }
 }

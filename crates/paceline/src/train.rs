@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use paceline_lab::{Held, Planned, Report, Study, StudyFolder};
 use paceline_train::checkpoint::{self, Checkpoint, CheckpointError, OnNumerics};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Engines, Job, Prepared, Strategy, TrainError, describe};
+use paceline_train::{Engines, Job, Prepared, TrainError, describe};
 
 pub use options::Options;
 use progress::Progress;

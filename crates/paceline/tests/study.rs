@@ -254,8 +254,8 @@ fn what_is_no_study_is_refused() {
     fs::create_dir(study.path("torn")).expect("a folder");
     fs::write(study.path("torn/study.json"), r#"{"schema": 2, "cases": ["#).expect("a file");
     for (arguments, expected) in [
-        ("report empty", "holds no study"),
-        ("report nowhere", "holds no study"),
+        ("report empty", "is not a study"),
+        ("report nowhere", "is not a study"),
         ("report later", "schema version 99"),
         ("report study later", "schema version 99"),
         ("report torn", "torn/study.json"),

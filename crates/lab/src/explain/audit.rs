@@ -1,4 +1,4 @@
-//! Columns that follow from others are computed again; what the printed digits forbid is named.
+//! Recomputes columns that follow from others, and reports values that the printed digits rule out.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ mod remarks;
 #[cfg(test)]
 mod tests;
 
-/// Two examples counts nearer than this share are the same.
+/// Two examples counts nearer than this fraction are the same.
 const SAME_COUNT: f64 = 0.003;
 
 /// By how much a rate and a clock that were timed one by one may disagree.
@@ -90,6 +90,13 @@ pub struct Slip {
     pub likely: Option<String>,
 }
 
+/// A printed value, and a different one that was computed.
+#[derive(Clone, Copy)]
+struct Mismatch {
+    printed: Figure,
+    computed: f64,
+}
+
 impl Slip {
     /// Something worth knowing.
     pub(super) fn remark(check: Check, place: impl Into<String>, how: impl Into<String>) -> Self {
@@ -106,7 +113,8 @@ impl Slip {
     }
 
     /// A printed number that is not the computed one.
-    fn contradiction(check: Check, place: String, (printed, computed): (Figure, f64), how: String) -> Self {
+    fn contradiction(check: Check, place: String, values: Mismatch, how: String) -> Self {
+        let Mismatch { printed, computed } = values;
         Self {
             check,
             weight: Weight::Contradiction,
@@ -132,7 +140,7 @@ pub fn audit(series: &Series) -> Vec<Slip> {
     }
     check_efficiency(series, &mut slips);
     relations::check(series, &mut slips);
-    parts::check_shares(series, &mut slips);
+    parts::check_comm_fraction(series, &mut slips);
     parts::check_parts(series, &mut slips);
     remarks::remark(series, &mut slips);
     slips.sort_by_key(|slip| slip.weight);
@@ -141,7 +149,7 @@ pub fn audit(series: &Series) -> Vec<Slip> {
 
 /// The name of a cell.
 fn place(column: &Column, workers: u64) -> String {
-    format!("{}, {}", column.name, super::words::workers(workers))
+    format!("{}, {}", column.name, crate::words::workers(workers))
 }
 
 /// Compares a column with what it should be; digits that were dropped make one remark.
@@ -160,7 +168,12 @@ fn compare(
             Match::CutOff => cut.push((series.workers[row], printed, span.value)),
             Match::Contradicts => {
                 let place = place(column, series.workers[row]);
-                slips.push(Slip::contradiction(check, place, (printed, span.value), how));
+                slips.push(Slip::contradiction(
+                    check,
+                    place,
+                    Mismatch { printed, computed: span.value },
+                    how,
+                ));
             }
         }
     }
@@ -170,7 +183,7 @@ fn compare(
         slips.push(Slip {
             printed: Some(*printed),
             computed: Some(*value),
-            ..Slip::remark(Check::CutOff, at, "the last digit was dropped, not rounded")
+            ..Slip::remark(Check::CutOff, at, "truncated instead of rounded")
         });
     }
     slips
@@ -184,7 +197,12 @@ fn check_product(series: &Series) -> Option<Slip> {
     (product != images.value).then(|| {
         let printed = Figure::exact(images.value as f64);
         let line = images.line.map_or_else(String::new, |line| format!(" (line {line})"));
-        Slip::contradiction(Check::Product, format!("images a task{line}"), (printed, product as f64), how)
+        Slip::contradiction(
+            Check::Product,
+            format!("images per task{line}"),
+            Mismatch { printed, computed: product as f64 },
+            how,
+        )
     })
 }
 
@@ -249,7 +267,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
         let off = computed.matches(printed) == Match::Contradicts
             && (computed.value / printed.value - 1.0).abs() > NOISE;
         let how = format!(
-            "{rounded} {} an epoch, as in the other rows, over {:.2} s",
+            "{rounded} {} per epoch, as in the other rows, over {:.2} s",
             series.counted().name(),
             time(row)?.value
         );
@@ -257,7 +275,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
             Slip::contradiction(
                 Check::Rate,
                 place(column, series.workers[row]),
-                (printed, computed.value),
+                Mismatch { printed, computed: computed.value },
                 how,
             )
         })
@@ -269,12 +287,12 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let whole_set = data.train + data.test;
     let likely = near(examples, whole_set as f64).then(|| {
         format!(
-            "{} is {} with its {} test images; training has {}",
+            "{} is {} including its {} test images; the training set has {}",
             whole_set, data.name, data.test, data.train
         )
     });
     let how = format!(
-        "{} times the time of an epoch; all rates are {:.2} times too high if an epoch is the {} training images of {}",
+        "{} times the epoch time; all rates are {:.2} times too high if an epoch is the {} training images of {}",
         column.name,
         examples / data.train as f64,
         data.train,
@@ -283,7 +301,12 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let exact = Figure::exact(rounded);
     slips.push(Slip {
         likely,
-        ..Slip::contradiction(Check::Examples, "examples an epoch".into(), (exact, data.train as f64), how)
+        ..Slip::contradiction(
+            Check::Examples,
+            "examples per epoch".into(),
+            Mismatch { printed: exact, computed: data.train as f64 },
+            how,
+        )
     });
 }
 
@@ -302,8 +325,8 @@ fn check_told(series: &Series) -> Option<Slip> {
     };
     // Those of as long as the clock runs. A column may count an epoch or a run.
     let (there, other, source) = match series.context.examples {
-        Some(told) if epoch => (told.value as f64 / epochs?, None, "was told".to_owned()),
-        Some(told) => (told.value as f64, None, "was told".to_owned()),
+        Some(given) if epoch => (given.value as f64 / epochs?, None, "given".to_owned()),
+        Some(given) => (given.value as f64, None, "given".to_owned()),
         None => {
             let (count, name) = column()?;
             (
@@ -321,9 +344,12 @@ fn check_told(series: &Series) -> Option<Slip> {
         clock.name,
         implied / there
     );
-    let place = if epoch { "examples an epoch" } else { "examples of a run" };
+    let place = if epoch { "examples per epoch" } else { "examples per run" };
     let printed = Figure::exact(round_to(implied, 3));
-    Some(Slip { likely: None, ..Slip::contradiction(Check::Examples, place.into(), (printed, there), how) })
+    Some(Slip {
+        likely: None,
+        ..Slip::contradiction(Check::Examples, place.into(), Mismatch { printed, computed: there }, how)
+    })
 }
 
 fn round_to(value: f64, digits: i32) -> f64 {
@@ -392,7 +418,7 @@ fn check_speedup(series: &Series, column: &Column, slips: &mut Vec<Slip>) {
         slips.push(Slip::remark(
             Check::Speedup,
             column.name.clone(),
-            format!("follows from none of {}", named.join(", ")),
+            format!("does not follow from {}", named.join(" or ")),
         ));
         return;
     }

@@ -127,7 +127,7 @@ impl Meaning {
     }
 
     /// Whether a part of one is printed in percent.
-    pub fn is_share(self) -> bool {
+    pub fn is_fraction(self) -> bool {
         matches!(self, Self::Efficiency | Self::CommShare | Self::Accuracy)
     }
 }
@@ -138,7 +138,7 @@ impl FromStr for Meaning {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|meaning| meaning.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|meaning| meaning.name()).collect();
-            format!("no meaning is called {name:?}; there are {}", names.join(", "))
+            format!("unknown meaning {name:?}; known are {}", names.join(", "))
         })
     }
 }
@@ -388,7 +388,7 @@ mod tests {
             assert_eq!(meaning.name().parse(), Ok(meaning));
             assert_eq!(serde_json::to_value(meaning).expect("a name"), meaning.name());
         }
-        assert!("speed".parse::<Meaning>().expect_err("no meaning").contains("rate-per-worker"));
+        assert!("speed".parse::<Meaning>().expect_err("unknown meaning").contains("rate-per-worker"));
     }
 
     #[test]

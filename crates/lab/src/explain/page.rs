@@ -155,20 +155,21 @@ impl Reader {
         self.tables += 1;
         if self.tables > MOST_TABLES {
             if self.tables == MOST_TABLES + 1 {
-                warnings.push(format!("from line {line} on, tables are left out: {MOST_TABLES} are read"));
+                warnings
+                    .push(format!("tables from line {line} on are skipped: at most {MOST_TABLES} are read"));
             }
             return;
         }
         if grid.header.len() > MOST_COLUMNS {
             warnings.push(format!(
-                "the table on line {line} has {} columns and is left out: {MOST_COLUMNS} are read",
+                "the table on line {line} has {} columns and is skipped: at most {MOST_COLUMNS} are read",
                 grid.header.len()
             ));
             return;
         }
         if grid.rows.len() > MOST_ROWS {
             warnings.push(format!(
-                "the table on line {line} has {} rows: the first {MOST_ROWS} are read",
+                "the table on line {line} has {} rows: only the first {MOST_ROWS} are read",
                 grid.rows.len()
             ));
             grid.rows.truncate(MOST_ROWS);
@@ -225,7 +226,7 @@ fn markdown(lines: &[&str]) -> Option<(Grid, usize)> {
         line.split('|').map(|cell| cell.replace('\u{1}', "|").trim().into()).collect()
     };
     let belongs = |line: &str| line.contains('|') || starts(line) && is_rule(line);
-    gather(lines, belongs, cells, |_| true).map(|found| grid(Form::Markdown, found))
+    gather(lines, belongs, cells, |_| true).map(|found| found.grid(Form::Markdown))
 }
 
 fn tabs(lines: &[&str]) -> Option<(Grid, usize)> {
@@ -233,7 +234,7 @@ fn tabs(lines: &[&str]) -> Option<(Grid, usize)> {
     // Indented text has nothing before its tab.
     let indented = |rows: &[Vec<String>]| rows.iter().all(|row| row[0].is_empty());
     let belongs = |line: &str| line.trim_end().contains('\t');
-    gather(lines, belongs, cells, |rows| !indented(rows)).map(|found| grid(Form::Tabs, found))
+    gather(lines, belongs, cells, |rows| !indented(rows)).map(|found| found.grid(Form::Tabs))
 }
 
 fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
@@ -249,7 +250,7 @@ fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
     // A number alone is a row whose other cells were forgotten.
     let belongs = |line: &str| line.contains(mark) || matches!(figure::read(line), Cell::Number(..));
     let found = gather(lines, belongs, cells, likely);
-    found.map(|found| grid(Form::Separated(mark), found))
+    found.map(|found| found.grid(Form::Separated(mark)))
 }
 
 fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
@@ -258,7 +259,7 @@ fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
     };
     let columns = cells(lines[0]).len();
     let belongs = |line: &str| is_rule(line) || cells(line).len() == columns;
-    gather(lines, belongs, cells, mostly_numbers).map(|found| grid(Form::Aligned, found))
+    gather(lines, belongs, cells, mostly_numbers).map(|found| found.grid(Form::Aligned))
 }
 
 /// Columns set apart by single spaces: only numbers below a header of as many words are a table for certain.
@@ -267,7 +268,7 @@ fn spaced(lines: &[&str]) -> Option<(Grid, usize)> {
     let columns = cells(lines[0]).len();
     let numbers = |row: &Vec<String>| row.iter().all(|cell| !matches!(figure::read(cell), Cell::Words));
     let likely = |rows: &[Vec<String>]| rows.len() > 2 && !numbers(&rows[0]) && rows[1..].iter().all(numbers);
-    gather(lines, |line| cells(line).len() == columns, cells, likely).map(|found| grid(Form::Aligned, found))
+    gather(lines, |line| cells(line).len() == columns, cells, likely).map(|found| found.grid(Form::Aligned))
 }
 
 /// The rows that the first lines make, as far as lines belong to it. Whether they are one at all is seen from its
@@ -277,7 +278,7 @@ fn gather(
     belongs: impl Fn(&str) -> bool,
     cells: impl Fn(&str) -> Vec<String>,
     likely: impl Fn(&[Vec<String>]) -> bool,
-) -> Option<(Vec<Vec<String>>, usize)> {
+) -> Option<Gathered> {
     let held = |most: usize| {
         lines.iter().take(most).take_while(|line| line.len() <= LONGEST_LINE && belongs(line)).count()
     };
@@ -289,12 +290,20 @@ fn gather(
         return None;
     }
     let taken = held(lines.len());
-    Some((read(taken), taken))
+    Some(Gathered { rows: read(taken), lines: taken })
 }
 
-fn grid(form: Form, (mut rows, taken): (Vec<Vec<String>>, usize)) -> (Grid, usize) {
-    let header = rows.remove(0);
-    (Grid { form, header, rows }, taken)
+/// Rows of cells, the header first, and the number of lines they took.
+struct Gathered {
+    rows: Vec<Vec<String>>,
+    lines: usize,
+}
+
+impl Gathered {
+    fn grid(mut self, form: Form) -> (Grid, usize) {
+        let header = self.rows.remove(0);
+        (Grid { form, header, rows: self.rows }, self.lines)
+    }
 }
 
 /// Fields of a line; one in quotes may hold the mark, and a doubled quote (RFC 4180).

@@ -91,7 +91,7 @@ pub struct Fitted {
     pub steps: Option<u64>,
     /// Examples of a step, where steps are known.
     pub batch: Option<Batch>,
-    /// Share of the variance that is explained.
+    /// Fraction of the variance that is explained.
     pub r2: Option<f64>,
     /// The two speed-ups on the most workers.
     pub speedups: Option<Speedups>,
@@ -148,8 +148,9 @@ pub struct Without {
     pub lo: f64,
     /// The same at its upper end; `None` where nothing of the clock would be left.
     pub hi: Option<f64>,
-    /// Share of the clock that is fixed.
-    pub fixed_share: f64,
+    /// Fraction of the clock that is fixed.
+    #[serde(rename = "fixed_share")]
+    pub fixed_fraction: f64,
 }
 
 /// A length of run.
@@ -189,8 +190,8 @@ fn describes(series: &Series, work: Work) -> bool {
     let (Some(clock), Some((_, rates))) = (series.clock(), series.rate()) else { return false };
     let rows = (0..series.workers.len()).filter_map(|row| {
         let (rate, time) = rates[row].zip(clock.figures[row]).filter(|(rate, _)| rate.value > 0.0)?;
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        Some(([1.0, share / rate.value], time.value))
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        Some(([1.0, scale / rate.value], time.value))
     });
     let (x, y): (Vec<[f64; 2]>, Vec<f64>) = rows.unzip();
     if x.len() < 3 {
@@ -223,9 +224,9 @@ fn implied(series: &Series, clock: &Column, work: Work) -> Option<Vec<(usize, Sp
     let (_, rates) = series.rate()?;
     let rows = (0..series.workers.len()).filter_map(|row| {
         let (rate, time) = rates[row].zip(clock.figures[row])?;
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
         let positive = |figure: Figure| figure.value > 0.0;
-        (positive(rate) && positive(time)).then(|| (row, Span::from(rate) * time.into() / Span::exact(share)))
+        (positive(rate) && positive(time)).then(|| (row, Span::from(rate) * time.into() / Span::exact(scale)))
     });
     Some(rows.collect())
 }
@@ -245,8 +246,8 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let rows: Vec<usize> = (0..series.workers.len()).filter(usable).collect();
     // Seconds that one example takes at the steady rate.
     let each = |row: usize| -> Option<f64> {
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        Some(share / rates[row]?.value)
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        Some(scale / rates[row]?.value)
     };
     let x: Option<Vec<[f64; 2]>> = rows.iter().map(|row| Some([1.0, each(*row)?])).collect();
     let y: Option<Vec<f64>> = rows.iter().map(|row| Some(clock.figures[*row]?.value)).collect();
@@ -284,7 +285,12 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let most = rows.iter().copied().max_by_key(|row| series.workers[*row])?;
     let base = series.base().filter(|base| rows.contains(base) && series.workers[most] > 1);
     let ends = base.and_then(|base| {
-        Some((each(base)?, each(most)?, clock.figures[base]?.value, clock.figures[most]?.value))
+        Some(Ends {
+            each_one: each(base)?,
+            each_most: each(most)?,
+            clock_one: clock.figures[base]?.value,
+            clock_most: clock.figures[most]?.value,
+        })
     });
     let speedups = ends.map(|ends| speedups(series.workers[most], work, fixed, ends));
     let enough = ends
@@ -340,22 +346,27 @@ fn batch(examples: Estimate, standard_error: f64, told: Option<u64>) -> Batch {
     Batch { examples, standard_error, expected, consistent: expected.map(holds) }
 }
 
-fn speedups(
-    workers: u64,
-    work: Work,
-    fixed: Estimate,
-    (each_one, each, one, last): (f64, f64, f64, f64),
-) -> Speedups {
+/// One worker and the most workers: time per example by the rate, and the clock.
+#[derive(Clone, Copy)]
+struct Ends {
+    each_one: f64,
+    each_most: f64,
+    clock_one: f64,
+    clock_most: f64,
+}
+
+fn speedups(workers: u64, work: Work, fixed: Estimate, ends: Ends) -> Speedups {
+    let Ends { each_one, each_most, clock_one: one, clock_most: last } = ends;
     let scale = if work == Work::Divided { 1.0 } else { workers as f64 };
     let at = |fixed: f64| scale * (one - fixed) / (last - fixed);
-    let (rate, clock) = (scale * each_one / each, scale * one / last);
+    let (rate, clock) = (scale * each_one / each_most, scale * one / last);
     let left = |fixed: f64| fixed < last && fixed < one;
     let hi = left(fixed.hi).then(|| at(fixed.hi));
     let without = (fixed.lo > 0.0 && left(fixed.value)).then(|| Without {
         value: at(fixed.value),
         lo: at(fixed.lo),
         hi,
-        fixed_share: fixed.value / last,
+        fixed_fraction: fixed.value / last,
     });
     // A fixed time that is told from zero explains a difference within its interval. Otherwise there is none to explain.
     let (low, high) = match without {
@@ -370,14 +381,11 @@ fn speedups(
 
 /// With w examples, the clock's speed-up is `(a + w x1) / (a + w xN)` and that of the rate `x1 / xN`; their quotient
 /// reaches `1 - t` at `w = a ((1 - t) x1 - xN) / (t x1 xN)`.
-fn enough(
-    fixed: Estimate,
-    examples: f64,
-    steps: Option<u64>,
-    (each_one, each, ..): (f64, f64, f64, f64),
-) -> Option<Enough> {
-    let need =
-        |fixed: f64| fixed.max(0.0) * ((1.0 - TOLERATED) * each_one - each) / (TOLERATED * each_one * each);
+fn enough(fixed: Estimate, examples: f64, steps: Option<u64>, ends: Ends) -> Option<Enough> {
+    let Ends { each_one, each_most, .. } = ends;
+    let need = |fixed: f64| {
+        fixed.max(0.0) * ((1.0 - TOLERATED) * each_one - each_most) / (TOLERATED * each_one * each_most)
+    };
     let batch = steps.map(|steps| examples / steps as f64);
     let (value, lo, hi) = (need(fixed.value), need(fixed.lo), need(fixed.hi));
     (value > 0.0 && value.is_finite()).then(|| Enough {

@@ -57,11 +57,11 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
         Some(of(row)? / of(base?)?).filter(|quotient| quotient.is_finite() && *quotient > 0.0)
     };
     let time = |meaning: Meaning, row: usize| -> Option<f64> {
-        let share = match work? {
+        let scale = match work? {
             Work::Divided => 1.0,
             Work::PerWorker => series.workers[row] as f64,
         };
-        Some(share / series.column(meaning)?.figures[row]?.value)
+        Some(scale / series.column(meaning)?.figures[row]?.value)
     };
     let clocks: Vec<Meaning> =
         [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime, Meaning::StepTime]

@@ -20,7 +20,7 @@ pub enum Ground {
     /// By what its numbers do.
     Values,
     /// By `--map`.
-    Told,
+    Given,
 }
 
 /// A column of a table, in seconds, bytes and parts of one where its unit is known.
@@ -194,7 +194,10 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     };
     let counted = if turned.header[0] == HEADER_ROW { Some(0) } else { workers_column(&turned, told) };
     let key = counted.ok_or_else(|| {
-        format!("no column of workers among {}; --map COLUMN=workers names it", names(&turned.header))
+        format!(
+            "none of the columns {} is the number of workers; name it with --map COLUMN=workers",
+            names(&turned.header)
+        )
     })?;
     let keys = split_keys(&turned, key, told);
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
@@ -217,7 +220,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
                     kept.push(row);
                 }
                 None => warnings.push(format!(
-                    "line {}: a row of {:?} workers is left out",
+                    "line {}: skipped a row with {:?} workers",
                     place.line,
                     shorten(&turned.rows[row][key])
                 )),
@@ -246,7 +249,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
         }
     }
     if found.is_empty() {
-        Err(format!("nothing in it is understood among {}", names(&turned.header)))
+        Err(format!("none of the columns is understood: {}", names(&turned.header)))
     } else {
         Ok(found)
     }
@@ -338,7 +341,7 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
             Cell::Ratio(scale, part) if scale.value > 0.0 => Some(part.times(1.0 / scale.value)),
             Cell::NotFinite => {
                 warnings.push(format!(
-                    "{:?} holds a value that is no finite number; it counts as none",
+                    "{:?} contains a value that is not a finite number; treated as missing",
                     shorten(name)
                 ));
                 None
@@ -348,15 +351,15 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
     }
     if let [first, others @ ..] = &not_understood[..] {
         let more =
-            if others.is_empty() { String::new() } else { format!(" (nor are {} more cells)", others.len()) };
+            if others.is_empty() { String::new() } else { format!(" (and {} more cells)", others.len()) };
         warnings.push(format!(
-            "{:?} holds {:?}, which is not understood there{more}; it counts as none",
+            "{:?} contains {:?}, which is not understood there{more}; treated as missing",
             shorten(name),
             shorten(first)
         ));
     }
     let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
-    let ground = if told.is_some() { Ground::Told } else { Ground::Name };
+    let ground = if told.is_some() { Ground::Given } else { Ground::Name };
     Column { name: shorten(name), meaning, ground, has_unit: unit.is_some() || ratio, has_spread, figures }
 }
 
@@ -364,9 +367,9 @@ fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Optio
     match (own.or(shared), meaning) {
         (Some(Unit::Seconds(seconds)), Some(meaning)) if meaning.is_time() => figure.times(seconds),
         (Some(Unit::Bytes(bytes)), Some(Meaning::Memory)) => figure.times(bytes),
-        (Some(Unit::Percent), Some(meaning)) if meaning.is_share() && own.is_none() => figure.times(0.01),
-        // A share over one and a half can only be meant in percent.
-        (None, Some(meaning)) if meaning.is_share() && figure.value > 1.5 => figure.times(0.01),
+        (Some(Unit::Percent), Some(meaning)) if meaning.is_fraction() && own.is_none() => figure.times(0.01),
+        // A fraction over one and a half can only be meant in percent.
+        (None, Some(meaning)) if meaning.is_fraction() && figure.value > 1.5 => figure.times(0.01),
         _ => figure,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::figure::Figure;
 
-/// Beyond this share, two ends differ by more than arithmetic does.
+/// Beyond this fraction, two ends differ by more than arithmetic does.
 const ARITHMETIC: f64 = 1e-9;
 
 /// Where a number must lie.

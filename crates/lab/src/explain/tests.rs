@@ -159,7 +159,7 @@ fn what_the_table_cannot_tell_is_said() {
     };
     assert!(unknown("GPUs,images/s\n1,10\n2,19\n").contains("there is no clock"));
     assert!(unknown("GPUs,time (s)\n1,10\n2,6\n").contains("no rate"));
-    assert!(unknown("GPUs,time (s)\n2,10\n4,6\n").contains("no row of one worker"));
+    assert!(unknown("GPUs,time (s)\n2,10\n4,6\n").contains("no row for one worker"));
     assert!(!unknown("GPUs,images/s\n1,10 ± 0.3\n2,19 ± 0.4\n").contains("without a spread"));
     assert!(unknown("GPUs,time (s)\n1,10\n2,10.2\n").contains("--work"));
 }
@@ -184,18 +184,21 @@ fn a_fixed_time_that_cannot_be_told_from_zero_is_not_spoken_of_as_one() {
     let (even, text) = fit("GPUs,time (s),images/s\n1,103.9,100\n2,50.2,200\n4,25.9,400\n8,12.6,800\n");
     assert!(even.verdict == Verdict::None && even.enough.is_none(), "{even:?}");
     assert!(even.speedups.is_some_and(|at| at.consistent && at.without.is_none()));
-    assert!(text.contains("cannot be told from zero") && text.contains("no fixed time is needed"), "{text}");
+    assert!(
+        text.contains("not distinguishable from zero") && text.contains("no fixed time is needed"),
+        "{text}"
+    );
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
     // Whole minutes: the digits allow nearly anything.
     let (rounded, text) = fit("GPUs,time (min),images/s\n1,10,160\n2,5,310\n4,3,600\n8,2,1100\n");
     assert_eq!(rounded.verdict, Verdict::None);
-    assert!(text.contains("the printed digits limit this") && text.contains("could be the reason"), "{text}");
+    assert!(text.contains("rounding limits this") && text.contains("could be the reason"), "{text}");
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
     // Runs that are shorter than their rates allow.
     let (negative, text) = fit("GPUs,time (s),images/s\n1,100,100\n2,49,200\n4,24,400\n8,11,800\n");
     assert_eq!(negative.verdict, Verdict::Negative);
     assert!(
-        text.contains("comes out below zero") && !text.contains("a fixed time cannot be told from zero"),
+        text.contains("is negative") && !text.contains("the fixed time is not distinguishable from zero"),
         "{text}"
     );
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
@@ -218,7 +221,7 @@ fn digits_widen_the_interval_of_rows_that_lie_on_a_line_by_chance() {
     assert!(text.contains("T = fixed + b / N: fixed 20.0 s (95 % interval 19."), "{text}");
     let text =
         render(&explain_text("GPUs,time (s)\n1,100\n2,50\n4,25\n", &Options::default()).expect("a table"));
-    assert!(text.contains("which cannot be told from zero"), "{text}");
+    assert!(text.contains("not distinguishable from zero"), "{text}");
 }
 
 #[test]
@@ -255,11 +258,14 @@ fn a_text_without_a_table_is_told_what_was_seen_and_what_to_do() {
     for (text, expected) in [
         (r#"{"loss": 1, "steps": [1, 2]}"#, "JSON object with the keys loss, steps"),
         ("[1, 2, 3]", "JSON list of 3 items"),
-        ("{\"a\": 1}\n{\"a\": 2}\n", "a line for each object"),
+        ("{\"a\": 1}\n{\"a\": 2}\n", "one object per line"),
         ("<html><table></table></html>", "HTML"),
         ("only words", "a header and at least one row"),
         ("The speed-up:\n![of resnet](fig/resnet.png)\n", "in pictures"),
-        ("a,b\n1,2\n3,4\n", "no column of workers among \"a\", \"b\"; --map COLUMN=workers names it"),
+        (
+            "a,b\n1,2\n3,4\n",
+            "none of the columns \"a\", \"b\" is the number of workers; name it with --map COLUMN=workers",
+        ),
     ] {
         assert!(error(text).contains(expected), "{text}: {}", error(text));
     }
@@ -275,8 +281,8 @@ fn that_the_usl_does_not_compete_is_said() {
         format!("GPUs,images/s\n{}\n", rows.join("\n"))
     };
     let text = |count| render(&explain_text(&rates(count), &Options::default()).expect("a table"));
-    assert!(text(5).contains("the USL takes no part in the choice"), "{}", text(5));
-    assert!(text(5).contains("need 6 points") && !text(6).contains("takes no part"), "{}", text(6));
+    assert!(text(5).contains("the USL was not considered"), "{}", text(5));
+    assert!(text(5).contains("needs 6 points") && !text(6).contains("was not considered"), "{}", text(6));
 }
 
 #[test]
@@ -309,17 +315,17 @@ fn a_law_that_wins_by_having_few_parameters_and_misses_is_not_said_to_fit() {
     let page = render(&found);
     let flat = page.split_whitespace().collect::<Vec<_>>().join(" ");
     for expected in [
-        "too few points to choose a law: with 5 of them linear",
+        "too few points to choose a law: with 5 points, linear",
         "% (Amdahl's law by",
-        "holds and nothing new",
+        "holds and no new bottleneck",
     ] {
         assert!(flat.contains(expected), "{expected} in {page}");
     }
-    assert!(!flat.contains("fits best") && !flat.contains("no law describes"), "{page}");
+    assert!(!flat.contains("fits best") && !flat.contains("no law fits"), "{page}");
     // Here nothing comes near.
     let text = "GPUs,images/s\n1,100\n2,20\n4,300\n8,40\n16,500\n";
     let page = render(&explain_text(text, &Options::default()).expect("a table"));
-    assert!(page.contains("no law describes the points") && !page.contains("workers would give"), "{page}");
+    assert!(page.contains("no law fits the points") && !page.contains("workers would give"), "{page}");
 }
 
 #[test]
@@ -359,7 +365,7 @@ fn without_one_worker_speed_ups_are_over_the_fewest() {
     assert_eq!((last.over, last.by_rate, last.serial()), (8, Some(22.5), None));
     assert!((last.efficiency(22.5) - 0.703_125).abs() < 1e-12 && !series.laws.is_empty());
     let page = render(&found);
-    assert!(page.contains("over 8 workers, the fewest here") && page.contains("70.3 %"), "{page}");
+    assert!(page.contains("relative to 8 workers, the fewest here") && page.contains("70.3 %"), "{page}");
     assert!(page.contains("--map \"samples/s\"=rate-per-worker"), "{page}");
     // Rates that hardly grow may be of all or of each.
     let open = explain_text("gpus,samples/s\n8,800\n16,810\n", &Options::default()).expect("a table");
@@ -371,5 +377,5 @@ fn without_one_worker_speed_ups_are_over_the_fewest() {
 fn a_second_rate_is_named() {
     let text = "gpus,fp32 images/s,fp16 images/s\n1,100,200\n2,190,370\n";
     let page = render(&explain_text(text, &Options::default()).expect("a table"));
-    assert!(page.contains("fp32 images/s is taken and not fp16 images/s"), "{page}");
+    assert!(page.contains("the rate is fp32 images/s, not fp16 images/s"), "{page}");
 }

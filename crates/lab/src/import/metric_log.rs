@@ -70,12 +70,12 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
         series.push(&metric.name, Point { step, wall_time, value });
     }
     if series.is_empty() {
-        return Err(ImportError::bad(path, "no metric.log: no line holds a name, a value and a step"));
+        return Err(ImportError::bad(path, "not a metric.log: no line has a name, a value and a step"));
     }
     for (count, what) in [
-        (damaged, "lines cannot be read: passed over"),
-        (valueless, "lines hold no value or no step: passed over"),
-        (lines.passed_over, "lines are too long: passed over"),
+        (damaged, "lines cannot be read and were skipped"),
+        (valueless, "lines have no value or no step and were skipped"),
+        (lines.passed_over, "lines are too long and were skipped"),
     ] {
         if count > 0 {
             series.warnings.push(format!("{count} {what}"));
@@ -93,7 +93,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
         (None, Some(average)) => {
             let rates = from_averages(average);
             series.warnings.push(
-                "the log holds averages since the first step: rates of intervals follow from them".into(),
+                "the log has averages since the first step: rates of intervals are computed from them".into(),
             );
             rates.into_iter().for_each(|point| series.push(CURRENT, point));
         }
@@ -132,16 +132,13 @@ fn intervals(points: &[Point]) -> Option<Vec<f64>> {
 fn compare(current: &[Point], average: &[Point]) -> Option<String> {
     let (steps, last) = (intervals(current)?, average.last()?);
     if current.last()?.step != last.step || current.len() != average.len() {
-        return Some(
-            "current and average rates are not of the same steps: they cannot be checked against each other"
-                .into(),
-        );
+        return Some("current and average rates are for different steps: they cannot be compared".into());
     }
     let time: f64 = steps.iter().zip(current).map(|(steps, point)| steps / point.value).sum();
     let found = steps.iter().sum::<f64>() / time;
     let differs = (found / last.value - 1.0).abs();
     (differs.is_nan() || differs > DIFFER).then(|| {
-        format!("the log's average is {:.1} examples/s, its current rates give {found:.1}: part of the run is missing", last.value)
+        format!("the log's average is {:.1} examples/s, but its current rates give {found:.1}: part of the run is missing", last.value)
     })
 }
 

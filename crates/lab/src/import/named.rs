@@ -84,11 +84,11 @@ pub(super) fn spread(run: &mut Imported, workers: u32, whose: Whose) {
         run.nominal = run.nominal.map(|nominal| nominal / f64::from(workers));
     }
     let rate = match whose {
-        Whose::One => "its rate is taken for one worker's",
-        Whose::All => "its rate grows with them, and is taken for that of all",
+        Whose::One => "its rate is read as that of one worker",
+        Whose::All => "its rate grows with them, so it is read as that of all",
     };
     run.warnings.push(format!(
-        "the name says {workers} workers, which is all that is known of them: the log stands for each, and {rate}"
+        "only the name says there are {workers} workers: the log is used for each of them, and {rate}"
     ));
     run.case.workers = workers;
     run.ranks = (0..workers)

@@ -75,11 +75,11 @@ impl Monitor {
             }
         }
         if strangers > 0 {
-            run.warnings.push(format!("{strangers} devices of nvidia-smi belong to no rank: left out"));
+            run.warnings.push(format!("skipped {strangers} devices of nvidia-smi that belong to no rank"));
         }
         run.devices.clone_from(&self.devices);
         run.warnings.push(
-            "nvidia-smi tells the memory of a whole device, whoever held it: device N is taken for rank N's"
+            "nvidia-smi reports the memory of the whole device, whoever uses it; device N is assigned to rank N"
                 .into(),
         );
     }
@@ -92,14 +92,13 @@ pub fn table(devices: &[DeviceUse]) -> Option<Table> {
         ("samples", Align::Right),
         ("mean use %", Align::Right),
         ("p95 %", Align::Right),
-        ("under 10 % of it, % of samples", Align::Right),
+        ("% of samples under 10 % use", Align::Right),
         ("mean memory", Align::Right),
         ("peak memory", Align::Right),
         ("mean W", Align::Right),
         ("peak W", Align::Right),
     ]);
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-    let percent = |share: Option<f64>| or_dash(share.map(|share| format!("{:.1}", 100.0 * share)));
+    let percent = |part: Option<f64>| words::or_dash(part, |part| format!("{:.1}", 100.0 * part));
     for one in devices {
         table.row([
             format!("device {}", one.index),
@@ -107,10 +106,10 @@ pub fn table(devices: &[DeviceUse]) -> Option<Table> {
             percent(one.utilisation),
             percent(one.utilisation_p95),
             percent(one.low),
-            or_dash(one.mean_memory.map(words::bytes)),
-            or_dash(one.peak_memory.map(words::bytes)),
-            or_dash(one.power.map(|watts| format!("{watts:.0}"))),
-            or_dash(one.peak_power.map(|watts| format!("{watts:.0}"))),
+            words::or_dash(one.mean_memory, words::bytes),
+            words::or_dash(one.peak_memory, words::bytes),
+            words::or_dash(one.power, |watts| format!("{watts:.0}")),
+            words::or_dash(one.peak_power, |watts| format!("{watts:.0}")),
         ]);
     }
     (!devices.is_empty()).then_some(table)
@@ -124,11 +123,11 @@ impl Monitor {
             if let (Some(mean), Some(low)) = (one.utilisation, one.low) {
                 let idle = match low {
                     low if low >= 0.5 => "mostly idle",
-                    low if low >= 0.1 => "idle now and then",
-                    _ => "hardly ever idle",
+                    low if low >= 0.1 => "sometimes idle",
+                    _ => "rarely idle",
                 };
                 text += &format!(
-                    "\ndevice {} is {idle}: kernels run for {:.0} % of the time, and for less than 10 % of it in {:.0} % of the samples",
+                    "\ndevice {} is {idle}: kernels run {:.0} % of the time, and less than 10 % of the time in {:.0} % of the samples",
                     one.index,
                     100.0 * mean,
                     100.0 * low
@@ -139,7 +138,7 @@ impl Monitor {
         for warning in &self.warnings {
             text += &format!("note: {warning}\n");
         }
-        text + "A kernel that runs keeps a device in use, however little of it: this is no measure of efficiency\n"
+        text + "A device counts as in use while any kernel runs, however small: this does not measure efficiency\n"
     }
 }
 
@@ -159,9 +158,9 @@ pub fn read(path: &Path) -> Result<Monitor, ImportError> {
     }
     if reader.devices.is_empty() {
         let why = match reader.form {
-            Some(_) => "nvidia-smi printed a header and no samples",
+            Some(_) => "nvidia-smi printed a header but no samples",
             None => {
-                "nothing of nvidia-smi: it has no header, and cells without units (leave out noheader or nounits)"
+                "not recognised as nvidia-smi output: no header and no units (leave out noheader or nounits)"
             }
         };
         return Err(ImportError::bad(path, why));
@@ -287,17 +286,17 @@ impl Reader {
     fn close(self) -> Monitor {
         let mut warnings = Vec::new();
         if self.guessed {
-            warnings.push("nvidia-smi printed no header: columns are taken by their units".into());
+            warnings.push("nvidia-smi printed no header: columns are identified by their units".into());
         }
         let has = |column| self.form.as_ref().is_some_and(|form| form.has(column));
         if !has(Column::Index) {
             warnings.push(match self.named.len() {
-                0 => "nvidia-smi does not tell devices apart: all samples are taken for one".into(),
-                _ => "nvidia-smi does not number devices: numbered in the order in which they occur".into(),
+                0 => "nvidia-smi does not identify devices: all samples count as one device".into(),
+                _ => "nvidia-smi does not number devices: they are numbered in order of appearance".into(),
             });
         }
         if self.damaged > 0 {
-            warnings.push(format!("{} lines of nvidia-smi cannot be read: passed over", self.damaged));
+            warnings.push(format!("skipped {} unreadable lines of nvidia-smi", self.damaged));
         }
         let mean = |(sum, count): (f64, u64)| (count > 0).then(|| sum / count as f64);
         let devices = self.devices.iter().map(|(&index, sums)| DeviceUse {

@@ -39,7 +39,8 @@ pub struct Profile {
     /// Devices that worked in the window.
     pub devices: Vec<DeviceUse>,
     /// The devices together.
-    pub shares: Shares,
+    #[serde(rename = "shares")]
+    pub breakdown: Breakdown,
     /// What took the largest part of the window.
     pub dominant: Option<Part>,
     /// Kernels by the time they took, the longest first.
@@ -75,13 +76,13 @@ pub struct DeviceUse {
     pub name: Option<String>,
     /// Time in which it did anything.
     pub busy: Nanos,
-    /// That as a share of the window.
+    /// `busy` as a fraction of the window.
     pub utilisation: Option<f64>,
 }
 
-/// The window of every device, shared out without overlap: what several do at once goes to the first in this order.
+/// The window of every device, split without overlap: time that fits several kinds counts for the first in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Shares {
+pub struct Breakdown {
     /// A kernel ran.
     pub compute: Nanos,
     /// A collective ran, and no kernel.
@@ -123,8 +124,9 @@ pub struct Work {
     pub cut: u64,
     /// Their mean length, whole: what a window cuts does not become faster.
     pub mean: Nanos,
-    /// Share of the time of all work in the same list; of ranges, which nest, the share of the window.
-    pub share: f64,
+    /// Fraction of the time of all work in the same list; for ranges, which nest, fraction of the window.
+    #[serde(rename = "share")]
+    pub fraction: f64,
     /// Bytes moved; `None` where the trace does not say for any.
     pub bytes: Option<Bytes>,
     /// Bytes a second of those whose bytes are known.
@@ -159,11 +161,11 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
         lists[list].add(trace.names.text(name), slice, window);
     }
     let host = Host::of(trace);
-    let (mut shares, mut idle, mut gaps) = (Shares::default(), Idle::default(), Vec::new());
+    let (mut breakdown, mut idle, mut gaps) = (Breakdown::default(), Idle::default(), Vec::new());
     let mut devices = Vec::new();
     for (&device, slices) in &work {
         let (split, busy) = split(slices, window);
-        shares.add(split);
+        breakdown.add(split);
         let name = device.and_then(|device| trace.devices.get(device as usize).cloned());
         let worked = length.since(split.idle);
         let utilisation = (length.0 > 0).then(|| worked.0 as f64 / length.0 as f64);
@@ -185,16 +187,16 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
     let cut = lists.iter().map(|(_, all)| all.cut).sum();
     let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists;
     for range in &mut ranges {
-        range.share = range.total.0 as f64 / length.0.max(1) as f64;
+        range.fraction = range.total.0 as f64 / length.0.max(1) as f64;
     }
     Profile {
         from: window.as_slice().first().map_or(Nanos(0), |first| first.begin.since(origin)),
         length,
         stretches: window.as_slice().len(),
         has_device,
-        dominant: shares.dominant(),
+        dominant: breakdown.dominant(),
         devices,
-        shares,
+        breakdown,
         kernels,
         kernels_total,
         copies,
@@ -209,7 +211,7 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
     }
 }
 
-impl Shares {
+impl Breakdown {
     fn add(&mut self, other: Self) {
         let Self { compute, collective, host_copies, device_copies, idle } = other;
         for (all, one) in [
@@ -240,8 +242,8 @@ impl Shares {
     }
 }
 
-/// Shares out a window among the kinds of work that cover it; also gives all the time in which any did, window or not.
-fn split(slices: &[Slice], window: &Spans) -> (Shares, Spans) {
+/// Breakdown out a window among the kinds of work that cover it; also gives all the time in which any did, window or not.
+fn split(slices: &[Slice], window: &Spans) -> (Breakdown, Spans) {
     let mut kinds: [Spans; 4] = Default::default();
     for slice in slices {
         let kind = match slice.kind {
@@ -259,7 +261,7 @@ fn split(slices: &[Slice], window: &Spans) -> (Shares, Spans) {
         own.intersect(window).total()
     });
     let idle = window.subtract(&busy).total();
-    (Shares { compute, collective, host_copies, device_copies, idle }, busy)
+    (Breakdown { compute, collective, host_copies, device_copies, idle }, busy)
 }
 
 /// Work summed up by name.
@@ -325,7 +327,7 @@ impl Row {
             cut: self.cut,
             total: Nanos(self.inside),
             mean: Nanos(self.whole / self.count.max(1)),
-            share: if all > 0 { self.inside as f64 / all as f64 } else { 0.0 },
+            fraction: if all > 0 { self.inside as f64 / all as f64 } else { 0.0 },
             bytes: self.bytes.map(Bytes),
             bytes_per_s: self.bytes.and_then(bandwidth),
         }

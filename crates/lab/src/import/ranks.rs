@@ -91,34 +91,34 @@ fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
 /// Sets traces in order of their ranks, as far as they tell them.
 fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportError> {
     if traces.is_empty() {
-        return apart("there is none");
+        return apart("there are none");
     }
     let extents: Vec<_> = traces.iter().filter_map(Trace::extent).collect();
     let (begun, ended) =
         (extents.iter().map(|extent| extent.0).max(), extents.iter().map(|extent| extent.1).min());
     let apart_for = begun.unwrap_or_default().since(ended.unwrap_or_default());
     if traces.iter().all(|trace| trace.clock == Clock::Epoch) && apart_for > APART {
-        return apart("they are not of the same time; give each run on its own");
+        return apart("they were not recorded at the same time; import each run separately");
     }
     let Some(mut ranks) = traces.iter().map(|trace| trace.rank).collect::<Option<Vec<Rank>>>() else {
         if traces.len() > 1 {
-            warnings.push("not all traces name their rank: they are numbered in the order given".into());
+            warnings.push("not all traces name their rank: ranks are numbered in the order given".into());
         }
         return Ok(());
     };
     ranks.sort_unstable();
     if let Some(twice) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
-        return apart(format!("two are of rank {}; give each run on its own", twice[0]));
+        return apart(format!("two are of rank {}; import each run separately", twice[0]));
     }
     traces.sort_by_key(|trace| trace.rank);
     if ranks.iter().enumerate().any(|(place, rank)| rank.0 as usize != place) {
         let names: Vec<String> = ranks.iter().map(Rank::to_string).collect();
-        warnings.push(format!("traces of ranks {}: they are numbered from 0 here", names.join(", ")));
+        warnings.push(format!("these are traces of ranks {}, numbered from 0 here", names.join(", ")));
     }
     let world = traces.iter().filter_map(|trace| trace.world).max();
     if let Some(world) = world.filter(|&world| world as usize > traces.len()) {
         warnings.push(format!(
-            "traces of {} of {world} ranks: others may have been later than those seen",
+            "only {} of {world} ranks have traces: the others may have been later",
             traces.len()
         ));
     }
@@ -134,7 +134,7 @@ fn find_common_steps(
     let mut steps: Vec<Vec<StepRange>> = traces.iter().map(|trace| set_apart(&trace.steps)).collect();
     borrow_steps(traces, &mut steps, warnings);
     if steps.iter().any(Vec::is_empty) {
-        warnings.push("no steps are marked in all traces: each trace is taken as one step".into());
+        warnings.push("no steps are marked in all traces: each trace counts as one step".into());
         for (trace, steps) in traces.iter().zip(&mut steps) {
             let extent = trace.extent().filter(|(begin, end)| begin < end);
             let Some((begin, end)) = extent else { return apart("one of them shows no work") };
@@ -149,19 +149,19 @@ fn find_common_steps(
             common.retain(|number| own.binary_search(number).is_ok());
         }
         if common.is_empty() {
-            return apart("no step is in all of them; give each run on its own");
+            return apart("no step is in all of them; import each run separately");
         }
         let most = steps.iter().map(Vec::len).max().unwrap_or_default();
         if most > common.len() {
             let left = most - common.len();
-            warnings.push(format!("steps that not all ranks show are left out: up to {left} of {most}"));
+            warnings.push(format!("skipped steps that not all ranks have: up to {left} of {most}"));
         }
         for rank in &mut steps {
             rank.retain(|step| common.binary_search(&step.number).is_ok());
         }
     }
     match steps.iter().filter_map(|rank| window(rank)).any(|span| span.end.since(span.begin) > LONGEST) {
-        true => apart("one is said to last for more than 30 days"),
+        true => apart("one lasts more than 30 days"),
         false => Ok(steps),
     }
 }
@@ -182,7 +182,7 @@ fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut V
         let borrowed: Vec<StepRange> = lent.iter().filter(missing).copied().collect();
         if !borrowed.is_empty() {
             warnings.push(format!(
-                "rank {rank} shows {} steps that it does not mark: they are taken from rank {lender}, of the same host",
+                "rank {rank} does not mark {} of its steps: their limits come from rank {lender} on the same host",
                 borrowed.len()
             ));
             own.extend(borrowed);
@@ -252,18 +252,18 @@ fn case(traces: &[Trace], told: &Told) -> Case {
 fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
     let exchanged = traces.iter().any(|trace| !trace.collectives.is_empty());
     if traces.len() == 1 && exchanged {
-        warnings.push("one rank alone cannot tell waiting for others from moving bytes".into());
+        warnings.push("with one rank, waiting for others cannot be separated from moving bytes".into());
     }
     if matching.by_time > 0 {
         let count = matching.by_time;
         warnings.push(format!(
-            "a trace lacks collectives that others show: {count} were matched by their time on the common clock"
+            "a trace lacks collectives that others have: {count} were matched by time on the common clock"
         ));
     }
     if traces.len() > 1 && matching.unmatched > 0 {
         let count = matching.unmatched;
         warnings.push(format!(
-            "{count} collectives could not be told from each other: they count as moving bytes"
+            "{count} collectives could not be matched across ranks: they count as moving bytes"
         ));
     }
     let devices = |trace: &Trace| {
@@ -273,7 +273,7 @@ fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
         devices.len()
     };
     if let Some((rank, several)) = traces.iter().map(devices).enumerate().find(|&(_, count)| count > 1) {
-        warnings.push(format!("rank {rank} drives {several} devices: they are idle where all of them are"));
+        warnings.push(format!("rank {rank} uses {several} devices: it counts as idle when all of them are"));
     }
 }
 

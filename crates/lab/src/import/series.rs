@@ -65,7 +65,7 @@ impl Series {
     pub fn close(&mut self) {
         if self.left_out > 0 {
             self.warnings.push(format!(
-                "{} points were left out: at most {MOST_POINTS} of a series and {MOST_IN_ALL} in all are kept",
+                "skipped {} points: at most {MOST_POINTS} per series and {MOST_IN_ALL} in total are kept",
                 self.left_out
             ));
         }
@@ -188,10 +188,10 @@ impl Rows {
             let Some(meaning) = meaning_of(name) else { continue };
             match chosen.get(&meaning) {
                 Some(&other) if series.by_name[other].len() >= points.len() => {
-                    warnings.push(format!("of the series \"{other}\" and \"{name}\" the former is used"));
+                    warnings.push(format!("used the series \"{other}\", not \"{name}\""));
                 }
                 Some(&other) => {
-                    warnings.push(format!("of the series \"{name}\" and \"{other}\" the former is used"));
+                    warnings.push(format!("used the series \"{name}\", not \"{other}\""));
                     chosen.insert(meaning, name);
                 }
                 None => drop(chosen.insert(meaning, name)),
@@ -217,7 +217,7 @@ impl Rows {
         }
         if let Some(most) = covered.iter().copied().max().filter(|&most| most > 1) {
             warnings.push(format!(
-                "the log has a point every {most} steps: a step is shown at the mean of those that a point stands for"
+                "the log has one point per {most} steps: each step is shown as the mean of its point"
             ));
         }
         Self { rows, covered }
@@ -261,7 +261,7 @@ impl Rows {
     /// Sets the rows out in time.
     fn lay_out(&self, warnings: &mut Vec<String>) -> Laid {
         if self.rows.is_empty() {
-            warnings.push("no series of the log tells of a loss, a rate or the time of steps".into());
+            warnings.push("the log has no series with a loss, a rate or step times".into());
             return Laid::default();
         }
         let any = |of: fn(&Row) -> Option<f64>| self.rows.iter().any(|(_, row)| of(row).is_some());
@@ -290,7 +290,7 @@ impl Rows {
             (0..self.rows.len()).filter_map(|at| Some((pen.step(at)?, self.covered[at]))).collect();
         if steps.len() < self.rows.len() {
             let without = self.rows.len() - steps.len();
-            warnings.push(format!("{without} points do not tell how long their steps took: left out"));
+            warnings.push(format!("skipped {without} points without step times"));
         }
         // Rates that only stand for themselves have no batch.
         let batch =
@@ -369,7 +369,7 @@ impl Row {
 /// Points with steps that only go up. A run that was started again from a checkpoint does steps twice: the later count.
 fn tidy(name: &str, points: &[Point], warnings: &mut Vec<String>) -> Vec<Point> {
     if points.len() > 1 && points.iter().all(|point| point.step == points[0].step) {
-        warnings.push(format!("all points of \"{name}\" are filed under one step: numbered in their order"));
+        warnings.push(format!("all points of \"{name}\" have the same step: they are numbered in order"));
         return points.iter().zip(0..).map(|(&point, step)| Point { step, ..point }).collect();
     }
     let mut tidy: Vec<Point> = Vec::with_capacity(points.len());
@@ -381,7 +381,7 @@ fn tidy(name: &str, points: &[Point], warnings: &mut Vec<String>) -> Vec<Point> 
     }
     if tidy.len() < points.len() {
         warnings.push(format!(
-            "{} points of \"{name}\" belong to steps that were done again later: left out",
+            "skipped {} points of \"{name}\" whose steps were repeated later",
             points.len() - tidy.len()
         ));
     }

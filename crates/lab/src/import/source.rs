@@ -50,13 +50,13 @@ impl Format {
     /// What files of it are called.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Kineto => "traces of PyTorch's profiler",
-            Self::Sqlite => "profiles of nvprof or Nsight Systems",
-            Self::Horovod => "a timeline of Horovod",
-            Self::Events => "event files of TensorBoard",
-            Self::TfCnn => "a log of tf_cnn_benchmarks",
-            Self::MetricLog => "a metric.log of TensorFlow",
-            Self::NvidiaSmi => "samples of nvidia-smi",
+            Self::Kineto => "PyTorch profiler traces",
+            Self::Sqlite => "nvprof or Nsight Systems profiles",
+            Self::Horovod => "a Horovod timeline",
+            Self::Events => "TensorBoard event files",
+            Self::TfCnn => "a tf_cnn_benchmarks log",
+            Self::MetricLog => "a TensorFlow metric.log",
+            Self::NvidiaSmi => "nvidia-smi samples",
         }
     }
 }
@@ -122,7 +122,7 @@ impl LeftOut {
             Ok(read) => Ok(Some(read)),
             Err(error) if source.named.as_os_str().is_empty() => Err(error),
             Err(error) => {
-                self.warnings.push(format!("left out: {error}"));
+                self.warnings.push(format!("skipped: {error}"));
                 self.first.get_or_insert(error);
                 Ok(None)
             }
@@ -208,17 +208,16 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
     let Some(first) = found.first_mut() else {
-        let only =
-            "there is no run in them, only what nvidia-smi saw of devices; `paceline explain` shows that";
+        let only = "they contain no run, only nvidia-smi samples; use `paceline explain` to see them";
         return Err(left_out.first.unwrap_or_else(|| ImportError::Apart { why: only.into() }));
     };
     first.run.warnings.splice(0..0, left_out.warnings);
     let empty = |one: &&Found| one.run.ranks.iter().any(|rank| rank.steps.is_empty());
     if let Some(Found { path, run, .. }) = found.iter().find(empty) {
-        let see = "`paceline explain` shows what there is";
+        let see = "use `paceline explain` to see what it contains";
         return Err(ImportError::bad(
             path,
-            format!("there is no step in it: {}; {see}", run.warnings.join("; ")),
+            format!("it contains no steps: {}; {see}", run.warnings.join("; ")),
         ));
     }
     // Those that differ only in workers stand together, the fewest first.
@@ -262,7 +261,7 @@ fn read_work(path: &Path) -> Result<Vec<Trace>, ImportError> {
     let lasts = |trace: &Trace| trace.extent().is_some_and(|(begin, end)| begin < end);
     traces.retain(|trace| !trace.steps.is_empty() || lasts(trace));
     match traces.is_empty() {
-        true => Err(ImportError::bad(path, "it shows no work: nothing in it takes any time")),
+        true => Err(ImportError::bad(path, "it is empty: no event has a duration")),
         false => Ok(traces),
     }
 }
@@ -311,7 +310,7 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         let mut files = Vec::new();
         let mut passed = Vec::new();
         if is_study(named) {
-            let see = "is a study of this program, nothing to import: `paceline report` or `paceline explain` shows it";
+            let see = "is already a study: use `paceline report` or `paceline explain`";
             return Err(ImportError::bad(named, see));
         }
         collect(named, DEEP, &mut files)?;
@@ -325,7 +324,7 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
                 None => {
                     let known = "a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod timeline, a TensorBoard \
                                  event file, a tf_cnn_benchmarks log, a metric.log or nvidia-smi's output";
-                    return Err(ImportError::bad(path, format!("is nothing that can be imported: {known}")));
+                    return Err(ImportError::bad(path, format!("unknown format; supported are {known}")));
                 }
             }
         }
@@ -333,14 +332,14 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
             let more = if passed.len() > NAMED { ", ..." } else { "" };
             let names = passed.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
             let count = passed.len();
-            left_out.warnings.push(format!("left out: {count} files that are nothing known: {names}{more}"));
+            left_out.warnings.push(format!("skipped {count} files of unknown format: {names}{more}"));
         }
     }
     match sources.is_empty() {
         true => {
             let seen: String = left_out.warnings.iter().map(|warning| format!(" ({warning})")).collect();
             let path = paths.first().cloned().unwrap_or_default();
-            Err(ImportError::bad(path, format!("there is no file in it that can be imported{seen}")))
+            Err(ImportError::bad(path, format!("no file in it can be imported{seen}")))
         }
         false => Ok(sources),
     }
@@ -357,10 +356,7 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let kind = fs::metadata(path).map_err(io)?;
     if !kind.is_dir() {
         if files.len() == MOST_FILES {
-            return Err(ImportError::bad(
-                path,
-                format!("is one file too many: at most {MOST_FILES} are imported"),
-            ));
+            return Err(ImportError::bad(path, format!("too many files: at most {MOST_FILES} are imported")));
         }
         files.push(path.into());
         return Ok(());

@@ -98,12 +98,15 @@ pub fn read(path: &Path) -> Result<Vec<Log>, ImportError> {
     logs.push(log);
     logs.retain(|log| !log.lines.is_empty());
     if logs.is_empty() {
-        return Err(ImportError::bad(path, "no log of tf_cnn_benchmarks: no line tells of images/sec"));
+        return Err(ImportError::bad(path, "not a tf_cnn_benchmarks log: no line has images/sec"));
     }
     for log in &mut logs {
-        log.close(tagged);
+        if !tagged {
+            log.warn_mixed();
+        }
+        log.warn_warm_up();
         if lines.passed_over > 0 {
-            log.warnings.push(format!("{} lines are too long: passed over", lines.passed_over));
+            log.warnings.push(format!("skipped {} lines that are too long", lines.passed_over));
         }
     }
     Ok(logs)
@@ -148,7 +151,7 @@ impl Log {
     /// Adds a line. Where lines do not say whose they are, the first process that is behind is taken to have written it.
     fn push(&mut self, process: Option<Rank>, line: Line) {
         if self.kept == MOST {
-            self.warnings.push(format!("only the first {MOST} lines are kept"));
+            self.warnings.push(format!("only the first {MOST} lines were kept"));
         }
         self.kept += 1;
         if self.kept > MOST {
@@ -163,16 +166,18 @@ impl Log {
         }
     }
 
-    fn close(&mut self, tagged: bool) {
-        if self.lines.len() > 1 && !tagged {
+    fn warn_mixed(&mut self) {
+        if self.lines.len() > 1 {
             self.warnings.push(format!(
-                "lines of {} processes stand in one log and do not say whose they are: lines of a step are shared out in order",
+                "the log mixes lines of {} processes without naming them: lines of a step are assigned in order",
                 self.lines.len()
             ));
         }
+    }
+
+    fn warn_warm_up(&mut self) {
         if self.warmed_up {
-            self.warnings
-                .push("the steps of the warm-up are not in the log: step 1 is the first after it".into());
+            self.warnings.push("warm-up steps are not in the log: step 1 is the first one after them".into());
         }
     }
 
@@ -196,13 +201,13 @@ impl Log {
         let by_total = self.processes_by_total().filter(|_| processes == 1);
         let (devices, ground) = match (self.header.devices, self.header.device_count(), by_total) {
             (Some(listed), ..) => (listed, None),
-            (None, Some(shared), _) => (shared, Some("the batch of all over that of each")),
-            (None, None, Some(times)) => (times, Some("its total over the rate of its lines")),
+            (None, Some(shared), _) => (shared, Some("the global batch divided by the batch per device")),
+            (None, None, Some(times)) => (times, Some("its total divided by the rate of its lines")),
             (None, None, None) => (1, None),
         };
         let devices = devices.clamp(1, PROCESSES);
         if let Some(ground) = ground.filter(|_| devices > 1) {
-            run.warnings.push(format!("the log lists no devices: {devices} follow from {ground}"));
+            run.warnings.push(format!("the log lists no devices: {devices} is {ground}"));
         }
         // Lines of one process and a total of several: each has its own device.
         let horovod = self.header.is_horovod() || by_total.is_some_and(|times| times > 1 && times == devices);
@@ -220,12 +225,12 @@ impl Log {
         );
         if each > 1 {
             run.warnings
-                .push(format!("one process drives {each} devices: each is shown as a worker at its pace"));
+                .push(format!("one process uses {each} devices: each is shown as a worker at the same pace"));
         }
         if processes < workers / each {
             run.warnings.push(format!(
-                "the log holds lines of {processes} of {workers} processes: the others are taken to keep the pace of the first, as \
-                 the benchmark's own total does"
+                "the log has lines of {processes} of {workers} processes: the others are assumed to be as fast as the first, as \
+                 in the benchmark's own total"
             ));
         }
         let mut merged = false;
@@ -245,18 +250,18 @@ impl Log {
         }
         run.case.workers = workers;
         run.warnings.push(
-            "the log prints means since the warm-up: a step is shown at the mean of those between two lines"
+            "the log prints means since the warm-up: each step is shown as the mean of the steps between two lines"
                 .into(),
         );
         if merged {
             run.warnings.push(format!(
-                "lines are taken together where one decimal of a mean does not tell their steps' time within {:.0} %",
+                "lines are merged where one decimal of a mean does not give their step time within {:.0} %",
                 100.0 * OFF
             ));
         }
         if let Some(total) = self.total.filter(|total| (total / rate - 1.0).abs() > 0.02) {
             run.warnings.push(format!(
-                "the log's total is {total:.2} images/s by the clock, the steps' own times give {rate:.2}: the rest went between steps"
+                "the log's total is {total:.2} images/s by the clock, but the step times give {rate:.2}: the rest was between steps"
             ));
         }
         run

@@ -21,14 +21,15 @@ const LONGEST_NAME: usize = 400;
 pub struct Top {
     /// The name.
     pub name: String,
-    /// How many.
+    /// Number of slices.
     pub count: u64,
-    /// Their time.
+    /// Their total time.
     pub total: Nanos,
     /// Their mean time, in seconds.
     pub mean_s: f64,
-    /// Their part in the time of all such slices.
-    pub share: f64,
+    /// Fraction of the time of all such slices.
+    #[serde(rename = "share")]
+    pub fraction: f64,
 }
 
 /// All collectives of one operation, over all ranks. What several did at once on a rank counts once.
@@ -36,17 +37,18 @@ pub struct Top {
 pub struct TopCollective {
     /// The operation.
     pub name: String,
-    /// How many.
+    /// Number of collectives.
     pub count: u64,
     /// Time in which at least one was under way, summed over ranks.
     pub busy: Nanos,
-    /// Part of that until the last rank arrived; `None` where the partners of none are known. The rest moved bytes.
+    /// Part of `busy` until the last rank arrived; `None` if no partners are known. The rest moved bytes.
     pub waited: Option<Nanos>,
     /// Their mean time, in seconds.
     pub mean_s: f64,
-    /// Their part in the time of all collectives.
-    pub share: f64,
-    /// Bytes that they moved; `None` where the traces do not say for any.
+    /// Fraction of the time of all collectives.
+    #[serde(rename = "share")]
+    pub fraction: f64,
+    /// Bytes that they moved; `None` if the traces do not say.
     pub bytes: Option<Bytes>,
 }
 
@@ -72,7 +74,7 @@ impl Sums {
             count,
             total,
             mean_s: total.seconds() / count as f64,
-            share: if all > 0.0 { total.seconds() / all } else { 0.0 },
+            fraction: if all > 0.0 { total.seconds() / all } else { 0.0 },
         };
         let mut tops: Vec<Top> = self.0.into_iter().map(top).collect();
         tops.sort_unstable_by(|a, b| (Reverse(a.total), &a.name).cmp(&(Reverse(b.total), &b.name)));
@@ -158,7 +160,7 @@ fn rank_collectives(sums: HashMap<String, Exchanged>) -> Vec<TopCollective> {
         busy: one.busy,
         waited: one.waited,
         mean_s: one.summed / one.count.max(1) as f64,
-        share: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
+        fraction: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
         bytes: one.bytes.map(Bytes),
     };
     let mut tops: Vec<TopCollective> = sums.into_iter().map(top).collect();
@@ -188,13 +190,14 @@ mod tests {
         let (trace, window) = (draft.trace(), Span { begin: Nanos(0), end: Nanos(100) });
         let tops = kernels(std::slice::from_ref(&trace), &[window]);
         let expected =
-            Top { name: "gemm".into(), count: 2, total: Nanos(38), mean_s: 19e-9, share: 38.0 / 40.0 };
+            Top { name: "gemm".into(), count: 2, total: Nanos(38), mean_s: 19e-9, fraction: 38.0 / 40.0 };
         assert_eq!(
             (tops.len(), &tops[0].name, tops[0].count, tops[0].total),
             (2, &expected.name, 2, Nanos(38))
         );
         assert!(
-            (tops[0].mean_s - expected.mean_s).abs() < 1e-15 && (tops[0].share - expected.share).abs() < 1e-9
+            (tops[0].mean_s - expected.mean_s).abs() < 1e-15
+                && (tops[0].fraction - expected.fraction).abs() < 1e-9
         );
         let exchanged = collectives(&[trace], &[window], &[Exchanges::default()]);
         assert_eq!((exchanged[0].name.as_str(), exchanged[0].busy), ("all_reduce", Nanos(10)));

@@ -50,11 +50,11 @@ fn check(run: &Imported) -> Result<(), String> {
     }
     for (place, rank) in run.ranks.iter().enumerate() {
         if rank.rank != Rank(place as u32) {
-            return Err(format!("rank {} stands in the place of rank {place}", rank.rank));
+            return Err(format!("rank {} is in the place of rank {place}", rank.rank));
         }
         if rank.steps.is_empty() || rank.steps.len() != run.ranks[0].steps.len() {
             return Err(format!(
-                "rank {place} shows {} steps, rank 0 shows {}",
+                "rank {place} has {} steps, rank 0 has {}",
                 rank.steps.len(),
                 run.ranks[0].steps.len()
             ));

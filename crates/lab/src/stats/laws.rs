@@ -115,8 +115,8 @@ impl Law {
     fn gradient(self, [a, b, c]: Values, x: f64) -> Values {
         match self {
             Self::Linear | Self::Amdahl | Self::Usl => {
-                let share = x / (1.0 + b * (x - 1.0) + c * x * (x - 1.0));
-                [share, -a * share * share * (x - 1.0) / x, -a * share * share * (x - 1.0)]
+                let ratio = x / (1.0 + b * (x - 1.0) + c * x * (x - 1.0));
+                [ratio, -a * ratio * ratio * (x - 1.0) / x, -a * ratio * ratio * (x - 1.0)]
             }
             Self::Gustafson => [x - b * (x - 1.0), -a * (x - 1.0), 0.0],
             Self::Clock => [1.0, x, 0.0],
@@ -138,7 +138,7 @@ pub struct Point {
 #[serde(rename_all = "kebab-case")]
 pub enum Unfit {
     /// Too few measurements for the parameters, or for a comparison.
-    #[error("{have} points, {need} are needed")]
+    #[error("{have} points, {need} needed")]
     TooFewPoints {
         /// Points given.
         have: usize,
@@ -146,7 +146,7 @@ pub enum Unfit {
         need: usize,
     },
     /// Measured at too few different sizes.
-    #[error("points at {have} sizes, {need} are needed")]
+    #[error("points at {have} different sizes, {need} needed")]
     TooFewSizes {
         /// Different sizes given.
         have: usize,
@@ -190,7 +190,7 @@ pub struct Fit {
     pub parameters: Vec<Parameter>,
     /// How many points it was fitted to.
     pub points: usize,
-    /// Share of the variance that it explains; `None` where all measurements are equal.
+    /// Fraction of the variance that it explains; `None` where all measurements are equal.
     pub r2: Option<f64>,
     /// Corrected criterion of Akaike, for comparison on the same points; `None` where there are too few.
     pub aicc: Option<f64>,

@@ -1,6 +1,6 @@
 //! Level and spread of some values.
 //!
-//! - Quantile: linear interpolation at place `share * (n - 1)` of the sorted values, type 7 of Hyndman and Fan (1996).
+//! - Quantile: linear interpolation at place `fraction * (n - 1)` of the sorted values, type 7 of Hyndman and Fan (1996).
 //! - Median absolute deviation: median of `|x - median(x)|` (Hampel 1974), without the factor 1.4826 that makes it
 //!   the standard deviation of normal values.
 //! - Coefficient of variation: standard deviation (with `n - 1`) over mean (Pearson 1896).
@@ -12,9 +12,9 @@ pub fn sort(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The value below which a share (0 to 1) of sorted values lies; `None` of nothing.
-pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
-    let place = share.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)?) as f64;
+/// The value below which a fraction (0 to 1) of sorted values lies; `None` of nothing.
+pub fn quantile(sorted: &[f64], fraction: f64) -> Option<f64> {
+    let place = fraction.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)?) as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);
     Some(sorted[low] + (sorted[high] - sorted[low]) * place.fract())
 }

@@ -7,7 +7,7 @@
 
 use super::student::t95;
 
-/// A column whose part beyond the ones before it is smaller than this share is taken as their sum.
+/// A column whose part beyond the ones before it is smaller than this fraction is taken as their sum.
 const DEPENDENT: f64 = 1e-10;
 
 /// A value and its 95 % interval.
@@ -35,7 +35,7 @@ pub struct Regression<const K: usize> {
     pub coefficients: [f64; K],
     /// Standard error of each coefficient.
     pub standard_errors: [f64; K],
-    /// Share of the variance around the mean that is explained; `None` where the values are all equal.
+    /// Fraction of the variance around the mean that is explained; `None` where the values are all equal.
     pub r2: Option<f64>,
     /// Standard deviation of the residuals.
     pub residual_sd: f64,

@@ -156,7 +156,7 @@ impl Pen {
         );
         let arrival = bucket.last_arrival.min(ended);
         if last_rank != rank && bucket.begun < arrival {
-            let named = format_args!("\"cat\":\"late\",\"name\":\"until rank {last_rank} came\"");
+            let named = format_args!("\"cat\":\"late\",\"name\":\"waiting for rank {last_rank}\"");
             self.slice(track, (bucket.begun, arrival), named);
         }
     }

@@ -53,7 +53,7 @@ impl Idle {
             (self.queued, "waiting in a stream"),
             (self.nothing_queued, "nothing queued"),
             (self.loading, "getting a batch"),
-            (self.unknown, "cause not recorded"),
+            (self.unknown, "unknown"),
         ]
     }
 }

@@ -30,7 +30,7 @@ pub fn cut(trace: &Trace, from: Option<f64>, to: Option<f64>, range: Option<&str
     let length = extent.1.since(extent.0).seconds();
     let moment = |seconds: f64| match seconds.is_finite() && seconds >= 0.0 {
         true => Ok(Nanos(extent.0.0.saturating_add((seconds * 1e9).round() as u64))),
-        false => Err(format!("{seconds} s is no time in a profile of {length:.3} s")),
+        false => Err(format!("{seconds} s is outside the profile, which lasts {length:.3} s")),
     };
     let begin = from.map(moment).transpose()?.unwrap_or(extent.0);
     let end = to.map(moment).transpose()?.unwrap_or(extent.1);
@@ -69,8 +69,8 @@ fn find(trace: &Trace, name: &str) -> Result<Spans, String> {
         let more = if names.len() > NAMES { ", ..." } else { "" };
         names.truncate(NAMES);
         match names.is_empty() {
-            true => format!("no range is called {name:?}: the profile has none"),
-            false => format!("no range is called {name:?}; there are {}{more}", names.join(", ")),
+            true => format!("no range is named {name:?}: the profile has no ranges"),
+            false => format!("no range is named {name:?}; the ranges are {}{more}", names.join(", ")),
         }
     })
 }

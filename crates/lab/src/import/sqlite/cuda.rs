@@ -113,7 +113,7 @@ pub(in super::super) fn conclude(
     }
     warnings.splice(0..0, database.warnings);
     if traces.is_empty() {
-        warnings.push("it holds no kernels, copies, calls or ranges".into());
+        warnings.push("it has no kernels, copies, calls or ranges".into());
         traces.push(Trace::default());
     }
     traces[0].warnings = warnings;

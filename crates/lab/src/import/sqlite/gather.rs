@@ -143,10 +143,8 @@ impl Gather {
             _ => (Clock::Own, (-first).max(0)),
         };
         if clock == Clock::Own && shift > 0 {
-            warnings.push(format!(
-                "its times begin at {:.6} s: they are counted from there",
-                first as f64 * 1e-9
-            ));
+            warnings
+                .push(format!("its times start at {:.6} s and are counted from there", first as f64 * 1e-9));
         }
         self.drop_bystanders(&mut warnings);
         let finish = |(process, mut part): (u64, Part)| {
@@ -175,7 +173,7 @@ impl Gather {
                 if !works(part) {
                     let count = part.trace.slices.len();
                     warnings.push(format!(
-                        "process {process} uses no device: its {count} calls and ranges are left out"
+                        "process {process} uses no device: skipped its {count} calls and ranges"
                     ));
                 }
                 works(part)
@@ -185,10 +183,10 @@ impl Gather {
 
     fn complaints(&self) -> Vec<String> {
         let counts = [
-            (self.without_time, "have no begin or no end and are left out"),
-            (self.backwards, "end before they begin and are left out"),
-            (self.implausible, "have impossible times and are left out"),
-            (self.open, "ranges were never closed: they are taken to last to the end, and are not steps"),
+            (self.without_time, "have no begin or no end and were skipped"),
+            (self.backwards, "end before they begin and were skipped"),
+            (self.implausible, "have impossible times and were skipped"),
+            (self.open, "ranges were never closed: they are assumed to last to the end, and are not steps"),
         ];
         let said = counts.iter().filter(|(count, _)| *count > 0);
         said.map(|(count, what)| match what.starts_with("ranges") {

@@ -215,7 +215,7 @@ fn empty_tables_are_no_error() {
     let trace =
         trace("CREATE TABLE StringIds(id, value); CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start, end)");
     assert!(trace.slices.is_empty());
-    assert_eq!(trace.warnings, ["it holds no kernels, copies, calls or ranges"]);
+    assert_eq!(trace.warnings, ["it has no kernels, copies, calls or ranges"]);
 }
 
 proptest! {

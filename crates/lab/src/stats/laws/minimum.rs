@@ -5,7 +5,7 @@ use crate::stats::regression::solve;
 
 const ITERATIONS: usize = 200;
 
-/// A step that moves no parameter by more than this share has arrived.
+/// A step that moves no parameter by more than this fraction has arrived.
 const ARRIVED: f64 = 1e-13;
 
 /// The parameters with the least errors, and which of them lie on a bound; `None` where no search arrives within.

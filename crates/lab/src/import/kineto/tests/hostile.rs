@@ -27,7 +27,7 @@ fn a_file_that_is_no_trace_says_so() {
     assert!(failure(br#"{"traceEvents": 7}"#).contains("no traceEvents"));
     assert!(failure(br#"{"traceEvents": [{"ph":"#).contains("no event stands before"));
     assert!(failure(&[0x1f, 0x8b, 9, 9]).contains("torn or damaged"));
-    assert_eq!(salvaged(br#"{"traceEvents": []}"#, 0), "the trace holds no events with a duration");
+    assert_eq!(salvaged(br#"{"traceEvents": []}"#, 0), "the trace has no events with a duration");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_gigantic_event_is_passed_over_and_a_gigantic_number_is_damage() {
     let text = "x".repeat(window::MOST + 100);
     let event = operator(&text, "1", "1");
     let warning = salvaged(file_of(&[&event, &operator("b", "2", "1")]).as_bytes(), 1);
-    assert_eq!(warning, "1 event has more than 16 MiB of text: left out");
+    assert_eq!(warning, "1 event has more than 16 MiB of text: skipped");
     let member = format!(r#"{{"comment":"{text}","traceEvents":[{}]}}"#, operator("b", "2", "1"));
     assert_eq!(salvaged(member.as_bytes(), 1), "");
     let number = operator("b", &"9".repeat(1 << 20), "1");
@@ -88,7 +88,7 @@ fn a_gigantic_event_is_passed_over_and_a_gigantic_number_is_damage() {
 }
 
 #[test]
-fn names_and_tracks_beyond_the_limit_share_one() {
+fn names_and_tracks_beyond_the_limit_are_merged() {
     struct Many {
         number: u32,
         text: Vec<u8>,
@@ -122,11 +122,11 @@ fn names_and_tracks_beyond_the_limit_share_one() {
     assert!(held < build::MOST_NAME_BYTES, "{held}");
     assert!(trace.names.find("(other names)").is_some());
     assert!(
-        trace.warnings.iter().any(|warning| warning.contains("a new name when 128 MiB")),
+        trace.warnings.iter().any(|warning| warning.contains("a new name beyond 128 MiB")),
         "{:?}",
         trace.warnings
     );
-    assert!(trace.warnings.iter().any(|warning| warning.contains("a new thread when there were 65536")));
+    assert!(trace.warnings.iter().any(|warning| warning.contains("a new thread beyond 65536")));
 }
 
 #[test]
