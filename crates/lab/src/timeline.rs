@@ -224,8 +224,8 @@ impl<'a> Track<'a> {
 
     fn left_out(&self) -> Option<Value> {
         let Self { case, rank, kept, steps, .. } = self;
-        let logs = json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps });
-        (kept < steps).then_some(told)
+        let note = json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps });
+        (kept < steps).then_some(note)
     }
 }
 
