@@ -101,6 +101,7 @@ impl Plan {
                 header: LauncherHeader { case: self.case(), window: false },
                 first_spawn: Some(Nanos(0)),
                 last_reap: Some(last + ms(self.tail)),
+                membership: Vec::new(),
                 over: Some((Outcome::Done, None)),
             },
             waited_for: if self.workers > 1 {
@@ -146,6 +147,7 @@ impl Plan {
             main: Some(ms(self.launch)),
             planned: Some(Bytes(100_000_000)),
             evaluations: if rank == 0 { self.evaluations(&steps) } else { Vec::new() },
+            recoveries: Vec::new(),
             steps,
             peak_resident: Some(Bytes(110_000_000)),
             shared: Some(Bytes(9_000_000)),

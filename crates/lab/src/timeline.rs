@@ -69,6 +69,10 @@ impl<'a> Told<'a> {
                     let ended = if outcome == Outcome::Failed { "failed" } else { "interrupted" };
                     unfinished = Some(format!("{ended}: {}", reason.as_deref().unwrap_or("reason unknown")));
                 }
+                LauncherEvent::Member(_)
+                | LauncherEvent::Roster(_)
+                | LauncherEvent::Recovery(_)
+                | LauncherEvent::Scaled { .. } => {}
             }
         }
         Some(Self {

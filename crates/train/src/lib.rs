@@ -6,7 +6,6 @@
 mod affinity;
 mod buckets;
 pub mod checkpoint;
-pub mod clock;
 pub mod data;
 mod device;
 mod error;
@@ -21,6 +20,8 @@ pub mod schedule;
 mod simulate;
 mod strategy;
 pub mod worker;
+
+use paceline_system::clock;
 
 pub use device::devices;
 pub use error::{Death, TrainError};

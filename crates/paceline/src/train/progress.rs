@@ -89,7 +89,10 @@ impl Progress {
                 RankEvent::Saved { steps, bytes, .. } => {
                     self.tell(&format!("checkpoint of step {steps}: {:.1} MB", bytes.0 as f64 / 1e6));
                 }
-                RankEvent::Main { .. } | RankEvent::Compiled { .. } | RankEvent::Done { .. } => {}
+                RankEvent::Main { .. }
+                | RankEvent::Compiled { .. }
+                | RankEvent::Recovery(_)
+                | RankEvent::Done { .. } => {}
             }
         }
         if glance.steps == 0 {
