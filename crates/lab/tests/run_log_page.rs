@@ -233,13 +233,12 @@ fn words() -> Vec<String> {
         RecoveryPhase::State,
         RecoveryPhase::Redo,
     ];
-    let text = |value: Value| value.to_string();
-    let word = |value: Value| value.as_str().expect("a word").to_owned();
-    let plain = |result: Result<Value, serde_json::Error>| result.expect("plain data");
-    (changes.iter().map(|it| text(plain(serde_json::to_value(it)))))
-        .chain(reasons.iter().map(|it| word(plain(serde_json::to_value(it)))))
-        .chain(phases.iter().map(|it| word(plain(serde_json::to_value(it)))))
-        .collect()
+    let write = |text: Result<String, serde_json::Error>| text.expect("plain data");
+    let mut words: Vec<String> = changes.iter().map(|it| write(serde_json::to_string(it))).collect();
+    let named = reasons.iter().map(|it| write(serde_json::to_string(it)));
+    let named = named.chain(phases.iter().map(|it| write(serde_json::to_string(it))));
+    words.extend(named.map(|word| word.trim_matches('"').to_owned()));
+    words
 }
 
 #[test]
