@@ -11,6 +11,7 @@ mod numerics;
 mod outline;
 mod plan;
 mod random;
+mod request;
 mod seam;
 mod weave;
 

@@ -3,9 +3,9 @@
 use paceline_model::ParamId;
 
 use super::columns::Columns;
-use super::flat::{Dropout, Flat, Maps, Padding, Stretches, Sweep};
+use super::flat::{ChannelSums, Dropout, Flat, Maps, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
-use super::loss::{self, Judgement};
+use super::loss::{self, Gradient, Judgement};
 use super::memory::View;
 use super::norm::{Kept, Norm, NormBackward, NormParams, Running};
 use super::pool::Pool;
@@ -170,7 +170,7 @@ pub(crate) enum Action {
     },
 }
 
-/// Whether layers behave as in training or as in use.
+/// Whether layers behave as in training or as in evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Training,
@@ -191,7 +191,7 @@ pub(crate) struct Machine {
     /// Samples of a batch that count in evaluation.
     pub live: usize,
     pub judgement: Judgement,
-    /// Which of the passes runs whose gradients are added up.
+    /// The pass that runs.
     pub pass: Pass,
 }
 
@@ -252,8 +252,13 @@ impl Machine {
                 plan.run(pool, &operands);
             }
             Action::ChannelSums { maps, grad, bias, workspace } => {
-                let sums = (self.grad(*bias), self.grad_mode());
-                maps.channel_sums(pool, self.at(*grad), sums, self.at(*workspace));
+                let sums = ChannelSums {
+                    map: self.at(*grad),
+                    sums: self.grad(*bias),
+                    mode: self.grad_mode(),
+                    workspace: self.at(*workspace),
+                };
+                maps.channel_sums(pool, &sums);
             }
             Action::Slide { plan, kind, source, dest, mode } => {
                 let gathering = match *kind {
@@ -354,7 +359,8 @@ impl Machine {
                 self.judgement = match phase {
                     Phase::Training => {
                         let targets = loss::Targets { labels: &self.labels, smoothing: *smoothing };
-                        loss::softmax_cross_entropy(logits, targets, Some((grad, self.pass.count)))
+                        let grad = Gradient { values: grad, passes: self.pass.count };
+                        loss::softmax_cross_entropy(logits, targets, Some(grad))
                     }
                     Phase::Evaluation => {
                         let targets = loss::Targets { labels: &self.labels[..self.live], smoothing: 0.0 };
@@ -373,7 +379,7 @@ impl Machine {
                     pool,
                     counted(output),
                     counted(target),
-                    (counted(grad), self.pass.count),
+                    Gradient { values: counted(grad), passes: self.pass.count },
                     self.at(*workspace),
                 );
             }

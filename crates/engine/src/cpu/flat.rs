@@ -20,7 +20,7 @@ fn chunks(pool: &Pool, len: usize, task: impl Fn(usize, usize) + Sync) {
     });
 }
 
-/// Which sweep over flat memory.
+/// A pass over flat memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Sweep {
     /// out = bound(a).
@@ -222,7 +222,17 @@ impl Padding {
     }
 }
 
-/// Mean over the map, and flattening: both see a sample as pixels by channels.
+/// Operands of [`Maps::channel_sums`].
+#[derive(Clone, Copy)]
+pub(crate) struct ChannelSums {
+    pub map: View,
+    pub sums: View,
+    pub mode: Mode,
+    /// One row of channels for each sample.
+    pub workspace: View,
+}
+
+/// Layers that see a sample as pixels by channels: the mean over the map, and flattening.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Maps {
     pub shape: Shape,
@@ -280,8 +290,9 @@ impl Maps {
         });
     }
 
-    /// Sum of each channel over samples and pixels; `workspace` holds one row of channels a sample.
-    pub fn channel_sums(&self, pool: &Pool, map: View, (sums, mode): (View, Mode), workspace: View) {
+    /// Sum of each channel over samples and pixels.
+    pub fn channel_sums(&self, pool: &Pool, operands: &ChannelSums) {
+        let ChannelSums { map, sums, mode, workspace } = *operands;
         let channels = self.shape.c;
         self.each(pool, map, workspace.part(0, self.batch * channels), |maps, map, row| {
             row.fill(0.0);

@@ -19,11 +19,18 @@ pub(crate) struct Targets<'a> {
     pub smoothing: f32,
 }
 
+/// The gradient of a loss that is the mean over so many passes.
+#[derive(Clone, Copy)]
+pub(crate) struct Gradient {
+    pub values: View,
+    pub passes: usize,
+}
+
 /// Mean cross-entropy of softmax(logits) against the targets; leaves (softmax - target) / (batch * passes) in `grad`.
 pub(crate) fn softmax_cross_entropy(
     logits: View,
     Targets { labels, smoothing }: Targets<'_>,
-    grad: Option<(View, usize)>,
+    grad: Option<Gradient>,
 ) -> Judgement {
     if labels.is_empty() {
         return Judgement::default();
@@ -52,9 +59,9 @@ pub(crate) fn softmax_cross_entropy(
             sure * surprise(label) + spread * (0..classes).map(surprise).sum::<f64>()
         };
         correct += usize::from(best == label);
-        let Some((grad, passes)) = grad else { continue };
+        let Some(Gradient { values, passes }) = grad else { continue };
         // SAFETY: as above; each sample has a part of its own.
-        let grad = unsafe { grad.part(sample * classes, classes).write() };
+        let grad = unsafe { values.part(sample * classes, classes).write() };
         for (class, (grad, &value)) in grad.iter_mut().zip(logits).enumerate() {
             let probability = f64::from(value - top).exp() / sum;
             let target = spread + if class == label { sure } else { 0.0 };
@@ -64,15 +71,15 @@ pub(crate) fn softmax_cross_entropy(
     Judgement { loss: (loss * fraction) as f32, correct }
 }
 
-/// Values that are summed before they join the total; fixed, as the order of sums is.
+/// Values that are summed before they are added to the total. Fixed, so that the order of sums is.
 const CHUNK: usize = 4096;
 
-/// Mean squared difference; leaves 2 (output - target) / (count * passes) in `grad`. `workspace` holds a sum a chunk.
+/// Mean squared difference; leaves 2 (output - target) / (count * passes) in `grad`. `workspace` holds the sum of each chunk.
 pub(crate) fn mean_squared_error(
     pool: &Pool,
     output: View,
     target: View,
-    (grad, passes): (View, usize),
+    Gradient { values: grad, passes }: Gradient,
     workspace: View,
 ) -> Judgement {
     let count = output.len();

@@ -26,6 +26,7 @@ pub use simd::Simd;
 use compile::Compiled;
 use paceline_model::{Graph, NodeId, Op};
 
+use crate::request::{check_memory, check_spec};
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
 /// How the engine runs.
@@ -63,50 +64,23 @@ impl Cpu {
 
     /// Lowers the graph, and refuses what the machine has no memory for.
     fn lower(&self, graph: &Graph, spec: &Spec) -> Result<Compiled, EngineError> {
-        self.check(spec)?;
-        let available = self.available_memory();
-        let refuse_beyond = |needed: u64| match available {
-            Some(available) if available < needed => Err(EngineError::TooLarge {
-                model: graph.name.clone(),
-                batch: spec.batch,
-                needed_mb: needed / 1_000_000,
-                available_mb: available / 1_000_000,
-            }),
-            _ => Ok(()),
-        };
-        // Planning takes memory of its own: what is out of reach anyhow is refused before.
-        refuse_beyond(least_memory(graph, spec))?;
-        let compiled = compile::compile(graph, spec, self.simd, self.threads);
-        refuse_beyond(compiled.plan.total())?;
-        Ok(compiled)
-    }
-
-    fn check(&self, spec: &Spec) -> Result<(), EngineError> {
-        if spec.batch == 0 {
-            return Err(EngineError::Unsupported(
-                "a batch of 0 samples has no loss; use --batch 1 or more".into(),
-            ));
-        }
-        if spec.shards == 0 {
-            return Err(EngineError::Unsupported("a program runs at least one shard of a step".into()));
-        }
-        if !(0.0..1.0).contains(&spec.label_smoothing) {
-            return Err(EngineError::Unsupported(format!(
-                "label smoothing of {} leaves no label; use 0 or more, and less than 1",
-                spec.label_smoothing
-            )));
-        }
+        check_spec(spec)?;
         if spec.precision != Precision::Fp32 {
             return Err(EngineError::Unsupported(format!(
                 "the CPU engine computes in fp32, not {}; use --precision fp32",
                 spec.precision
             )));
         }
-        Ok(())
+        let available = self.available_memory();
+        // Planning takes memory too: what is certainly too large is refused before it.
+        check_memory(graph, spec, least_memory(graph, spec), available)?;
+        let compiled = compile::compile(graph, spec, self.simd, self.threads);
+        check_memory(graph, spec, compiled.plan.total(), available)?;
+        Ok(compiled)
     }
 }
 
-/// Bytes that no plan can do without: parameters, their gradients, and what each layer with weights must keep of its input.
+/// The least bytes that any plan needs: parameters, their gradients, and what each layer with weights must keep of its input.
 fn least_memory(graph: &Graph, spec: &Spec) -> u64 {
     let mut kept: Vec<NodeId> = graph
         .nodes

@@ -172,7 +172,8 @@ impl CpuProgram {
                 return;
             }
             // SAFETY: each tensor is one task's.
-            random::draw(param, (seed, index), 0, unsafe { self.machine.params[index].write() });
+            let values = unsafe { self.machine.params[index].write() };
+            random::draw(param, random::stream(seed, index), 0, values);
         });
     }
 

@@ -7,7 +7,7 @@ use cudarc::cublaslt::sys;
 
 use super::driver::Stream;
 use super::kernels::digest;
-use super::product::{Direction, Product};
+use super::product::{Direction, Product, Workspace};
 use crate::{EngineError, Layout, Precision};
 
 fn check(status: sys::cublasStatus_t, call: &str) -> Result<(), EngineError> {
@@ -64,6 +64,14 @@ pub(super) struct Gemm {
 unsafe impl Send for Gemm {}
 // SAFETY: as above.
 unsafe impl Sync for Gemm {}
+
+/// Where a run takes place.
+pub(super) struct Call<'a> {
+    pub stream: &'a Stream,
+    /// Addresses of input, weights and output.
+    pub operands: [u64; 3],
+    pub workspace: Workspace,
+}
 
 /// The most algorithms that are looked at.
 const MOST: usize = 8;
@@ -162,14 +170,9 @@ impl Gemm {
         self.algorithms.get(index).map_or(0, |algorithm| algorithm.workspaceSize)
     }
 
-    /// Puts a run on a stream: addresses of input, weights and output, and the workspace with its size.
-    pub fn run(
-        &self,
-        (handle, stream): (&Handle, &Stream),
-        index: usize,
-        [x, w, y]: [u64; 3],
-        workspace: (u64, usize),
-    ) -> Result<(), EngineError> {
+    /// Puts a run on a stream.
+    pub fn run(&self, handle: &Handle, index: usize, call: Call<'_>) -> Result<(), EngineError> {
+        let [x, w, y] = call.operands;
         let (a, b, d) = match self.direction {
             Direction::Forward => (w, x, y),
             Direction::Data => (w, y, x),
@@ -196,9 +199,9 @@ impl Gemm {
                 d as *mut c_void,
                 self.layouts[2],
                 &algorithm.algo,
-                workspace.0 as *mut c_void,
-                workspace.1,
-                stream.0.cast(),
+                call.workspace.address as *mut c_void,
+                call.workspace.bytes,
+                call.stream.0.cast(),
             )
         };
         check(status, "a matrix product")

@@ -10,7 +10,7 @@ use cudarc::nvrtc::sys;
 
 use super::driver::{Device, Function, Module};
 use super::library;
-use crate::EngineError;
+use crate::{EngineError, Precision};
 
 const SOURCE: &str = include_str!("kernels.cu");
 
@@ -45,10 +45,10 @@ pub(super) struct Kernels {
 
 impl Kernels {
     /// Loads them, from the cache where they are there.
-    pub fn load(device: &Device, bf16: bool) -> Result<Self, EngineError> {
+    pub fn load(device: &Device, precision: Precision) -> Result<Self, EngineError> {
         let (major, minor) = device.capability;
         let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}"), "--std=c++17".to_owned()];
-        if bf16 {
+        if precision == Precision::Bf16 {
             options.push("-DBF16".to_owned());
         }
         let name = format!("{:016x}.cubin", digest(&format!("{options:?}{SOURCE}")));

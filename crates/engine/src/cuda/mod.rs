@@ -29,6 +29,7 @@ use driver::Device;
 use kernels::Kernels;
 use paceline_model::Graph;
 
+use crate::request::{check_memory, check_spec};
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
 /// What a program's buffers hold before each run.
@@ -89,35 +90,16 @@ impl Cuda {
         if let Some(kernels) = &loaded[usize::from(bf16)] {
             return Ok(kernels.clone());
         }
-        let kernels = Arc::new(Kernels::load(&self.device, bf16)?);
+        let kernels = Arc::new(Kernels::load(&self.device, precision)?);
         loaded[usize::from(bf16)] = Some(kernels.clone());
         Ok(kernels)
     }
 
     fn lower(&self, graph: &Graph, spec: &Spec) -> Result<lower::Lowered, EngineError> {
-        let refused = |text: &str| Err(EngineError::Unsupported(text.into()));
-        if spec.batch == 0 {
-            return refused("a batch of 0 samples has no loss; use --batch 1 or more");
-        }
-        if spec.shards == 0 {
-            return refused("a program runs at least one shard of a step");
-        }
-        if !(0.0..1.0).contains(&spec.label_smoothing) {
-            return Err(EngineError::Unsupported(format!(
-                "label smoothing of {} leaves no label; use 0 or more, and less than 1",
-                spec.label_smoothing
-            )));
-        }
+        check_spec(spec)?;
         let lowered = lower::lower(graph, spec);
-        match self.available_memory() {
-            Some(available) if available < lowered.plan.total() => Err(EngineError::TooLarge {
-                model: graph.name.clone(),
-                batch: spec.batch,
-                needed_mb: lowered.plan.total() / 1_000_000,
-                available_mb: available / 1_000_000,
-            }),
-            _ => Ok(lowered),
-        }
+        check_memory(graph, spec, lowered.plan.total(), self.available_memory())?;
+        Ok(lowered)
     }
 }
 

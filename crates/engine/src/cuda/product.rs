@@ -8,7 +8,7 @@ use paceline_record::Nanos;
 use super::backend;
 use super::choices::Choices;
 use super::driver::{Event, Memory, Recording, Stream};
-use super::gemm::{self, Gemm};
+use super::gemm::{self, Call, Gemm};
 use super::kernels::Kernels;
 use super::unrolled::Unrolled;
 use crate::outline::Window;
@@ -113,10 +113,11 @@ impl Method {
         match self {
             Self::Backend(plan) => {
                 libraries.cudnn.turn_to(&lane.stream)?;
-                plan.run(&libraries.cudnn, operands, lane.workspace.0)
+                plan.run(&libraries.cudnn, operands, lane.workspace.address)
             }
             Self::Gemm(gemm, index) => {
-                gemm.run((&libraries.cublas, &lane.stream), *index, operands, lane.workspace)
+                let call = Call { stream: &lane.stream, operands, workspace: lane.workspace };
+                gemm.run(&libraries.cublas, *index, call)
             }
             Self::Unrolled(unrolled, index) => unrolled.run(libraries, lane, *index, operands),
         }
@@ -134,9 +135,15 @@ pub(super) struct Libraries {
 /// A stream with its workspace.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// Address and bytes.
-    pub workspace: (u64, usize),
+    pub workspace: Workspace,
     pub stream: Stream,
+}
+
+/// Device memory that runs of one stream share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Workspace {
+    pub address: u64,
+    pub bytes: usize,
 }
 
 /// How the algorithm for a product is chosen.
@@ -250,7 +257,7 @@ impl Workshop<'_> {
             Way::Gemm if !gemm::fits(product) => None,
             Way::Gemm => Some(List::Gemm(Arc::new(Gemm::find(cublas, product, direction)?))),
             Way::Cudnn => Some(List::Cudnn(backend::Candidates::find(cudnn, product, direction)?)),
-            Way::Unrolled => Unrolled::find(self.libraries, product, direction, self.lane.workspace.1)?
+            Way::Unrolled => Unrolled::find(self.libraries, product, direction, self.lane.workspace.bytes)?
                 .map(|unrolled| List::Unrolled(Arc::new(unrolled))),
         })
     }
@@ -258,7 +265,8 @@ impl Workshop<'_> {
     /// Takes an algorithm for the best where it is; one that fails is none.
     fn try_out(&mut self, product: &Product, list: &List, candidate: Algorithm, best: &mut Best) {
         let Ok(method) = list.method(self.libraries, candidate.number) else { return };
-        if method.workspace() > self.lane.workspace.1 || (best.is_some() && *self.tuning == Tuning::First) {
+        if method.workspace() > self.lane.workspace.bytes || (best.is_some() && *self.tuning == Tuning::First)
+        {
             return;
         }
         let least = best.as_ref().map_or(u64::MAX, |(time, _)| *time);
@@ -293,7 +301,7 @@ impl Workshop<'_> {
             List::Cudnn(candidates) => Method::Backend(candidates.into_plan(&self.libraries.cudnn, number)?),
             list => list.method(self.libraries, number)?,
         };
-        if method.workspace() > self.lane.workspace.1 {
+        if method.workspace() > self.lane.workspace.bytes {
             return Err(gone("it needs more memory than there is".into()));
         }
         Ok(method)

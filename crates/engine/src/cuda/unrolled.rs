@@ -3,8 +3,8 @@
 
 use super::action::Window;
 use super::driver::Shape;
-use super::gemm::Gemm;
-use super::product::{Direction, Lane, Libraries, Product};
+use super::gemm::{Call, Gemm};
+use super::product::{Direction, Lane, Libraries, Product, Workspace};
 use super::program::launch::{Word, launch, wide_shape};
 use crate::{EngineError, Layout, Precision};
 
@@ -68,7 +68,7 @@ impl Unrolled {
         index: usize,
         [x, weights, y]: [u64; 3],
     ) -> Result<(), EngineError> {
-        let (rows, rest) = (lane.workspace.0, lane.workspace.1 - self.bytes());
+        let rows = lane.workspace.address;
         let put = |name: &str, shape: Shape, from: u64, to: u64| {
             let args = [Word::of(&self.window), Word::from(from), Word::from(to)];
             launch(&libraries.kernels, &lane.stream, name, shape, &args)
@@ -76,8 +76,10 @@ impl Unrolled {
         if self.direction != Direction::Data {
             put("unroll", wide_shape(self.values / VECTOR), x, rows)?;
         }
-        let workspace = (rows + self.bytes() as u64, rest);
-        self.gemm.run((&libraries.cublas, &lane.stream), index, [rows, weights, y], workspace)?;
+        let workspace =
+            Workspace { address: rows + self.bytes() as u64, bytes: lane.workspace.bytes - self.bytes() };
+        let call = Call { stream: &lane.stream, operands: [rows, weights, y], workspace };
+        self.gemm.run(&libraries.cublas, index, call)?;
         if self.direction == Direction::Data {
             put("roll", wide_shape(self.inputs / VECTOR), rows, x)?;
         }

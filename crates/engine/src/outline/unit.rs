@@ -8,7 +8,7 @@ use paceline_model::{
 
 use super::{Consumers, find_param};
 use crate::Spec;
-use crate::random::mix;
+use crate::random::stream;
 
 /// Layers that run as one.
 pub(crate) struct Unit {
@@ -252,7 +252,7 @@ impl Division<'_> {
             Op::Add => self.push(id, Kind::Add { inputs: [node.inputs[0], node.inputs[1]] }),
             Op::Concat => self.push(id, Kind::Concat { inputs: node.inputs.clone() }),
             Op::Dropout { rate } => {
-                let seed = mix(self.spec.seed ^ mix(id.0 as u64));
+                let seed = stream(self.spec.seed, id.0);
                 self.push(id, Kind::Dropout { x, rate, seed });
             }
             Op::Flatten => self.push(id, Kind::Flatten { x }),

@@ -1,9 +1,11 @@
 //! Making a program: methods, memory, and the initial weights.
 
 use super::super::lower::value_bytes;
+use super::super::product::Workspace;
 use super::*;
 use crate::cpu::{Placement, allowed_cores};
 use crate::cuda::{Cuda, Tuning};
+use crate::random::stream;
 
 /// Threads that copy a batch to where the device fetches it from.
 const MOST_COPIERS: usize = 4;
@@ -38,7 +40,8 @@ impl CudaProgram {
         let images = spec.batch * graph.input().len();
         let workspaces = [Memory::new(lowered.workspace)?, Memory::new(lowered.workspace)?];
         let lane = |workspace: &Memory| -> Result<Lane, EngineError> {
-            Ok(Lane { workspace: (workspace.address, workspace.bytes), stream: Stream::new()? })
+            let workspace = Workspace { address: workspace.address, bytes: workspace.bytes };
+            Ok(Lane { workspace, stream: Stream::new()? })
         };
         let (main, side) = (lane(&workspaces[0])?, lane(&workspaces[1])?);
         let libraries = Libraries {
@@ -221,14 +224,14 @@ impl CudaProgram {
             for pieces in dealt {
                 scope.spawn(move || {
                     for (number, first, values) in pieces {
-                        draw(&graph.params[number], (seed, number), first, values);
+                        draw(&graph.params[number], stream(seed, number), first, values);
                     }
                 });
             }
         });
         for (index, range) in self.low.moving.iter().enumerate() {
             if let Some(range) = range {
-                draw(&graph.params[index], (seed, index), 0, &mut moving[range.clone()]);
+                draw(&graph.params[index], stream(seed, index), 0, &mut moving[range.clone()]);
             }
         }
         for shard in &self.memory.moving {
