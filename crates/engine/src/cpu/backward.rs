@@ -19,11 +19,11 @@ struct Reverse<'a, 'g> {
     lowering: &'a mut Lowering<'g>,
     /// Gradient of each node's value, once something has been added to it.
     grads: Vec<Option<Buffer>>,
-    /// The gradient that the unit at hand reads while it writes others.
+    /// The gradient that the current unit reads while it writes others.
     reading: Option<Buffer>,
 }
 
-/// Emits backward; time goes on from forward's end.
+/// Emits backward, which follows forward in time.
 pub(crate) fn lower(lowering: &mut Lowering) -> Vec<Step> {
     let outline = lowering.outline;
     let grads = vec![None; lowering.graph.nodes.len()];
@@ -51,7 +51,7 @@ impl Reverse<'_, '_> {
         self.lowering.buffers.take(len)
     }
 
-    /// The gradient of a unit's output, used now and given up by it.
+    /// The gradient of a unit's output, which only this unit uses from now on.
     fn take(&mut self, y: NodeId) -> Buffer {
         let buffer = self.grads[y.0].take().expect("invariant: every value reaches the loss");
         self.reading = Some(buffer);
@@ -73,7 +73,7 @@ impl Reverse<'_, '_> {
         out
     }
 
-    /// Where a contribution to a value's gradient goes: `None` if nobody wants it.
+    /// Where a contribution to a value's gradient goes; `None` if the gradient is not needed.
     fn target(&mut self, x: NodeId) -> Option<(Buffer, Mode)> {
         if !self.wants(x) {
             return None;
@@ -90,7 +90,7 @@ impl Reverse<'_, '_> {
         Some((buffer, mode))
     }
 
-    /// Adds a whole gradient to a value's: by sharing the buffer where it is the first.
+    /// Adds a whole gradient to a value's. The first one is not copied: the value shares its buffer.
     fn hand(&mut self, x: NodeId, grad: Buffer) {
         if !self.wants(x) {
             return;
@@ -148,7 +148,7 @@ impl Reverse<'_, '_> {
                 let norm = self.lowering.norm(unit, &layer);
                 let kept = self.lowering.recall();
                 let (x, input) = (layer.x, self.lowering.buffers.value(layer.x));
-                // With a residual and a bound the gradient is bounded in place, so it must be our own.
+                // With a residual and a bound the gradient is bounded in place, so this unit needs its own copy.
                 let hidden = layer.residual.is_some() && norm.bounds != Bounds::NONE;
                 let output = hidden.then(|| self.lowering.buffers.value(y));
                 let output_grad = if hidden { self.own(grad) } else { grad };

@@ -13,7 +13,7 @@ use crate::outline::{self, Fusion, Outline, Unit};
 use crate::plan::{Arena, Buffer, Buffers};
 use crate::{Layout, MemoryPlan, Spec};
 
-/// Products add their biases on the way, and windows leave out padding by themselves.
+/// Products add their own biases, and paddings are layers of their own.
 pub(crate) const FUSION: Fusion = Fusion { bias: false, padding: false };
 
 /// An instruction and the unit that it belongs to.
@@ -40,7 +40,7 @@ pub(crate) struct Lowering<'a> {
     pub threads: usize,
     pub steps: Vec<Step>,
     pub buffers: Buffers,
-    /// The unit at hand.
+    /// The current unit.
     pub unit: usize,
     /// What forward keeps for backward of each unit: a batch norm's statistics, the places of maxima, the loss's gradient.
     pub kept: Vec<Option<Buffer>>,
@@ -113,7 +113,7 @@ impl Lowering<'_> {
         ConvShape { window: product.window, groups: product.groups, batch: self.spec.batch }
     }
 
-    /// One direction of a convolution, in the layout that fits.
+    /// One direction of a convolution, in its layout.
     pub fn product(&self, conv: ConvShape, direction: Direction) -> Product {
         match self.product_layout(conv) {
             Layout::Nhwc => Product::Rows(Gather::new(conv, direction, self.simd)),
@@ -121,7 +121,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Maps of one pixel are the same in both layouts; the drivers of NHWC are the faster ones.
+    /// Maps of one pixel are the same in both layouts, and NHWC is faster.
     pub fn product_layout(&self, conv: ConvShape) -> Layout {
         let single = conv.window.input.pixels() == 1 && conv.window.output.pixels() == 1;
         if single { Layout::Nhwc } else { self.spec.layout }

@@ -9,7 +9,7 @@ use super::simd::{Kernel, Simd, Vector, each_vector};
 use crate::outline::Bounds;
 use crate::{Layout, Optimizer, random};
 
-/// Values that one task takes.
+/// Values per task.
 const CHUNK: usize = 64 * 1024;
 
 /// Cuts `len` values into chunks and runs `task(offset, len)` on all threads.
@@ -130,7 +130,7 @@ pub(crate) struct Stretches {
 }
 
 impl Stretches {
-    /// One input's part of a concatenation, from the part to the whole; `swap` gives the way back.
+    /// Copies one input of a concatenation into the whole; `swap` is the reverse.
     pub fn concat(part: Shape, whole: Shape, batch: usize, layout: Layout) -> Self {
         let (count, unit) = match layout {
             Layout::Nhwc => (batch * part.pixels(), 1),
@@ -139,12 +139,11 @@ impl Stretches {
         Self { count, len: part.c * unit, from_stride: part.c * unit, to_stride: whole.c * unit }
     }
 
-    /// The way back.
+    /// The reverse.
     pub fn swap(self) -> Self {
         Self { from_stride: self.to_stride, to_stride: self.from_stride, ..self }
     }
 
-    /// Runs it.
     pub fn run(self, pool: &Pool, from: View, to: View, mode: Mode) {
         let rows = (CHUNK / self.len.max(1)).max(1);
         pool.each(self.count.div_ceil(rows), |chunk, _| {
@@ -165,7 +164,7 @@ impl Stretches {
     }
 }
 
-/// Zeros around a map, and the way back.
+/// Puts zeros around a map, and takes them away again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Padding {
     pub border: Border,
@@ -340,7 +339,7 @@ impl Maps {
         });
     }
 
-    /// map = the vector back in its place.
+    /// map = vector, the reverse of [`Maps::flatten`].
     pub fn unflatten(&self, pool: &Pool, vector: View, map: View, mode: Mode) {
         self.each(pool, map, vector, |maps, map, vector| {
             for pixel in 0..maps.shape.pixels() {

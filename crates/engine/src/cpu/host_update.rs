@@ -6,7 +6,7 @@ use super::pool::{Placement, Pool, allowed_cores};
 use super::simd::Simd;
 use crate::{EngineError, Optimizer, Place, Region};
 
-/// The rule is bound by memory: more threads than this do not make it faster.
+/// Memory bandwidth bounds the update: more threads than this do not make it faster.
 const MOST_THREADS: usize = 8;
 
 /// The rule, its state, and the threads that run it.

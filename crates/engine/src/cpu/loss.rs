@@ -1,21 +1,21 @@
-//! The last layer: the loss, and its gradient with respect to what it judges.
+//! The last layer: the loss, and its gradient with respect to its input.
 
 use super::memory::View;
 use super::pool::Pool;
 
-/// Loss and number of right answers of a batch.
+/// Loss of a batch, and how many of its answers were right.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Judgement {
     pub loss: f32,
     pub correct: usize,
 }
 
-/// What the network should have said.
+/// The right answers.
 #[derive(Clone, Copy)]
 pub(crate) struct Targets<'a> {
     /// The class of each sample.
     pub labels: &'a [u32],
-    /// Part of each label that is spread evenly over all classes.
+    /// Fraction of each label that is spread evenly over all classes.
     pub smoothing: f32,
 }
 

@@ -35,7 +35,7 @@ pub struct CpuOptions {
     /// Threads of one worker.
     pub threads: usize,
     /// Instruction set; the best one that the machine has if none is named. [`Numerics::simd`](crate::Numerics::simd) gives
-    /// that of a program whose bits are wanted again.
+    /// that of a program whose results are to be repeated.
     pub simd: Option<Simd>,
 }
 
@@ -57,7 +57,7 @@ impl Cpu {
         Ok(Self { threads: options.threads, simd, placement: Placement::Anywhere })
     }
 
-    /// The same engine, whose programs keep each of their threads to a core of its own, the one that compiles included.
+    /// The same engine, whose programs keep each of their threads on its own core, the thread that compiles included.
     pub fn on_cores_of_their_own(self) -> Self {
         Self { placement: Placement::CoreEach, ..self }
     }

@@ -10,7 +10,7 @@ use crate::Layout;
 use crate::outline::Bounds;
 use kernels::{Apply, BackwardInput, BackwardSums, Moments};
 
-/// Rows (NHWC) that are summed before they join the total. Fixed, so that the sum never depends on the threads.
+/// Rows (NHWC) that are summed before they are added to the total. Fixed, so that the sum never depends on the threads.
 const CHUNK: usize = 128;
 
 /// A compiled batch norm.
@@ -80,7 +80,7 @@ impl Norm {
         self.batch * self.pixels
     }
 
-    /// A 1x1 map lies the same in both layouts.
+    /// A 1x1 map is the same in both layouts.
     fn rows(&self) -> bool {
         self.layout == Layout::Nhwc || self.pixels == 1
     }
@@ -90,7 +90,7 @@ impl Norm {
         if self.rows() { self.count().div_ceil(CHUNK) } else { self.batch }
     }
 
-    /// Values of workspace that a run needs: two sums a part and channel, and two coefficients a channel.
+    /// Values of workspace that a run needs: two sums per part and channel, and two coefficients per channel.
     pub fn workspace(&self) -> usize {
         (self.parts() + 1) * 2 * self.channels
     }
@@ -117,7 +117,7 @@ impl Norm {
             unsafe {
                 let pivot = f64::from(*input.ptr().add(self.pivot(channel)));
                 let mean = first / count;
-                // Rounding may leave a little less than nothing; what is not a number stays so.
+                // Rounding may leave a little less than zero; NaN stays NaN.
                 let variance = second / count - mean * mean;
                 let variance = if variance < 0.0 { 0.0 } else { variance };
                 let mean = (mean + pivot) as f32;
@@ -161,7 +161,7 @@ impl Norm {
         }
     }
 
-    /// Where a channel's pivot lies: its first value. Sums of differences to it lose no digits to a large mean.
+    /// Offset of a channel's pivot, its first value. Sums of differences from it lose no digits to a large mean.
     fn pivot(&self, channel: usize) -> usize {
         if self.rows() { channel } else { channel * self.pixels }
     }

@@ -22,7 +22,7 @@ impl Simd {
         [Self::Avx512, Self::Avx2].into_iter().find(|simd| simd.available()).unwrap_or(Self::Portable)
     }
 
-    /// The one that is asked for, or else the best; an error where this machine lacks it.
+    /// The instruction set that is asked for, or the best if none is; an error if this machine lacks it.
     pub(crate) fn choose(asked: Option<Self>) -> Result<Self, EngineError> {
         let best = Self::detect();
         match asked {
@@ -122,7 +122,7 @@ impl FromStr for Simd {
 }
 
 /// A computation written once for every instruction set. `run`, and every function and closure that it calls, must be
-/// `#[inline(always)]`, so that all is compiled inside the function that switches the instruction set on.
+/// `#[inline(always)]`, so that all of it is compiled inside the function that enables the instruction set.
 pub(crate) trait Kernel {
     type Output;
 
@@ -180,15 +180,15 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     unsafe fn div(self, other: Self) -> Self;
     unsafe fn sqrt(self) -> Self;
-    /// The larger one; `other` where either is not a number.
+    /// The larger one; `other` where either is NaN.
     unsafe fn max(self, other: Self) -> Self;
-    /// The smaller one; `other` where either is not a number.
+    /// The smaller one; `other` where either is NaN.
     unsafe fn min(self, other: Self) -> Self;
     /// self * a + b, rounded once where the hardware can.
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// `self` in the lanes where low < probe < high, else 0.
     unsafe fn keep_between(self, probe: Self, low: Self, high: Self) -> Self;
-    /// `yes` in the lanes where self > other or self is not a number, else `no`.
+    /// `yes` in the lanes where self > other or self is NaN, else `no`.
     unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self;
 }
 

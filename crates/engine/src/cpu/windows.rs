@@ -13,20 +13,21 @@ use super::simd::{Kernel, Simd, Vector};
 use crate::Layout;
 use crate::outline::Window;
 
-/// Images whose products a depthwise convolution adds up before they join the total. Fixed, as the order of sums is.
+/// Images whose products a depthwise convolution sums before they are added to the total. Fixed, so that the order of sums
+/// is.
 const CHUNK: usize = 8;
 
-/// What a gathered value undergoes.
+/// What is made of the gathered values.
 #[derive(Clone, Copy)]
 pub(crate) enum Gathering {
     /// Sum of source times weight, plus bias: depthwise forward and backward-data.
     Weighted {
         /// `[tap][channel]`.
         weights: View,
-        /// One a channel.
+        /// One per channel.
         bias: Option<View>,
     },
-    /// Largest source value; which tap gave it goes to `winners`.
+    /// Largest source value; the tap that it came from goes to `winners`.
     Largest {
         /// Tap number of each output value, as a float.
         winners: View,
@@ -87,7 +88,7 @@ impl Slide {
         }
     }
 
-    /// Runs it over the whole batch.
+    /// Runs over the whole batch.
     pub fn run(&self, pool: &Pool, gathering: Gathering, source: View, dest: View, mode: Mode) {
         pool.each(self.batch, |sample, _| {
             let from = self.source.len();
@@ -109,7 +110,7 @@ impl Slide {
     }
 }
 
-/// 1x1 maps lie the same in both layouts: take the vector path.
+/// 1x1 maps are the same in both layouts: take the vector path.
 fn plain_layout(a: Shape, b: Shape, layout: Layout) -> Layout {
     if a.pixels() == 1 && b.pixels() == 1 { Layout::Nhwc } else { layout }
 }
@@ -305,7 +306,7 @@ impl DepthwiseSum {
         }
     }
 
-    /// One row a tap, and one for the bias.
+    /// One row per tap, and one for the bias.
     fn part_len(&self) -> usize {
         (self.runs.len() + 1) * self.window.input.c
     }

@@ -1,4 +1,4 @@
-//! The instructions of a compiled program: kernels of ours and products, with operands by name.
+//! The instructions of a compiled program: our own kernels and products, with operands by name.
 
 use paceline_model::ParamId;
 
@@ -45,7 +45,7 @@ impl Window {
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arg {
-    /// The address of a buffer, some bytes on.
+    /// An address in a buffer, so many bytes from its start.
     At(Buffer, usize),
     Null,
     /// The address of a trained value, its gradient, or a running statistic.
@@ -57,9 +57,9 @@ pub(super) enum Arg {
     Labels,
     Control,
     Judgement,
-    /// Counters that are zero between runs, from this one on.
+    /// The first of some counters that are zero between runs.
     Counters(usize),
-    /// Whether gradients of parameters are added to.
+    /// Whether parameters' gradients are added to what is there.
     AddsGradients,
     Int(i32),
     Long(i64),
@@ -117,16 +117,16 @@ impl Action {
     }
 }
 
-/// Where an instruction runs.
+/// The stream that an instruction runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Track {
     /// In order.
     Main,
-    /// Beside the others: it may end [`LAG`] units later.
+    /// Concurrently, on a second stream: it may end [`LAG`] units later.
     Side,
 }
 
-/// Units of backward that an instruction on the side may lag behind.
+/// Units of backward that an instruction on the second stream may lag behind.
 pub(super) const LAG: usize = 4;
 
 /// An instruction, the unit that it belongs to, and its time in the plan.

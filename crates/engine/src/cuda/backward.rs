@@ -1,8 +1,8 @@
 //! The instructions of backward, in reverse order of the units.
 //!
-//! The gradient of a value is a list of one or two buffers that are still to be added up: whoever reads them may do that on
-//! the way. Several values may share a buffer (a sum hands the same gradient to all its inputs); what is shared, or still
-//! read on the side, is not written over.
+//! The gradient of a value is a list of one or two buffers that are still to be added up, which the kernel that reads them
+//! may do. Several values may share a buffer (a sum hands the same gradient to all its inputs). A buffer that is shared, or
+//! still read on the second stream, is not overwritten.
 
 use paceline_model::{NodeId, ParamId, Shape as Map};
 
@@ -19,20 +19,21 @@ use crate::plan::Buffer;
 struct Reverse<'a, 'g> {
     lowering: &'a mut Lowering<'g>,
     grads: Vec<Vec<Buffer>>,
-    /// Until when each buffer is read on the side.
+    /// Until when each buffer is read on the second stream.
     busy: Vec<(Buffer, usize)>,
-    /// The factors of batch norms whose sums the layer behind has made, by their output.
-    blamed: Vec<Option<Buffer>>,
-    /// The gradients of picked pixels, as far as they are known.
+    /// The factors of batch norms that the backward of the next layer has computed, by the batch norm's output.
+    factors_of: Vec<Option<Buffer>>,
+    /// The gradients of picked pixels so far.
     picked: Vec<Option<Buffer>>,
 }
 
-/// Emits backward; time goes on from forward's end.
+/// Emits backward, which follows forward in time.
 pub(super) fn lower(lowering: &mut Lowering) -> Vec<Step> {
     let outline = lowering.outline;
     let nodes = lowering.graph.nodes.len();
-    let (blamed, picked) = (vec![None; nodes], vec![None; lowering.picks.len()]);
-    let mut reverse = Reverse { grads: vec![Vec::new(); nodes], busy: Vec::new(), blamed, picked, lowering };
+    let (factors_of, picked) = (vec![None; nodes], vec![None; lowering.picks.len()]);
+    let mut reverse =
+        Reverse { grads: vec![Vec::new(); nodes], busy: Vec::new(), factors_of, picked, lowering };
     for (index, unit) in outline.units.iter().enumerate().rev() {
         if outline.wanted[unit.y.0] {
             reverse.lowering.unit = index;
@@ -53,8 +54,8 @@ impl Reverse<'_, '_> {
         self.push(Track::Main, action);
     }
 
-    /// Keeps buffers for an instruction on the side.
-    fn linger(&mut self, buffers: &[Buffer]) {
+    /// Keeps buffers for an instruction on the second stream.
+    fn keep_for_side(&mut self, buffers: &[Buffer]) {
         for &buffer in buffers {
             self.lowering.buffers.touch(buffer, LAG);
             self.busy.push((buffer, self.lowering.buffers.now + LAG));
@@ -69,14 +70,14 @@ impl Reverse<'_, '_> {
         self.lowering.outline.wanted[x.0]
     }
 
-    /// Whether a buffer that was just taken may be written over.
+    /// Whether a buffer that was just taken may be overwritten.
     fn free(&self, buffer: Buffer) -> bool {
         let now = self.lowering.buffers.now;
         !self.grads.iter().any(|list| list.contains(&buffer))
             && !self.busy.iter().any(|&(busy, until)| busy == buffer && until >= now)
     }
 
-    /// One of these that may be written over, or a new buffer for the gradient of a node.
+    /// One of these that may be overwritten, or a new buffer for the gradient of a node.
     fn room(&mut self, id: NodeId, among: &[Buffer]) -> Buffer {
         match among.iter().copied().find(|&buffer| self.free(buffer)) {
             Some(buffer) => buffer,
@@ -91,7 +92,7 @@ impl Reverse<'_, '_> {
         out
     }
 
-    /// The parts of the gradient of a unit's output, used now and given up by it.
+    /// The parts of the gradient of a unit's output, which only this unit uses from now on.
     fn take_parts(&mut self, y: NodeId) -> Vec<Buffer> {
         let parts = std::mem::take(&mut self.grads[y.0]);
         assert!(!parts.is_empty(), "invariant: every value reaches the loss");
@@ -124,7 +125,7 @@ impl Reverse<'_, '_> {
         self.grads[x.0].push(part);
     }
 
-    /// A new buffer for a part of the gradient of a value, where it is wanted.
+    /// A new buffer for a part of the gradient of a value; `None` if the gradient is not needed.
     fn part(&mut self, x: NodeId) -> Option<Buffer> {
         self.wants(x).then(|| self.lowering.like(x))
     }
@@ -145,7 +146,7 @@ impl Reverse<'_, '_> {
                     Some(copied) => self.lowering.buffers.touch(copied.buffer, 0),
                     None => self.lowering.value(x),
                 };
-                self.linger(&[dy, value]);
+                self.keep_for_side(&[dy, value]);
                 // A transposed convolution's own output is the input of the convolution that it undoes.
                 let (x_side, y_side) = if transposed { (dy, value) } else { (value, dy) };
                 let direction = Direction::Filter;
@@ -237,7 +238,7 @@ impl Reverse<'_, '_> {
                     args.extend(rest);
                     self.main(Action::Kernel { name: format!("norm_back_once_{suffix}"), shape, args });
                 } else {
-                    let factors = match self.blamed[y.0] {
+                    let factors = match self.factors_of[y.0] {
                         Some(factors) => {
                             assert!(more.is_none(), "invariant: the window behind is its only reader");
                             self.lowering.buffers.touch(factors, 0)
@@ -359,7 +360,7 @@ impl Reverse<'_, '_> {
         self.give(x, dx);
     }
 
-    /// Adds a part to the gradient of picked pixels; when all parts are there, it goes to where the pixels came from.
+    /// Adds a part to the gradient of picked pixels. With the last part, the sum goes to the value that they were picked from.
     fn put_back(&mut self, number: usize, part: Buffer) {
         let Pick { x, window, users, .. } = self.lowering.picks[number];
         let channels = window.channels as usize;
@@ -380,7 +381,7 @@ impl Reverse<'_, '_> {
         }
     }
 
-    /// The gradient of a depthwise kernel, on the side.
+    /// The gradient of a depthwise kernel, on the second stream.
     fn depthwise_sums(&mut self, window: Window, [input, dy]: [Buffer; 2], kernel: ParamId) {
         let lowering = &mut *self.lowering;
         let channels = window.channels as usize;
@@ -399,11 +400,11 @@ impl Reverse<'_, '_> {
             parts.into(),
             counters,
         ];
-        self.linger(&[dy, input, parts]);
+        self.keep_for_side(&[dy, input, parts]);
         self.push(Track::Side, Action::Kernel { name: format!("depthwise_sums_{suffix}"), shape, args });
     }
 
-    /// All of backward of a depthwise window of 3x3, and the sums of the batch norm in front that is made on the way.
+    /// All of backward of a depthwise window of 3x3, and the sums of the batch norm in front whose output is not written out.
     fn depthwise_three(&mut self, x: NodeId, window: Window, [input, dy]: [Buffer; 2], kernel: ParamId) {
         let lowering = &mut *self.lowering;
         let front = lowering.unmade[x.0];
@@ -411,14 +412,14 @@ impl Reverse<'_, '_> {
         let Window { batch, channels, input: [h, w], stride, top, left, .. } = window;
         let channels = channels as usize;
         let (high, wide) = if stride == [1, 1] { (h, w) } else { ((h + top + 1) / 2, (w + left + 1) / 2) };
-        // Two channels a thread, which walks along at most 64 places.
+        // Two channels per thread, which walks along at most 64 places.
         let lines = batch as usize * high as usize * (wide as usize).div_ceil(64);
         let across =
             even_part(channels / 2, 36).unwrap_or_else(|| (channels / 2).next_power_of_two().min(32));
         let (down, slices) = (256 / across, (channels / 2).div_ceil(across));
         let number = (264 / slices).clamp(1, lines.div_ceil(down));
         let sums = if front.is_some() { 11 } else { 9 };
-        // Eight steps under way: so many pairs of dy and of x each.
+        // Eight steps in flight, with so many pairs of dy and of x each.
         let pairs = if stride == [1, 1] { 3 + 1 } else { 2 + 4 };
         let ring = 8 * pairs * 2 * value_bytes(lowering.spec.precision);
         let parts = lowering.bytes(4 * sums * channels * number);
@@ -453,12 +454,12 @@ impl Reverse<'_, '_> {
         let shape = Shape { grid: (blocks as u32, 1, 1), block: (32, 8), shared: 0, cluster: 1 };
         let totals = Action::Kernel { name: "depthwise_three_totals".into(), shape, args };
         if front.is_none() {
-            self.linger(&[parts]);
+            self.keep_for_side(&[parts]);
             self.push(Track::Side, totals);
         } else {
             self.main(totals);
         }
-        self.blamed[x.0] = factors;
+        self.factors_of[x.0] = factors;
         self.give(x, dx);
     }
 }

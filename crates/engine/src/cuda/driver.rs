@@ -110,7 +110,7 @@ impl Device {
         check(unsafe { sys::cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
     }
 
-    /// Bytes free, and bytes in all.
+    /// Bytes free, and bytes in total.
     pub fn memory(&self) -> Result<(u64, u64), EngineError> {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -170,12 +170,12 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         HELD.fetch_sub(self.bytes as u64, Ordering::Relaxed);
-        // SAFETY: nobody uses it any more; the driver waits for what is under way.
+        // SAFETY: nobody uses it any more; the driver waits for running work.
         let _ = unsafe { sys::cuMemFree_v2(self.address) };
     }
 }
 
-/// Copies values to the device, and waits: the call itself may return while the last bytes are still under way.
+/// Copies values to the device, and waits: the call itself may return before the last bytes have arrived.
 pub(super) fn write<T: Copy>(to: u64, from: &[T]) -> Result<(), EngineError> {
     // SAFETY: the caller's region is at least as long, as all callers check.
     unsafe {
@@ -218,14 +218,14 @@ impl Pinned {
     /// The first values of it.
     pub fn values<T: Copy>(&mut self, count: usize) -> &mut [T] {
         assert!(count * size_of::<T>() <= self.bytes, "invariant: pinned memory is long enough");
-        // SAFETY: aligned to a page, long enough, and ours; callers wait for copies under way first.
+        // SAFETY: aligned to a page, long enough, and ours; callers wait for running copies first.
         unsafe { std::slice::from_raw_parts_mut(self.at.cast(), count) }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: taken by `new`; copies have ended, as programs wait before they go.
+        // SAFETY: taken by `new`; copies have ended, as programs wait before they are dropped.
         let _ = unsafe { sys::cuMemFreeHost(self.at) };
     }
 }
@@ -266,7 +266,7 @@ impl Stream {
         check(unsafe { sys::cuMemsetD32Async(at, bits, 1, self.0) }, "cuMemsetD32Async")
     }
 
-    /// What comes next waits for an event.
+    /// Work put on this stream from now on waits for an event.
     pub fn wait_for(&self, event: &Event) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         check(unsafe { sys::cuStreamWaitEvent(self.0, event.0, 0) }, "cuStreamWaitEvent")
@@ -290,7 +290,7 @@ impl Stream {
         check(unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.0) }, "cuMemcpyDtoHAsync")
     }
 
-    /// Records what `body` puts on the stream instead of doing it.
+    /// Records what `body` puts on the stream instead of running it.
     pub fn record(&self, body: impl FnOnce() -> Result<(), EngineError>) -> Result<Recording, EngineError> {
         // SAFETY: plain calls; the graph is destroyed once it is instantiated.
         unsafe {
@@ -309,13 +309,13 @@ impl Stream {
         }
     }
 
-    /// Does what was recorded.
+    /// Runs a recording.
     pub fn replay(&self, recording: &Recording) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         check(unsafe { sys::cuGraphLaunch(recording.0, self.0) }, "cuGraphLaunch")
     }
 
-    /// Marks this point of a stream.
+    /// Marks this point of the stream.
     pub fn mark(&self, event: &Event) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         check(unsafe { sys::cuEventRecord(event.0, self.0) }, "cuEventRecord")
@@ -373,7 +373,7 @@ impl Drop for Event {
     }
 }
 
-/// Work that can be done again and again with one call.
+/// Work that one call runs again: a CUDA graph.
 #[derive(Debug)]
 pub(super) struct Recording(sys::CUgraphExec);
 
@@ -430,7 +430,7 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// How many threads run a kernel.
+/// The threads of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub grid: (u32, u32, u32),
@@ -441,7 +441,7 @@ pub(super) struct Shape {
     pub cluster: u32,
 }
 
-/// Bytes of shared memory that a block gets without asking.
+/// Bytes of shared memory that a block may use by default.
 const USUAL_SHARED: u32 = 40 << 10;
 
 impl Function {
@@ -467,7 +467,7 @@ impl Function {
             let value = unsafe { std::mem::zeroed() };
             sys::CUlaunchAttribute { id, pad: [0; 4], value }
         };
-        // A kernel may be on its way while the one before it in the stream ends; each waits for that one itself.
+        // A kernel may start while the previous one in the stream ends; each waits for that one itself.
         let mut early = attribute(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
         early.value.programmaticStreamSerializationAllowed = 1;
         let mut together = attribute(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);

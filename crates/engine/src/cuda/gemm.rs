@@ -65,7 +65,7 @@ unsafe impl Send for Gemm {}
 // SAFETY: as above.
 unsafe impl Sync for Gemm {}
 
-/// Where a run takes place.
+/// The stream, operands and workspace of a run.
 pub(super) struct Call<'a> {
     pub stream: &'a Stream,
     /// Addresses of input, weights and output.
@@ -73,10 +73,10 @@ pub(super) struct Call<'a> {
     pub workspace: Workspace,
 }
 
-/// The most algorithms that are looked at.
+/// The most algorithms that are considered.
 const MOST: usize = 8;
 
-/// Bytes that an algorithm may work in. The same for every program, so that all get the same list; none has less.
+/// Bytes of workspace that an algorithm may use. The same for every program, so that all get the same list.
 pub(super) const WORKSPACE: usize = 32 << 20;
 
 impl Gemm {
@@ -158,7 +158,7 @@ impl Gemm {
         self.algorithms.len()
     }
 
-    /// A name for an algorithm: cuBLASLt's description of it has no other meaning.
+    /// A name for an algorithm: a digest of cuBLASLt's opaque description.
     pub fn name(&self, index: usize) -> String {
         self.algorithms
             .get(index)
@@ -183,7 +183,7 @@ impl Gemm {
             answer: format!("it has {} for this, not {}", self.algorithms.len(), index + 1),
         })?;
         let (one, zero) = (1.0f32, 0.0f32);
-        // SAFETY: the addresses are those of buffers of the product's sizes, as the lowering sees to.
+        // SAFETY: the addresses are those of buffers of the product's sizes, as the lowering ensures.
         let status = unsafe {
             sys::cublasLtMatmul(
                 handle.0,

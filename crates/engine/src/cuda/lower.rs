@@ -1,4 +1,4 @@
-//! From the layer graph to instructions for the device: fusion, buffers with lifetimes, weights in the libraries' order.
+//! From the layer graph to instructions for the device, with buffers and their lifetimes, and weights in the libraries' order.
 
 mod forward;
 mod instruction;
@@ -22,7 +22,7 @@ use crate::outline::{self, Bounds, Fusion, Kind, Outline, Unit};
 use crate::plan::{Buffer, Buffers};
 use crate::{Layout, MemoryPlan, Precision, Spec};
 
-/// Libraries' products add no bias, and a window knows its border.
+/// The libraries' products add no bias, and the kernels of windows know borders.
 const FUSION: Fusion = Fusion { bias: true, padding: true };
 
 /// A program before it has memory.
@@ -37,7 +37,7 @@ pub(super) struct Lowered {
     /// Bytes of the arena.
     pub arena: usize,
     pub input: Buffer,
-    /// Channels of the input as it is kept.
+    /// Channels of the input on the device, padding included.
     pub wide: usize,
     pub output: Buffer,
     pub counters: usize,
@@ -58,11 +58,11 @@ pub(super) struct Lowering<'a> {
     pub products: Vec<Product>,
     /// Lengths are in units of four bytes.
     pub buffers: Buffers,
-    /// The unit at hand.
+    /// The current unit.
     pub unit: usize,
     /// What forward keeps for backward of each unit.
     pub kept: Vec<Kept>,
-    /// Batch norms whose output nobody writes out, by that output; the buffer of its value holds their input.
+    /// Batch norms whose output is never written out, by that output. The buffer of that value holds their input.
     pub unmade: Vec<Option<Front>>,
     pub picks: Vec<Pick>,
     pub counters: usize,
@@ -77,7 +77,7 @@ enum When {
     Judging,
 }
 
-/// Bytes of a value of an activation.
+/// Bytes of one value of an activation.
 pub(super) fn value_bytes(precision: Precision) -> usize {
     if precision == Precision::Bf16 { 2 } else { 4 }
 }
@@ -92,7 +92,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
     });
     let channels = graph.input().c;
     let value = value_bytes(spec.precision);
-    // Tensor cores want whole vectors of channels.
+    // Tensor cores need whole vectors of channels.
     let wide = if only_convolved && spec.layout == Layout::Nhwc {
         channels.next_multiple_of(16 / value)
     } else {
@@ -161,7 +161,7 @@ impl Lowering<'_> {
         self.spec.layout == Layout::Nchw
     }
 
-    /// Values that a thread moves at once along so many.
+    /// Values that a thread moves at a time along a row of so many.
     pub fn vector(&self, along: usize) -> usize {
         let most = 16 / value_bytes(self.spec.precision);
         if along.is_multiple_of(most) { most } else { 1 }

@@ -1,4 +1,4 @@
-//! Host memory that stands for a program's values where workers exchange through the host.
+//! Host memory for a program's values, where workers exchange through the host.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -91,13 +91,13 @@ impl Mirror {
 impl Drop for Mirror {
     fn drop(&mut self) {
         for address in &self.registered {
-            // SAFETY: registered by `new`; programs wait for their copies before they go.
+            // SAFETY: registered by `new`; programs wait for their copies before they are dropped.
             let _ = unsafe { sys::cuMemHostUnregister(*address as *mut c_void) };
         }
     }
 }
 
-/// Lets the device copy from and to a region by itself. Where the driver refuses, copies are slower and no less right.
+/// Lets the device copy from and to a region by itself. Where the driver refuses, copies are slower.
 fn register(region: &Region) -> Option<u64> {
     // SAFETY: the memory is alive as long as the mirror, which ends this.
     let status = unsafe { sys::cuMemHostRegister_v2(region.address as *mut c_void, 4 * region.len, 0) };

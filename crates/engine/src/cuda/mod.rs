@@ -1,5 +1,5 @@
-//! The CUDA engine: cuDNN and cuBLASLt for products, kernels of our own for the rest, a step replayed as one graph. All
-//! libraries are found at run time.
+//! The CUDA engine: cuDNN and cuBLASLt for products, our own kernels for the rest, and a step replayed as one graph.
+//! All libraries are found at run time.
 
 mod action;
 mod backend;
@@ -35,10 +35,10 @@ use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 /// What a program's buffers hold before each run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
-    /// What the run before left there.
+    /// What the previous run left there.
     #[default]
     Kept,
-    /// Bytes that are no number: what is read before it is written shows in the results.
+    /// NaN: a value that is read before it is written shows in the results.
     Poisoned,
 }
 

@@ -67,7 +67,7 @@ impl Product {
         Window { kernel, stride, border, input, output }
     }
 
-    /// The plain product that is left where the window of each output is written out as a row.
+    /// The matrix product that remains when the window of each output is written out as a row.
     pub fn unrolled(&self) -> Self {
         let inputs = self.kernel.0 * self.kernel.1 * self.input.c;
         Self {
@@ -112,7 +112,7 @@ impl Method {
     pub fn run(&self, libraries: &Libraries, lane: &Lane, operands: [u64; 3]) -> Result<(), EngineError> {
         match self {
             Self::Backend(plan) => {
-                libraries.cudnn.turn_to(&lane.stream)?;
+                libraries.cudnn.set_stream(&lane.stream)?;
                 plan.run(&libraries.cudnn, operands, lane.workspace.address)
             }
             Self::Gemm(gemm, index) => {
@@ -154,9 +154,9 @@ pub enum Tuning {
     Measured,
     /// The first that works: quicker to start, slower to run.
     First,
-    /// The last that works, for tests of what measuring seldom chooses.
+    /// The last that works, for tests of algorithms that are seldom the fastest.
     Last,
-    /// As a program with these numerics has it, so that the same bits result. An error where that cannot be.
+    /// As in a program with these numerics, so that the results are the same to the bit; an error where that is impossible.
     Recorded(Numerics),
 }
 
@@ -176,7 +176,7 @@ impl List {
         }
     }
 
-    /// What the library names one of them by.
+    /// The library's name of one of them.
     fn name(&self, number: usize) -> String {
         match self {
             Self::Gemm(gemm) => gemm.name(number),
@@ -185,7 +185,7 @@ impl List {
         }
     }
 
-    /// Readies one of them. It fails where the library refuses after all.
+    /// Prepares one of them; an error where the library does not support the product after all.
     fn method(&self, libraries: &Libraries, number: usize) -> Result<Method, EngineError> {
         Ok(match self {
             Self::Gemm(gemm) => Method::Gemm(gemm.clone(), number),
@@ -195,13 +195,13 @@ impl List {
     }
 }
 
-/// Finds methods: each algorithm is readied and tried on noise.
-pub(super) struct Workshop<'a> {
+/// Finds methods: each algorithm is prepared and tried on noise.
+pub(super) struct Tuner<'a> {
     pub libraries: &'a Libraries,
     pub lane: &'a Lane,
     pub choices: &'a mut Choices,
     pub tuning: &'a Tuning,
-    /// Operands to try on: taken when the first product must be measured.
+    /// Operands for trials, allocated when the first product must be measured.
     pub scratch: Option<Memory>,
     /// Fills memory with noise: address and bytes.
     pub fill: &'a dyn Fn(u64, usize) -> Result<(), EngineError>,
@@ -210,8 +210,8 @@ pub(super) struct Workshop<'a> {
 /// The fastest algorithm so far, and its time.
 type Best = Option<(u64, Algorithm)>;
 
-impl Workshop<'_> {
-    /// A way to compute a product, and the algorithm that it is.
+impl Tuner<'_> {
+    /// A way to compute a product, and the algorithm behind it.
     pub fn method(
         &mut self,
         product: &Product,
@@ -220,17 +220,17 @@ impl Workshop<'_> {
         let key = product.key(direction);
         if let Tuning::Recorded(numerics) = self.tuning {
             let algorithm = numerics.algorithm(&key)?;
-            return Ok((self.ready(product, direction, algorithm)?, algorithm.clone()));
+            return Ok((self.prepare(product, direction, algorithm)?, algorithm.clone()));
         }
         if *self.tuning != Tuning::Last
             && let Some(known) = self.choices.get(&key)
-            && let Ok(method) = self.ready(product, direction, &known)
+            && let Ok(method) = self.prepare(product, direction, &known)
         {
             return Ok((method, known));
         }
         let mut best: Best = None;
         for way in [Way::Gemm, Way::Cudnn, Way::Unrolled] {
-            // What is a matrix product alone needs no convolution.
+            // A plain matrix product needs no convolution.
             let plain = product.input.pixels() == 1 && product.kernel == (1, 1);
             if way == Way::Cudnn && plain && best.is_some() {
                 continue;
@@ -247,10 +247,10 @@ impl Workshop<'_> {
         if *self.tuning == Tuning::Measured {
             self.choices.remember(&algorithm);
         }
-        Ok((self.ready(product, direction, &algorithm)?, algorithm))
+        Ok((self.prepare(product, direction, &algorithm)?, algorithm))
     }
 
-    /// The algorithms of a list; `None` where it is not one for this product.
+    /// The algorithms of a list; `None` where the list is not for products like this one.
     fn list(&self, product: &Product, direction: Direction, way: Way) -> Result<Option<List>, EngineError> {
         let (cudnn, cublas) = (&self.libraries.cudnn, &self.libraries.cublas);
         Ok(match way {
@@ -262,7 +262,7 @@ impl Workshop<'_> {
         })
     }
 
-    /// Takes an algorithm for the best where it is; one that fails is none.
+    /// Times an algorithm, and keeps it if it is the best so far. One that fails is skipped.
     fn try_out(&mut self, product: &Product, list: &List, candidate: Algorithm, best: &mut Best) {
         let Ok(method) = list.method(self.libraries, candidate.number) else { return };
         if method.workspace() > self.lane.workspace.bytes || (best.is_some() && *self.tuning == Tuning::First)
@@ -277,8 +277,8 @@ impl Workshop<'_> {
         }
     }
 
-    /// The method that an algorithm is; an error where the libraries offer another or none in its place.
-    fn ready(
+    /// Prepares a known algorithm; an error where the libraries offer another one, or none, in its place.
+    fn prepare(
         &self,
         product: &Product,
         direction: Direction,
@@ -307,7 +307,7 @@ impl Workshop<'_> {
         Ok(method)
     }
 
-    /// Nanoseconds of a run, as the device does it when it is recorded; not exact where they are far more than the least.
+    /// Nanoseconds of a recorded run on the device. An estimate where that is far more than `least`.
     fn time(&mut self, product: &Product, method: &Method, least: u64) -> Result<u64, EngineError> {
         const RUNS: u64 = 4;
         let sizes = product.operand_bytes().map(|bytes| bytes.next_multiple_of(256));
@@ -330,7 +330,7 @@ impl Workshop<'_> {
         stream.mark(&end)?;
         end.wait()?;
         let Nanos(rough) = end.since(&begin)?;
-        // What the host takes to hand it over hides little.
+        // The time that the host takes to launch it hides little.
         if rough > least.saturating_mul(2).saturating_add(200_000) {
             return Ok(rough);
         }

@@ -21,7 +21,7 @@ use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Strea
 use super::kernels::Kernels;
 use super::lower::{Lowered, Packing, Tensor};
 use super::mirror::{Mirror, host_values};
-use super::product::{Direction, Lane, Libraries, Method, Workshop};
+use super::product::{Direction, Lane, Libraries, Method, Tuner};
 use super::{Contents, backend, gemm, nvtx};
 use crate::cpu::Pool;
 use crate::outline::{Outline, Places, Unit};

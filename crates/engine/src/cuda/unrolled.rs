@@ -1,5 +1,5 @@
-//! A convolution as a plain matrix product, with the window of each output written out as a row. cuDNN's ways that keep all
-//! digits of fp32 are slow on small maps; rows of those fit into the workspace.
+//! A convolution as a plain matrix product, with the window of each output written out as a row. cuDNN's engines with full
+//! fp32 precision are slow on small maps, and the rows of small maps fit into the workspace.
 
 use super::action::Window;
 use super::driver::Shape;
@@ -8,7 +8,7 @@ use super::product::{Direction, Lane, Libraries, Product, Workspace};
 use super::program::launch::{Word, launch, wide_shape};
 use crate::{EngineError, Layout, Precision};
 
-/// Values that a thread of the kernels moves at once.
+/// Values that a thread of the kernels moves at a time.
 const VECTOR: usize = 4;
 
 /// A convolution with its rows.
@@ -23,7 +23,7 @@ pub(super) struct Unrolled {
 }
 
 impl Unrolled {
-    /// The ways to compute it; `None` where it cannot be computed so, or its rows need more than so many bytes.
+    /// The algorithms for it; `None` where a product cannot be computed this way, or its rows need more than `limit` bytes.
     pub fn find(
         libraries: &Libraries,
         product: &Product,
@@ -55,7 +55,7 @@ impl Unrolled {
         (4 * self.values).next_multiple_of(256)
     }
 
-    /// Bytes of workspace that a way needs.
+    /// Bytes of workspace that an algorithm needs.
     pub fn workspace(&self, index: usize) -> usize {
         self.bytes() + self.gemm.workspace(index)
     }

@@ -21,7 +21,7 @@ struct Place {
     offset: usize,
     lanes: usize,
     channel: usize,
-    /// From the begin of its stretch.
+    /// Offset in its stretch.
     at: usize,
 }
 

@@ -1,11 +1,13 @@
-//! Instructions that forward and backward have in common.
+//! Instructions that forward and backward share.
 
 use super::*;
 
-/// How rows are shared out: to be added up, or each by itself.
+/// How blocks share the rows of a map.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Passes {
+    /// Few long parts, whose sums are added up afterwards.
     One,
+    /// Many short parts, where each row is by itself.
     Many,
 }
 
@@ -18,14 +20,14 @@ pub(crate) enum Threads {
     WithinChannel,
 }
 
-/// Which way values are moved: as forward does, or back as gradients go.
+/// The direction in which values move: as in forward, or back as gradients do.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Toward {
     Output,
     Input,
 }
 
-/// What is made of two runs of values.
+/// What a sweep computes from two runs of values.
 #[derive(Clone, Copy)]
 pub(crate) enum Sweep {
     /// The first.
@@ -45,17 +47,17 @@ pub(crate) struct Part {
     pub channel: usize,
 }
 
-/// Blocks that fill a large GPU a few times over.
+/// Blocks that fill a large GPU twice.
 const BLOCKS: usize = 264;
 
 /// Rows that a thread holds where a cluster of blocks holds them all, and the most blocks of a cluster.
 const HELD: usize = 4;
 const CLUSTER: usize = 8;
 
-/// Bytes of a map up to which that pays: beyond, its narrow rows cost more than the second reading.
+/// Bytes of a map up to which that is faster: beyond, its narrow rows cost more than reading twice.
 const SMALL: usize = 4 << 20;
 
-/// The largest part of `count` up to `most` that it can be divided into without a rest, where that is no small one.
+/// The largest divisor of `count` up to `most`, if it is at least half of that.
 pub(crate) fn even_part(count: usize, most: usize) -> Option<usize> {
     if count <= most {
         return Some(count);
@@ -64,7 +66,6 @@ pub(crate) fn even_part(count: usize, most: usize) -> Option<usize> {
     (most / 2..=most).rev().find(even)
 }
 
-/// Instructions that forward and backward have in common.
 impl Lowering<'_> {
     /// Threads for a kernel over the rows of a map, and the end of its name. With [`Passes::One`] the grid's height is
     /// the number of parts that sums are cut into.
@@ -104,7 +105,7 @@ impl Lowering<'_> {
         (shape, if v == 1 { "1" } else { "v" })
     }
 
-    /// Threads for a kernel through which so many runs of rows flow, and the end of its name.
+    /// Threads for a kernel that streams so many runs of rows through shared memory, and the end of its name.
     pub fn flow(&self, map: Map, passes: Passes, runs: usize) -> (Shape, &'static str) {
         let (shape, suffix) = self.rows(map, passes);
         if suffix == "1" {
@@ -112,10 +113,10 @@ impl Lowering<'_> {
         }
         let (across, down) = (shape.block.0 as usize, shape.block.1 as usize);
         let rows = self.spec.batch * map.pixels();
-        // Sums of several runs leave registers for two blocks a multiprocessor, the others for three.
+        // Sums of several runs leave registers for two blocks per multiprocessor, the others for three.
         let blocks = if passes == Passes::One && runs > 1 { BLOCKS } else { BLOCKS + BLOCKS / 2 };
         let parts = (blocks / shape.grid.0 as usize).clamp(1, rows.div_ceil(2 * down));
-        // Rows that are under way, as the kernels have it.
+        // Rows in flight, as in the kernels.
         let depth = [8, 6, 5, 4][runs - 1];
         let shared = (16 * runs * depth * across * down).max(shape.shared as usize);
         let grid = (shape.grid.0, parts as u32, 1);
@@ -131,14 +132,14 @@ impl Lowering<'_> {
         let planes = self.threads(map) == Threads::WithinChannel;
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
-        // A sector of 32 bytes is the least that memory gives; more rows than that allows take half of one.
+        // Memory is read in sectors of 32 bytes; where that allows too few rows, half a sector is taken.
         let widths = if planes { vec![1] } else { vec![16 / v.min(8), 1] };
         for most in widths {
             let across = vectors.next_power_of_two().min(most);
             let down = (512 / across).min(rows.next_power_of_two().max(v));
             let cluster = rows.div_ceil(HELD * down).next_power_of_two();
             if cluster <= CLUSTER {
-                // With fewer rows a thread, more blocks share the work.
+                // With fewer rows per thread, more blocks share the work.
                 let cluster = rows.div_ceil(down).next_power_of_two().min(CLUSTER);
                 let shape = Shape {
                     grid: (vectors.div_ceil(across) as u32, cluster as u32, 1),
@@ -196,7 +197,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The gradient of the input of a window of 3x3 with stride 2, four places a thread.
+    /// The gradient of the input of a window of 3x3 with stride 2, four places per thread.
     pub fn slide_back_by_two(&self, name: &str, window: Window, args: Vec<Arg>) -> Action {
         let Window { batch, channels, input: [h, w], top, left, .. } = window;
         let fours = batch as usize * ((h + top + 1) / 2) as usize * ((w + left + 1) / 2) as usize;
@@ -212,7 +213,7 @@ impl Lowering<'_> {
             && self.vector(window.channels as usize) > 1
     }
 
-    /// A kernel over values wherever they lie.
+    /// A kernel over single values.
     pub(super) fn plain(&self, name: &str, values: usize, args: Vec<Arg>) -> Action {
         Action::Kernel { name: name.into(), shape: self.blocks(values), args }
     }

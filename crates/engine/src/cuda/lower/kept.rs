@@ -12,7 +12,7 @@ pub(crate) enum Kept {
     Product(usize, Option<Copied>),
 }
 
-/// A batch norm whose output is made from its input where it is read.
+/// A batch norm whose output is not written out: the kernels that read it compute it from the batch norm's input.
 #[derive(Clone, Copy)]
 pub(crate) struct Front {
     pub layer: outline::Norm,
@@ -21,7 +21,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// How the output follows from the input, as kernels take it: kept, low, high. Without a batch norm the input is taken
+    /// How to compute the output from the input, as kernels take it: kept, low, high. Without a batch norm the input is used
     /// as it is.
     pub fn recipe(front: Option<Self>) -> [Arg; 3] {
         let [low, high] = front.map_or(Bounds::NONE, |front| front.layer.bounds).args();
@@ -41,11 +41,11 @@ pub(crate) struct Copied {
 pub(crate) enum Copying {
     /// With its border around it.
     Bordered(Padding),
-    /// Of the pixels that a stride meets: the number of that pick.
+    /// Of the pixels that a stride selects: the number of that pick.
     Picked(usize),
 }
 
-/// The pixels of a value that a stride meets.
+/// The pixels of a value that a stride selects.
 #[derive(Clone, Copy)]
 pub(crate) struct Pick {
     pub x: NodeId,

@@ -47,13 +47,13 @@ impl Lowering<'_> {
         self.put(When::Always, action);
     }
 
-    /// A convolution of few channels, which libraries are slow at: ours on tensor cores, where it fits.
+    /// A convolution of few channels, which the libraries are slow at: our own kernel on tensor cores, where it applies.
     fn stem(&self, product: &Product, [x, y]: [Buffer; 2], kernel: ParamId) -> Option<Action> {
         const MOST_SHARED: usize = 112 << 10;
         let Product { input, output, kernel: (kh, kw), stride, groups, .. } = *product;
         let few = input.c == 8 && groups == 1 && matches!(output.c, 32 | 64);
         let ours = self.spec.precision == Precision::Bf16 && !self.nchw() && few;
-        // As the kernel lays out its weights, its patch of the input, its outputs and the places of its taps.
+        // The kernel's shared memory: weights, its patch of the input, its outputs and the places of its taps.
         let pairs = (kh * kw).div_ceil(2);
         let patch = (15 * stride.0 + kh) * (15 * stride.1 + kw);
         let words = output.c * (8 * pairs + 4) + 4 * patch + 256 * (output.c / 2 + 4) + 2 * pairs;
@@ -72,7 +72,7 @@ impl Lowering<'_> {
         Some(Action::Kernel { name: format!("stem_{}", output.c), shape, args })
     }
 
-    /// cuDNN's engines are not all right where a border differs from side to side: such a border is written out.
+    /// Some of cuDNN's engines give wrong results for asymmetric borders: such a border is written out.
     fn pad_unevenly(&mut self, product: &mut Product, source: &mut Buffer) -> Option<Copied> {
         let border = product.border;
         if border.top == border.bottom && border.left == border.right {
@@ -89,8 +89,8 @@ impl Lowering<'_> {
         Some(Copied { buffer, map: outer, how: Copying::Bordered(padding) })
     }
 
-    /// A convolution of 1x1 that leaves out pixels is a plain product of those that it meets. cuDNN's own ways are no faster,
-    /// those that keep all digits of fp32 up to fifty times slower. Convolutions of the same value share the copy.
+    /// A 1x1 convolution with a stride is a matrix product of the pixels that it selects. cuDNN's engines are no faster; those
+    /// with full fp32 precision are up to fifty times slower. Convolutions of the same value share the copy.
     fn pick(&mut self, x: NodeId, product: &mut Product, source: &mut Buffer) -> Option<Copied> {
         let Product { input, output, kernel, stride, border, groups, .. } = *product;
         if kernel != (1, 1) || stride == (1, 1) || groups != 1 || border != Border::default() {

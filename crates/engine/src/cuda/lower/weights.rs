@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A kernel tensor as the kernels that pack it know it.
+/// A kernel tensor, as the CUDA kernels that pack it read it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tensor {
@@ -22,13 +22,13 @@ pub(crate) struct Packing {
     pub tensors: Vec<Tensor>,
     /// The number of the tensor of each tile.
     pub owners: Vec<i32>,
-    /// Values in all.
+    /// Values of all copies.
     pub len: usize,
     /// Where each parameter's copy starts.
     pub starts: Vec<Option<usize>>,
 }
 
-/// Rows of a tile, as the kernels have it; a tile is 32 wide.
+/// Rows of a tile, as in the CUDA kernels; a tile is 32 wide.
 const TILE_ROWS: usize = 64;
 
 impl Lowering<'_> {

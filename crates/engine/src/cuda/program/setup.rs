@@ -57,7 +57,7 @@ impl CudaProgram {
                 let args = [Word::from(address), Word::from((bytes_in_all / bytes) as u64)];
                 launch(&kernels, &main.stream, "noise", wide_shape(bytes_in_all / bytes), &args)
             };
-            let mut workshop = Workshop {
+            let mut tuner = Tuner {
                 libraries: &libraries,
                 lane: &main,
                 choices: &mut choices,
@@ -70,12 +70,12 @@ impl CudaProgram {
                 if let Action::Product { product, direction, .. } = step.action
                     && !methods.contains_key(&(product, direction))
                 {
-                    let (method, algorithm) = workshop.method(&lowered.products[product], direction)?;
+                    let (method, algorithm) = tuner.method(&lowered.products[product], direction)?;
                     algorithms.push(algorithm);
                     methods.insert((product, direction), method);
                 }
             }
-            workshop.choices.save();
+            tuner.choices.save();
         }
         let stretches = stretches(&lowered);
         let Outline { units, places, .. } = lowered.outline;
