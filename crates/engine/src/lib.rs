@@ -10,6 +10,7 @@ mod error;
 mod numerics;
 mod outline;
 mod plan;
+mod profile;
 mod random;
 mod request;
 mod seam;

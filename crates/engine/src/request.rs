@@ -1,8 +1,10 @@
-//! Requests that no engine can meet.
+//! Requests that no engine can meet, refused in the same words by all.
 
-use paceline_model::Graph;
+use std::ops::Range;
 
-use crate::{EngineError, Spec};
+use paceline_model::{Graph, Shape};
+
+use crate::{EngineError, Samples, Spec};
 
 /// Refuses a spec that no program can be compiled for.
 pub(crate) fn check_spec(spec: &Spec) -> Result<(), EngineError> {
@@ -37,5 +39,52 @@ pub(crate) fn check_memory(
             available_mb: available / 1_000_000,
         }),
         _ => Ok(()),
+    }
+}
+
+pub(crate) fn check_len(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {
+    if expected == got { Ok(()) } else { Err(EngineError::WrongLength { what, expected, got }) }
+}
+
+pub(crate) fn check_below(what: &'static str, limit: usize, got: usize) -> Result<(), EngineError> {
+    if got < limit {
+        return Ok(());
+    }
+    Err(EngineError::Unsupported(format!("{what} {got} is not below {limit}")))
+}
+
+/// Refuses a range that does not lie within so many parameters.
+pub(crate) fn check_range(range: &Range<usize>, len: usize) -> Result<(), EngineError> {
+    if range.start <= range.end && range.end <= len {
+        return Ok(());
+    }
+    Err(EngineError::WrongLength { what: "range of parameters", expected: len, got: range.end })
+}
+
+/// What a batch must be like.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchShape {
+    pub batch: usize,
+    /// Of one image.
+    pub input: Shape,
+    /// Classes of a network whose loss uses labels.
+    pub classes: Option<usize>,
+}
+
+impl BatchShape {
+    pub fn new(graph: &Graph, spec: &Spec) -> Self {
+        let classes = graph.judges_labels().then_some(graph.classes);
+        Self { batch: spec.batch, input: graph.input(), classes }
+    }
+
+    /// Refuses a batch of another size, and labels that the network has no class for.
+    pub fn check(&self, samples: Samples<'_>) -> Result<(), EngineError> {
+        check_len("images", self.batch * self.input.len(), samples.images.len())?;
+        check_len("labels", self.batch, samples.labels.len())?;
+        let Some(classes) = self.classes else { return Ok(()) };
+        match samples.labels.iter().position(|&label| label as usize >= classes) {
+            Some(sample) => Err(EngineError::BadLabel { sample, label: samples.labels[sample], classes }),
+            None => Ok(()),
+        }
     }
 }

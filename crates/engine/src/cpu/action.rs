@@ -5,7 +5,7 @@ use paceline_model::ParamId;
 use super::columns::Columns;
 use super::flat::{ChannelSums, Dropout, Flat, Maps, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
-use super::loss::{self, Gradient, Judgement};
+use super::loss::{self, Gradient, Score};
 use super::memory::View;
 use super::norm::{Kept, Norm, NormBackward, NormParams, Running};
 use super::pool::Pool;
@@ -190,7 +190,7 @@ pub(crate) struct Machine {
     pub labels: Vec<u32>,
     /// Samples of a batch that count in evaluation.
     pub live: usize,
-    pub judgement: Judgement,
+    pub score: Score,
     /// The pass that runs.
     pub pass: Pass,
 }
@@ -356,7 +356,7 @@ impl Machine {
             },
             Action::CrossEntropy { logits, grad, smoothing } => {
                 let (logits, grad) = (self.at(*logits), self.at(*grad));
-                self.judgement = match phase {
+                self.score = match phase {
                     Phase::Training => {
                         let targets = loss::Targets { labels: &self.labels, smoothing: *smoothing };
                         let grad = Gradient { values: grad, passes: self.pass.count };
@@ -375,7 +375,7 @@ impl Machine {
                     Phase::Evaluation => self.at(*output).len() / self.labels.len() * self.live,
                 };
                 let counted = |buffer: &Buffer| self.at(*buffer).part(0, count);
-                self.judgement = loss::mean_squared_error(
+                self.score = loss::mean_squared_error(
                     pool,
                     counted(output),
                     counted(target),

@@ -18,6 +18,14 @@ pub(crate) struct HostUpdate {
     len: usize,
 }
 
+/// An update, of which each part of the parameters gets its own call.
+#[derive(Clone, Copy)]
+pub(crate) struct UpdateStep {
+    pub learning_rate: f32,
+    /// Updates so far, this one included.
+    pub count: i32,
+}
+
 impl HostUpdate {
     pub fn new(optimizer: Optimizer, len: usize, simd: Option<Simd>) -> Result<Self, EngineError> {
         let simd = Simd::choose(simd)?;
@@ -42,11 +50,12 @@ impl HostUpdate {
     /// Both regions must be alive, on the host, and nobody else's meanwhile.
     pub unsafe fn apply(
         &mut self,
-        (learning_rate, count): (f32, i32),
+        step: UpdateStep,
         parameters: Region,
         gradients: Region,
         first: usize,
     ) -> Result<(), EngineError> {
+        let UpdateStep { learning_rate, count } = step;
         let len = parameters.len;
         let mut state = self.state.iter_mut().map(|memory| memory.view().part(first, len));
         let update = Update {

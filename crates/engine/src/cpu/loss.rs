@@ -5,7 +5,7 @@ use super::pool::Pool;
 
 /// Loss of a batch, and how many of its answers were right.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Judgement {
+pub(crate) struct Score {
     pub loss: f32,
     pub correct: usize,
 }
@@ -31,9 +31,9 @@ pub(crate) fn softmax_cross_entropy(
     logits: View,
     Targets { labels, smoothing }: Targets<'_>,
     grad: Option<Gradient>,
-) -> Judgement {
+) -> Score {
     if labels.is_empty() {
-        return Judgement::default();
+        return Score::default();
     }
     let classes = logits.len() / labels.len();
     // SAFETY: the loss runs alone.
@@ -68,7 +68,7 @@ pub(crate) fn softmax_cross_entropy(
             *grad = ((probability - target) * (fraction / passes as f64)) as f32;
         }
     }
-    Judgement { loss: (loss * fraction) as f32, correct }
+    Score { loss: (loss * fraction) as f32, correct }
 }
 
 /// Values that are summed before they are added to the total. Fixed, so that the order of sums is.
@@ -81,7 +81,7 @@ pub(crate) fn mean_squared_error(
     target: View,
     Gradient { values: grad, passes }: Gradient,
     workspace: View,
-) -> Judgement {
+) -> Score {
     let count = output.len();
     let factor = (2.0 / (count * passes) as f64) as f32;
     pool.each(count.div_ceil(CHUNK), |chunk, _| {
@@ -107,7 +107,7 @@ pub(crate) fn mean_squared_error(
     // SAFETY: the sums are complete.
     let sums = unsafe { workspace.part(0, count.div_ceil(CHUNK)).read() };
     let total: f64 = sums.iter().map(|&sum| f64::from(sum)).sum();
-    Judgement { loss: (total / count.max(1) as f64) as f32, correct: 0 }
+    Score { loss: (total / count.max(1) as f64) as f32, correct: 0 }
 }
 
 /// Values of workspace that [`mean_squared_error`] needs.

@@ -19,7 +19,7 @@ mod simd;
 mod weights;
 mod windows;
 
-pub(crate) use host_update::HostUpdate;
+pub(crate) use host_update::{HostUpdate, UpdateStep};
 pub(crate) use pool::{Placement, Pool, allowed_cores};
 pub use simd::Simd;
 
@@ -113,9 +113,6 @@ impl Engine for Cpu {
     }
 
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
-        let compiled = self.lower(graph, spec)?;
-        let pool = Pool::new(self.threads, self.placement)?;
-        let program = program::CpuProgram::new(graph, spec, homes, compiled, (self.simd, pool))?;
-        Ok(Box::new(program))
+        Ok(Box::new(program::CpuProgram::new(self, graph, spec, homes)?))
     }
 }

@@ -4,29 +4,23 @@ use std::ops::Range;
 use std::time::Instant;
 
 use paceline_model::{Graph, Shape};
-use paceline_record::{LayerTime, Nanos, Phase};
+use paceline_record::{Nanos, Phase};
 
+use super::Cpu;
 use super::action::{Machine, Phase as Mode};
-use super::compile::{Compiled, Step};
+use super::compile::Step;
 use super::flat::Update;
 use super::memory::{Memory, View};
 use super::pool::Pool;
-use super::simd::Simd;
 use crate::outline::{Outline, Places, Unit};
 use crate::plan::Buffer;
+use crate::profile::{UnitTime, layers};
 use crate::random;
+use crate::request::{BatchShape, check_below, check_len, check_range};
 use crate::{
-    Drawing, EngineError, Homes, Layout, Measured, MemoryPlan, Numerics, Optimizer, Pass, Profiling, Program,
-    Region, Samples, Slot, Spec, StepResult, Values,
+    Drawing, EngineError, Homes, Layout, Measured, MemoryPlan, Numerics, Pass, Profiling, Program, Region,
+    Samples, Slot, Spec, StepResult, Values,
 };
-
-/// Times of one unit, all calls together.
-#[derive(Clone, Copy, Default)]
-struct UnitTime {
-    calls: u64,
-    forward: Nanos,
-    backward: Nanos,
-}
 
 /// A program of the CPU engine.
 pub(super) struct CpuProgram {
@@ -37,26 +31,19 @@ pub(super) struct CpuProgram {
     times: Vec<UnitTime>,
     input: Buffer,
     output: Buffer,
-    slots: Vec<Slot>,
-    trainable: Vec<bool>,
+    places: Places,
     plan: MemoryPlan,
-    layout: Layout,
-    profiling: Profiling,
-    optimizer: Optimizer,
+    spec: Spec,
     updates: i32,
     /// Whether an update has begun that [`Program::finish`] has not ended.
     updating: bool,
-    batch: usize,
-    classes: Option<usize>,
-    input_shape: Shape,
+    batch: BatchShape,
     output_shape: Shape,
     result: StepResult,
     params: View,
-    /// Of each shard.
+    /// Gradients and running statistics of each shard.
     grads: Vec<View>,
-    /// Running statistics of each shard, and where each of them lies in it.
     statistics: Vec<View>,
-    moving: Vec<Option<Range<usize>>>,
     state: Vec<View>,
     /// What the views point into; dropped last.
     _memory: Vec<Memory>,
@@ -67,13 +54,8 @@ fn nanos(since: Instant) -> Nanos {
 }
 
 impl CpuProgram {
-    pub fn new(
-        graph: &Graph,
-        spec: &Spec,
-        homes: &Homes,
-        compiled: Compiled,
-        (simd, pool): (Simd, Pool),
-    ) -> Result<Self, EngineError> {
+    pub fn new(engine: &Cpu, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Self, EngineError> {
+        let compiled = engine.lower(graph, spec)?;
         let mut memory = Vec::new();
         let mut take = |len: usize, home: Option<Region>| -> Result<View, EngineError> {
             if let Some(region) = home {
@@ -85,7 +67,7 @@ impl CpuProgram {
             Ok(view)
         };
         let Outline { units, places, .. } = compiled.outline;
-        let Places { slots, trained, moving, moving_len, .. } = places;
+        let (trained, moving_len) = (places.trained, places.moving_len);
         let params = take(trained, homes.parameters.map(|(region, _)| region))?;
         let grads = (0..spec.shards)
             .map(|shard| take(trained, homes.gradients.get(shard).copied()))
@@ -97,18 +79,18 @@ impl CpuProgram {
             .collect::<Result<Vec<_>, _>>()?;
         let nothing = params.part(0, 0);
         let mut param_views = vec![nothing; graph.params.len()];
-        for Slot { param, range } in &slots {
+        for Slot { param, range } in &places.slots {
             param_views[param.0] = params.part(range.start, range.len());
         }
         let machine = Machine {
-            pool,
-            simd,
+            pool: Pool::new(engine.threads, engine.placement)?,
+            simd: engine.simd,
             buffers: compiled.arena.ranges.iter().map(|range| arena.part(range.start, range.len())).collect(),
             params: param_views,
             grads: vec![nothing; graph.params.len()],
             labels: vec![0; spec.batch],
             live: spec.batch,
-            judgement: Default::default(),
+            score: Default::default(),
             pass: Pass::ONLY,
         };
         let output = graph.output();
@@ -120,29 +102,22 @@ impl CpuProgram {
             units,
             input: compiled.arena.input,
             output: compiled.arena.output,
-            slots,
-            trainable: graph.params.iter().map(|param| param.kind.trainable()).collect(),
+            places,
             plan: compiled.plan,
-            layout: spec.layout,
-            profiling: spec.profiling,
-            optimizer: spec.optimizer,
+            spec: *spec,
             updates: 0,
             updating: false,
-            batch: spec.batch,
-            classes: graph.judges_labels().then_some(graph.classes),
-            input_shape: graph.input(),
+            batch: BatchShape::new(graph, spec),
             output_shape: graph.node(output).shape,
             result: StepResult::default(),
             params,
             grads,
             statistics,
-            moving,
             state,
             _memory: memory,
         };
-        let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
         program.select(0);
-        program.draw(graph, spec.seed, leave);
+        program.draw(graph, homes.parameters.map_or(Drawing::Draw, |(_, drawing)| drawing));
         let (first, others) = program.statistics.split_first().expect("invariant: at least one shard");
         for other in others {
             // SAFETY: no instruction is running, and shards have memory of their own.
@@ -151,36 +126,36 @@ impl CpuProgram {
         Ok(program)
     }
 
-    /// Turns to a shard: its gradients, its running statistics.
+    /// Selects a shard's gradients and running statistics.
     fn select(&mut self, shard: usize) {
         let (grads, statistics) = (self.grads[shard], self.statistics[shard]);
-        for Slot { param, range } in &self.slots {
+        for Slot { param, range } in &self.places.slots {
             self.machine.grads[param.0] = grads.part(range.start, range.len());
         }
-        for (view, range) in self.machine.params.iter_mut().zip(&self.moving) {
+        for (view, range) in self.machine.params.iter_mut().zip(&self.places.moving) {
             if let Some(range) = range {
                 *view = statistics.part(range.start, range.len());
             }
         }
     }
 
-    /// Draws the initial weights: each tensor a stream of its own, so that no other tensor's size matters.
-    fn draw(&self, graph: &Graph, seed: u64, leave_trained: bool) {
+    /// Draws the initial weights, as far as they are this program's to draw, and the initial statistics.
+    fn draw(&self, graph: &Graph, trained: Drawing) {
         self.machine.pool.each(graph.params.len(), |index, _| {
             let param = &graph.params[index];
-            if leave_trained && param.kind.trainable() {
+            if trained == Drawing::Leave && param.kind.trainable() {
                 return;
             }
             // SAFETY: each tensor is one task's.
             let values = unsafe { self.machine.params[index].write() };
-            random::draw(param, random::stream(seed, index), 0, values);
+            random::draw(param, random::stream(self.spec.seed, index), 0, values);
         });
     }
 
     fn run_forward(&mut self, mode: Mode) {
         let start = Instant::now();
         for step in &self.forward {
-            match self.profiling {
+            match self.spec.profiling {
                 Profiling::Phases => self.machine.run(&step.action, mode),
                 Profiling::Layers => {
                     let start = Instant::now();
@@ -197,7 +172,7 @@ impl CpuProgram {
     /// Copies between the layout and the host's `[sample][row][column][channel]`.
     fn convert(&self, shape: Shape, mut visit: impl FnMut(usize, usize)) {
         let (pixels, channels) = (shape.pixels(), shape.c);
-        for sample in 0..self.batch {
+        for sample in 0..self.spec.batch {
             let first = sample * shape.len();
             for pixel in 0..pixels {
                 for channel in 0..channels {
@@ -207,8 +182,9 @@ impl CpuProgram {
         }
     }
 
+    /// Whether the layout of a map is the host's.
     fn plain(&self, shape: Shape) -> bool {
-        self.layout == Layout::Nhwc || shape.pixels() == 1
+        self.spec.layout == Layout::Nhwc || shape.pixels() == 1
     }
 
     /// Where values lie.
@@ -220,23 +196,13 @@ impl CpuProgram {
             Values::State(number) => self.state.get(number).copied(),
             Values::Param(param) => self.machine.params.get(param.0).copied(),
             Values::Gradient(param) => {
-                self.trainable.get(param.0).filter(|&&trained| trained).map(|_| self.machine.grads[param.0])
+                let trained = self.places.ranges.get(param.0).is_some_and(Option::is_some);
+                trained.then(|| self.machine.grads[param.0])
             }
             Values::Output => Some(self.machine.buffers[self.output.0]),
         };
         found.ok_or_else(|| EngineError::Unsupported(format!("this program has no {values:?}")))
     }
-}
-
-fn check(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {
-    if expected == got { Ok(()) } else { Err(EngineError::WrongLength { what, expected, got }) }
-}
-
-fn check_below(what: &'static str, limit: usize, got: usize) -> Result<(), EngineError> {
-    if got < limit {
-        return Ok(());
-    }
-    Err(EngineError::Unsupported(format!("{what} {got} is beyond {limit}")))
 }
 
 impl Program for CpuProgram {
@@ -245,7 +211,7 @@ impl Program for CpuProgram {
     }
 
     fn slots(&self) -> &[Slot] {
-        &self.slots
+        &self.places.slots
     }
 
     fn numerics(&self) -> Numerics {
@@ -258,7 +224,7 @@ impl Program for CpuProgram {
 
     fn read(&mut self, values: Values, into: &mut [f32]) -> Result<(), EngineError> {
         let view = self.view(values)?;
-        check("values to read", view.len(), into.len())?;
+        check_len("values to read", view.len(), into.len())?;
         // SAFETY: no instruction is running.
         let own = unsafe { view.read() };
         if values == Values::Output && !self.plain(self.output_shape) {
@@ -271,7 +237,7 @@ impl Program for CpuProgram {
 
     fn write(&mut self, values: Values, from: &[f32]) -> Result<(), EngineError> {
         let view = self.view(values)?;
-        check("values to write", view.len(), from.len())?;
+        check_len("values to write", view.len(), from.len())?;
         if values == Values::Output {
             return Err(EngineError::Unsupported("the output of a network cannot be written".into()));
         }
@@ -286,22 +252,14 @@ impl Program for CpuProgram {
 
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError> {
         let start = Instant::now();
-        check("images", self.batch * self.input_shape.len(), samples.images.len())?;
-        check("labels", self.batch, samples.labels.len())?;
-        if let Some(classes) = self.classes {
-            for (sample, &label) in samples.labels.iter().enumerate() {
-                if label as usize >= classes {
-                    return Err(EngineError::BadLabel { sample, label, classes });
-                }
-            }
-        }
+        self.batch.check(samples)?;
         self.machine.labels.copy_from_slice(samples.labels);
         // SAFETY: no instruction is running.
         let input = unsafe { self.machine.buffers[self.input.0].write() };
-        if self.plain(self.input_shape) {
+        if self.plain(self.batch.input) {
             input.copy_from_slice(samples.images);
         } else {
-            self.convert(self.input_shape, |host, own| input[own] = samples.images[host]);
+            self.convert(self.batch.input, |host, own| input[own] = samples.images[host]);
         }
         self.result.phases[Phase::CopyIn] = nanos(start);
         Ok(())
@@ -316,7 +274,7 @@ impl Program for CpuProgram {
         let mut inside = Nanos(0);
         let mut steps = self.backward.iter().peekable();
         while let Some(step) = steps.next() {
-            match self.profiling {
+            match self.spec.profiling {
                 Profiling::Phases => self.machine.run(&step.action, Mode::Training),
                 Profiling::Layers => {
                     let start = Instant::now();
@@ -331,7 +289,7 @@ impl Program for CpuProgram {
                 inside += nanos(before);
             }
         }
-        if self.profiling == Profiling::Layers {
+        if self.spec.profiling == Profiling::Layers {
             self.times.iter_mut().for_each(|time| time.calls += 1);
         }
         self.select(0);
@@ -341,7 +299,7 @@ impl Program for CpuProgram {
     }
 
     fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
-        check_below("count of samples to judge", self.batch + 1, live)?;
+        check_below("number of samples that count", self.spec.batch + 1, live)?;
         self.machine.live = live;
         self.run_forward(Mode::Evaluation);
         Ok(())
@@ -349,20 +307,14 @@ impl Program for CpuProgram {
 
     fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError> {
         let start = Instant::now();
-        if range.start > range.end || range.end > self.params.len() {
-            return Err(EngineError::WrongLength {
-                what: "range of parameters",
-                expected: self.params.len(),
-                got: range.end,
-            });
-        }
+        check_range(&range, self.params.len())?;
         if !self.updating {
             self.updates += 1;
             self.updating = true;
         }
         let cut = |view: View| view.part(range.start, range.len());
         Update {
-            optimizer: self.optimizer,
+            optimizer: self.spec.optimizer,
             learning_rate,
             count: self.updates,
             params: cut(self.params),
@@ -376,8 +328,8 @@ impl Program for CpuProgram {
     }
 
     fn finish(&mut self) -> Result<StepResult, EngineError> {
-        self.result.loss = self.machine.judgement.loss;
-        self.result.correct = self.machine.judgement.correct;
+        self.result.loss = self.machine.score.loss;
+        self.result.correct = self.machine.score.correct;
         self.updating = false;
         let result = self.result;
         self.result = StepResult { loss: result.loss, correct: result.correct, ..StepResult::default() };
@@ -385,17 +337,9 @@ impl Program for CpuProgram {
     }
 
     fn measured(&mut self) -> Measured {
-        if self.profiling == Profiling::Phases {
+        if self.spec.profiling == Profiling::Phases {
             return Measured::default();
         }
-        let layer = |(unit, time): (&Unit, &UnitTime)| LayerTime {
-            name: unit.name.clone(),
-            calls: time.calls,
-            forward: time.forward,
-            backward: time.backward,
-            forward_flops: unit.forward_flops,
-            backward_flops: unit.backward_flops,
-        };
-        Measured { peak_device: None, layers: self.units.iter().zip(&self.times).map(layer).collect() }
+        Measured { peak_device: None, layers: layers(&self.units, &self.times) }
     }
 }

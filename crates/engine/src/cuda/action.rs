@@ -56,7 +56,7 @@ pub(super) enum Arg {
     Packed(ParamId),
     Labels,
     Control,
-    Judgement,
+    Score,
     /// The first of some counters that are zero between runs.
     Counters(usize),
     /// Whether parameters' gradients are added to what is there.

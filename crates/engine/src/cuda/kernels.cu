@@ -17,7 +17,7 @@ struct Control {
     float rate, root;
 };
 
-struct Judgement {
+struct Score {
     float loss;
     unsigned correct;
 };
@@ -1717,14 +1717,14 @@ extern "C" __global__ void dropout(const T* from, T* to, i64 count, float rate, 
 
 // One block a sample. grad may be null. Only the first `live` samples count where live is not negative.
 extern "C" __global__ void cross_entropy(const T* logits, const unsigned* labels, T* grad, int batch, int classes,
-                                         float smoothing, int judged, const Control* control, float* losses,
-                                         unsigned* counter, Judgement* out) {
+                                         float smoothing, int evaluates, const Control* control, float* losses,
+                                         unsigned* counter, Score* out) {
     ENTER;
     __shared__ float tops[256];
     __shared__ int bests[256];
     __shared__ double sums[256], logs[256];
     __shared__ bool last;
-    int sample = blockIdx.x, me = threadIdx.x, live = judged ? control->live : batch;
+    int sample = blockIdx.x, me = threadIdx.x, live = evaluates ? control->live : batch;
     const T* mine = logits + (i64)sample * classes;
     float top = __int_as_float(0xff800000);
     int best = classes;
@@ -1793,13 +1793,13 @@ extern "C" __global__ void cross_entropy(const T* logits, const unsigned* labels
 }
 
 // each: values of one sample.
-extern "C" __global__ void squared_error(const T* output, const T* target, T* grad, int batch, i64 each, int judged,
-                                         const Control* control, float* parts, unsigned* counter, Judgement* out) {
+extern "C" __global__ void squared_error(const T* output, const T* target, T* grad, int batch, i64 each, int evaluates,
+                                         const Control* control, float* parts, unsigned* counter, Score* out) {
     ENTER;
     __shared__ double sums[256];
     __shared__ bool last;
     int me = threadIdx.x;
-    i64 count = each * (judged ? control->live : batch);
+    i64 count = each * (evaluates ? control->live : batch);
     float factor = (float)(2.0 / ((double)count * control->passes));
     double sum = 0;
     EACH(i, count) {

@@ -28,7 +28,7 @@ const FUSION: Fusion = Fusion { bias: true, padding: true };
 /// A program before it has memory.
 pub(super) struct Lowered {
     pub forward: Vec<Step>,
-    pub judging: Vec<Step>,
+    pub evaluation: Vec<Step>,
     pub backward: Vec<Step>,
     pub outline: Outline,
     pub products: Vec<Product>,
@@ -54,7 +54,7 @@ pub(super) struct Lowering<'a> {
     pub outline: &'a Outline,
     pub steps: Vec<Step>,
     /// Forward as it runs in evaluation.
-    pub judging: Vec<Step>,
+    pub evaluation: Vec<Step>,
     pub products: Vec<Product>,
     /// Lengths are in units of four bytes.
     pub buffers: Buffers,
@@ -74,7 +74,7 @@ pub(super) struct Lowering<'a> {
 enum When {
     Always,
     Training,
-    Judging,
+    Evaluation,
 }
 
 /// Bytes of one value of an activation.
@@ -103,7 +103,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
         spec,
         outline: &outline,
         steps: Vec::new(),
-        judging: Vec::new(),
+        evaluation: Vec::new(),
         products: Vec::new(),
         buffers: Buffers::new(graph.nodes.len()),
         unit: 0,
@@ -136,7 +136,7 @@ pub(super) fn lower(graph: &Graph, spec: &Spec) -> Lowered {
     let plan = outline.places.plan(spec, 4 * arena.len + around, 4 * arena.unshared + around);
     Lowered {
         forward,
-        judging: lowering.judging,
+        evaluation: lowering.evaluation,
         backward,
         products: lowering.products,
         offsets: arena.ranges.iter().map(|range| 4 * range.start).collect(),
@@ -216,11 +216,11 @@ impl Lowering<'_> {
     fn put(&mut self, when: When, action: Action) {
         let step = Step { unit: self.unit, time: self.buffers.now, track: Track::Main, action };
         if when == When::Always {
-            self.judging.push(step.clone());
+            self.evaluation.push(step.clone());
         }
         match when {
             When::Always | When::Training => self.steps.push(step),
-            When::Judging => self.judging.push(step),
+            When::Evaluation => self.evaluation.push(step),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use cudarc::driver::sys;
 
-use crate::cpu::{HostUpdate, Simd};
+use crate::cpu::{HostUpdate, Simd, UpdateStep};
 use crate::{EngineError, Homes, Place, Region, Spec};
 
 /// The mirrors. Others read and write gradients here, and the program copies them out and in. Where parameters have a
@@ -79,12 +79,12 @@ impl Mirror {
     }
 
     /// Applies the update rule to parameters that live here.
-    pub fn apply(&mut self, (rate, updates): (f32, i32), range: Range<usize>) -> Result<(), EngineError> {
+    pub fn apply(&mut self, step: UpdateStep, range: Range<usize>) -> Result<(), EngineError> {
         let (update, parameters) =
             self.update.as_mut().zip(self.parameters).expect("invariant: they live here");
         let (parameters, gradients) = (parameters.part(range.clone()), self.gradients[0].part(range.clone()));
         // SAFETY: as above.
-        unsafe { update.apply((rate, updates), parameters, gradients, range.start) }
+        unsafe { update.apply(step, parameters, gradients, range.start) }
     }
 }
 

@@ -123,7 +123,6 @@ impl Engine for Cuda {
     }
 
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
-        let program = program::CudaProgram::new(self, graph, spec, homes)?;
-        Ok(Box::new(program))
+        Ok(Box::new(program::CudaProgram::new(self, graph, spec, homes)?))
     }
 }

@@ -78,7 +78,7 @@ impl Lowering<'_> {
                 let action = self.dropout(from, to, count, rate, seed);
                 self.put(When::Training, action);
                 let action = self.sweep(Sweep::Copy, [from, from, to], count);
-                self.put(When::Judging, action);
+                self.put(When::Evaluation, action);
             }
             Kind::Flatten { x } => {
                 let from = self.value(x);
@@ -100,9 +100,9 @@ impl Lowering<'_> {
                 let (logits, grad) = (self.value(x), self.like(x));
                 self.kept[self.unit] = Kept::Buffer(grad);
                 let losses = self.bytes(8 * batch);
-                for (when, grad, smoothing, judged) in [
+                for (when, grad, smoothing, evaluates) in [
                     (When::Training, grad.into(), self.spec.label_smoothing, 0),
-                    (When::Judging, Arg::Null, 0.0, 1),
+                    (When::Evaluation, Arg::Null, 0.0, 1),
                 ] {
                     let args = vec![
                         logits.into(),
@@ -111,11 +111,11 @@ impl Lowering<'_> {
                         Arg::Int(batch as i32),
                         Arg::Int(self.map(x).len() as i32),
                         Arg::Float(smoothing),
-                        Arg::Int(judged),
+                        Arg::Int(evaluates),
                         Arg::Control,
                         losses.into(),
                         self.counters(1),
-                        Arg::Judgement,
+                        Arg::Score,
                     ];
                     let shape = Shape { grid: (batch as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 };
                     self.put(when, Action::Kernel { name: "cross_entropy".into(), shape, args });
@@ -128,7 +128,8 @@ impl Lowering<'_> {
                 let each = self.map(x).len();
                 let blocks = (batch * each).div_ceil(2048).clamp(1, 1024);
                 let parts = self.bytes(4 * blocks);
-                for (when, grad, judged) in [(When::Training, grad.into(), 0), (When::Judging, Arg::Null, 1)]
+                for (when, grad, evaluates) in
+                    [(When::Training, grad.into(), 0), (When::Evaluation, Arg::Null, 1)]
                 {
                     let args = vec![
                         output.into(),
@@ -136,11 +137,11 @@ impl Lowering<'_> {
                         grad,
                         Arg::Int(batch as i32),
                         Arg::Long(each as i64),
-                        Arg::Int(judged),
+                        Arg::Int(evaluates),
                         Arg::Control,
                         parts.into(),
                         self.counters(1),
-                        Arg::Judgement,
+                        Arg::Score,
                     ];
                     let shape = Shape { grid: (blocks as u32, 1, 1), block: (256, 1), shared: 0, cluster: 1 };
                     self.put(when, Action::Kernel { name: "squared_error".into(), shape, args });

@@ -168,9 +168,9 @@ impl Lowering<'_> {
             Arg::Float(layer.epsilon),
         ];
         let few = Shape { grid: (map.c.div_ceil(128) as u32, 1, 1), block: (128, 1), shared: 0, cluster: 1 };
-        self.put(When::Judging, Action::Kernel { name: "norm_recall".into(), shape: few, args });
+        self.put(When::Evaluation, Action::Kernel { name: "norm_recall".into(), shape: few, args });
         let (shape, suffix) = self.flow(map, Passes::Many, 1 + usize::from(residual.is_some()));
-        let when = if once.is_some() { When::Judging } else { When::Always };
+        let when = if once.is_some() { When::Evaluation } else { When::Always };
         if !unmade {
             self.put(when, Action::Kernel { name: format!("norm_apply_{suffix}"), shape, args: apply });
         }

@@ -4,49 +4,38 @@ use std::mem::offset_of;
 
 use super::*;
 
-fn check(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {
-    if expected == got { Ok(()) } else { Err(EngineError::WrongLength { what, expected, got }) }
-}
-
-fn check_below(what: &'static str, limit: usize, got: usize) -> Result<(), EngineError> {
-    if got < limit {
-        return Ok(());
-    }
-    Err(EngineError::Unsupported(format!("{what} {got} is beyond {limit}")))
-}
-
 impl CudaProgram {
-    /// Where values lie: on the device, or on the host where they have a home there. `None` where there are none.
+    /// Where values are: on the host where memory for them was provided there, else on the device.
     fn find(&mut self, values: Values) -> Option<Region> {
         match values {
             Values::Parameters => {
                 let home = self.mirror.as_ref().and_then(Mirror::parameters);
-                home.or_else(|| Some(self.place(self.memory.params.address, self.low.trained)))
+                home.or_else(|| Some(self.place(self.memory.params.address, self.low.places.trained)))
             }
             Values::Gradients(shard) => {
                 let memory = self.memory.grads.get(shard)?;
                 let home = self.mirror.as_ref().map(|mirror| mirror.gradients(shard));
-                home.or_else(|| Some(self.place(memory.address, self.low.trained)))
+                home.or_else(|| Some(self.place(memory.address, self.low.places.trained)))
             }
             Values::Statistics(shard) => {
                 let memory = self.memory.moving.get(shard)?;
-                Some(self.place(memory.address, self.low.moving_len))
+                Some(self.place(memory.address, self.low.places.moving_len))
             }
             Values::State(number) => {
                 let home = self.mirror.as_mut().and_then(|mirror| mirror.state(number));
                 let memory = self.memory.state.get(number);
-                home.or_else(|| memory.map(|memory| self.place(memory.address, self.low.trained)))
+                home.or_else(|| memory.map(|memory| self.place(memory.address, self.low.places.trained)))
             }
             Values::Param(param) => {
-                let (whole, range) = match self.low.ranges.get(param.0)?.clone() {
+                let (whole, range) = match self.low.places.ranges.get(param.0)?.clone() {
                     Some(range) => (Values::Parameters, range),
-                    None => (Values::Statistics(0), self.low.moving[param.0].clone()?),
+                    None => (Values::Statistics(0), self.low.places.moving[param.0].clone()?),
                 };
                 Some(self.find(whole)?.part(range))
             }
             Values::Gradient(param) => {
-                let range = self.low.ranges.get(param.0)?.clone()?;
-                Some(self.place(self.memory.grads[0].address, self.low.trained).part(range))
+                let range = self.low.places.ranges.get(param.0)?.clone()?;
+                Some(self.place(self.memory.grads[0].address, self.low.places.trained).part(range))
             }
             Values::Output => None,
         }
@@ -83,7 +72,7 @@ impl Program for CudaProgram {
     }
 
     fn slots(&self) -> &[Slot] {
-        &self.low.slots
+        &self.low.places.slots
     }
 
     fn numerics(&self) -> Numerics {
@@ -93,22 +82,26 @@ impl Program for CudaProgram {
     fn len(&self, values: Values) -> usize {
         let present = |there: bool, len: usize| if there { len } else { 0 };
         match values {
-            Values::Parameters => self.low.trained,
-            Values::Gradients(shard) => present(shard < self.spec.shards, self.low.trained),
-            Values::Statistics(shard) => present(shard < self.spec.shards, self.low.moving_len),
+            Values::Parameters => self.low.places.trained,
+            Values::Gradients(shard) => present(shard < self.spec.shards, self.low.places.trained),
+            Values::Statistics(shard) => present(shard < self.spec.shards, self.low.places.moving_len),
             Values::State(number) => {
-                present(number < self.spec.optimizer.state_per_value(), self.low.trained)
+                present(number < self.spec.optimizer.state_per_value(), self.low.places.trained)
             }
-            Values::Param(param) => self.lens.get(param.0).copied().unwrap_or(0),
+            Values::Param(param) => {
+                let places = &self.low.places;
+                let place = |all: &[Option<Range<usize>>]| all.get(param.0).cloned().flatten();
+                place(&places.ranges).or_else(|| place(&places.moving)).map_or(0, |range| range.len())
+            }
             Values::Gradient(param) => {
-                self.low.ranges.get(param.0).and_then(Option::as_ref).map_or(0, Range::len)
+                self.low.places.ranges.get(param.0).and_then(Option::as_ref).map_or(0, Range::len)
             }
             Values::Output => self.spec.batch * self.output.len(),
         }
     }
 
     fn read(&mut self, values: Values, into: &mut [f32]) -> Result<(), EngineError> {
-        check("values to read", self.len(values), into.len())?;
+        check_len("values to read", self.len(values), into.len())?;
         self.settle()?;
         if values == Values::Output {
             return self.read_output(into);
@@ -125,7 +118,7 @@ impl Program for CudaProgram {
     }
 
     fn write(&mut self, values: Values, from: &[f32]) -> Result<(), EngineError> {
-        check("values to write", self.len(values), from.len())?;
+        check_len("values to write", self.len(values), from.len())?;
         self.settle()?;
         let region = self.find(values).ok_or_else(|| missing(values))?;
         self.packed = false;
@@ -144,17 +137,9 @@ impl Program for CudaProgram {
     }
 
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError> {
-        check("images", self.spec.batch * self.input.len(), samples.images.len())?;
-        check("labels", self.spec.batch, samples.labels.len())?;
-        if let Some(classes) = self.classes {
-            for (sample, &label) in samples.labels.iter().enumerate() {
-                if label as usize >= classes {
-                    return Err(EngineError::BadLabel { sample, label, classes });
-                }
-            }
-        }
+        self.batch.check(samples)?;
         self.device.enter()?;
-        // A pinned buffer was last copied from two batches ago; a copy waits for the one before it, so this is the last.
+        // The pinned buffer was last copied from two batches ago. Copies run in order, so the previous copy is the last.
         if self.pending.copied {
             self.events.copied.wait()?;
         }
@@ -179,52 +164,47 @@ impl Program for CudaProgram {
         check_below("shard", self.memory.grads.len(), pass.shard)?;
         if self.mirror.is_some() && pass.update.is_some() {
             return Err(EngineError::Unsupported(
-                "an update within a run: gradients go through the host here".into(),
+                "a run cannot include the update where gradients go through the host".into(),
             ));
         }
         let (rate, root) = pass.update.map_or((0.0, 1.0), |rate| self.count_update(rate));
         let (live, passes) = (self.spec.batch as i32, pass.count as i32);
         self.begin(Control { stream: pass.stream, live, passes, keep: pass.keep(1.0), rate, root })?;
         let updates = pass.update.is_some();
-        let run = Run::Training { shard: pass.shard, adds: pass.index > 0, updates };
+        let target = Target { shard: pass.shard, adds: pass.index > 0 };
+        let run = Run::Training { target, updates };
         (self.pending.trained, self.pending.updated) = (true, updates);
         let home = self.mirror.as_ref().map(|mirror| mirror.gradients(pass.shard));
         if let Some(home) = home.filter(|_| pass.is_last()) {
-            return self.run_in_parts((run, home), ready);
+            return self.run_in_parts(run, home, ready);
         }
         self.run(run)?;
         self.end()?;
         if !pass.is_last() || updates {
             return Ok(());
         }
-        ready(self.low.slots.len());
+        ready(self.low.places.slots.len());
         Ok(())
     }
 
     fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
-        check_below("count of samples to judge", self.spec.batch + 1, live)?;
+        check_below("number of samples that count", self.spec.batch + 1, live)?;
         self.begin(Control { stream: 0, live: live as i32, passes: 1, keep: 1.0, rate: 0.0, root: 1.0 })?;
-        self.run(Run::Judging)?;
+        self.run(Run::Evaluation)?;
         self.end()?;
         (self.pending.trained, self.pending.updated) = (false, false);
         Ok(())
     }
 
     fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError> {
-        if range.start > range.end || range.end > self.low.trained {
-            return Err(EngineError::WrongLength {
-                what: "range of parameters",
-                expected: self.low.trained,
-                got: range.end,
-            });
-        }
+        check_range(&range, self.low.places.trained)?;
         self.device.enter()?;
         let first = self.pending.applied == 0;
         if let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.parameters().is_some()) {
             let begun = Instant::now();
             self.updates += i32::from(first);
             self.pending.applied += 1;
-            mirror.apply((learning_rate, self.updates), range)?;
+            mirror.apply(UpdateStep { learning_rate, count: self.updates }, range)?;
             self.host_update += begun.elapsed();
             return Ok(());
         }
@@ -250,7 +230,7 @@ impl Program for CudaProgram {
         self.put_rule(range)?;
         self.packed = false;
         stream.mark(used)?;
-        // Whoever exchanges through the host takes the time of its calls: nothing may run on behind them.
+        // An exchange through the host is timed by its calls: nothing may run on after they return.
         if self.mirror.is_some() { stream.wait() } else { Ok(()) }
     }
 
@@ -280,8 +260,8 @@ impl Program for CudaProgram {
         let pending = &mut self.pending;
         let mut result = StepResult::default();
         if std::mem::take(&mut pending.ran) {
-            let judgement = self.pinned_out.values::<Judgement>(1)[0];
-            (self.result.loss, self.result.correct) = (judgement.loss, judgement.correct as usize);
+            let score = self.pinned_out.values::<Score>(1)[0];
+            (self.result.loss, self.result.correct) = (score.loss, score.correct as usize);
             let phases = &mut result.phases;
             phases[Phase::CopyIn] = events.prepared.since(&events.called)?;
             phases[Phase::Update] = events.begin.since(&events.prepared)?;
@@ -309,30 +289,22 @@ impl Program for CudaProgram {
             result.phases[Phase::Update] += used.since(there)?;
         }
         result.phases[Phase::Update] += nanos(std::mem::take(&mut self.host_update));
-        result.in_ready = nanos(std::mem::take(&mut self.telling));
+        result.in_ready = nanos(std::mem::take(&mut self.in_ready));
         Ok(StepResult { loss: self.result.loss, correct: self.result.correct, ..result })
     }
 
     fn measured(&mut self) -> Measured {
-        let layer = |(unit, time): (&Unit, &UnitTime)| LayerTime {
-            name: unit.name.clone(),
-            calls: time.calls,
-            forward: time.forward,
-            backward: time.backward,
-            forward_flops: unit.forward_flops,
-            backward_flops: unit.backward_flops,
+        let layers = match self.spec.profiling {
+            Profiling::Layers => layers(&self.low.units, &self.times),
+            Profiling::Phases => Vec::new(),
         };
-        let units = self.low.units.iter().filter(|_| self.spec.profiling == Profiling::Layers);
-        Measured {
-            peak_device: Some(Bytes(self.peak.bytes)),
-            layers: units.zip(&self.times).map(layer).collect(),
-        }
+        Measured { peak_device: Some(Bytes(self.peak.bytes)), layers }
     }
 }
 
 impl Drop for CudaProgram {
     fn drop(&mut self) {
-        // Nothing may be under way when the memory goes.
+        // Nothing may run when the memory is freed.
         let _ = self.device.make_current();
         let _ = self.copying.wait();
         let _ = self.copying_out.wait();

@@ -7,10 +7,10 @@ use crate::cpu::{Placement, allowed_cores};
 use crate::cuda::{Cuda, Tuning};
 use crate::random::stream;
 
-/// Threads that copy a batch to where the device fetches it from.
+/// The most threads that copy a batch to pinned memory.
 const MOST_COPIERS: usize = 4;
 
-/// Stretches of trained values without packed copies, each as long as a block likes it.
+/// Stretches of trained values without packed copies, each for one block.
 fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
     const LONGEST: usize = 2048;
     let plain =
@@ -53,9 +53,9 @@ impl CudaProgram {
         let mut algorithms = Vec::new();
         {
             let mut choices = engine.choices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let fill = |address: u64, bytes_in_all: usize| {
-                let args = [Word::from(address), Word::from((bytes_in_all / bytes) as u64)];
-                launch(&kernels, &main.stream, "noise", wide_shape(bytes_in_all / bytes), &args)
+            let fill = |address: u64, bytes_to_fill: usize| {
+                let args = [Word::from(address), Word::from((bytes_to_fill / bytes) as u64)];
+                launch(&kernels, &main.stream, "noise", wide_shape(bytes_to_fill / bytes), &args)
             };
             let mut tuner = Tuner {
                 libraries: &libraries,
@@ -79,7 +79,7 @@ impl CudaProgram {
         }
         let stretches = stretches(&lowered);
         let Outline { units, places, .. } = lowered.outline;
-        let Places { slots, trained, ranges, moving, moving_len } = places;
+        let (trained, moving_len) = (places.trained, places.moving_len);
         // Parameters that live on the host have their update rule there.
         let at_home = homes.parameters.is_some();
         let memory = Memories {
@@ -98,7 +98,7 @@ impl CudaProgram {
             staged_images: values(images)?,
             staged_labels: values(spec.batch)?,
             control: Memory::new(size_of::<Control>())?,
-            judgement: Memory::new(size_of::<Judgement>())?,
+            score: Memory::new(size_of::<Score>())?,
             _workspaces: workspaces.into(),
         };
         let sides = lowered.backward.iter().filter(|step| step.track == Track::Side).count();
@@ -125,15 +125,11 @@ impl CudaProgram {
             input: at(lowered.input),
             output: at(lowered.output),
             forward: lowered.forward,
-            judging: lowered.judging,
+            evaluation: lowered.evaluation,
             backward: lowered.backward,
             offsets: lowered.offsets,
             wide: lowered.wide,
-            slots,
-            ranges,
-            trained,
-            moving,
-            moving_len,
+            places,
             packing: lowered.packing,
             stretches: stretches.len(),
             plan: lowered.plan,
@@ -143,7 +139,7 @@ impl CudaProgram {
             Tuning::Recorded(numerics) => numerics.simd()?,
             _ => None,
         };
-        let mirror = Mirror::new(homes, low.trained, spec, recorded)?;
+        let mirror = Mirror::new(homes, trained, spec, recorded)?;
         algorithms.sort_by(|one, other| one.product.cmp(&other.product));
         let numerics = Numerics {
             instruction_set: mirror.as_ref().and_then(Mirror::simd).map(|simd| simd.to_string()),
@@ -153,7 +149,7 @@ impl CudaProgram {
         };
         let mut program = Self {
             recordings: HashMap::new(),
-            parts: if mirror.is_some() { Part::all(&low, graph.params.len())? } else { Vec::new() },
+            parts: if mirror.is_some() { Part::all(&low)? } else { Vec::new() },
             woven: None,
             weaves: false,
             methods,
@@ -168,7 +164,7 @@ impl CudaProgram {
             copiers: Pool::new(allowed_cores().len().clamp(1, MOST_COPIERS), Placement::Anywhere)?,
             pinned_images: [Pinned::new(4 * images)?, Pinned::new(4 * images)?],
             pinned_labels: [Pinned::new(4 * spec.batch)?, Pinned::new(4 * spec.batch)?],
-            pinned_out: Pinned::new(size_of::<Judgement>())?,
+            pinned_out: Pinned::new(size_of::<Score>())?,
             pinned_control: Pinned::new(size_of::<Control>())?,
             mirror,
             fed: 0,
@@ -180,32 +176,29 @@ impl CudaProgram {
             loaded: false,
             updates: 0,
             host_update: Duration::ZERO,
-            telling: Duration::ZERO,
+            in_ready: Duration::ZERO,
             result: StepResult::default(),
             spec: *spec,
-            classes: graph.judges_labels().then_some(graph.classes),
-            input: graph.input(),
+            batch: BatchShape::new(graph, spec),
             output: graph.node(graph.output()).shape,
-            lens: graph.params.iter().map(|param| param.len()).collect(),
             contents: engine.options.contents,
             numerics,
             peak,
             device,
         };
-        let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
-        program.draw(graph, leave)?;
+        program.draw(graph, homes.parameters.map_or(Drawing::Draw, |(_, drawing)| drawing))?;
         Ok(program)
     }
 
     /// Draws the initial weights on the host, as the CPU engine does, and copies them in.
-    pub(super) fn draw(&mut self, graph: &Graph, leave_trained: bool) -> Result<(), EngineError> {
+    pub(super) fn draw(&mut self, graph: &Graph, trained: Drawing) -> Result<(), EngineError> {
         const PIECE: usize = 1 << 16;
-        let mut params = vec![0.0f32; self.low.trained];
-        let mut moving = vec![0.0f32; self.low.moving_len];
+        let mut params = vec![0.0f32; self.low.places.trained];
+        let mut moving = vec![0.0f32; self.low.places.moving_len];
         let mut pieces = Vec::new();
         let mut rest: &mut [f32] = &mut params;
         let mut reached = 0;
-        for slot in &self.low.slots {
+        for slot in &self.low.places.slots {
             let (_, from) = rest.split_at_mut(slot.range.start - reached);
             let (values, after) = from.split_at_mut(slot.range.len());
             let number = slot.param.0;
@@ -229,7 +222,7 @@ impl CudaProgram {
                 });
             }
         });
-        for (index, range) in self.low.moving.iter().enumerate() {
+        for (index, range) in self.low.places.moving.iter().enumerate() {
             if let Some(range) = range {
                 draw(&graph.params[index], stream(seed, index), 0, &mut moving[range.clone()]);
             }
@@ -238,7 +231,7 @@ impl CudaProgram {
             driver::write(shard.address, &moving)?;
         }
         match self.mirror.as_mut().and_then(Mirror::parameters_mut) {
-            Some(_) if leave_trained => {}
+            Some(_) if trained == Drawing::Leave => {}
             Some(home) => home.copy_from_slice(&params),
             None => driver::write(self.memory.params.address, &params)?,
         }
