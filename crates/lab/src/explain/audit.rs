@@ -17,13 +17,13 @@ mod remarks;
 #[cfg(test)]
 mod tests;
 
-/// Two examples counts nearer than this fraction are the same.
+/// Example counts closer than this fraction are the same.
 const SAME_COUNT: f64 = 0.003;
 
-/// By how much a rate and a clock that were timed one by one may disagree.
+/// How much a rate and a clock that were measured separately may disagree.
 const NOISE: f64 = 0.02;
 
-/// What was compared.
+/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
@@ -45,9 +45,9 @@ pub enum Check {
     Product,
     /// Parameters against the network.
     Parameters,
-    /// A share of communication against the speed-up.
+    /// The fraction of communication against the speed-up.
     Share,
-    /// A share of communication against its time.
+    /// The fraction of communication against its time.
     CommTime,
     /// Parts against the whole.
     Parts,
@@ -74,7 +74,7 @@ pub enum Weight {
 /// A result of the audit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Slip {
-    /// What was compared.
+    /// What is compared.
     pub check: Check,
     /// How much it matters.
     pub weight: Weight,
@@ -84,7 +84,7 @@ pub struct Slip {
     pub printed: Option<Figure>,
     /// What follows from the other numbers.
     pub computed: Option<f64>,
-    /// How it follows, or what it means.
+    /// How it was computed, or what it means.
     pub how: String,
     /// What probably happened.
     pub likely: Option<String>,
@@ -127,7 +127,7 @@ impl Slip {
     }
 }
 
-/// Everything that can be computed again in a series.
+/// Recomputes everything that can be recomputed in a series.
 pub fn audit(series: &Series) -> Vec<Slip> {
     let mut slips = Vec::new();
     slips.extend(check_product(series));
@@ -152,7 +152,7 @@ fn place(column: &Column, workers: u64) -> String {
     format!("{}, {}", column.name, crate::words::workers(workers))
 }
 
-/// Compares a column with what it should be; digits that were dropped make one remark.
+/// Compares a column with its expected values; truncated digits cause one remark.
 fn compare(
     check: Check,
     series: &Series,
@@ -215,7 +215,7 @@ fn check_total(series: &Series, slips: &mut Vec<Slip>) {
     }));
 }
 
-/// The time that all epochs took together, with its heading.
+/// The column with the time of all epochs together.
 fn whole(series: &Series) -> Option<&Column> {
     series.column(Meaning::TrainTime).or_else(|| series.column(Meaning::TotalTime))
 }
@@ -242,7 +242,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let epoch = series.column(Meaning::EpochTime);
     let time = |row: usize| -> Option<Span> {
         let from_whole = whole(series).and_then(|whole| whole.figures[row]).zip(epochs(series, row));
-        // The whole time is the better witness: the time of an epoch was computed from it.
+        // The total is more reliable: the time per epoch was computed from it.
         let from_whole = from_whole.map(|(time, epochs)| Span::from(time) / Span::exact(epochs));
         from_whole.or_else(|| epoch?.figures[row].map(Span::from))
     };
@@ -310,8 +310,8 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     });
 }
 
-/// Compares the examples that a rate was computed with, where it was computed from the clock, with those that were told
-/// or that a column gives. A rate of its own may differ: it does not see start-up.
+/// Compares the number of examples that a rate was computed with, if it was computed from the clock, with the given one
+/// or that of a column. A separately measured rate may differ: it does not include start-up.
 fn check_told(series: &Series) -> Option<Slip> {
     let (clock, implied) = reconcile::same(series, Work::Divided)
         .filter(|_| series.counted() == Counted::Examples && series.context.data.is_none())?;
@@ -323,7 +323,7 @@ fn check_told(series: &Series) -> Option<Slip> {
         let even = column.figures.iter().flatten().all(|figure| *figure == first);
         even.then_some((first.value, column.name.as_str()))
     };
-    // Those of as long as the clock runs. A column may count an epoch or a run.
+    // For as long as the clock runs. A column may count an epoch or a run.
     let (there, other, source) = match series.context.examples {
         Some(given) if epoch => (given.value as f64 / epochs?, None, "given".to_owned()),
         Some(given) => (given.value as f64, None, "given".to_owned()),
@@ -412,7 +412,7 @@ fn check_speedup(series: &Series, column: &Column, slips: &mut Vec<Slip>) {
     else {
         return;
     };
-    // A source that most rows follow was meant; one that no row follows was not, unless it is near.
+    // A source that most rows follow is the intended one; one that no row follows is not, unless it is close.
     if 2 * off > rows.len() && farthest > 0.25 {
         let named: Vec<&str> = sources.iter().map(|source| source.column.name.as_str()).collect();
         slips.push(Slip::remark(
@@ -437,7 +437,7 @@ fn check_efficiency(series: &Series, slips: &mut Vec<Slip>) {
     }));
 }
 
-/// What probably went wrong between a computed number and its print.
+/// What probably went wrong between a computed number and its printed value.
 fn guess_slip(printed: Figure, computed: f64) -> Option<String> {
     let ratio = printed.value / computed;
     if !(ratio.is_finite() && ratio > 0.0) {

@@ -1,4 +1,4 @@
-//! A text, taken apart into headings, paragraphs and tables.
+//! Splits a text into headings, paragraphs and tables.
 //!
 //! Tables are Markdown (`|`), tab-separated, comma- or semicolon-separated, or aligned by runs of spaces.
 
@@ -15,26 +15,26 @@ pub const MOST_ROWS: usize = 10_000;
 pub const MOST_TABLES: usize = 500;
 /// Longest line that may belong to a table, in bytes.
 const LONGEST_LINE: usize = 1 << 16;
-/// Lines by which a table is known.
+/// Lines that are inspected to recognise a table.
 const BEGINNING: usize = 8;
 /// Letters of a heading that are kept.
 const LONGEST_HEADING: usize = 100;
 
-/// A text in pieces, in their order.
+/// A text split into blocks.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// What stands in it.
+    /// Its blocks, in order.
     pub blocks: Vec<Block>,
-    /// What could not be taken as it stands: a sentence each.
+    /// Warnings, one sentence each.
     pub warnings: Vec<String>,
 }
 
 /// A piece of a page.
 #[derive(Debug)]
 pub struct Block {
-    /// Line on which it begins, from 1.
+    /// Its first line, from 1.
     pub line: usize,
-    /// The headings that it stands under, outermost first.
+    /// The headings above it, outermost first.
     pub headings: Rc<[String]>,
     /// What it is.
     pub content: Content,
@@ -49,7 +49,7 @@ pub enum Content {
     Table(Grid),
 }
 
-/// How the cells of a table are set apart.
+/// How the cells of a table are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// By bars.
@@ -58,14 +58,14 @@ pub enum Form {
     Tabs,
     /// By this character.
     Separated(char),
-    /// By two spaces or more, or by single ones where all cells are numbers.
+    /// By two or more spaces, or by single ones if all cells are numbers.
     Aligned,
 }
 
-/// Cells as text: a header and rows of as many cells.
+/// Cells as text: a header, and rows of the same length.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    /// How the cells were set apart.
+    /// How the cells were separated.
     pub form: Form,
     /// The first row.
     pub header: Vec<String>,
@@ -73,7 +73,7 @@ pub struct Grid {
     pub rows: Vec<Vec<String>>,
 }
 
-/// Takes a text apart.
+/// Splits a text.
 pub fn read(text: &str) -> Page {
     let lines: Vec<&str> = text.lines().collect();
     let mut reader = Reader::default();
@@ -95,7 +95,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes the piece that the lines begin with; how many they are.
+    /// Takes the block at the start of the lines; returns its number of lines.
     fn take(&mut self, lines: &[&str], number: usize) -> usize {
         let line = lines[0].trim();
         if line.is_empty() || line.starts_with("```") {
@@ -198,7 +198,7 @@ fn underline(line: &str) -> Option<usize> {
     if all('=') { Some(1) } else { all('-').then_some(2) }
 }
 
-/// The table that the lines begin with, and how many of them it takes.
+/// The table at the start of the lines, and its number of lines.
 fn table(lines: &[&str]) -> Option<(Grid, usize)> {
     markdown(lines)
         .or_else(|| tabs(lines))
@@ -231,7 +231,7 @@ fn markdown(lines: &[&str]) -> Option<(Grid, usize)> {
 
 fn tabs(lines: &[&str]) -> Option<(Grid, usize)> {
     let cells = |line: &str| line.split('\t').map(|cell| cell.trim().into()).collect();
-    // Indented text has nothing before its tab.
+    // In indented text, nothing precedes the tab.
     let indented = |rows: &[Vec<String>]| rows.iter().all(|row| row[0].is_empty());
     let belongs = |line: &str| line.trim_end().contains('\t');
     gather(lines, belongs, cells, |rows| !indented(rows)).map(|found| found.grid(Form::Tabs))
@@ -247,7 +247,7 @@ fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
         2 * even >= rows.len() && mostly_numbers(rows)
     };
     let cells = |line: &str| split_quoted(line, mark);
-    // A number alone is a row whose other cells were forgotten.
+    // A number alone is a row with missing cells.
     let belongs = |line: &str| line.contains(mark) || matches!(figure::read(line), Cell::Number(..));
     let found = gather(lines, belongs, cells, likely);
     found.map(|found| found.grid(Form::Separated(mark)))
@@ -262,7 +262,7 @@ fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
     gather(lines, belongs, cells, mostly_numbers).map(|found| found.grid(Form::Aligned))
 }
 
-/// Columns set apart by single spaces: only numbers below a header of as many words are a table for certain.
+/// Columns separated by single spaces: only numbers below a header of as many words are certainly a table.
 fn spaced(lines: &[&str]) -> Option<(Grid, usize)> {
     let cells = |line: &str| -> Vec<String> { line.split_whitespace().map(Into::into).collect() };
     let columns = cells(lines[0]).len();
@@ -271,8 +271,8 @@ fn spaced(lines: &[&str]) -> Option<(Grid, usize)> {
     gather(lines, |line| cells(line).len() == columns, cells, likely).map(|found| found.grid(Form::Aligned))
 }
 
-/// The rows that the first lines make, as far as lines belong to it. Whether they are one at all is seen from its
-/// beginning, so that a long text of other things takes no long time.
+/// The rows in the first lines, as far as lines belong to the table. Whether it is a table is decided from its
+/// beginning, so that other long text is skipped quickly.
 fn gather(
     lines: &[&str],
     belongs: impl Fn(&str) -> bool,
@@ -306,7 +306,7 @@ impl Gathered {
     }
 }
 
-/// Fields of a line; one in quotes may hold the mark, and a doubled quote (RFC 4180).
+/// Fields of a line; a quoted one may contain the separator and doubled quotes (RFC 4180).
 fn split_quoted(line: &str, mark: char) -> Vec<String> {
     let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
     let mut letters = line.trim().chars().peekable();
@@ -322,7 +322,7 @@ fn split_quoted(line: &str, mark: char) -> Vec<String> {
     fields
 }
 
-/// Whether at least half of the cells below the header are numbers or empty: sentences have commas too.
+/// Whether at least half of the cells below the header are numbers or empty; prose has commas, too.
 fn mostly_numbers(rows: &[Vec<String>]) -> bool {
     let cells = || rows.iter().skip(1).flatten();
     let words = cells().filter(|cell| figure::read(cell) == Cell::Words).count();

@@ -366,7 +366,8 @@ fn without_one_worker_speed_ups_are_over_the_fewest() {
     assert!((last.efficiency(22.5) - 0.703_125).abs() < 1e-12 && !series.laws.is_empty());
     let page = render(&found);
     assert!(page.contains("relative to 8 workers, the fewest here") && page.contains("70.3 %"), "{page}");
-    assert!(page.contains("--map \"samples/s\"=rate-per-worker"), "{page}");
+    let flat = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("--map \"samples/s\"=rate-per-worker"), "{page}");
     // Rates that hardly grow may be of all or of each.
     let open = explain_text("gpus,samples/s\n8,800\n16,810\n", &Options::default()).expect("a table");
     assert!(open.series[0].rows[1].by_rate.is_none());

@@ -1,11 +1,11 @@
-//! `metric.log` of TensorFlow's official models: a JSON object a line, most of them rates of the examples-per-second hook.
+//! `metric.log` of TensorFlow's official models: one JSON object per line, mostly rates of the examples-per-second hook.
 //!
 //! ```text
 //! {"name": "current_examples_per_sec", "value": 812.4, "unit": null, "global_step": 200, "timestamp": "2018-10-04T09:12:31.170000Z", "extras": []}
 //! ```
 //!
 //! The hook's clock starts when the first step is done and counts whole intervals. Its average is batch * steps / time over
-//! all intervals so far, so the rates between follow from averages where the log holds no others.
+//! all intervals so far, so rates of intervals follow from averages if the log has no others.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ const CURRENT: &str = "current_examples_per_sec";
 /// The rate since the first.
 const AVERAGE: &str = "average_examples_per_sec";
 
-/// By how much the two may differ, as a share, before it is said.
+/// Relative difference between the two that causes a warning.
 const DIFFER: f64 = 0.02;
 
 /// What the hook does not count.
@@ -37,7 +37,7 @@ struct Metric {
     timestamp: Option<String>,
 }
 
-/// Whether a file that begins so is a `metric.log`.
+/// Whether a file with this beginning is a `metric.log`.
 pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let is_metric = |line: &str| {
@@ -49,7 +49,7 @@ pub fn recognise(head: &[u8]) -> bool {
     text.lines().find(|line| !line.trim().is_empty()).is_some_and(is_metric)
 }
 
-/// The series of a log. Lines that cannot be read are passed over, with a warning.
+/// The series of a log. Unreadable lines are skipped with a warning.
 pub fn read(path: &Path) -> Result<Series, ImportError> {
     let mut lines = Lines::open(path)?;
     let mut series = Series::default();
@@ -118,7 +118,7 @@ fn parse(line: &str) -> serde_json::Result<Metric> {
     })
 }
 
-/// Steps from one point to the next; the first is taken to stand for as many as the second.
+/// Steps from one point to the next; the first is assumed to cover as many as the second.
 fn intervals(points: &[Point]) -> Option<Vec<f64>> {
     let mut steps: Vec<f64> = Vec::new();
     for pair in points.windows(2) {
@@ -128,7 +128,7 @@ fn intervals(points: &[Point]) -> Option<Vec<f64>> {
     Some(steps)
 }
 
-/// Whether current rates give the average that the log ends with; a sentence where they do not.
+/// Checks that current rates give the log's final average; returns a warning if not.
 fn compare(current: &[Point], average: &[Point]) -> Option<String> {
     let (steps, last) = (intervals(current)?, average.last()?);
     if current.last()?.step != last.step || current.len() != average.len() {
@@ -155,7 +155,7 @@ fn from_averages(average: &[Point]) -> Vec<Point> {
     rates
 }
 
-/// A moment as `2018-10-04T09:12:31.170000Z`.
+/// A time such as `2018-10-04T09:12:31.170000Z`.
 fn seconds_since_1970(text: &str) -> Option<f64> {
     let (date, time) = text.trim_end_matches('Z').split_once(['T', ' '])?;
     let part = |text: &str| text.parse::<i64>().ok().filter(|part| (0..=9999).contains(part));

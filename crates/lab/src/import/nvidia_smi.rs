@@ -1,4 +1,4 @@
-//! What `nvidia-smi` prints while a run goes on: `nvidia-smi dmon`, or `--query-gpu=... --format=csv`.
+//! Output of `nvidia-smi` during a run: `nvidia-smi dmon`, or `--query-gpu=... --format=csv`.
 //!
 //! ```text
 //! # gpu   pwr gtemp    sm   mem    fb          timestamp, index, utilization.gpu [%], memory.used [MiB], power.draw [W]
@@ -6,8 +6,8 @@
 //!     0   231    64    97    41 10941
 //! ```
 //!
-//! A header may come again, `-`, `[N/A]` and `[Not Supported]` stand for nothing. Without a header, units tell columns apart;
-//! without units as well, nothing does.
+//! A header may be repeated; `-`, `[N/A]` and `[Not Supported]` mean no value. Without a header, columns are identified by units;
+//! without units as well, the file is rejected.
 
 mod columns;
 
@@ -22,13 +22,13 @@ use super::lines::Lines;
 use super::{ImportError, Imported};
 use crate::{Align, Table, words};
 
-/// More devices than a machine has are taken for damage.
+/// Higher device numbers are treated as damage.
 const DEVICES: usize = 1024;
 
-/// A device that is used for less of the time than this stands idle.
+/// A device that is used for less of the time than this is idle.
 const LOW: f64 = 0.10;
 
-/// Steps in which shares of time are counted, in all.
+/// Number of bins for utilisation.
 const BINS: usize = 1000;
 
 /// How one device was used.
@@ -36,17 +36,17 @@ const BINS: usize = 1000;
 pub struct DeviceUse {
     /// Its index.
     pub index: u32,
-    /// Samples that tell of it.
+    /// Number of samples.
     pub samples: u64,
-    /// The most memory in use; `None` where it is not told.
+    /// Peak memory in use; `None` if unknown.
     pub peak_memory: Option<Bytes>,
     /// Mean memory in use.
     pub mean_memory: Option<Bytes>,
-    /// Mean share of time in which a kernel ran, from 0 to 1.
+    /// Mean fraction of time in which a kernel ran.
     pub utilisation: Option<f64>,
-    /// The share that 95 % of the samples do not exceed.
+    /// 95th percentile of that fraction.
     pub utilisation_p95: Option<f64>,
-    /// Share of samples in which kernels ran for less than a tenth of the time.
+    /// Fraction of samples in which kernels ran for less than a tenth of the time.
     pub low: Option<f64>,
     /// Mean power in watts.
     pub power: Option<f64>,
@@ -59,12 +59,12 @@ pub struct DeviceUse {
 pub struct Monitor {
     /// Devices in order of their index.
     pub devices: Vec<DeviceUse>,
-    /// What was salvaged, guessed or left out: a sentence each.
+    /// What was salvaged, guessed or skipped, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl Monitor {
-    /// Tells the ranks of a run of one machine what memory they held: device 0 is rank 0's.
+    /// Adds device memory to the ranks of a run on one machine: device N belongs to rank N.
     pub fn attach(&self, run: &mut Imported) {
         run.warnings.extend(self.warnings.iter().cloned());
         let mut strangers = 0;
@@ -85,7 +85,7 @@ impl Monitor {
     }
 }
 
-/// How devices were used, a row each; `None` where there is none.
+/// A table of how devices were used; `None` without devices.
 pub fn table(devices: &[DeviceUse]) -> Option<Table> {
     let mut table = Table::new([
         ("device, by nvidia-smi", Align::Left),
@@ -116,7 +116,7 @@ pub fn table(devices: &[DeviceUse]) -> Option<Table> {
 }
 
 impl Monitor {
-    /// On a screen: how each device was used, and what was salvaged.
+    /// The result as text: how each device was used, and warnings.
     pub fn render(&self) -> String {
         let mut text = table(&self.devices).map_or_else(String::new, |table| table.to_string());
         for one in &self.devices {
@@ -142,7 +142,7 @@ impl Monitor {
     }
 }
 
-/// Whether a file that begins so is what `nvidia-smi` prints.
+/// Whether a file with this beginning is output of `nvidia-smi`.
 pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let Some(first) = text.lines().find(|line| !line.trim().is_empty()) else { return false };
@@ -198,7 +198,7 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// The share that 95 % of the samples do not exceed.
+    /// 95th percentile of that fraction.
     fn p95(&self) -> Option<f64> {
         let all = self.utilisation.1;
         let enough = all - all / 20;
@@ -216,7 +216,7 @@ struct Reader {
     form: Option<Form>,
     guessed: bool,
     devices: BTreeMap<u32, Sums>,
-    /// Devices that are named and not numbered, in the order in which they occur.
+    /// Named devices without numbers, in order of appearance.
     named: Vec<String>,
     damaged: u64,
 }

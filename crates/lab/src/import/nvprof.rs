@@ -1,6 +1,6 @@
 //! Profiles of nvprof and the Visual Profiler: SQLite tables of CUPTI's activity records.
 //!
-//! Work on a device does not say which process asked for it, so a file is one trace.
+//! Device work does not name its process, so a file is one trace.
 
 mod call;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use crate::trace::{Kind, Trace};
 /// The whole file is one process.
 const PROCESS: u64 = 0;
 
-/// The version of the tables that is read; later ones may mean something else by the same columns.
+/// The supported version of the tables; later ones may use the same columns differently.
 const VERSION: i64 = 11;
 
 /// `MARKER.flags`: a range begins.
@@ -35,7 +35,7 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
         unnamed: 0,
         untimed: 0,
     };
-    // One of the two: the latter where kernels were serialised.
+    // Only one of the two exists: the latter if kernels were serialised.
     for table in ["CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL"] {
         reader.kernels(&mut database, table)?;
     }

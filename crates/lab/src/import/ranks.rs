@@ -16,22 +16,22 @@ use super::{ImportError, Imported, ImportedRank, top};
 use crate::run::Span;
 use crate::trace::{Clock, StepRange, Trace};
 
-/// No trace is longer; moments further apart are damage.
+/// Longest trace; longer ones are damaged.
 const LONGEST: Nanos = Nanos(30 * 24 * 3600 * 1_000_000_000);
 
-/// Traces that lie further apart are not of one run.
+/// Traces further apart than this are not of one run.
 const APART: Nanos = Nanos(600 * 1_000_000_000);
 
-/// What is known of a run besides its traces.
+/// What the user says about a run besides its traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// What to call the network.
+    /// Name of the network.
     pub model: String,
-    /// Samples a step on each worker.
+    /// Samples per step on each worker.
     pub batch: Option<u64>,
 }
 
-/// Makes a run of the traces of its ranks, one each.
+/// Builds a run from the traces of its ranks.
 pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError> {
     let mut warnings = Vec::new();
     order(&mut traces, &mut warnings)?;
@@ -70,9 +70,9 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     })
 }
 
-/// Phases that traces tell even where they took no time.
+/// Phases that traces can show, even if they took no time.
 fn tells(traces: &[Trace]) -> Vec<Phase> {
-    // A trace may show that collectives were asked for, and nothing of them.
+    // A trace may show the launch of collectives but not the collectives.
     let hidden = |trace: &Trace| trace.collectives.is_empty() && trace.names.texts().any(is_exchange);
     let mut tells = vec![Phase::Compute];
     if traces.iter().any(Trace::has_device) {
@@ -88,7 +88,7 @@ fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
     Err(ImportError::Apart { why: why.into() })
 }
 
-/// Sets traces in order of their ranks, as far as they tell them.
+/// Sorts traces by rank, as far as they name it.
 fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportError> {
     if traces.is_empty() {
         return apart("there are none");
@@ -125,8 +125,8 @@ fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportE
     Ok(())
 }
 
-/// Profilers start and stop at different moments: only steps that all ranks show are kept. Where a trace marks none, all
-/// of each trace is one step.
+/// Profilers start and stop at different times: only steps that all ranks have are kept. If a trace marks none, each
+/// trace is one step.
 fn find_common_steps(
     traces: &[Trace],
     warnings: &mut Vec<String>,
@@ -166,7 +166,7 @@ fn find_common_steps(
     }
 }
 
-/// A torn trace may have lost marks of steps that it still shows. On one clock, another rank's tell when they were.
+/// A truncated trace may lack the marks of steps that it still covers. On one clock, those of another rank can be used.
 fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut Vec<String>) {
     let Some(lender) = (0..steps.len()).rev().max_by_key(|&rank| steps[rank].len()) else { return };
     if !share_clock(traces) {
@@ -176,7 +176,7 @@ fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut V
     for (rank, (own, trace)) in steps.iter_mut().zip(traces).enumerate() {
         let Some((begin, end)) = trace.extent() else { continue };
         let numbers: HashSet<u64> = own.iter().map(|step| step.number).collect();
-        // Only what the trace covers: profilers also begin and end at different moments.
+        // Only what the trace covers, because profilers start and stop at different times.
         let missing =
             |step: &&StepRange| !numbers.contains(&step.number) && begin <= step.begin && step.end <= end;
         let borrowed: Vec<StepRange> = lent.iter().filter(missing).copied().collect();
@@ -192,7 +192,7 @@ fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut V
     }
 }
 
-/// Steps that follow each other, each number once: what overlaps an earlier one is cut off.
+/// Consecutive steps, each number once; overlaps with earlier ones are cut off.
 fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
     let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
     let mut seen = HashSet::new();
@@ -209,7 +209,7 @@ fn window(steps: &[StepRange]) -> Option<Span> {
     Some(Span { begin: steps.first()?.begin, end: steps.last()?.end })
 }
 
-/// How a rank's steps are written down.
+/// How a rank's steps are converted.
 #[derive(Clone, Copy)]
 struct Emit {
     shift: Shift,
@@ -232,11 +232,11 @@ fn record(trace: &Trace, steps: &[StepRange], mut exchanges: Exchanges, emit: Em
     steps.iter().map(record).collect()
 }
 
-/// What was run, as far as traces tell.
+/// What was run, as far as traces say.
 fn case(traces: &[Trace], told: &Told) -> Case {
     let backend = traces.iter().find_map(|trace| trace.backend.clone()).map(|name| ("backend".into(), name));
     let world = traces.iter().filter_map(|trace| trace.world).max();
-    // A part of the ranks is not compared with a run of as many.
+    // A subset of the ranks must not be compared with a full run of that size.
     let part = world.filter(|&world| world as usize > traces.len());
     let part = part.map(|world| ("ranks".into(), format!("{} of {world}", traces.len())));
     Case {

@@ -1,4 +1,4 @@
-//! What took most time over a run: kernels, and collectives.
+//! The kernels and collectives that took most time in a run.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use super::traced::KEPT;
 use crate::run::Span;
 use crate::trace::{Kind, Slice, Trace};
 
-/// Longer names are cut off where they are kept.
+/// Longer names are cut.
 const LONGEST_NAME: usize = 400;
 
 /// All slices of one name, over all ranks.
@@ -32,7 +32,7 @@ pub struct Top {
     pub fraction: f64,
 }
 
-/// All collectives of one operation, over all ranks. What several did at once on a rank counts once.
+/// All collectives of one operation, over all ranks. Simultaneous ones on a rank count once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TopCollective {
     /// The operation.
@@ -83,7 +83,7 @@ impl Sums {
     }
 }
 
-/// Kernels of the ranks, each within its window. Where there is no device: operators that are not within another.
+/// Kernels of the ranks, each within its window; without a device, outermost operators.
 pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
     let mut sums = Sums::default();
     for (trace, window) in traces.iter().zip(windows) {
@@ -109,7 +109,7 @@ pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
     sums.rank()
 }
 
-/// What is known of the collectives of one operation.
+/// Sums over the collectives of one operation.
 #[derive(Default)]
 struct Exchanged {
     count: u64,
@@ -119,7 +119,7 @@ struct Exchanged {
     bytes: Option<u64>,
 }
 
-/// Collectives of the ranks by operation, each within its window. `exchanges` says how long each waited.
+/// Collectives of the ranks by operation, each within its window. `exchanges` has their waiting times.
 pub fn collectives(traces: &[Trace], windows: &[Span], exchanges: &[Exchanges]) -> Vec<TopCollective> {
     let mut sums: HashMap<String, Exchanged> = HashMap::new();
     for ((trace, window), exchanges) in traces.iter().zip(windows).zip(exchanges) {

@@ -1,4 +1,4 @@
-//! What traces tell of a run beside its steps.
+//! Details of a run that only traces have.
 
 use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
@@ -18,21 +18,21 @@ const SHOWN: usize = 10;
 /// Late steps that are shown.
 const SHOWN_LATE: usize = 3;
 
-/// What traces tell of a run beside its steps.
+/// Details of a run that only traces have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traced {
-    /// How the ranks came to one clock.
+    /// How the clocks of the ranks were aligned.
     pub alignment: Alignment,
-    /// Kernels, or operators where there is no device, those that took most first.
+    /// Kernels, or operators without a device, most time first.
     pub kernels: Vec<Top>,
-    /// Collectives by operation, those that took most first.
+    /// Collectives by operation, most time first.
     pub collectives: Vec<TopCollective>,
-    /// Steps in which ranks waited for a late one, those with most waiting first.
+    /// Steps in which ranks waited for a late one, most waiting first.
     pub late: Vec<LateStep>,
 }
 
 impl Traced {
-    /// How the ranks came to one clock, and which steps were late through whom.
+    /// How clocks were aligned, and which rank delayed which steps.
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.alignment.to_string()];
         let ms = |time: Nanos| format!("{:.1} ms", 1e3 * time.seconds());

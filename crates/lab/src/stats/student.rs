@@ -10,12 +10,12 @@
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, SQRT_2};
 
-/// The t that 95 % of the values lie within, on both sides of zero; infinite without a degree of freedom.
+/// Two-sided 95 % quantile; infinite without a degree of freedom.
 pub fn t95(freedom: usize) -> f64 {
     t_within(0.95, freedom)
 }
 
-/// The t that a fraction of the values (0 to 1) lies within, on both sides of zero.
+/// Two-sided quantile: the t within which a fraction (0 to 1) of the values lies.
 pub fn t_within(fraction: f64, freedom: usize) -> f64 {
     if freedom == 0 {
         return f64::INFINITY;

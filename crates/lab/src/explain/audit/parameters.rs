@@ -1,4 +1,4 @@
-//! Counts of parameters in the text, against the networks that are known.
+//! Compares parameter counts in the text with known networks.
 
 use paceline_model::{summarize, zoo};
 
@@ -6,7 +6,7 @@ use super::{Check, Slip, Weight};
 use crate::explain::figure::Figure;
 use crate::explain::prose::{DataSet, Fact, Topic};
 
-/// Counts of a network for a number of classes: each is a constant and a part for each class.
+/// Counts of a network as a function of classes: a constant and a part per class.
 struct Counts {
     trainable: [u64; 2],
     fixed: u64,
@@ -25,7 +25,7 @@ fn counts(model: &str) -> Option<Counts> {
 }
 
 impl Counts {
-    /// Classes with which so many values are trained; zero where the network has none.
+    /// The number of classes that gives this many trained values; zero if the network has none.
     fn classes(&self, trainable: u64) -> Option<u64> {
         let [constant, each] = self.trainable;
         let rest = trainable.checked_sub(constant)?;
@@ -36,7 +36,7 @@ impl Counts {
     }
 }
 
-/// A sentence about parameters, the network it stands under, the one that it names, and the data set that it names.
+/// A sentence about parameters, with the network of its heading, and the network and data set that it names.
 pub struct Claim<'a> {
     /// The count.
     pub fact: &'a Fact,

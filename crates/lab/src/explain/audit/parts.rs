@@ -68,18 +68,18 @@ fn speedup(series: &Series, row: usize) -> Option<(Span, f64)> {
     Some((quotient, 0.5 * (hi - lo)))
 }
 
-/// How one part of the time stands to another.
+/// How one part of the time relates to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Containment {
     /// The part.
     pub part: String,
-    /// The one that may hold it.
+    /// The part that may contain it.
     pub holder: String,
-    /// Whether it lies in the other: the parts are too long to lie side by side, or it is too long to fit in.
+    /// Whether it is contained: separate parts would exceed the total. Otherwise it is too long to be contained.
     pub inside: bool,
 }
 
-/// Which parts of the time must lie inside communication, and which cannot.
+/// Which parts of the time must be part of communication, and which cannot be.
 pub fn containments(series: &Series) -> Vec<Containment> {
     let Some(total) = series.column(Meaning::TotalTime).or_else(|| series.column(Meaning::TrainTime)) else {
         return Vec::new();
@@ -93,7 +93,7 @@ pub fn containments(series: &Series) -> Vec<Containment> {
                     .filter_map(|row| Some((row, part.figures[row]?, holder.figures[row]?)))
             };
             let fits = rows().count() > 0 && rows().all(|(_, part, holder)| part.lo() <= holder.hi());
-            // Side by side they would be longer than the whole; with this one inside, they are not.
+            // As separate parts they would exceed the total; with this one contained, they do not.
             let sum = |row: usize, without: Option<&Column>| -> f64 {
                 let counted = parts
                     .iter()
@@ -145,7 +145,7 @@ pub(super) fn check_parts(series: &Series, slips: &mut Vec<Slip>) {
     slips.extend(moved_wait(series));
 }
 
-/// A part that shrinks as soon as another appears, though each worker's work is the same.
+/// A part that shrinks as soon as another appears, although the work per worker is the same.
 fn moved_wait(series: &Series) -> Option<Slip> {
     let base = series.base()?;
     let whole = series.column(Meaning::TotalTime)?.figures[base]?.value;

@@ -4,7 +4,7 @@ use super::super::reconcile::{Fitted, Reconciliation, Speedups, Verdict, Work};
 use super::number;
 use crate::words::workers;
 
-/// What a rate and a clock say together.
+/// How a rate and a clock relate.
 pub(super) fn sentences(found: &Reconciliation) -> Vec<String> {
     match found {
         Reconciliation::Same { rate, clock, examples, work } => {

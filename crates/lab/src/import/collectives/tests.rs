@@ -74,7 +74,7 @@ fn what_several_ranks_waited_is_told_of_one_and_of_all() {
     let [LateStep { rank, waited, longest, .. }] = traced.late[..] else { panic!("{:?}", traced.late) };
     assert_eq!((rank, waited, longest), (Rank(2), Nanos(50 * MS), Some(Nanos(30 * MS))));
     let said = traced.sentences();
-    let wanted = "in step 2, the others waited up to 30.0 ms each, 50.0 ms in all, for rank 2";
+    let wanted = "in step 2, the others waited up to 30.0 ms each, 50.0 ms in total, for rank 2";
     assert!(said.iter().any(|sentence| sentence == wanted), "{said:?}");
 }
 

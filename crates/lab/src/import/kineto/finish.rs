@@ -1,4 +1,4 @@
-//! What makes sense only of a whole trace: its clock, what stands in it twice, collectives, steps.
+//! What needs the whole trace: its clock, duplicates, collectives, steps.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::collective::{self, Source};
 use super::window;
 use crate::trace::{Clock, Kind, StepRange, Trace};
 
-/// September 2001: what is later is taken for a moment since 1970, what is earlier counts from somewhere else.
+/// September 2001: later times count from 1970, earlier ones from another origin.
 const EPOCH: i64 = 1_000_000_000_000_000_000;
 
 impl Builder {
@@ -48,11 +48,11 @@ impl Builder {
             self.trace.clock = Clock::Epoch;
             return base.into();
         }
-        // Only differences mean anything: the earliest moment may as well be 0 as negative.
+        // Only differences are meaningful, so the earliest time may be 0.
         -i128::from(begins().min().unwrap_or(0).min(0))
     }
 
-    /// Puts moments on the trace's clock, and leaves out events that fall off it or were there before.
+    /// Converts times to the trace's clock, and skips events outside it and duplicates.
     fn drop_odd(&mut self, origin: i128) {
         let prints = std::mem::take(&mut self.prints);
         let repeated = find_repeated(&prints);
@@ -86,7 +86,7 @@ impl Builder {
         });
     }
 
-    /// Steps as the host marks them; as devices do where the host does not.
+    /// Steps as marked by the host, or by devices if the host marks none.
     fn find_steps(&mut self) {
         let mut host: BTreeMap<u64, StepRange> = BTreeMap::new();
         let mut device = host.clone();
@@ -138,7 +138,7 @@ impl Builder {
         }
     }
 
-    /// Says that the trace may hold no more, and where in the file that was.
+    /// Warns that the trace is full, and where in the file.
     pub fn warn_full(&mut self, offset: u64) {
         self.trace.warnings.push(format!(
             "reading stopped at byte {offset}: at most {MOST_SLICES} events are read; record fewer steps"

@@ -1,4 +1,4 @@
-//! Which part of a trace is looked at.
+//! Selects a part of a trace.
 
 use paceline_record::Nanos;
 
@@ -17,10 +17,10 @@ pub fn whole(trace: &Trace) -> Spans {
     window
 }
 
-/// Finds the window that a user asks for: seconds since the trace's begin (`from`, `to`), or the time in which a range of
-/// a name is open; both together narrow each other. A name is first taken as it is, then as a part of one, in any case.
-/// It is the host that opens a range; a device's account of it counts where there is no other, for it holds only work
-/// that the same thread launched. The error says what to ask for instead.
+/// Finds the requested window: seconds since the trace's begin (`from`, `to`), or the time in which a range with
+/// this name is open, or the intersection of both. A name must match exactly, or else as a part, ignoring case.
+/// The host opens a range; the device's copy counts only if there is no other, because it covers only work
+/// that the same thread launched. The error says which names exist.
 pub fn cut(trace: &Trace, from: Option<f64>, to: Option<f64>, range: Option<&str>) -> Result<Spans, String> {
     let extent = trace.extent().ok_or("the profile is empty")?;
     let open = match range {

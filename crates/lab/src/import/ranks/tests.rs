@@ -65,7 +65,7 @@ fn ranks_with_holes_are_numbered_anew_and_said_so() {
     let run = join(traces, &Told::default()).expect("two of eight");
     assert_eq!(run.ranks[1].rank, Rank(1));
     assert_eq!(run.case.settings["ranks"], "2 of 8", "not to be compared with a run of two");
-    for expected in ["ranks 0, 4: they are numbered", "2 of 8 ranks", "rank 1: torn"] {
+    for expected in ["traces of ranks 0, 4, numbered from 0", "2 of 8 ranks", "rank 1: torn"] {
         assert!(run.warnings.iter().any(|warning| warning.contains(expected)), "{:?}", run.warnings);
     }
 }

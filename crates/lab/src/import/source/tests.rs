@@ -175,7 +175,7 @@ fn seconds_that_are_made_up_are_shown_nowhere() {
         let text = terminal::render_report(report, terminal::Colours::None);
         assert_eq!(text.contains("worker-seconds)"), known, "{text}");
         assert_eq!(text.contains("only rates are known"), !known, "{text}");
-        assert!(text.contains("% of its time"), "{text}");
+        assert!(text.contains("% of their time"), "{text}");
     }
     let two = told.cases.iter().find(|case| case.case.workers == 2).expect("two workers");
     let expected = 32.0 * (8.0 / 25.0 + 32.0 / 90.0);
