@@ -1,4 +1,4 @@
-//! Workers on GPUs: which of them they use, and how those exchange by themselves.
+//! Workers on GPUs: which GPU each uses, and how GPUs exchange with each other.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{Job, TrainError};
 pub(crate) const CUDA: &str = "cuda";
 
 impl Job {
-    /// Refuses a job whose workers the machine has no GPUs for, or cannot exchange as asked.
+    /// Refuses a job that needs more GPUs than the machine has, or an exchange that GPUs cannot do.
     pub(crate) fn check_devices(&self) -> Result<(), TrainError> {
         if self.engine != CUDA {
             return match self.plan().parameters {
@@ -43,8 +43,8 @@ impl Job {
         Ok(())
     }
 
-    /// Whether GPUs exchange by themselves, through NCCL. Where a server in the host's memory takes part, several workers
-    /// use one GPU, or a worker runs several shards, they exchange through the host.
+    /// Whether GPUs exchange with each other, through NCCL. They exchange through the host if a server in the host's memory takes
+    /// part, if several workers use one GPU, or if a worker runs several shards.
     pub(crate) fn exchanges_on_device(&self) -> bool {
         let plan = self.plan();
         let through_host = self.share_gpu || plan.needs_host() || self.shards() != self.workers;
@@ -52,7 +52,7 @@ impl Job {
         self.engine == CUDA && exchanges && !through_host
     }
 
-    /// What computes on a rank.
+    /// Opens the engine of a rank.
     pub(crate) fn open_engine_of(&self, rank: Rank, pinned: bool) -> Result<Box<dyn Engine>, TrainError> {
         if self.engine == CPU {
             let cpu = Cpu::new(self.cpu_options())?;
@@ -64,7 +64,7 @@ impl Job {
     }
 }
 
-/// How many GPUs there are; an error where the driver is missing or too old.
+/// The number of GPUs; an error if the driver is missing or too old.
 pub fn devices() -> Result<usize, TrainError> {
     Ok(Cuda::devices()?)
 }
@@ -74,7 +74,7 @@ pub(crate) fn new_group() -> Result<UniqueId, TrainError> {
     Ok(Library::find()?.unique_id()?)
 }
 
-/// Joins a group of GPUs, and puts a plan into a program's steps.
+/// Joins a group of GPUs, and turns a plan into the exchange that a program records into its steps.
 pub(crate) fn weave(
     plan: Plan,
     group: UniqueId,
@@ -106,7 +106,7 @@ fn weave_with(nccl: Nccl, plan: Plan, options: &ExchangeOptions, buckets: &[Rang
 struct GpuLink {
     nccl: Nccl,
     plan: Plan,
-    /// Each rank's slice of each bucket, counted from the bucket's begin.
+    /// Each rank's slice of each bucket, counted from the bucket's start.
     slices: Vec<Vec<Range<usize>>>,
 }
 

@@ -517,7 +517,7 @@ pub enum Scaling {
         /// How many.
         batch: usize,
     },
-    /// Samples a step on all workers together.
+    /// Samples per step, on all workers together.
     Strong {
         /// How many; each worker has an equal part of them.
         global_batch: usize,

@@ -1,4 +1,4 @@
-//! Where a run stops to test the network and to save it.
+//! Tests and checkpoints between two steps.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -22,36 +22,36 @@ pub struct Milestones {
     pub eval: Option<Every>,
     /// How often it is saved, and where; `None` for never.
     pub saving: Option<Saving>,
-    /// The checkpoint that the run goes on from.
+    /// The checkpoint that the run resumes from.
     pub resume: Option<PathBuf>,
-    /// Steps done before it.
+    /// Steps that were done before it.
     pub resumed_at: Option<u64>,
 }
 
-/// After every so many epochs, and at the end of the run; 0 for the end alone.
+/// An interval in epochs. Something is also due at the end of the run; 0 means only there.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Every(pub f64);
 
 /// How checkpoints are written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
-    /// How often.
+    /// The interval between checkpoints.
     pub every: Every,
-    /// How many are kept.
+    /// Number of checkpoints kept.
     pub keep: NonZeroUsize,
-    /// Where.
+    /// Folder of the checkpoints.
     pub folder: PathBuf,
 }
 
 impl Every {
-    /// Whether it is time when `done` of `steps` steps are done, each of which takes `step` epochs.
+    /// Whether something is due after `done` of `steps` steps, each of `step` epochs.
     fn is_due(self, done: u64, steps: u64, step: f64) -> bool {
         let count = |done: u64| (done as f64 * step / self.0 + 1e-9).floor();
         done == steps || (self.0 > 0.0 && count(done) > count(done - 1))
     }
 }
 
-/// A rank's way through a run's milestones.
+/// The milestones of a run, on one rank.
 pub(crate) struct Course<'a> {
     job: &'a Job,
     graph: &'a Graph,
@@ -78,7 +78,7 @@ impl<'a> Course<'a> {
         Ok(Self { job, graph, step, test, history: Vec::new() })
     }
 
-    /// Goes on from the checkpoint that the job names; the steps done before it.
+    /// Loads the checkpoint that the job names, if it names one. Returns the steps done before it.
     pub fn resume(&mut self, program: &mut dyn Program, exchange: &Exchange) -> Result<u64, TrainError> {
         let Some(path) = &self.job.milestones.resume else {
             return Ok(0);
@@ -121,7 +121,7 @@ impl<'a> Course<'a> {
         Ok(checkpoint.position.steps)
     }
 
-    /// A step, with what follows it.
+    /// What a step is run with, and whether a milestone follows it.
     pub fn stage(&self, step: Step) -> Stage {
         let Milestones { eval, saving, .. } = &self.job.milestones;
         let evaluates = eval.is_some_and(|every| self.is_due(every, step));
@@ -134,7 +134,7 @@ impl<'a> Course<'a> {
         every.is_due(after.0 + 1, self.job.steps, self.step)
     }
 
-    /// Tests and saves the network where that is due after a step.
+    /// Tests and saves the network if that is due after a step.
     pub fn reach(
         &mut self,
         stage: Stage,
@@ -276,7 +276,7 @@ fn mean(runs: &[Vec<f32>]) -> Vec<f32> {
     sum
 }
 
-/// The running statistics of a program's first shard, while others stand in their place.
+/// The running statistics of a program's first shard, while the mean of all shards replaces them.
 struct Lent {
     own: Vec<f32>,
 }

@@ -46,7 +46,7 @@ impl Strategy {
         }
     }
 
-    /// What it asks of one rank of so many.
+    /// What it asks of one of `world` ranks.
     pub fn plan(self, rank: Rank, world: u32) -> Plan {
         let is_server = rank == Plan::SERVER;
         let alone = Plan {
@@ -80,8 +80,7 @@ impl Strategy {
     }
 }
 
-/// What a strategy asks of one rank: plain data, read by the exchange through the host, by that between devices, and by the
-/// simulation.
+/// What a strategy asks of one rank, as plain data for the exchange through the host, the one between devices, and the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Whose plan it is.
@@ -199,7 +198,7 @@ impl FromStr for Strategy {
     }
 }
 
-/// Number format of gradients on their way.
+/// Number format of gradients in the exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compress {
@@ -213,7 +212,7 @@ pub enum Compress {
 }
 
 impl Compress {
-    /// Values of a rank's own shared memory for so many gradients: the gradients, and half as much for the short form.
+    /// Values of a rank's shared memory for so many gradients: the gradients, and half as much again for the 16-bit form.
     pub(crate) fn own_values(self, gradients: usize) -> usize {
         match self {
             Self::None => gradients,
@@ -254,9 +253,9 @@ pub struct ExchangeOptions {
     pub first_bucket_bytes: usize,
     /// Whether the exchange runs while backward goes on.
     pub overlap: bool,
-    /// Number format on the way.
+    /// Number format in the exchange.
     pub compress: Compress,
-    /// Whether a world of one exchanges too, with itself: what the exchange costs before there is anybody to wait for.
+    /// Whether a single worker exchanges with itself: the cost of an exchange without any waiting.
     #[serde(default)]
     pub alone: bool,
 }

@@ -26,7 +26,7 @@ pub(super) struct Workload {
     pub forward: f64,
     /// Backward of a pass at full speed, in nanoseconds.
     pub backward: f64,
-    /// What is exchanged, in order; nothing where nobody is there to exchange with.
+    /// The buckets to exchange, in order; empty if there is nobody to exchange with.
     pub parcels: Vec<Parcel>,
     /// Getting a batch.
     pub load: Nanos,
@@ -77,12 +77,12 @@ impl Workload {
         })
     }
 
-    /// What a rank updates, in time.
+    /// The time of a rank's update.
     pub fn update(&self, rank: Rank) -> Nanos {
         if self.server_updates && rank != Plan::SERVER { Nanos(0) } else { self.update }
     }
 
-    /// Times of the layers over a run whose passes together took as long as `passes` at full speed.
+    /// Times of the layers over a run that took as long as `passes` passes at full speed.
     pub fn layer_times(&self, calls: u64, passes: f64) -> Vec<LayerTime> {
         let time = |layer: &Layer| LayerTime {
             name: layer.name.clone(),
@@ -95,7 +95,7 @@ impl Workload {
         self.layers.iter().map(time).collect()
     }
 
-    /// Refuses a run whose end the clock could not tell, however its draws turn out.
+    /// Refuses a run that could exceed the clock's range.
     fn check_span(&self, job: &Job) -> Result<(), TrainError> {
         let simulation = &job.simulation;
         let further = f64::from(job.workers - 1);
@@ -158,7 +158,7 @@ fn time_layers(job: &Job, graph: &Graph) -> Result<Vec<Layer>, TrainError> {
 /// Cuts the gradients into the buckets of the real exchange, and says when each is ready.
 fn pack(job: &Job, graph: &Graph, layers: &[Layer]) -> Vec<Parcel> {
     let (slots, len) = lay_out(graph);
-    // Backward goes from the last layer to the first: a layer is done when all from it on are.
+    // Backward goes from the last layer to the first: a layer is done when it and all layers behind it are.
     let mut done = vec![0.0; layers.len()];
     let mut sum = 0.0;
     for (done, layer) in done.iter_mut().zip(layers).rev() {
