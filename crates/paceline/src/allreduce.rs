@@ -92,7 +92,7 @@ fn parse_sizes(text: &str) -> Result<Sizes, String> {
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no size; use bytes, or K, M, G behind a number, as 94M");
+    let wrong = || format!("'{text}' is not a size; use bytes, or K, M, G behind a number, as 94M");
     let (number, unit) = match text.char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
         Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),

@@ -201,7 +201,7 @@ impl Bench<'_> {
 fn announce(folder: &StudyFolder, runs: usize, left: usize) {
     let path = folder.path().display();
     match left {
-        0 => say(&format!("{path}: all {runs} runs are done already; --fresh does them anew")),
+        0 => say(&format!("{path}: all {runs} runs are done already; --fresh runs them again")),
         _ if left < runs => {
             say(&format!("{path}: {} of {runs} runs are done already, {left} are left", runs - left))
         }

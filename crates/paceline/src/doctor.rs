@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use paceline_engine::cpu::CpuOptions;
 use paceline_engine::cuda::{Library, libraries};
 use paceline_engine::{Engine, EngineError, Spec};
 use paceline_model::zoo;
@@ -58,11 +57,11 @@ pub fn run(options: &Options) -> Result<()> {
 fn gather(tree: &Tree, folder: &Path) -> Facts {
     let mut facts = read(tree, folder);
     watch(tree, &mut facts);
-    if let Ok(engine) = open_engine("cpu", CpuOptions { threads: 1, simd: None }) {
+    if let Ok(engine) = open_engine("cpu", 1, None) {
         facts.needs = plan(&*engine);
     }
     facts.accelerators.libraries = Some(find_libraries(tree));
-    let cuda = open_engine("cuda", CpuOptions { threads: 1, simd: None }).map(|engine| engine.describe());
+    let cuda = open_engine("cuda", 1, None).map(|engine| engine.describe());
     facts.accelerators.engine = Some(cuda.map_err(|error| error.to_string()));
     facts
 }

@@ -37,9 +37,9 @@ enum Command {
     Bench(Box<bench::Options>),
     /// Train one network: data, epochs, tests, checkpoints
     Train(Box<train::Options>),
-    /// Say how good a checkpoint is, on the test pictures of some data
+    /// Test a checkpoint on the test pictures of some data
     Eval(eval::Options),
-    /// Report a study anew, or compare two
+    /// Report a study again, or compare two
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
     Import(import::Options),

@@ -137,7 +137,7 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-/// Prints to standard output. That nobody reads it to its end (`| head`) is no error.
+/// Prints to standard output. A reader that stops early (`| head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -146,8 +146,8 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Prints a line to standard error, without what others may have put in it to steer a terminal. That it cannot be written
-/// is nothing that anybody could be told.
+/// Prints a line to standard error, without what others may have put in it to steer a terminal. If even that fails,
+/// there is nobody to tell.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", words::plain(line));
 }

@@ -21,7 +21,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Reports one study anew, or compares two.
+/// Reports one study again, or compares two.
 pub fn run(options: &Options) -> Result<()> {
     let show = Show::json(options.json);
     match &options.studies[..] {
@@ -35,7 +35,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Reports the study of a folder anew.
+/// Reports the study of a folder again.
 fn report_one(path: &Path, show: Show) -> Result<()> {
     let (mut folder, study) = StudyFolder::open(path)?;
     folder.lock()?;

@@ -73,7 +73,7 @@ fn job(options: &Options, origin: Option<&Origin>) -> Result<Job> {
     Ok(job)
 }
 
-/// Refuses a job that is no training, or not the one to resume.
+/// Refuses a job that does not train one network, or not the one to resume.
 fn check(job: &Job, origin: Option<&Origin>) -> Result<()> {
     if !job.plan().exchanges() && job.workers > 1 {
         return Err(Usage::new(

@@ -179,7 +179,7 @@ fn a_kill_at_any_moment_leaves_a_good_checkpoint_to_go_on_from_bit_for_bit() {
             let ended = child.try_wait().expect("a process of ours");
             assert!(
                 ended.is_none(),
-                "kill {kill}: a good checkpoint is gone on from, but it ended with {ended:?}"
+                "kill {kill}: it resumes from a good checkpoint, but ended with {ended:?}"
             );
             thread::sleep(Duration::from_millis(1));
         }
@@ -272,7 +272,7 @@ fn every_sample_is_used_once_an_epoch_whoever_gets_it() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_gone_on_with_is_refused_with_the_reason() {
+fn a_checkpoint_that_cannot_be_resumed_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());
     run(folder.path(), "train mobilenet_v2 --data cifar10:pictures --epochs 1 --batch 8 --out run");
@@ -325,6 +325,67 @@ fn data_may_move_but_not_change_where_a_training_goes_on() {
 }
 
 #[test]
+fn a_folder_with_data_and_run_moves_as_a_whole_and_options_keep_their_values() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let home = folder.path().join("home");
+    pictures(&home);
+    run(
+        &home,
+        "train mobilenet_v2 --data cifar10:pictures --epochs 1 --batch 8 --lr 0.03 --schedule cosine --accumulate 2 \
+         --workers 2 --threads 1 --out run",
+    );
+    fs::rename(&home, folder.path().join("moved")).expect("another name");
+    run(folder.path(), "train --resume moved/run --epochs 2 --workers 1");
+    let report = report(&folder.path().join("moved/run"));
+    let [first, second] = [0, 1].map(|place| report["cases"][place].clone());
+    for setting in ["lr", "schedule", "accumulate"] {
+        assert_eq!(first["settings"][setting], second["settings"][setting], "{setting}");
+    }
+    assert_eq!((&first["threads"], &second["threads"]), (&1.into(), &1.into()));
+    assert_eq!((&second["workers"], &second["global_batch"]), (&1.into(), &16.into()));
+}
+
+#[test]
+fn a_checkpoint_of_another_version_or_another_processor_is_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    run(folder.path(), "train mobilenet_v2 --steps 1 --batch 2 --eval-every 0 --out run");
+    let path = folder.path().join("run/checkpoints/step-00000001/checkpoint.json");
+    let text = fs::read_to_string(&path).expect("a manifest");
+    let manifest: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&manifest["version"], &manifest["job"]["model"]), (&2.into(), &"mobilenet_v2".into()));
+    assert_eq!(manifest["optimizer"]["state"], serde_json::json!(["momentum"]));
+    assert_eq!(manifest["numerics"]["layout"], "nhwc");
+    assert!(manifest["numerics"]["engine"]["instruction_set"].is_string(), "{manifest}");
+    fs::write(&path, text.replacen("\"version\": 2", "\"version\": 1", 1)).expect("room");
+    let said = refuse(folder.path(), "train --resume run --steps 2");
+    assert!(said.contains("it has version 1, and this program reads version 2"), "{said}");
+    fs::write(&path, &text).expect("room");
+    for arguments in
+        ["train --resume run --steps 2 --layout nchw", "train --resume run --steps 2 --precision bf16"]
+    {
+        let said = refuse(folder.path(), arguments);
+        assert!(said.contains("cannot resume"), "{said}");
+    }
+    let said = refuse(folder.path(), "train mobilenet_v2 --new-numerics");
+    assert!(said.contains("--resume"), "{said}");
+    run(folder.path(), "train --resume run --steps 2 --new-numerics");
+}
+
+#[test]
+fn a_training_takes_one_value_of_each_option() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (arguments, expected) in [
+        ("train mobilenet_v2 --lr 0.1,0.2", "--lr has 2 values"),
+        ("train mobilenet_v2 --workers 1,2", "--workers has 2 values"),
+        ("train mobilenet_v2 --batch 8,16", "--batch has 2 values"),
+        ("train mobilenet_v2 --optimizer adam --momentum 0.5", "--momentum is for sgd and nesterov"),
+    ] {
+        let said = refuse(folder.path(), arguments);
+        assert!(said.contains(expected), "{arguments}: {said}");
+    }
+}
+
+#[test]
 fn weights_are_not_judged_by_other_classes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());
@@ -342,7 +403,7 @@ fn weights_are_not_judged_by_other_classes() {
     assert!(made.is_ok_and(|status| status.success()), "a pipe");
     let said =
         refuse(folder.path(), "train mobilenet_v2 --data images:images --input 32x32 --steps 1 --out pipe");
-    assert!(said.contains("y.png") && said.contains("no file"), "{said}");
+    assert!(said.contains("y.png") && said.contains("not a file"), "{said}");
 }
 
 #[test]

@@ -20,11 +20,12 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use paceline_engine::cpu::Simd;
 use paceline_model::Graph;
 use paceline_record::EvalRecord;
 use serde::{Deserialize, Serialize};
 
-use crate::{EngineNumerics, Job, Numerics, Scaling, SumOrder, TrainError};
+use crate::{Job, Numerics, Scaling, SumOrder, TrainError, numerics};
 pub use error::CheckpointError;
 use manifest::Manifest;
 
@@ -140,23 +141,23 @@ impl Checkpoint {
         Ok(disk::list(root)?.pop().map(|(_, path)| path))
     }
 
-    /// Moves checkpoints under `root` that are later than `steps` out of the way, to `step-<steps>.abandoned`: a run that
-    /// goes on from an earlier one takes another way.
+    /// Renames checkpoints under `root` that are later than `steps` to `step-<steps>.abandoned`: a run that resumes from an
+    /// earlier one does not lead to them.
     pub fn abandon_later(root: &Path, steps: u64) -> Result<(), CheckpointError> {
         disk::abandon_later(root, steps)
     }
 
     /// The job that resumes this training, which is at `path`: with the same global batch and shards on any number of
     /// workers. Refuses numerics that this machine lacks.
-    pub fn resume(&self, path: &Path, numerics: OnNumerics) -> Result<Job, CheckpointError> {
+    pub fn resume(&self, path: &Path, policy: OnNumerics) -> Result<Job, CheckpointError> {
         let mut job = self.job.clone();
         job.shards = Some(job.shards());
         job.scaling = Scaling::Strong { global_batch: job.batch * job.shards() as usize };
         job.milestones.resume = Some(path.to_owned());
         job.milestones.resumed_at = Some(self.position.steps);
-        job.numerics = match numerics {
-            OnNumerics::Keep => self.numerics.engine.clone(),
-            OnNumerics::Renew => EngineNumerics::default(),
+        job.numerics = match policy {
+            OnNumerics::Keep => Some(self.numerics.engine.clone()),
+            OnNumerics::Renew => None,
         };
         let other = |what, recorded: &str, here: String| CheckpointError::OtherNumerics {
             path: path.to_owned(),
@@ -164,14 +165,13 @@ impl Checkpoint {
             recorded: recorded.to_owned(),
             here,
         };
-        if numerics == OnNumerics::Keep && self.numerics.sum_order != SumOrder::default() {
+        if policy == OnNumerics::Keep && self.numerics.sum_order != SumOrder::default() {
             let here = SumOrder::default().to_string();
             return Err(other("sums in the order", &self.numerics.sum_order.to_string(), here));
         }
-        if !job.numerics.available() {
-            let [recorded, here] = [&job.numerics, &EngineNumerics::here(&job.engine)]
-                .map(|numerics| numerics.instruction_set.clone().unwrap_or_default());
-            return Err(other("the instruction set", &recorded, here));
+        if let Some(recorded) = job.numerics.as_ref().filter(|recorded| !numerics::is_available(recorded)) {
+            let recorded = recorded.instruction_set.clone().unwrap_or_default();
+            return Err(other("the instruction set", &recorded, Simd::detect().to_string()));
         }
         Ok(job)
     }

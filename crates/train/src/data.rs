@@ -127,7 +127,7 @@ impl Data {
     /// How its values stand for brightness.
     pub fn scale(&self) -> Scale {
         match &self.kind {
-            // Made values lie about 0, few beyond 2.
+            // Made values are about 0, few beyond 2.
             Kind::Synthetic { .. } => Scale { mean: [0.5; 3], deviation: [0.25; 3] },
             Kind::Cifar10(_) => Scale { mean: cifar10::MEAN, deviation: cifar10::DEVIATION },
             Kind::Images(_) => Scale { mean: images::MEAN, deviation: images::DEVIATION },
@@ -148,8 +148,8 @@ impl Data {
         })
     }
 
-    /// What tells data apart that a training cannot go on with, wherever it lies: its kind, its samples, and of images
-    /// the names, of CIFAR-10 the beginning of each file.
+    /// What tells this data from other data, wherever it is: its kind, its samples, and of images the names, of CIFAR-10
+    /// the beginning of each file. A training resumes only with the same.
     pub fn fingerprint(&self) -> Result<String, TrainError> {
         let mut digest = Sha256::new();
         let kind = match &self.kind {

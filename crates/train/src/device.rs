@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use paceline_comm::nccl::{DeviceValues, Interface, Library, Nccl, UniqueId};
 use paceline_comm::{CommError, slice};
-use paceline_engine::cpu::Cpu;
-use paceline_engine::cuda::{Cuda, CudaOptions};
+use paceline_engine::cuda::Cuda;
 use paceline_engine::{Engine, EngineError, Exchanged, Link, Region, Weave, WovenBucket};
 use paceline_record::Rank;
 
 use crate::buckets::Bucket;
 use crate::exchange::PATIENCE;
-use crate::job::CPU;
+use crate::job::{CPU, open_cpu, open_cuda};
 use crate::strategy::{Compress, ExchangeOptions, Parameters, Plan, Publish, Reduce};
 use crate::{Job, TrainError};
 
@@ -55,12 +54,12 @@ impl Job {
     /// Opens the engine of a rank.
     pub(crate) fn open_engine_of(&self, rank: Rank, pinned: bool) -> Result<Box<dyn Engine>, TrainError> {
         if self.engine == CPU {
-            let cpu = Cpu::new(self.cpu_options())?;
+            let cpu = open_cpu(self.threads, self.numerics.as_ref())?;
             return Ok(Box::new(if pinned { cpu.on_cores_of_their_own() } else { cpu }));
         }
         let own = rank.0 as usize;
         let device = if self.share_gpu { own % Cuda::devices()?.max(1) } else { own };
-        Ok(Box::new(Cuda::new(CudaOptions { device, ..CudaOptions::default() })?))
+        Ok(Box::new(open_cuda(device, self.numerics.as_ref())?))
     }
 }
 

@@ -30,14 +30,14 @@ pub enum TrainError {
     /// Reject the input: a file of the data is not there or not as it should be.
     #[error("{}: {what}; {help}", path.display())]
     DataFile {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
         /// What to do about it.
         help: String,
     },
-    /// Report the failure: it has been reported, and there is no more data to be had.
+    /// Report the failure: its cause has been reported.
     #[error("the loader ended after an error")]
     LoaderEnded,
     /// Reject the input: the network reads pictures of another depth.
@@ -109,9 +109,9 @@ pub enum TrainError {
     /// Reject the input: a checkpoint of something else.
     #[error("cannot resume {}: {why}", path.display())]
     WrongCheckpoint {
-        /// Which.
+        /// The checkpoint.
         path: PathBuf,
-        /// Why not.
+        /// What does not fit.
         why: String,
     },
     /// Reject the input: there is no such engine.
@@ -135,7 +135,7 @@ pub enum TrainError {
     /// Report the failure: the run log.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// Report the failure: a worker was started by something that is no launcher.
+    /// Report the failure: a worker was not started by a launcher.
     #[error("a worker is started by the launcher, not by hand: {0}")]
     NoAssignment(String),
     /// Report the failure: the launcher is gone, and with it the run.
@@ -203,15 +203,15 @@ impl TrainError {
 /// How a worker ended that should not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Which.
+    /// The worker.
     pub rank: Rank,
     /// The step it was in; `None` before the first.
     pub step: Option<Step>,
-    /// How.
+    /// What the system says about its end.
     pub exit: Exit,
-    /// Where all that it said lies.
+    /// The file of everything it printed.
     pub log: PathBuf,
-    /// The end of that.
+    /// The last lines of that file.
     pub last_words: String,
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use paceline_engine::cpu::CpuOptions;
 use paceline_engine::{Layout, Spec, Values};
 use paceline_model::{Graph, ParamId};
 
@@ -76,7 +75,7 @@ pub fn evaluate(question: Question<'_>, progress: &mut dyn FnMut(f64)) -> Result
     }
     data.check()?;
     let mut test = TestSet::open(data, *input, *classes, question.seed, batch)?;
-    let engine = open_engine(question.engine, CpuOptions { threads: question.threads, simd: None })?;
+    let engine = open_engine(question.engine, question.threads, None)?;
     let spec = Spec { layout: question.layout, ..Spec::new(batch) };
     let mut program = engine.compile(&graph, &spec)?;
     for (id, values) in checkpoint::arrange(weights, &graph, path)?.iter().enumerate() {

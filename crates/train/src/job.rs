@@ -1,4 +1,4 @@
-//! What a run is asked to do, and how a worker gets to know.
+//! What a run is asked to do, and how a worker learns of it.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use paceline_comm::deal;
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::cuda::{Cuda, CudaOptions};
-use paceline_engine::{Engine, EngineError, Layout, Pass, Precision, Profiling, Spec, lay_out};
+use paceline_engine::cuda::{Cuda, CudaOptions, Tuning};
+use paceline_engine::{Engine, EngineError, Layout, Numerics, Pass, Precision, Profiling, Spec, lay_out};
 use paceline_model::Graph;
 use paceline_record::{Case, Rank};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use crate::device::CUDA;
 use crate::exchange::POSTED;
 use crate::learning::{Learning, OptimizerKind};
 use crate::milestone::{Every, Milestones, Saving};
-use crate::numerics::EngineNumerics;
+use crate::numerics;
 use crate::schedule::Rule;
 use crate::simulate::{self, Simulation};
 use crate::strategy::{Compress, ExchangeOptions, Plan, Reduce, Strategy};
@@ -87,8 +87,9 @@ pub struct Job {
     pub milestones: Milestones,
     /// Whether each rank writes down the numbers of the samples that it was given.
     pub log_samples: bool,
-    /// What the engine must choose, so that every worker computes the same bits; settled.
-    pub numerics: EngineNumerics,
+    /// What the engine must choose, so that every worker computes the same bits; settled, from the checkpoint where a
+    /// training resumes.
+    pub numerics: Option<Numerics>,
     /// Folder of the logs.
     pub folder: PathBuf,
 }
@@ -137,7 +138,7 @@ impl Job {
             simulation: Simulation::default(),
             milestones: Milestones::default(),
             log_samples: false,
-            numerics: EngineNumerics::default(),
+            numerics: None,
             folder: PathBuf::new(),
         }
     }
@@ -186,9 +187,7 @@ impl Job {
         schedule.global_batch = global_batch;
         schedule.warmup_steps = steps(self.learning.warmup_epochs);
         schedule.total_steps = self.steps;
-        if self.numerics == EngineNumerics::default() {
-            self.numerics = EngineNumerics::here(&self.engine);
-        }
+        self.numerics = self.numerics.take().or_else(|| numerics::here(&self.engine));
         Ok(())
     }
 
@@ -294,16 +293,24 @@ impl Job {
             activation_bytes: costs.activation_bytes,
         };
         if !self.is_simulated() {
-            let engine = engines.open(self)?;
+            let engine = engines.open(self).map_err(|error| self.blame_checkpoint(error))?;
             self.check_memory(engine, &graph)?;
             prepared.engine = engine.describe();
         }
         Ok(prepared)
     }
 
-    /// How the CPU engine is opened for it.
-    pub(crate) fn cpu_options(&self) -> CpuOptions {
-        CpuOptions { threads: self.threads, simd: self.numerics.simd() }
+    /// Where a training cannot resume because its engine is not what it was, says what to do.
+    fn blame_checkpoint(&self, error: TrainError) -> TrainError {
+        match (&self.milestones.resume, error) {
+            (Some(path), TrainError::Engine(EngineError::Unsupported(why))) if self.numerics.is_some() => {
+                let why = format!(
+                    "{why}; --new-numerics goes on with this machine's own (weights then differ in the last digits)"
+                );
+                TrainError::WrongCheckpoint { path: path.clone(), why }
+            }
+            (_, error) => error,
+        }
     }
 
     /// What the graph is compiled for, on the rank that runs the most shards.
@@ -353,7 +360,7 @@ impl Job {
         let beyond =
             u64::from(self.shards()) * (own - trained) as u64 + u64::from(self.workers) * mirror as u64;
         let extra = if self.shares_memory() { 4 * (beyond + common as u64) } else { 0 };
-        // Each GPU has memory of its own; what ranks share lies on the host.
+        // Each GPU has memory of its own; what ranks share is on the host.
         let needed = match (self.engine == CUDA, self.share_gpu) {
             (true, false) => plan.total(),
             (true, true) => plan.total() * u64::from(self.workers),
@@ -514,12 +521,12 @@ impl Job {
 pub enum Scaling {
     /// Samples a step on each worker.
     Weak {
-        /// How many.
+        /// Samples of one worker.
         batch: usize,
     },
     /// Samples per step, on all workers together.
     Strong {
-        /// How many; each worker has an equal part of them.
+        /// Samples of all workers; each has an equal part of them.
         global_batch: usize,
     },
 }
@@ -544,22 +551,22 @@ pub struct Engines(Vec<Opened>);
 
 struct Opened {
     name: String,
-    options: CpuOptions,
+    threads: usize,
+    numerics: Option<Numerics>,
     engine: Box<dyn Engine>,
 }
 
 impl Engines {
     fn open(&mut self, job: &Job) -> Result<&dyn Engine, TrainError> {
-        let options = job.cpu_options();
-        let is_it = |opened: &Opened| {
-            let CpuOptions { threads, simd } = opened.options;
-            opened.name == job.engine && (threads, simd) == (options.threads, options.simd)
-        };
+        let Job { engine: name, threads, numerics, .. } = job;
+        let is_it =
+            |opened: &Opened| (&opened.name, &opened.threads, &opened.numerics) == (name, threads, numerics);
         let place = match self.0.iter().position(is_it) {
             Some(place) => place,
             None => {
-                let engine = open_engine(&job.engine, options)?;
-                self.0.push(Opened { name: job.engine.clone(), options, engine });
+                let engine = open_engine(name, *threads, numerics.as_ref())?;
+                let (name, numerics) = (name.clone(), numerics.clone());
+                self.0.push(Opened { name, threads: *threads, numerics, engine });
                 self.0.len() - 1
             }
         };
@@ -567,13 +574,29 @@ impl Engines {
     }
 }
 
-/// Opens the engine that `--engine` names.
-pub fn open_engine(name: &str, options: CpuOptions) -> Result<Box<dyn Engine>, TrainError> {
+/// Opens the engine that `--engine` names, to compute as was recorded or as it likes.
+pub fn open_engine(
+    name: &str,
+    threads: usize,
+    numerics: Option<&Numerics>,
+) -> Result<Box<dyn Engine>, TrainError> {
     match name {
-        CPU => Ok(Box::new(Cpu::new(options)?)),
-        CUDA => Ok(Box::new(Cuda::new(CudaOptions::default())?)),
+        CPU => Ok(Box::new(open_cpu(threads, numerics)?)),
+        CUDA => Ok(Box::new(open_cuda(0, numerics)?)),
         _ => Err(TrainError::UnknownEngine(name.into())),
     }
+}
+
+/// Opens the engine of the processor's cores.
+pub(crate) fn open_cpu(threads: usize, numerics: Option<&Numerics>) -> Result<Cpu, TrainError> {
+    let simd = numerics.map(Numerics::simd).transpose()?.flatten();
+    Ok(Cpu::new(CpuOptions { threads, simd })?)
+}
+
+/// Opens the engine of a GPU.
+pub(crate) fn open_cuda(device: usize, numerics: Option<&Numerics>) -> Result<Cuda, TrainError> {
+    let tuning = numerics.map_or_else(Tuning::default, |numerics| Tuning::Recorded(numerics.clone()));
+    Ok(Cuda::new(CudaOptions { device, tuning, ..CudaOptions::default() })?)
 }
 
 /// One worker's part in a job.

@@ -30,6 +30,6 @@ pub use error::{Death, TrainError, describe};
 pub use job::{Engines, Job, Length, Prepared, Scaling, open_engine};
 pub use learning::{Learning, OptimizerKind};
 pub use milestone::{Every, Milestones, Saving};
-pub use numerics::{EngineNumerics, Numerics, SumOrder};
+pub use numerics::{Numerics, SumOrder};
 pub use simulate::Simulation;
 pub use strategy::{Compress, ExchangeOptions, Parameters, Plan, Publish, Reduce, Strategy, Updates};

@@ -245,7 +245,7 @@ impl<'a> Course<'a> {
         });
         Ok(Checkpoint {
             job: self.job.clone(),
-            numerics: Numerics::of(self.job),
+            numerics: Numerics::new(self.job, program.numerics()),
             fingerprint: self.job.fingerprint()?,
             position: Position { steps: done, history: self.history.clone() },
             weights,

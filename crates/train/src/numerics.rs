@@ -22,44 +22,26 @@ pub struct Numerics {
     /// The order in which gradients of shards are added.
     pub sum_order: SumOrder,
     /// What the engine chose.
-    pub engine: EngineNumerics,
+    pub engine: paceline_engine::Numerics,
 }
 
 impl Numerics {
-    /// Those of a job.
-    pub fn of(job: &Job) -> Self {
-        Self {
-            layout: job.layout,
-            precision: job.precision,
-            sum_order: SumOrder::default(),
-            engine: job.numerics.clone(),
-        }
+    /// Those of a job whose engine chose so.
+    pub fn new(job: &Job, engine: paceline_engine::Numerics) -> Self {
+        Self { layout: job.layout, precision: job.precision, sum_order: SumOrder::default(), engine }
     }
 }
 
-/// What an engine chose that decides the last digits.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EngineNumerics {
-    /// Of the CPU engine: its instruction set, by name; `None` for the best of the machine.
-    pub instruction_set: Option<String>,
+/// What an engine of this machine must choose, so that every worker computes alike; `None` where it is known only once a
+/// network is compiled.
+pub(crate) fn here(engine: &str) -> Option<paceline_engine::Numerics> {
+    let instruction_set = Some(Simd::detect().to_string());
+    (engine == CPU).then(|| paceline_engine::Numerics { instruction_set, ..Default::default() })
 }
 
-impl EngineNumerics {
-    /// What an engine of this machine chooses.
-    pub fn here(engine: &str) -> Self {
-        let instruction_set = (engine == CPU).then(|| Simd::detect().to_string());
-        Self { instruction_set }
-    }
-
-    /// The instruction set; `None` where none is recorded, or where it is not one of this program's.
-    pub(crate) fn simd(&self) -> Option<Simd> {
-        self.instruction_set.as_deref()?.parse().ok()
-    }
-
-    /// Whether this machine can compute so.
-    pub(crate) fn available(&self) -> bool {
-        self.instruction_set.is_none() || self.simd().is_some_and(Simd::available)
-    }
+/// Whether this machine has a recorded instruction set. Whether it has a recorded GPU shows when the engine is opened.
+pub(crate) fn is_available(numerics: &paceline_engine::Numerics) -> bool {
+    numerics.instruction_set.is_none() || numerics.simd().is_ok_and(|simd| simd.is_none_or(Simd::available))
 }
 
 /// The order in which the gradients of a step's shards are added.
@@ -100,8 +82,11 @@ mod tests {
 
     #[test]
     fn an_instruction_set_that_nobody_knows_is_not_available() {
-        let recorded = |name: &str| EngineNumerics { instruction_set: Some(name.into()) };
-        assert!(recorded("portable").available() && EngineNumerics::here("cpu").available());
-        assert!(!recorded("avx4096").available());
+        let recorded = |name: &str| paceline_engine::Numerics {
+            instruction_set: Some(name.into()),
+            ..Default::default()
+        };
+        assert!(is_available(&recorded("portable")) && here(CPU).as_ref().is_some_and(is_available));
+        assert!(!is_available(&recorded("avx4096")));
     }
 }

@@ -151,18 +151,18 @@ impl Schedule {
 
     /// Fraction of the peak that is left at a step after the warm-up.
     fn decay(&self, step: u64) -> f64 {
-        let shard_of = |from: u64| {
+        let fraction_from = |from: u64| {
             let length = self.total_steps.saturating_sub(from).max(1);
             ((step - from) as f64 / length as f64).min(1.0)
         };
         match self.kind {
             Kind::Constant => 1.0,
-            Kind::Step => match shard_of(0) {
+            Kind::Step => match fraction_from(0) {
                 done if done < 0.5 => 1.0,
                 done if done < 0.75 => 0.1,
                 _ => 0.01,
             },
-            Kind::Cosine => 0.5 * (1.0 + (PI * shard_of(self.warmup_steps)).cos()),
+            Kind::Cosine => 0.5 * (1.0 + (PI * fraction_from(self.warmup_steps)).cos()),
         }
     }
 }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_up_without_a_rule_rises_from_a_shard_of_the_rate() {
+    fn warm_up_without_a_rule_rises_from_a_fraction_of_the_rate() {
         let warmed = Schedule { warmup_steps: 4, ..schedule(Kind::Constant) };
         assert_eq!([0, 1, 2, 3, 4].map(|step| warmed.rate(step)), [0.025, 0.05, 0.075, 0.1, 0.1]);
     }

@@ -119,7 +119,7 @@ impl Desk {
         write().with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Where finished files wait; what was fetched lies beside.
+    /// Where finished files wait, beside what was fetched.
     fn files(&self) -> PathBuf {
         self.path().join("files")
     }

@@ -58,7 +58,7 @@ pub(super) fn exists(path: &Path) -> Result<bool, CheckpointError> {
 /// The length of a file that must be there.
 pub(super) fn length(path: &Path) -> Result<u64, CheckpointError> {
     match fs::metadata(path) {
-        Ok(found) if !found.is_file() => Err(CheckpointError::damaged(path, "it is no file")),
+        Ok(found) if !found.is_file() => Err(CheckpointError::damaged(path, "it is not a file")),
         Ok(found) if found.len() > LONGEST => Err(CheckpointError::foreign(
             path,
             format!("{} bytes are more than any network has", found.len()),

@@ -38,7 +38,7 @@ pub enum CheckpointError {
         instead: Option<PathBuf>,
     },
     /// Reject the input: something else wrote it.
-    #[error("{path} cannot be used: {why}{}", Instead(.instead.as_deref()))]
+    #[error("cannot use {path}: {why}{}", Instead(.instead.as_deref()))]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum CheckpointError {
     },
     /// Reject the input: it was trained with other settings.
     #[error(
-        "cannot resume {path}: it was trained with {differences}; leave these options out, or train anew without --resume"
+        "cannot resume {path}: it was trained with {differences}; leave these options out, or start a new training without --resume"
     )]
     OtherJob {
         /// The checkpoint.
@@ -95,7 +95,9 @@ impl fmt::Display for Instead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(path) => write!(f, "; this one is good: --resume {}", path.display()),
-            None => f.write_str("; there is no good checkpoint beside it: give a whole copy, or train anew"),
+            None => f.write_str(
+                "; there is no good checkpoint beside it: use a good copy, or start a new training",
+            ),
         }
     }
 }

@@ -17,7 +17,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
     let at = steps as f32;
     let job = crate::job::tests::job("".as_ref());
     Checkpoint {
-        numerics: Numerics::of(&job),
+        numerics: Numerics::new(&job, numerics::here("cpu").unwrap_or_default()),
         fingerprint: job.data.clone(),
         job,
         position: Position {
@@ -232,12 +232,12 @@ fn numerics_that_this_machine_lacks_are_refused_unless_new_ones_will_do() {
     for checkpoint in [alien, other] {
         let mut job = checkpoint.resume(path, OnNumerics::Renew).expect("this machine's own");
         job.settle(1).expect("a job that can run");
-        assert_eq!(job.numerics, EngineNumerics::here("cpu"));
+        assert_eq!(job.numerics, numerics::here("cpu"));
     }
     let mut plain = checkpoint(5);
     plain.numerics.engine.instruction_set = Some("portable".into());
     let job = plain.resume(path, OnNumerics::Keep).expect("every machine has it");
-    assert_eq!(job.cpu_options().simd, Some(paceline_engine::cpu::Simd::Portable));
+    assert_eq!(job.numerics, Some(plain.numerics.engine.clone()));
 }
 
 #[test]

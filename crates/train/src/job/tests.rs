@@ -66,6 +66,6 @@ fn data_of_another_depth_is_refused() {
 
 #[test]
 fn an_engine_that_is_not_there_is_named() {
-    let error = open_engine("abacus", CpuOptions { threads: 1, simd: None }).err().expect("no such engine");
+    let error = open_engine("abacus", 1, None).err().expect("no such engine");
     assert!(error.to_string().contains("'abacus'"), "{error}");
 }

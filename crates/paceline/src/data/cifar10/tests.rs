@@ -167,7 +167,7 @@ fn a_place_that_cannot_be_written_is_refused_at_once() {
     let scratch = scratch();
     let file = scratch.path().join("file");
     fs::write(&file, "no folder").expect("a writable folder");
-    for (place, why) in [(file.clone(), "is no folder"), (file.join("below"), "cannot write to")] {
+    for (place, why) in [(file.clone(), "is not a folder"), (file.join("below"), "cannot write to")] {
         let message = Desk::open(&place).err().expect(why).to_string();
         assert!(message.contains(why), "{message}");
     }
