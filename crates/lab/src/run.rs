@@ -281,6 +281,8 @@ fn read_rank(folder: &Path, rank: Rank) -> Result<RankRead, LogError> {
     let mut waited_for: BTreeMap<Rank, Waited> = BTreeMap::new();
     let log = RankLog::read_folding(folder, rank, |step| {
         let buckets = std::mem::take(&mut step.buckets);
+        // No number is made of it, and a long run's would fill the memory.
+        step.scheduling = None;
         for bucket in &buckets {
             waited_for.entry(bucket.last_rank).or_default().time += bucket.waited_late;
         }

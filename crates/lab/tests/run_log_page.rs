@@ -112,7 +112,7 @@ fn everything() -> Vec<Value> {
     step.idle_empty = Nanos(1);
     step.covers = 10;
     step.generation = Generation(1);
-    step.scheduling = Some(Scheduling {
+    step.scheduling = Some(Box::new(Scheduling {
         cpu: Some(Nanos(1)),
         process_cpu: Some(Nanos(1)),
         queued: Some(Nanos(1)),
@@ -120,7 +120,7 @@ fn everything() -> Vec<Value> {
         faults: Some(Faults::default()),
         throttled: Some(Nanos(1)),
         steal: Some(Nanos(1)),
-    });
+    }));
     let no_time = Nanos(0);
     step.buckets.push(BucketRecord {
         bytes: Bytes(0),

@@ -150,9 +150,9 @@ pub struct StepRecord {
     /// Part of [`Phase::Idle`] in which nothing was queued, and the host did nothing that shows.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub idle_empty: Nanos,
-    /// What the system did to the thread that ran it; `None` where nobody asked.
+    /// What the system did to the thread that ran it; `None` where nobody asked. Boxed, as most records in memory have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduling: Option<Scheduling>,
+    pub scheduling: Option<Box<Scheduling>>,
     /// The exchanges, in the order in which they began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<BucketRecord>,
@@ -214,6 +214,7 @@ pub struct EvalRecord {
 /// What a rank tells. On a line, an object whose one key names the event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "nearly all events are steps")]
 pub enum RankEvent {
     /// The worker's first instruction.
     Main {

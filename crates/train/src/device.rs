@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_comm::nccl::{DeviceValues, Interface, Library, Nccl, UniqueId};
+use paceline_comm::nccl::{DeviceValues, Interface, Library, Nccl, Seat, Stream, UniqueId};
 use paceline_comm::{CommError, slice};
 use paceline_engine::cuda::Cuda;
 use paceline_engine::{Engine, EngineError, Exchanged, Link, Region, Weave, WovenBucket};
@@ -80,7 +80,8 @@ pub(crate) fn weave(
     buckets: &[Bucket],
     options: &ExchangeOptions,
 ) -> Result<Weave, TrainError> {
-    let nccl = Nccl::join(Arc::new(Library::find()?), group, (plan.rank, plan.world), PATIENCE)?;
+    let seat = Seat { group, rank: plan.rank, world: plan.world };
+    let nccl = Nccl::join(Arc::new(Library::find()?), seat, PATIENCE)?;
     let ranges: Vec<_> = buckets.iter().map(|bucket| bucket.range.clone()).collect();
     Ok(weave_with(nccl, plan, options, &ranges))
 }
@@ -114,7 +115,15 @@ fn told(error: CommError) -> EngineError {
 }
 
 fn values(region: Region) -> DeviceValues {
-    DeviceValues { address: region.address(), len: region.len() }
+    // SAFETY: a region is values of the program that puts the operation on its stream, which keeps them, and does not touch
+    // them otherwise, until it has waited for that stream.
+    unsafe { DeviceValues::new(region.address(), region.len()) }
+}
+
+/// The stream that a program hands to its link.
+fn on(stream: u64) -> Stream {
+    // SAFETY: it is a stream of the program, which lives until it has waited for it.
+    unsafe { Stream::new(stream) }
 }
 
 impl Link for GpuLink {
@@ -124,9 +133,9 @@ impl Link for GpuLink {
         Exchanged { own, gathered }: Exchanged,
         stream: u64,
     ) -> Result<(), EngineError> {
-        let at = values(own);
+        let (at, stream) = (values(own), on(stream));
         let put = match (self.plan.reduce, gathered) {
-            (Reduce::ByEach, Some(into)) => self.nccl.gather_beside(at, into.address(), stream),
+            (Reduce::ByEach, Some(into)) => self.nccl.gather_beside(at, values(into), stream),
             (Reduce::Scatter, _) => self.nccl.reduce_scatter(at, &self.slices[bucket], stream),
             (Reduce::AtServer, _) => self.nccl.reduce(at, Plan::SERVER, stream),
             (Reduce::ToAll | Reduce::ByEach, _) => self.nccl.all_reduce(at, stream),
@@ -136,7 +145,7 @@ impl Link for GpuLink {
     }
 
     fn put_parameters(&mut self, bucket: usize, parameters: Region, stream: u64) -> Result<(), EngineError> {
-        let at = values(parameters);
+        let (at, stream) = (values(parameters), on(stream));
         let put = match self.plan.publish {
             Publish::Slices => self.nccl.all_gather(at, &self.slices[bucket], stream),
             Publish::FromServer => self.nccl.broadcast(at, Plan::SERVER, stream),

@@ -128,7 +128,7 @@ impl<'a> StepBook<'a> {
     /// Closes the open step now.
     pub fn close(&mut self) -> Result<(), TrainError> {
         self.record.end = clock::now();
-        self.record.scheduling = Some(self.scheduler.step());
+        self.record.scheduling = Some(Box::new(self.scheduler.step()));
         self.book_exposed();
         let next = StepRecord::open(self.record.step, self.record.end);
         self.held.push(RankEvent::Step(std::mem::replace(&mut self.record, next)));
