@@ -1,10 +1,10 @@
-//! Our products beside those of the `gemm` crate: each convolution of a network, forward and backward.
+//! Our products compared with those of the `gemm` crate: each convolution of a network, forward and backward.
 //!
 //! `cargo run --release -p paceline-engine --example products [MODEL] [HxW] [BATCH]`
 //!
 //! Ours is the whole layer: gathering, packing, bias and its gradient, real taps only. `gemm` gets the same products
 //! as plain matrices that are already unfolded, padding included, which is the best case for it. Each time is the
-//! least of several rounds, taken in turn. GFLOP/s count the nominal work for both, so that they compare as times do.
+//! minimum of several alternating rounds. GFLOP/s count the nominal work for both, so that they compare as times do.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -71,7 +71,7 @@ impl Case {
             let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
             program.write(Values::Param(ParamId(id)), &values).unwrap();
         }
-        // Twice, so that what the first step leaves behind cannot help the second.
+        // Twice, so that a result left over from the first step cannot hide an error in the second.
         let mut ready = Vec::new();
         for _ in 0..2 {
             ready.clear();
@@ -324,7 +324,7 @@ fn pooling_padding_and_joins_have_right_gradients() {
 }
 
 #[test]
-fn a_sum_of_a_value_and_of_what_a_layer_makes_of_it_has_right_gradients() {
+fn a_residual_sum_without_batch_norm_has_right_gradients() {
     for channels in [5, 24, 40] {
         let graph = around(Shape::new(3, 4, 3), channels, |b, x| {
             let y = b.conv("conv", x, Conv2d::k(1, 1).out(channels).bias())?;
@@ -341,7 +341,7 @@ fn a_sum_of_a_value_and_of_what_a_layer_makes_of_it_has_right_gradients() {
 }
 
 #[test]
-fn layers_with_nothing_trained_below_are_left_out_of_backward() {
+fn layers_below_the_first_trained_one_have_no_backward() {
     let build = || {
         let (mut b, x) = Builder::new("from_below", Shape::new(8, 6, 4), 3)?;
         let x = b.max_pool("pool", x, Window::k(3, 3).stride(2).same())?;
@@ -389,7 +389,7 @@ proptest! {
         let [top, bottom, left, right] = borders;
         let conv = Conv2d::k(kh, kw).out(out).stride(stride).border(Border { top, bottom, left, right }).bias();
         let graph = around(Shape::new(h, w, 2), channels, |b, x| b.conv("conv", x, conv));
-        // A window that does not fit is the builder's to refuse.
+        // The builder refuses a window that does not fit.
         prop_assume!(graph.is_ok());
         Case::new(graph.unwrap(), batch, seed).check(&everywhere())?;
     }

@@ -1,4 +1,4 @@
-//! Training as a whole: it learns, it repeats to the bit, it forgets nothing it should keep, it refuses what is wrong.
+//! Training as a whole: it learns, it repeats to the bit, it keeps its state, it refuses what is wrong.
 
 use paceline_engine::cpu::{Cpu, CpuOptions, Simd};
 use paceline_engine::{
@@ -162,7 +162,7 @@ fn every_network_of_the_zoo_lowers_its_loss_on_a_repeated_batch() {
 }
 
 #[test]
-fn gradients_become_ready_in_the_order_that_the_graph_foretells() {
+fn gradients_become_ready_in_the_order_of_the_slots() {
     for name in zoo::NAMES {
         let side = if name.starts_with("inception") { 75 } else { 32 };
         let graph = zoo::build(name, Some((side, side)), 10).unwrap();
@@ -255,7 +255,7 @@ fn with_dropout(rate: f32) -> Graph {
 }
 
 #[test]
-fn dropout_drops_its_fraction_scales_the_rest_and_rests_in_evaluation() {
+fn dropout_drops_its_fraction_and_scales_the_rest_in_training_only() {
     let graph = with_dropout(0.3);
     let find = |name: &str| ParamId(graph.params.iter().position(|p| p.name == name).unwrap());
     let (spread, head) = (find("spread/kernel"), find("head/kernel"));
@@ -311,7 +311,7 @@ fn peak_resident() -> u64 {
 
 #[test]
 fn the_planned_peak_is_what_is_used() {
-    // Alone in a process of its own: other tests would be counted in.
+    // In a process of its own, since other tests would be counted too.
     if std::env::var_os("PLAN_ALONE").is_none() {
         let this = std::env::current_exe().unwrap();
         let status = std::process::Command::new(this)
@@ -398,7 +398,7 @@ fn layers_are_timed_on_request() {
 
 #[test]
 fn passes_add_up_to_the_gradient_of_one_large_batch() {
-    // Without batch norm, which sees each pass by itself.
+    // Without batch norm, whose statistics are those of each pass.
     for layout in [Layout::Nhwc, Layout::Nchw] {
         let (mut b, input) = Builder::new("plain", Shape::new(6, 6, 3), 5).unwrap();
         let x = b.conv("conv", input, Conv2d::k(3, 3).out(12).same().bias()).unwrap();
@@ -483,7 +483,7 @@ fn a_program_works_in_memory_that_it_was_given() {
 }
 
 #[test]
-fn what_is_not_a_number_is_not_hidden() {
+fn nan_is_not_hidden() {
     for simd in [Simd::Avx512, Simd::Avx2, Simd::Portable].into_iter().filter(|simd| simd.available()) {
         for layout in [Layout::Nhwc, Layout::Nchw] {
             let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
@@ -498,7 +498,7 @@ fn what_is_not_a_number_is_not_hidden() {
 }
 
 #[test]
-fn a_plan_that_is_out_of_reach_is_refused_before_it_is_made() {
+fn a_network_that_is_far_too_large_is_refused_before_it_is_planned() {
     let graph = zoo::build("vgg_19", Some((16_384, 16_384)), 10).unwrap();
     let before = peak_resident();
     assert!(matches!(engine(1).plan(&graph, &Spec::new(64)), Err(EngineError::TooLarge { .. })));
@@ -547,7 +547,7 @@ fn each_shard_has_gradients_and_statistics_of_its_own() {
 }
 
 #[test]
-fn samples_that_fill_up_a_batch_are_not_judged() {
+fn samples_that_fill_up_a_batch_do_not_count() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
     let (images, labels) = stripes(graph.input(), 10, 4, 1);
     let pixels = graph.input().len();

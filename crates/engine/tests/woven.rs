@@ -1,4 +1,4 @@
-//! Update and exchange as parts of a step on a GPU. Where there is none the tests say so, and pass.
+//! Update and exchange as parts of a step on a GPU. Without a GPU the tests are skipped.
 
 mod gpu;
 
@@ -21,7 +21,7 @@ fn gpu() -> Option<Cuda> {
 
 const STEPS: u64 = 5;
 
-/// Trains, and tells the losses and the weights that came of it.
+/// Trains; the losses and the final weights.
 fn train(graph: &Graph, spec: &Spec, program: &mut dyn Program, is_woven: bool) -> (Vec<f32>, Vec<f32>) {
     let all = 0..program.len(Values::Parameters);
     let count = spec.batch * graph.input().len();
@@ -70,7 +70,7 @@ fn an_update_inside_the_run_gives_the_same_bits() {
     }
 }
 
-/// A world of one that copies gradients where all ranks' should come to lie, and writes down what it was asked for.
+/// A world of one rank that copies its gradients to where those of all ranks belong, and records its calls.
 struct Alone {
     ranks: usize,
     asked: Arc<Mutex<Vec<(&'static str, usize)>>>,
@@ -108,7 +108,7 @@ impl Link for Alone {
     }
 }
 
-/// Buckets of the slots, so many to each.
+/// Buckets of so many slots each.
 fn buckets(program: &dyn Program, each: usize, len: usize) -> Vec<Range<usize>> {
     let starts: Vec<usize> = program.slots().iter().step_by(each).map(|slot| slot.range.start).collect();
     let ends = starts[1..].iter().copied().chain([len]);
@@ -145,7 +145,7 @@ fn an_exchange_inside_the_run_gives_the_same_bits_in_any_buckets() {
             got.0,
             expected.0
         );
-        // Once as it is, once recorded; later steps replay.
+        // Once in the first step, once for the recording; later steps replay.
         let asked = asked.lock().unwrap();
         assert_eq!(asked.len(), 2 * 2 * ranges.len(), "{asked:?}");
         let times = program.bucket_times().unwrap();
@@ -157,7 +157,7 @@ fn an_exchange_inside_the_run_gives_the_same_bits_in_any_buckets() {
 }
 
 #[test]
-fn a_part_that_another_rank_updates_stays_as_it_is() {
+fn a_slice_that_another_rank_updates_is_left_alone() {
     let Some(gpu) = gpu() else { return };
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     let spec = Spec::new(8);
@@ -175,7 +175,7 @@ fn a_part_that_another_rank_updates_stays_as_it_is() {
 }
 
 #[test]
-fn a_wait_ends_where_the_others_are_given_up() {
+fn a_wait_ends_when_the_other_ranks_are_given_up() {
     let Some(gpu) = gpu() else { return };
     let network = zoo::build("resnet50", Some((64, 64)), 10).unwrap();
     let spec = Spec::new(64);

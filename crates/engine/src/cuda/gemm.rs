@@ -6,7 +6,6 @@ use std::ptr;
 use cudarc::cublaslt::sys;
 
 use super::driver::Stream;
-use super::kernels::digest;
 use super::product::{Direction, Product, Workspace};
 use crate::{EngineError, Layout, Precision};
 
@@ -158,11 +157,33 @@ impl Gemm {
         self.algorithms.len()
     }
 
-    /// A name for an algorithm: a digest of cuBLASLt's opaque description.
+    /// cuBLASLt's number of an algorithm, and its settings. The description itself is opaque, and need not be the same from
+    /// process to process.
     pub fn name(&self, index: usize) -> String {
-        self.algorithms
-            .get(index)
-            .map_or(String::new(), |found| format!("{:016x}", digest(&format!("{:?}", found.algo.data))))
+        use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
+        let Some(found) = self.algorithms.get(index) else { return String::new() };
+        let attributes = [
+            (Attribute::CUBLASLT_ALGO_CONFIG_ID, "algo", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_TILE_ID, "_tile", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_STAGES_ID, "_stages", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_SPLITK_NUM, "_splitk", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, "_reduction", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, "_swizzling", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, "_option", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, "_inner", 2),
+            (Attribute::CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, "_cluster", 2),
+        ];
+        let setting = |(attribute, name, bytes): (Attribute, &str, usize)| {
+            let (mut value, mut written) = (0u32, 0);
+            let at = (&raw mut value).cast();
+            // SAFETY: the algorithm is cuBLASLt's own; a number of so many bytes is written, which has room.
+            let status = unsafe {
+                sys::cublasLtMatmulAlgoConfigGetAttribute(&found.algo, attribute, at, bytes, &mut written)
+            };
+            // An attribute that this version does not know is left out.
+            check(status, "cublasLtMatmulAlgoConfigGetAttribute").ok().map(|()| format!("{name}{value}"))
+        };
+        attributes.into_iter().filter_map(setting).collect()
     }
 
     /// Bytes of workspace that an algorithm needs.

@@ -1,4 +1,4 @@
-//! What a program does beside a step: passes and shards, statistics, update rules, mirrors, times, refusals.
+//! Programs apart from single steps: passes and shards, statistics, update rules, mirrors, times, refusals.
 
 use paceline_engine::{
     Drawing, EngineError, Homes, Layout, Numerics, Optimizer, Place, Profiling, Region, lay_out,
@@ -46,7 +46,7 @@ fn running_statistics_are_plain_means_until_their_momentum_takes_over() {
         let mut program = engine.compile(&graph, spec).unwrap();
         for pass in 0..5 {
             let (images, labels) = batch_of(&graph, spec.batch, pass);
-            // Each batch is brighter than the one before: what a mean weighs shows.
+            // Each batch is brighter than the previous one, so that the weights of a mean show.
             let images: Vec<f32> = images.iter().map(|v| v + pass as f32).collect();
             program.feed(Samples { images: &images, labels: &labels }).unwrap();
             program.forward_backward(Pass { seen: seen(pass), ..Pass::ONLY }, &mut |_| {}).unwrap();
@@ -200,7 +200,7 @@ fn a_second_thread_is_refused_as_long_as_the_first_has_an_engine_or_a_program() 
 }
 
 #[test]
-fn what_a_gpu_cannot_do_is_refused_with_words() {
+fn what_a_gpu_cannot_do_is_refused_with_the_reason() {
     let Some(gpu) = gpu() else { return };
     let Err(error) = Cuda::new(CudaOptions { device: 999, ..CudaOptions::default() }) else {
         panic!("999 GPUs")

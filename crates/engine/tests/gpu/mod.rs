@@ -7,8 +7,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use paceline_engine::EngineError;
 use paceline_engine::cuda::{Cuda, CudaOptions};
 
-/// Whether an engine is refused for want of a GPU, or of a driver or library that is new enough. Whatever else goes wrong is
-/// a failure.
+/// Whether an engine is missing a GPU, or a driver or library that is new enough. Any other error is a failure.
 pub fn is_excused(error: &EngineError) -> bool {
     match error {
         EngineError::NoGpu(_) => true,
@@ -29,7 +28,7 @@ fn take_turn() {
     });
 }
 
-/// The engine; `None`, with the reason told once, where the machine has none.
+/// The engine; `None`, with the reason printed once, where the machine has none.
 pub fn open(options: CudaOptions) -> Option<Cuda> {
     static TOLD: Once = Once::new();
     take_turn();
