@@ -108,7 +108,7 @@ fn serialised_kernels_are_kernels() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_tables_are_named() {
     let trace = trace(&profile(
         "DELETE FROM StringTable WHERE _id_ = 1; DELETE FROM CUPTI_ACTIVITY_KIND_MARKER WHERE flags = 4;
          UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET processId = 43 WHERE cbid = 999; DROP TABLE CUPTI_ACTIVITY_KIND_DEVICE;

@@ -46,7 +46,7 @@ fn a_torn_file_gives_the_whole_events_before_the_tear() {
 }
 
 #[test]
-fn damage_in_the_middle_keeps_what_stands_before_it() {
+fn damage_in_the_middle_keeps_what_comes_before_it() {
     let whole = file_of(&[&operator("a", "1", "1"), &operator("b", "2", "1")]);
     let broken = whole.replace(r#""cat":"cpu_op","name":"b""#, r#""cat" "cpu_op","name":"b""#);
     assert!(salvaged(broken.as_bytes(), 1).contains("not JSON"));
