@@ -71,8 +71,8 @@ fn every_table_is_read() {
     assert_eq!(
         trace.warnings,
         [
-            "1 events have no times, since the profiler could not take them; they are left out",
-            "the profiler's own work sums to 0.005 s in 2 pieces",
+            "skipped 1 events that the profiler could not time",
+            "the profiler's own work takes 0.005 s in 2 pieces",
         ]
     );
 }
