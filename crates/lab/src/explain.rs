@@ -65,19 +65,19 @@ pub enum ExplainError {
     #[error("the file is empty")]
     Empty,
     /// It is not text.
-    #[error("this is not text: a Markdown, CSV or TSV table is wanted")]
+    #[error("this is not text; a Markdown, CSV or TSV table is needed")]
     NotText,
     /// It is too long.
-    #[error("{bytes} bytes are more than a table has; at most {LONGEST} are read")]
+    #[error("{bytes} bytes are too long for a table; at most {LONGEST} are read")]
     TooLong {
         /// Its length in bytes.
         bytes: usize,
     },
     /// It has no table.
-    #[error("there is no table in it: {0}")]
+    #[error("no table found: {0}")]
     NoTable(String),
     /// It has tables, but none with workers.
-    #[error("no table is understood: {}", .0.iter().map(|s| format!("on line {}, {}", s.line, s.why)).collect::<Vec<_>>().join("; "))]
+    #[error("no usable table: {}", .0.iter().map(|s| format!("on line {}, {}", s.line, s.why)).collect::<Vec<_>>().join("; "))]
     NotUnderstood(Vec<Skipped>),
     /// No table has the column given with `--map`.
     #[error("no table has a column {0:?}")]
@@ -156,8 +156,10 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
         }
     }
     if all.len() > MOST_SERIES {
-        warnings
-            .push(format!("there are {} series of runs: the first {MOST_SERIES} are explained", all.len()));
+        warnings.push(format!(
+            "there are {} series of runs: only the first {MOST_SERIES} are explained",
+            all.len()
+        ));
         all.truncate(MOST_SERIES);
     }
     let all = series::join(all);

@@ -74,7 +74,9 @@ impl Origin {
         let origin: Self = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
         match origin.version {
             VERSION => Ok(Some(origin)),
-            other => Err(bad(format!("it has version {other}, this program reads {VERSION}: import again"))),
+            other => {
+                Err(bad(format!("it has version {other}, but this program reads {VERSION}: import again")))
+            }
         }
     }
 

@@ -31,7 +31,7 @@ fn a_table_is_understood_checked_and_reconciled() {
     let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words:?} is not in\n{text}"));
     let order = [
         place("read as"),
-        place("8.80 is printed, 8.00 follows (800 / 100)"),
+        place("printed 8.80, recomputed 8.00 (800 / 100)"),
         place("the batch is consistent with 32"),
         place("too few points to choose a law"),
         place("What the table does not show"),

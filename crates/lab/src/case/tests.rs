@@ -159,7 +159,7 @@ fn a_failed_run_keeps_only_what_is_certain() {
 }
 
 #[test]
-fn a_launcher_that_did_not_live_to_tell_is_a_failure() {
+fn a_launcher_that_died_is_a_failure() {
     let mut lost = run(vec![rank(0, 1, &[50])], 250);
     lost.launcher.over = None;
     lost.launcher.last_reap = None;

@@ -54,7 +54,7 @@ fn a_planted_fixed_time_is_found_in_two_tables_and_a_sentence() {
 }
 
 #[test]
-fn the_same_is_found_when_everything_is_told() {
+fn the_same_is_found_if_everything_is_given() {
     let text = made_up("a\tb", |n| format!("{:.1}\t{:.1}", train_s(n), 100.0 * f64::from(n)));
     let map = [("GPUs", Meaning::Workers), ("a", Meaning::TrainTime), ("b", Meaning::RateGlobal)];
     let map = map.map(|(name, meaning)| (name.to_owned(), meaning)).to_vec();
@@ -72,7 +72,7 @@ fn the_same_is_found_when_everything_is_told() {
 }
 
 #[test]
-fn work_that_grows_with_the_workers_is_told_from_work_that_is_divided() {
+fn growing_work_is_distinguished_from_divided_work() {
     // Each worker does 128 s of work; 16 of them wait 2 s on each other.
     let text = made_up("train time (s)\texamples/s per GPU", |n| {
         format!(
@@ -112,7 +112,7 @@ fn either_orientation_gives_the_same_numbers() {
 }
 
 #[test]
-fn words_in_rows_tell_series_apart() {
+fn words_in_rows_distinguish_series() {
     let text = "model,GPUs,images/s\nresnet50,1,100\nresnet50,2,190\nvgg16,1,50\nvgg16,2,80\n";
     let found = explain_text(text, &Options::default()).expect("a table");
     let titles: Vec<&str> = found.series.iter().map(|series| series.understood.title.as_str()).collect();
@@ -153,7 +153,7 @@ fn a_map_corrects_and_a_wrong_one_is_refused() {
 }
 
 #[test]
-fn what_the_table_cannot_tell_is_said() {
+fn what_the_table_does_not_show_is_listed() {
     let unknown = |text: &str| {
         explain_text(text, &Options::default()).expect("a table").series.remove(0).unknown.join("\n")
     };
@@ -165,14 +165,14 @@ fn what_the_table_cannot_tell_is_said() {
 }
 
 #[test]
-fn told_examples_turn_a_clock_into_a_rate() {
+fn given_examples_turn_a_clock_into_a_rate() {
     let options = Options { examples: Some(1000), ..Options::default() };
     let found = explain_text("GPUs,time (s)\n1,10\n2,5\n", &options).expect("a table");
     assert_eq!(found.series[0].rows[1].rate, Some(200.0));
 }
 
 #[test]
-fn a_fixed_time_that_cannot_be_told_from_zero_is_not_spoken_of_as_one() {
+fn a_fixed_time_not_distinguishable_from_zero_is_not_claimed() {
     let fit = |table: &str| {
         let found = explain_text(table, &Options::default()).expect("a table");
         let Some(Reconciliation::Fitted(fit)) = &found.series[0].reconciliation else { panic!("{table}") };
@@ -253,7 +253,7 @@ fn memory_is_printed_in_a_unit_that_it_fills() {
 }
 
 #[test]
-fn a_text_without_a_table_is_told_what_was_seen_and_what_to_do() {
+fn an_error_about_a_text_without_a_table_says_what_to_do() {
     let error = |text: &str| explain_text(text, &Options::default()).expect_err("no table").to_string();
     for (text, expected) in [
         (r#"{"loss": 1, "steps": [1, 2]}"#, "JSON object with the keys loss, steps"),
@@ -274,7 +274,7 @@ fn a_text_without_a_table_is_told_what_was_seen_and_what_to_do() {
 }
 
 #[test]
-fn that_the_usl_does_not_compete_is_said() {
+fn the_usl_is_said_to_be_not_considered_with_five_points() {
     let rates = |count: usize| {
         let rows = [(1, 100.0), (2, 195.0), (4, 372.0), (8, 690.0), (16, 1200.0), (32, 1900.0)];
         let rows: Vec<String> = rows[..count].iter().map(|(n, rate)| format!("{n},{rate:.1}")).collect();
@@ -304,7 +304,7 @@ fn a_section_that_only_its_settings_open_names_the_tables_after_it() {
 }
 
 #[test]
-fn a_law_that_wins_by_having_few_parameters_and_misses_is_not_said_to_fit() {
+fn a_law_with_the_lowest_criterion_that_is_far_off_does_not_fit() {
     // The Keras table of MXNet: Amdahl comes within 12 % of it, linear, which the criterion prefers, does not come near.
     let text = "GPUs,images/s\n1,372.82\n2,617.32\n4,1165.12\n8,1435.06\n16,1450.43\n";
     let found = explain_text(text, &Options::default()).expect("a table");

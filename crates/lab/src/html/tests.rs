@@ -95,7 +95,7 @@ fn a_study_of_which_nothing_finished_draws_nothing() {
 }
 
 #[test]
-fn hostile_names_stay_words() {
+fn hostile_names_are_escaped() {
     let hostile = "</title><script>alert('\u{1b}[31m')</script>\"&";
     let plans = [Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)];
     let mut runs: Vec<crate::Run> = plans.iter().map(Plan::run).collect();

@@ -82,25 +82,25 @@ fn read_from(source: Box<dyn Read>) -> Result<Trace, Failure> {
             None
         }
         Ok(Found::NoEvents) => {
-            return Err(Failure::Bad("no traceEvents in it: not a trace of PyTorch's profiler".into()));
+            return Err(Failure::Bad("no traceEvents in it: not a PyTorch profiler trace".into()));
         }
         Err(Halt::Ended(Some(error))) if !open::is_damage(&error) => return Err(Failure::Io(error)),
         Err(Halt::Ended(Some(error))) => {
-            Some(format!("the file is torn or damaged behind byte {offset} ({error})"))
+            Some(format!("the file is truncated or damaged after byte {offset} ({error})"))
         }
         Err(Halt::Ended(None)) if offset == 0 => return Err(Failure::Bad("the file is empty".into())),
         Err(Halt::Ended(None)) => {
-            Some(format!("the file ends before what begins at byte {offset} is complete"))
+            Some(format!("the file ends before the value at byte {offset} is complete"))
         }
-        Err(Halt::Odd) => Some(format!("what begins at byte {offset} is not JSON")),
-        Err(Halt::Large) => Some(format!("what begins at byte {offset} is too large")),
+        Err(Halt::Odd) => Some(format!("the text at byte {offset} is not JSON")),
+        Err(Halt::Large) => Some(format!("the value at byte {offset} is too large")),
     };
     if let Some(why) = why {
         if builder.trace.slices.is_empty() {
-            return Err(Failure::Bad(format!("{why}, and no event stands before")));
+            return Err(Failure::Bad(format!("{why}, and no event precedes it")));
         }
         let count = builder.trace.slices.len();
-        builder.trace.warnings.push(format!("{why}: the {count} events before that were read"));
+        builder.trace.warnings.push(format!("{why}: the {count} events before it were read"));
     }
     Ok(builder.finish())
 }
@@ -169,10 +169,10 @@ fn walk_events(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt
 fn check_end(window: &mut Window, builder: &mut Builder) {
     let warning = match window.read(|cursor| cursor.peek()) {
         Err(Halt::Ended(Some(error))) => {
-            format!("all events were read, but the file's end is damaged ({error})")
+            format!("all events were read, but the end of the file is damaged ({error})")
         }
         Err(_) => return,
-        Ok(_) => format!("what follows the trace at byte {} was not read", window.offset()),
+        Ok(_) => format!("the text after the trace, from byte {}, was not read", window.offset()),
     };
     builder.trace.warnings.push(warning);
 }

@@ -43,7 +43,7 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
         reader.mpi(&mut database, table)?;
     }
     if reader.unnamed > 0 {
-        warnings.push(format!("{} events have names that StringIds does not hold", reader.unnamed));
+        warnings.push(format!("{} events have names that are missing from StringIds", reader.unnamed));
     }
     let mut origin = Origin::Unknown;
     database.scan("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], |row| {
@@ -56,10 +56,8 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
     warnings.extend(complaints);
     let (overhead, count) = database.total("PROFILER_OVERHEAD")?;
     if count > 0 {
-        warnings.push(format!(
-            "the profiler's own work sums to {:.3} s in {count} pieces",
-            overhead as f64 * 1e-9
-        ));
+        warnings
+            .push(format!("the profiler's own work takes {:.3} s in {count} pieces", overhead as f64 * 1e-9));
     }
     let alone = parts.len() == 1;
     let mut traces: Vec<Trace> = parts

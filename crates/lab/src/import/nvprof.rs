@@ -60,29 +60,24 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
     let Reader { gather, unnamed, untimed, .. } = reader;
     let (parts, mut warnings) = gather.finish(Origin::Unknown);
     if unnamed > 0 {
-        warnings.push(format!("{unnamed} events have names that StringTable does not hold"));
+        warnings.push(format!("{unnamed} events have names that are missing from StringTable"));
     }
     let mut version = None;
     database.scan("Version", &["version"], |row| version = row.integer(0))?;
     if let Some(version) = version.filter(|&version| version > VERSION) {
-        warnings
-            .push(format!("its tables have version {version}; they are read as those of version {VERSION}"));
+        warnings.push(format!("its tables have version {version}; they are read as version {VERSION}"));
     }
     if untimed > 0 {
-        warnings.push(format!(
-            "{untimed} events have no times, since the profiler could not take them; they are left out"
-        ));
+        warnings.push(format!("skipped {untimed} events that the profiler could not time"));
     }
     if processes.len() > 1 {
-        let why = "nvprof does not say which of them its kernels belong to: they are read as one";
+        let why = "nvprof does not say which one its kernels belong to: they are read as one";
         warnings.push(format!("calls of {} processes: {why}", processes.len()));
     }
     let (overhead, count) = database.total("CUPTI_ACTIVITY_KIND_OVERHEAD")?;
     if count > 0 {
-        warnings.push(format!(
-            "the profiler's own work sums to {:.3} s in {count} pieces",
-            overhead as f64 * 1e-9
-        ));
+        warnings
+            .push(format!("the profiler's own work takes {:.3} s in {count} pieces", overhead as f64 * 1e-9));
     }
     let traces = parts.into_iter().map(|(_, mut trace)| {
         trace.devices = cuda::device_names(&trace, |device| devices.get(&i64::from(device)).cloned());

@@ -80,7 +80,7 @@ pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
         Some(Source::Nsys) => nsys::read_tables(database),
         None => Err(ImportError::bad(
             path,
-            "is an SQLite file, but neither of nvprof nor of Nsight Systems (`nsys export --type sqlite`)",
+            "is an SQLite file, but not from nvprof or Nsight Systems (`nsys export --type sqlite`)",
         )),
     }
 }
@@ -114,7 +114,8 @@ impl Database {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
         if Path::new(&log).metadata().is_ok_and(|log| log.len() > 0) {
-            let why = "a -wal file with changes lies beside it and was not read: close the program that writes it first";
+            let why =
+                "it has a -wal file with changes, which was not read: close the program that writes it first";
             database.warnings.push(why.into());
         }
         Ok(database)
@@ -212,11 +213,11 @@ impl Database {
                 Err(self.bad(format!("{table} has more rows than the file has room for: it is damaged")))
             }
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
-                Err(self.bad(format!("reading {table} does not come to an end: the file is damaged")))
+                Err(self.bad(format!("reading {table} does not end: the file is damaged")))
             }
             Err(error) => {
                 self.warnings
-                    .push(format!("{table}: {error} after {count} rows; the rest of the table is left out"));
+                    .push(format!("{table}: {error} after {count} rows; the rest of the table was skipped"));
                 Ok(())
             }
         }

@@ -208,7 +208,7 @@ fn a_report_without_anything_is_still_a_page() {
 }
 
 #[test]
-fn what_was_learned_is_a_table_where_any_case_tells() {
+fn learning_is_a_table_if_any_case_has_it() {
     let text = render(&fixture::report_on(&fixture::learning_plans()));
     let table =
         text.split("### Learning, weak scaling\n\n").nth(1).and_then(|rest| rest.split("\n\n").next());

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Finding, fixture};
 
 #[test]
-fn what_was_learned_is_a_table_where_any_case_tells() {
+fn learning_is_a_table_if_any_case_has_it() {
     let learned = render_learning(&fixture::report_on(&fixture::learning_plans()));
     insta::assert_snapshot!(learned, @r"
     learning  workers  batch   lr  epochs  train s  s/epoch  images/s  by time  train %  test %  95 % interval  test loss  memory MB  eval s  saving s

@@ -206,7 +206,7 @@ fn the_frame_around_the_steps_tiles_the_run() {
 }
 
 #[test]
-fn an_exchange_lies_where_the_ranks_shared_clock_puts_it() {
+fn an_exchange_is_drawn_on_the_common_clock() {
     let parent = TempDir::new().expect("a folder");
     let case = save(&Plan::calm("resnet50", 2), &parent);
     let timeline = draw(std::slice::from_ref(&case));

@@ -95,7 +95,7 @@ fn a_product_in_a_sentence_or_a_list_of_settings_is_computed_again() {
 }
 
 #[test]
-fn parts_that_do_not_fit_side_by_side_lie_inside_each_other() {
+fn parts_that_exceed_the_total_contain_each_other() {
     let header = "| Workers | total time | allreduce time | copy time |\n|-|-|-|-|\n";
     let inside = format!("## A\n{header}| 1 | 5.0s | - | - |\n| 2 | 9.0s | 6.0s | 4.0s |\n");
     let found = slips(&inside);
@@ -182,7 +182,7 @@ fn a_fraction_of_communication_is_compared_with_its_time() {
 }
 
 #[test]
-fn rates_are_held_against_told_examples_and_a_column_of_them() {
+fn rates_are_compared_with_given_examples_and_a_column_of_them() {
     let table = "gpus,time per epoch,images/s\n1,50,1200\n2,26,2300\n4,13.5,4400\n";
     let with = |text: &str, examples: Option<u64>| {
         let options = Options { examples, epochs: examples.map(|_| 1), ..Options::default() };

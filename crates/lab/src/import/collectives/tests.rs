@@ -63,7 +63,7 @@ fn a_sleeping_rank_is_named_and_its_sleep_counts_once() {
 }
 
 #[test]
-fn what_several_ranks_waited_is_told_of_one_and_of_all() {
+fn waiting_of_several_ranks_is_reported_per_rank_and_in_total() {
     let steps = [(0, 100)];
     let traces = vec![
         rank(0, &steps, &[], &[("all_reduce", 10, 50)]),
@@ -132,7 +132,7 @@ fn waiting_behind_computation_does_not_show() {
 }
 
 #[test]
-fn where_neither_order_nor_a_clock_can_tell_nothing_is_claimed() {
+fn without_order_or_a_common_clock_nothing_is_claimed() {
     let mut traces = vec![
         rank(0, &[(0, 100)], &[], &[("all_reduce", 10, 60), ("broadcast", 70, 80)]),
         rank(1, &[(0, 100)], &[], &[("all_reduce", 10, 20), ("all_reduce", 50, 60), ("broadcast", 72, 80)]),

@@ -190,7 +190,7 @@ fn events_out_of_order_are_put_in_order_and_repeated_ones_count_once() {
 }
 
 #[test]
-fn a_missing_or_impossible_duration_is_nothing_and_said() {
+fn a_missing_or_impossible_duration_counts_as_zero_with_a_warning() {
     let missing = r#"{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":5}"#;
     let events =
         [missing, &operator("b", "6", "-1"), &operator("c", "7", "NaN"), &operator("d", "8", "1e300")];
@@ -201,7 +201,7 @@ fn a_missing_or_impossible_duration_is_nothing_and_said() {
 }
 
 #[test]
-fn an_event_without_a_time_is_left_out_and_said() {
+fn an_event_without_a_time_is_skipped_with_a_warning() {
     let events =
         [r#"{"ph":"X","name":"a"}"#, "null", "[1]", &operator("b", "NaN", "1"), &operator("c", "1", "1")];
     let trace = read_bytes(file_of(&events).as_bytes()).unwrap();

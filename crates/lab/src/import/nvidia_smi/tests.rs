@@ -69,7 +69,7 @@ fn every_way_of_printing_gives_the_same_numbers() {
 }
 
 #[test]
-fn use_is_told_by_its_mean_its_upper_end_and_how_often_there_is_hardly_any() {
+fn utilisation_has_a_mean_a_percentile_and_a_fraction_of_idle_samples() {
     // 100 samples: 20 of nothing, 75 of 50 %, 5 of 100 %.
     let mut text = String::from("index, utilization.gpu [%], memory.used [MiB]\n");
     for (count, percent) in [(20, 0), (75, 50), (5, 100)] {
@@ -86,7 +86,7 @@ fn use_is_told_by_its_mean_its_upper_end_and_how_often_there_is_hardly_any() {
 }
 
 #[test]
-fn without_a_header_units_tell_what_they_can() {
+fn without_a_header_columns_are_identified_by_units() {
     let rows = QUERY.split_once('\n').expect("a header").1;
     assert!(recognise(rows.as_bytes()));
     let monitor = read_text(rows);
@@ -102,7 +102,7 @@ fn without_a_header_units_tell_what_they_can() {
 }
 
 #[test]
-fn devices_without_a_number_are_told_apart_by_name() {
+fn devices_without_a_number_are_distinguished_by_name() {
     let text = "uuid, memory.used [MiB]\nGPU-b, 10 MiB\nGPU-a, 20 MiB\nGPU-b, 30 MiB\n";
     let monitor = read_text(text);
     assert_eq!(

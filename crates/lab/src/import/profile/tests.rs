@@ -155,7 +155,7 @@ fn what_dominates_is_named() {
 }
 
 #[test]
-fn several_devices_are_told_apart() {
+fn several_devices_are_separate() {
     let two = trace(&[(Kind::Compute, "x", 0, 100, 0, 0, 0), (Kind::Compute, "x", 0, 25, 2, 0, 0)]);
     let profile = summarise_all(&two);
     let use_of: Vec<_> =
@@ -166,7 +166,7 @@ fn several_devices_are_told_apart() {
 }
 
 #[test]
-fn the_host_stands_in_where_no_device_shows() {
+fn without_a_device_the_host_is_summarised() {
     let mut host = trace(&[
         (Kind::Compute, "aten::conv2d", 0, 30, 3, 0, 0),
         (Kind::Collective, "gloo", 20, 50, 3, 0, 8),

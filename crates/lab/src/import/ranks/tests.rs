@@ -58,7 +58,7 @@ fn a_trace_without_steps_is_one() {
 }
 
 #[test]
-fn ranks_with_holes_are_numbered_anew_and_said_so() {
+fn ranks_with_gaps_are_renumbered_with_a_warning() {
     let mut traces = vec![rank(Some(4), 0..2), rank(Some(0), 0..2)];
     traces[0].world = Some(8);
     traces[0].warnings = vec!["torn".into()];

@@ -125,7 +125,7 @@ fn steps_done_again_after_a_restart_count_once() {
 }
 
 #[test]
-fn points_that_all_lie_under_one_step_are_numbered() {
+fn points_with_the_same_step_are_numbered() {
     let all = vec![Point { step: 0, wall_time: 5.0, value: 4.0 }; 3];
     let run = series(vec![("steps/sec", all)]).into_run();
     assert_eq!(run.ranks[0].steps.iter().map(|step| step.step.0).collect::<Vec<_>>(), [0, 1, 2]);

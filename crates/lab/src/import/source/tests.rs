@@ -107,7 +107,7 @@ fn metric_log(rate: f64) -> String {
 }
 
 #[test]
-fn workers_are_inferred_from_the_name_of_a_folder_and_said_to_be() {
+fn workers_are_inferred_from_the_name_of_a_folder_with_a_note() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let import_rates = |rates: &[(&str, f64)]| {
         for (name, rate) in rates {
@@ -184,7 +184,7 @@ fn seconds_that_are_made_up_are_shown_nowhere() {
 }
 
 #[test]
-fn a_batch_that_is_told_gives_a_log_of_losses_its_rates() {
+fn a_given_batch_turns_a_log_of_losses_into_rates() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let line = |step: u32| {
         format!(

@@ -124,7 +124,7 @@ fn under_horovod_a_process_is_a_worker_with_or_without_tags() {
 }
 
 #[test]
-fn several_runs_in_one_log_are_told_apart() {
+fn several_runs_in_one_log_are_separate() {
     let one = format!("{HEADER}{}{}", lines(128.0, &[0.5; 10]), total(256.0));
     let runs = import_text(&format!("{one}{}", one.replace("resnet50", "vgg19")));
     let models: Vec<&str> = runs.iter().map(|run| run.case.model.as_str()).collect();

@@ -79,7 +79,7 @@ fn a_written_run_is_reported_as_our_own_are() {
 }
 
 #[test]
-fn what_only_traces_tell_is_kept_in_the_study_and_shown_in_every_form() {
+fn details_of_traces_are_kept_in_the_study_and_in_every_report_format() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut run = run(2, 40, None);
     run.warnings.push("one thing was <guessed>".into());
@@ -136,7 +136,7 @@ fn a_damaged_account_of_the_source_costs_itself_alone() {
 }
 
 #[test]
-fn a_phase_that_the_source_cannot_tell_is_unknown_and_not_zero() {
+fn a_phase_that_the_source_does_not_show_is_unknown_and_not_zero() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut log = run(1, 40, Some(8));
     // A log of rates: steps have lengths and examples, and that is all.
@@ -164,7 +164,7 @@ fn a_phase_that_the_source_cannot_tell_is_unknown_and_not_zero() {
 }
 
 #[test]
-fn advice_is_in_the_words_of_the_program_that_ran() {
+fn advice_is_in_terms_of_the_program_that_ran() {
     let folder = tempfile::tempdir().expect("a folder");
     let found = |format: Option<Format>, name: &str| {
         let mut run = run(2, 40, None);

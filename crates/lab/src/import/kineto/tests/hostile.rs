@@ -25,8 +25,8 @@ fn a_file_that_is_no_trace_says_so() {
     assert!(failure(&[0; 100]).contains("not JSON"));
     assert!(failure(b"{}").contains("no traceEvents"));
     assert!(failure(br#"{"traceEvents": 7}"#).contains("no traceEvents"));
-    assert!(failure(br#"{"traceEvents": [{"ph":"#).contains("no event stands before"));
-    assert!(failure(&[0x1f, 0x8b, 9, 9]).contains("torn or damaged"));
+    assert!(failure(br#"{"traceEvents": [{"ph":"#).contains("no event precedes it"));
+    assert!(failure(&[0x1f, 0x8b, 9, 9]).contains("truncated or damaged"));
     assert_eq!(salvaged(br#"{"traceEvents": []}"#, 0), "the trace has no events with a duration");
 }
 
@@ -46,7 +46,7 @@ fn a_torn_file_gives_the_whole_events_before_the_tear() {
 }
 
 #[test]
-fn damage_in_the_middle_keeps_what_stands_before_it() {
+fn damage_in_the_middle_keeps_what_comes_before_it() {
     let whole = file_of(&[&operator("a", "1", "1"), &operator("b", "2", "1")]);
     let broken = whole.replace(r#""cat":"cpu_op","name":"b""#, r#""cat" "cpu_op","name":"b""#);
     assert!(salvaged(broken.as_bytes(), 1).contains("not JSON"));
@@ -59,11 +59,11 @@ fn a_packed_file_that_is_torn_or_has_a_wrong_checksum_gives_what_unpacks() {
     let packed = pack(&file_of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
     let trace = read_bytes(&packed[..packed.len() / 2]).unwrap();
     assert!((1000..20_000).contains(&trace.slices.len()), "{}", trace.slices.len());
-    assert!(trace.warnings[0].contains("torn or damaged"), "{:?}", trace.warnings);
+    assert!(trace.warnings[0].contains("truncated or damaged"), "{:?}", trace.warnings);
     let mut wrong = packed.clone();
     let at = wrong.len() - 6;
     wrong[at] ^= 0x55;
-    assert!(salvaged(&wrong, 20_000).contains("end is damaged"));
+    assert!(salvaged(&wrong, 20_000).contains("end of the file is damaged"));
     assert_eq!(salvaged(&packed, 20_000), "");
 }
 
