@@ -34,8 +34,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a scaling study and report it
+    #[command(args_override_self = true)]
     Bench(Box<bench::Options>),
     /// Train one network: data, epochs, tests, checkpoints
+    #[command(args_override_self = true)]
     Train(Box<train::Options>),
     /// Test a checkpoint on the test pictures of some data
     Eval(eval::Options),

@@ -413,6 +413,7 @@ fn usual_values(job: &Job) -> Vec<(&'static str, String)> {
         ("weight_decay", job.learning.weight_decay.to_string()),
         ("label_smoothing", job.learning.label_smoothing.to_string()),
         ("augment", job.augment.to_string()),
+        ("eval_every", "1".to_owned()),
         ("engine", job.engine.clone()),
         ("pin", yes_no(job.pin)),
         ("layout", job.layout.to_string()),

@@ -348,7 +348,8 @@ fn a_folder_with_data_and_run_moves_as_a_whole_and_options_keep_their_values() {
 #[test]
 fn a_checkpoint_of_another_version_or_another_processor_is_refused_in_words() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    run(folder.path(), "train mobilenet_v2 --steps 1 --batch 2 --eval-every 0 --out run");
+    pictures(folder.path());
+    run(folder.path(), "train mobilenet_v2 --data cifar10:pictures --steps 1 --batch 4 --out run");
     let path = folder.path().join("run/checkpoints/step-00000001/checkpoint.json");
     let text = fs::read_to_string(&path).expect("a manifest");
     let manifest: Value = serde_json::from_str(&text).expect("JSON");

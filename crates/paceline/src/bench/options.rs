@@ -16,13 +16,13 @@ use crate::values::{Fill, Int, List, fill_all};
 /// product of all.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Options {
+    /// A file that says the same as these options, as `workers = [1, 2]`; options given here win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     #[command(flatten)]
     pub study: StudyOptions,
     #[command(flatten)]
     pub settings: Settings,
-    /// A file that says the same as these options, as `workers = [1, 2]`; options given here win over it
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
 }
 
 /// Options of a study, beside the settings of its jobs.

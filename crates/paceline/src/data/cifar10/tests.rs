@@ -144,7 +144,8 @@ fn other_contents_are_refused_and_nothing_is_written() {
         let folder = scratch.path().join("cifar10");
         let found = Found { origin: "somewhere".into(), members };
         let desk = Desk::open(&folder).expect("a writable folder");
-        let message = install(found, &expected(&sums), desk, &folder).expect_err(why).to_string();
+        let error = install(found, &expected(&sums), desk, &folder).expect_err(why);
+        let message = format!("{error:#}");
         assert!(message.starts_with("somewhere is not CIFAR-10: ") && message.contains(why), "{message}");
         assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 0, "{why}");
     }
