@@ -124,7 +124,8 @@ impl Run {
             Some(_) if path.join("study.json").exists() => StudyFolder::append(&path, &mut planned)?,
             _ => {
                 let study = bench::describe(vec![planned.clone()], [prepared]);
-                (start_over(&path, &study, options.fresh)?, study)
+                let held = if options.fresh { Held::Replace } else { Held::Resume };
+                (start_over(&path, &study, held)?, study)
             }
         };
         let saving = job.milestones.saving.as_mut().expect("invariant: a training is saved");
@@ -149,7 +150,7 @@ impl Run {
         };
         let result = launch(job, prepared, surroundings);
         progress.clear();
-        let written = self.publish(result.is_ok());
+        let written = self.publish(&result);
         // How the run ended comes first: what could not be written may only follow from it.
         self.conclude(result).and(written)
     }
@@ -159,7 +160,7 @@ impl Run {
     }
 
     /// Reports the study, and writes the weights of a run that ended well.
-    fn publish(&self, ended_well: bool) -> Result<()> {
+    fn publish(&self, result: &Result<(), TrainError>) -> Result<()> {
         let Self { folder, study, show, .. } = self;
         let mut cases = Vec::new();
         for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
@@ -169,7 +170,7 @@ impl Run {
         let report = Report::new(study, cases);
         report::print_report(&report, *show)?;
         folder.write_pages(study, &report)?;
-        if let Some(newest) = self.newest_checkpoint()?.filter(|_| ended_well) {
+        if let Some(newest) = self.newest_checkpoint()?.filter(|_| result.is_ok()) {
             copy_weights(&newest, folder.path())?;
         }
         report::point_to(folder, *show)
@@ -199,9 +200,9 @@ impl Run {
 }
 
 /// Starts a study in a folder that holds none, or whose study is to be replaced.
-fn start_over(path: &Path, study: &Study, fresh: bool) -> Result<StudyFolder> {
+fn start_over(path: &Path, study: &Study, held: Held) -> Result<StudyFolder> {
     let is_taken = StudyFolder::open(path).is_ok();
-    if is_taken && !fresh {
+    if is_taken && held == Held::Resume {
         return Err(Usage::new(format!(
             "{0} holds a study; --resume {0} resumes a training, --fresh starts over",
             path.display()

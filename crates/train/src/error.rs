@@ -233,3 +233,27 @@ impl fmt::Display for Death {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_tells_all_its_causes_once_and_its_type_says_who_must_act() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let reason = full().to_string();
+        // This one leaves its cause to the chain, and the other quotes it.
+        let log: TrainError = LogError::Io { path: "rank-0.jsonl".into(), source: full() }.into();
+        let checkpoint: TrainError =
+            CheckpointError::Io { what: "write", path: "step-1".into(), source: full() }.into();
+        for error in [log, checkpoint] {
+            assert!(!error.is_usage(), "{error}");
+            let text = describe(&error);
+            assert_eq!(text.matches(&reason).count(), 1, "{text}");
+        }
+        let missing: TrainError = CheckpointError::Missing { path: "run".into() }.into();
+        assert!(
+            missing.is_usage() && TrainError::NoMomentum.is_usage() && !TrainError::Interrupted.is_usage()
+        );
+    }
+}
