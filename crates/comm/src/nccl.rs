@@ -206,7 +206,7 @@ impl Nccl {
         self.world
     }
 
-    /// Who this is.
+    /// The number of this rank.
     pub fn rank(&self) -> Rank {
         self.rank
     }
