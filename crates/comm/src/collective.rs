@@ -49,14 +49,8 @@ pub trait Collective: Send {
 #[must_use = "values stay with the collective until the operation is finished"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket {
-    pub(crate) number: u64,
-}
-
-impl Ticket {
     /// The number of the operation: the first that a rank begins is 0.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
+    pub(crate) number: u64,
 }
 
 /// What became of an operation. Moments are on the host's monotonic clock, which all ranks share.
