@@ -11,12 +11,12 @@ use rustix::time::Timespec;
 pub struct Deadline(Nanos);
 
 impl Deadline {
-    /// That moment.
+    /// A deadline at this moment.
     pub fn at(moment: Nanos) -> Self {
         Self(moment)
     }
 
-    /// So long from now.
+    /// A deadline this long from now.
     pub fn after(time: Duration) -> Self {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self(Nanos(now().0.saturating_add(time)))

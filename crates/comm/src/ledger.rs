@@ -121,7 +121,7 @@ impl Ledger {
         &mut self.pending[place]
     }
 
-    /// Strikes an operation out.
+    /// Removes an operation.
     ///
     /// # Panics
     /// As above.

@@ -200,16 +200,6 @@ impl Nccl {
             self.interface.abort(self.comm);
         }
     }
-
-    /// How many ranks there are.
-    pub fn world(&self) -> u32 {
-        self.world
-    }
-
-    /// Who this is.
-    pub fn rank(&self) -> Rank {
-        self.rank
-    }
 }
 
 impl Drop for Nccl {

@@ -38,7 +38,7 @@ pub enum Half {
 pub enum Operation {
     /// Every rank ends with the reduced values.
     AllReduce {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
@@ -46,7 +46,7 @@ pub enum Operation {
     /// Every rank ends with the reduced values, which travelled in 16 bits: each rank's own are rounded to that format
     /// before they are added up, and the result once more.
     AllReduceHalf {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
@@ -57,31 +57,31 @@ pub enum Operation {
     },
     /// Each rank ends with its own [slice](crate::slice()) of the reduced values; the rest of its range is unchanged.
     ReduceScatter {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
     },
     /// Every rank ends with the [slices](crate::slice()) of all.
     AllGather {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
     },
     /// Every rank reads the values of all, reduces them by itself, and ends with the reduced values: an all-reduce that
     /// does not divide the work.
     ReplicatedSum {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
     },
     /// One rank ends with the reduced values, and the other ranks' are unchanged: what a server of parameters does.
     Reduce {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
-        /// Who adds up, into its own area.
+        /// The rank that adds up, into its own area.
         root: Rank,
     },
     /// Ends when all ranks have begun it.

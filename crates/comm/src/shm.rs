@@ -73,7 +73,7 @@ impl Shm {
         Ok(Area::new(map.as_mut_ptr().cast(), len))
     }
 
-    /// Whether a rank is lost; to be asked before anything is waited for or begun.
+    /// An error if a rank is lost. To be called before waiting and before beginning an operation.
     fn check_alive(&self, underway: impl FnOnce() -> Underway) -> Result<(), CommError> {
         match self.mapping.header().failure() {
             Some((rank, why)) => Err(CommError::PeerLost { rank, operation: underway(), why }),
@@ -85,7 +85,7 @@ impl Shm {
         self.ranks().all(|rank| handoff::has_reached(count_of(self.mapping.lane(rank), stage), number + 1))
     }
 
-    /// Waits until all ranks have come to a stage of an operation under way; what it took.
+    /// Waits until all ranks have reached a stage of an operation under way; when the wait began and ended.
     fn wait_for_all(&mut self, stage: Stage, number: u64) -> Result<(Nanos, Nanos), CommError> {
         let begin = clock::now();
         while clock::now().since(begin) < self.spin {
@@ -298,7 +298,7 @@ impl Shm {
         Ok(())
     }
 
-    /// Moves the sum to where nobody reads any more; what that took.
+    /// Copies the sum to the own area, once nobody reads that any more; the processor time and bytes that it took.
     fn take_sum(&mut self, range: &Range<usize>) -> Result<(Nanos, Bytes), CommError> {
         let cpu = clock::thread_cpu();
         let from = self.mirror()?.part(range);

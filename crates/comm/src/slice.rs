@@ -1,4 +1,4 @@
-//! Who works on what part of a range.
+//! Which rank works on which part of a range.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub fn slice(range: Range<usize>, rank: Rank, world: u32) -> Range<usize> {
     edge(rank.0)..edge(rank.0 + 1)
 }
 
-/// The things out of `count` that `rank` gets when they are dealt out in order, as evenly as can be.
+/// Which of `count` items `rank` gets when they are dealt out in order, as evenly as possible.
 ///
 /// # Panics
 /// If the rank is not of this world.
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dealt_out_is_dealt_out_in_order_and_evenly() {
+    fn items_are_dealt_out_in_order_and_evenly() {
         assert_eq!([0, 1, 2].map(|rank| deal(4, Rank(rank), 3)), [0..1, 1..2, 2..4]);
         assert_eq!([0, 1].map(|rank| deal(2, Rank(rank), 2)), [0..1, 1..2]);
         assert_eq!(deal(8, Rank(0), 1), 0..8);

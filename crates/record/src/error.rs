@@ -19,7 +19,7 @@ pub enum LogError {
         /// The file.
         path: PathBuf,
     },
-    /// Reject the file: written in a form this program does not read.
+    /// Reject the file: written in a version that this program does not read.
     Version {
         /// The file.
         path: PathBuf,

@@ -80,7 +80,7 @@ pub struct MemberHeader {
 /// First line of the launcher's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LauncherHeader {
-    /// What was run.
+    /// The case that was run.
     pub case: Case,
     /// Whether the log covers a window of the run only: its first spawn and last reap are then where the window begins and
     /// ends, and how long the whole run took is not known.
@@ -97,7 +97,7 @@ pub struct BucketRecord {
     pub begun: Nanos,
     /// When the last rank arrived: before, nothing could be done.
     pub last_arrival: Nanos,
-    /// Who that was.
+    /// The rank that arrived last.
     pub last_rank: Rank,
     /// When the last part was done.
     pub ended: Nanos,
@@ -198,7 +198,7 @@ impl StepRecord {
 /// How a network did on samples that it was not trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalRecord {
-    /// When it was known.
+    /// When the result was known.
     pub at: Nanos,
     /// Steps done before.
     pub steps: u64,

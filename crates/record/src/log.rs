@@ -257,7 +257,7 @@ impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
         Ok(Self { path, file, line, number: 1, header, events: PhantomData })
     }
 
-    /// What the first line says.
+    /// The first line.
     pub fn header(&self) -> &H {
         &self.header
     }
@@ -362,7 +362,7 @@ impl RankLog {
 /// All that the launcher told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LauncherLog {
-    /// What was run.
+    /// The first line: the case that was run.
     pub header: LauncherHeader,
     /// When the first worker was started.
     pub first_spawn: Option<Nanos>,

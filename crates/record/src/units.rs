@@ -47,12 +47,12 @@ impl Nanos {
         self.0 as f64 * 1e-9
     }
 
-    /// Whether it is no time at all.
+    /// Whether it is zero.
     pub fn is_zero(&self) -> bool {
         self.0 == 0
     }
 
-    /// Time from `earlier` to here; zero if that lies ahead.
+    /// Time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }

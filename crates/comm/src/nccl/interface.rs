@@ -187,7 +187,7 @@ fn text(version: c_int) -> String {
 pub(super) fn open(names: &[&str]) -> Result<Object, CommError> {
     let mut found = None;
     for name in names {
-        // SAFETY: what the object does when it is loaded is its own affair.
+        // SAFETY: the library's initialisers run, as they would in any program that uses it.
         match unsafe { Object::new(*name) } {
             Ok(object) => return Ok(object),
             Err(libloading::Error::DlOpen { source }) => {
