@@ -10,14 +10,14 @@
     log.close()
 
 Then `paceline report runs`. Run the script with one worker and with several into the same folder, and the report has the
-speed-ups and what they are made of. `with log.phase("eval"):` (or any other phase) names what hooks cannot see.
+speed-ups and their causes. `with log.phase("eval"):` (or any other phase) marks what hooks cannot see.
 
     python -m paceline_log run --out runs -- torchrun --nproc-per-node 2 train.py     # also times the start and the end
     python -m paceline_log merge runs/resnet50-2                                      # splits the waits of a killed run
 
-One file without dependencies: copy it, or `pip install ./adapters/python`. Python 3.9 and PyTorch 2.0 or later. Whatever
-goes wrong with the log, training goes on: one warning, and no log from there on. docs/run-log.md describes the format, and
-how each phase is measured.
+One file without dependencies: copy it, or `pip install ./adapters/python`. Python 3.9 and PyTorch 2.0 or later. If
+logging fails, training continues: it prints one warning and stops logging. docs/run-log.md describes the format and how
+each phase is measured.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def read_text(path):
 
 
 def process_start():
-    """When the system started this process, on the monotonic clock; now, where it does not tell (10 ms fine on Linux)."""
+    """Start time of this process on the monotonic clock, or the current time if unknown (resolution on Linux: 10 ms)."""
     try:
         with open("/proc/self/stat") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])  # since boot, the name before it may hold anything
@@ -86,7 +86,7 @@ def process_start():
 
 
 def host():
-    """What the processes that share this monotonic clock have in common."""
+    """An identifier common to all processes with the same monotonic clock."""
     return (read_text("/proc/sys/kernel/random/boot_id") or platform.node()).strip()
 
 
@@ -116,7 +116,7 @@ def machine(engine):
 
 
 class Lines:
-    """A log that is being written: whole lines in one write, so that whatever ends the process leaves whole lines."""
+    """A log being written: whole lines in one write, so that a killed process leaves only whole lines."""
 
     def __init__(self, path, header):
         self.path, self.held = path, []
@@ -147,7 +147,7 @@ def to_text(events):
 
 
 def read_lines(path):
-    """The whole lines of a log as objects, the header first; a torn last line is left out."""
+    """The complete lines of a log as objects, the header first; a truncated last line is skipped."""
     with open(path, "rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -155,7 +155,7 @@ def read_lines(path):
 
 
 def replace(path, text):
-    """Writes a file in whole or not at all."""
+    """Writes a file completely or not at all."""
     draft = f"{path}.{os.getpid()}.draft"
     try:
         with open(draft, "w") as file:
@@ -171,7 +171,7 @@ def replace(path, text):
 
 @contextlib.contextmanager
 def locked(folder, seconds=5):
-    """Keeps others out of a study's folder while study.json is changed; goes on without if somebody stays in it."""
+    """Locks a study folder while study.json is changed; continues without the lock if another process keeps it."""
     try:
         import fcntl
     except ImportError:
@@ -192,7 +192,7 @@ def locked(folder, seconds=5):
 
 
 def change_study(folder, change):
-    """Reads study.json, or starts it, lets `change` work on it, and writes it."""
+    """Reads or creates study.json, applies `change`, and writes it."""
     path = os.path.join(folder, "study.json")
     with locked(folder):
         text = read_text(path)
@@ -210,7 +210,7 @@ def change_study(folder, change):
 
 
 def tile(marks, end, exchanges):
-    """Time by phase of a step, and the stretches in which it waited for exchanges.
+    """Time of a step by phase, and when it waited for exchanges.
 
     A mark is (phase, moment): from there to the next one; None is no phase. A wait is over when the last exchange is;
     what follows, up to the next mark, is copying its result.
@@ -247,8 +247,8 @@ def overlap(waits, begin, end):
 
 
 def split(arrivals, waits, last):
-    """Buckets of a step: each moment of waiting belongs to the first exchange that was not done, and there to the last
-    rank until it arrived (`last`: when and who, for each exchange), and to moving bytes from then on."""
+    """Buckets of a step. Waiting counts for the first unfinished exchange: until the last rank arrived (`last`: time and
+    rank for each exchange) as waiting for that rank, from then on as moving bytes."""
     buckets, reached = [], 0
     for arrival, (last_arrival, last_rank) in zip(arrivals, last):
         reached = max(reached, arrival["begun"])
@@ -271,7 +271,7 @@ def split(arrivals, waits, last):
 
 
 def step_line(record):
-    """The line of a step that has nothing but numbers in it; several times as fast as a general writer of JSON."""
+    """The line of a step, which contains only numbers; several times faster than a general JSON writer."""
     phases = ",".join([f'"{phase}":{time}' for phase, time in record["phases"].items()])
     loss = record["loss"]
     line = (f'{{"step":{{"step":{record["step"]},"begin":{record["begin"]},"end":{record["end"]},"phases":{{{phases}}},'
@@ -288,7 +288,7 @@ def step_line(record):
 
 
 def shift(value, by):
-    """The moments of a rank's event on another clock."""
+    """A rank's event with its times on another clock."""
     if isinstance(value, list):
         return [shift(each, by) if isinstance(each, (dict, list)) else each + by for each in value]
     moments = ("at", "begin", "end", "begun", "ended", "last_arrival")
@@ -304,7 +304,7 @@ def exchanges_by_step(events):
 
 
 def clock_offsets(hosts, exchanges):
-    """What to add to each rank's moments to have them on rank 0's clock: an exchange ends on all ranks at once."""
+    """Offsets from each rank's clock to that of rank 0: an exchange ends on all ranks at the same time."""
     differences = {}
     for rank, name in hosts.items():
         if name != hosts[0]:
@@ -318,8 +318,8 @@ def clock_offsets(hosts, exchanges):
 
 
 def merge(folder):
-    """Puts all ranks on rank 0's clock, compares when they arrived at each exchange, and rewrites their logs with what
-    each waited for. A merged log is left as it is."""
+    """Converts all ranks to the clock of rank 0, compares when they arrived at each exchange, and rewrites their logs with
+    what each waited for. A log that is already merged is not changed."""
     world = next(read_lines(os.path.join(folder, LAUNCHER)))["case"]["workers"]
     paths = {rank: os.path.join(folder, rank_file(rank)) for rank in range(world)}
     exchanges = {rank: exchanges_by_step(read_lines(path)) for rank, path in paths.items()}
@@ -344,7 +344,7 @@ def merge(folder):
 
 
 def is_done(path, since):
-    """Whether a rank has closed its log in this run, which began at `since`: by the file's age and its last line."""
+    """Whether a rank has closed its log in this run, which began at `since`: by the age and the last line of the file."""
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_mtime < since - 2:  # a rank of another host may have another time
@@ -357,14 +357,14 @@ def is_done(path, since):
 
 
 def ends_of(path):
-    """When a rank that is done began, and when it was done."""
+    """Begin and end of a finished rank."""
     events = {key: event for line in read_lines(path) for key, event in line.items() if key in ("main", "done")}
     return events["main"]["at"], events["done"]["at"]
 
 
 def finish(folder, since, patience=0.0, failed=None, process=None):
-    """Ends a case: waits for its ranks, merges their logs, and tells when the run began and ended. `process` is what a
-    launcher saw, (spawn, reap, exit status, interrupted); without one, the ranks' own first and last moments count."""
+    """Ends a case: waits for its ranks, merges their logs, and writes when the run began and ended. `process` is what the
+    launcher saw (spawn, reap, exit status, interrupted); without a launcher, the first and last times of the ranks count."""
     launcher = os.path.join(folder, LAUNCHER)
     header = next(read_lines(launcher))
     paths = {rank: os.path.join(folder, rank_file(rank)) for rank in range(header["case"]["workers"])}
@@ -434,8 +434,8 @@ class HostClock:
 
 
 class CudaClock:
-    """Moments at which the device's current stream gets there, on the host's clock. Nothing waits for the device: events
-    are read when the device has passed them, and used again."""
+    """Times at which the device's current stream reaches a point, on the host's clock. Nothing waits for the device: events
+    are read after the device has passed them, and reused."""
 
     def __init__(self, torch):
         self.torch, self.free = torch, []
@@ -455,7 +455,7 @@ class CudaClock:
         return stamp[0].query()
 
     def settle(self, stamp):
-        """Waits until the device has got there, so that what lies before can be read."""
+        """Waits until the device has reached this point, so that earlier events can be read."""
         stamp[0].synchronize()
 
     def elapsed(self, event):
@@ -482,7 +482,7 @@ class CudaClock:
         return raw
 
     def numbers(self, losses):
-        """Losses that the device has computed, read at once and beside its work."""
+        """Losses that the device has computed, read together without interrupting its work."""
         if not losses:
             return losses
         with self.torch.cuda.stream(self.side):
@@ -516,7 +516,7 @@ def count_examples(batch):
 
 
 def follow_backward(torch):
-    """Tells the logs of this process when backward begins and ends. Hooks on tensors would cost thirty times as much."""
+    """Informs the logs of this process when backward begins and ends. Hooks on tensors would cost thirty times as much."""
     backward = torch.autograd.backward
     if getattr(backward, "followed", False):
         return
@@ -538,7 +538,7 @@ def follow_backward(torch):
 
 
 def guarded(method):
-    """Training outlives its log: a method that fails ends the log with one warning. No log, no work."""
+    """Training must survive logging errors: a method that fails ends the log with one warning and does nothing afterwards."""
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
@@ -552,7 +552,7 @@ def guarded(method):
 
 
 class Log:
-    """The run log of this rank. `folder` is the study's; each model and number of workers has a folder of its own in it.
+    """The run log of this rank. `folder` is the study folder, with one subfolder for each model and number of workers.
 
     What a case is (`batch` a worker or `global_batch`, `threads`, `input`, `settings`, ...) sets cases of a study apart;
     the report compares those that differ in workers alone. `repeat` 2, 3, ... adds runs of the same case.
@@ -626,8 +626,8 @@ class Log:
     # -- What hooks see
 
     def watch(self, model, optimizer=None, hook=None, state=None):
-        """Follows forward, backward, the exchange of a DDP model, and the update. `hook` and `state` are a communication
-        hook of the script's own, which DDP takes only one of. Returns the model."""
+        """Measures forward, backward, the exchange of a DDP model, and the update. `hook` and `state` are the script's own
+        communication hook, because DDP accepts only one. Returns the model."""
         self._follow(model, optimizer)
         if hook is not None:
             model.register_comm_hook(state, hook if self.off else self._comm_hook(model, hook))
@@ -746,7 +746,7 @@ class Log:
         return any(phase in PAUSES for phase in self.named)
 
     def _mark(self, phase):
-        """From now on time goes to this phase; between steps only pauses count."""
+        """Starts a phase; between steps only pauses count."""
         self.current = phase
         stamp = self.clock.stamp()
         if self.step is not None and (self.step.end is None or phase in PAUSES):
@@ -756,7 +756,7 @@ class Log:
     # -- What the script says
 
     def steps(self, batches):
-        """Passes batches on; from one to the next is a step."""
+        """Yields the batches; from one to the next is a step."""
         if self.step is None:
             iterator, asked = iter(batches), None
         else:
@@ -807,7 +807,7 @@ class Log:
                 self._write_known()
 
     def _write_known(self):
-        """The steps whose moments are known by now."""
+        """The steps whose times are known by now."""
         known = []
         while self.waiting and self.clock.is_known(self.waiting[0].end):
             known.append(self.waiting.popleft())
@@ -815,7 +815,7 @@ class Log:
 
     @guarded
     def result(self, loss=None, examples=None):
-        """Of the step, or of one of its passes: the mean loss, and how many examples, if not one per row of the batch."""
+        """The result of the step or of one of its passes: mean loss, and number of examples if not one per row of the batch."""
         step = self.step
         if step is None or step.end is not None:
             return
@@ -831,8 +831,8 @@ class Log:
 
     @contextlib.contextmanager
     def phase(self, name):
-        """Books a block to a phase, whatever hooks see in it. `eval` and `checkpoint` may stand between steps too; there
-        they belong to the step before."""
+        """Counts a block as a phase, whatever hooks see in it. `eval` and `checkpoint` may also be between steps, where they
+        belong to the previous step."""
         if name not in PHASES:
             raise ValueError(f"'{name}' is none of the phases {', '.join(PHASES)}")
         self._enter(name)
@@ -860,7 +860,7 @@ class Log:
     # -- Writing
 
     def _write_steps(self, steps):
-        """Writes steps that ended, all of them at once."""
+        """Writes finished steps, all at once."""
         losses = iter(self.clock.numbers([loss for step in steps for loss in step.losses]))
         for step in steps:
             step.losses = [next(losses) for _ in step.losses]
@@ -906,7 +906,7 @@ class Log:
 
     @guarded
     def _write_all(self):
-        """All steps that ended; waits for the device."""
+        """All finished steps; waits for the device."""
         if self.step is not None and self.step.end is not None:
             self.waiting.append(self.step)
         self.step = None
@@ -926,8 +926,8 @@ class Log:
         finish(self.folder, self.opened, 0 if failed else self.patience, failed)
 
     def close(self, failed=None):
-        """Ends the log; `failed` says why training did, if it did. Rank 0 waits up to `patience` seconds for the others'
-        logs, then compares and completes them all."""
+        """Ends the log; `failed` says why training failed, if it did. Rank 0 waits up to `patience` seconds for the logs of
+        the others, then compares and completes them all."""
         if self.closed:
             return
         self.closed = True
@@ -954,7 +954,7 @@ _followed = []  # logs that watch a model
 
 
 def _stay_silent():
-    """A forked process, as a loader's worker, is no rank."""
+    """A forked process, such as a worker of a data loader, is not a rank."""
     for log in _logs:
         log.off = log.closed = True
 

@@ -25,7 +25,7 @@ impl Area {
         self.start
     }
 
-    /// Values.
+    /// Number of values.
     pub fn len(self) -> usize {
         self.len
     }
@@ -48,7 +48,7 @@ impl Area {
         self.start.wrapping_add(range.start)
     }
 
-    /// Values, to read.
+    /// A run of values to read.
     ///
     /// # Safety
     /// The memory must still be there, and nobody, in whatever process, may write to these values meanwhile.
@@ -60,7 +60,7 @@ impl Area {
         unsafe { std::slice::from_raw_parts(self.part(&range), range.len()) }
     }
 
-    /// Values, to write.
+    /// A run of values to write.
     ///
     /// # Safety
     /// The memory must still be there, and nobody else, in whatever process, may read or write these values meanwhile.

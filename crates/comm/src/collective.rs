@@ -12,10 +12,10 @@ use crate::{Area, CommError, Deadline, Operation};
 /// values of an operation belong to the collective; several may be under way at once, over values that do not overlap. The
 /// work is done by the thread that calls: in [`progress`](Self::progress) and [`finish`](Self::finish).
 pub trait Collective: Send {
-    /// Who this is.
+    /// The number of this rank.
     fn rank(&self) -> Rank;
 
-    /// How many there are.
+    /// The number of ranks.
     fn world(&self) -> u32;
 
     /// This rank's own values. They may be read and written while no operation over them is under way.
@@ -28,11 +28,11 @@ pub trait Collective: Send {
     /// Own values, to read and write; refused while an operation over them is under way.
     fn values(&mut self, range: Range<usize>) -> Result<&mut [f32], CommError>;
 
-    /// Hands values over and returns at once. The deadline is for all that is still to come of this operation.
+    /// Hands values over and returns at once. The deadline holds for everything that is left to do in this operation.
     fn begin(&mut self, operation: Operation, by: Deadline) -> Result<Ticket, CommError>;
 
-    /// Does what can be done now for the operations under way, without waiting. To be called now and then, where a rank
-    /// has better to do than to wait.
+    /// Does what can be done now for the operations under way, without waiting. A rank calls it from time to time while it
+    /// has other work.
     fn progress(&mut self) -> Result<(), CommError>;
 
     /// Waits until all ranks have done their part, doing this rank's meanwhile, and gives the values back.
@@ -43,26 +43,14 @@ pub trait Collective: Send {
         let ticket = self.begin(Operation::Barrier, by)?;
         self.finish(ticket)
     }
-
-    /// Copies one rank's values to all.
-    fn broadcast(&mut self, range: Range<usize>, root: Rank, by: Deadline) -> Result<Finished, CommError> {
-        let ticket = self.begin(Operation::Broadcast { range, root }, by)?;
-        self.finish(ticket)
-    }
 }
 
 /// An operation that was begun, to be finished.
 #[must_use = "values stay with the collective until the operation is finished"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket {
-    pub(crate) number: u64,
-}
-
-impl Ticket {
     /// The number of the operation: the first that a rank begins is 0.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
+    pub(crate) number: u64,
 }
 
 /// What became of an operation. Moments are on the host's monotonic clock, which all ranks share.
@@ -70,15 +58,15 @@ impl Ticket {
 pub struct Finished {
     /// Its number.
     pub number: u64,
-    /// What it was.
+    /// The operation itself.
     pub operation: Operation,
     /// When this rank began it.
     pub begun: Nanos,
     /// When the last rank began it: before, nothing could be done.
     pub last_arrival: Nanos,
-    /// Who that was.
+    /// The rank that began it last.
     pub last_rank: Rank,
-    /// When this rank took up its part.
+    /// When this rank began to work on its part.
     pub started: Nanos,
     /// When the last part was done.
     pub ended: Nanos,
@@ -90,7 +78,7 @@ pub struct Finished {
     pub moved: Bytes,
 }
 
-/// Time blocked, by what it was for. Work of this rank meanwhile is not in it.
+/// Time that a rank was blocked, by reason. The rank's own work in between does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
     /// For the last rank to begin.
@@ -100,7 +88,7 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Both.
+    /// The sum of both.
     pub fn total(self) -> Nanos {
         self.late_rank + self.transfer
     }

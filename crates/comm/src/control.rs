@@ -16,7 +16,7 @@ use crate::operation::Descriptor;
 /// First word of every segment: "paceline" in ASCII.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"paceline");
 
-/// Changes with whatever is laid out here.
+/// To be raised with every change to this layout.
 pub(crate) const VERSION: u32 = 2;
 
 /// Operations that each rank's ring holds. A rank has finished an operation before it begins the one [`LIMIT`] later, and
@@ -48,7 +48,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Notes who died and why; `false` where somebody else has, or is about to.
+    /// Records which rank died and why; `false` if another death was recorded first.
     pub fn fail(&self, rank: Rank, why: &str) -> bool {
         let first = self.failed.compare_exchange(0, FAILING, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err() {
@@ -63,7 +63,7 @@ impl Header {
         true
     }
 
-    /// Who died first, and why.
+    /// The rank that died first, and why.
     pub fn failure(&self) -> Option<(Rank, String)> {
         let failed = self.failed.load(Ordering::Acquire);
         if failed == 0 || failed == FAILING {
@@ -83,30 +83,30 @@ pub(crate) struct Lane {
     pub arrived: Futex,
     /// Operations it has done its part of.
     pub done: Futex,
-    /// Whether a process has taken it.
+    /// 1 once a process has claimed it.
     taken: AtomicU32,
     ring: [Slot; RING],
 }
 
 impl Lane {
-    /// Takes it; `false` where somebody already has.
+    /// Claims it for this process; `false` if another process already has.
     pub fn take(&self) -> bool {
         self.taken.swap(1, Ordering::Relaxed) == 0
     }
 
-    /// What the rank notes about an operation.
+    /// What the rank records about an operation.
     pub fn slot(&self, number: u64) -> &Slot {
         &self.ring[(number % RING as u64) as usize]
     }
 
-    /// Gives up waiting for this rank.
+    /// Makes everyone stop waiting for this rank.
     pub fn poison(&self) {
         handoff::poison(&self.arrived);
         handoff::poison(&self.done);
     }
 }
 
-/// What a rank notes about one operation, on a cache line of its own.
+/// What a rank records about one operation, on a cache line of its own.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     kind: AtomicU64,
@@ -117,7 +117,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Notes what was begun, and when. To be announced by [`Lane::arrived`].
+    /// Records what was begun, and when. The caller then advances [`Lane::arrived`].
     pub fn note_arrival(&self, descriptor: Descriptor, at: Nanos) {
         self.kind.store(descriptor.kind, Ordering::Relaxed);
         self.start.store(descriptor.start, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Slot {
         self.arrived_at.store(at.0, Ordering::Relaxed);
     }
 
-    /// Notes when the rank's part was done. To be announced by [`Lane::done`].
+    /// Records when the rank's part was done. The caller then advances [`Lane::done`].
     pub fn note_completion(&self, at: Nanos) {
         self.done_at.store(at.0, Ordering::Relaxed);
     }

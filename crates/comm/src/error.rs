@@ -16,7 +16,7 @@ pub enum CommError {
     /// Go on without it, in a new world: a rank has died.
     #[error("rank {rank} was lost ({why}) in {operation}")]
     PeerLost {
-        /// Who died.
+        /// The rank that died.
         rank: Rank,
         /// What this rank was doing.
         operation: Underway,
@@ -26,11 +26,11 @@ pub enum CommError {
     /// Go on without them, in a new world: ranks were late.
     #[error("{} {stage} {operation} after {:.3} s", Ranks(missing), waited.seconds())]
     TimedOut {
-        /// Who was late.
+        /// The ranks that were late.
         missing: Vec<Rank>,
         /// What they had not done.
         stage: Stage,
-        /// In which operation.
+        /// The operation that this rank waited in.
         operation: Underway,
         /// Time since this rank had begun it.
         waited: Nanos,
@@ -40,13 +40,13 @@ pub enum CommError {
     Mismatch {
         /// The number of the operation on every rank.
         number: u64,
-        /// The first that differs.
+        /// The first rank that differs.
         rank: Rank,
         /// What it began.
         began: Operation,
-        /// Whom it differs from.
+        /// The rank that it differs from.
         other: Rank,
-        /// What that one began.
+        /// What that rank began.
         other_began: Operation,
     },
     /// Reject the input: it cannot be done as it stands.
@@ -71,14 +71,14 @@ pub enum CommError {
         needed.0.div_ceil(1_000_000), available.0 / 1_000_000
     )]
     TooLarge {
-        /// Ranks.
+        /// The number of ranks.
         world: u32,
         /// What the segment takes.
         needed: Bytes,
         /// What is left.
         available: Bytes,
     },
-    /// Report a bug: what should be a segment is none, or another one.
+    /// Report a bug: what should be a segment is not one, or a different one.
     #[error("no usable segment of shared memory: {why}")]
     Segment {
         /// What is wrong.
@@ -132,7 +132,7 @@ impl CommError {
 pub struct Underway {
     /// Its number.
     pub number: u64,
-    /// What it is.
+    /// The operation itself.
     pub operation: Operation,
 }
 

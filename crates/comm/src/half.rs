@@ -5,7 +5,8 @@ use half::{bf16, f16};
 
 use crate::Half;
 
-/// Values that are converted at a time: what stays in the first cache.
+/// Values that are converted at a time: few enough for the sums of 16 areas that are under way to stay in the first-level
+/// cache.
 const BLOCK: usize = 1024;
 
 /// Rounds values to the nearest of the format, ties to even.
@@ -44,10 +45,10 @@ unsafe fn decode(half: Half, from: *const u16, values: &mut [f32]) {
     }
 }
 
-/// The same run of values of all ranks in 16 bits, and where their sum goes in 32.
+/// The same run of values of all areas in 16 bits, and where their sum goes in 32.
 pub(crate) struct HalfSum {
     pub half: Half,
-    /// Where the rounded values of each rank begin, in the order of the ranks.
+    /// Where the rounded values of each area begin, in the order of the areas; at least one.
     pub from: Vec<*mut u16>,
     /// Where the sum goes.
     pub into: Vec<*mut f32>,
@@ -58,23 +59,32 @@ pub(crate) struct HalfSum {
 }
 
 impl HalfSum {
-    /// Adds up in 32 bits, in the order of the ranks, and rounds the result to the format.
+    /// Adds up in 32 bits, in the order of the tree that [`Sum`](crate::reduction::Sum) follows, and rounds the result to
+    /// the format.
     ///
     /// # Safety
     /// All runs must be valid and none may overlap another; nobody else may touch them meanwhile.
     pub unsafe fn run(&self) {
-        let (mut sum, mut next) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+        // One sum for each power of two of areas, and the area just read.
+        let mut sums = vec![[0.0f32; BLOCK]; self.from.len().ilog2() as usize + 2];
         let mut rounded = [0u16; BLOCK];
         for at in (0..self.len).step_by(BLOCK) {
             let len = BLOCK.min(self.len - at);
-            let (sum, next) = (&mut sum[..len], &mut next[..len]);
-            sum.fill(0.0);
+            let mut depth = 0;
             // SAFETY: the block lies inside the runs, which the caller vouches for.
             unsafe {
-                for from in &self.from {
-                    decode(self.half, from.add(at), next);
-                    sum.iter_mut().zip(next.iter()).for_each(|(sum, next)| *sum += next);
+                for (index, from) in self.from.iter().enumerate() {
+                    decode(self.half, from.add(at), &mut sums[depth][..len]);
+                    depth += 1;
+                    // Each sum waits until there is one of as many areas on its right.
+                    for _ in 0..index.trailing_ones() {
+                        depth = join(&mut sums, depth, len);
+                    }
                 }
+                while depth > 1 {
+                    depth = join(&mut sums, depth, len);
+                }
+                let sum = &mut sums[0][..len];
                 sum.iter_mut().for_each(|sum| *sum *= self.scale);
                 encode(self.half, sum, rounded.as_mut_ptr());
                 decode(self.half, rounded.as_ptr(), sum);
@@ -86,9 +96,41 @@ impl HalfSum {
     }
 }
 
+/// Adds the last of `depth` sums to the one before it; how many are left.
+fn join(sums: &mut [[f32; BLOCK]], depth: usize, len: usize) -> usize {
+    let (left, right) = sums[..depth].split_at_mut(depth - 1);
+    let left = left.last_mut().expect("invariant: a sum on its left");
+    left[..len].iter_mut().zip(&right[0][..len]).for_each(|(sum, next)| *sum += next);
+    depth - 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_number_of_areas_is_added_up_in_the_order_of_the_tree() {
+        fn tree(areas: &[f32]) -> f32 {
+            match areas {
+                [area] => *area,
+                _ => {
+                    let (first, rest) = areas.split_at(areas.len().next_power_of_two() / 2);
+                    tree(first) + tree(rest)
+                }
+            }
+        }
+        for areas in (1..40).chain([63, 64, 65, 1000]) {
+            let values: Vec<f32> = (0..areas)
+                .map(|i| f32::from(bf16::from_f32((i * 7919 % 1000) as f32 * 10_f32.powi(i % 9 - 4))))
+                .collect();
+            let mut halves: Vec<u16> = values.iter().map(|&v| bf16::from_f32(v).to_bits()).collect();
+            let from: Vec<*mut u16> = halves.iter_mut().map(|half| &raw mut *half).collect();
+            let mut sum = 0.0f32;
+            // SAFETY: every run has its own memory.
+            unsafe { HalfSum { half: Half::Bf16, from, into: vec![&mut sum], len: 1, scale: 1.0 }.run() };
+            assert_eq!(sum, f32::from(bf16::from_f32(tree(&values))), "{areas} areas");
+        }
+    }
 
     #[test]
     fn a_mean_in_16_bits_is_off_by_no_more_than_three_roundings() {

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use paceline_record::{Bytes, Nanos, Rank};
+use paceline_system::clock;
 
-use crate::{CommError, Deadline, Operation, Ticket, Underway, Waited, clock};
+use crate::{CommError, Deadline, Operation, Ticket, Underway, Waited};
 
 /// Operations that may lie between the oldest one under way and the newest.
 pub(crate) const LIMIT: u64 = 1024;
@@ -62,7 +63,7 @@ impl Ledger {
         {
             return invalid(format!("their rounded forms do not fit behind them in {} values", self.own));
         }
-        if let Operation::Broadcast { root, .. } = operation
+        if let Operation::Reduce { root, .. } = operation
             && root.0 >= self.world
         {
             return invalid(format!("there are {} ranks", self.world));
@@ -120,7 +121,7 @@ impl Ledger {
         &mut self.pending[place]
     }
 
-    /// Strikes an operation out.
+    /// Removes an operation.
     ///
     /// # Panics
     /// As above.

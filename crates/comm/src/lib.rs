@@ -2,36 +2,34 @@
 //!
 //! The launcher [creates](Segment::create) a [`Segment`] of shared memory and starts the workers, which inherit it by the
 //! number of its file descriptor. Each worker [attaches](Segment::attach) to it and [joins](Segment::join) as a rank; the
-//! [`Shm`] that it gets is a [`Collective`]. A world of one uses [`Solo`] instead.
+//! [`Shm`] that it gets is a [`Collective`].
 //!
 //! Values live in the segment from the start, so that an operation copies nothing in or out. The steps and bytes of each
 //! operation are in `docs/algorithms.md`.
 
 mod area;
-mod clock;
 mod collective;
 mod control;
+mod deadline;
 mod error;
 mod futex;
 mod half;
 mod handoff;
 mod ledger;
 pub mod measure;
-mod memory;
 pub mod nccl;
 mod operation;
 mod reduction;
 mod segment;
-mod share;
 mod shm;
-mod solo;
+mod slice;
+mod vector;
 
 pub use area::Area;
-pub use clock::Deadline;
 pub use collective::{Collective, Finished, Ticket, Waited};
+pub use deadline::Deadline;
 pub use error::{CommError, Stage, Underway};
 pub use operation::{Half, Operation, Reduction};
 pub use segment::{Segment, SegmentSize};
-pub use share::{deal, share};
 pub use shm::Shm;
-pub use solo::Solo;
+pub use slice::{deal, slice};

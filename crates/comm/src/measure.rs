@@ -4,9 +4,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use paceline_record::{Bytes, Nanos};
+use paceline_system::clock;
 use serde::{Deserialize, Serialize};
 
-use crate::{Collective, CommError, Deadline, Operation, Reduction, clock};
+use crate::{Collective, CommError, Deadline, Operation, Reduction};
 
 /// How a size is measured. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,26 +186,33 @@ fn gigabytes_per_second(bytes: Bytes, time: Nanos) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Solo;
+    use crate::{Segment, SegmentSize, Shm};
+    use paceline_record::Rank;
+
+    /// The only rank of a world.
+    fn alone() -> Shm {
+        let size = SegmentSize { world: 1, areas: 1, own: 100, common: 0 };
+        Segment::create(size).and_then(|segment| segment.join(Rank(0))).expect("memory for a small segment")
+    }
 
     #[test]
     fn a_size_that_is_no_whole_value_is_rounded_down() {
-        let mut solo = Solo::new(100, 0).expect("memory");
+        let mut alone = alone();
         let trial = Trial { repeats: 2, ..Trial::default() };
         let sizes = [Bytes(0), Bytes(7), Bytes(400)];
-        let rows = all_reduce(&mut solo, &sizes, trial).expect("alone");
+        let rows = all_reduce(&mut alone, &sizes, trial).expect("alone");
         let bytes: Vec<_> = rows.iter().map(|row| row.bytes).collect();
         assert_eq!(bytes, [Bytes(0), Bytes(4), Bytes(400)]);
         assert!(rows.iter().all(|row| row.wrong == 0 && row.busbw == 0.0));
         assert!(rows.iter().all(|row| row.fastest <= row.time));
-        let copies = memcpy(&mut solo, &sizes, trial).expect("alone");
+        let copies = memcpy(&mut alone, &sizes, trial).expect("alone");
         assert!(copies[2].bandwidth > 0.0);
     }
 
     #[test]
     fn a_size_beyond_the_own_area_is_refused() {
-        let mut solo = Solo::new(100, 0).expect("memory");
-        let refused = all_reduce(&mut solo, &[Bytes(404)], Trial::default());
+        let mut alone = alone();
+        let refused = all_reduce(&mut alone, &[Bytes(404)], Trial::default());
         assert!(matches!(refused, Err(CommError::Busy { .. })));
     }
 

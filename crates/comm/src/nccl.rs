@@ -19,17 +19,50 @@ use crate::CommError;
 /// Values of 32 bits on a rank's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceValues {
-    /// Where they begin.
-    pub address: u64,
-    /// How many.
-    pub len: usize,
+    address: u64,
+    len: usize,
 }
 
 impl DeviceValues {
+    /// So many values from an address on.
+    ///
+    /// # Safety
+    /// They must be memory of the device of whichever [`Nccl`] they are handed to, and stay so until every operation over
+    /// them is done. Meanwhile nobody else may write them, nor read what an operation writes.
+    pub unsafe fn new(address: u64, len: usize) -> Self {
+        Self { address, len }
+    }
+
     fn part(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "invariant: a part lies inside");
         Self { address: self.address + 4 * range.start as u64, len: range.len() }
     }
+}
+
+/// A stream of a rank's device, on which work is put in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(u64);
+
+impl Stream {
+    /// The stream of this handle.
+    ///
+    /// # Safety
+    /// It must be the handle of a stream of the device of whichever [`Nccl`] it is handed to, and stay so until all that
+    /// was put on it is done.
+    pub unsafe fn new(handle: u64) -> Self {
+        Self(handle)
+    }
+}
+
+/// A rank's place in a group of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// The group.
+    pub group: UniqueId,
+    /// The rank that it is for.
+    pub rank: Rank,
+    /// How many ranks the group has.
+    pub world: u32,
 }
 
 /// One rank of a group of GPUs. All ranks put the same operations on their streams in the same order; each returns at once,
@@ -44,13 +77,9 @@ pub struct Nccl {
 }
 
 impl Nccl {
-    /// Joins the group that `id` names; the thread's device is the rank's. All ranks must do so before the deadline.
-    pub fn join(
-        interface: Arc<dyn Interface>,
-        id: UniqueId,
-        (rank, world): (Rank, u32),
-        by: Duration,
-    ) -> Result<Self, CommError> {
+    /// Takes a seat in a group; the thread's device is the rank's. All ranks must do so within this time.
+    pub fn join(interface: Arc<dyn Interface>, seat: Seat, within: Duration) -> Result<Self, CommError> {
+        let Seat { group, rank, world } = seat;
         let context = interface.context()?;
         // Without room for a message, one is either taken by whom it is for or comes back to who sent it.
         let (tell, told) = mpsc::sync_channel(0);
@@ -59,87 +88,94 @@ impl Nccl {
         thread::Builder::new()
             .name("nccl-init".into())
             .spawn(move || {
-                let joined = joining.enter(context).and_then(|()| joining.init_rank(world, id, rank));
+                let joined = joining.enter(context).and_then(|()| joining.init_rank(world, group, rank));
                 // Nobody listens any more where the deadline has passed: the group that came too late is left.
                 if let Err(SendError(Ok(comm))) = tell.send(joined) {
                     joining.abort(comm);
                 }
             })
             .map_err(CommError::system("start a thread"))?;
-        match told.recv_timeout(by) {
+        match told.recv_timeout(within) {
             Ok(comm) => Ok(Self { interface, comm: comm?, rank, world, over: false }),
-            Err(_) => Err(CommError::Silent { waited: by }),
+            Err(_) => Err(CommError::Silent { waited: within }),
         }
     }
 
     /// Every rank ends with the mean.
-    pub fn all_reduce(&mut self, values: DeviceValues, stream: u64) -> Result<(), CommError> {
+    pub fn all_reduce(&mut self, values: DeviceValues, stream: Stream) -> Result<(), CommError> {
         self.interface.all_reduce(self.comm, Call::in_place(values, stream))
     }
 
-    /// Each rank ends with the mean of its own share; what the others hold of theirs is of no use.
+    /// Each rank ends with the mean of its own slice; what the others hold of theirs is of no use.
     pub fn reduce_scatter(
         &mut self,
         values: DeviceValues,
-        shares: &[Range<usize>],
-        stream: u64,
+        slices: &[Range<usize>],
+        stream: Stream,
     ) -> Result<(), CommError> {
-        let own = values.part(shares[self.rank.0 as usize].clone());
-        if are_even(shares) {
-            let call = Call { from: values.address, into: own.address, len: own.len, stream };
+        let own = values.part(slices[self.rank.0 as usize].clone());
+        if are_even(slices) {
+            let call = Call { from: values.address, into: own.address, len: own.len, stream: stream.0 };
             return self.interface.reduce_scatter(self.comm, call);
         }
-        self.for_each_share(values, shares, |root, share| {
-            self.interface.reduce(self.comm, root, Call::in_place(share, stream))
+        self.for_each_slice(values, slices, |root, slice| {
+            self.interface.reduce(self.comm, root, Call::in_place(slice, stream))
         })
     }
 
-    /// Every rank ends with the shares of all.
+    /// Every rank ends with the slices of all.
     pub fn all_gather(
         &mut self,
         values: DeviceValues,
-        shares: &[Range<usize>],
-        stream: u64,
+        slices: &[Range<usize>],
+        stream: Stream,
     ) -> Result<(), CommError> {
-        let own = values.part(shares[self.rank.0 as usize].clone());
-        if are_even(shares) {
-            let call = Call { from: own.address, into: values.address, len: own.len, stream };
+        let own = values.part(slices[self.rank.0 as usize].clone());
+        if are_even(slices) {
+            let call = Call { from: own.address, into: values.address, len: own.len, stream: stream.0 };
             return self.interface.all_gather(self.comm, call);
         }
-        self.for_each_share(values, shares, |root, share| {
-            self.interface.broadcast(self.comm, root, Call::in_place(share, stream))
+        self.for_each_slice(values, slices, |root, slice| {
+            self.interface.broadcast(self.comm, root, Call::in_place(slice, stream))
         })
     }
 
-    /// Every rank ends with the values of all, side by side in the order of the ranks.
-    pub fn gather_beside(&mut self, values: DeviceValues, into: u64, stream: u64) -> Result<(), CommError> {
-        let call = Call { from: values.address, into, len: values.len, stream };
+    /// Every rank ends with the values of all, side by side in the order of the ranks: `into` has room for `world` times as
+    /// many.
+    pub fn gather_beside(
+        &mut self,
+        values: DeviceValues,
+        into: DeviceValues,
+        stream: Stream,
+    ) -> Result<(), CommError> {
+        assert!(into.len >= values.len * self.world as usize, "invariant: room for the values of all ranks");
+        let call = Call { from: values.address, into: into.address, len: values.len, stream: stream.0 };
         self.interface.all_gather(self.comm, call)
     }
 
     /// One rank ends with the mean.
-    pub fn reduce(&mut self, values: DeviceValues, root: Rank, stream: u64) -> Result<(), CommError> {
+    pub fn reduce(&mut self, values: DeviceValues, root: Rank, stream: Stream) -> Result<(), CommError> {
         self.interface.reduce(self.comm, root, Call::in_place(values, stream))
     }
 
     /// Every rank ends with the values of one.
-    pub fn broadcast(&mut self, values: DeviceValues, root: Rank, stream: u64) -> Result<(), CommError> {
+    pub fn broadcast(&mut self, values: DeviceValues, root: Rank, stream: Stream) -> Result<(), CommError> {
         self.interface.broadcast(self.comm, root, Call::in_place(values, stream))
     }
 
-    /// One operation a share, as one.
-    fn for_each_share(
+    /// One operation a slice, as one.
+    fn for_each_slice(
         &self,
         values: DeviceValues,
-        shares: &[Range<usize>],
+        slices: &[Range<usize>],
         put: impl Fn(Rank, DeviceValues) -> Result<(), CommError>,
     ) -> Result<(), CommError> {
         self.interface.group_start()?;
         let put_all = (0..)
             .map(Rank)
-            .zip(shares)
-            .filter(|(_, share)| !share.is_empty())
-            .try_for_each(|(root, share)| put(root, values.part(share.clone())));
+            .zip(slices)
+            .filter(|(_, slice)| !slice.is_empty())
+            .try_for_each(|(root, slice)| put(root, values.part(slice.clone())));
         // A group that was begun is ended, whatever happened in it.
         let ended = self.interface.group_end();
         put_all.and(ended)
@@ -164,16 +200,6 @@ impl Nccl {
             self.interface.abort(self.comm);
         }
     }
-
-    /// How many ranks there are.
-    pub fn world(&self) -> u32 {
-        self.world
-    }
-
-    /// Who this is.
-    pub fn rank(&self) -> Rank {
-        self.rank
-    }
 }
 
 impl Drop for Nccl {
@@ -184,7 +210,7 @@ impl Drop for Nccl {
     }
 }
 
-/// Whether all shares are equally long, as NCCL's own division of a range is.
-fn are_even(shares: &[Range<usize>]) -> bool {
-    shares.iter().all(|share| share.len() == shares[0].len())
+/// Whether all slices are equally long, as NCCL's own division of a range is.
+fn are_even(slices: &[Range<usize>]) -> bool {
+    slices.iter().all(|slice| slice.len() == slices[0].len())
 }

@@ -8,7 +8,7 @@ use paceline_record::Rank;
 /// What becomes of the values of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their sum, in the order of the ranks.
+    /// Their sum, in the order of a fixed binary tree over the areas.
     Sum,
     /// The same, times 1 / world.
     Mean,
@@ -38,7 +38,7 @@ pub enum Half {
 pub enum Operation {
     /// Every rank ends with the reduced values.
     AllReduce {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
@@ -46,7 +46,7 @@ pub enum Operation {
     /// Every rank ends with the reduced values, which travelled in 16 bits: each rank's own are rounded to that format
     /// before they are added up, and the result once more.
     AllReduceHalf {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
@@ -55,31 +55,33 @@ pub enum Operation {
         /// Where in each rank's own area the rounded values lie, two to a value: those of value i at `halves` + i / 2.
         halves: usize,
     },
-    /// Each rank ends with its own [share](crate::share()) of the reduced values; the rest of its range is unchanged.
+    /// Each rank ends with its own [slice](crate::slice()) of the reduced values; the rest of its range is unchanged.
     ReduceScatter {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
     },
-    /// Every rank ends with the [shares](crate::share()) of all.
+    /// Every rank ends with the [slices](crate::slice()) of all.
     AllGather {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
     },
     /// Every rank reads the values of all, reduces them by itself, and ends with the reduced values: an all-reduce that
     /// does not divide the work.
     ReplicatedSum {
-        /// Which values.
+        /// The values, by their places in an area.
         range: Range<usize>,
         /// Sum or mean.
         reduction: Reduction,
     },
-    /// Every rank ends with the values of one.
-    Broadcast {
-        /// Which values.
+    /// One rank ends with the reduced values, and the other ranks' are unchanged: what a server of parameters does.
+    Reduce {
+        /// The values, by their places in an area.
         range: Range<usize>,
-        /// Whose.
+        /// Sum or mean.
+        reduction: Reduction,
+        /// The rank that adds up, into its own area.
         root: Rank,
     },
     /// Ends when all ranks have begun it.
@@ -95,7 +97,7 @@ impl Operation {
             | Self::ReduceScatter { range, .. }
             | Self::AllGather { range }
             | Self::ReplicatedSum { range, .. }
-            | Self::Broadcast { range, .. } => range.clone(),
+            | Self::Reduce { range, .. } => range.clone(),
             Self::Barrier => 0..0,
         }
     }
@@ -109,7 +111,7 @@ impl fmt::Display for Operation {
             Self::ReduceScatter { reduction, .. } => ("reduce-scatter", Some(reduction)),
             Self::AllGather { .. } => ("all-gather", None),
             Self::ReplicatedSum { reduction, .. } => ("replicated sum", Some(reduction)),
-            Self::Broadcast { .. } => ("broadcast", None),
+            Self::Reduce { reduction, .. } => ("reduce", Some(reduction)),
             Self::Barrier => return f.write_str("barrier"),
         };
         f.write_str(name)?;
@@ -120,8 +122,8 @@ impl fmt::Display for Operation {
         }
         let range = self.range();
         write!(f, " of values {}..{}", range.start, range.end)?;
-        if let Self::Broadcast { root, .. } = self {
-            write!(f, " from rank {root}")?;
+        if let Self::Reduce { root, .. } = self {
+            write!(f, " to rank {root}")?;
         }
         Ok(())
     }
@@ -145,7 +147,7 @@ impl From<&Operation> for Descriptor {
             Operation::ReduceScatter { reduction, .. } => (2, reduction as u64),
             Operation::AllGather { .. } => (3, 0),
             Operation::ReplicatedSum { reduction, .. } => (4, reduction as u64),
-            Operation::Broadcast { root, .. } => (5, u64::from(root.0)),
+            Operation::Reduce { reduction, root, .. } => (5, reduction as u64 | u64::from(root.0) << 1),
             Operation::Barrier => (6, 0),
             Operation::AllReduceHalf { reduction, half, halves, .. } => {
                 (7, reduction as u64 | (half as u64) << 1 | (halves as u64) << 2)
@@ -161,21 +163,17 @@ impl Descriptor {
     pub fn operation(self) -> Option<Operation> {
         let range = usize::try_from(self.start).ok()?..usize::try_from(self.end).ok()?;
         let extra = self.kind >> KIND_BITS;
-        let reduction = match extra {
-            0 => Some(Reduction::Sum),
-            1 => Some(Reduction::Mean),
-            _ => None,
-        };
+        let reduction = if extra & 1 == 0 { Reduction::Sum } else { Reduction::Mean };
         Some(match self.kind & ((1 << KIND_BITS) - 1) {
-            1 => Operation::AllReduce { range, reduction: reduction? },
-            2 => Operation::ReduceScatter { range, reduction: reduction? },
+            1 => Operation::AllReduce { range, reduction },
+            2 => Operation::ReduceScatter { range, reduction },
             3 => Operation::AllGather { range },
-            4 => Operation::ReplicatedSum { range, reduction: reduction? },
-            5 => Operation::Broadcast { range, root: Rank(u32::try_from(extra).ok()?) },
+            4 => Operation::ReplicatedSum { range, reduction },
+            5 => Operation::Reduce { range, reduction, root: Rank(u32::try_from(extra >> 1).ok()?) },
             6 => Operation::Barrier,
             7 => Operation::AllReduceHalf {
                 range,
-                reduction: if extra & 1 == 0 { Reduction::Sum } else { Reduction::Mean },
+                reduction,
                 half: if extra & 2 == 0 { Half::Fp16 } else { Half::Bf16 },
                 halves: usize::try_from(extra >> 2).ok()?,
             },
@@ -191,17 +189,14 @@ mod tests {
     #[test]
     fn every_operation_comes_back_from_its_descriptor() {
         let range = 3..1_000_000_007;
-        let mut all = vec![
-            Operation::AllGather { range: range.clone() },
-            Operation::Broadcast { range: range.clone(), root: Rank(u32::MAX) },
-            Operation::Barrier,
-        ];
+        let mut all = vec![Operation::AllGather { range: range.clone() }, Operation::Barrier];
         for reduction in [Reduction::Sum, Reduction::Mean] {
             let range = range.clone();
             all.extend([
                 Operation::AllReduce { range: range.clone(), reduction },
                 Operation::ReduceScatter { range: range.clone(), reduction },
                 Operation::ReplicatedSum { range: range.clone(), reduction },
+                Operation::Reduce { range: range.clone(), reduction, root: Rank(u32::MAX) },
                 Operation::AllReduceHalf {
                     range: range.clone(),
                     reduction,
@@ -221,8 +216,8 @@ mod tests {
 
     #[test]
     fn an_operation_says_what_it_does_to_which_values() {
-        let broadcast = Operation::Broadcast { range: 2..5, root: Rank(1) };
-        assert_eq!(broadcast.to_string(), "broadcast of values 2..5 from rank 1");
+        let reduce = Operation::Reduce { range: 2..5, reduction: Reduction::Sum, root: Rank(1) };
+        assert_eq!(reduce.to_string(), "reduce (sum) of values 2..5 to rank 1");
         let mean = Operation::AllReduce { range: 0..9, reduction: Reduction::Mean };
         assert_eq!(mean.to_string(), "all-reduce (mean) of values 0..9");
     }

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 use paceline_record::{Bytes, Rank};
+use paceline_system::memory;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::retry_on_intr;
 use rustix::process::{Resource, getrlimit};
 
 use crate::control::{Header, Lane, MAGIC, VERSION};
-use crate::share::deal;
-use crate::{Area, CommError, Shm, memory};
+use crate::slice::deal;
+use crate::{Area, CommError, Shm};
 
 /// Areas begin at multiples of this.
 const PAGE: usize = 4096;
@@ -231,7 +232,7 @@ impl Room {
     fn find() -> Self {
         // Beyond this the system would not answer but send a signal.
         let file = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        Self(memory::available().unwrap_or(u64::MAX).min(file))
+        Self(memory::available().map_or(u64::MAX, |left| left.0).min(file))
     }
 
     fn too_small(&self, size: SegmentSize, plan: Plan) -> CommError {

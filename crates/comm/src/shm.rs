@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use memmap2::{MmapMut, MmapRaw};
 use paceline_record::{Bytes, Nanos, Rank};
+use paceline_system::clock;
 
 use crate::control::Lane;
 use crate::futex::Futex;
@@ -16,15 +17,14 @@ use crate::operation::Descriptor;
 use crate::reduction::Sum;
 use crate::segment::Mapping;
 use crate::{
-    Area, Collective, CommError, Deadline, Finished, Operation, Reduction, Stage, Ticket, Underway, clock,
-    share,
+    Area, Collective, CommError, Deadline, Finished, Operation, Reduction, Stage, Ticket, Underway, slice,
 };
 
 /// One rank's end of a [`Segment`](crate::Segment).
 ///
-/// When all ranks have begun an operation, each does its own share of it, for all: it reads the values of every area, in
-/// the order of the areas, and writes the result to wherever it belongs. So the same world gives the same bits in every
-/// run, and on every rank. Each rank works on its operations in the order in which it began them.
+/// When all ranks have begun an operation, each does its own slice of it, for all: it reads the values of every area, adds
+/// them up in the order of a fixed tree, and writes the result to wherever it belongs. So the same areas give the same bits
+/// in every run, on every rank and in every world. Each rank works on its operations in the order in which it began them.
 pub struct Shm {
     mapping: Arc<Mapping>,
     rank: Rank,
@@ -73,7 +73,7 @@ impl Shm {
         Ok(Area::new(map.as_mut_ptr().cast(), len))
     }
 
-    /// Whether a rank is lost; to be asked before anything is waited for or begun.
+    /// An error if a rank is lost. To be called before waiting and before beginning an operation.
     fn check_alive(&self, underway: impl FnOnce() -> Underway) -> Result<(), CommError> {
         match self.mapping.header().failure() {
             Some((rank, why)) => Err(CommError::PeerLost { rank, operation: underway(), why }),
@@ -85,7 +85,7 @@ impl Shm {
         self.ranks().all(|rank| handoff::has_reached(count_of(self.mapping.lane(rank), stage), number + 1))
     }
 
-    /// Waits until all ranks have come to a stage of an operation under way; what it took.
+    /// Waits until all ranks have reached a stage of an operation under way; when the wait began and ended.
     fn wait_for_all(&mut self, stage: Stage, number: u64) -> Result<(Nanos, Nanos), CommError> {
         let begin = clock::now();
         while clock::now().since(begin) < self.spin {
@@ -175,16 +175,16 @@ impl Shm {
     /// This rank's part of an operation; the values it read and wrote.
     fn work(&mut self, operation: &Operation) -> Result<usize, CommError> {
         let (world, areas) = (self.world() as usize, self.mapping.size().areas as usize);
-        let own_share = |range: &Range<usize>| share(range.clone(), self.rank, self.world());
+        let own_slice = |range: &Range<usize>| slice(range.clone(), self.rank, self.world());
         Ok(match operation {
             Operation::AllReduce { range, reduction } => {
-                let part = own_share(range);
-                // SAFETY: all ranks have handed these values over, and of all of them only this one touches this share.
+                let part = own_slice(range);
+                // SAFETY: all ranks have handed these values over, and of all of them only this one touches this slice.
                 unsafe { self.add_up(&self.addends(&part), &self.runs(&part), part.len(), *reduction) };
                 (areas + world) * part.len()
             }
             Operation::AllReduceHalf { range, reduction, half, halves } => {
-                let part = own_share(range);
+                let part = own_slice(range);
                 let sum = HalfSum {
                     half: *half,
                     from: self.areas().map(|area| half_run(area, *halves, &part)).collect(),
@@ -193,20 +193,20 @@ impl Shm {
                     scale: reduction.scale(areas as u32),
                 };
                 // SAFETY: all ranks have handed these values over, rounded ones included, and of all of them only this
-                // one touches this share.
+                // one touches this slice.
                 unsafe { sum.run() };
                 // The rounded values are half as long as the others.
                 areas * part.len() / 2 + world * part.len()
             }
             Operation::ReduceScatter { range, reduction } => {
-                let part = own_share(range);
+                let part = own_slice(range);
                 let own = self.own().part(&part);
                 // SAFETY: as above.
                 unsafe { self.add_up(&self.addends(&part), &[own], part.len(), *reduction) };
                 (areas + 1) * part.len()
             }
             Operation::AllGather { range } => {
-                let part = own_share(range);
+                let part = own_slice(range);
                 let runs = self.runs(&part);
                 let own = runs[self.rank.0 as usize];
                 for &run in runs.iter().filter(|&&run| run != own) {
@@ -221,15 +221,13 @@ impl Shm {
                 unsafe { self.add_up(&self.addends(range), &[into], range.len(), *reduction) };
                 (areas + 1) * range.len()
             }
-            Operation::Broadcast { range, root } if *root != self.rank => {
-                let from = self.mapping.own(*root).part(range);
-                let into = self.own().part(range);
-                // SAFETY: all ranks have handed these values over; the root's are only read, and nobody but this rank
-                // touches its own.
-                unsafe { into.copy_from_nonoverlapping(from, range.len()) };
-                2 * range.len()
+            Operation::Reduce { range, reduction, root } if *root == self.rank => {
+                let own = self.own().part(range);
+                // SAFETY: all ranks have handed these values over, and of all of them only this one touches them.
+                unsafe { self.add_up(&self.addends(range), &[own], range.len(), *reduction) };
+                (areas + 1) * range.len()
             }
-            Operation::Broadcast { .. } | Operation::Barrier => 0,
+            Operation::Reduce { .. } | Operation::Barrier => 0,
         })
     }
 
@@ -300,7 +298,7 @@ impl Shm {
         Ok(())
     }
 
-    /// Moves the sum to where nobody reads any more; what that took.
+    /// Copies the sum to the own area, once nobody reads that any more; the processor time and bytes that it took.
     fn take_sum(&mut self, range: &Range<usize>) -> Result<(Nanos, Bytes), CommError> {
         let cpu = clock::thread_cpu();
         let from = self.mirror()?.part(range);

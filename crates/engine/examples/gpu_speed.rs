@@ -9,6 +9,7 @@ use std::time::Instant;
 use paceline_engine::cuda::{Cuda, CudaOptions};
 use paceline_engine::{Engine, EngineError, Layout, Pass, Precision, Profiling, Samples, Spec};
 use paceline_model::zoo;
+use paceline_record::{Nanos, Phase};
 
 fn option<T: std::str::FromStr>(words: &[String], name: &str, default: T) -> T {
     let value = words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
@@ -58,12 +59,13 @@ fn main() -> Result<(), EngineError> {
     }
     let seconds = begun.elapsed().as_secs_f64();
     let rate = (steps * spec.batch as u64) as f64 / seconds;
-    let mut layers = program.layer_times();
-    layers.sort_by_key(|layer| std::cmp::Reverse(layer.forward_ns + layer.backward_ns));
+    let mut layers = program.measured().layers;
+    layers.sort_by_key(|layer| std::cmp::Reverse(layer.forward + layer.backward));
     for layer in &layers {
-        let each = |ns: u64| ns as f64 / 1e3 / layer.calls as f64;
-        println!("{:9.1} {:9.1} us  {}", each(layer.forward_ns), each(layer.backward_ns), layer.name);
+        let each = |time: Nanos| time.0 as f64 / 1e3 / layer.calls as f64;
+        println!("{:9.1} {:9.1} us  {}", each(layer.forward), each(layer.backward), layer.name);
     }
+    let ms = |phase: Phase| last.phases[phase].0 as f64 / 1e6;
     println!(
         "{{\"model\":\"{model}\",\"input\":{side},\"batch\":{},\"precision\":\"{}\",\"layout\":\"{}\",\
          \"images_per_s\":{rate:.0},\"step_ms\":{:.3},\"forward_ms\":{:.3},\"backward_ms\":{:.3},\"update_ms\":{:.3},\
@@ -73,13 +75,13 @@ fn main() -> Result<(), EngineError> {
         spec.precision,
         spec.layout,
         1e3 * seconds / steps as f64,
-        last.forward_ns as f64 / 1e6,
-        last.backward_ns as f64 / 1e6,
-        last.update_ns as f64 / 1e6,
-        last.copy_in_ns as f64 / 1e6,
+        ms(Phase::Forward),
+        ms(Phase::Backward),
+        ms(Phase::Update),
+        ms(Phase::CopyIn),
         last.loss,
         program.plan().total() >> 20,
-        program.peak_device().unwrap_or(0) >> 20,
+        program.measured().peak_device.unwrap_or_default().0 >> 20,
     );
     Ok(())
 }

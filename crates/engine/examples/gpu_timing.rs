@@ -7,8 +7,9 @@
 use std::time::Instant;
 
 use paceline_engine::cuda::{Cuda, CudaOptions};
-use paceline_engine::{Engine, EngineError, Pass, Precision, Program, Region, Samples, Spec, StepResult};
+use paceline_engine::{Engine, EngineError, Pass, Precision, Program, Samples, Spec, Values};
 use paceline_model::zoo;
+use paceline_record::Phase;
 
 /// The calls of a step, in order.
 const CALLS: [&str; 5] = ["feed", "forward_backward", "read back", "apply", "finish"];
@@ -46,7 +47,7 @@ struct Work<'a> {
     samples: Samples<'a>,
     parameters: usize,
     /// One gradient: the last that backward computes.
-    gradient: Region,
+    gradient: Values,
 }
 
 /// A step's milliseconds: in each call by the host's clock; copy in, forward, backward and update by the device's.
@@ -59,8 +60,9 @@ struct Timing {
 impl Timing {
     /// Waits for the device and takes its times over.
     fn settle(&mut self, program: &mut dyn Program) -> Result<(), EngineError> {
-        let StepResult { copy_in_ns, forward_ns, backward_ns, update_ns, .. } = program.finish()?;
-        let told = [copy_in_ns, forward_ns, backward_ns, update_ns].map(|ns| ns as f64 / 1e6);
+        let phases = program.finish()?.phases;
+        let told = [Phase::CopyIn, Phase::Forward, Phase::Backward, Phase::Update]
+            .map(|phase| phases[phase].0 as f64 / 1e6);
         self.device.iter_mut().zip(told).for_each(|(known, told)| *known = known.max(told));
         Ok(())
     }
@@ -68,17 +70,17 @@ impl Timing {
 
 /// Runs a step.
 fn step(program: &mut dyn Program, way: Way, work: &Work<'_>) -> Result<Timing, EngineError> {
-    let mut value = [0.0];
+    let mut gradient = vec![0.0; program.len(work.gradient)];
     let mut timing = Timing::default();
     for call in 0..CALLS.len() {
         let begun = Instant::now();
         match call {
             0 => program.feed(work.samples)?,
             1 => program.forward_backward(Pass::ONLY, &mut |_| {})?,
-            2 if way == Way::ReadBack => program.read_region(work.gradient, &mut value)?,
+            2 if way == Way::ReadBack => program.read(work.gradient, &mut gradient)?,
             3 => {
                 if matches!(way, Way::Apply | Way::ReadBack) {
-                    program.read_region(work.gradient, &mut value)?;
+                    program.read(work.gradient, &mut gradient)?;
                 }
                 program.apply(0.001, 0..work.parameters)?;
             }
@@ -113,12 +115,10 @@ fn main() -> Result<(), EngineError> {
     let count = spec.batch * graph.input().len();
     let images: Vec<f32> = (0..count).map(|i| ((i * 7919) % 2003) as f32 / 1001.0 - 1.0).collect();
     let labels: Vec<u32> = (0..spec.batch as u32).collect();
-    let parameters = program.parameters().len;
-    let work = Work {
-        samples: Samples { images: &images, labels: &labels },
-        parameters,
-        gradient: program.gradients().part(parameters - 1..parameters),
-    };
+    let parameters = program.len(Values::Parameters);
+    let smallest = program.slots().iter().min_by_key(|slot| slot.range.len()).expect("trained tensors");
+    let gradient = Values::Gradient(smallest.param);
+    let work = Work { samples: Samples { images: &images, labels: &labels }, parameters, gradient };
     println!("{model}, {side}x{side}, batch {}, {}: {}", spec.batch, spec.precision, engine.describe());
     print!("{:<31}", "ms by the host's clock");
     CALLS.iter().for_each(|call| print!("{call:>17}"));

@@ -1,16 +1,16 @@
-//! Our products beside those of the `gemm` crate: each convolution of a network, forward and backward.
+//! Our products compared with those of the `gemm` crate: each convolution of a network, forward and backward.
 //!
 //! `cargo run --release -p paceline-engine --example products [MODEL] [HxW] [BATCH]`
 //!
 //! Ours is the whole layer: gathering, packing, bias and its gradient, real taps only. `gemm` gets the same products
 //! as plain matrices that are already unfolded, padding included, which is the best case for it. Each time is the
-//! least of several rounds, taken in turn. GFLOP/s count the nominal work for both, so that they compare as times do.
+//! minimum of several alternating rounds. GFLOP/s count the nominal work for both, so that they compare as times do.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, LayerTime, Pass, Profiling, Samples, Spec};
+use paceline_engine::{Engine, Pass, Profiling, Samples, Spec};
 use paceline_model::{Graph, Op, zoo};
 
 const ROUNDS: usize = 12;
@@ -68,14 +68,14 @@ fn least_times(graph: &Graph, batch: usize) -> BTreeMap<String, (u64, u64)> {
     let labels: Vec<u32> = (0..batch).map(|i| (i % graph.classes) as u32).collect();
     program.feed(Samples { images: &images, labels: &labels }).expect("the batch fits");
     let mut least = BTreeMap::new();
-    let mut before: Vec<LayerTime> = program.layer_times();
+    let mut before = program.measured().layers;
     for _ in 0..ROUNDS {
         program.forward_backward(Pass::ONLY, &mut |_| {}).expect("it runs");
-        let after = program.layer_times();
+        let after = program.measured().layers;
         for (old, new) in before.iter().zip(&after) {
             let entry = least.entry(new.name.clone()).or_insert((u64::MAX, u64::MAX));
-            entry.0 = entry.0.min(new.forward_ns - old.forward_ns);
-            entry.1 = entry.1.min(new.backward_ns - old.backward_ns);
+            entry.0 = entry.0.min(new.forward.since(old.forward).0);
+            entry.1 = entry.1.min(new.backward.since(old.backward).0);
         }
         before = after;
     }

@@ -1,6 +1,6 @@
 //! What can go wrong in an engine, grouped by what the caller can do.
 
-/// An engine's refusal or failure.
+/// Why an engine refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// Reject the input: the request cannot be met as it stands.
@@ -23,21 +23,21 @@ pub enum EngineError {
     /// Reject the input: a batch or a tensor of the wrong size or content.
     #[error("{what}: expected {expected} values, got {got}")]
     WrongLength {
-        /// Which one.
+        /// The batch or tensor.
         what: &'static str,
-        /// Values that were needed.
+        /// Its length.
         expected: usize,
-        /// Values that came.
+        /// The length that was given.
         got: usize,
     },
     /// Reject the input: a label that the network has no class for.
     #[error("sample {sample} has label {label}, but the network has {classes} classes")]
     BadLabel {
-        /// Its place in the batch.
+        /// The sample's number in the batch.
         sample: usize,
-        /// Its label.
+        /// The sample's label.
         label: u32,
-        /// What the head has.
+        /// Classes of the network.
         classes: usize,
     },
     /// Go on without it: the system refused memory or threads.
@@ -45,7 +45,7 @@ pub enum EngineError {
     Refused {
         /// What was asked for.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Go on without it: a library that the engine needs is missing or too old.
@@ -55,7 +55,7 @@ pub enum EngineError {
         library: &'static str,
         /// Its version, where it was found.
         found: Option<String>,
-        /// The oldest version that will do.
+        /// The oldest version that works.
         needed: String,
         /// What to do about it.
         hint: String,
@@ -69,9 +69,9 @@ pub enum EngineError {
     /// Go on without it: a device or one of its libraries refused a call.
     #[error("{call} failed: {answer}")]
     Device {
-        /// What was asked of it.
+        /// The call.
         call: String,
-        /// Its answer.
+        /// The library's error.
         answer: String,
     },
 }

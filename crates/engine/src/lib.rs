@@ -7,14 +7,21 @@
 pub mod cpu;
 pub mod cuda;
 mod error;
+mod numerics;
+mod outline;
 mod plan;
+mod profile;
+mod random;
+mod request;
 mod seam;
 mod weave;
 
 pub use error::EngineError;
+pub use numerics::{Algorithm, Numerics, Way};
+pub use outline::lay_out;
 pub use plan::MemoryPlan;
 pub use seam::{
-    Drawing, Engine, Homes, LayerTime, Layout, Moment, Optimizer, Pass, Place, Precision, Profiling, Program,
-    Ready, Region, Samples, Slot, Spec, StepResult,
+    Drawing, Driving, Engine, Homes, Layout, Measured, Optimizer, Pass, Place, Precision, Profiling, Program,
+    Region, Samples, Slot, Spec, StepResult, Values,
 };
-pub use weave::{BucketTime, Link, Weave, WovenBucket};
+pub use weave::{BucketTime, Exchanged, Link, Weave, WovenBucket};

@@ -1,5 +1,9 @@
 //! The static memory plan: every buffer of a step, with its lifetime, in one arena.
 
+use std::ops::Range;
+
+use paceline_model::NodeId;
+
 /// Bytes that a program takes, by purpose. The parts add up to [`MemoryPlan::total`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
@@ -22,20 +26,101 @@ impl MemoryPlan {
     }
 }
 
-/// A buffer that exists from step `first` to step `last` of the program, both included.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lifetime {
-    pub len: usize,
-    pub first: usize,
-    pub last: usize,
+/// A buffer of the arena, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Buffer(pub usize);
+
+/// The buffers of a program while it is lowered. Time counts units: a buffer lives from the unit that takes it to the last
+/// one that uses it.
+pub(crate) struct Buffers {
+    pub now: usize,
+    lifetimes: Vec<Lifetime>,
+    /// Of each node's value.
+    values: Vec<Option<Buffer>>,
 }
 
-/// Values of an arena are handed out in multiples of this, so that every buffer starts on a cache line.
-const GRAIN: usize = 16;
+impl Buffers {
+    pub fn new(nodes: usize) -> Self {
+        Self { now: 0, lifetimes: Vec::new(), values: vec![None; nodes] }
+    }
+
+    /// A new buffer of so many values, alive now.
+    pub fn take(&mut self, len: usize) -> Buffer {
+        self.lifetimes.push(Lifetime { len, first: self.now, last: self.now });
+        Buffer(self.lifetimes.len() - 1)
+    }
+
+    /// Marks a buffer as used until so many units from now.
+    pub fn touch(&mut self, buffer: Buffer, later: usize) -> Buffer {
+        let lifetime = &mut self.lifetimes[buffer.0];
+        lifetime.last = lifetime.last.max(self.now + later);
+        buffer
+    }
+
+    pub fn len(&self, buffer: Buffer) -> usize {
+        self.lifetimes[buffer.0].len
+    }
+
+    /// Whether a buffer is kept until then.
+    pub fn lives_until(&self, buffer: Buffer, time: usize) -> bool {
+        self.lifetimes[buffer.0].last >= time
+    }
+
+    /// Says where the value of a node is.
+    pub fn assign(&mut self, id: NodeId, buffer: Buffer) -> Buffer {
+        self.values[id.0] = Some(buffer);
+        buffer
+    }
+
+    /// The value of a node, used now.
+    pub fn value(&mut self, id: NodeId) -> Buffer {
+        let buffer = self.values[id.0].expect("invariant: inputs precede their users");
+        self.touch(buffer, 0)
+    }
+
+    /// Places all buffers in one arena; the values of the network's input and output stay for the whole step, which ends so
+    /// many units from now.
+    pub fn place(mut self, [input, output]: [NodeId; 2], later: usize) -> Arena {
+        let ends = [input, output].map(|id| self.values[id.0].expect("invariant: both have a buffer"));
+        for buffer in ends {
+            let lifetime = &mut self.lifetimes[buffer.0];
+            (lifetime.first, lifetime.last) = (0, self.now + later);
+        }
+        let (offsets, len) = place(&self.lifetimes);
+        let ranges = self.lifetimes.iter().zip(offsets).map(|(buffer, at)| at..at + buffer.len).collect();
+        let unshared = self.lifetimes.iter().map(|buffer| buffer.len).sum();
+        let largest = self.lifetimes.iter().map(|buffer| buffer.len).max().unwrap_or(0);
+        Arena { ranges, len, unshared, largest, input: ends[0], output: ends[1] }
+    }
+}
+
+/// Where buffers lie in the memory that they share, in values.
+pub(crate) struct Arena {
+    pub ranges: Vec<Range<usize>>,
+    pub len: usize,
+    /// The length if none shared memory with another.
+    pub unshared: usize,
+    /// The length of the largest buffer.
+    pub largest: usize,
+    /// The network's input and output.
+    pub input: Buffer,
+    pub output: Buffer,
+}
+
+/// A buffer that exists from unit `first` to unit `last`, both included.
+#[derive(Clone, Copy, Debug)]
+struct Lifetime {
+    len: usize,
+    first: usize,
+    last: usize,
+}
+
+/// Values are handed out in multiples of this, so that every buffer and every parameter starts on a cache line.
+pub(crate) const GRAIN: usize = 16;
 
 /// Places buffers so that no two that live at the same time overlap: largest first, each at the lowest offset that is
 /// free over its whole life. Returns the offsets and the arena's length, in values.
-pub(crate) fn place(buffers: &[Lifetime]) -> (Vec<usize>, usize) {
+fn place(buffers: &[Lifetime]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(buffers[i].len), buffers[i].first, i));
     let mut offsets = vec![0; buffers.len()];

@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use paceline_model::{Graph, ParamId};
+use paceline_record::{Bytes, LayerTime, Nanos, PhaseTimes};
 use serde::{Deserialize, Serialize};
 
-use crate::{BucketTime, EngineError, MemoryPlan, Weave};
+use crate::{BucketTime, EngineError, MemoryPlan, Numerics, Weave};
 
 /// Order of the dimensions of activations in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,7 +83,7 @@ impl FromStr for Precision {
 pub enum Optimizer {
     /// Stochastic gradient descent in PyTorch's form: g += decay * p; v = momentum * v + g; p -= lr * v.
     Sgd {
-        /// Share of the old velocity that is kept; 0 needs no state.
+        /// Fraction of the old velocity that is kept; 0 needs no state.
         momentum: f32,
         /// Whether the step looks ahead: p -= lr * (g + momentum * v).
         nesterov: bool,
@@ -143,14 +144,14 @@ pub struct Spec {
     pub seed: u64,
     /// Part of each label that is spread over all classes in training (Szegedy et al. 2016).
     pub label_smoothing: f32,
-    /// Shares of a step that the program runs one after another, each with gradients and running statistics of its own.
-    pub shares: usize,
+    /// Shards of a step that the program runs one after another, each with gradients and running statistics of its own.
+    pub shards: usize,
     /// Whether each layer is timed.
     pub profiling: Profiling,
 }
 
 impl Spec {
-    /// NHWC, fp32, SGD with momentum 0.9, seed 0, one share.
+    /// NHWC, fp32, SGD with momentum 0.9, seed 0, one shard.
     pub fn new(batch: usize) -> Self {
         Self {
             batch,
@@ -159,7 +160,7 @@ impl Spec {
             optimizer: Optimizer::default(),
             seed: 0,
             label_smoothing: 0.0,
-            shares: 1,
+            shards: 1,
             profiling: Profiling::Phases,
         }
     }
@@ -182,7 +183,7 @@ pub enum Drawing {
 }
 
 impl Homes {
-    /// Names the memory: of the parameters, and of each share's gradients. What is `None` or left out the program provides
+    /// Names the memory: of the parameters, and of each shard's gradients. What is `None` or left out the program provides
     /// itself.
     ///
     /// # Safety
@@ -193,18 +194,18 @@ impl Homes {
     }
 }
 
-/// One of the passes of a share whose gradients are added up before they are used.
+/// One of the passes of a shard whose gradients are added up before they are used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
-    /// The share whose gradients and running statistics it works on; below [`Spec::shares`].
-    pub share: usize,
+    /// The shard whose gradients and running statistics it works on; below [`Spec::shards`].
+    pub shard: usize,
     /// Its number, from 0. The first replaces what the gradients held, the others add to it.
     pub index: usize,
     /// How many there are. Gradients become those of the mean loss over all passes.
     pub count: usize,
     /// Selects the masks of dropout: passes with the same number draw the same.
     pub stream: u64,
-    /// Passes of the share before this one, where running statistics are to be the mean of all that they have seen until
+    /// Passes of the shard before this one, where running statistics are to be the mean of all that they have seen until
     /// their momentum takes over. `None`: the momentum from the first pass on, as Keras and PyTorch have it, so that the
     /// values they start from show for long.
     pub seen: Option<u64>,
@@ -214,15 +215,15 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// The only one of the only share.
-    pub const ONLY: Self = Self { share: 0, index: 0, count: 1, stream: 0, seen: None, update: None };
+    /// The only one of the only shard.
+    pub const ONLY: Self = Self { shard: 0, index: 0, count: 1, stream: 0, seen: None, update: None };
 
     /// The part of old running statistics that stays, where a layer's momentum is `momentum`.
     pub fn keep(self, momentum: f64) -> f64 {
         self.seen.map_or(momentum, |seen| momentum.min(seen as f64 / (seen + 1) as f64))
     }
 
-    /// Whether it completes its share's gradients.
+    /// Whether it completes its shard's gradients.
     pub fn is_last(self) -> bool {
         self.index + 1 == self.count
     }
@@ -246,18 +247,39 @@ pub enum Place {
     Device(usize),
 }
 
-/// A run of 32-bit floats somewhere: what a collective is handed. It stays valid as long as its program.
+/// A run of 32-bit floats in somebody's memory: what a program works in, and what a collective between devices is handed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Whose memory.
-    pub place: Place,
-    /// Address there.
-    pub address: u64,
-    /// Values.
-    pub len: usize,
+    pub(crate) place: Place,
+    pub(crate) address: u64,
+    pub(crate) len: usize,
 }
 
 impl Region {
+    /// Names `len` values at an address.
+    ///
+    /// # Safety
+    /// The values must exist, and must go on existing for as long as anybody uses the region or a copy of it.
+    pub unsafe fn new(place: Place, address: u64, len: usize) -> Self {
+        Self { place, address, len }
+    }
+
+    /// Whose memory it is.
+    pub fn place(self) -> Place {
+        self.place
+    }
+
+    /// Address of the first value there.
+    pub fn address(self) -> u64 {
+        self.address
+    }
+
+    /// Number of values.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
     /// Some of its values.
     pub fn part(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "invariant: a part lies inside");
@@ -265,25 +287,23 @@ impl Region {
     }
 }
 
-/// When something a program announced is true.
+/// Values that a program holds, wherever they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// Already.
-    Now,
-    /// When the device event with this handle has passed.
-    Event(u64),
-}
-
-/// Gradients that have become ready: a range of the gradient region, final from `when` on. From then on the program does
-/// not read that parameter again before the next run, so that whoever shares its memory may update it.
-#[derive(Clone, Debug)]
-pub struct Ready {
-    /// The parameter.
-    pub param: ParamId,
-    /// Where its gradient lies in [`Program::gradients`], in values. Ranges come in rising order.
-    pub range: Range<usize>,
-    /// From when on it may be read.
-    pub when: Moment,
+pub enum Values {
+    /// All trained values, laid out as [`Program::slots`] says.
+    Parameters,
+    /// The gradients of a shard, laid out in the same way. An update uses those of the first shard.
+    Gradients(usize),
+    /// The running statistics of a shard. Evaluation uses those of the first shard.
+    Statistics(usize),
+    /// One of the [values that the update rule keeps](Optimizer::state_per_value) of each trained value, laid out in the same way.
+    State(usize),
+    /// One tensor of the graph in its canonical order; a running statistic is that of the first shard.
+    Param(ParamId),
+    /// The last gradient of one trained tensor in the first shard, in canonical order.
+    Gradient(ParamId),
+    /// The network's output for the batch, as `[sample][row][column][channel]`. It can be read only.
+    Output,
 }
 
 /// Where one trained tensor lies in the parameter, gradient and state regions, in values.
@@ -295,47 +315,40 @@ pub struct Slot {
     pub range: Range<usize>,
 }
 
-/// What a step gave, and how long its parts took on the clock of whoever computed it, in nanoseconds. Times are those of
-/// what was done since the last [`Program::finish`]; parts do not overlap.
+/// What was computed since the last [`Program::finish`], and how long that took on the clock of whoever computed it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepResult {
     /// Mean loss over the batch.
     pub loss: f32,
     /// Samples whose largest output was their label; 0 for an autoencoder.
     pub correct: usize,
-    /// Copying in, as far as it was waited for: the batch, and what other workers made.
-    pub copy_in_ns: u64,
-    /// Forward.
-    pub forward_ns: u64,
-    /// Backward, less the time spent in the `ready` calls.
-    pub backward_ns: u64,
-    /// Copying gradients out, as far as backward did not hide it.
-    pub copy_out_ns: u64,
-    /// Time spent inside the `ready` calls, as far as a device's work did not hide it.
-    pub ready_ns: u64,
-    /// Waiting for an exchange that is part of the run.
-    pub exchange_ns: u64,
-    /// Applying updates.
-    pub update_ns: u64,
-    /// Between the run before and this one a device had nothing to do.
-    pub idle_ns: u64,
+    /// Time by phase. Backward excludes what the `ready` calls took; copies count only as far as they were waited for;
+    /// `comm_wait` is waiting for an exchange that is part of the run.
+    pub phases: PhaseTimes,
+    /// Time in the `ready` calls that a device's work did not hide.
+    pub in_ready: Nanos,
+    /// Time between the run before and this one in which a device had nothing to do.
+    pub idle: Nanos,
 }
 
-/// Time of one layer since profiling began.
-#[derive(Clone, Debug)]
-pub struct LayerTime {
-    /// The layer, or the layers that run as one.
-    pub name: String,
-    /// Calls counted.
-    pub calls: u64,
-    /// Forward, all calls.
-    pub forward_ns: u64,
-    /// Backward, all calls.
-    pub backward_ns: u64,
-    /// Floating-point operations of forward, per call.
-    pub forward_flops: u64,
-    /// Floating-point operations of backward, per call.
-    pub backward_flops: u64,
+/// How a program's calls relate to its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driving {
+    /// A call returns when its work is done.
+    Direct,
+    /// Calls return before their work is done, so the next batch is best handed over before [`Program::finish`].
+    Queued,
+    /// As `Queued`, and the exchange and the update are part of each run that names a learning rate ([`Pass::update`]).
+    Woven,
+}
+
+/// What a program measured over its whole life.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The most bytes of a device that this process held, as its driver reports it; `None` on the host.
+    pub peak_device: Option<Bytes>,
+    /// Time of each layer since compilation; empty unless [`Profiling::Layers`] was asked for.
+    pub layers: Vec<LayerTime>,
 }
 
 /// Something that can compile graphs: a CPU, a GPU.
@@ -359,14 +372,9 @@ pub trait Engine: Send {
 
     /// Bytes of memory that programs could still take; `None` where nobody can tell.
     fn available_memory(&self) -> Option<u64>;
-
-    /// Values that a program's parameter region has, and so its gradient region: what [`Homes`] must hold.
-    fn trained_values(&self, graph: &Graph, spec: &Spec) -> Result<usize, EngineError> {
-        Ok((self.plan(graph, spec)?.gradients / 4) as usize / spec.shares)
-    }
 }
 
-/// A compiled graph with its weights. Calls may return before the work is done; [`Program::finish`] waits.
+/// A compiled graph with its weights. Calls may return before the work is done ([`Program::driving`]); [`Program::finish`] waits.
 pub trait Program: Send {
     /// The memory it holds.
     fn plan(&self) -> &MemoryPlan;
@@ -374,17 +382,26 @@ pub trait Program: Send {
     /// Where each trained tensor lies, in the order in which backward makes gradients ready.
     fn slots(&self) -> &[Slot];
 
-    /// The trained values.
-    fn parameters(&mut self) -> Region;
+    /// How it computes, as far as the bits of its results depend on it.
+    fn numerics(&self) -> Numerics {
+        Numerics::default()
+    }
 
-    /// Their gradients, in the first share: what an update is made from.
-    fn gradients(&mut self) -> Region;
+    /// How many values there are of a kind; 0 where there are none.
+    fn len(&self, values: Values) -> usize;
 
-    /// The running statistics of a share. Evaluation and [`Program::read_param`] take the first share's.
-    fn statistics(&mut self, share: usize) -> Region;
+    /// Copies values out.
+    fn read(&mut self, values: Values, into: &mut [f32]) -> Result<(), EngineError>;
 
-    /// State of the update rule, laid out as the parameters are: one region for each value kept of a parameter.
-    fn state(&mut self) -> Vec<Region>;
+    /// Sets values.
+    fn write(&mut self, values: Values, from: &[f32]) -> Result<(), EngineError>;
+
+    /// Copies values out into new memory.
+    fn to_vec(&mut self, values: Values) -> Result<Vec<f32>, EngineError> {
+        let mut copy = vec![0.0; self.len(values)];
+        self.read(values, &mut copy)?;
+        Ok(copy)
+    }
 
     /// Goes on as if so many updates had been applied.
     fn resume_at(&mut self, updates: u64);
@@ -392,9 +409,10 @@ pub trait Program: Send {
     /// Hands over a batch for the next run.
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError>;
 
-    /// Runs forward and backward in training mode; in the last pass of a share, calls `ready` for each gradient, in order,
-    /// while backward goes on.
-    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError>;
+    /// Runs forward and backward in training mode. In the last pass of a shard it calls `ready` while backward goes on, with
+    /// the number of [slots](Self::slots) whose gradients are final. The program does not read those parameters again
+    /// before the next run, so that whoever shares their memory may update them.
+    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(usize)) -> Result<(), EngineError>;
 
     /// Runs forward in evaluation mode: running statistics, no dropout, labels as they are. Loss and right answers are those
     /// of the first `live` samples; the others fill up a batch.
@@ -403,11 +421,16 @@ pub trait Program: Send {
     /// Applies the update rule to a range of the parameters.
     fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError>;
 
-    /// Makes the update, and the exchange before it, part of each run that names a learning rate ([`Pass::update`]).
-    /// `false` where this program leaves both to its caller.
-    fn weave(&mut self, weave: Option<Weave>) -> Result<bool, EngineError> {
+    /// How this program is driven from now on.
+    fn driving(&self) -> Driving {
+        Driving::Direct
+    }
+
+    /// Asks for the exchange and the update to become part of each run that names a learning rate ([`Pass::update`]);
+    /// [`Program::driving`] tells whether they have.
+    fn weave(&mut self, weave: Option<Weave>) -> Result<(), EngineError> {
         let _ = weave;
-        Ok(false)
+        Ok(())
     }
 
     /// When each bucket of the last run was exchanged, where that was part of it.
@@ -415,52 +438,9 @@ pub trait Program: Send {
         Ok(Vec::new())
     }
 
-    /// Whether calls return before their work is done, so that the next batch is best handed over before [`Program::finish`].
-    fn runs_behind(&self) -> bool {
-        false
-    }
-
     /// Waits until all is done; what the last run gave and took.
     fn finish(&mut self) -> Result<StepResult, EngineError>;
 
-    /// Copies a parameter out, in the graph's canonical order.
-    fn read_param(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError>;
-
-    /// Sets a parameter, in the graph's canonical order.
-    fn write_param(&mut self, param: ParamId, from: &[f32]) -> Result<(), EngineError>;
-
-    /// Copies the last gradient of a trained parameter out, in the graph's canonical order.
-    fn read_gradient(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError>;
-
-    /// Copies the network's output for the batch out, as `[sample][row][column][channel]`.
-    fn read_output(&mut self, into: &mut [f32]) -> Result<(), EngineError>;
-
-    /// Copies the values of one of its regions out, wherever they lie.
-    fn read_region(&mut self, region: Region, into: &mut [f32]) -> Result<(), EngineError> {
-        if into.len() != region.len {
-            return Err(EngineError::WrongLength { what: "region", expected: region.len, got: into.len() });
-        }
-        // SAFETY: the region is the program's own, on the host, and no call of the program is under way.
-        into.copy_from_slice(unsafe { std::slice::from_raw_parts(region.address as *const f32, region.len) });
-        Ok(())
-    }
-
-    /// Sets the values of one of its regions, wherever they lie.
-    fn write_region(&mut self, region: Region, from: &[f32]) -> Result<(), EngineError> {
-        if from.len() != region.len {
-            return Err(EngineError::WrongLength { what: "region", expected: region.len, got: from.len() });
-        }
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) }
-            .copy_from_slice(from);
-        Ok(())
-    }
-
-    /// The most bytes of a device that this process held, as its driver reports it; `None` on the host.
-    fn peak_device(&mut self) -> Option<u64> {
-        None
-    }
-
-    /// Time of each layer since compilation; empty unless it was asked for.
-    fn layer_times(&self) -> Vec<LayerTime>;
+    /// What it measured over its whole life.
+    fn measured(&mut self) -> Measured;
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use paceline_record::Nanos;
+
 use crate::{EngineError, Region};
 
 /// What becomes of gradients between backward and the update, on the device.
@@ -26,17 +28,21 @@ pub struct WovenBucket {
     pub updated: Range<usize>,
 }
 
+/// The gradients of a bucket on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchanged {
+    /// This rank's own, which an exchange in place replaces.
+    pub own: Region,
+    /// Where all ranks' gradients are to lie side by side, if the program averages them by itself.
+    pub gathered: Option<Region>,
+}
+
 /// A rank's end of an exchange between devices. The calls put work on a stream of the device, given by its handle, and
 /// return at once; that work may be recorded and replayed.
 pub trait Link: Send {
     /// Exchanges the gradients of the bucket with this number: in place, or into a second region, rank after rank, where the
     /// program is to average them.
-    fn put_gradients(
-        &mut self,
-        bucket: usize,
-        values: (Region, Option<Region>),
-        stream: u64,
-    ) -> Result<(), EngineError>;
+    fn put_gradients(&mut self, bucket: usize, values: Exchanged, stream: u64) -> Result<(), EngineError>;
 
     /// Hands the updated parameters of a bucket round.
     fn put_parameters(&mut self, bucket: usize, parameters: Region, stream: u64) -> Result<(), EngineError>;
@@ -46,11 +52,11 @@ pub trait Link: Send {
     fn watch(&mut self, waited: std::time::Duration) -> Result<(), EngineError>;
 }
 
-/// When the exchange of a bucket was under way, in nanoseconds before the step's end on the device.
+/// When the exchange of a bucket was under way, as time before the step's end on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketTime {
-    /// From here: this rank was ready.
-    pub begun: u64,
-    /// To here: its values are the mean.
-    pub ended: u64,
+    /// This rank was ready.
+    pub begun: Nanos,
+    /// Its values were the mean.
+    pub ended: Nanos,
 }

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Pass, Samples, Spec};
+use paceline_engine::{Engine, Pass, Samples, Spec, Values};
 use paceline_model::zoo;
 
 struct Counting;
@@ -35,7 +35,7 @@ fn a_step_allocates_nothing() {
             let graph = zoo::build("mobilenet_v2", Some((32, 32)), 10).unwrap();
             let engine = Cpu::new(CpuOptions { threads, simd: None }).unwrap();
             let mut program = engine.compile(&graph, &Spec { layout, ..Spec::new(4) }).unwrap();
-            let everything = 0..program.parameters().len;
+            let everything = 0..program.len(Values::Parameters);
             let (images, labels) = (vec![0.5; 4 * graph.input().len()], [0, 1, 2, 3]);
             let mut step = || {
                 program.feed(Samples { images: &images, labels: &labels }).unwrap();

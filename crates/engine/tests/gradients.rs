@@ -4,7 +4,7 @@
 mod reference;
 
 use paceline_engine::cpu::{Cpu, CpuOptions, Simd};
-use paceline_engine::{Engine, Layout, Pass, Program, Samples, Spec};
+use paceline_engine::{Engine, Layout, Pass, Program, Samples, Spec, Values};
 use paceline_model::{
     BatchNorm, Border, Builder, Conv2d, ConvTranspose, Dense, Graph, Init, NodeId, ParamId, Shape,
     ShapeError, Window,
@@ -69,20 +69,22 @@ impl Case {
         let mut program = engine.compile(&self.graph, &spec).unwrap();
         for (id, values) in self.params.iter().enumerate() {
             let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
-            program.write_param(ParamId(id), &values).unwrap();
+            program.write(Values::Param(ParamId(id)), &values).unwrap();
         }
-        // Twice, so that what the first step leaves behind cannot help the second.
+        // Twice, so that a result left over from the first step cannot hide an error in the second.
         let mut ready = Vec::new();
         for _ in 0..2 {
             ready.clear();
             program.feed(Samples { images: &self.images, labels: &self.labels }).unwrap();
-            program.forward_backward(Pass::ONLY, &mut |event| ready.push(event)).unwrap();
+            program.forward_backward(Pass::ONLY, &mut |slots| ready.push(slots)).unwrap();
         }
-        let slots: Vec<_> = program.slots().iter().map(|slot| (slot.param, slot.range.clone())).collect();
-        assert_eq!(slots, ready.iter().map(|r| (r.param, r.range.clone())).collect::<Vec<_>>());
+        assert!(
+            ready.is_sorted_by(|a, b| a < b) && ready.last() == Some(&program.slots().len()),
+            "{ready:?}"
+        );
         let result = program.finish().unwrap();
         let mut output = vec![0.0; self.batch * self.graph.node(self.graph.output()).shape.len()];
-        program.read_output(&mut output).unwrap();
+        program.read(Values::Output, &mut output).unwrap();
         (f64::from(result.loss), output, gradients(&self.graph, &mut *program))
     }
 
@@ -152,7 +154,7 @@ fn gradients(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
     let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
         let mut values = vec![0.0; param.len()];
         if param.kind.trainable() {
-            program.read_gradient(ParamId(id), &mut values).unwrap();
+            program.read(Values::Gradient(ParamId(id)), &mut values).unwrap();
         }
         values
     };
@@ -322,7 +324,7 @@ fn pooling_padding_and_joins_have_right_gradients() {
 }
 
 #[test]
-fn a_sum_of_a_value_and_of_what_a_layer_makes_of_it_has_right_gradients() {
+fn a_residual_sum_without_batch_norm_has_right_gradients() {
     for channels in [5, 24, 40] {
         let graph = around(Shape::new(3, 4, 3), channels, |b, x| {
             let y = b.conv("conv", x, Conv2d::k(1, 1).out(channels).bias())?;
@@ -339,7 +341,7 @@ fn a_sum_of_a_value_and_of_what_a_layer_makes_of_it_has_right_gradients() {
 }
 
 #[test]
-fn layers_with_nothing_trained_below_are_left_out_of_backward() {
+fn layers_below_the_first_trained_one_have_no_backward() {
     let build = || {
         let (mut b, x) = Builder::new("from_below", Shape::new(8, 6, 4), 3)?;
         let x = b.max_pool("pool", x, Window::k(3, 3).stride(2).same())?;
@@ -387,7 +389,7 @@ proptest! {
         let [top, bottom, left, right] = borders;
         let conv = Conv2d::k(kh, kw).out(out).stride(stride).border(Border { top, bottom, left, right }).bias();
         let graph = around(Shape::new(h, w, 2), channels, |b, x| b.conv("conv", x, conv));
-        // A window that does not fit is the builder's to refuse.
+        // The builder refuses a window that does not fit.
         prop_assume!(graph.is_ok());
         Case::new(graph.unwrap(), batch, seed).check(&everywhere())?;
     }
@@ -409,7 +411,7 @@ fn a_last_shorter_chunk_reads_nothing_beyond_its_images() {
         let mut program = engine.compile(&case.graph, &Spec::new(1)).unwrap();
         for (id, values) in case.params.iter().enumerate() {
             let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
-            program.write_param(ParamId(id), &values).unwrap();
+            program.write(Values::Param(ParamId(id)), &values).unwrap();
         }
         let len = case.graph.input().len();
         for index in 0..batch {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Layout, Optimizer, Pass, Program, Samples, Spec};
+use paceline_engine::{Engine, Layout, Optimizer, Pass, Program, Samples, Spec, Values};
 use paceline_model::{Graph, ParamId, ParamKind, zoo};
 use serde::Deserialize;
 
@@ -114,9 +114,9 @@ fn find(graph: &Graph, name: &str) -> ParamId {
 fn read(program: &mut dyn Program, graph: &Graph, id: ParamId, gradient: bool) -> Vec<f32> {
     let mut values = vec![0.0; graph.param(id).len()];
     if gradient {
-        program.read_gradient(id, &mut values).unwrap();
+        program.read(Values::Gradient(id), &mut values).unwrap();
     } else {
-        program.read_param(id, &mut values).unwrap();
+        program.read(Values::Param(id), &mut values).unwrap();
     }
     values
 }
@@ -141,7 +141,7 @@ fn agrees_with_its_peer(network: &str, layout: Layout) {
     let mut squares = 0.0;
     for id in 0..graph.params.len() {
         let values = weights(&graph, &fixture.rule, id);
-        program.write_param(ParamId(id), &values).unwrap();
+        program.write(Values::Param(ParamId(id)), &values).unwrap();
         if graph.params[id].kind.trainable() {
             squares += norm(&values).powi(2);
         }
@@ -154,7 +154,7 @@ fn agrees_with_its_peer(network: &str, layout: Layout) {
     let loss = f64::from(program.finish().unwrap().loss);
     close("loss at step 1", loss, fixture.loss, 1e-5 * fixture.loss);
     let mut output = vec![0.0; fixture.batch * graph.node(graph.output()).shape.len()];
-    program.read_output(&mut output).unwrap();
+    program.read(Values::Output, &mut output).unwrap();
     let typical = fixture.output_norm / (output.len() as f64).sqrt();
     close("norm of the output", norm(&output), fixture.output_norm, 1e-5 * fixture.output_norm);
     for &(index, peer) in &fixture.output {
@@ -181,7 +181,7 @@ fn agrees_with_its_peer(network: &str, layout: Layout) {
         }
     }
 
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     for (step, &peer) in fixture.losses.iter().enumerate() {
         // Step 1 has run already.
         if step > 0 {
@@ -194,7 +194,7 @@ fn agrees_with_its_peer(network: &str, layout: Layout) {
     program.evaluate(spec.batch).unwrap();
     let loss = f64::from(program.finish().unwrap().loss);
     close("loss in evaluation", loss, fixture.eval_loss, 1e-4 * fixture.eval_loss);
-    program.read_output(&mut output).unwrap();
+    program.read(Values::Output, &mut output).unwrap();
     close("output in evaluation", norm(&output), fixture.eval_output_norm, 1e-4 * fixture.eval_output_norm);
 }
 

@@ -1,11 +1,12 @@
-//! Training as a whole: it learns, it repeats to the bit, it forgets nothing it should keep, it refuses what is wrong.
+//! Training as a whole: it learns, it repeats to the bit, it keeps its state, it refuses what is wrong.
 
 use paceline_engine::cpu::{Cpu, CpuOptions, Simd};
 use paceline_engine::{
     Drawing, Engine, EngineError, Homes, Layout, Optimizer, Pass, Place, Precision, Program, Region, Samples,
-    Spec,
+    Spec, Values, lay_out,
 };
 use paceline_model::{Builder, Conv2d, Dense, Graph, Init, NodeId, Op, ParamId, Shape, zoo};
+use paceline_record::Nanos;
 
 const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
 
@@ -42,7 +43,7 @@ fn stripes(shape: Shape, classes: usize, batch: usize, seed: u64) -> (Vec<f32>, 
 fn params(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
     let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
         let mut values = vec![0.0; param.len()];
-        program.read_param(ParamId(id), &mut values).unwrap();
+        program.read(Values::Param(ParamId(id)), &mut values).unwrap();
         values
     };
     graph.params.iter().enumerate().map(read).collect()
@@ -51,7 +52,7 @@ fn params(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
 /// Trains some steps on fresh batches; the weights and the last loss.
 fn train(graph: &Graph, spec: &Spec, cpu: &Cpu, steps: u64) -> (Vec<Vec<f32>>, f32) {
     let mut program = cpu.compile(graph, spec).unwrap();
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     let mut loss = 0.0;
     for step in 0..steps {
         let (images, labels) = stripes(graph.input(), graph.classes, spec.batch, step);
@@ -61,6 +62,19 @@ fn train(graph: &Graph, spec: &Spec, cpu: &Cpu, steps: u64) -> (Vec<Vec<f32>>, f
         loss = program.finish().unwrap().loss;
     }
     (params(graph, &mut *program), loss)
+}
+
+#[test]
+fn recorded_numerics_give_the_same_bits_again() {
+    let graph = zoo::small_cnn(Shape::new(8, 8, 3), 4).unwrap();
+    let spec = Spec::new(8);
+    for simd in [Simd::Avx512, Simd::Avx2, Simd::Portable].into_iter().filter(|simd| simd.available()) {
+        let cpu = Cpu::new(CpuOptions { threads: 2, simd: Some(simd) }).unwrap();
+        let numerics = cpu.compile(&graph, &spec).unwrap().numerics();
+        assert_eq!(numerics.instruction_set.as_deref(), Some(simd.to_string().as_str()));
+        let again = Cpu::new(CpuOptions { threads: 1, simd: numerics.simd().unwrap() }).unwrap();
+        assert!(train(&graph, &spec, &cpu, 3) == train(&graph, &spec, &again, 3), "{simd}");
+    }
 }
 
 #[test]
@@ -107,7 +121,7 @@ fn a_small_network_finds_the_planted_classes() {
     let graph = zoo::small_cnn(Shape::new(16, 16, 3), 8).unwrap();
     let spec = Spec::new(32);
     let mut program = engine(2).compile(&graph, &spec).unwrap();
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     for step in 0..300 {
         let (images, labels) = stripes(graph.input(), 8, 32, step);
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
@@ -131,7 +145,7 @@ fn every_network_of_the_zoo_lowers_its_loss_on_a_repeated_batch() {
         let side = if name.starts_with("inception") { 75 } else { 32 };
         let graph = zoo::build(name, Some((side, side)), 10).unwrap();
         let mut program = engine(2).compile(&graph, &Spec::new(4)).unwrap();
-        let everything = 0..program.parameters().len;
+        let everything = 0..program.len(Values::Parameters);
         let (images, labels) = stripes(graph.input(), 10, 4, 3);
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
         let mut losses = Vec::new();
@@ -148,7 +162,7 @@ fn every_network_of_the_zoo_lowers_its_loss_on_a_repeated_batch() {
 }
 
 #[test]
-fn gradients_become_ready_in_the_order_that_the_graph_foretells() {
+fn gradients_become_ready_in_the_order_of_the_slots() {
     for name in zoo::NAMES {
         let side = if name.starts_with("inception") { 75 } else { 32 };
         let graph = zoo::build(name, Some((side, side)), 10).unwrap();
@@ -197,7 +211,7 @@ fn update_rules_have_pytorchs_form() {
         let mut spec = Spec::new(4);
         spec.optimizer = optimizer;
         let mut program = engine(1).compile(&graph, &spec).unwrap();
-        let len = program.parameters().len;
+        let len = program.len(Values::Parameters);
         let before = params(&graph, &mut *program);
         let mut gradients: Vec<Vec<Vec<f32>>> = Vec::new();
         for step in 0..3 {
@@ -207,12 +221,12 @@ fn update_rules_have_pytorchs_form() {
             let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
                 let mut values = vec![0.0; param.len()];
                 if param.kind.trainable() {
-                    program.read_gradient(ParamId(id), &mut values).unwrap();
+                    program.read(Values::Gradient(ParamId(id)), &mut values).unwrap();
                 }
                 values
             };
             gradients.push(graph.params.iter().enumerate().map(read).collect());
-            // In two parts, as a worker that owns a share would.
+            // In two parts, as a worker that owns a slice would.
             program.apply(0.01, 0..len / 3).unwrap();
             program.apply(0.01, len / 3..len).unwrap();
             program.finish().unwrap();
@@ -241,17 +255,17 @@ fn with_dropout(rate: f32) -> Graph {
 }
 
 #[test]
-fn dropout_drops_its_share_scales_the_rest_and_rests_in_evaluation() {
+fn dropout_drops_its_fraction_and_scales_the_rest_in_training_only() {
     let graph = with_dropout(0.3);
     let find = |name: &str| ParamId(graph.params.iter().position(|p| p.name == name).unwrap());
     let (spread, head) = (find("spread/kernel"), find("head/kernel"));
     let mut program = engine(1).compile(&graph, &Spec::new(1)).unwrap();
-    program.write_param(spread, &[1.0; 4000]).unwrap();
+    program.write(Values::Param(spread), &[1.0; 4000]).unwrap();
     let run = |program: &mut dyn Program, stream: u64| {
         program.feed(Samples { images: &[1.0], labels: &[1] }).unwrap();
         program.forward_backward(Pass { stream, ..Pass::ONLY }, &mut |_| {}).unwrap();
         let mut gradient = vec![0.0; 8000];
-        program.read_gradient(head, &mut gradient).unwrap();
+        program.read(Values::Gradient(head), &mut gradient).unwrap();
         gradient
     };
     let first = run(&mut *program, 7);
@@ -261,18 +275,18 @@ fn dropout_drops_its_share_scales_the_rest_and_rests_in_evaluation() {
     assert!(kept.iter().all(|g| (g - kept[0]).abs() < 1e-6), "the rest share one scale");
     assert!(first != run(&mut *program, 8), "each stream draws a mask of its own");
     let mut again = engine(1).compile(&graph, &Spec::new(1)).unwrap();
-    again.write_param(spread, &[1.0; 4000]).unwrap();
+    again.write(Values::Param(spread), &[1.0; 4000]).unwrap();
     assert!(first == run(&mut *again, 7), "the mask follows from the seed");
     let mut mask_of_input = vec![0.0; 4000];
-    again.read_gradient(spread, &mut mask_of_input).unwrap();
+    again.read(Values::Gradient(spread), &mut mask_of_input).unwrap();
     for (input, head) in mask_of_input.iter().zip(first.chunks(2)) {
         assert_eq!(*input == 0.0, head[0] == 0.0, "backward uses forward's mask");
     }
     let mut weights = vec![0.0; 8000];
-    program.read_param(head, &mut weights).unwrap();
+    program.read(Values::Param(head), &mut weights).unwrap();
     program.evaluate(1).unwrap();
     let mut logits = [0.0; 2];
-    program.read_output(&mut logits).unwrap();
+    program.read(Values::Output, &mut logits).unwrap();
     let expected: f32 = weights.chunks(2).map(|pair| pair[0]).sum();
     assert!((logits[0] - expected).abs() < 1e-3, "evaluation keeps everything");
 }
@@ -297,7 +311,7 @@ fn peak_resident() -> u64 {
 
 #[test]
 fn the_planned_peak_is_what_is_used() {
-    // Alone in a process of its own: other tests would be counted in.
+    // In a process of its own, since other tests would be counted too.
     if std::env::var_os("PLAN_ALONE").is_none() {
         let this = std::env::current_exe().unwrap();
         let status = std::process::Command::new(this)
@@ -315,7 +329,7 @@ fn the_planned_peak_is_what_is_used() {
     let mut program = engine(1).compile(&graph, &spec).unwrap();
     let planned = program.plan().total();
     assert_eq!(planned, engine(1).plan(&graph, &spec).unwrap().total());
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     for _ in 0..2 {
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
         program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
@@ -351,18 +365,20 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     assert!(matches!(error, EngineError::WrongLength { what: "labels", .. }));
     let error = program.feed(Samples { images: &images, labels: &labels }).unwrap_err();
     assert!(matches!(error, EngineError::BadLabel { sample: 1, label: 10, classes: 10 }));
-    let len = program.parameters().len;
+    let len = program.len(Values::Parameters);
     assert!(program.apply(0.1, 0..len + 1).is_err());
-    assert!(program.read_param(ParamId(0), &mut [0.0]).is_err());
+    assert!(program.read(Values::Param(ParamId(0)), &mut [0.0]).is_err());
     let moving = graph.params.iter().position(|p| !p.kind.trainable()).unwrap();
-    assert!(program.read_gradient(ParamId(moving), &mut vec![0.0; graph.params[moving].len()]).is_err());
+    assert!(
+        program.read(Values::Gradient(ParamId(moving)), &mut vec![0.0; graph.params[moving].len()]).is_err()
+    );
 }
 
 #[test]
 fn layers_are_timed_on_request() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
     let mut spec = Spec::new(4);
-    assert!(engine(1).compile(&graph, &spec).unwrap().layer_times().is_empty());
+    assert!(engine(1).compile(&graph, &spec).unwrap().measured().layers.is_empty());
     spec.profiling = paceline_engine::Profiling::Layers;
     let mut program = engine(1).compile(&graph, &spec).unwrap();
     let (images, labels) = stripes(graph.input(), 10, 4, 1);
@@ -370,18 +386,19 @@ fn layers_are_timed_on_request() {
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
         program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
     }
-    let times = program.layer_times();
+    let times = program.measured().layers;
     let convolutions = graph.nodes.iter().filter(|node| matches!(node.op, Op::Conv(_))).count();
     let named =
         |id: usize| times.iter().any(|time| time.name.split(" + ").any(|n| n == graph.node(NodeId(id)).name));
     assert!((1..graph.nodes.len()).all(named), "every layer but the input is in the table");
-    let busy = times.iter().filter(|time| time.calls == 3 && time.forward_ns > 0 && time.backward_flops > 0);
+    let busy =
+        times.iter().filter(|time| time.calls == 3 && time.forward > Nanos(0) && time.backward_flops > 0);
     assert!(busy.count() >= convolutions);
 }
 
 #[test]
 fn passes_add_up_to_the_gradient_of_one_large_batch() {
-    // Without batch norm, which sees each pass by itself.
+    // Without batch norm, whose statistics are those of each pass.
     for layout in [Layout::Nhwc, Layout::Nchw] {
         let (mut b, input) = Builder::new("plain", Shape::new(6, 6, 3), 5).unwrap();
         let x = b.conv("conv", input, Conv2d::k(3, 3).out(12).same().bias()).unwrap();
@@ -394,19 +411,22 @@ fn passes_add_up_to_the_gradient_of_one_large_batch() {
             let spec = Spec { layout, ..Spec::new(batch) };
             let mut program = engine(1).compile(&graph, &spec).unwrap();
             let (images, labels) = stripes(graph.input(), 5, 12, 3);
-            let mut ready = 0;
+            let mut ready = Vec::new();
             for index in 0..passes {
                 let samples = index * batch..(index + 1) * batch;
                 let pixels = samples.start * graph.input().len()..samples.end * graph.input().len();
                 program.feed(Samples { images: &images[pixels], labels: &labels[samples] }).unwrap();
                 program
-                    .forward_backward(Pass { index, count: passes, ..Pass::ONLY }, &mut |_| ready += 1)
+                    .forward_backward(Pass { index, count: passes, ..Pass::ONLY }, &mut |slots| {
+                        ready.push(slots)
+                    })
                     .unwrap();
             }
-            assert_eq!(ready, program.slots().len(), "gradients become ready once, in the last pass");
+            assert_eq!(ready.last(), Some(&program.slots().len()), "all gradients become ready");
+            assert!(ready.is_sorted_by(|a, b| a < b), "and each once, in the last pass: {ready:?}");
             let read = |(id, param): (usize, &paceline_model::ParamInfo)| {
                 let mut values = vec![0.0; param.len()];
-                program.read_gradient(ParamId(id), &mut values).unwrap();
+                program.read(Values::Gradient(ParamId(id)), &mut values).unwrap();
                 values
             };
             graph.params.iter().enumerate().flat_map(read).collect::<Vec<f32>>()
@@ -425,14 +445,14 @@ fn a_program_works_in_memory_that_it_was_given() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
     let spec = Spec::new(4);
     let cpu = engine(1);
-    let values = cpu.trained_values(&graph, &spec).unwrap();
+    let values = lay_out(&graph).1;
     // One cache line more, to start on its boundary.
     let mut memory = vec![0.0f32; 2 * values + 32];
     let start = memory.as_mut_ptr().align_offset(64);
-    let region = |offset: usize, len: usize, memory: &mut Vec<f32>| Region {
-        place: Place::Host,
-        address: memory[start + offset..].as_mut_ptr() as u64,
-        len,
+    let region = |offset: usize, len: usize, memory: &mut Vec<f32>| {
+        let address = memory[start + offset..].as_mut_ptr() as u64;
+        // SAFETY: the memory outlives all that use it.
+        unsafe { Region::new(Place::Host, address, len) }
     };
     let gap = values.next_multiple_of(16);
     let (parameters, gradients) = (region(0, values, &mut memory), region(gap, values, &mut memory));
@@ -448,7 +468,6 @@ fn a_program_works_in_memory_that_it_was_given() {
         program.apply(0.05, everything.clone()).unwrap();
     }
     assert!(own.0 == params(&graph, &mut *program));
-    assert_eq!(program.parameters().address, parameters.address);
     drop(program);
     assert!(memory[start..start + values].iter().any(|v| *v != 0.0), "the weights lie there");
 
@@ -457,14 +476,14 @@ fn a_program_works_in_memory_that_it_was_given() {
     let homes = unsafe { Homes::new(Some((parameters, Drawing::Leave)), Vec::new()) };
     drop(cpu.compile_in(&graph, &spec, &homes).unwrap());
     assert!(kept == memory[start..start + values], "left as they were");
-    let short = Region { len: values - 1, ..parameters };
+    let short = parameters.part(0..values - 1);
     // SAFETY: as above.
     let homes = unsafe { Homes::new(None, vec![short]) };
     assert!(matches!(cpu.compile_in(&graph, &spec, &homes), Err(EngineError::WrongLength { .. })));
 }
 
 #[test]
-fn what_is_not_a_number_is_not_hidden() {
+fn nan_is_not_hidden() {
     for simd in [Simd::Avx512, Simd::Avx2, Simd::Portable].into_iter().filter(|simd| simd.available()) {
         for layout in [Layout::Nhwc, Layout::Nchw] {
             let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
@@ -479,21 +498,15 @@ fn what_is_not_a_number_is_not_hidden() {
 }
 
 #[test]
-fn a_plan_that_is_out_of_reach_is_refused_before_it_is_made() {
+fn a_network_that_is_far_too_large_is_refused_before_it_is_planned() {
     let graph = zoo::build("vgg_19", Some((16_384, 16_384)), 10).unwrap();
     let before = peak_resident();
     assert!(matches!(engine(1).plan(&graph, &Spec::new(64)), Err(EngineError::TooLarge { .. })));
     assert!(peak_resident() - before < 200 << 20, "refusing takes little memory");
 }
 
-/// The values of a region on the host.
-fn values(region: Region) -> Vec<f32> {
-    // SAFETY: a region of a program that is alive and does not run.
-    unsafe { std::slice::from_raw_parts(region.address as *const f32, region.len).to_vec() }
-}
-
 #[test]
-fn each_share_has_gradients_and_statistics_of_its_own() {
+fn each_shard_has_gradients_and_statistics_of_its_own() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
     let spec = Spec::new(4);
     // What each of three batches gives a program that sees nothing else.
@@ -502,38 +515,39 @@ fn each_share_has_gradients_and_statistics_of_its_own() {
         let (images, labels) = stripes(graph.input(), 10, 4, seed);
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
         program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
-        (values(program.gradients()), values(program.statistics(0)))
+        [Values::Gradients(0), Values::Statistics(0)].map(|values| program.to_vec(values).unwrap())
     };
-    let len = engine(1).trained_values(&graph, &spec).unwrap();
+    let len = lay_out(&graph).1;
     let mut memory = vec![0.0f32; 3 * len.next_multiple_of(16) + 16];
     let start = memory.as_mut_ptr().align_offset(64);
     let homes: Vec<Region> = (0..3)
-        .map(|share| Region {
-            place: Place::Host,
-            address: memory[start + share * len.next_multiple_of(16)..].as_mut_ptr() as u64,
-            len,
+        .map(|shard| {
+            let address = memory[start + shard * len.next_multiple_of(16)..].as_mut_ptr() as u64;
+            // SAFETY: the memory outlives all that use it.
+            unsafe { Region::new(Place::Host, address, len) }
         })
         .collect();
-    let shared = Spec { shares: 3, ..spec };
-    assert_eq!(engine(1).trained_values(&graph, &shared).unwrap(), len);
+    let shared = Spec { shards: 3, ..spec };
     // SAFETY: the memory outlives the program, and nothing else uses it while that runs.
-    let given = unsafe { Homes::new(None, homes.clone()) };
+    let given = unsafe { Homes::new(None, homes) };
     let mut program = engine(1).compile_in(&graph, &shared, &given).unwrap();
-    for share in [2, 0, 1] {
-        let (images, labels) = stripes(graph.input(), 10, 4, share as u64);
+    for shard in [2, 0, 1] {
+        let (images, labels) = stripes(graph.input(), 10, 4, shard as u64);
         program.feed(Samples { images: &images, labels: &labels }).unwrap();
-        program.forward_backward(Pass { share, ..Pass::ONLY }, &mut |_| {}).unwrap();
+        program.forward_backward(Pass { shard, ..Pass::ONLY }, &mut |_| {}).unwrap();
     }
-    for (share, &home) in homes.iter().enumerate() {
-        let (gradients, statistics) = alone(share as u64);
-        assert!(values(home) == gradients, "gradients of share {share}");
-        assert!(values(program.statistics(share)) == statistics, "statistics of share {share}");
+    for shard in 0..3 {
+        let [gradients, statistics] = alone(shard as u64);
+        let own = program.to_vec(Values::Gradients(shard)).unwrap();
+        assert!(own == gradients, "gradients of shard {shard}");
+        let own = program.to_vec(Values::Statistics(shard)).unwrap();
+        assert!(own == statistics, "statistics of shard {shard}");
     }
-    assert!(program.forward_backward(Pass { share: 3, ..Pass::ONLY }, &mut |_| {}).is_err());
+    assert!(program.forward_backward(Pass { shard: 3, ..Pass::ONLY }, &mut |_| {}).is_err());
 }
 
 #[test]
-fn samples_that_fill_up_a_batch_are_not_judged() {
+fn samples_that_fill_up_a_batch_do_not_count() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
     let (images, labels) = stripes(graph.input(), 10, 4, 1);
     let pixels = graph.input().len();
@@ -578,15 +592,15 @@ fn smoothed_labels_give_the_loss_and_the_gradient_that_pytorch_defines() {
     let loss = |smoothing: f32, bias_values: &[f32; 4], evaluation: bool| {
         let spec = Spec { label_smoothing: smoothing, ..Spec::new(1) };
         let mut program = engine(1).compile(&graph, &spec).unwrap();
-        program.write_param(kernel, &[0.0; 12]).unwrap();
-        program.write_param(bias, bias_values).unwrap();
+        program.write(Values::Param(kernel), &[0.0; 12]).unwrap();
+        program.write(Values::Param(bias), bias_values).unwrap();
         program.feed(Samples { images: &[0.0; 3], labels: &[2] }).unwrap();
         let mut gradient = [0.0; 4];
         if evaluation {
             program.evaluate(1).unwrap();
         } else {
             program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
-            program.read_gradient(bias, &mut gradient).unwrap();
+            program.read(Values::Gradient(bias), &mut gradient).unwrap();
         }
         (program.finish().unwrap().loss, gradient)
     };
@@ -626,7 +640,7 @@ fn running_statistics_are_means_until_their_momentum_takes_over() {
                 program.feed(Samples { images: &[value, value], labels: &[0, 1] }).unwrap();
                 program.forward_backward(Pass { seen: seen(pass), ..Pass::ONLY }, &mut |_| {}).unwrap();
                 let mut found = [0.0];
-                program.read_param(mean, &mut found).unwrap();
+                program.read(Values::Param(mean), &mut found).unwrap();
                 found[0]
             })
             .collect()

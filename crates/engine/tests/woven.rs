@@ -1,4 +1,4 @@
-//! Update and exchange as parts of a step on a GPU. Where there is none the tests say so, and pass.
+//! Update and exchange as parts of a step on a GPU. Without a GPU the tests are skipped.
 
 mod gpu;
 
@@ -9,10 +9,11 @@ use std::time::Duration;
 use cudarc::driver::sys;
 use paceline_engine::cuda::{Cuda, CudaOptions, Tuning};
 use paceline_engine::{
-    Engine, EngineError, Link, Optimizer, Pass, Precision, Profiling, Program, Region, Samples, Spec, Weave,
-    WovenBucket,
+    Driving, Engine, EngineError, Exchanged, Link, Optimizer, Pass, Precision, Profiling, Program, Region,
+    Samples, Spec, Values, Weave, WovenBucket,
 };
 use paceline_model::{Graph, Shape, zoo};
+use paceline_record::{Nanos, Phase};
 
 fn gpu() -> Option<Cuda> {
     gpu::open(CudaOptions { tuning: Tuning::First, ..CudaOptions::default() })
@@ -20,9 +21,9 @@ fn gpu() -> Option<Cuda> {
 
 const STEPS: u64 = 5;
 
-/// Trains, and tells the losses and the weights that came of it.
+/// Trains; the losses and the final weights.
 fn train(graph: &Graph, spec: &Spec, program: &mut dyn Program, is_woven: bool) -> (Vec<f32>, Vec<f32>) {
-    let all = 0..program.parameters().len;
+    let all = 0..program.len(Values::Parameters);
     let count = spec.batch * graph.input().len();
     let mut losses = Vec::new();
     for step in 0..STEPS {
@@ -41,13 +42,10 @@ fn train(graph: &Graph, spec: &Spec, program: &mut dyn Program, is_woven: bool) 
             program.apply(rate, all.clone()).unwrap();
         }
         let times = program.finish().unwrap();
-        assert!(times.update_ns > 0);
+        assert!(times.phases[Phase::Update] > Nanos(0));
         losses.push(times.loss);
     }
-    let mut weights = vec![0.0; all.len()];
-    let region = program.parameters();
-    program.read_region(region, &mut weights).unwrap();
-    (losses, weights)
+    (losses, program.to_vec(Values::Parameters).unwrap())
 }
 
 #[test]
@@ -63,7 +61,8 @@ fn an_update_inside_the_run_gives_the_same_bits() {
                 let spec = Spec { optimizer, profiling, precision, ..Spec::new(8) };
                 let mut plain = gpu.compile(&graph, &spec).unwrap();
                 let mut woven = gpu.compile(&graph, &spec).unwrap();
-                assert!(woven.weave(None).unwrap());
+                woven.weave(None).unwrap();
+                assert_eq!(woven.driving(), Driving::Woven);
                 let expected = train(&graph, &spec, &mut *plain, false);
                 assert!(expected == train(&graph, &spec, &mut *woven, true), "{optimizer:?} {precision}");
             }
@@ -71,7 +70,7 @@ fn an_update_inside_the_run_gives_the_same_bits() {
     }
 }
 
-/// A world of one that copies gradients where all ranks' should come to lie, and writes down what it was asked for.
+/// A world of one rank that copies its gradients to where those of all ranks belong, and records its calls.
 struct Alone {
     ranks: usize,
     asked: Arc<Mutex<Vec<(&'static str, usize)>>>,
@@ -82,18 +81,18 @@ impl Link for Alone {
     fn put_gradients(
         &mut self,
         bucket: usize,
-        (gradients, gathered): (Region, Option<Region>),
+        Exchanged { own, gathered }: Exchanged,
         stream: u64,
     ) -> Result<(), EngineError> {
         self.asked.lock().unwrap().push(("gradients", bucket));
         let Some(gathered) = gathered else { return Ok(()) };
-        assert_eq!(gathered.len, self.ranks * gradients.len);
+        assert_eq!(gathered.len(), self.ranks * own.len());
         for rank in 0..self.ranks {
-            let to = gathered.part(rank * gradients.len..(rank + 1) * gradients.len).address;
-            let bytes = 4 * gradients.len;
+            let to = gathered.part(rank * own.len()..(rank + 1) * own.len()).address();
+            let bytes = 4 * own.len();
             // SAFETY: both regions are the program's, and the stream is too.
             let status =
-                unsafe { sys::cuMemcpyDtoDAsync_v2(to, gradients.address, bytes, stream as sys::CUstream) };
+                unsafe { sys::cuMemcpyDtoDAsync_v2(to, own.address(), bytes, stream as sys::CUstream) };
             assert_eq!(status, sys::CUresult::CUDA_SUCCESS);
         }
         Ok(())
@@ -109,7 +108,7 @@ impl Link for Alone {
     }
 }
 
-/// Buckets of the slots, so many to each.
+/// Buckets of so many slots each.
 fn buckets(program: &dyn Program, each: usize, len: usize) -> Vec<Range<usize>> {
     let starts: Vec<usize> = program.slots().iter().step_by(each).map(|slot| slot.range.start).collect();
     let ends = starts[1..].iter().copied().chain([len]);
@@ -126,7 +125,7 @@ fn an_exchange_inside_the_run_gives_the_same_bits_in_any_buckets() {
         [(7, true, None), (1000, true, None), (20, false, None), (20, true, Some(4))]
     {
         let mut program = gpu.compile(&network, &spec).unwrap();
-        let len = program.parameters().len;
+        let len = program.len(Values::Parameters);
         let ranges = buckets(&*program, each, len);
         let asked = Arc::default();
         let link = Alone {
@@ -137,7 +136,8 @@ fn an_exchange_inside_the_run_gives_the_same_bits_in_any_buckets() {
         let whole = |range: &Range<usize>| WovenBucket { range: range.clone(), updated: range.clone() };
         let weave =
             Weave { buckets: ranges.iter().map(whole).collect(), overlap, gathered, link: Box::new(link) };
-        assert!(program.weave(Some(weave)).unwrap());
+        program.weave(Some(weave)).unwrap();
+        assert_eq!(program.driving(), Driving::Woven);
         let got = train(&network, &spec, &mut *program, true);
         assert!(
             got == expected,
@@ -145,7 +145,7 @@ fn an_exchange_inside_the_run_gives_the_same_bits_in_any_buckets() {
             got.0,
             expected.0
         );
-        // Once as it is, once recorded; later steps replay.
+        // Once in the first step, once for the recording; later steps replay.
         let asked = asked.lock().unwrap();
         assert_eq!(asked.len(), 2 * 2 * ranges.len(), "{asked:?}");
         let times = program.bucket_times().unwrap();
@@ -157,36 +157,30 @@ fn an_exchange_inside_the_run_gives_the_same_bits_in_any_buckets() {
 }
 
 #[test]
-fn a_part_that_another_rank_updates_stays_as_it_is() {
+fn a_slice_that_another_rank_updates_is_left_alone() {
     let Some(gpu) = gpu() else { return };
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     let spec = Spec::new(8);
     let mut program = gpu.compile(&graph, &spec).unwrap();
-    let len = program.parameters().len;
-    let read = |program: &mut dyn Program| {
-        let region = program.parameters();
-        let mut values = vec![0.0; len];
-        program.read_region(region, &mut values).unwrap();
-        values
-    };
-    let before = read(&mut *program);
+    let len = program.len(Values::Parameters);
+    let before = program.to_vec(Values::Parameters).unwrap();
     let link = Alone { ranks: 1, asked: Arc::default(), patience: Duration::from_secs(60) };
     let bucket = WovenBucket { range: 0..len, updated: 16..64 };
     let weave = Weave { buckets: vec![bucket], overlap: true, gathered: None, link: Box::new(link) };
     program.weave(Some(weave)).unwrap();
     train(&graph, &spec, &mut *program, true);
-    let after = read(&mut *program);
+    let after = program.to_vec(Values::Parameters).unwrap();
     let changed: Vec<usize> = (0..len).filter(|&i| before[i] != after[i]).collect();
     assert!(!changed.is_empty() && changed.iter().all(|i| (16..64).contains(i)), "{changed:?}");
 }
 
 #[test]
-fn a_wait_ends_where_the_others_are_given_up() {
+fn a_wait_ends_when_the_other_ranks_are_given_up() {
     let Some(gpu) = gpu() else { return };
     let network = zoo::build("resnet50", Some((64, 64)), 10).unwrap();
     let spec = Spec::new(64);
     let mut program = gpu.compile(&network, &spec).unwrap();
-    let len = program.parameters().len;
+    let len = program.len(Values::Parameters);
     let link = Alone { ranks: 1, asked: Arc::default(), patience: Duration::ZERO };
     let bucket = WovenBucket { range: 0..len, updated: 0..len };
     let weave = Weave { buckets: vec![bucket], overlap: true, gathered: None, link: Box::new(link) };

@@ -27,19 +27,19 @@ use crate::{LabError, Run};
 
 /// The numbers of one case. What is not known is `None`.
 ///
-/// Of several repeats times, phases and examples are means, rates are pooled, memory is the most.
+/// With several repeats, times, phases and examples are means, rates are pooled, and memory is the maximum.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CaseReport {
-    /// How it ended: done, if any repeat did.
+    /// How it ended: done if any repeat finished.
     pub status: Outcome,
-    /// Why, unless all went well.
+    /// What went wrong; `None` if nothing did.
     pub reason: Option<String>,
     /// What was run.
     #[serde(flatten)]
     pub case: Case,
     /// Runs pooled in these numbers.
     pub repeats: u32,
-    /// Samples that all workers together saw.
+    /// Samples that all workers saw together.
     pub examples: u64,
     /// Steps of each worker.
     pub steps: u64,
@@ -47,17 +47,17 @@ pub struct CaseReport {
     pub init_s: Option<f64>,
     /// Begin of the first step to the end of the last.
     pub train_s: Option<f64>,
-    /// Part of that in which training stood still for evaluation and checkpoints.
+    /// Part of `train_s` in which training paused for evaluation and checkpoints.
     pub paused_s: Option<f64>,
     /// First spawn to last reap.
     pub total_s: Option<f64>,
     /// The steady rate.
     pub images_per_s: Option<Rate>,
-    /// Against one worker, by images a second.
+    /// Speed-up over one worker by images per second.
     pub speedup_speed: Option<f64>,
-    /// Against one worker, by training time.
+    /// Speed-up over one worker by training time.
     pub speedup_time: Option<f64>,
-    /// Against one worker, by the whole run's time.
+    /// Speed-up over one worker by the time of the whole run.
     pub speedup_total: Option<f64>,
     /// `speedup_speed` over workers.
     pub efficiency_speed: Option<f64>,
@@ -74,25 +74,26 @@ pub struct CaseReport {
     /// Idle time of devices, by cause; `None` where there was none, or no device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_split_s: Option<IdleSplit>,
-    /// Seconds in which a collective was under way at all, summed over ranks.
+    /// Seconds in which any collective was under way, summed over ranks.
     pub comm_busy_s: Option<f64>,
-    /// Share of the communication that was hidden behind other work.
+    /// Fraction of the communication that was hidden behind other work.
     pub overlap: Option<f64>,
     /// Exposed communication over the time of all steps.
-    pub communication_share: Option<f64>,
+    #[serde(rename = "communication_share")]
+    pub communication_fraction: Option<f64>,
     /// The second number of 10 : x, computation to communication.
     pub communication_ratio: Option<f64>,
-    /// Forward and backward of a typical rank, in steady worker-seconds an example.
+    /// Forward and backward of a typical rank, in steady worker-seconds per example.
     pub computation_s: Option<f64>,
-    /// The rank that the others waited for most, and its part in that waiting.
+    /// The rank that the others waited for most.
     pub straggler: Option<Straggler>,
     /// Spread of steps and ranks.
     pub dispersion: Option<Dispersion>,
-    /// What the run cost besides its steady steps.
+    /// Fixed costs: time besides the steady steps.
     pub fixed: Option<Fixed>,
     /// Peak memory, measured.
     pub peak_memory_bytes: Option<Memory>,
-    /// Memory that the engine planned, its program alone.
+    /// Memory that the engine planned for its program.
     pub planned_memory_bytes: Option<Memory>,
     /// Where the steady state begins.
     pub steady: Option<Steady>,
@@ -102,18 +103,18 @@ pub struct CaseReport {
     pub loss_first: Option<f64>,
     /// Loss of the last step.
     pub loss_last: Option<f64>,
-    /// What the network learned; `None` where the log counts no epochs and holds no test.
+    /// Loss and accuracy; `None` if the log counts no epochs and has no test.
     pub learning: Option<Learning>,
-    /// Where it was imported from, and what its source told beside its steps; `None` for a run of our own.
+    /// Where it was imported from, and what its source says beyond its steps; `None` for our own runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// What speed-ups are made of where its own seconds are made up: ratios of them are not.
+    /// What speed-ups are computed from if the case's seconds are assumed; their ratios are still right.
     #[serde(skip)]
     scaled: Option<Pace>,
-    /// What an example cost, by cause; the waterfall shows it.
+    /// The cost of an example by cause, for the waterfall.
     #[serde(skip)]
     pub cost: Option<Cost>,
-    /// The steady steps of each repeat, for intervals of what is made of several cases.
+    /// The steady steps of each repeat, for intervals over several cases.
     #[serde(skip)]
     pub steady_steps: Vec<Vec<Work>>,
 }
@@ -121,17 +122,19 @@ pub struct CaseReport {
 /// A rank that others waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Straggler {
-    /// Which.
+    /// Its number.
     pub rank: Rank,
-    /// Part of all the waiting for late ranks that was for this one.
-    pub share: f64,
-    /// Part of the steps with waiting in which it was waited for most.
-    pub steps_share: f64,
+    /// Fraction of all waiting for late ranks that was for this one.
+    #[serde(rename = "share")]
+    pub fraction: f64,
+    /// Fraction of the steps with waiting in which this rank was waited for most.
+    #[serde(rename = "steps_share")]
+    pub steps_fraction: f64,
 }
 
 impl CaseReport {
-    /// The numbers of a case from all its repeats; at least one. A case of which no repeat finished keeps what is
-    /// certain: how far it came, and how long it took.
+    /// The numbers of a case from all its repeats, at least one. If no repeat finished, only what is certain is kept:
+    /// how far the case got and how long it took.
     pub fn of(repeats: &[Run]) -> Self {
         let done: Vec<&Run> = repeats.iter().filter(|run| run.launcher.outcome() == Outcome::Done).collect();
         let unfinished = repeats.iter().find(|run| run.launcher.outcome() != Outcome::Done);
@@ -156,7 +159,7 @@ impl CaseReport {
         Self { reason: Some(error.to_string()), ..Self::empty(Outcome::Failed, case) }
     }
 
-    /// A case of which nothing is known but how it ended.
+    /// A case of which only the outcome is known.
     fn empty(status: Outcome, case: &Case) -> Self {
         Self {
             status,
@@ -181,7 +184,7 @@ impl CaseReport {
             idle_split_s: None,
             comm_busy_s: None,
             overlap: None,
-            communication_share: None,
+            communication_fraction: None,
             communication_ratio: None,
             computation_s: None,
             straggler: None,
@@ -201,7 +204,7 @@ impl CaseReport {
         }
     }
 
-    /// Adds what only finished runs can tell.
+    /// Adds the numbers that only finished runs have.
     fn finished(self, done: &[&Run]) -> Self {
         let steps: Vec<Vec<Work>> = done.iter().map(|run| run.global_steps()).collect();
         let window = done[0].launcher.header.window;
@@ -209,7 +212,7 @@ impl CaseReport {
             done.iter().zip(&steps).map(|(run, steps)| Records::new(steps, run.covers())).collect();
         let mut states: Vec<_> = records.iter().map(|records| steady::find(&records.means)).collect();
         for state in states.iter_mut().filter(|state| window && state.verdict == Verdict::TooShort) {
-            // A window does not begin where the run did: its first steps are as good as the others.
+            // A window does not start at the beginning of the run, so its first steps are like the others.
             state.from = 0;
         }
         let steady: Vec<&[Work]> =
@@ -234,11 +237,11 @@ impl CaseReport {
             idle_split_s: idle::split(done),
             comm_busy_s: Some(communication.busy),
             overlap: communication.overlap,
-            communication_share: communication.share,
+            communication_fraction: communication.fraction,
             communication_ratio: communication.ratio,
             computation_s: computation::typical(&runs),
             straggler: find_straggler(done),
-            // Means of several steps do not tell how single ones differ.
+            // Means of several steps do not show how single steps vary.
             dispersion: records
                 .iter()
                 .all(Records::are_steps)
@@ -259,20 +262,20 @@ impl CaseReport {
             ..self
         };
         if window {
-            // A window says nothing of what came before and after.
+            // A window shows nothing of what came before and after.
             (report.init_s, report.total_s) = (None, None);
         }
         report.fixed = report.pace().and_then(|pace| fixed::fixed(&pace, report.steps));
         report
     }
 
-    /// Says where the case was imported from: what its source cannot tell is not known.
+    /// Records where the case was imported from: what its source does not show becomes unknown.
     pub(crate) fn imported_from(&mut self, origin: Origin) {
         let known = |phases: &mut PhaseSeconds| phases.retain(|&phase, _| origin.knows(phase));
         self.phases_s.iter_mut().for_each(known);
         self.ranks.iter_mut().flatten().for_each(|rank| known(&mut rank.phases_s));
         if !origin.knows(Phase::CommWait) {
-            (self.comm_wait_split_s, self.comm_busy_s, self.communication_share) = (None, None, None);
+            (self.comm_wait_split_s, self.comm_busy_s, self.communication_fraction) = (None, None, None);
             (self.overlap, self.communication_ratio, self.straggler) = (None, None, None);
         }
         if ![Phase::Forward, Phase::Backward, Phase::Compute].into_iter().any(|phase| origin.knows(phase)) {
@@ -287,12 +290,12 @@ impl CaseReport {
         self.origin = Some(origin);
     }
 
-    /// Whether it is known to have finished, but only a window of it is.
+    /// Whether it finished but only a window of it is known.
     pub(crate) fn is_window(&self) -> bool {
         self.status == Outcome::Done && self.total_s.is_none()
     }
 
-    /// What its speed-ups are made of; `None` where it did not finish.
+    /// What its speed-ups are computed from; `None` if it did not finish.
     pub fn pace(&self) -> Option<Pace> {
         let own = || {
             Some(Pace {
@@ -307,7 +310,7 @@ impl CaseReport {
         self.scaled.or_else(own)
     }
 
-    /// Exposed communication of all ranks, in seconds. Where waiting is known, work for it on the host that is not is none.
+    /// Exposed communication of all ranks, in seconds. If waiting is known but work on the host is not, that work counts as zero.
     pub fn exchange_s(&self) -> Option<f64> {
         let phases = self.phases_s.as_ref()?;
         Some(phases.get(&Phase::CommWait)? + phases.get(&Phase::CommCpu).unwrap_or(&0.0))
@@ -331,11 +334,11 @@ impl CaseReport {
     }
 }
 
-/// Why a case is not all done; with repeats, how many did not finish.
+/// Why a case is not complete; with repeats, how many did not finish.
 fn why(run: &Run, done: usize, repeats: usize) -> String {
     let reason = match &run.launcher.over {
         Some((_, Some(reason))) => reason.clone(),
-        Some((_, None)) => "for an unknown reason".into(),
+        Some((_, None)) => "unknown reason".into(),
         None => "the launcher ended before its workers did".into(),
     };
     if done == 0 {
@@ -362,8 +365,8 @@ fn find_straggler(done: &[&Run]) -> Option<Straggler> {
     let (rank, most) = waits.into_iter().max_by_key(|(_, waited)| waited.time)?;
     (!all.is_zero()).then(|| Straggler {
         rank,
-        share: most.time.seconds() / all.seconds(),
-        steps_share: most.steps as f64 / steps.max(1) as f64,
+        fraction: most.time.seconds() / all.seconds(),
+        steps_fraction: most.steps as f64 / steps.max(1) as f64,
     })
 }
 

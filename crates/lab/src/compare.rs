@@ -1,7 +1,7 @@
 //! Two studies side by side: is one faster than the other, case by case?
 //!
-//! Cases are matched on what they have in common. A setting in which the studies as wholes differ, each with one value
-//! for all its cases, is what is being compared, and is left out of the matching.
+//! Cases are matched by their settings. A setting that has one value in all cases of each study, but a different one in
+//! the two studies, is what is being compared, and is ignored for matching.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +12,20 @@ use crate::numbers::SEED;
 use crate::stats::{self, Ratio};
 use crate::{CaseReport, Machine, Report, words};
 
-/// What sets two studies apart.
+/// How two studies differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Settings in which the studies differ as wholes.
+    /// Settings with one value in each study, but not the same.
     pub differ: Vec<Difference>,
     /// Cases that both have.
     pub cases: Vec<Compared>,
     /// Cases that only one has, or that did not finish in both.
     pub unmatched: Vec<String>,
-    /// Whether cases were run once: their intervals then hold nothing of how runs differ from each other.
+    /// Whether any case was run only once: its interval then does not cover variation between runs.
     pub single_runs: bool,
 }
 
-/// A setting that has one value in each study, and not the same.
+/// A setting that has one value in each study, but not the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Its name.
@@ -39,34 +39,34 @@ pub struct Difference {
 /// A case in both studies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Worker processes.
     pub workers: u32,
-    /// Images a second in the first study.
+    /// Images per second in the first study.
     pub before: f64,
     /// In the second.
     pub after: f64,
     /// The second over the first, with its 95 % interval.
     pub ratio: f64,
-    /// Lower end; `None` where a study has a single step.
+    /// Lower end; `None` if a study has a single step.
     pub lo: Option<f64>,
     /// Upper end.
     pub hi: Option<f64>,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// Whether a difference was seen.
+/// Whether there is a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Verdict {
-    /// The interval lies above one.
+    /// The interval is above one.
     #[serde(rename = "faster")]
     Faster,
-    /// The interval lies below one.
+    /// The interval is below one.
     #[serde(rename = "slower")]
     Slower,
-    /// The interval holds one.
+    /// The interval contains one.
     #[serde(rename = "no difference seen")]
     Same,
     /// There is no interval.
@@ -75,7 +75,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// In words.
+    /// Its name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Faster => "faster",
@@ -146,7 +146,7 @@ fn name(case: &CaseReport, report: &Report) -> String {
     format!("{}, {}", label(case, report), words::workers(case.case.workers))
 }
 
-/// Everything that sets cases apart, by name.
+/// Everything that identifies a case, by name.
 fn features(case: &Case) -> BTreeMap<String, String> {
     let Case { model, engine, layout, precision, update, scaling, workers, .. } = case;
     let Case { batch_per_worker, threads, input, classes, global_batch, settings, .. } = case;
@@ -175,7 +175,7 @@ fn features(case: &Case) -> BTreeMap<String, String> {
 /// A fact about a machine.
 type Fact = fn(&Machine) -> Option<String>;
 
-/// What tells the machines of two studies apart.
+/// Differences between the machines of two studies.
 fn find_machine_differences(before: &Report, after: &Report) -> Vec<Difference> {
     let facts: [(&str, Fact); 2] = [
         ("cpu", |machine| machine.cpu.clone()),
@@ -188,8 +188,8 @@ fn find_machine_differences(before: &Report, after: &Report) -> Vec<Difference> 
     facts.into_iter().filter_map(differs).collect()
 }
 
-/// Settings that have one value in each study, and not the same; one that a study does not have is `unset` there. Networks
-/// and workers are never set aside.
+/// Settings that have one value in each study, but not the same; a missing setting counts as `unset`. Networks and
+/// workers are never ignored.
 fn find_differences(before: &Report, after: &Report) -> Vec<Difference> {
     let sets = |report: &Report| -> Vec<BTreeMap<String, String>> {
         report.cases.iter().map(|case| features(&case.case)).collect()

@@ -1,6 +1,6 @@
-//! `report.csv`: one row for each case, in the form of RFC 4180. A cell is empty where a number is not known.
+//! `report.csv`: one row per case, as in RFC 4180. A cell is empty if its number is unknown.
 //!
-//! Numbers are written so that reading them back gives the same bits. Names of columns stay as they are; settings, each as
+//! Numbers are written so that reading them back gives the same bits. Column names do not change between versions; settings, as
 //! `setting_<name>`, come last.
 
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ fn row(case: &CaseReport, settings: &BTreeSet<String>) -> Row {
     let mut row = asked(case);
     row.extend(measured(case));
     row.extend(spent(case));
-    row.extend(told(case));
+    row.extend(steps_and_ranks(case));
     row.extend(learned(case));
     row.extend(settings.iter().map(setting));
     row
@@ -89,7 +89,7 @@ fn measured(case: &CaseReport) -> Row {
         number("efficiency_speed", case.efficiency_speed),
         number("efficiency_time", case.efficiency_time),
         number("fixed_s", fixed.map(|fixed| fixed.seconds)),
-        number("fixed_share", fixed.map(|fixed| fixed.share)),
+        number("fixed_share", fixed.map(|fixed| fixed.fraction)),
         cell("fixed_enough_steps", fixed.map(|fixed| fixed.enough_steps)),
     ]
 }
@@ -103,9 +103,9 @@ fn spent(case: &CaseReport) -> Row {
         )
     };
     let cost = |cause: Cause| {
-        let shares = case.cost.as_ref().map(|cost| &cost.shares);
-        let share = shares.and_then(|shares| shares.iter().find(|share| share.cause == cause));
-        number(&format!("cost_{}_s", column(cause)), share.map(|share| share.seconds))
+        let parts = case.cost.as_ref().map(|cost| &cost.parts);
+        let part = parts.and_then(|parts| parts.iter().find(|part| part.cause == cause));
+        number(&format!("cost_{}_s", column(cause)), part.map(|part| part.seconds))
     };
     let bytes =
         |name, memory: Option<Memory>, of: fn(Memory) -> Bytes| cell(name, memory.map(|memory| of(memory).0));
@@ -115,7 +115,7 @@ fn spent(case: &CaseReport) -> Row {
         number("comm_wait_transfer_s", case.comm_wait_split_s.map(|split| split.transfer)),
         number("comm_busy_s", case.comm_busy_s),
         number("overlap", case.overlap),
-        number("communication_share", case.communication_share),
+        number("communication_share", case.communication_fraction),
         number("communication_ratio", case.communication_ratio),
         number("computation_s", case.computation_s),
         number("cost_s", case.cost.as_ref().map(|cost| cost.seconds)),
@@ -130,14 +130,14 @@ fn spent(case: &CaseReport) -> Row {
     row
 }
 
-/// What its steps and ranks were like.
-fn told(case: &CaseReport) -> Row {
+/// Spread of steps and ranks, and the steady state.
+fn steps_and_ranks(case: &CaseReport) -> Row {
     let (late, spread, steady) = (case.straggler, case.dispersion, case.steady);
     let slowest = spread.and_then(|spread| spread.slowest);
     vec![
         cell("straggler_rank", late.map(|late| late.rank)),
-        number("straggler_share", late.map(|late| late.share)),
-        number("straggler_steps_share", late.map(|late| late.steps_share)),
+        number("straggler_share", late.map(|late| late.fraction)),
+        number("straggler_steps_share", late.map(|late| late.steps_fraction)),
         number("step_p50_s", spread.map(|spread| spread.p50_s)),
         number("step_p95_s", spread.map(|spread| spread.p95_s)),
         number("step_p99_s", spread.map(|spread| spread.p99_s)),
@@ -156,7 +156,7 @@ fn told(case: &CaseReport) -> Row {
     ]
 }
 
-/// What the network learned.
+/// Loss and accuracy.
 fn learned(case: &CaseReport) -> Row {
     let learned = case.learning.as_ref();
     let train = learned.and_then(|learned| learned.train);
@@ -188,7 +188,7 @@ fn learned(case: &CaseReport) -> Row {
     row
 }
 
-/// A cause in the name of a column.
+/// A cause as part of a column name.
 const fn column(cause: Cause) -> &'static str {
     match cause {
         Cause::StartUp => "start_up",
@@ -209,17 +209,17 @@ fn cell(name: &str, value: Option<impl ToString>) -> (String, Option<String>) {
     (name.into(), value.map(|value| value.to_string()))
 }
 
-/// A cell of a number in the fewest digits that give its bits back; what is no number is not known.
+/// A number in the fewest digits that reproduce its bits; empty if it is not finite.
 fn number(name: &str, value: Option<f64>) -> (String, Option<String>) {
     cell(name, value.filter(|value| value.is_finite()))
 }
 
-/// A name of an option in the name of a column.
+/// An option as part of a column name.
 fn snake(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
 }
 
-/// A line of cells, each in quotes where it must be.
+/// A line of cells, quoted where necessary.
 fn line(cells: impl IntoIterator<Item = String>) -> String {
     let quote = |cell: String| match cell.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),

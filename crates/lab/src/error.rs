@@ -1,4 +1,4 @@
-//! What can go wrong between logs and a report.
+//! Errors of reading and writing studies.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,47 +20,47 @@ pub enum LabError {
         why: String,
     },
     /// Reject the input: the folder holds something, but no study.
-    #[error("{path} is not empty and holds no study.json; choose another --out", path = path.display())]
+    #[error("{path} is not empty and has no study.json; choose another --out", path = path.display())]
     NotAStudy {
         /// The folder.
         path: PathBuf,
     },
     /// Reject the input: there is no study in the folder.
-    #[error("{path} holds no study: there is no study.json in it", path = path.display())]
+    #[error("{path} is not a study: it has no study.json", path = path.display())]
     NoStudy {
         /// The folder.
         path: PathBuf,
     },
-    /// Reject the input: the folder holds a study that asks for something else, and that nobody asked to replace.
+    /// Reject the input: the folder holds a different study, and `--fresh` was not given.
     #[error(
-        "{path} holds another study (other cases, another machine or another version of this program), so it cannot go on \
-         there; use --fresh to replace it, or another --out",
+        "{path} holds a different study (other cases, another machine or another version of this program); use --fresh to replace \
+         it, or choose another --out",
         path = path.display()
     )]
     Exists {
         /// The folder.
         path: PathBuf,
     },
-    /// Retry later: somebody else works in the folder.
-    #[error("another process works in {path}; wait for it, or use another --out", path = path.display())]
+    /// Retry later: another process works in the folder.
+    #[error("another process is using {path}; wait for it, or choose another --out", path = path.display())]
     Busy {
         /// The folder.
         path: PathBuf,
     },
     /// Reject the input: a file that is not what its name says.
-    #[error("{path} is not a study of this program: {why}", path = path.display())]
+    #[error("{path} is not a valid study file: {why}", path = path.display())]
     BadFile {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// Reject the input: a study in a form this program does not read.
-    #[error("{path} has schema version {found}; this program reads {known}: use the version that wrote it, or another folder", path = path.display(), known = crate::SCHEMA)]
+    /// Reject the input: a study with an unknown schema version.
+    #[error("{path} has schema version {found}, but this program reads {known}; use the version that wrote it, or another folder", path = path.display(), known = crate::SCHEMA)]
     Schema {
         /// The file.
         path: PathBuf,
-        /// The version it has.
+        /// Its version.
         found: u32,
     },
     /// The system refused: see the cause.

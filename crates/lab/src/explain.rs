@@ -1,8 +1,8 @@
-//! Tables that other people publish: what they say, where they contradict themselves, and what they cannot tell.
+//! Published tables: what they say, where they contradict themselves, and what they do not show.
 //!
 //! ```text
 //! text -> page (headings, prose, tables) -> series (rows are workers, columns have meanings; tables of the same runs joined)
-//!      -> audit (computed again) -> reconcile (rate against clock) -> scaling (laws) -> words
+//!      -> audit (recomputed) -> reconcile (rate and clock) -> scaling (laws) -> words
 //! ```
 
 use serde::Serialize;
@@ -32,7 +32,7 @@ use page::{Block, Content, Form};
 use prose::{DataSet, Fact, Topic};
 use series::{Context, Known, Place, Series, Skipped};
 
-/// The longest text that is read, in bytes.
+/// Longest text that is read, in bytes.
 pub const LONGEST: usize = 16 << 20;
 
 /// Most numbers of the text that are kept.
@@ -58,28 +58,28 @@ pub struct Options {
     pub work: Option<Work>,
 }
 
-/// A text that holds nothing to explain: reject the input.
+/// Reject the input: there is nothing to explain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
-    /// Nothing in it.
+    /// It is empty.
     #[error("the file is empty")]
     Empty,
-    /// No text.
-    #[error("this is not text: a Markdown, CSV or TSV table is wanted")]
+    /// It is not text.
+    #[error("this is not text; a Markdown, CSV or TSV table is needed")]
     NotText,
-    /// More than is read.
-    #[error("{bytes} bytes are more than a table has; at most {LONGEST} are read")]
+    /// It is too long.
+    #[error("{bytes} bytes are too long for a table; at most {LONGEST} are read")]
     TooLong {
-        /// How much there is.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// No table.
-    #[error("there is no table in it: {0}")]
+    /// It has no table.
+    #[error("no table found: {0}")]
     NoTable(String),
-    /// Tables, but none about workers.
-    #[error("no table is understood: {}", .0.iter().map(|s| format!("on line {}, {}", s.line, s.why)).collect::<Vec<_>>().join("; "))]
+    /// It has tables, but none with workers.
+    #[error("no usable table: {}", .0.iter().map(|s| format!("on line {}, {}", s.line, s.why)).collect::<Vec<_>>().join("; "))]
     NotUnderstood(Vec<Skipped>),
-    /// A column that `--map` names is in no table.
+    /// No table has the column given with `--map`.
     #[error("no table has a column {0:?}")]
     NoColumn(String),
 }
@@ -91,32 +91,32 @@ pub struct Explanation {
     pub facts: Vec<Fact>,
     /// What each series of runs says.
     pub series: Vec<SeriesExplanation>,
-    /// What stands between the tables, and in the text.
+    /// Contradictions between tables, and in the text.
     pub audit: Vec<Slip>,
     /// Tables that were not used.
     pub skipped: Vec<Skipped>,
-    /// What could not be taken as it stands.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
 /// What a series of runs says.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeriesExplanation {
-    /// How its tables were understood.
+    /// How its tables were read.
     pub understood: Series,
-    /// How its work grows with workers, where that is known.
+    /// How the work grows with workers, if known.
     pub work: Option<Work>,
-    /// Its columns, computed again.
+    /// Results of recomputing its columns.
     pub audit: Vec<Slip>,
-    /// Its speed-ups, computed again.
+    /// Its recomputed speed-ups.
     pub rows: Vec<scaling::Row>,
-    /// Its rate against its clock.
+    /// How its rate and its clock relate.
     pub reconciliation: Option<reconcile::Reconciliation>,
     /// Laws that its throughput follows.
     pub laws: Vec<scaling::Laws>,
-    /// The clock as a fixed time and a divided one.
+    /// The clock as a fixed plus a divided time.
     pub clock_law: Option<crate::stats::laws::Fit>,
-    /// What it cannot tell: a sentence each.
+    /// What it does not show, one sentence each.
     pub unknown: Vec<String>,
 }
 
@@ -134,7 +134,7 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
     if text.contains('\0') || odd > 16 {
         return Err(ExplainError::NotText);
     }
-    // What steers a terminal has no place in what is printed.
+    // Control characters must not reach the terminal.
     let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
     let text = text.replace(steers, " ");
     let page::Page { blocks, mut warnings } = page::read(&text);
@@ -148,7 +148,7 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
         let place = Place { line: block.line, headings: &block.headings, map: &options.map };
         match series::read(grid, &place, &mut warnings) {
             Ok(found) => all.extend(found.into_iter().map(|series| around.dress(series, at))),
-            // A pair of columns is a list of settings, and lines of a sentence may look like a table.
+            // Two columns may be a list of settings, and lines of prose may look like a table.
             Err(why) if grid.header.len() == 2 || grid.form == Form::Aligned => {
                 doubtful.push(Skipped { line: block.line, why });
             }
@@ -156,13 +156,15 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
         }
     }
     if all.len() > MOST_SERIES {
-        warnings
-            .push(format!("there are {} series of runs: the first {MOST_SERIES} are explained", all.len()));
+        warnings.push(format!(
+            "there are {} series of runs: only the first {MOST_SERIES} are explained",
+            all.len()
+        ));
         all.truncate(MOST_SERIES);
     }
     let all = series::join(all);
     if all.is_empty() {
-        // Where there is nothing else, what may be a table is one.
+        // If there is nothing else, a possible table counts as one.
         let seen = if skipped.is_empty() { doubtful } else { skipped };
         return Err(match seen.is_empty() {
             true => ExplainError::NoTable(seen::describe(&text)),
@@ -213,11 +215,11 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
     }
 }
 
-/// What a piece of a page names.
+/// What a part of a page mentions.
 struct Mention {
     model: Option<&'static str>,
     data: Option<DataSet>,
-    /// Whether it is a table, which counts as a list of settings.
+    /// Whether it is a table, that is a list of settings.
     listed: bool,
 }
 
@@ -244,10 +246,10 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Gives a table its title, its network, and what the text and the options say of it.
+    /// Adds title, network, and facts from the text and the options to a table.
     fn dress(&self, mut series: Series, at: usize) -> Series {
         let block = &self.blocks[at];
-        // The heading above counts more than a sentence, which may speak of another network.
+        // The heading takes precedence over a sentence, which may be about another network.
         let heading = series.headings.iter().rev().find_map(|heading| prose::model(heading));
         let near = (0..at).rev().take_while(|other| self.blocks[*other].headings == block.headings);
         let model = heading.or_else(|| near.filter_map(|other| self.mentions[other].model).next());
@@ -267,8 +269,8 @@ impl Around<'_> {
         series
     }
 
-    /// The heading of the table of settings that holds for a table, where it stands beside the table's own heading and not
-    /// above it: writers open a section so, and forget to put what follows one level below.
+    /// The heading of the settings table that applies to a table, if it is at the same level as the table's own heading and
+    /// not above it: authors often forget to put what follows one level below.
     fn section(&self, at: usize) -> Option<&str> {
         let own = &self.blocks[at];
         let told = self.facts.iter().rfind(|fact| fact.listed && fact.line < own.line)?;
@@ -307,7 +309,7 @@ impl Around<'_> {
     }
 }
 
-/// The last setting before a line, those in lists first; or the only one in the text.
+/// The last setting before a line, preferring lists; or the only one in the text.
 fn setting(facts: &[Fact], topic: Topic, line: usize) -> Option<Known> {
     let about = || facts.iter().filter(move |fact| fact.topic == topic);
     let before = |listed: bool| about().rfind(|fact| fact.line < line && fact.listed == listed);

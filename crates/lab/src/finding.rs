@@ -1,6 +1,7 @@
-//! What a reader should know first: where time was lost, said in plain words, with what to do about it.
+//! Findings: where time was lost, in one sentence each, and what to do about it.
 //!
-//! Decided on numbers alone, and only where they are large enough and certain enough. Losses are worker-seconds.
+//! Findings are decided from numbers alone, and only where the numbers are large and certain enough. Losses are in
+//! worker-seconds.
 
 mod accuracy;
 mod advice;
@@ -18,90 +19,91 @@ use crate::report::Explained;
 use crate::stats::steady::Verdict;
 use crate::{CaseReport, Machine, words};
 
-/// Share of the workers' time from which on a cause is worth a word.
+/// A cause is reported if it takes at least this fraction of the workers' time.
 const NOTABLE: f64 = 0.05;
 
-/// Share from which on an update is, which even an ideal run has.
+/// The same for the update, which even an ideal run has to do.
 const NOTABLE_UPDATE: f64 = 0.2;
 
-/// Share of a run that may stay without an account.
+/// Fraction of a run that may be outside every phase.
 const UNACCOUNTED: f64 = 0.01;
 
-/// Half-width of a rate's interval, over the rate, from which on it should be taken with care.
+/// A rate is reported as uncertain if half the width of its interval exceeds this fraction of it.
 const UNCERTAIN: f64 = 0.05;
 
-/// Part of all waiting for late ranks from which on one rank is to blame.
+/// One rank is blamed if it causes at least this fraction of all waiting for late ranks.
 const TO_BLAME: f64 = 0.5;
 
-/// The same of two ranks, of which one or the other is always the late one.
+/// The same for two ranks, where one of them is always the late one.
 const TO_BLAME_OF_TWO: f64 = 0.8;
 
-/// Under so many steps it cannot be told who is late again and again.
+/// With fewer steps than this, it cannot be decided which rank is late repeatedly.
 const FEW_STEPS: u64 = 20;
 
-/// What was found.
+/// The kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Launch and init take a notable part of the run.
     StartUp,
-    /// The first steps are slower than the others, and there are too few others.
+    /// The first steps are slower than the others, and too few others follow.
     WarmUp,
     /// Each rank computes more slowly than one worker alone.
     Computation,
-    /// Devices have nothing to do.
+    /// Devices are idle.
     Idle,
     /// Ranks wait for data.
     Input,
-    /// Communication shows.
+    /// Communication is exposed: computation does not hide it.
     Communication,
-    /// Ranks wait for a late one.
+    /// Ranks wait for late ranks.
     Stragglers,
     /// The update takes a notable part of the step.
     Update,
-    /// Evaluation and checkpoints do.
+    /// Evaluation and checkpoints take a notable part of the run.
     Evaluation,
-    /// The end of the run does.
+    /// The time after a rank's last step takes a notable part of the run.
     Tail,
     /// Time that no phase accounts for.
     Other,
-    /// Fixed costs together take a notable part of the run, though none does alone.
+    /// Fixed costs take a notable part of the run together, though none does alone.
     Short,
     /// Steps become slower during the run.
     Slowdown,
     /// Step times do not settle.
     NoSteadyState,
-    /// The rate is uncertain.
+    /// The rate has a wide interval.
     Uncertain,
-    /// More threads than cores.
+    /// There are more threads than cores.
     Crowded,
-    /// The loss is no number any more.
+    /// The loss stopped being a number.
     Diverged,
-    /// More workers come to a lower test accuracy.
+    /// More workers reach a lower test accuracy.
     Accuracy,
 }
 
-/// Findings that are shown at once; the others cost less.
+/// Findings that are always visible; the rest are folded away.
 pub(crate) const SHOWN: usize = 8;
 
-/// One thing worth knowing about a case.
+/// A finding about one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// Its kind.
     pub kind: Kind,
-    /// Place of the case in the report.
+    /// Index of the case in the report.
     pub case: usize,
     /// What was found, with its figures.
     pub text: String,
     /// What to do about it.
     pub advice: String,
-    /// Worker-seconds lost; `None` where it is not a matter of time.
+    /// Worker-seconds lost; `None` if the finding is not about time.
     pub lost_s: Option<f64>,
-    /// The same over all the workers' time.
-    pub share: Option<f64>,
+    /// The same as a fraction of the workers' time.
+    #[serde(rename = "share")]
+    pub fraction: Option<f64>,
 }
 
-/// Looks at all groups of a study; what cost most comes first.
+/// The findings about all groups of a study, largest loss first.
 pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explained]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for group in explained {
@@ -110,7 +112,7 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
         let members: Vec<Member<'_>> =
             done.map(|&place| Member { place, case: &cases[place], one, group, machine }).collect();
         for kind in KINDS {
-            // Of a cause that shows at several numbers of workers, the worst place tells.
+            // A cause that shows at several worker counts is reported once, where it costs most.
             let found = members.iter().filter_map(|member| member.look(kind));
             findings.extend(found.max_by(by_weight));
         }
@@ -141,66 +143,67 @@ const KINDS: [Kind; 18] = [
 ];
 
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
-    let weight = |finding: &Finding| (finding.lost_s.unwrap_or(-1.0), finding.share.unwrap_or(-1.0));
+    let weight = |finding: &Finding| (finding.lost_s.unwrap_or(-1.0), finding.fraction.unwrap_or(-1.0));
     let (a, b) = (weight(a), weight(b));
     a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
 }
 
-/// A finished case, and what it is looked at with.
+/// A finished case, and what is needed to judge it.
 struct Member<'a> {
     place: usize,
     case: &'a CaseReport,
-    /// The one-worker case of its group.
+    /// The one-worker case of the same group.
     one: Option<&'a CaseReport>,
     group: &'a Explained,
     machine: &'a Machine,
 }
 
-/// A loss: worker-seconds, and their share of all the workers' time.
+/// A loss: worker-seconds, and their fraction of the workers' time.
 #[derive(Clone, Copy)]
 struct Loss {
     seconds: f64,
-    share: f64,
+    fraction: f64,
 }
 
 impl Member<'_> {
     fn look(&self, kind: Kind) -> Option<Finding> {
         match kind {
             Kind::StartUp => self.fixed_cost(kind, Cause::StartUp, "starting up (launch and init)"),
-            Kind::WarmUp => self.fixed_cost(kind, Cause::WarmUp, "warming up (the first steps' surplus)"),
-            Kind::Tail => self.fixed_cost(kind, Cause::Tail, "ending (after a rank's last step)"),
+            Kind::WarmUp => {
+                self.fixed_cost(kind, Cause::WarmUp, "warming up (extra time of the first steps)")
+            }
+            Kind::Tail => self.fixed_cost(kind, Cause::Tail, "after a rank's last step"),
             Kind::Computation => self.computation(),
             Kind::Idle => self.idle(),
             Kind::Input => {
-                let advice = "prepare batches ahead on cores of their own, use smaller pictures, or keep the data \
-                              in memory";
+                let advice = "prepare batches in advance on separate cores, use smaller images, or keep the data in memory";
                 self.cost(kind, Cause::Input, NOTABLE, "waiting for input (load and copies)", advice)
             }
             Kind::Communication => {
                 let advice = self.program().communication(&self.case.case);
-                self.cost(kind, Cause::Communication, NOTABLE, "exposed communication", advice)
+                self.cost(kind, Cause::Communication, NOTABLE, "in exposed communication", advice)
             }
             Kind::Stragglers => self.stragglers(),
             Kind::Update => self.update(),
             Kind::Evaluation => {
                 let advice = "evaluate and save less often";
-                self.cost(kind, Cause::Evaluation, NOTABLE, "evaluation and checkpoints", advice)
+                self.cost(kind, Cause::Evaluation, NOTABLE, "on evaluation and checkpoints", advice)
             }
-            // A log that tells no phases is no trace with holes.
+            // A log without phases is not a trace with gaps.
             Kind::Other if self.case.origin.as_ref().is_some_and(|origin| !origin.shows_work()) => None,
             Kind::Other if self.case.is_window() => {
-                let what = "time that the trace shows nothing in";
+                let what = "where the trace shows nothing";
                 self.cost(kind, Cause::Other, NOTABLE, what, self.program().unseen())
             }
-            // Hooks see what they hang on, and not what a program does between.
+            // Hooks do not see what a program does between them.
             Kind::Other if !self.program().is_ours() => {
-                let what = "time between what is measured";
+                let what = "between measured phases";
                 self.cost(kind, Cause::Other, NOTABLE, what, self.program().unmeasured())
             }
             Kind::Other => {
                 let advice =
-                    "the phases should account for all of it: a defect worth a report, with its run logs";
-                self.cost(kind, Cause::Other, UNACCOUNTED, "time without an account", advice)
+                    "phases should account for all time: this is a bug, please report it with the run logs";
+                self.cost(kind, Cause::Other, UNACCOUNTED, "outside every phase", advice)
             }
             Kind::Short => self.short(),
             Kind::Slowdown => self.slowdown(),
@@ -216,63 +219,65 @@ impl Member<'_> {
         f64::from(self.case.case.workers)
     }
 
-    /// Whose run it is.
+    /// The program that made the run.
     fn program(&self) -> Program {
         Program::of(self.case)
     }
 
-    /// Who is spoken of.
-    fn label(&self) -> String {
-        format!("{}, {}", self.group.key.label(), words::workers(self.case.case.workers))
+    fn worker_count(&self) -> String {
+        words::workers(self.case.case.workers)
     }
 
     fn finding(&self, kind: Kind, text: String, advice: String, loss: Option<Loss>) -> Finding {
         Finding {
             kind,
             case: self.place,
-            text: format!("{}: {text}", self.label()),
+            text: format!("{}: {text}", self.group.key.label()),
             advice,
             lost_s: loss.map(|loss| loss.seconds).filter(|_| self.case.is_timed()),
-            share: loss.map(|loss| loss.share),
+            fraction: loss.map(|loss| loss.fraction),
         }
     }
 
-    /// What a cause took of this case.
+    /// The time of this case that goes to a cause.
     fn loss(&self, cause: Cause) -> Option<Loss> {
         let cost = self.case.cost.as_ref()?;
-        let share = cost.shares.iter().find(|share| share.cause == cause)?;
+        let part = cost.parts.iter().find(|part| part.cause == cause)?;
         let count = match cost.unit {
             Unit::Example => self.case.examples as f64,
             Unit::Step => self.workers() * self.case.steps as f64,
         };
-        Some(Loss { seconds: share.seconds * count, share: share.seconds / cost.seconds })
+        Some(Loss { seconds: part.seconds * count, fraction: part.seconds / cost.seconds })
     }
 
-    /// What a cause took beyond what it takes on one worker, if that is certain.
+    /// The time that a cause takes beyond what it takes on one worker, if the increase is certain.
     fn growth(&self, cause: Cause) -> Option<Loss> {
         let workers = self.case.case.workers;
         let fall: &Waterfall = self.group.waterfalls.iter().find(|fall| fall.workers == workers)?;
-        let share = fall.shares.iter().find(|share| share.cause == cause)?;
+        let part = fall.parts.iter().find(|part| part.cause == cause)?;
         let loss =
-            Loss { seconds: share.seconds * self.case.examples as f64, share: share.seconds / fall.to_s };
-        (share.lo.unwrap_or(share.seconds) > 0.0).then_some(loss)
+            Loss { seconds: part.seconds * self.case.examples as f64, fraction: part.seconds / fall.to_s };
+        (part.lo.unwrap_or(part.seconds) > 0.0).then_some(loss)
     }
 
-    /// A part of the time, in worker-seconds too where seconds are known.
-    fn says(&self, what: &str, loss: Loss) -> String {
+    /// "2 workers spend 25 % of their time (8.69 worker-seconds) waiting for input".
+    fn spends(&self, what: &str, loss: Loss) -> String {
         let digits = if loss.seconds < 9.95 { 2 } else { 0 };
         let seconds = self.seconds(loss.seconds, digits);
-        format!("{:.0} % of the workers' time{seconds} goes to {what}", 100.0 * loss.share)
+        let verb = if self.case.case.workers == 1 { "spends" } else { "spend" };
+        let whose = if self.case.case.workers == 1 { "its" } else { "their" };
+        let percent = 100.0 * loss.fraction;
+        format!("{} {verb} {percent:.0} % of {whose} time{seconds} {what}", self.worker_count())
     }
 
-    /// Worker-seconds in brackets; nothing where only ratios of times are known.
+    /// Worker-seconds in brackets; empty if only ratios of times are known.
     fn seconds(&self, seconds: f64, digits: usize) -> String {
         if self.case.is_timed() { format!(" ({seconds:.digits$} worker-seconds)") } else { String::new() }
     }
 
     fn cost(&self, kind: Kind, cause: Cause, least: f64, what: &str, advice: &str) -> Option<Finding> {
-        let loss = self.loss(cause).filter(|loss| loss.share >= least)?;
-        Some(self.finding(kind, self.says(what, loss), advice.into(), Some(loss)))
+        let loss = self.loss(cause).filter(|loss| loss.fraction >= least)?;
+        Some(self.finding(kind, self.spends(what, loss), advice.into(), Some(loss)))
     }
 
     fn fixed_cost(&self, kind: Kind, cause: Cause, what: &str) -> Option<Finding> {
@@ -282,40 +287,40 @@ impl Member<'_> {
     /// How long a run would have to be.
     fn longer_run(&self) -> String {
         let Some(fixed) = self.case.fixed else {
-            return "it does not shrink with more workers; run longer".into();
+            return "more workers do not reduce it; run longer".into();
         };
         let steps = fixed.enough_steps;
         format!(
-            "it does not shrink with more workers; run longer: from {steps} steps on, fixed costs take at most {:.0} % of \
-             the run",
+            "more workers do not reduce it; run longer: with at least {steps} steps, fixed costs take at most {:.0} % of the run",
             100.0 * fixed::TOLERATED
         )
     }
 
     /// Fixed costs that are notable only together.
     fn short(&self) -> Option<Finding> {
-        let fixed = self.case.fixed.filter(|fixed| fixed.share >= NOTABLE)?;
+        let fixed = self.case.fixed.filter(|fixed| fixed.fraction >= NOTABLE)?;
         let alone = [Cause::StartUp, Cause::WarmUp, Cause::Tail];
-        if alone.iter().filter_map(|&cause| self.loss(cause)).any(|loss| loss.share >= NOTABLE) {
+        if alone.iter().filter_map(|&cause| self.loss(cause)).any(|loss| loss.fraction >= NOTABLE) {
             return None;
         }
-        let loss = Loss { seconds: fixed.seconds * self.workers(), share: fixed.share };
-        let text = self.says("what is not steady steps: the run is short for its fixed costs", loss);
+        let loss = Loss { seconds: fixed.seconds * self.workers(), fraction: fixed.fraction };
+        let text = self.spends("outside steady steps: the run is too short for its fixed costs", loss);
         Some(self.finding(Kind::Short, text, self.longer_run(), Some(loss)))
     }
 
-    /// Slower forward and backward. A straggler alone is no reason: most ranks must be slower.
+    /// Slower forward and backward passes. One straggler is not enough: most ranks must be slower.
     fn computation(&self) -> Option<Finding> {
         let growth = self.growth(Cause::Computation)?;
         let typical = self.case.computation_s? / self.one?.computation_s?;
         let slower = typical - 1.0;
-        let share = growth.share.min(slower / typical);
-        let loss = Loss { share, seconds: growth.seconds * share / growth.share };
-        if loss.share < NOTABLE {
+        let fraction = growth.fraction.min(slower / typical);
+        let loss = Loss { fraction, seconds: growth.seconds * fraction / growth.fraction };
+        if loss.fraction < NOTABLE {
             return None;
         }
         let text = format!(
-            "each rank computes {:.0} % longer an example than one worker alone{}",
+            "with {}, each rank computes {:.0} % longer per image than one worker alone{}",
+            self.worker_count(),
             100.0 * slower,
             self.seconds(loss.seconds, 1)
         );
@@ -323,76 +328,74 @@ impl Member<'_> {
         Some(self.finding(Kind::Computation, text, advice.into(), Some(loss)))
     }
 
-    /// A device without work: the larger cause is the one to do something about.
+    /// An idle device, with advice about the most frequent reason.
     fn idle(&self) -> Option<Finding> {
-        let loss = self.loss(Cause::Idle).filter(|loss| loss.share >= NOTABLE)?;
+        let loss = self.loss(Cause::Idle).filter(|loss| loss.fraction >= NOTABLE)?;
         let split = self.case.idle_split_s?;
         let whole = split.host_late + split.queued + split.nothing_queued + split.unknown;
         let (cause, advice, most) = [
+            ("the host was late to launch the next work", self.program().late_host(), split.host_late),
             (
-                "the host was late: it was still on its way to launch the next work",
-                self.program().late_host(),
-                split.host_late,
-            ),
-            (
-                "nothing was queued, and the host did nothing that shows",
+                "nothing was queued and the trace shows no activity on the host",
                 self.program().silent_host(),
                 split.nothing_queued,
             ),
             (
-                "work waited in its stream for other work",
+                "queued work waited in its stream for other work",
                 "look for what it waits for: events between streams, synchronising calls, other devices",
                 split.queued,
             ),
             (
-                "the trace does not tell why",
-                "record the calls of the host as well (CPU activities), so that each kernel has its launch",
+                "the trace does not show why",
+                "record the host's calls as well (CPU activities), so that each kernel has its launch",
                 split.unknown,
             ),
         ]
         .into_iter()
         .max_by(|a, b| a.2.total_cmp(&b.2))?;
-        let text =
-            format!("{}; in {:.0} % of it {cause}", self.says("an idle device", loss), 100.0 * most / whole);
+        let spends = self.spends("with an idle device", loss);
+        let text = format!("{spends}; in {:.0} % of it {cause}", 100.0 * most / whole);
         Some(self.finding(Kind::Idle, text, advice.into(), Some(loss)))
     }
 
     fn stragglers(&self) -> Option<Finding> {
-        let loss = self.loss(Cause::Stragglers).filter(|loss| loss.share >= NOTABLE)?;
+        let loss = self.loss(Cause::Stragglers).filter(|loss| loss.fraction >= NOTABLE)?;
         let least = if self.case.case.workers > 2 { TO_BLAME } else { TO_BLAME_OF_TWO };
-        // One that was late now and then and cost most by chance is not to blame; few steps cannot tell.
-        let often = |share: f64| share >= least || self.case.steps < FEW_STEPS;
-        let blamed = self.case.straggler.filter(|late| late.share >= least && often(late.steps_share));
-        let text = self.says("waiting for late ranks", loss);
+        // A rank that was late only now and then, and cost most by chance, is not blamed. Few steps cannot decide.
+        let often = |fraction: f64| fraction >= least || self.case.steps < FEW_STEPS;
+        let blamed = self.case.straggler.filter(|late| late.fraction >= least && often(late.steps_fraction));
         let (text, advice) = match blamed {
             Some(late) => (
-                format!("{text}, {:.0} % of it for rank {}", 100.0 * late.share, late.rank),
                 format!(
-                    "rank {} is slower than the others: look at its cores and what else runs there",
+                    "{}, {:.0} % of it for rank {}",
+                    self.spends("waiting for late ranks", loss),
+                    100.0 * late.fraction,
+                    late.rank
+                ),
+                format!(
+                    "rank {} is slower than the others: check its cores and what else runs on them",
                     late.rank
                 ),
             ),
             None => {
                 let most = self.case.straggler.map_or_else(String::new, |late| {
-                    format!(": at most {:.0} % of it for the same, rank {}", 100.0 * late.share, late.rank)
+                    format!(" (rank {}: {:.0} % of the waiting)", late.rank, 100.0 * late.fraction)
                 });
-                (
-                    format!("{text}, for one rank now and for another then{most}"),
-                    self.program().turns().into(),
-                )
+                let spends = self.spends("waiting for each other", loss);
+                (format!("{spends}; no single rank is to blame{most}"), self.program().turns().into())
             }
         };
         Some(self.finding(Kind::Stragglers, text, advice, Some(loss)))
     }
 
     fn update(&self) -> Option<Finding> {
-        let grown = self.growth(Cause::Update).filter(|loss| loss.share >= NOTABLE);
-        let large = self.loss(Cause::Update).filter(|loss| loss.share >= NOTABLE_UPDATE);
+        let grown = self.growth(Cause::Update).filter(|loss| loss.fraction >= NOTABLE);
+        let large = self.loss(Cause::Update).filter(|loss| loss.fraction >= NOTABLE_UPDATE);
         let loss = grown.or(large)?;
         let what =
-            if grown.is_some() { "the update, beyond that of one worker alone," } else { "the update" };
+            if grown.is_some() { "on the update beyond what one worker needs" } else { "on the update" };
         let advice = self.program().update();
-        Some(self.finding(Kind::Update, self.says(what, loss), advice.into(), Some(loss)))
+        Some(self.finding(Kind::Update, self.spends(what, loss), advice.into(), Some(loss)))
     }
 
     fn slowdown(&self) -> Option<Finding> {
@@ -400,11 +403,12 @@ impl Member<'_> {
         let Slowdown { factor, lost_s } = steady.slowdown?;
         let seconds = self.workers() * lost_s;
         let train_s = self.case.train_s.or_else(|| Some(self.case.pace()?.train_s))?;
-        let loss = Loss { seconds, share: lost_s / train_s };
+        let loss = Loss { seconds, fraction: lost_s / train_s };
         let text = format!(
-            "from step {} on steps take {:.0} % longer than before{}",
-            steady.from_step,
+            "with {}, steps take {:.0} % longer from step {} on{}",
+            self.worker_count(),
             100.0 * (factor - 1.0),
+            steady.from_step,
             self.seconds(seconds, 1)
         );
         let advice = self.program().slowdown();
@@ -413,8 +417,10 @@ impl Member<'_> {
 
     fn no_steady_state(&self) -> Option<Finding> {
         self.case.steady.filter(|steady| steady.verdict == Verdict::NoSteadyState)?;
-        let text =
-            "step times change to the end of the run; its rate is an average over changing speeds".into();
+        let text = format!(
+            "with {}, step times keep changing until the end of the run, and the rate averages over them",
+            self.worker_count()
+        );
         let advice = self.program().unsteady();
         Some(self.finding(Kind::NoSteadyState, text, advice.into(), None))
     }
@@ -423,7 +429,11 @@ impl Member<'_> {
         let rate = self.case.images_per_s?;
         let half = (rate.hi? - rate.lo?) / 2.0 / rate.mean;
         (half > UNCERTAIN).then(|| {
-            let text = format!("images/s are known to {:.0} % only (95 % interval)", 100.0 * half);
+            let text = format!(
+                "with {}, images/s is known only to within {:.0} % (95 % interval)",
+                self.worker_count(),
+                100.0 * half
+            );
             let advice = self.program().uncertain(self.case.repeats);
             self.finding(Kind::Uncertain, text, advice.into(), None)
         })
@@ -432,8 +442,10 @@ impl Member<'_> {
     fn diverged(&self) -> Option<Finding> {
         let known = self.case.loss_first.is_some() && self.case.loss_last.is_none();
         known.then(|| {
-            let text =
-                "the loss was a number in the first step and is none in the last: training diverged".into();
+            let text = format!(
+                "training with {} diverged: the loss is a number in the first step but not in the last",
+                self.worker_count()
+            );
             let advice = self.program().diverged();
             self.finding(Kind::Diverged, text, advice.into(), None)
         })
@@ -444,9 +456,9 @@ impl Member<'_> {
         let threads = self.case.case.workers * self.case.case.threads?;
         let real = self.case.case.engine.as_deref() == Some("cpu");
         (real && threads > cores).then(|| {
-            let text = format!("{threads} threads took turns on {cores} cores");
+            let text = format!("with {}, {threads} threads took turns on {cores} cores", self.worker_count());
             let advice =
-                format!("its times measure the sharing of cores: keep workers times threads within {cores}");
+                format!("its times measure contention for cores: keep workers times threads within {cores}");
             self.finding(Kind::Crowded, text, advice, None)
         })
     }

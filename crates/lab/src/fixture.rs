@@ -1,4 +1,4 @@
-//! Runs and studies made up for tests.
+//! Synthetic runs and studies for tests.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::{CaseReport, Machine, Planned, Report, Run, SCHEMA, Study};
 /// A millisecond.
 pub(crate) const MS: u64 = 1_000_000;
 
-/// A run to make up; times in milliseconds.
+/// A synthetic run; times in milliseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub model: &'static str,
@@ -31,17 +31,17 @@ pub(crate) struct Plan {
     pub launch: f64,
     pub init: f64,
     pub tail: f64,
-    /// After every so many steps an evaluation and a checkpoint of so many milliseconds.
+    /// An evaluation and a checkpoint after this many steps, and their length in milliseconds.
     pub eval: Option<(u64, f64)>,
     pub checkpoint: Option<(u64, f64)>,
-    /// Samples of an epoch, and the accuracy to which it learns, in training as in the tests.
+    /// Samples of an epoch, and the accuracy that it reaches in training and in tests.
     pub epoch: Option<u64>,
     pub accuracy: Option<f64>,
     pub seed: u64,
 }
 
 impl Plan {
-    /// A run of 100 ms steps in which all goes well.
+    /// A run of 100 ms steps without problems.
     pub(crate) fn calm(model: &'static str, workers: u32) -> Self {
         Self {
             model,
@@ -63,7 +63,7 @@ impl Plan {
         }
     }
 
-    /// What a launcher would call it.
+    /// Its case.
     pub(crate) fn case(&self) -> Case {
         Case {
             model: self.model.into(),
@@ -101,6 +101,7 @@ impl Plan {
                 header: LauncherHeader { case: self.case(), window: false },
                 first_spawn: Some(Nanos(0)),
                 last_reap: Some(last + ms(self.tail)),
+                membership: Vec::new(),
                 over: Some((Outcome::Done, None)),
             },
             waited_for: if self.workers > 1 {
@@ -136,7 +137,7 @@ impl Plan {
             step.end = begin + step.phases.total() + ms(0.05);
             step.examples = 64;
             step.loss = Some(2.3 * 0.98f32.powi(number as i32));
-            step.correct = self.accuracy.map(|share| (64.0 * share).round() as u64);
+            step.correct = self.accuracy.map(|fraction| (64.0 * fraction).round() as u64);
             begin = step.end;
             step
         };
@@ -146,6 +147,7 @@ impl Plan {
             main: Some(ms(self.launch)),
             planned: Some(Bytes(100_000_000)),
             evaluations: if rank == 0 { self.evaluations(&steps) } else { Vec::new() },
+            recoveries: Vec::new(),
             steps,
             peak_resident: Some(Bytes(110_000_000)),
             shared: Some(Bytes(9_000_000)),
@@ -196,14 +198,14 @@ pub(crate) fn study(cases: &[Case]) -> Study {
     }
 }
 
-/// The report on some runs.
+/// The report on runs.
 pub(crate) fn report_on(plans: &[Plan]) -> Report {
     let cases: Vec<Case> = plans.iter().map(Plan::case).collect();
     let reports = plans.iter().map(|plan| CaseReport::of(&[plan.run()]));
     Report::new(&study(&cases), reports.collect())
 }
 
-/// A report with something of everything: two networks on 1, 2 and 4 workers, and one case that failed.
+/// A report with a bit of everything: two networks on 1, 2 and 4 workers, and one failed case.
 pub(crate) fn report() -> Report {
     let mut plans = Vec::new();
     for model in ["mobilenet_v2", "resnet50"] {

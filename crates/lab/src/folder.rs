@@ -1,4 +1,4 @@
-//! The study's folder: what lies where, and files that are never half written.
+//! The study folder: its layout, and files that are never half written.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
@@ -16,12 +16,12 @@ use crate::{
 pub(crate) const STUDY: &str = "study.json";
 const REPORT: &str = "report.json";
 
-/// What becomes of a study that a folder holds already.
+/// What to do with a study that is already in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// It is gone on with, if it asks for the same.
+    /// Continue it, if it asks for the same cases.
     Resume,
-    /// It is replaced.
+    /// Replace it.
     Replace,
 }
 
@@ -29,23 +29,23 @@ pub enum Held {
 #[derive(Debug)]
 pub struct StudyFolder {
     path: PathBuf,
-    /// The folder itself, locked by whoever works in it.
+    /// The folder itself, locked by the process that uses it.
     lock: Option<File>,
 }
 
-/// The logs of one case, all repeats of it that have begun.
+/// The logs of one case, with all repeats that have begun.
 #[derive(Debug)]
 pub struct CaseLogs<'a> {
     /// Repeats that have begun, with their logs.
     begun: Vec<(&'a Planned, Result<Run, LabError>)>,
-    /// Where the first comes from, if it was imported.
+    /// Origin of the first repeat, if it was imported.
     origin: Result<Option<Origin>, LabError>,
-    /// Repeats that have not.
+    /// Number of repeats that have not begun.
     missing: usize,
 }
 
 impl CaseLogs<'_> {
-    /// The numbers of the case. Logs that cannot be read are a failure of their case, not of the study.
+    /// The numbers of the case. Unreadable logs fail the case, not the study.
     pub fn report(self) -> CaseReport {
         let case = self.begun[0].0.case.clone();
         let repeats = self.begun.len() + self.missing;
@@ -58,14 +58,14 @@ impl CaseLogs<'_> {
             _ => CaseReport::of(&runs),
         };
         if let (Some(error), true) = (error, report.reason.is_none()) {
-            report.reason = Some(format!("the logs of some repeats are left out: {error}"));
+            report.reason = Some(format!("the logs of some repeats were skipped: {error}"));
         } else if self.missing > 0 && report.reason.is_none() {
             report.reason = Some(format!("{} of {repeats} repeats have not run", self.missing));
         }
         match self.origin {
             Ok(Some(origin)) => report.imported_from(origin),
             Err(error) if report.reason.is_none() => {
-                report.reason = Some(format!("what its source told beside the steps is left out: {error}"));
+                report.reason = Some(format!("origin.json was skipped: {error}"));
             }
             _ => {}
         }
@@ -87,13 +87,13 @@ impl StudyFolder {
         unreachable!("no folder holds four billion studies")
     }
 
-    /// The last of the numbered studies in `parent`, where there is one.
+    /// The last numbered study in `parent`, if any.
     pub fn latest(parent: &Path) -> Option<PathBuf> {
         let studies = (1..=last_number(parent)).rev().map(|number| numbered(parent, number));
         studies.into_iter().find(|path| path.join(STUDY).exists())
     }
 
-    /// The last numbered study in `parent`, if it asks for the same as `study` and has not come to its end.
+    /// The last numbered study in `parent`, if it asks for the same as `study` and is unfinished.
     pub fn unfinished(parent: &Path, study: &Study) -> Option<PathBuf> {
         let path = Self::latest(parent)?;
         let (folder, held) = Self::open(&path).ok()?;
@@ -113,7 +113,7 @@ impl StudyFolder {
         }
     }
 
-    /// Starts a study in a folder: a new one, an empty one, or one that holds a study.
+    /// Starts a study in a folder that is new, empty, or holds a study.
     pub fn start(path: &Path, study: &Study, held: Held) -> Result<Self, LabError> {
         fs::create_dir_all(path).map_err(LabError::io("create", path))?;
         let mut folder = Self { path: path.into(), lock: None };
@@ -138,7 +138,7 @@ impl StudyFolder {
         Ok(folder)
     }
 
-    /// Adds a run to the study of a folder: a case of its own, under a name that is still free.
+    /// Adds a run to the study in a folder, as a new case with an unused name.
     pub fn append(path: &Path, planned: &mut Planned) -> Result<(Self, Study), LabError> {
         let (mut folder, mut study) = Self::open(path)?;
         folder.lock()?;
@@ -155,17 +155,17 @@ impl StudyFolder {
         Ok((folder, study))
     }
 
-    /// Where it lies.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the report lies.
+    /// Path of the report.
     pub fn report_path(&self) -> PathBuf {
         self.path.join(REPORT)
     }
 
-    /// Makes the folder of a run anew: what an unfinished one left is removed.
+    /// Creates the folder of a run, removing what an unfinished run left.
     pub fn create_case(&self, planned: &Planned) -> Result<PathBuf, LabError> {
         let path = self.path.join(&planned.folder);
         self.remove_case(planned)?;
@@ -173,7 +173,7 @@ impl StudyFolder {
         Ok(path)
     }
 
-    /// Whether a run came to its end, all well.
+    /// Whether a run finished successfully.
     pub fn is_done(&self, planned: &Planned) -> bool {
         let log = LauncherLog::read(&self.path.join(&planned.folder));
         log.is_ok_and(|log| log.outcome() == Outcome::Done)
@@ -190,7 +190,7 @@ impl StudyFolder {
         Ok(())
     }
 
-    /// Reads the logs of one case; `None` where no repeat of it has begun.
+    /// Reads the logs of one case; `None` if no repeat has begun.
     pub fn read_case<'a>(&self, study: &'a Study, place: usize) -> Option<CaseLogs<'a>> {
         let all = study.cases.iter().filter(|planned| planned.place == place);
         let (begun, missing): (Vec<&Planned>, Vec<&Planned>) =
@@ -206,7 +206,7 @@ impl StudyFolder {
         self.path.join(&planned.folder).join(LAUNCHER_FILE).exists()
     }
 
-    /// Reads the logs of a study and sets its cases side by side.
+    /// Reads the logs of a study and compares its cases.
     pub fn analyse(&self, study: &Study) -> Report {
         let cases = (0..study.places()).filter_map(|place| self.read_case(study, place));
         Report::new(study, cases.map(|logs| logs.report()).collect())
@@ -233,7 +233,7 @@ impl StudyFolder {
         Ok(())
     }
 
-    /// Writes the report in all its other forms, and the timeline of what has run.
+    /// Writes the report in all other formats, and the timeline.
     pub fn write_pages(&self, study: &Study, report: &Report) -> Result<(), LabError> {
         self.write_report(report)?;
         self.write(Path::new("report.html"), html::render(report).as_bytes())?;
@@ -245,7 +245,7 @@ impl StudyFolder {
         self.write_with(Path::new("timeline.json"), |out| timeline::write(&cases, out))
     }
 
-    /// Removes what an older study left, and nothing else.
+    /// Removes the files of an older study, and nothing else.
     fn clear(&self, old: &Study) -> Result<(), LabError> {
         for planned in &old.cases {
             self.remove_case(planned)?;
@@ -277,7 +277,7 @@ impl StudyFolder {
         self.write_with(name, |out| out.write_all(bytes).map_err(LabError::io("write", self.path.join(name))))
     }
 
-    /// Writes a file aside, and moves it to its place once it is on the disk.
+    /// Writes a draft, and renames it once it is on disk.
     fn write_with(
         &self,
         name: &Path,
@@ -296,13 +296,13 @@ impl StudyFolder {
             move_there().map_err(LabError::io("write", &path))
         };
         write().inspect_err(|_| {
-            // The draft may not even exist; the first error is the one to tell.
+            // The draft may not exist; report the first error.
             let _ = fs::remove_file(&draft);
         })
     }
 }
 
-/// Removes something that need not be there.
+/// Removes a file or folder, if it exists.
 fn remove(path: &Path, how: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), LabError> {
     match how(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(LabError::io("remove", path)(error)),
@@ -314,16 +314,16 @@ fn numbered(parent: &Path, number: u32) -> PathBuf {
     parent.join(format!("study-{number}"))
 }
 
-/// The highest number of a numbered folder; 0 where there is none.
+/// The highest number of a numbered folder; 0 if there is none.
 fn last_number(parent: &Path) -> u32 {
     let here = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let names = fs::read_dir(here).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("study-")?.parse().ok();
-    // Nobody numbers by hand beyond reason; a folder that does is not ours.
+    // A folder with an unreasonably large number is not ours.
     names.filter_map(number).filter(|&number: &u32| number < 1_000_000).max().unwrap_or(0)
 }
 
-/// Whether a name from a file can only mean something inside of the folder.
+/// Whether a name read from a file stays inside the folder.
 fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!(parts.next(), Some(std::path::Component::Normal(_))) && parts.next().is_none()
@@ -343,11 +343,11 @@ fn parse_study(path: &Path, bytes: &[u8]) -> Result<Study, LabError> {
     let refuse = |why: String| Err(LabError::BadFile { path: path.into(), why });
     for planned in &study.cases {
         if !is_plain_name(&planned.folder) {
-            return refuse(format!("'{}' is no name of a case's folder", planned.folder));
+            return refuse(format!("'{}' is not a valid name for a case folder", planned.folder));
         }
         if planned.place >= study.cases.len() {
             return refuse(format!(
-                "{} has place {} of {}",
+                "{} has index {} of {}",
                 planned.folder,
                 planned.place,
                 study.cases.len()

@@ -1,6 +1,6 @@
-//! The report as a page: one file that needs nothing else. It renders and computes nothing but layout and units.
+//! The report as a self-contained page. Rendering only: nothing is computed here except layout and units.
 //!
-//! Figures are SVG of our own, so that their colours follow the reader's theme.
+//! Figures are our own SVG, so that their colours follow the reader's theme.
 
 mod bars;
 mod chart;
@@ -22,7 +22,7 @@ use markup::Tag;
 
 use crate::{CaseReport, Report};
 
-/// Names that a title lists one by one.
+/// Most names that a title lists.
 const NAMED: usize = 4;
 
 /// The page of a study, for `report.html`.
@@ -43,7 +43,7 @@ pub fn render(report: &Report) -> String {
         .with_all(origin::render(report))
         .with(foot::render(report));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
-    // The style sheet is ours and holds nothing to escape.
+    // The style sheet is ours and needs no escaping.
     let style = include_str!("html/style.css");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -53,7 +53,7 @@ pub fn render(report: &Report) -> String {
     )
 }
 
-/// What was studied.
+/// Networks and worker counts.
 fn title(report: &Report) -> String {
     let models = unique(report, |case| Some(case.case.model.clone()));
     let workers: BTreeSet<u32> = report.cases.iter().map(|case| case.case.workers).collect();
@@ -70,7 +70,7 @@ fn title(report: &Report) -> String {
     format!("{} on {workers} {noun}", list(&models, "networks"))
 }
 
-/// How it was studied.
+/// Scaling, engine, update strategy and input size.
 fn facts(report: &Report) -> String {
     let scaling = unique(report, |case| case.case.scaling.clone());
     let engine = unique(report, |case| case.case.engine.clone());
@@ -99,7 +99,7 @@ fn unique(report: &Report, of: impl Fn(&CaseReport) -> Option<String>) -> Vec<St
     names
 }
 
-/// Names one by one, or how many there are.
+/// The names, or their number if there are many.
 fn list(names: &[String], noun: &str) -> String {
     if names.len() > NAMED { format!("{} {noun}", names.len()) } else { join(names) }
 }

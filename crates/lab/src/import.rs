@@ -1,7 +1,7 @@
 //! Other people's runs: foreign logs and traces become run logs.
 //!
 //! ```text
-//! files -> recognise (by content) -> read (one format a file) -> Imported -> run logs -> the same report as our own
+//! files -> recognise (by content) -> read (one module per format) -> Imported -> run logs -> the same report as our own
 //! ```
 
 pub mod align;
@@ -55,7 +55,7 @@ pub enum ImportError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Reject the input: the file is damaged, hostile, or in a form that is not read.
+    /// Reject the input: the file is damaged, hostile, or in an unsupported format.
     #[error("{path}: {why}", path = path.display())]
     Bad {
         /// The file.
@@ -63,8 +63,8 @@ pub enum ImportError {
         /// What is wrong, where, and what to do.
         why: String,
     },
-    /// Reject the input: the files can be read, but make no run together.
-    #[error("these traces make no run together: {why}")]
+    /// Reject the input: the files can be read, but do not form one run.
+    #[error("these traces do not form one run: {why}")]
     Apart {
         /// What does not fit, and what to do.
         why: String,
@@ -72,39 +72,39 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// A file that cannot be made sense of.
+    /// A file that cannot be understood.
     pub fn bad(path: impl Into<PathBuf>, why: impl Into<String>) -> Self {
         Self::Bad { path: path.into(), why: why.into() }
     }
 }
 
-/// A run that somebody else's program left traces of.
+/// A run recorded by another program.
 #[derive(Clone, Debug, Default)]
 pub struct Imported {
-    /// What was run, as far as the source tells.
+    /// What was run, as far as the source says.
     pub case: Case,
-    /// What each rank told.
+    /// The ranks.
     pub ranks: Vec<ImportedRank>,
-    /// What was salvaged, guessed or left out: a sentence each.
+    /// What was salvaged, guessed or skipped, one sentence each.
     pub warnings: Vec<String>,
-    /// What only traces tell.
+    /// Details that only traces have.
     pub traced: Option<Traced>,
-    /// What the source is.
+    /// The format of the source.
     pub format: Option<Format>,
-    /// Phases that the source can tell, also where they took no time.
+    /// Phases that the source can show, even if they took no time.
     pub tells: Vec<Phase>,
-    /// How devices were used while it went on.
+    /// How devices were used during the run.
     pub devices: Vec<DeviceUse>,
-    /// Examples that a step of a worker was made up to have where only rates are known: the length of its steps is made up too.
+    /// The assumed batch of a worker if only rates are known; the length of its steps is then assumed too.
     pub nominal: Option<f64>,
 }
 
 impl Imported {
-    /// What is kept of its source beside the run log.
+    /// What is kept about the source beside the run log.
     pub fn origin(&self) -> Origin {
         let steps = || self.ranks.iter().flat_map(|rank| &rank.steps);
         let occurs = |phase: Phase| steps().any(|step| !step.phases[phase].is_zero());
-        // What is left of a step, and of a window after a rank's last, is always known.
+        // `other` and `tail` are always known.
         let known = |phase: &Phase| {
             matches!(phase, Phase::Tail | Phase::Other) || self.tells.contains(phase) || occurs(*phase)
         };
@@ -122,10 +122,10 @@ impl Imported {
 /// One rank of an imported run.
 #[derive(Clone, Debug, Default)]
 pub struct ImportedRank {
-    /// Which.
+    /// Its number.
     pub rank: Rank,
     /// Its steps, one after the other on a clock that all ranks of the run share.
     pub steps: Vec<StepRecord>,
-    /// The most memory of a device that it held.
+    /// Peak device memory.
     pub peak_device: Option<Bytes>,
 }

@@ -1,12 +1,13 @@
-//! `report.md`: the report in GitHub's Markdown. It renders and computes nothing but units.
+//! `report.md`: the report in GitHub's Markdown. Rendering only: nothing is computed here except units.
 //!
-//! Cases that scale differently never share a table, and each table says how its cases scale.
+//! Cases with different scaling (weak, strong) are in different tables, and each table says which it is.
 
 use std::fmt::Write as _;
 
-use paceline_record::{Bytes, Outcome, Phase};
+use paceline_record::{Outcome, Phase};
 
-use crate::numbers::waterfall::{Cause, Share, Waterfall};
+use crate::numbers::waterfall::{Cause, Part, Waterfall};
+use crate::words::{megabytes, or_dash};
 use crate::{Align, CaseReport, Explained, Machine, Report, words};
 
 /// The whole report.
@@ -46,17 +47,17 @@ impl Row<'_> {
         self.case.steps as f64 * f64::from(self.case.case.workers)
     }
 
-    /// Milliseconds of some phases in a step of a rank.
+    /// Mean milliseconds per step of one rank in these phases.
     fn step_ms(&self, phases: &[Phase]) -> Option<f64> {
         let times = self.case.phases_s.as_ref()?;
-        // The first is the one that must be known.
+        // Only the first phase has to be known.
         times.get(phases.first()?)?;
         let seconds: f64 = phases.iter().filter_map(|phase| times.get(phase)).sum();
         (self.case.steps > 0).then(|| 1e3 * seconds / self.rank_steps())
     }
 }
 
-/// The text so far.
+/// The page under construction.
 struct Page<'a> {
     text: String,
     report: &'a Report,
@@ -78,7 +79,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// A table whose cells are escaped already; the first column holds words, the others numbers or words.
+    /// Adds a table. Cells are already escaped.
     fn table(&mut self, header: &[(String, Side)], rows: &[Vec<String>]) {
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             cells.fold(String::from("|"), |line, cell| format!("{line} {cell} |")) + "\n"
@@ -94,7 +95,7 @@ impl<'a> Page<'a> {
         self.heading("##", "Findings");
         let findings = &self.report.findings;
         if findings.is_empty() {
-            self.paragraph("Nothing that is worth a word.");
+            self.paragraph("None.");
         }
         for (number, finding) in findings.iter().enumerate() {
             let text = escape(&finding.text);
@@ -102,7 +103,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Everything about the cases that scale in one way.
+    /// Everything about the cases with one kind of scaling.
     fn scaling(&mut self, scaling: Option<&str>) {
         let report = self.report;
         let groups = report.explained.iter().filter(|group| group.key.scaling.as_deref() == scaling);
@@ -123,18 +124,20 @@ impl<'a> Page<'a> {
         }
         let (name, meaning) = match scaling {
             Some("weak") => {
-                ("weak scaling".into(), "each worker's batch is the same at any number of workers")
+                ("weak scaling".into(), "the batch per worker is the same for any number of workers")
             }
-            Some("strong") => ("strong scaling".into(), "the workers share one batch"),
+            Some("strong") => {
+                ("strong scaling".into(), "the global batch is the same for any number of workers")
+            }
             Some(other) => (format!("{} scaling", escape(other)), "as the source of the study calls it"),
-            None => ("unknown scaling".into(), "the source of the study does not tell"),
+            None => ("unknown scaling".into(), "the source of the study does not say"),
         };
         self.heading("##", &format!("Results, {name}"));
         self.paragraph(&format!("{}: {meaning}.\n", capitalise(&name)));
         self.summary(&done);
         self.learning(&done, &name);
         self.heading("###", &format!("Phases, {name}"));
-        self.paragraph("Milliseconds a step of a rank.\n");
+        self.paragraph("Mean milliseconds per step of one rank.\n");
         self.phases(&done);
         self.heading("###", &format!("Steps, {name}"));
         self.steps(&done);
@@ -156,8 +159,8 @@ impl<'a> Page<'a> {
             "speed-up by time",
             "efficiency by time %",
             "computation : communication",
-            "exchange ms a step",
-            "update ms a step",
+            "exchange ms per step",
+            "update ms per step",
             "peak memory MB",
         ];
         let cells = |row: &Row<'_>| {
@@ -171,9 +174,9 @@ impl<'a> Page<'a> {
                 number(rate.map(|rate| rate.mean), 1),
                 or_dash(interval, |(lo, hi)| format!("{lo:.1} .. {hi:.1}")),
                 number(case.speedup_speed, 2),
-                number(case.efficiency_speed.map(|share| 100.0 * share), 1),
+                number(case.efficiency_speed.map(|fraction| 100.0 * fraction), 1),
                 number(case.speedup_time, 2),
-                number(case.efficiency_time.map(|share| 100.0 * share), 1),
+                number(case.efficiency_time.map(|fraction| 100.0 * fraction), 1),
                 or_dash(case.communication_ratio, |ratio| format!("10 : {ratio:.2}")),
                 number(row.step_ms(&[Phase::CommWait, Phase::CommCpu]), 3),
                 number(row.step_ms(&[Phase::Update]), 3),
@@ -184,7 +187,7 @@ impl<'a> Page<'a> {
         self.table(&columns("network", numbers), &rows.iter().map(cells).collect::<Vec<_>>());
     }
 
-    /// What the networks learned, where any case tells.
+    /// Loss and accuracy, if any case has them.
     fn learning(&mut self, rows: &[Row<'_>], scaling: &str) {
         let cells = |row: &Row<'_>| {
             let cells = words::learning(row.case)?.map(|cell| or_dash(cell, |text| escape(&text)));
@@ -234,7 +237,7 @@ impl<'a> Page<'a> {
         self.table(&header, &rows.iter().map(cells).collect::<Vec<_>>());
     }
 
-    /// Why a group scales as it does.
+    /// Why a group has the speed-ups it has.
     fn explain(&mut self, group: &Explained, scaling: &str) {
         let more = group.speedups.iter().filter(|speedup| speedup.workers > 1);
         let measures: Vec<String> = more.map(|speedup| escape(&words::reconcile(speedup))).collect();
@@ -247,8 +250,8 @@ impl<'a> Page<'a> {
         if !group.waterfalls.is_empty() {
             let blank = if measures.is_empty() && laws.is_empty() { "" } else { "\n" };
             self.paragraph(&format!(
-                "{blank}Where the cost of an example comes from, in worker-milliseconds, with 95 % intervals where they can \
-                 be told, and in percent of the difference to one worker; causes that make none are left out:\n"
+                "{blank}Worker-milliseconds per image by cause, with 95 % intervals where known, and as a percentage of the \
+                 difference from one worker. Causes that make no difference are left out.\n"
             ));
             self.waterfall(&group.waterfalls);
         }
@@ -256,7 +259,7 @@ impl<'a> Page<'a> {
 
     fn waterfall(&mut self, falls: &[Waterfall]) {
         let names = falls.iter().flat_map(|fall| {
-            [format!("{} workers, ms an example", fall.workers), "share of the difference %".into()]
+            [format!("{} workers, ms per image", fall.workers), "% of the difference".into()]
         });
         let first = ("cause".into(), Side::Left);
         let header: Vec<_> = [first].into_iter().chain(names.map(|name| (name, Side::Right))).collect();
@@ -266,22 +269,22 @@ impl<'a> Page<'a> {
         };
         let mut rows: Vec<Vec<String>> = vec![ends("one worker", |fall| fall.from_s)];
         for cause in Cause::ALL {
-            let shares = || falls.iter().flat_map(|fall| &fall.shares).filter(|share| share.cause == cause);
-            if shares().all(|share| (1e3 * share.seconds).abs() < 0.0005) {
+            let parts = || falls.iter().flat_map(|fall| &fall.parts).filter(|part| part.cause == cause);
+            if parts().all(|part| (1e3 * part.seconds).abs() < 0.0005) {
                 continue;
             }
-            let cells = falls.iter().zip(shares()).flat_map(|(fall, share)| {
-                let part = share.seconds / (fall.to_s - fall.from_s);
-                let part = part.is_finite().then_some(100.0 * part);
-                [with_interval(share), number(part, 1)]
+            let cells = falls.iter().zip(parts()).flat_map(|(fall, part)| {
+                let fraction = part.seconds / (fall.to_s - fall.from_s);
+                let fraction = fraction.is_finite().then_some(100.0 * fraction);
+                [with_interval(part), number(fraction, 1)]
             });
             rows.push([cause.name().to_owned()].into_iter().chain(cells).collect());
         }
-        rows.push(ends("all together", |fall| fall.to_s));
+        rows.push(ends("total", |fall| fall.to_s));
         self.table(&header, &rows);
     }
 
-    /// What the sources of imported cases told beside their steps.
+    /// What the sources of imported cases say beyond their steps.
     fn sources(&mut self) {
         for group in &self.report.explained {
             for case in group.cases.iter().filter_map(|&place| self.report.cases.get(place)) {
@@ -314,7 +317,7 @@ impl<'a> Page<'a> {
             let header = header.map(|name| (name.into(), Side::Left));
             let cells = |case: &&CaseReport| {
                 let status = match case.status {
-                    Outcome::Done => "done in part",
+                    Outcome::Done => "partly done",
                     Outcome::Failed => "failed",
                     Outcome::Interrupted => "interrupted",
                 };
@@ -331,11 +334,11 @@ impl<'a> Page<'a> {
             self.table(&header, &bad.iter().map(cells).collect::<Vec<_>>());
         }
         if report.missing > 0 {
-            self.paragraph(&format!("\nCases of the study that have not run: {}.", report.missing));
+            self.paragraph(&format!("\nCases that have not run yet: {}.", report.missing));
         }
     }
 
-    /// Where the numbers come from.
+    /// The machine and the command.
     fn origin(&mut self) {
         self.heading("##", "Machine and command");
         let Machine { cpu, cores, memory, kernel, engine } = &self.report.machine;
@@ -348,15 +351,14 @@ impl<'a> Page<'a> {
         ];
         let known = facts.into_iter().filter_map(|(name, fact)| Some((name, fact?)));
         self.list(known.map(|(name, fact)| format!("{name}: {}", escape(&fact))));
-        let command: Vec<String> = self.report.command.iter().map(|word| quote(word)).collect();
-        let command = format!("paceline {}", command.join(" "));
-        // A fence ends at as many backticks as it begins with, so there must be more than in what it holds.
+        let command = words::command(&self.report.command);
+        // A fence must be longer than any run of backticks inside it.
         let fence = "`".repeat(command.split(|c| c != '`').map(str::len).max().unwrap_or(0).max(2) + 1);
         let _ = writeln!(self.text, "\n{fence}\n{command}\n{fence}");
     }
 }
 
-/// On which side of its column a cell stands.
+/// Alignment of a column.
 #[derive(Clone, Copy)]
 enum Side {
     Left,
@@ -377,7 +379,7 @@ fn columns<'a>(first: &str, numbers: impl IntoIterator<Item = &'a str>) -> Vec<(
     [(first.to_owned(), Side::Left)].into_iter().chain(numbers).collect()
 }
 
-/// Text that comes from outside, so that it means itself: within a sentence or a cell, on one line.
+/// Escapes foreign text so that it appears literally, on one line.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.replace("\r\n", "\n").chars() {
@@ -392,22 +394,9 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// A word of a command line as a shell would take it.
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.into();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 fn capitalise(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
-fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "-".into(), show)
 }
 
 fn number(value: Option<f64>, digits: usize) -> String {
@@ -418,17 +407,13 @@ fn number(value: Option<f64>, digits: usize) -> String {
     })
 }
 
-fn with_interval(share: &Share) -> String {
+fn with_interval(part: &Part) -> String {
     let ms = |seconds: f64| match number(Some(1e3 * seconds), 3) {
         text if seconds > 0.0 => format!("+{text}"),
         text => text,
     };
-    let interval = share.lo.zip(share.hi).map(|(lo, hi)| format!(" ({} .. {})", ms(lo), ms(hi)));
-    ms(share.seconds) + &interval.unwrap_or_default()
-}
-
-fn megabytes(bytes: Bytes) -> String {
-    format!("{:.0}", bytes.0 as f64 * 1e-6)
+    let interval = part.lo.zip(part.hi).map(|(lo, hi)| format!(" ({} .. {})", ms(lo), ms(hi)));
+    ms(part.seconds) + &interval.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The numbers of a report, one definition a file; `docs/numbers.md` lists them.
+//! The numbers of a report, one definition per file; `docs/numbers.md` lists them.
 
 pub mod communication;
 pub mod computation;

@@ -1,6 +1,6 @@
-//! Where an imported run comes from, and what its source told beside its steps: `origin.json`, next to the run's logs.
+//! Where an imported run comes from, and what its source says beyond its steps: `origin.json`, next to the run's logs.
 //!
-//! It is written with them, so it is whole or not there. A run of our own has none.
+//! It is written together with them, so it is complete or absent. Our own runs have none.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -23,28 +23,28 @@ const VERSION: u32 = 1;
 /// The longest file that is read, in bytes.
 const LONGEST: u64 = 16 << 20;
 
-/// Where an imported run comes from, and what its source told beside its steps.
+/// Where an imported run comes from, and what its source says beyond its steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Origin {
     /// Version of the file.
     pub version: u32,
-    /// What the source is.
+    /// The format of the source.
     pub format: Option<Format>,
-    /// Phases that the source can tell; what it cannot is unknown, not zero.
+    /// Phases that the source can show; others are unknown, not zero.
     pub phases: Vec<Phase>,
-    /// What was salvaged, guessed or left out: a sentence each.
+    /// What was salvaged, guessed or skipped, one sentence each.
     pub notes: Vec<String>,
-    /// What only traces tell.
+    /// Details that only traces have.
     pub traced: Option<Traced>,
-    /// How devices were used while the run went on.
+    /// How devices were used during the run.
     pub devices: Vec<DeviceUse>,
-    /// Whether only rates are known: the length of the steps in the log is made up, their ratios are not.
+    /// Whether only rates are known: the length of the steps in the log is assumed, but their ratios are right.
     #[serde(default)]
     pub rates_only: bool,
 }
 
 impl Origin {
-    /// An origin of which nothing is known yet.
+    /// An origin without any details.
     pub fn new(format: Option<Format>) -> Self {
         Self {
             version: VERSION,
@@ -57,7 +57,7 @@ impl Origin {
         }
     }
 
-    /// Reads that of a case; `None` where the case has none.
+    /// Reads the origin of a case; `None` if it has none.
     pub fn read(folder: &Path) -> Result<Option<Self>, LabError> {
         let path = folder.join(ORIGIN_FILE);
         let file = match File::open(&path) {
@@ -74,7 +74,9 @@ impl Origin {
         let origin: Self = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
         match origin.version {
             VERSION => Ok(Some(origin)),
-            other => Err(bad(format!("it has version {other}, this program reads {VERSION}: import again"))),
+            other => {
+                Err(bad(format!("it has version {other}, but this program reads {VERSION}: import again")))
+            }
         }
     }
 
@@ -85,22 +87,22 @@ impl Origin {
         text
     }
 
-    /// Whether the source can tell a phase's time.
+    /// Whether the source can show the time of a phase.
     pub fn knows(&self, phase: Phase) -> bool {
         self.phases.contains(&phase)
     }
 
-    /// Whether it shows work, so that time without any means something.
+    /// Whether it shows work, so that time without work is meaningful.
     pub fn shows_work(&self) -> bool {
         self.traced.is_some() && self.knows(Phase::Compute)
     }
 
-    /// What it tells, as sentences for any form of the report; not the notes.
+    /// Its content as sentences, without the notes, for any report format.
     pub fn sentences(&self) -> Vec<String> {
         self.traced.iter().flat_map(Traced::sentences).collect()
     }
 
-    /// What it tells, as tables for any form of the report.
+    /// Its content as tables, for any report format.
     pub fn tables(&self) -> Vec<Table> {
         let mut tables: Vec<Table> = self.traced.iter().flat_map(Traced::tables).collect();
         tables.extend(crate::import::nvidia_smi::table(&self.devices));

@@ -1,4 +1,4 @@
-//! All cases of a study side by side: what `report.json` holds.
+//! All cases of a study: the content of `report.json`.
 
 use paceline_record::{Case, Outcome};
 use serde::Serialize;
@@ -12,9 +12,9 @@ use crate::{CaseReport, Machine, SCHEMA, Study};
 /// Every number of a study's report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Version of this form.
+    /// Version of this format.
     pub schema: u32,
-    /// The command line that the study came from, the program's name left out.
+    /// The command line of the study, without the program's name.
     pub command: Vec<String>,
     /// Where it ran.
     pub machine: Machine,
@@ -24,16 +24,16 @@ pub struct Report {
     pub missing: u32,
     /// One for each group of cases that differ only in workers.
     pub explained: Vec<Explained>,
-    /// What a reader should know first, the most seconds lost first.
+    /// Findings, largest loss first.
     pub findings: Vec<Finding>,
 }
 
-/// Why a group of cases that differ only in workers scales as it does.
+/// Why a group of cases that differ only in workers has its speed-ups.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explained {
     /// What its cases have in common.
     pub key: Key,
-    /// Places of its cases in the report, by workers.
+    /// Indices of its cases in the report, by workers.
     pub cases: Vec<usize>,
     /// Both measures of each speed-up, reconciled; empty without a one-worker case.
     pub speedups: Vec<Speedup>,
@@ -58,16 +58,16 @@ pub struct Key {
     pub update: Option<String>,
     /// `weak` or `strong`.
     pub scaling: Option<String>,
-    /// Samples a step: on each worker (weak) or on all together (strong).
+    /// Samples per step: on each worker (weak) or on all together (strong).
     pub batch: Option<u64>,
-    /// Threads in each worker.
+    /// Threads per worker.
     pub threads: Option<u32>,
-    /// In which other settings groups of this study differ, as `option value`; empty where the rest tells them apart.
+    /// Other settings in which groups of this study differ, as `option value`; empty if the rest distinguishes them.
     pub variant: String,
 }
 
 impl Report {
-    /// Sets cases side by side. Speed-ups are against the one-worker case of the same study, where there is one.
+    /// Compares cases. Speed-ups are relative to the one-worker case of the same study, if there is one.
     pub fn new(study: &Study, mut cases: Vec<CaseReport>) -> Self {
         let mut explained: Vec<Explained> = Vec::new();
         for members in group(&cases) {
@@ -86,7 +86,7 @@ impl Report {
     }
 }
 
-/// Places of cases that differ only in workers, those with fewer workers first.
+/// Indices of cases that differ only in workers, fewest workers first.
 fn group(cases: &[CaseReport]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (place, case) in cases.iter().enumerate() {
@@ -124,7 +124,7 @@ fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
     Explained { key, cases: members, speedups, waterfalls, laws }
 }
 
-/// Fields of a case that are named only where cases of a study differ in them.
+/// Fields of a case that are named only if cases of a study differ in them.
 type Field = fn(&Case) -> Option<String>;
 const VARIANTS: [(&str, Field); 8] = [
     ("engine", |case| case.engine.clone()),
@@ -138,7 +138,7 @@ const VARIANTS: [(&str, Field); 8] = [
 ];
 
 impl Key {
-    /// A short name for the group: the network, and what sets it apart within the study.
+    /// A short name for the group: the network, and what distinguishes it within the study.
     pub fn label(&self) -> String {
         let update = self.update.as_deref().filter(|&update| update != "allreduce");
         let variant = Some(self.variant.as_str()).filter(|variant| !variant.is_empty());

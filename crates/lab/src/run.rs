@@ -11,28 +11,28 @@ use paceline_record::{Case, LogError, Nanos, Outcome, Phase, Rank, StepRecord};
 use crate::LabError;
 use crate::stats::Work;
 
-/// One run of a case, as its logs tell it.
+/// One run of a case, from its logs.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What the launcher told.
+    /// The launcher's log.
     pub launcher: LauncherLog,
-    /// What each rank told, without the single exchanges of its steps. A rank that died before it could write anything
+    /// The logs of the ranks, without the single exchanges of their steps. A rank that died before it could write anything
     /// is missing.
     pub ranks: Vec<RankLog>,
-    /// Whom the others waited for, by rank.
+    /// Waiting for late ranks, by the rank that was late.
     pub waited_for: BTreeMap<Rank, Waited>,
 }
 
-/// Waiting for one rank, summed over who waited.
+/// Waiting for one rank, summed over the ranks that waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
     /// Time blocked until it arrived.
     pub time: Nanos,
-    /// Steps in which nobody was waited for longer.
+    /// Steps in which it was waited for longest.
     pub steps: u64,
 }
 
-/// A moment at which something began, and the one at which it ended.
+/// A span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Begin.
@@ -41,15 +41,15 @@ pub struct Span {
     pub end: Nanos,
 }
 
-/// The most steps that a record is believed to stand for.
+/// Most steps that a record may stand for; more is damage.
 const MOST_COVERED: u64 = 1 << 40;
 
-/// Steps that a record stands for.
+/// How many steps a record stands for.
 pub(crate) fn covers(record: &StepRecord) -> u64 {
     record.covers.clamp(1, MOST_COVERED)
 }
 
-/// Time of a step that went to evaluation and checkpoints: they come now and then, and are no part of the step's own time.
+/// Time spent on evaluation and checkpoints after a step; not part of the step's own time.
 pub(crate) fn pause(step: &StepRecord) -> Nanos {
     step.phases[Phase::Eval] + step.phases[Phase::Checkpoint]
 }
@@ -104,8 +104,9 @@ impl Run {
     /// A finished run has a span, and all its ranks did the same steps within it.
     fn check_complete(&self, folder: &Path) -> Result<(), LabError> {
         let contradiction = |why: String| LabError::Contradiction { folder: folder.into(), why };
-        let whole =
-            self.span().ok_or_else(|| contradiction("a finished run without a spawn and a reap".into()))?;
+        let whole = self
+            .span()
+            .ok_or_else(|| contradiction("the run is finished, but its spawn or reap is missing".into()))?;
         for log in &self.ranks {
             let rank = log.header.rank;
             let (Some(main), Some(first), Some(last)) = (log.main, log.steps.first(), log.steps.last())
@@ -120,7 +121,7 @@ impl Run {
                 )));
             }
             if main < whole.begin || first.begin < main || whole.end < last.end {
-                return Err(contradiction(format!("rank {rank} reports times outside of the run")));
+                return Err(contradiction(format!("rank {rank} reports times outside the run")));
             }
         }
         Ok(())
@@ -160,14 +161,14 @@ impl Run {
         self.covers().into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Samples that all ranks together worked on.
+    /// Samples that all ranks processed together.
     pub fn examples(&self) -> u64 {
         let steps = self.ranks.iter().flat_map(|rank| &rank.steps);
         steps.map(|step| step.examples).sum()
     }
 
-    /// The global steps: step k lasts from the latest end of k - 1 to the latest moment at which a rank was done with k and
-    /// turned to evaluation or checkpoints, if any were due. Ranks that do not wait for each other have no step in common:
+    /// The global steps: step k lasts from the latest end of k - 1 until the last rank finished k and
+    /// went on to evaluation or checkpoints, if any were due. Ranks that do not wait for each other have no common steps:
     /// there the ranks' own rates are summed.
     pub fn global_steps(&self) -> Vec<Work> {
         let Some(training) = self.training() else {
@@ -186,7 +187,7 @@ impl Run {
         self.ends().enumerate().map(step).collect()
     }
 
-    /// For each global step the latest moment at which a rank was done with it, evaluation and checkpoints aside, and the
+    /// For each global step, the latest time at which a rank finished it, without evaluation and checkpoints, and the
     /// latest at which it ended.
     fn ends(&self) -> impl Iterator<Item = (Nanos, Nanos)> {
         let latest = |k: usize, of: fn(&StepRecord) -> Nanos| {
@@ -200,8 +201,8 @@ impl Run {
         self.case().update.as_deref() == Some("independent")
     }
 
-    /// Steps of ranks that go their own ways: as much work as all did, in the mean of their times, weighed by their rates.
-    /// So all steps together are at the sum of the ranks' rates.
+    /// Steps of independent ranks: the work of all ranks, in the mean of their times weighted by their rates.
+    /// So the rate of all steps is the sum of the ranks' rates.
     fn independent_steps(&self) -> Vec<Work> {
         let time = |step: &StepRecord| own_time(step).seconds();
         let rate = |rank: &RankLog| {
@@ -220,8 +221,8 @@ impl Run {
         (0..self.steps()).map(step).collect()
     }
 
-    /// Seconds of the training that went to evaluation and checkpoints: what the global steps leave of it. Of ranks that go
-    /// their own ways, the mean.
+    /// Seconds of the training spent on evaluation and checkpoints: training time minus the global steps. For independent
+    /// ranks, the mean.
     pub fn paused(&self) -> f64 {
         if self.is_independent() {
             return self.sum_steps(pause) / self.ranks.len() as f64;
@@ -244,13 +245,13 @@ impl Run {
     }
 }
 
-/// What one rank's log held.
+/// The content of one rank's log.
 struct RankRead {
     log: RankLog,
     waited_for: BTreeMap<Rank, Waited>,
 }
 
-/// Reads the logs of all ranks on all cores, and sets them in order.
+/// Reads the logs of all ranks in parallel, and sorts them.
 fn read_ranks(folder: &Path, world: u32) -> Vec<(Rank, Result<RankRead, LogError>)> {
     let next = AtomicU32::new(0);
     let read_some = || {
@@ -280,6 +281,8 @@ fn read_rank(folder: &Path, rank: Rank) -> Result<RankRead, LogError> {
     let mut waited_for: BTreeMap<Rank, Waited> = BTreeMap::new();
     let log = RankLog::read_folding(folder, rank, |step| {
         let buckets = std::mem::take(&mut step.buckets);
+        // No number is made of it, and a long run's would fill the memory.
+        step.scheduling = None;
         for bucket in &buckets {
             waited_for.entry(bucket.last_rank).or_default().time += bucket.waited_late;
         }

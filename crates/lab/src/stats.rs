@@ -1,6 +1,6 @@
 //! Statistics on plain numbers: numbers in, numbers out. Nothing here knows of runs, ranks or reports.
 //!
-//! Each file holds one method, and names the formula and the paper it comes from.
+//! Each file implements one method and names the formula and its paper.
 
 pub mod bootstrap;
 pub mod laws;

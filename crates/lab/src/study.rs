@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A study as it was asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Study {
-    /// Version of this form.
+    /// Version of this format.
     pub schema: u32,
     /// Version of the program.
     pub program: String,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// On which side of its column a cell stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Words.
@@ -25,7 +25,7 @@ impl Table {
         Self { align, rows: vec![names] }
     }
 
-    /// The names of the columns, and on which side their cells stand.
+    /// The names of the columns, and their alignment.
     pub fn header(&self) -> impl Iterator<Item = (&str, Align)> {
         self.rows.iter().take(1).flatten().map(String::as_str).zip(self.align.iter().copied())
     }
@@ -35,13 +35,13 @@ impl Table {
         self.rows.iter().skip(1).map(Vec::as_slice)
     }
 
-    /// Adds a row. One that has fewer cells than the header lets its last cell run on to the right.
+    /// Adds a row. If it has fewer cells than the header, its last cell may extend to the right.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(cells.into_iter().map(|cell| plain(cell.into())).collect());
     }
 }
 
-/// What others wrote must neither break a line nor steer a terminal.
+/// Foreign text must not break a line or control a terminal.
 fn plain(cell: String) -> String {
     if cell.contains(char::is_control) { cell.replace(char::is_control, " ") } else { cell }
 }

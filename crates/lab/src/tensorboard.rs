@@ -2,13 +2,13 @@
 //!
 //! A point holds `step_ms` (evaluation and checkpoints left out), `examples_per_s`, `loss` where it is known, and `phase/<name>_ms` for every phase that occurs in
 //! the log. A long run is thinned: each of at most [`MOST`] points stands for as many steps, with the means of their times
-//! and the last of their losses, and is filed under the last of them.
+//! and the last of their losses, at the last of them.
 //!
-//! Rank 0 tells for all ranks: `loss/test` and `accuracy/test` under the step after which the network was tested, and under the
-//! last step of each epoch `loss/train` and `accuracy/train` over it.
+//! Rank 0 has the values of all ranks: `loss/test` and `accuracy/test` at the step after which the network was tested, and at the
+//! last step of each epoch its `loss/train` and `accuracy/train`.
 //!
-//! A run's clock knows no date. Moments are counted from a fixed one, the begin of the year 2000, so that the same log gives
-//! the same bytes; only differences mean something.
+//! A run's clock has no date. Times are counted from the begin of the year 2000, so that the same log gives
+//! the same bytes; only differences are meaningful.
 //!
 //! The file is a list of [records](crate::tfrecord), each an `Event` of `tensorflow/core/util/event.proto` in the encoding
 //! of protocol buffers, of which it takes five fields.
@@ -22,19 +22,19 @@ use crate::numbers::learning::{self, Epoch, Score};
 use crate::run::{Run, covers, own_time};
 use crate::tfrecord;
 
-/// The most points of a rank.
+/// Most points of a rank.
 pub const MOST: usize = 1000;
 
-/// Seconds from 1970 to where a run's clock is set to begin.
+/// Seconds from 1970 to the start of a run's clock.
 const ORIGIN_S: u32 = 946_684_800;
 
-/// Where a rank's event file lies in the study's folder.
+/// Path of a rank's event file in the study folder.
 pub fn file_name(case: &str, rank: Rank) -> PathBuf {
     let rank = format!("rank-{rank}");
     Path::new("tensorboard").join(case).join(rank).join(format!("events.out.tfevents.{ORIGIN_S}.paceline"))
 }
 
-/// The event file of a rank by itself.
+/// The event file of one rank.
 pub fn render(log: &RankLog) -> Vec<u8> {
     render_with(log, &[])
 }
@@ -73,14 +73,14 @@ fn render_with(log: &RankLog, epochs: &[Epoch]) -> Vec<u8> {
     file
 }
 
-/// How well samples of a kind were guessed, as far as it is known.
+/// Loss and accuracy of a kind of samples, as far as known.
 fn judgement(kind: &str, loss: Option<f64>, accuracy: Option<f64>) -> Message {
     let known = [("loss", loss), ("accuracy", accuracy)].into_iter();
     let known = known.filter_map(|(name, value)| Some((name, value.filter(|value| value.is_finite())?)));
     known.fold(Message::default(), |summary, (name, value)| summary.value(&format!("{name}/{kind}"), value))
 }
 
-/// One point: what some steps have in common.
+/// One point, for some steps.
 fn summary(steps: &[StepRecord], phases: &[Phase]) -> Message {
     let sum = |of: &dyn Fn(&StepRecord) -> f64| steps.iter().map(of).sum::<f64>();
     let seconds = sum(&|step| own_time(step).seconds());
@@ -101,7 +101,7 @@ fn summary(steps: &[StepRecord], phases: &[Phase]) -> Message {
     summary
 }
 
-/// Seconds of a phase within a step; `other` is what the others leave of it.
+/// Seconds of a phase within a step; `other` is the rest of it.
 fn time_of(phase: Phase, step: &StepRecord) -> f64 {
     let booked = |phase: Phase| step.phases[phase].0 as i64;
     let nanos = match phase {
@@ -119,7 +119,7 @@ fn time_of(phase: Phase, step: &StepRecord) -> f64 {
 struct Message(Vec<u8>);
 
 impl Message {
-    /// An event of this moment.
+    /// An event at this time.
     fn at(moment: Nanos) -> Self {
         let seconds = f64::from(ORIGIN_S) + moment.seconds();
         let mut event = Self::default();

@@ -1,12 +1,13 @@
-//! The report as text. It renders and computes nothing but units.
+//! The report as text. Rendering only: nothing is computed here except units.
 
-use paceline_record::{Bytes, Case, LayerTime, Outcome, Phase};
+use paceline_record::{Case, LayerTime, Outcome, Phase};
 
 use crate::compare::{Comparison, Difference};
 use crate::finding::SHOWN;
 use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::rate::Rate;
 use crate::numbers::waterfall::{Cause, Waterfall};
+use crate::words::{megabytes, or_dash};
 use crate::{Align, CaseReport, Explained, Report, Table, words};
 
 /// Whether to write colours.
@@ -14,11 +15,11 @@ use crate::{Align, CaseReport, Explained, Report, Table, words};
 pub enum Colours {
     /// Plain text.
     None,
-    /// The codes that terminals know.
+    /// ANSI escape codes.
     Ansi,
 }
 
-/// What a piece of text is.
+/// The role of a piece of text, which decides its colour.
 #[derive(Clone, Copy)]
 enum Ink {
     Heading,
@@ -28,7 +29,7 @@ enum Ink {
 }
 
 impl Colours {
-    /// A piece of text, whoever wrote it: the only codes in it are ours.
+    /// Colours a text after removing any control codes it brought along.
     fn paint(self, ink: Ink, text: &str) -> String {
         let text = words::plain(text);
         let code = match ink {
@@ -43,7 +44,7 @@ impl Colours {
         }
     }
 
-    /// A table whose first line is a heading.
+    /// A table with its first line as a heading.
     fn head(self, table: &Table) -> String {
         let text = table.to_string();
         match text.split_once('\n') {
@@ -53,8 +54,7 @@ impl Colours {
     }
 }
 
-/// A study on a terminal: what each case gave, where its steps spent their time, where the time of more workers went, and
-/// what was found.
+/// The report of a study: the cases, the phases of their steps, the waterfalls, and the findings.
 pub fn render_report(report: &Report, colours: Colours) -> String {
     let mut text = String::new();
     for scaling in scalings(report) {
@@ -84,7 +84,7 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
         text.push('\n');
     }
     if let Some(why) = report.explained.iter().find_map(|group| words::incomparable(report, group)) {
-        text.push_str(&format!("{why}: no speed-ups, no waterfall\n\n"));
+        text.push_str(&format!("no speed-ups and no waterfall: {why}\n\n"));
     }
     text.push_str(&render_findings(report, colours));
     for (case, label) in report.cases.iter().zip(labels(report)) {
@@ -93,7 +93,7 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
     text
 }
 
-/// What an imported case's source told beside its steps.
+/// What the source of an imported case says beyond its steps.
 fn render_origin(case: &CaseReport, label: &str, colours: Colours) -> String {
     let Some(origin) = &case.origin else { return String::new() };
     let from = origin.format.map_or_else(String::new, |format| format!(", from {}", format.name()));
@@ -111,7 +111,7 @@ fn render_origin(case: &CaseReport, label: &str, colours: Colours) -> String {
     text
 }
 
-/// Weak, strong, or unknown: each has tables of its own.
+/// The kinds of scaling in a report (weak, strong, unknown): each gets its own tables.
 fn scalings(report: &Report) -> Vec<Option<String>> {
     let mut scalings: Vec<Option<String>> = Vec::new();
     for case in &report.cases {
@@ -130,12 +130,16 @@ fn describe(cases: &[&CaseReport]) -> String {
     };
     let scaling = common(&|case| case.scaling.clone()).map(|scaling| format!("{scaling} scaling"));
     let batch = |case: &Case| match case.global_batch {
-        Some(global) => Some(format!("batch {global} in all")),
-        None => case.batch_per_worker.map(|batch| format!("batch {batch} a worker")),
+        Some(global) => Some(format!("global batch {global}")),
+        None => case.batch_per_worker.map(|batch| format!("batch {batch} per worker")),
     };
     let threads = |case: &Case| {
         let threads = case.threads?;
-        Some(if threads == 1 { "1 thread a worker".into() } else { format!("{threads} threads a worker") })
+        Some(if threads == 1 {
+            "1 thread per worker".into()
+        } else {
+            format!("{threads} threads per worker")
+        })
     };
     let parts = [
         scaling,
@@ -150,7 +154,7 @@ fn describe(cases: &[&CaseReport]) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// The names of cases in tables: that of their group.
+/// The name of each case in tables: that of its group.
 fn labels(report: &Report) -> Vec<String> {
     let mut labels = vec![String::new(); report.cases.len()];
     for group in &report.explained {
@@ -188,8 +192,8 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
             Outcome::Interrupted => Some("interrupted"),
         };
         if let Some(ended) = ended {
-            let reason = case.reason.as_deref().unwrap_or("for an unknown reason");
-            // A reason may quote several lines; the table has room for one.
+            let reason = case.reason.as_deref().unwrap_or("unknown reason");
+            // A reason may span several lines; the table has room for one.
             let first = reason.lines().next().unwrap_or_default();
             table.row([label, workers, format!("{ended}: {first}")]);
             continue;
@@ -209,24 +213,24 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
             percent(case.efficiency_speed),
             percent(case.efficiency_time),
             or_dash(case.communication_ratio, |ratio| format!("10 : {ratio:.1}")),
-            or_dash(a_step(case, |_| case.exchange_s()), |ms| format!("{ms:.2}")),
-            or_dash(a_step(case, |phases| phases.get(&Phase::Update).copied()), |ms| format!("{ms:.2}")),
+            or_dash(step_ms(case, |_| case.exchange_s()), |ms| format!("{ms:.2}")),
+            or_dash(step_ms(case, |phases| phases.get(&Phase::Update).copied()), |ms| format!("{ms:.2}")),
             or_dash(case.peak_memory_bytes, |memory| megabytes(memory.per_worker)),
         ]);
     }
     table
 }
 
-/// Milliseconds a step of a rank.
-fn a_step(case: &CaseReport, of: impl Fn(&PhaseSeconds) -> Option<f64>) -> Option<f64> {
+/// Mean milliseconds per step of one rank.
+fn step_ms(case: &CaseReport, of: impl Fn(&PhaseSeconds) -> Option<f64>) -> Option<f64> {
     let steps = case.steps as f64 * f64::from(case.case.workers);
     Some(1e3 * of(case.phases_s.as_ref()?)? / steps)
 }
 
-/// Phases outside of the steps; the first table holds them.
+/// Phases outside the steps; the first table covers them.
 const AROUND: [Phase; 3] = [Phase::Launch, Phase::Init, Phase::Tail];
 
-/// Phases that are shown even where they took no time.
+/// Phases that are shown even if they took no time.
 const ALWAYS: [Phase; 4] = [Phase::Forward, Phase::Backward, Phase::Update, Phase::Other];
 
 fn render_phases(report: &Report) -> Table {
@@ -234,21 +238,21 @@ fn render_phases(report: &Report) -> Table {
         .into_iter()
         .filter(|phase| !AROUND.contains(phase))
         .filter(|phase| {
-            let occurs = |case: &CaseReport| a_step(case, |phases| phases.get(phase).copied()) > Some(0.0);
+            let occurs = |case: &CaseReport| step_ms(case, |phases| phases.get(phase).copied()) > Some(0.0);
             ALWAYS.contains(phase) || report.cases.iter().any(occurs)
         })
         .collect();
-    let first = [("ms a step, mean of all", Align::Left), ("workers", Align::Right)];
+    let first = [("mean ms per step", Align::Left), ("workers", Align::Right)];
     let numbers = shown.iter().map(|phase| (phase.name(), Align::Right));
-    let last = [("overlap %", Align::Right), ("p95 ms", Align::Right), ("steps are", Align::Left)];
+    let last = [("overlap %", Align::Right), ("p95 ms", Align::Right), ("steady state", Align::Left)];
     let mut table = Table::new(first.into_iter().chain(numbers).chain(last));
     for (case, label) in report.cases.iter().zip(labels(report)) {
         if case.status != Outcome::Done {
             continue;
         }
-        let cells = shown
-            .iter()
-            .map(|phase| or_dash(a_step(case, |phases| phases.get(phase).copied()), |ms| format!("{ms:.2}")));
+        let cells = shown.iter().map(|phase| {
+            or_dash(step_ms(case, |phases| phases.get(phase).copied()), |ms| format!("{ms:.2}"))
+        });
         let last = [
             or_dash(case.overlap, |overlap| format!("{:.0}", 100.0 * overlap)),
             or_dash(case.dispersion, |spread| format!("{:.2}", 1e3 * spread.p95_s)),
@@ -259,7 +263,7 @@ fn render_phases(report: &Report) -> Table {
     table
 }
 
-/// What the network learned, and what that took.
+/// Accuracy and loss, and the time and memory they took.
 fn render_learning(report: &Report) -> Table {
     let numbers = words::LEARNING.map(|(_, name)| (name, Align::Right));
     let mut table = Table::new([("learning", Align::Left)].into_iter().chain(numbers));
@@ -271,11 +275,11 @@ fn render_learning(report: &Report) -> Table {
     table
 }
 
-/// The waterfall, a column for each number of workers: milliseconds of worker time an example.
+/// The waterfall, one column per number of workers: milliseconds of worker time per image.
 fn render_waterfall(group: &Explained) -> Table {
-    let head = (format!("{}: worker-ms an example", group.key.label()), Align::Left);
+    let head = (format!("{}: worker-milliseconds per image", group.key.label()), Align::Left);
     let columns = group.waterfalls.iter().flat_map(|fall| {
-        [(format!("{} workers", fall.workers), Align::Right), ("share %".into(), Align::Right)]
+        [(format!("{} workers", fall.workers), Align::Right), ("% of total".into(), Align::Right)]
     });
     let mut table = Table::new([head].into_iter().chain(columns));
     let row = |name: &str, of: &dyn Fn(&Waterfall) -> f64| {
@@ -287,18 +291,18 @@ fn render_waterfall(group: &Explained) -> Table {
     };
     table.row(row("1 worker", &|fall| fall.from_s));
     for (index, cause) in Cause::ALL.into_iter().enumerate() {
-        if group.waterfalls.iter().any(|fall| fall.shares[index].seconds.abs() > 0.0005 * fall.to_s) {
-            table.row(row(&format!("+ {}", cause.name()), &|fall| fall.shares[index].seconds));
+        if group.waterfalls.iter().any(|fall| fall.parts[index].seconds.abs() > 0.0005 * fall.to_s) {
+            table.row(row(&format!("+ {}", cause.name()), &|fall| fall.parts[index].seconds));
         }
     }
-    table.row(row("= more workers", &|fall| fall.to_s));
+    table.row(row("= total", &|fall| fall.to_s));
     table
 }
 
 fn render_findings(report: &Report, colours: Colours) -> String {
     let mut text = format!("{}\n", colours.paint(Ink::Heading, "Findings"));
     if report.findings.is_empty() && report.cases.iter().any(|case| case.status == Outcome::Done) {
-        text.push_str("  nothing was found that takes a notable part of the time\n");
+        text.push_str("  none: no cause takes a notable part of the time\n");
     }
     for (number, finding) in report.findings.iter().take(SHOWN).enumerate() {
         text.push_str(&format!(
@@ -310,7 +314,7 @@ fn render_findings(report: &Report, colours: Colours) -> String {
     }
     let more = report.findings.len().saturating_sub(SHOWN);
     if more > 0 {
-        text.push_str(&format!("     {more} more that cost less, in the report\n"));
+        text.push_str(&format!("     {more} smaller ones are in the report\n"));
     }
     for case in report.cases.iter().filter(|case| case.reason.is_some()) {
         let reason = case.reason.as_deref().unwrap_or_default();
@@ -324,11 +328,11 @@ fn render_findings(report: &Report, colours: Colours) -> String {
         text.push_str(&format!("{}\n", colours.paint(Ink::Bad, &line)));
     }
     let interrupted = report.cases.iter().filter(|case| case.status == Outcome::Interrupted).count() as u32;
-    // A training goes on from a checkpoint, which it names itself.
+    // `train` resumes from a checkpoint and says so itself.
     let is_training = report.command.first().is_some_and(|command| command == "train");
     if report.missing + interrupted > 0 && !is_training {
         let line = format!(
-            "  !  {} of {} cases are left; the same command goes on with them",
+            "  !  {} of {} cases are left; run the same command again to continue",
             report.missing + interrupted,
             report.cases.len() as u32 + report.missing
         );
@@ -337,7 +341,7 @@ fn render_findings(report: &Report, colours: Colours) -> String {
     text
 }
 
-/// Two studies: the ratio of each case, and what follows.
+/// Two studies: the ratio of images/s of each case, and the verdict.
 pub fn render_comparison(comparison: &Comparison, names: &[String; 2], colours: Colours) -> String {
     let mut text = words::plain(&format!("{} -> {}\n", names[0], names[1]));
     for Difference { name, before, after } in &comparison.differ {
@@ -346,8 +350,8 @@ pub fn render_comparison(comparison: &Comparison, names: &[String; 2], colours: 
     let mut table = Table::new([
         ("case", Align::Left),
         ("workers", Align::Right),
-        ("images/s", Align::Right),
-        ("then", Align::Right),
+        ("images/s before", Align::Right),
+        ("after", Align::Right),
         ("ratio", Align::Right),
         ("95 % interval", Align::Right),
         ("", Align::Left),
@@ -370,7 +374,9 @@ pub fn render_comparison(comparison: &Comparison, names: &[String; 2], colours: 
         text.push_str(&format!("\n{}", colours.head(&table)));
     }
     if comparison.single_runs {
-        text.push_str("intervals hold what varies within a run; that runs differ from each other only --repeat can tell\n");
+        text.push_str(
+            "intervals cover variation within a run; use --repeat to include variation between runs\n",
+        );
     }
     for name in &comparison.unmatched {
         text.push_str(&format!("{}\n", colours.paint(Ink::Faint, &format!("not finished in both: {name}"))));
@@ -381,14 +387,14 @@ pub fn render_comparison(comparison: &Comparison, names: &[String; 2], colours: 
 /// How many layers of a profile are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// The slowest ones.
+    /// The slowest layers.
     Top(usize),
-    /// Every one.
+    /// Every layer.
     All,
 }
 
-/// Layers by the time they took, slowest first: milliseconds a step, GFLOP/s and share of all layers.
-/// GFLOP/s are nominal: products with padding count, though the engine skips them, so small maps may exceed the peak.
+/// Layers by time, slowest first: milliseconds per step, GFLOP/s and percentage of all layers.
+/// GFLOP/s are nominal: multiplications with padding count although the engine skips them, so small maps may exceed the peak.
 pub fn render_layers(layers: &[LayerTime], rows: Rows) -> String {
     let mut sorted: Vec<&LayerTime> = layers.iter().collect();
     sorted.sort_by_key(|layer| std::cmp::Reverse(layer.forward + layer.backward));
@@ -398,7 +404,7 @@ pub fn render_layers(layers: &[LayerTime], rows: Rows) -> String {
         ("forward ms", Align::Right),
         ("backward ms", Align::Right),
         ("nominal GFLOP/s", Align::Right),
-        ("share %", Align::Right),
+        ("% of time", Align::Right),
     ]);
     let shown = match rows {
         Rows::Top(count) => count.min(sorted.len()),
@@ -413,13 +419,13 @@ pub fn render_layers(layers: &[LayerTime], rows: Rows) -> String {
             format!("{:.3}", 1e3 * layer.forward.seconds() / calls),
             format!("{:.3}", 1e3 * layer.backward.seconds() / calls),
             or_dash((time > 0.0).then_some(flops / time), |rate| format!("{:.1}", 1e-9 * rate)),
-            or_dash((total > 0.0).then_some(time / total), |share| format!("{:.1}", 100.0 * share)),
+            or_dash((total > 0.0).then_some(time / total), |part| format!("{:.1}", 100.0 * part)),
         ]);
     }
     let rest = &sorted[shown..];
     if !rest.is_empty() {
-        let share = 100.0 * rest.iter().map(|layer| layer_seconds(layer)).sum::<f64>() / total;
-        table.row([format!("{} more: {share:.1} %", rest.len())]);
+        let percent = 100.0 * rest.iter().map(|layer| layer_seconds(layer)).sum::<f64>() / total;
+        table.row([format!("{} more: {percent:.1} %", rest.len())]);
     }
     table.to_string()
 }
@@ -428,20 +434,12 @@ fn layer_seconds(layer: &LayerTime) -> f64 {
     (layer.forward + layer.backward).seconds()
 }
 
-fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "-".into(), show)
-}
-
 fn seconds(value: Option<f64>) -> String {
     or_dash(value, |value| format!("{value:.2}"))
 }
 
 fn interval(rate: Rate) -> Option<String> {
     Some(format!("{:.1} .. {:.1}", rate.lo?, rate.hi?))
-}
-
-fn megabytes(bytes: Bytes) -> String {
-    format!("{:.0}", bytes.0 as f64 * 1e-6)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Records one after the other in a file, each with its length and checksums: the form of TensorFlow's files.
+//! TensorFlow's record files: records one after the other, each with its length and checksums.
 //!
 //! ```text
 //! length of the record, 8 bytes | masked CRC-32C of those | the record | masked CRC-32C of it
@@ -8,7 +8,7 @@
 
 use std::io::{self, Read};
 
-/// A record that is longer is passed over, so that no length in a file decides how much memory is taken.
+/// A longer record is skipped, so that a length in a file cannot decide how much memory is allocated.
 pub const LONGEST: u64 = 64 << 20;
 
 /// What comes next in a file of records.
@@ -16,13 +16,13 @@ pub const LONGEST: u64 = 64 << 20;
 pub enum Next {
     /// A record, now in the buffer.
     Record,
-    /// A record of so many bytes, more than [`LONGEST`]: passed over, its checksum unseen.
+    /// A record of this many bytes, more than [`LONGEST`]: skipped without checking it.
     TooLong(u64),
-    /// Nothing: the file ends between two records.
+    /// The file ends between two records.
     End,
-    /// A record that the file ends in: its writer was still writing, or stopped there.
+    /// The file ends inside a record: its writer was still writing, or stopped there.
     Torn,
-    /// Bytes that do not have their checksum; nothing after them can be trusted.
+    /// Bytes with a wrong checksum; nothing after them can be trusted.
     Damaged,
 }
 
@@ -38,12 +38,12 @@ impl<R: Read> Reader<R> {
         Self { source, offset: 0 }
     }
 
-    /// Where in the file the reader stands.
+    /// Position of the reader in the file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Reads the next record into a buffer. After anything but a record or one too long there is no next.
+    /// Reads the next record into a buffer. After anything but a record or one that is too long, there is no next.
     pub fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Next> {
         let Some(length) = self.part(8, record)? else {
             return Ok(if record.is_empty() { Next::End } else { Next::Torn });
@@ -65,7 +65,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Reads some bytes and whether the checksum after them is theirs; `None` where the file ends before that.
+    /// Reads bytes and checks the checksum after them; `None` if the file ends before that.
     fn part(&mut self, length: u64, part: &mut Vec<u8>) -> io::Result<Option<bool>> {
         part.clear();
         let read = self.source.by_ref().take(length + 4).read_to_end(part)? as u64;
@@ -87,7 +87,7 @@ pub fn append(record: &[u8], file: &mut Vec<u8>) {
     }
 }
 
-/// The checksum that follows some bytes.
+/// The checksum of bytes.
 pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -96,7 +96,7 @@ pub fn masked_crc(bytes: &[u8]) -> u32 {
 pub(crate) mod tests {
     use super::*;
 
-    /// The records of a file; panics on what is not as it should be.
+    /// The records of a file; panics on errors.
     pub(crate) fn read(mut file: &[u8]) -> Vec<&[u8]> {
         let mut part = |length: usize| {
             let (part, rest) = file.split_at_checked(length)?;
@@ -122,7 +122,7 @@ pub(crate) mod tests {
         assert_eq!(unmasked(masked_crc(b"123456789")), 0xe306_9283);
     }
 
-    /// Records until something else comes, and what that is.
+    /// Records until something else comes, and that.
     fn read_all(file: &[u8]) -> (Vec<Vec<u8>>, Next) {
         let (mut reader, mut records, mut record) = (Reader::new(file), Vec::new(), Vec::new());
         loop {

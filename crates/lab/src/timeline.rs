@@ -1,13 +1,13 @@
-//! `timeline.json`: every rank's time in the form of Chrome's trace events, for Perfetto and chrome://tracing.
+//! `timeline.json`: every rank's time as Chrome trace events, for Perfetto and chrome://tracing.
 //!
-//! Each rank of each case is a process with a track of its steps, in which their phases lie, and tracks of its exchanges: one,
-//! and more where exchanges overlap. Ranks of a case share one clock that begins at the first spawn. Every case begins at 0,
-//! so that the same step of different cases stands near the same place.
+//! Each rank of each case is a process with a track of its steps and their phases, and tracks of its exchanges: one,
+//! or more if exchanges overlap. Ranks of a case have one clock that starts at the first spawn. Every case starts at 0,
+//! so that the same step of different cases is near the same place.
 //!
-//! A log tells how long each phase of a step took, not when: phases are drawn in the order of the step loop. What a log holds
-//! is drawn as far as it can be read; a log that is not there is passed over.
+//! A log says how long each phase of a step took, not when: phases are drawn in the order of the step loop. A log is
+//! drawn as far as it can be read; a missing log is skipped.
 //!
-//! Viewers slow down with large files, so there is a [budget](MOST). Ranks share it evenly, and what one does not need the
+//! Viewers slow down with large files, so there is a [budget](MOST). Ranks share it evenly, and what one does not need, the
 //! others get; the first steps of each case that fit are drawn. `otherData` says what was left out.
 
 mod foreign;
@@ -24,25 +24,25 @@ pub use self::foreign::write_trace;
 use self::pen::{Pen, STEPS};
 use crate::LabError;
 
-/// The most events of a timeline.
+/// Most events of a timeline.
 pub const MOST: usize = 200_000;
 
-/// Writes the timeline of some cases, each with its name and its folder.
+/// Writes the timeline of cases, each with its name and its folder.
 pub fn write(cases: &[(String, PathBuf)], out: &mut dyn Write) -> Result<(), LabError> {
     write_within(MOST, cases, out)
 }
 
 fn write_within(budget: usize, cases: &[(String, PathBuf)], out: &mut dyn Write) -> Result<(), LabError> {
-    let told = cases.iter().filter_map(|(name, folder)| Told::read(name, folder));
-    let told: Vec<Told<'_>> = told.collect();
-    let ranks = told.iter().flat_map(|case| (0..case.world).map(move |rank| (case, Rank(rank))));
+    let logs = cases.iter().filter_map(|(name, folder)| CaseLog::read(name, folder));
+    let logs: Vec<CaseLog<'_>> = logs.collect();
+    let ranks = logs.iter().flat_map(|case| (0..case.world).map(move |rank| (case, Rank(rank))));
     let mut ranks: Vec<Track<'_>> = ranks.filter_map(|(case, rank)| Track::survey(case, rank)).collect();
     share_out(budget, &mut ranks);
     draw_all(&mut ranks, out).map_err(LabError::io("write", "timeline.json"))
 }
 
-/// What a launcher told.
-struct Told<'a> {
+/// A case as its launcher logged it.
+struct CaseLog<'a> {
     name: &'a str,
     folder: &'a Path,
     world: u32,
@@ -50,12 +50,12 @@ struct Told<'a> {
     reaps: Vec<(Rank, Nanos, Exit)>,
     first_spawn: Nanos,
     last_reap: Option<Nanos>,
-    /// How the case ended, unless all went well.
+    /// How the case ended, unless it finished.
     unfinished: Option<String>,
 }
 
-impl<'a> Told<'a> {
-    /// Reads a launcher's log; `None` if it does not tell when the case began.
+impl<'a> CaseLog<'a> {
+    /// Reads a launcher's log; `None` if it does not say when the case began.
     fn read(name: &'a str, folder: &'a Path) -> Option<Self> {
         let mut reader = LauncherReader::open(folder).ok()?;
         let (mut spawns, mut reaps) = (Vec::new(), Vec::new());
@@ -69,6 +69,10 @@ impl<'a> Told<'a> {
                     let ended = if outcome == Outcome::Failed { "failed" } else { "interrupted" };
                     unfinished = Some(format!("{ended}: {}", reason.as_deref().unwrap_or("reason unknown")));
                 }
+                LauncherEvent::Member(_)
+                | LauncherEvent::Roster(_)
+                | LauncherEvent::Recovery(_)
+                | LauncherEvent::Scaled { .. } => {}
             }
         }
         Some(Self {
@@ -84,7 +88,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The steps of a rank's log, read one by one to the first that cannot be read.
+/// The steps of a rank's log, up to the first that cannot be read.
 struct Steps {
     reader: RankReader,
     main: Option<Nanos>,
@@ -118,22 +122,22 @@ impl Iterator for Steps {
 
 /// A rank of a case, and how much of it is drawn.
 struct Track<'a> {
-    case: &'a Told<'a>,
+    case: &'a CaseLog<'a>,
     rank: Rank,
     main: Option<Nanos>,
     /// Begin of the first step and end of the last.
     training: Option<(Nanos, Nanos)>,
     steps: u64,
     kept: u64,
-    /// Events that the steps take, that all the rest takes, and that it may take together.
+    /// Events of the steps, of everything else, and the limit for both.
     step_events: usize,
     frame_events: usize,
     allowance: usize,
 }
 
 impl<'a> Track<'a> {
-    /// Reads a rank's log to its end and keeps nothing of it but what is asked of the whole; `None` without a log.
-    fn survey(case: &'a Told<'a>, rank: Rank) -> Option<Self> {
+    /// Reads a rank's log to its end, keeping only totals; `None` without a log.
+    fn survey(case: &'a CaseLog<'a>, rank: Rank) -> Option<Self> {
         let mut log = Steps::open(case.folder, rank)?;
         let mut track = Self {
             case,
@@ -220,12 +224,12 @@ impl<'a> Track<'a> {
 
     fn left_out(&self) -> Option<Value> {
         let Self { case, rank, kept, steps, .. } = self;
-        let told = json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps });
-        (kept < steps).then_some(told)
+        let note = json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps });
+        (kept < steps).then_some(note)
     }
 }
 
-/// Shares the events out among the ranks: evenly, but to none more than it needs.
+/// Divides the events among the ranks: evenly, but to none more than it needs.
 fn share_out(budget: usize, ranks: &mut [Track<'_>]) {
     let mut modest_first: Vec<&mut Track<'_>> = ranks.iter_mut().collect();
     modest_first.sort_by_key(|rank| rank.need());
@@ -237,14 +241,14 @@ fn share_out(budget: usize, ranks: &mut [Track<'_>]) {
     }
 }
 
-/// The file, and whether an event stands in it.
+/// The file, and whether it has an event yet.
 struct Sheet<'a> {
     out: &'a mut dyn Write,
     begun: bool,
 }
 
 impl Sheet<'_> {
-    /// Takes over what a pen has drawn.
+    /// Writes what a pen has drawn.
     fn put(&mut self, pen: &mut Pen) -> io::Result<()> {
         for line in pen.text.lines() {
             let comma = if std::mem::replace(&mut self.begun, true) { ",\n" } else { "\n" };
@@ -260,7 +264,7 @@ fn draw_all(ranks: &mut [Track<'_>], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(br#"{"displayTimeUnit":"ms","traceEvents":["#)?;
     let mut sheet = Sheet { out, begun: false };
     for place in 0..ranks.len() {
-        // Ranks of a case end at the same step, though some have fewer events to a step than others.
+        // Ranks of a case end at the same step, even if some have fewer events per step.
         let case = ranks[place].case;
         let peers = ranks.iter().filter(|rank| std::ptr::eq(rank.case, case));
         let most = peers.map(Track::fits).min().unwrap_or(0);

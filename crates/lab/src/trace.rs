@@ -1,4 +1,4 @@
-//! What a profiler saw of one rank, whatever profiler it was: slices of time on tracks, steps, and collectives.
+//! A profile of one rank, from any profiler: slices of time on tracks, steps, and collectives.
 //!
 //! Readers of foreign formats fill this in; [`crate::import`] makes steps of a run log from it.
 
@@ -6,13 +6,13 @@ use std::collections::HashMap;
 
 use paceline_record::{Bytes, Nanos, Rank};
 
-/// Which clock moments are on.
+/// The clock of the times in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// The trace's own: only differences mean anything, and other ranks' traces have other origins.
+    /// The trace's own clock: only differences are meaningful, and traces of other ranks have other origins.
     #[default]
     Own,
-    /// Nanoseconds since 1970: ranks of one host can be laid over each other.
+    /// Nanoseconds since 1970: ranks of one host can be compared.
     Epoch,
 }
 
@@ -28,7 +28,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of a name, which is entered if it is new.
+    /// The number of a name, added if it is new.
     pub fn enter(&mut self, text: &str) -> Name {
         if let Some(name) = self.find(text) {
             return name;
@@ -44,7 +44,7 @@ impl Names {
         self.known.get(text).copied()
     }
 
-    /// The text of a name; empty if it is not of this table.
+    /// The text of a name; empty if it is not in this table.
     pub fn text(&self, name: Name) -> &str {
         self.texts.get(name.0 as usize).map_or("", String::as_str)
     }
@@ -54,21 +54,21 @@ impl Names {
         self.texts.iter().map(String::as_str)
     }
 
-    /// How many there are.
+    /// Number of names.
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 }
 
-/// What a slice of time went to.
+/// What a slice of time was spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Computation: a kernel of a device, or an operator of a processor where there is no device.
+    /// Computation: a kernel of a device, or an operator on the CPU if there is no device.
     Compute,
     /// A collective, on a device or on the host.
     Collective,
@@ -80,7 +80,7 @@ pub enum Kind {
     CopyDevice,
     /// Filling memory.
     Fill,
-    /// A call of the driver or the runtime on the host.
+    /// A call of the driver or the runtime, on the host.
     Call,
     /// An operator of the framework on the host; operators nest.
     Operator,
@@ -89,7 +89,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it keeps a device busy, where the trace has one.
+    /// Whether it keeps a device busy, if the trace has one.
     pub const fn is_device_work(self) -> bool {
         matches!(
             self,
@@ -98,10 +98,10 @@ impl Kind {
     }
 }
 
-/// A stretch of time on a track.
+/// A slice of time on a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// What it went to.
+    /// What it was spent on.
     pub kind: Kind,
     /// Its name.
     pub name: Name,
@@ -109,9 +109,9 @@ pub struct Slice {
     pub begin: Nanos,
     /// End; not before the begin.
     pub end: Nanos,
-    /// Place of its track in the trace.
+    /// Index of its track in the trace.
     pub track: u32,
-    /// What ties work on a device to the call on the host that launched it; 0 where nothing does.
+    /// Connects work on a device with the call that launched it; 0 if nothing does.
     pub correlation: u64,
     /// Bytes that a copy or a collective moved.
     pub bytes: Option<Bytes>,
@@ -120,9 +120,9 @@ pub struct Slice {
 /// A stream of a device, or a thread of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Track {
-    /// Its name, as `stream 7` or `thread 123`.
+    /// Its name, such as `stream 7` or `thread 123`.
     pub name: String,
-    /// Which device; `None` on the host.
+    /// The device; `None` on the host.
     pub device: Option<u32>,
 }
 
@@ -137,34 +137,34 @@ pub struct StepRange {
     pub end: Nanos,
 }
 
-/// What is known of a collective besides its slice.
+/// Details of a collective besides its slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
-    /// Place of its slice in the trace.
+    /// Index of its slice in the trace.
     pub slice: usize,
-    /// The operation, as `all_reduce`.
+    /// The operation, such as `all_reduce`.
     pub operation: Name,
-    /// The group of ranks it runs in, where the trace names it.
+    /// Its group of ranks, if the trace names it.
     pub group: Option<Name>,
-    /// Its number within the group, where the trace has one. Otherwise its place among those of the same operation and
-    /// group tells which it is.
+    /// Its number within the group, if the trace has one. Otherwise its position among those of the same operation and
+    /// group identifies it.
     pub sequence: Option<u64>,
 }
 
-/// What a profiler saw of one rank.
+/// A profile of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// Which rank, where the trace says so.
+    /// The rank, if the trace says so.
     pub rank: Option<Rank>,
-    /// Ranks of the run, where the trace says so.
+    /// Number of ranks, if the trace says so.
     pub world: Option<u32>,
-    /// What carries collectives, as `nccl` or `gloo`.
+    /// The collective backend, such as `nccl` or `gloo`.
     pub backend: Option<String>,
-    /// The machine's name, where the trace says so: ranks of one machine share a clock.
+    /// The machine's name, if known: ranks of one machine share a clock.
     pub host: Option<String>,
     /// Names of the devices.
     pub devices: Vec<String>,
-    /// Which clock moments are on.
+    /// The clock of the times in a trace.
     pub clock: Clock,
     /// Names of slices.
     pub names: Names,
@@ -174,9 +174,9 @@ pub struct Trace {
     pub slices: Vec<Slice>,
     /// Collectives in order of their slices.
     pub collectives: Vec<Collective>,
-    /// Steps in order; empty where the trace marks none.
+    /// Steps in order; empty if the trace marks none.
     pub steps: Vec<StepRange>,
-    /// What was salvaged, or could not be read: a sentence each.
+    /// What was salvaged or could not be read, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -187,12 +187,12 @@ impl Trace {
         Some((begin, self.slices.iter().map(|slice| slice.end).max()?))
     }
 
-    /// Whether any device shows in it.
+    /// Whether it has a device.
     pub fn has_device(&self) -> bool {
         self.tracks.iter().any(|track| track.device.is_some())
     }
 
-    /// Sets slices in order of their begin, the longer first among equals, and keeps collectives tied to theirs.
+    /// Sorts slices by begin, longer ones first among equals, and updates the collectives.
     pub fn sort(&mut self) {
         let mut order: Vec<u32> = (0..self.slices.len() as u32).collect();
         order.sort_by_key(|&at| {

@@ -11,12 +11,12 @@ use crate::{Align, CaseReport, Explained, Report, Table};
 /// Columns of a terminal that lines are kept within.
 const WIDTH: usize = 100;
 
-/// A text of others without what would steer a terminal; it keeps its lines.
+/// Foreign text without control characters other than newlines, so that it cannot steer a terminal.
 pub fn plain(text: &str) -> String {
     text.replace(|letter: char| letter.is_control() && letter != '\n', " ")
 }
 
-/// A line as several where it is too long for a terminal; the further ones stand in.
+/// Breaks a line that is too long for a terminal; continuation lines are indented.
 pub fn wrap(line: &str) -> String {
     let mut text = String::new();
     let mut column = 0;
@@ -34,7 +34,7 @@ pub fn wrap(line: &str) -> String {
     text
 }
 
-/// An amount of memory, in the unit that it fills.
+/// An amount of memory in a readable unit.
 pub fn bytes(Bytes(bytes): Bytes) -> String {
     match bytes {
         0..1000 => format!("{bytes} B"),
@@ -44,20 +44,41 @@ pub fn bytes(Bytes(bytes): Bytes) -> String {
     }
 }
 
-/// A number of workers.
-pub fn workers(count: u32) -> String {
+/// Megabytes without a unit, for table cells.
+pub fn megabytes(bytes: Bytes) -> String {
+    format!("{:.0}", bytes.0 as f64 * 1e-6)
+}
+
+/// A value as text, or a dash if it is unknown.
+pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".into(), show)
+}
+
+/// The command of a study as it would be typed into a shell.
+pub fn command(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:@%+".contains(c);
+    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    ["paceline".to_owned()].into_iter().chain(words.iter().map(quote)).collect::<Vec<_>>().join(" ")
+}
+
+/// "1 worker", "2 workers".
+pub fn workers(count: impl Into<u64>) -> String {
+    let count = count.into();
     if count == 1 { "1 worker".into() } else { format!("{count} workers") }
 }
 
-/// How one measure of a speed-up becomes the other, as a sum that anyone can check.
+/// How the speed-up by images/s becomes the one by training time, as a product that anyone can check.
 pub fn reconcile(speedup: &Speedup) -> String {
-    let Speedup { workers, speed, time, total, steady_share, steady_share_one } = *speedup;
-    let whole = total.map_or_else(String::new, |total| format!("; {total:.2}x with start-up and end"));
+    let Speedup { workers, speed, time, total, steady_fraction, steady_fraction_one } = *speedup;
+    let whole = total.map_or_else(String::new, |total| format!("; {total:.2}x for the whole run"));
     format!(
-        "{workers} workers: {speed:.2}x by images/s times {:.1} / {:.1} % of the training time at the steady rate = {time:.2}x by \
-         training time{whole}",
-        100.0 * steady_share,
-        100.0 * steady_share_one,
+        "{workers} workers: {speed:.2}x by images/s times {:.1} / {:.1} (% of training time at the steady rate, {workers} workers / \
+         1 worker) = {time:.2}x by training time{whole}",
+        100.0 * steady_fraction,
+        100.0 * steady_fraction_one,
     )
 }
 
@@ -73,12 +94,12 @@ pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> 
         return None;
     }
     Some(match done.any(|case| case.case.workers == 1) {
-        true => "without images/s there is nothing to compare",
-        false => "without a finished one-worker case there is nothing to compare with",
+        true => "the cases have no images/s to compare",
+        false => "there is no finished one-worker case to compare with",
     })
 }
 
-/// What the fitted laws say of a group, a sentence each.
+/// What the fitted laws say about a group, one sentence each.
 pub fn laws(laws: &Laws) -> Vec<String> {
     let mut sentences = Vec::new();
     let best = laws.best.as_ref().and_then(|best| laws.throughput.iter().find(|law| law.name == *best));
@@ -89,31 +110,28 @@ pub fn laws(laws: &Laws) -> Vec<String> {
         laws.rough.as_ref().and_then(|name| laws.throughput.iter().find(|law| law.name == *name))
     {
         sentences.push(format!(
-            "no scaling law describes images/s: {} has the lowest criterion and misses them by {:.0} % (more numbers of workers, or \
-             repeats)",
+            "no scaling law fits images/s: {} has the lowest AICc and is still off by {:.0} % (more worker counts or repeats would \
+             help)",
             law.name,
             100.0 * law.residual_sd
         ));
     }
     if best.is_some() && laws.throughput.iter().any(|law| law.name == "USL" && law.aicc.is_none()) {
-        sentences.push(
-            "the USL takes no part in the choice: its three parameters need 6 points for the criterion"
-                .into(),
-        );
+        sentences.push("the USL was not considered: with three parameters, its AICc needs 6 points".into());
     }
     if let Some(unfit) = laws.unfit {
-        sentences
-            .push(format!("no scaling law can be chosen: {unfit} (more numbers of workers, or repeats)"));
+        sentences.push(format!(
+            "no scaling law can be chosen: {unfit} (more worker counts or repeats would help)"
+        ));
     }
     if let (Some(law), Some(peak)) = (best, laws.peak_workers)
         && law.name == "USL"
     {
-        sentences.push(format!("by it, throughput peaks at {peak:.0} workers"));
+        sentences.push(format!("by this law, throughput peaks at {peak:.0} workers"));
     }
     if let Some(Forecast { workers, images_per_s, lo: Some(lo), hi: Some(hi) }) = laws.next {
         sentences.push(format!(
-            "{workers} workers would give {images_per_s:.0} images/s (95 % interval {lo:.0} .. {hi:.0}), if nothing new gets in \
-             the way"
+            "{workers} workers would give {images_per_s:.0} images/s (95 % interval {lo:.0} .. {hi:.0}) if no new bottleneck appears"
         ));
     }
     if let Some(Parameter { value, lo: Some(lo), hi: Some(hi), .. }) =
@@ -121,7 +139,7 @@ pub fn laws(laws: &Laws) -> Vec<String> {
         && hi - lo <= *value
     {
         sentences.push(format!(
-            "{value:.2} s of every run (95 % interval {lo:.2} .. {hi:.2}) do not shrink with workers"
+            "{value:.2} s of every run (95 % interval {lo:.2} .. {hi:.2}) do not shrink as workers are added"
         ));
     }
     sentences
@@ -140,14 +158,14 @@ fn describe(law: &Law) -> String {
     format!("{}, {}{r2}", law.formula, parameters.join(", "))
 }
 
-/// Columns of the table of what cases learned, that of the Keras reports: in full, and where room is short.
+/// Columns of the learning table, modelled on the Keras reports: full name and short name.
 pub const LEARNING: [(&str, &str); 15] = [
     ("workers", "workers"),
     ("global batch", "batch"),
     ("lr", "lr"),
     ("epochs", "epochs"),
     ("training time s", "train s"),
-    ("s an epoch", "s/epoch"),
+    ("s per epoch", "s/epoch"),
     ("images/s", "images/s"),
     ("speed-up by time", "by time"),
     ("train accuracy %", "train %"),
@@ -159,27 +177,27 @@ pub const LEARNING: [(&str, &str); 15] = [
     ("checkpoint s", "saving s"),
 ];
 
-/// The full learning rate: under the linear rule it follows from the global batch.
+/// The learning rate after warm-up: under the linear rule it scales with the global batch.
 fn learning_rate(case: &CaseReport, global_batch: u64) -> Option<String> {
     let said = |name: &str| case.case.settings.get(name);
     let rate = said("lr")?;
     match (said("lr-batch").and_then(|batch| batch.parse::<f64>().ok()), rate.parse::<f64>()) {
         (Some(reference), Ok(base)) => {
             let full = base * global_batch as f64 / reference;
-            // Six digits, and no zeros behind them.
+            // Six decimals at most, without trailing zeros.
             Some(format!("{}", (full * 1e6).round() / 1e6))
         }
         _ => Some(rate.clone()),
     }
 }
 
-/// The cells of a case in that table, each `None` where it is not known; `None` where the case tells nothing of it.
+/// A case's row in that table; a cell is `None` where its value is unknown. `None` if the case logged no learning.
 pub fn learning(case: &CaseReport) -> Option<[Option<String>; LEARNING.len()]> {
     let learned = case.learning.as_ref()?;
     let digits = |value: Option<f64>, digits: usize| value.map(|value| format!("{value:.digits$}"));
-    let percent = |share: Option<f64>| digits(share.map(|share| 100.0 * share), 1);
+    let percent = |fraction: Option<f64>| digits(fraction.map(|fraction| 100.0 * fraction), 1);
     let interval = learned.test.and_then(|test| {
-        let [lo, hi] = [test.lo?, test.hi?].map(|share| 100.0 * share);
+        let [lo, hi] = [test.lo?, test.hi?].map(|fraction| 100.0 * fraction);
         Some(format!("{lo:.1} .. {hi:.1}"))
     });
     Some([
@@ -195,23 +213,23 @@ pub fn learning(case: &CaseReport) -> Option<[Option<String>; LEARNING.len()]> {
         percent(learned.test.and_then(|test| test.accuracy)),
         interval,
         digits(learned.test.and_then(|test| test.loss), 4),
-        case.peak_memory_bytes.map(|memory| format!("{:.0}", 1e-6 * memory.per_worker.0 as f64)),
+        case.peak_memory_bytes.map(|memory| megabytes(memory.per_worker)),
         digits(Some(learned.eval_s), 2),
         digits(Some(learned.checkpoint_s), 2),
     ])
 }
 
-/// Ranks of a case that are listed.
+/// Most ranks of a case that are listed.
 const LISTED: usize = 16;
 
-/// What the source of an imported case told, as tables; first what each rank spent its steps on, where traces tell.
+/// Tables about an imported case: first where each rank's steps spent their time (traces only), then what the source adds.
 pub fn origin_tables(case: &CaseReport) -> Vec<Table> {
     let Some(origin) = &case.origin else { return Vec::new() };
     let ranks = origin.traced.as_ref().and_then(|_| rank_table(case));
     ranks.into_iter().chain(origin.tables()).collect()
 }
 
-/// Milliseconds of a step of each rank by phase; `None` where there is but one.
+/// Milliseconds per step and phase, one row per rank; `None` with a single rank.
 fn rank_table(case: &CaseReport) -> Option<Table> {
     let ranks = case.ranks.as_ref().filter(|ranks| ranks.len() > 1)?;
     let seconds = |rank: &RankPhases, phase: Phase| rank.phases_s.get(&phase).copied();
@@ -222,11 +240,10 @@ fn rank_table(case: &CaseReport) -> Option<Table> {
         .filter(|&phase| ranks.iter().any(|rank| seconds(rank, phase).is_some_and(|time| time != 0.0)))
         .collect();
     let header = shown.iter().map(|phase| (phase.name(), Align::Right));
-    let mut table = Table::new([("ms a step, by rank", Align::Left)].into_iter().chain(header));
+    let mut table = Table::new([("ms per step, by rank", Align::Left)].into_iter().chain(header));
     for rank in ranks.iter().take(LISTED) {
         let ms = |&phase: &Phase| {
-            seconds(rank, phase)
-                .map_or_else(|| "-".into(), |time| format!("{:.2}", 1e3 * time / case.steps as f64))
+            or_dash(seconds(rank, phase), |time| format!("{:.2}", 1e3 * time / case.steps as f64))
         };
         table.row([format!("rank {}", rank.rank)].into_iter().chain(shown.iter().map(ms)));
     }
@@ -236,26 +253,26 @@ fn rank_table(case: &CaseReport) -> Option<Table> {
     Some(table)
 }
 
-/// Where a case's steady state begins, and whether to believe it.
+/// Where a case's steady state begins, and how sure that is.
 pub fn steady(case: &CaseReport) -> Option<String> {
     let steady = case.steady?;
     let from = steady.from_step;
     let mut text = match steady.verdict {
-        Verdict::Flat => "flat from the first step on".into(),
-        Verdict::WarmUp => format!("warm-up, steady from step {from} on"),
-        Verdict::Slowdown => format!("slowdown, slower from step {from} on"),
-        Verdict::NoSteadyState => format!("no steady state; steps from {from} on are counted"),
+        Verdict::Flat => "steady from the first step".into(),
+        Verdict::WarmUp => format!("warm-up, steady from step {from}"),
+        Verdict::Slowdown => format!("slowdown, slower from step {from}"),
+        Verdict::NoSteadyState => format!("no steady state; counted from step {from}"),
         Verdict::TooShort if steady.points.is_some() => {
             format!("too few points to tell: {}", steady.points.unwrap_or_default())
         }
         Verdict::TooShort if from == 0 && case.steps == 1 => "too short to tell: 1 step".into(),
         Verdict::TooShort if from == 0 => format!("too short to tell: {} steps, all counted", case.steps),
         Verdict::TooShort => {
-            format!("too short to tell: {} steps, the first {from} left out", case.steps)
+            format!("too short to tell: {} steps, first {from} not counted", case.steps)
         }
     };
     if let (true, Some(other)) = (steady.mser_disagrees, steady.mser_step) {
-        text.push_str(&format!("; MSER-5 would begin at step {other}"));
+        text.push_str(&format!("; MSER-5 would start at step {other}"));
     }
     Some(text)
 }
@@ -274,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_text_steers_a_terminal_but_its_lines() {
+    fn control_characters_other_than_newlines_are_removed() {
         assert_eq!(plain("a\u{1b}[31mb\u{9b}2J\rc\nd"), "a [31mb 2J c\nd");
     }
 }

@@ -28,7 +28,7 @@ fn page() -> String {
     read(&root().join("docs/numbers.md"))
 }
 
-/// All Rust files of a folder and the folders in it, tests left out.
+/// All Rust files below a folder, except tests.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder of sources") {
@@ -45,13 +45,13 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 /// A field of a struct that is written to JSON.
 struct Field {
     name: String,
-    /// The struct that it holds, one or many, or the last name of its type.
+    /// The struct in it, possibly inside an option or a list, or the last name of its type.
     holds: String,
-    /// Whether what it holds takes its place.
+    /// Whether it is flattened.
     flat: bool,
 }
 
-/// The fields of every serialised struct of a source file, as rustfmt sets them: one a line.
+/// The fields of every serialised struct of a source file; rustfmt puts one on each line.
 fn find_structs(source: &str) -> BTreeMap<String, Vec<Field>> {
     let mut structs: BTreeMap<String, Vec<Field>> = BTreeMap::new();
     let (mut serialised, mut attributes, mut inside) = (false, String::new(), None);
@@ -70,8 +70,10 @@ fn find_structs(source: &str) -> BTreeMap<String, Vec<Field>> {
         {
             let holds = kind.rsplit(['<', ':', ' ']).next().expect("a type").trim_end_matches([',', '>']);
             if !attributes.contains("skip)") {
+                let renamed =
+                    attributes.split_once("rename = \"").and_then(|(_, rest)| rest.split('"').next());
                 structs.entry(name.clone()).or_default().push(Field {
-                    name: field.into(),
+                    name: renamed.unwrap_or(field).into(),
                     holds: holds.into(),
                     flat: attributes.contains("flatten"),
                 });
@@ -90,7 +92,7 @@ fn all_structs() -> BTreeMap<String, Vec<Field>> {
     files.iter().flat_map(|file| find_structs(&read(file))).collect()
 }
 
-/// Names of a field and of all that it holds, but for what has a table of its own.
+/// Names of a field and of all fields inside it, except structs with their own table.
 fn names(field: &Field, structs: &BTreeMap<String, Vec<Field>>) -> Vec<String> {
     let apart = TABLES.iter().any(|(name, _)| *name == field.holds);
     let held = structs.get(&field.holds).filter(|_| !apart).into_iter().flatten();

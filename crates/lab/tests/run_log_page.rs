@@ -6,8 +6,9 @@ use std::path::Path;
 
 use paceline_lab::{CaseReport, Machine, Planned, Study, StudyFolder};
 use paceline_record::{
-    BucketRecord, Bytes, Case, Exit, LauncherEvent, LauncherHeader, Nanos, Outcome, Phase, Rank, RankEvent,
-    RankHeader, Step, StepRecord,
+    BucketRecord, Bytes, Case, Exit, Expulsion, Faults, Generation, Host, LauncherEvent, LauncherHeader,
+    Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PorterEvent, PorterHeader, Rank,
+    RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Step, StepRecord, Switches, Transfer,
 };
 use serde_json::Value;
 
@@ -84,8 +85,8 @@ fn what_the_page_calls_a_contradiction_fails_the_case() {
         case.reason.expect("a reason")
     };
     assert!(changed(1, "\"spawn\"", "\"reap\"").contains("is damaged"));
-    assert!(changed(2, "1010000000", "999000000").contains("outside of the run"));
-    assert!(changed(1, "\"version\":1", "\"version\":3").contains("version 3"));
+    assert!(changed(2, "1010000000", "999000000").contains("outside the run"));
+    assert!(changed(1, "\"version\":1", "\"version\":4").contains("version 4"));
     assert!(
         changed(3, "\"rank\":1,\"world\":2", "\"rank\":0,\"world\":2").contains("rank 1 of 2 says rank 0")
     );
@@ -110,6 +111,16 @@ fn everything() -> Vec<Value> {
         (Nanos(1), Nanos(1), Nanos(1), Nanos(1));
     step.idle_empty = Nanos(1);
     step.covers = 10;
+    step.generation = Generation(1);
+    step.scheduling = Some(Box::new(Scheduling {
+        cpu: Some(Nanos(1)),
+        process_cpu: Some(Nanos(1)),
+        queued: Some(Nanos(1)),
+        switches: Some(Switches::default()),
+        faults: Some(Faults::default()),
+        throttled: Some(Nanos(1)),
+        steal: Some(Nanos(1)),
+    }));
     let no_time = Nanos(0);
     step.buckets.push(BucketRecord {
         bytes: Bytes(0),
@@ -133,13 +144,44 @@ fn everything() -> Vec<Value> {
     let done = RankEvent::Done { at: no_time, peak_resident: None, shared: None, peak_device: None };
     let reap = |exit| LauncherEvent::Reap { rank: Rank(0), at: no_time, exit };
     let over = |outcome| LauncherEvent::Over { outcome, reason: None };
+    let member = |change| LauncherEvent::Member(MemberEvent { member: Member(0), at: no_time, change });
+    let generation = Generation(0);
+    let recovery = |phase| Recovery { generation, phase, begin: no_time, end: no_time };
+    let peer = Host(1);
     [
+        serde_json::to_value(MemberHeader { member: Member(0), host: Some(Host(0)) }),
+        serde_json::to_value(PorterHeader {
+            host: Host(0),
+            name: Some("a".into()),
+            wire: Some("tcp".into()),
+        }),
+        serde_json::to_value([
+            PorterEvent::Connected { peer, at: no_time, generation },
+            PorterEvent::Moved(Transfer {
+                peer,
+                generation,
+                step: Some(Step(0)),
+                begin: no_time,
+                end: no_time,
+                sent: Bytes(0),
+                received: Bytes(0),
+            }),
+            PorterEvent::Dropped { peer, at: no_time, generation, bytes: Bytes(0) },
+            PorterEvent::Lost { peer, at: no_time },
+        ]),
+        serde_json::to_value([
+            LauncherEvent::Roster(Roster { generation, at: no_time, step: Step(0), members: Vec::new() }),
+            LauncherEvent::Scaled { at: no_time, workers: 2 },
+            LauncherEvent::Recovery(recovery(RecoveryPhase::Detect)),
+            member(MemberChange::Spawned),
+        ]),
         serde_json::to_value(RankHeader { rank: Rank(0), world: 1 }),
         serde_json::to_value(LauncherHeader { case, window: true }),
         serde_json::to_value([
             RankEvent::Main { at: no_time, pid: 0 },
             RankEvent::Compiled { at: no_time, planned: None },
             RankEvent::Step(step),
+            RankEvent::Recovery(recovery(RecoveryPhase::Redo)),
             done,
         ]),
         serde_json::to_value([
@@ -172,12 +214,40 @@ fn names(value: &Value, into: &mut Vec<String>) {
     }
 }
 
+/// Every name that is a value and not a field: of changes to members, of reasons, of a recovery's phases.
+fn words() -> Vec<String> {
+    let changes = [
+        MemberChange::Spawned,
+        MemberChange::Joined,
+        MemberChange::Left,
+        MemberChange::Ended(Exit::Code(0)),
+        MemberChange::Ended(Exit::Signal(9)),
+        MemberChange::Stalled { step: Step(3), since: Nanos(400) },
+        MemberChange::Expelled(Expulsion::Stalled),
+    ];
+    let reasons = [Expulsion::Ended, Expulsion::Stalled, Expulsion::Differs, Expulsion::Surplus];
+    let phases = [
+        RecoveryPhase::Detect,
+        RecoveryPhase::Fence,
+        RecoveryPhase::Rebuild,
+        RecoveryPhase::State,
+        RecoveryPhase::Redo,
+    ];
+    let write = |text: Result<String, serde_json::Error>| text.expect("plain data");
+    let mut words: Vec<String> = changes.iter().map(|it| write(serde_json::to_string(it))).collect();
+    let named = reasons.iter().map(|it| write(serde_json::to_string(it)));
+    let named = named.chain(phases.iter().map(|it| write(serde_json::to_string(it))));
+    words.extend(named.map(|word| word.trim_matches('"').to_owned()));
+    words
+}
+
 #[test]
 fn the_page_describes_every_event_field_and_phase() {
     let page = page();
     let mut all = Vec::new();
     everything().iter().for_each(|value| names(value, &mut all));
     all.extend(Phase::ALL.map(|phase| phase.name().into()));
+    all.extend(words());
     // Within an example of their own.
     all.retain(|name| name != "code" && name != "signal");
     let missing: Vec<&String> = all.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();

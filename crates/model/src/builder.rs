@@ -1,4 +1,4 @@
-//! Builds a graph layer by layer, as papers write networks; shapes are inferred and checked on the way.
+//! Builds a graph layer by layer, in the order of papers; shapes are inferred and checked.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use crate::{
     ParamKind, Shape, ShapeError, Window,
 };
 
-/// Values that one tensor may hold: far beyond any machine, far below an overflow.
+/// Most values of a tensor: far beyond any machine, far below an overflow.
 const MOST_VALUES: u64 = 1 << 40;
 
-/// A graph under construction. Each method adds one layer and gives its id; a loss closes the graph.
+/// A graph under construction. Each method adds one layer and returns its id; a loss completes the graph.
 ///
 /// Layer names must be unique: a name given twice is a bug in the network's definition, and panics.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Builder {
         self.push_weighted(name, Op::Conv(conv), x, shape, kernel)
     }
 
-    /// A convolution of each channel by itself; the output channels and groups of `conv` are the input's.
+    /// A depthwise convolution; output channels and groups of `conv` are set to the input's channels.
     pub fn depthwise_conv(&mut self, name: &str, x: NodeId, conv: Conv2d) -> Result<NodeId, ShapeError> {
         let channels = self.shape(x).c;
         self.conv(name, x, conv.out(channels).groups(channels))
@@ -139,14 +139,14 @@ impl Builder {
         self.push(name, Op::Relu6, &[x], self.shape(x))
     }
 
-    /// Maximum over a window; zeros that must take part are a [`Builder::pad`] in front.
+    /// Maximum over a window; if zeros must take part, add a [`Builder::pad`] before it.
     pub fn max_pool(&mut self, name: &str, x: NodeId, window: Window) -> Result<NodeId, ShapeError> {
         let input = self.shape(x);
         let (pool, (h, w)) = window.meet(name, input)?;
         Ok(self.push(name, Op::MaxPool(pool), &[x], Shape::new(h, w, input.c)))
     }
 
-    /// Mean over a window, border left out.
+    /// Mean over a window, without the border.
     pub fn avg_pool(&mut self, name: &str, x: NodeId, window: Window) -> Result<NodeId, ShapeError> {
         let input = self.shape(x);
         let (pool, (h, w)) = window.meet(name, input)?;
@@ -205,7 +205,7 @@ impl Builder {
         Ok(self.push(name, Op::Pad(border), &[x], Shape::new(h, w, input.c)))
     }
 
-    /// Closes a classifier: one logit a class.
+    /// Completes a classifier: one logit per class.
     pub fn softmax_cross_entropy(mut self, name: &str, logits: NodeId) -> Result<Graph, ShapeError> {
         let (left, right) = (self.shape(logits), Shape::vector(self.graph.classes));
         if left != right {
@@ -215,14 +215,14 @@ impl Builder {
         self.close()
     }
 
-    /// Closes a regression or an autoencoder: `x` against `target`.
+    /// Completes a regression or an autoencoder: compares `x` with `target`.
     pub fn mean_squared_error(mut self, name: &str, x: NodeId, target: NodeId) -> Result<Graph, ShapeError> {
         self.match_shapes(name, x, target)?;
         self.push(name, Op::MeanSquaredError, &[x, target], Shape::vector(1));
         self.close()
     }
 
-    /// The graph, if all of it leads to the loss.
+    /// The graph, if every layer leads to the loss.
     fn close(self) -> Result<Graph, ShapeError> {
         let mut read = vec![false; self.graph.nodes.len()];
         for input in self.graph.nodes.iter().flat_map(|node| &node.inputs) {

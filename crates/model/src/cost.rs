@@ -2,16 +2,16 @@
 //!
 //! Conventions, per sample:
 //! - A multiply-add is two operations. Convolutions, transposed ones and dense layers are counted
-//!   nominally, as if padding were data; a bias adds one operation an output value. Backward is the
+//!   nominally, as if padding were data; a bias adds one operation per output value. Backward is the
 //!   product for the weights and the product for the data, each as large as forward, and one
-//!   operation an output value for the bias. A layer with nothing trained below it (the first, which
+//!   operation per output value for the bias. A layer with nothing trained below it (the first, which
 //!   reads the image) has no product for the data.
-//! - Other layers, operations a value, forward and backward: batch norm 8 and 10; ReLU and dropout 1
+//! - Other layers, operations per value, forward and backward: batch norm 8 and 10; ReLU and dropout 1
 //!   and 1; ReLU6 2 and 2; add 1 and 0; softmax cross-entropy 5 and 2; mean squared error 3 and 2. A
 //!   maximum reads its window forward and moves one value backward; an average touches its window
 //!   both ways. Concat, flatten and pad only move data. Summing the gradients of a value that
 //!   several layers read is not counted.
-//! - Activation bytes are the fp32 outputs of every node, the image included: what is held when
+//! - Activation bytes are the fp32 outputs of every node, including the image: what is held if
 //!   nothing is fused, reused or recomputed.
 
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub struct LayerCost {
     pub node: NodeId,
     /// Values that are trained.
     pub params_trainable: u64,
-    /// Values in all, running statistics included.
+    /// All values, including running statistics.
     pub params_total: u64,
     /// Tensors that are trained.
     pub tensors_trainable: u64,
@@ -48,7 +48,7 @@ pub struct Summary {
     pub input: String,
     /// Values that are trained.
     pub params_trainable: u64,
-    /// Values in all, running statistics included.
+    /// All values, including running statistics.
     pub params_total: u64,
     /// Tensors that are trained.
     pub tensors_trainable: u64,

@@ -12,7 +12,7 @@ pub struct NodeId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ParamId(pub usize);
 
-/// How a weight is drawn before training.
+/// How weights are initialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Init {
     /// Normal with variance 2 / fan-in (He et al. 2015).
@@ -52,11 +52,11 @@ pub struct Conv {
     pub stride: (usize, usize),
     /// Zeros around the input.
     pub border: Border,
-    /// Channels are cut into this many groups that do not mix.
+    /// Channels are split into this many separate groups.
     pub groups: usize,
     /// Whether a bias is added.
     pub bias: bool,
-    /// How the weights are drawn.
+    /// How the weights are initialised.
     pub init: Init,
 }
 
@@ -70,13 +70,13 @@ pub struct ConvTranspose {
     pub kernel: (usize, usize),
     /// Step between inputs in the output.
     pub stride: (usize, usize),
-    /// Rows and columns cut off at the top and left, and again at the bottom and right (PyTorch's `padding`).
+    /// Rows and columns removed at the top and left, and again at the bottom and right (PyTorch's `padding`).
     pub crop: usize,
     /// Rows and columns added at the bottom and right (PyTorch's `output_padding`).
     pub output_padding: usize,
     /// Whether a bias is added.
     pub bias: bool,
-    /// How the weights are drawn.
+    /// How the weights are initialised.
     pub init: Init,
 }
 
@@ -87,7 +87,7 @@ pub struct Dense {
     pub out: usize,
     /// Whether a bias is added.
     pub bias: bool,
-    /// How the weights are drawn.
+    /// How the weights are initialised.
     pub init: Init,
 }
 
@@ -116,7 +116,7 @@ pub struct BatchNorm {
     pub shift: bool,
     /// Added to the variance.
     pub epsilon: f32,
-    /// Share of the old value that the running statistics keep at each step (Keras's meaning).
+    /// Fraction of the old value that the running statistics keep at each step (as in Keras).
     pub momentum: f64,
     /// Which variance enters the running statistics.
     pub running: RunningVariance,
@@ -127,7 +127,7 @@ impl BatchNorm {
     pub const KERAS: Self =
         Self { scale: true, shift: true, epsilon: 1e-3, momentum: 0.99, running: RunningVariance::Biased };
 
-    /// PyTorch's defaults; its momentum of 0.1 is the share of the new value.
+    /// PyTorch's defaults; its momentum of 0.1 is the fraction of the new value.
     pub const TORCH: Self =
         Self { scale: true, shift: true, epsilon: 1e-5, momentum: 0.9, running: RunningVariance::Unbiased };
 }
@@ -162,7 +162,7 @@ pub enum Op {
     Relu6,
     /// Maximum over a window.
     MaxPool(Pool),
-    /// Mean over a window, border left out.
+    /// Mean over a window, without the border.
     AvgPool(Pool),
     /// Mean over the whole map.
     GlobalAvgPool,
@@ -251,7 +251,7 @@ pub struct ParamInfo {
     pub fan_in: usize,
     /// Output values that one input value enters (kernels; 0 elsewhere).
     pub fan_out: usize,
-    /// How it is drawn (kernels; others start at 0, or 1 for gamma and the moving variance).
+    /// How it is initialised (kernels; others start at 0, or 1 for gamma and the moving variance).
     pub init: Option<Init>,
 }
 
@@ -291,12 +291,12 @@ impl Graph {
         &self.params[id.0]
     }
 
-    /// Whether its loss compares with labels; an autoencoder's compares with the picture itself.
+    /// Whether its loss compares with labels; that of an autoencoder compares with the image itself.
     pub fn judges_labels(&self) -> bool {
         self.nodes.iter().any(|node| node.op == Op::SoftmaxCrossEntropy)
     }
 
-    /// Makes every batch norm keep this share of its old running statistics at each step.
+    /// Makes every batch norm keep this fraction of its old running statistics at each step.
     pub fn set_norm_momentum(&mut self, momentum: f32) {
         for node in &mut self.nodes {
             if let Op::BatchNorm(norm) = &mut node.op {
@@ -310,7 +310,7 @@ impl Graph {
         self.nodes[0].shape
     }
 
-    /// The value that the loss judges: logits of a classifier, the picture of an autoencoder.
+    /// The input of the loss: logits of a classifier, the image of an autoencoder.
     pub fn output(&self) -> NodeId {
         self.nodes.last().expect("invariant: a graph has a loss").inputs[0]
     }

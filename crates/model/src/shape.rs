@@ -1,4 +1,4 @@
-//! Shapes of one sample, and what can be wrong with them.
+//! Shapes of one sample, and shape errors.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ impl Shape {
         self.len() == 0
     }
 
-    /// Positions of the map, channels aside.
+    /// Positions of the map, without channels.
     pub const fn pixels(self) -> usize {
         self.h * self.w
     }
@@ -75,14 +75,14 @@ pub enum ShapeError {
         /// The input that differs from it.
         right: Shape,
     },
-    /// A size that the layer or the network does not admit.
-    #[error("layer {layer}: input of {input} is not admitted: {why}")]
+    /// A size that the layer or the network does not accept.
+    #[error("layer {layer}: an input of {input} is not possible: {why}")]
     NotAdmitted {
         /// The layer's name.
         layer: String,
         /// What it was given.
         input: Shape,
-        /// What would be.
+        /// What is required.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Windows that slide over a map: padding rules resolved to numbers, and the map that results.
+//! Windows that slide over a map: padding rules as numbers, and the resulting map.
 
 use crate::{Border, Conv, Init, Pool, Shape, ShapeError};
 
@@ -15,7 +15,7 @@ pub enum Padding {
     Explicit(Border),
 }
 
-/// A convolution before it meets its input: stride 1, no border, no bias and Glorot weights unless said.
+/// A convolution without its input: stride 1, no border, no bias and Glorot weights by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv2d {
     window: Window,
@@ -56,7 +56,7 @@ impl Conv2d {
         self.padding(Padding::Explicit(border))
     }
 
-    /// Channels cut into groups that do not mix.
+    /// Splits channels into separate groups.
     pub const fn groups(self, groups: usize) -> Self {
         Self { groups, ..self }
     }
@@ -66,12 +66,12 @@ impl Conv2d {
         Self { bias: true, ..self }
     }
 
-    /// How the weights are drawn.
+    /// How the weights are initialised.
     pub const fn init(self, init: Init) -> Self {
         Self { init, ..self }
     }
 
-    /// The convolution on this input, and the height and width that result.
+    /// The convolution on this input, and the resulting height and width.
     pub(crate) fn meet(self, layer: &str, input: Shape) -> Result<(Conv, (usize, usize)), ShapeError> {
         if self.out == 0
             || self.groups == 0
@@ -91,7 +91,7 @@ impl Conv2d {
     }
 }
 
-/// A pooling window before it meets its input: stride 1 and no border unless said.
+/// A pooling window without its input: stride 1 and no border by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     kernel: (usize, usize),
@@ -120,7 +120,7 @@ impl Window {
         self.padding(Padding::Same)
     }
 
-    /// The pool on this input, and the height and width that result.
+    /// The pool on this input, and the resulting height and width.
     pub(crate) fn meet(self, layer: &str, input: Shape) -> Result<(Pool, (usize, usize)), ShapeError> {
         let (border, side) = self.slide(layer, input)?;
         let Self { kernel, stride, .. } = self;

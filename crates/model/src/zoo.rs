@@ -1,4 +1,4 @@
-//! The seven networks of the field reports, one a file, and a small one for tests.
+//! The seven networks of the field reports, one per file, and a small one for tests.
 
 mod image_compression;
 mod inception_v3;
@@ -16,7 +16,7 @@ use crate::{Graph, Shape, ShapeError};
 /// Channels of an image: red, green, blue.
 const COLOURS: usize = 3;
 
-/// Why a network cannot be had as asked.
+/// Why a network cannot be built as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     /// No network has this name.
@@ -28,12 +28,12 @@ pub enum ModelError {
         closest: Option<&'static str>,
     },
     /// A classifier needs a class.
-    #[error("{model} with 0 classes has nothing to learn; use --classes 1 or more")]
+    #[error("{model} with 0 classes cannot learn anything; use --classes 1 or more")]
     Classes {
         /// The network.
         model: String,
     },
-    /// Some map inside the network would vanish.
+    /// Some feature map inside the network would vanish.
     #[error("an input of {h}x{w} is too small for {model}; use --input {least}x{least} or larger")]
     TooSmall {
         /// The network.
@@ -42,13 +42,11 @@ pub enum ModelError {
         h: usize,
         /// Columns asked for.
         w: usize,
-        /// The shortest side it takes.
+        /// The smallest possible side.
         least: usize,
     },
-    /// The network halves its maps and must get them back whole.
-    #[error(
-        "an input of {h}x{w} does not suit {model}, whose sides are multiples of {step}; use --input {near_h}x{near_w}"
-    )]
+    /// The network halves its maps and must restore their size exactly.
+    #[error("{model} needs sides that are multiples of {step}, not {h}x{w}; use --input {near_h}x{near_w}")]
     NotMultiple {
         /// The network.
         model: &'static str,
@@ -58,12 +56,12 @@ pub enum ModelError {
         w: usize,
         /// What both sides must be multiples of.
         step: usize,
-        /// The next number of rows that is.
+        /// The nearest valid number of rows.
         near_h: usize,
-        /// The next number of columns that is.
+        /// The nearest valid number of columns.
         near_w: usize,
     },
-    /// A layer does not take what it is given.
+    /// A layer cannot take its input.
     #[error(transparent)]
     Shape(#[from] ShapeError),
 }
@@ -72,7 +70,7 @@ fn suggest(closest: Option<&str>) -> String {
     closest.map_or_else(|| "nothing is called like that".to_owned(), |name| format!("did you mean {name}?"))
 }
 
-/// What the zoo knows about a network before building it.
+/// Limits of a network that are known before building it.
 struct Network {
     name: &'static str,
     /// Side of the input when none is given.
@@ -105,7 +103,7 @@ pub const NAMES: [&str; 7] = {
     names
 };
 
-/// Builds a network of the zoo for colour images of `input` (height, width; its default where none is given).
+/// Builds a network of the zoo for colour images of `input` (height, width), or of its default size.
 ///
 /// ```
 /// let graph = paceline_model::zoo::build("resnet50", Some((32, 32)), 10)?;
@@ -130,7 +128,7 @@ pub fn build(name: &str, input: Option<(usize, usize)>, classes: usize) -> Resul
     Ok((network.build)(Shape::new(h, w, COLOURS), classes)?)
 }
 
-/// Height and width that a network gets when none is given.
+/// Default height and width of a network.
 pub fn default_input(name: &str) -> Result<(usize, usize), ModelError> {
     find(name).map(|network| (network.side, network.side))
 }

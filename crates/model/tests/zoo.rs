@@ -175,7 +175,7 @@ fn the_autoencoder_is_judged_against_its_own_input() {
 }
 
 #[test]
-fn sizes_that_a_network_does_not_admit_are_told_with_a_way_out() {
+fn sizes_that_a_network_does_not_accept_are_rejected_with_advice() {
     for (name, input, parts) in [
         ("image_compression", (40, 64), ["40x64", "multiples of 16", "--input 48x64"]),
         ("inception_v3", (74, 299), ["74x299", "inception_v3", "--input 75x75"]),

@@ -1,13 +1,14 @@
 //! `paceline allreduce`: how fast workers exchange, in the terms of nccl-tests.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use paceline_lab::{Align, Table};
 use paceline_record::Bytes;
 use paceline_train::measure::{self, Row};
 
 use crate::machine;
-use crate::outcome::{Usage, print, say};
+use crate::outcome::{self, print, say};
+use crate::values::YesNo;
 
 /// Options of `paceline allreduce`.
 #[derive(Args)]
@@ -19,8 +20,8 @@ pub struct Options {
     #[arg(long, value_name = "SIZES", default_value = "4K..256M", value_parser = parse_sizes)]
     sizes: Sizes,
     /// Whether each worker keeps to a core of its own: yes or no
-    #[arg(long, value_name = "yes|no", default_value = "yes", value_parser = crate::bench::parse_choice, action = clap::ArgAction::Set)]
-    pin: bool,
+    #[arg(long, value_name = "yes|no", default_value = "yes")]
+    pin: YesNo,
 }
 
 /// Sizes to measure.
@@ -29,14 +30,14 @@ struct Sizes(Vec<Bytes>);
 
 /// Measures and prints a table for each number of workers.
 pub fn run(options: &Options) -> Result<()> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let program = outcome::own_program()?;
     let cores = machine::cores();
     let workers = if options.workers.is_empty() { default_workers(cores) } else { options.workers.clone() };
     for world in workers {
         if world as usize > cores {
             say(&format!("warning: {world} workers on {cores} cores take turns; times include the waiting"));
         }
-        let rows = measure::all_reduce(&program, world, &options.sizes.0, options.pin).map_err(Usage::new)?;
+        let rows = measure::all_reduce(&program, world, &options.sizes.0, options.pin.0)?;
         let heading = format!("\nall-reduce (sum, float) between {world} processes of this machine\n");
         print(&format!("{heading}{}", render(&rows)))?;
     }
@@ -91,7 +92,7 @@ fn parse_sizes(text: &str) -> Result<Sizes, String> {
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no size; use bytes, or K, M, G behind a number, as 94M");
+    let wrong = || format!("'{text}' is not a size; use bytes, or K, M, G behind a number, as 94M");
     let (number, unit) = match text.char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
         Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),

@@ -4,51 +4,46 @@ mod config;
 mod options;
 mod plan;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
-use clap::ArgMatches;
-use paceline_lab::{CaseReport, Held, LabError, Report, SCHEMA, Study, StudyFolder, terminal};
+use paceline_lab::{CaseReport, Held, LabError, Planned, Report, SCHEMA, Study, StudyFolder, terminal};
 use paceline_record::{LayerTime, Outcome};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Job, TrainError, devices, worker};
+use paceline_train::{Engines, Job, Length, Prepared, TrainError, devices, worker};
 
-pub use options::{Options, parse_choice};
-pub use plan::{PlannedJob, plan};
+pub use options::Options;
+use options::{LayerRows, StudyOptions};
+use plan::{PlannedJob, plan};
 
-use crate::machine;
-use crate::outcome::{Unfinished, Usage, print, say};
-use crate::progress::Progress;
-use crate::report;
+use crate::outcome::{self, Show, Unfinished, print, say};
+use crate::progress::{Progress, estimate};
+use crate::{machine, report};
 
 /// Runs the study. What cannot be run is refused before anything starts.
-pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
-    let options = match &options.config {
-        // The program and `bench` are not options.
-        Some(path) => &config::read(path, matches, std::env::args_os().skip(2))?,
-        None => options,
-    };
-    if options.out.as_ref().is_some_and(|path| path.to_str().is_none()) {
-        return Err(Usage::new("the name of --out is not valid UTF-8; choose another").into());
+pub fn run(options: &Options) -> Result<()> {
+    let mut options = options.clone();
+    if let Some(path) = options.config.clone() {
+        config::fill(&mut options, &path)?;
     }
-    let mut runs = plan(options)?;
-    let jobs = || runs.iter().filter(|run| run.planned.repeat == 1).map(|run| &run.job);
-    for job in jobs() {
-        job.check().map_err(Usage::new)?;
-    }
-    warn(jobs().collect());
-    let study = describe(&runs)?;
-    let folder = start(options, &study).map_err(Usage::new)?;
+    let mut runs = plan(&options)?;
+    let options = &options.study;
+    let show = Show::json(options.json);
+    outcome::check_name(options.out.as_deref())?;
+    let prepared = prepare(&runs)?;
+    warn(runs.iter().filter(|run| run.planned.repeat == 1).map(|run| &run.job).collect());
+    let study = describe(runs.iter().map(|run| run.planned.clone()).collect(), prepared.values());
+    let folder = start(options, &study)?;
     for run in &mut runs {
         run.job.folder = folder.path().join(&run.planned.folder);
     }
-    let report = run_all(options, &study, &runs, &folder)?;
-    report::print_report(&report, options.json)?;
+    let report = Bench { options, study: &study, folder: &folder, prepared }.run_all(&runs)?;
+    report::print_report(&report, show)?;
     folder.write_pages(&study, &report)?;
-    report::point_to(&folder, options.json)?;
+    report::point_to(&folder, show)?;
     if report.missing > 0
         || report.cases.iter().any(|case| case.status != Outcome::Done || case.reason.is_some())
     {
@@ -81,7 +76,9 @@ pub fn warn(jobs: Vec<&Job>) {
     }
     for job in jobs {
         let seen = job.steps * job.global_batch();
-        if let Some(examples) = job.examples.filter(|&examples| examples != seen) {
+        if let Length::Examples(examples) = job.length
+            && examples != seen
+        {
             say(&format!(
                 "warning: {} on {} workers sees {seen} examples in whole steps, not {examples}",
                 job.model, job.workers
@@ -90,26 +87,32 @@ pub fn warn(jobs: Vec<&Job>) {
     }
 }
 
+/// What is known about each case before it runs, by its place. A case that cannot run is refused.
+fn prepare(runs: &[PlannedJob]) -> Result<BTreeMap<usize, Prepared>, TrainError> {
+    let mut engines = Engines::default();
+    let first = runs.iter().filter(|run| run.planned.repeat == 1);
+    first.map(|run| Ok((run.planned.place, run.job.prepare(&mut engines)?))).collect()
+}
+
 /// The study as it will be written down.
-pub fn describe(runs: &[PlannedJob]) -> Result<Study, Usage> {
-    let mut engines: Vec<String> = Vec::new();
-    for run in runs {
-        let engine = run.job.describe_engine().map_err(Usage::new)?;
-        if !engines.contains(&engine) {
+pub fn describe<'a>(cases: Vec<Planned>, prepared: impl IntoIterator<Item = &'a Prepared>) -> Study {
+    let mut engines: Vec<&str> = Vec::new();
+    for Prepared { engine, .. } in prepared {
+        if !engines.contains(&engine.as_str()) {
             engines.push(engine);
         }
     }
-    Ok(Study {
+    Study {
         schema: SCHEMA,
         program: env!("CARGO_PKG_VERSION").into(),
         command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
         machine: machine::describe(engines.join("; ")),
-        cases: runs.iter().map(|run| run.planned.clone()).collect(),
-    })
+        cases,
+    }
 }
 
-/// Finds the study's folder: the one that was named, one that was left unfinished here, or a new one.
-fn start(options: &Options, study: &Study) -> Result<StudyFolder, LabError> {
+/// Finds the study's folder: the one that was named, the unfinished one here, or a new one.
+fn start(options: &StudyOptions, study: &Study) -> Result<StudyFolder, LabError> {
     let held = if options.fresh { Held::Replace } else { Held::Resume };
     let path = match (&options.out, StudyFolder::unfinished(Path::new(""), study)) {
         (Some(path), _) => path.clone(),
@@ -119,73 +122,89 @@ fn start(options: &Options, study: &Study) -> Result<StudyFolder, LabError> {
     StudyFolder::start(&path, study, held)
 }
 
-/// Does run after run and saves the report after each; what is done already is not done again. An interruption ends the
-/// study; a failure only its case.
-fn run_all(options: &Options, study: &Study, runs: &[PlannedJob], folder: &StudyFolder) -> Result<Report> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
-    }
-    let left: Vec<&PlannedJob> = runs.iter().filter(|run| !folder.is_done(&run.planned)).collect();
-    announce(folder, runs.len(), left.len());
-    let mut cases: Vec<Option<CaseReport>> =
-        (0..study.places()).map(|place| Some(folder.read_case(study, place)?.report())).collect();
-    let mut progress = Progress::start(&left.iter().map(|run| &run.job).collect::<Vec<_>>(), runs.len());
-    for &PlannedJob { job, planned } in &left {
-        folder.create_case(planned)?;
-        progress.begin(job);
-        let surroundings = Surroundings {
-            program: program.clone(),
-            interrupted: &interrupted,
-            progress: &mut |glance| progress.show(job, glance.steps),
-        };
-        let result = launch(job, surroundings);
-        if let Some(logs) = folder.read_case(study, planned.place) {
-            folder.write_tensorboard(&logs)?;
-            cases[planned.place] = Some(logs.report());
-        }
-        let report = Report::new(study, cases.iter().flatten().cloned().collect());
-        folder.write_report(&report)?;
-        if let Some(case) = &cases[planned.place] {
-            progress.end(job, case);
-        }
-        if result.is_ok() && job.profile {
-            show_layers(options, job)?;
-        }
-        if interrupted.load(Ordering::Relaxed) || matches!(result, Err(TrainError::Interrupted)) {
-            break;
-        }
-    }
-    progress.clear();
-    Ok(Report::new(study, cases.into_iter().flatten().collect()))
+/// A study that is about to run.
+struct Bench<'a> {
+    options: &'a StudyOptions,
+    study: &'a Study,
+    folder: &'a StudyFolder,
+    prepared: BTreeMap<usize, Prepared>,
 }
 
-/// Says that a study goes on, where it does.
+impl Bench<'_> {
+    /// Does run after run and saves the report after each; what is done already is not done again. An interruption ends
+    /// the study; a failure only its case.
+    fn run_all(&self, runs: &[PlannedJob]) -> Result<Report> {
+        let Self { study, folder, .. } = self;
+        let program = outcome::own_program()?;
+        let interrupted = outcome::watch_interrupts()?;
+        let left: Vec<&PlannedJob> = runs.iter().filter(|run| !folder.is_done(&run.planned)).collect();
+        announce(folder, runs.len(), left.len());
+        let mut cases: Vec<Option<CaseReport>> =
+            (0..study.places()).map(|place| Some(folder.read_case(study, place)?.report())).collect();
+        let seconds = |run: &PlannedJob| estimate(&run.job, self.prepared_for(run));
+        let mut progress = Progress::start(left.iter().map(|run| seconds(run)).collect(), runs.len());
+        for &run in &left {
+            let PlannedJob { job, planned } = run;
+            folder.create_case(planned)?;
+            progress.begin(job);
+            let surroundings = Surroundings {
+                program: program.clone(),
+                interrupted: &interrupted,
+                progress: &mut |glance| progress.show(job, glance.steps),
+            };
+            let result = launch(job, self.prepared_for(run), surroundings);
+            if let Some(logs) = folder.read_case(study, planned.place) {
+                folder.write_tensorboard(&logs)?;
+                cases[planned.place] = Some(logs.report());
+            }
+            let report = Report::new(study, cases.iter().flatten().cloned().collect());
+            folder.write_report(&report)?;
+            if let Some(case) = &cases[planned.place] {
+                progress.end(job, case);
+            }
+            if result.is_ok() && job.profile {
+                self.show_layers(job)?;
+            }
+            if interrupted.load(Ordering::Relaxed) || matches!(result, Err(TrainError::Interrupted)) {
+                break;
+            }
+        }
+        progress.clear();
+        Ok(Report::new(study, cases.into_iter().flatten().collect()))
+    }
+
+    fn prepared_for(&self, run: &PlannedJob) -> &Prepared {
+        &self.prepared[&run.planned.place]
+    }
+
+    /// Prints the time of each layer; beside JSON, to standard error.
+    fn show_layers(&self, job: &Job) -> Result<()> {
+        let Some(LayerRows(rows)) = self.options.profile else {
+            return Ok(());
+        };
+        let path = job.folder.join(worker::LAYERS_FILE);
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let layers: Vec<LayerTime> =
+            serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
+        let table = format!("{}\n{}\n", job.model, terminal::render_layers(&layers, rows));
+        match Show::json(self.options.json) {
+            Show::Json => {
+                say(&table);
+                Ok(())
+            }
+            Show::Text => print(&table),
+        }
+    }
+}
+
+/// Says which runs of a resumed study are left.
 fn announce(folder: &StudyFolder, runs: usize, left: usize) {
     let path = folder.path().display();
     match left {
-        0 => say(&format!("{path}: all {runs} runs are done already; --fresh does them anew")),
+        0 => say(&format!("{path}: all {runs} runs are done already; --fresh runs them again")),
         _ if left < runs => {
             say(&format!("{path}: {} of {runs} runs are done already, {left} are left", runs - left))
         }
         _ => {}
     }
-}
-
-/// Prints the time of each layer; beside JSON, to standard error.
-fn show_layers(options: &Options, job: &Job) -> Result<()> {
-    let Some(rows) = options.profile else {
-        return Ok(());
-    };
-    let path = job.folder.join(worker::LAYERS_FILE);
-    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let layers: Vec<LayerTime> =
-        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
-    let table = format!("{}\n{}\n", job.model, terminal::render_layers(&layers, rows));
-    if options.json {
-        say(&table);
-        return Ok(());
-    }
-    print(&table)
 }

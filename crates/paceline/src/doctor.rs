@@ -1,14 +1,12 @@
 //! `paceline doctor`: what this machine offers, and what would spoil a measurement on it.
 
 mod activity;
-mod cgroup;
 mod examine;
 mod facts;
 mod folders;
 mod probe;
 mod reading;
 mod render;
-mod tree;
 
 use std::env;
 use std::io::{IsTerminal, stdout};
@@ -22,6 +20,8 @@ use paceline_engine::cuda::{Library, libraries};
 use paceline_engine::{Engine, EngineError, Spec};
 use paceline_model::zoo;
 use paceline_record::Bytes;
+use paceline_system::cgroup;
+use paceline_system::tree::Tree;
 use paceline_train::open_engine;
 
 use crate::colour;
@@ -30,7 +30,6 @@ use activity::Look;
 use facts::{Accelerators, Count, Facts, Need, Probe};
 use folders::Folders;
 use render::Ink;
-use tree::Tree;
 
 /// Time between two looks at who else computes.
 const WATCH: Duration = Duration::from_millis(500);
@@ -58,11 +57,11 @@ pub fn run(options: &Options) -> Result<()> {
 fn gather(tree: &Tree, folder: &Path) -> Facts {
     let mut facts = read(tree, folder);
     watch(tree, &mut facts);
-    if let Ok(engine) = open_engine("cpu", 1, false) {
+    if let Ok(engine) = open_engine("cpu", 1, None) {
         facts.needs = plan(&*engine);
     }
     facts.accelerators.libraries = Some(find_libraries(tree));
-    let cuda = open_engine("cuda", 1, false).map(|engine| engine.describe());
+    let cuda = open_engine("cuda", 1, None).map(|engine| engine.describe());
     facts.accelerators.engine = Some(cuda.map_err(|error| error.to_string()));
     facts
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use paceline_engine::Layout;
-use paceline_train::checkpoint::{self, Checkpoint, Description, Tensor};
+use paceline_train::checkpoint::{self, Checkpoint, Description, Tensor, Weights};
 use paceline_train::data::Data;
 use paceline_train::evaluate::{Answer, Likeness, Picture, Question, evaluate, sheet};
 use serde_json::json;
 
 use crate::machine;
-use crate::outcome::{Usage, print, say};
+use crate::outcome::{self, Show, Usage, print, say};
 
 /// Options of `paceline eval`.
 #[derive(Args)]
@@ -63,16 +63,16 @@ pub fn run(options: &Options) -> Result<()> {
     let subject = read(&options.path)?;
     let data = options.data.clone().or(subject.data).ok_or_else(|| {
         Usage::new(format!(
-            "{} does not tell what it was trained on; name the data with --data",
+            "{} does not say what it was trained on; name the data with --data",
             options.path.display()
         ))
     })?;
-    let data: Data = data.parse().map_err(Usage::new)?;
-    let Description { model, classes, .. } = &subject.network;
-    let held = data.classes().map_err(Usage::new)?;
-    if held != *classes && !data.is_synthetic() {
+    let data: Data = data.parse()?;
+    let classes = subject.network.classes;
+    let held = data.classes()?;
+    if held != classes && !data.is_synthetic() {
         return Err(Usage::new(format!(
-            "{data} has {held} classes, but {} tells {classes} apart; use the data that it was trained for",
+            "{data} has {held} classes, but {} was trained for {classes}; use data with the same classes",
             options.path.display()
         ))
         .into());
@@ -94,8 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
         if let Some(bar) = &bar {
             bar.set_position((1000.0 * done) as u64);
         }
-    })
-    .map_err(Usage::new)?;
+    })?;
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -103,36 +102,31 @@ pub fn run(options: &Options) -> Result<()> {
         write_png(&options.picture, &sheet(pairs, COLUMNS))?;
         say(&format!("originals above their reconstructions: {}", options.picture.display()));
     }
-    show(&answer, (model, &data), options.json)
+    show(&answer, &subject.network.model, &data, Show::json(options.json))
 }
 
 /// Reads weights: of a checkpoint with what it knows of its training, or of a file of their own.
-fn read(path: &Path) -> Result<Subject, Usage> {
+fn read(path: &Path) -> Result<Subject> {
     if path.is_file() {
-        let (weights, network) = checkpoint::read_weights(path).map_err(Usage::new)?;
+        let Weights { tensors, network } = checkpoint::read_weights(path)?;
         let network = network.ok_or_else(|| {
-            Usage::new(format!("{} does not tell which network it belongs to", path.display()))
+            Usage::new(format!("{} does not say which network it belongs to", path.display()))
         })?;
-        return Ok(Subject { weights, network, data: None, seed: None });
+        return Ok(Subject { weights: tensors, network, data: None, seed: None });
     }
-    let Checkpoint { weights, network, position, .. } = Checkpoint::read(path).map_err(Usage::new)?;
-    let seed = position.job.get("seed").and_then(|seed| seed.parse().ok());
-    let data = position.asked.iter().rev().find_map(|word| word.strip_prefix("--data=").map(str::to_owned));
-    let data =
-        data.or_else(|| position.job.get("data").filter(|name| name.starts_with("synthetic:")).cloned());
-    Ok(Subject { weights, network, data, seed })
+    let Checkpoint { job, weights, .. } = Checkpoint::read(path)?;
+    Ok(Subject { weights, network: job.network(), data: Some(job.data), seed: Some(job.seed) })
 }
 
-fn show(answer: &Answer, (model, data): (&str, &Data), json: bool) -> Result<()> {
+fn show(answer: &Answer, model: &str, data: &Data, show: Show) -> Result<()> {
     let Answer { examples, loss, correct, likeness } = answer;
     let accuracy = correct.map(|correct| correct as f64 / (*examples).max(1) as f64);
-    if json {
+    if show == Show::Json {
         let psnr = likeness.as_ref().map(|likeness| likeness.psnr);
-        let value = json!({
+        return outcome::print_json(&json!({
             "model": model, "data": data.to_string(), "examples": examples, "loss": loss,
             "correct": correct, "accuracy": accuracy, "psnr_db": psnr,
-        });
-        return print(&format!("{}\n", serde_json::to_string_pretty(&value)?));
+        }));
     }
     let mut text = format!("{model} on {examples} test pictures of {data}\n  loss      {loss:.4}\n");
     if let Some(accuracy) = accuracy {

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::import::horovod::{self, Summary};
@@ -14,7 +14,7 @@ use paceline_lab::timeline;
 use paceline_lab::trace::Trace;
 use paceline_lab::{Held, StudyFolder};
 
-use crate::outcome::{Usage, print};
+use crate::outcome::{self, Show, Usage, print};
 use crate::report;
 
 /// Rows of a list that runs on.
@@ -110,31 +110,31 @@ pub fn run(options: &Options) -> Result<()> {
     let path = &options.file;
     if path.join("study.json").exists() {
         options.refuse_tables()?.refuse_cuts()?;
-        let (folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
-        return report::print_report(&folder.analyse(&study), options.json);
+        let (folder, study) = StudyFolder::open(path)?;
+        return report::print_report(&folder.analyse(&study), Show::json(options.json));
     }
-    let profile = if path.is_file() { source::read_profile(path).map_err(Usage::new)? } else { None };
+    let profile = if path.is_file() { source::read_profile(path)? } else { None };
     if let Some(traces) = profile {
         options.refuse_tables()?;
         return explain_profile(&traces, options);
     }
     options.refuse_cuts()?;
-    let format = if path.is_file() { source::recognise(path).map_err(Usage::new)? } else { None };
+    let format = if path.is_file() { source::recognise(path)? } else { None };
     if format.is_some() || path.is_dir() {
         options.refuse_tables()?;
     }
     match format {
         Some(Format::Horovod) => {
-            let summary = Summary::of(&horovod::read(path).map_err(Usage::new)?);
+            let summary = Summary::of(&horovod::read(path)?);
             return match options.json {
-                true => print(&format!("{}\n", serde_json::to_string_pretty(&summary)?)),
+                true => outcome::print_json(&summary),
                 false => print(&summary.render(MOST_ROWS)),
             };
         }
         Some(Format::NvidiaSmi) => {
-            let monitor = nvidia_smi::read(path).map_err(Usage::new)?;
+            let monitor = nvidia_smi::read(path)?;
             return match options.json {
-                true => print(&format!("{}\n", serde_json::to_string_pretty(&monitor)?)),
+                true => outcome::print_json(&monitor),
                 false => print(&monitor.render()),
             };
         }
@@ -163,12 +163,12 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
         let cut = profile::cut(trace, options.from, options.to, options.range.as_deref());
         let window = cut.map_err(|why| Usage::new(format!("{}: {why}", options.file.display())))?;
         if let Some(path) = &options.timeline {
-            timeline::write_trace(trace, &window, path).map_err(Usage::new)?;
+            timeline::write_trace(trace, &window, path)?;
         }
         profiles.push(profile::summarise(trace, &window));
     }
     if options.json {
-        return print(&format!("{}\n", serde_json::to_string_pretty(&profiles)?));
+        return outcome::print_json(&profiles);
     }
     profiles.iter().try_for_each(|profile| print(&profile::render(profile)))
 }
@@ -176,11 +176,11 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
 /// Runs of other programs, as a study that is not kept.
 fn explain_runs(options: &Options) -> Result<()> {
     let told = Told { model: "imported".into(), batch: options.batch };
-    let runs = source::import(std::slice::from_ref(&options.file), &told).map_err(Usage::new)?;
+    let runs = source::import(std::slice::from_ref(&options.file), &told)?;
     let scratch = std::env::temp_dir().join(format!("paceline-explain-{}", std::process::id()));
     let explained = write::write(&runs, &[], &scratch, Held::Replace)
         .map_err(anyhow::Error::from)
-        .and_then(|(folder, study)| report::print_report(&folder.analyse(&study), options.json));
+        .and_then(|(folder, study)| report::print_report(&folder.analyse(&study), Show::json(options.json)));
     // Whatever happened, nothing is to be left behind; what happened comes first.
     let removed = std::fs::remove_dir_all(&scratch);
     explained?;
@@ -196,22 +196,22 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
     let (steps, examples, batch, epochs) = (*steps, *examples, *batch, *epochs);
     let told = explain::Options { map: map.clone(), steps, examples, batch, epochs, work };
     let found = explain::explain_text(text, &told);
-    let found = found.map_err(|error| Usage::new(format!("{}: {error}", options.file.display())))?;
+    let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {
-        return print(&format!("{}\n", serde_json::to_string_pretty(&found)?));
+        return outcome::print_json(&found);
     }
     print(&explain::render(&found))
 }
 
 /// A file's bytes, up to one more than a table may have.
-fn read(path: &Path) -> Result<Vec<u8>, Usage> {
+fn read(path: &Path) -> Result<Vec<u8>> {
     let most = explain::LONGEST as u64 + 1;
     let mut bytes = Vec::new();
     let done = if path == Path::new("-") {
         io::stdin().take(most).read_to_end(&mut bytes)
     } else {
-        open::open(path).map_err(Usage::new)?.take(most).read_to_end(&mut bytes)
+        open::open(path)?.take(most).read_to_end(&mut bytes)
     };
-    done.map_err(|error| Usage::new(format!("cannot read {}: {error}", path.display())))?;
+    done.with_context(|| format!("cannot read {}", path.display()))?;
     Ok(bytes)
 }

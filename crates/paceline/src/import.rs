@@ -8,7 +8,7 @@ use paceline_lab::Held;
 use paceline_lab::import::ranks::Told;
 use paceline_lab::import::{source, write};
 
-use crate::outcome::Usage;
+use crate::outcome::Show;
 use crate::report;
 
 /// Options of `paceline import`.
@@ -38,10 +38,10 @@ pub struct Options {
 /// Imports and reports.
 pub fn run(options: &Options) -> Result<()> {
     let told = Told { model: options.model.clone(), batch: options.batch };
-    let runs = source::import(&options.paths, &told).map_err(Usage::new)?;
+    let runs = source::import(&options.paths, &told)?;
     let command: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let held = if options.fresh { Held::Replace } else { Held::Resume };
-    let (folder, study) = write::write(&runs, &command, &options.out, held).map_err(Usage::new)?;
-    report::render(&folder, &study, options.json)
+    let (folder, study) = write::write(&runs, &command, &options.out, held)?;
+    report::render(&folder, &study, Show::json(options.json))
 }

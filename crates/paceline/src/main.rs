@@ -8,19 +8,20 @@ mod doctor;
 mod eval;
 mod explain;
 mod import;
-mod learning;
 mod machine;
 mod models;
 mod outcome;
 mod progress;
 mod report;
-mod size;
+mod settings;
 mod train;
+mod values;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use paceline_train::{clock, measure, worker};
+use paceline_system::clock;
+use paceline_train::{measure, worker};
 
 /// Data-parallel training that tells you where the time went.
 #[derive(Parser)]
@@ -33,13 +34,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a scaling study and report it
+    #[command(args_override_self = true)]
     Bench(Box<bench::Options>),
     /// Train one network: data, epochs, tests, checkpoints
     #[command(args_override_self = true)]
     Train(Box<train::Options>),
-    /// Say how good a checkpoint is, on the test pictures of some data
+    /// Test a checkpoint on the test pictures of some data
     Eval(eval::Options),
-    /// Report a study anew, or compare two
+    /// Report a study again, or compare two
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
     Import(import::Options),
@@ -63,12 +65,13 @@ fn main() -> ExitCode {
     if measure::is_assigned() {
         return outcome::exit(measure::run().map_err(Into::into));
     }
-    let matches = Cli::command().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let (_, own) = matches.subcommand().expect("invariant: clap wants a subcommand");
+    let command = Cli::command()
+        .mut_subcommand("bench", bench::Options::show_defaults)
+        .mut_subcommand("train", train::Options::show_defaults);
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     outcome::exit(match cli.command {
-        Command::Bench(options) => bench::run(&options, own),
-        Command::Train(options) => train::run(&options, own),
+        Command::Bench(options) => bench::run(&options),
+        Command::Train(options) => train::run(&options),
         Command::Eval(options) => eval::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Import(options) => import::run(&options),

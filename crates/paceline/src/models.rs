@@ -5,8 +5,8 @@ use clap::Args;
 use paceline_lab::{Align, Table};
 use paceline_model::{ModelError, Summary, summarize, zoo};
 
-use crate::outcome::{Usage, print, say};
-use crate::size::{self, Size};
+use crate::outcome::{self, print, say};
+use crate::values::Size;
 
 /// Options of `paceline models`.
 #[derive(Args)]
@@ -14,8 +14,8 @@ pub struct Options {
     /// Classes of the head
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     classes: u32,
-    /// Size of the pictures; each network's own if not given
-    #[arg(long, value_name = "HxW", value_parser = size::parse)]
+    /// Size of the pictures [default: each network's own]
+    #[arg(long, value_name = "HxW")]
     input: Option<Size>,
     /// Print JSON
     #[arg(long)]
@@ -24,17 +24,16 @@ pub struct Options {
 
 /// Prints the zoo. Networks that do not admit the size are listed with the reason.
 pub fn run(options: &Options) -> Result<()> {
-    let rows: Vec<Row> = zoo::NAMES
+    let mut rows: Vec<Row> = zoo::NAMES
         .into_iter()
         .map(|name| Row {
             name,
-            summary: zoo::build(name, options.input, options.classes as usize).map(|graph| summarize(&graph)),
+            summary: zoo::build(name, options.input.map(Into::into), options.classes as usize)
+                .map(|graph| summarize(&graph)),
         })
         .collect();
-    if let Some(Err(reason)) = rows.first().map(|row| &row.summary)
-        && rows.iter().all(|row| row.summary.is_err())
-    {
-        return Err(Usage::new(reason).into());
+    if rows.iter().all(|row| row.summary.is_err()) {
+        rows.swap_remove(0).summary?;
     }
     if options.json { print_json(&rows) } else { print(&render(&rows).to_string()) }
 }
@@ -52,7 +51,7 @@ fn print_json(rows: &[Row]) -> Result<()> {
             Err(reason) => say(&format!("warning: {} is left out: {reason}", row.name)),
         }
     }
-    print(&format!("{}\n", serde_json::to_string_pretty(&admitted)?))
+    outcome::print_json(&admitted)
 }
 
 fn render(rows: &[Row]) -> Table {

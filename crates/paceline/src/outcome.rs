@@ -1,20 +1,38 @@
 //! How the program ends: what it prints, and with which status.
 
+use std::error::Error;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use anyhow::Result;
-use paceline_lab::words;
+use anyhow::{Context, Result};
+use paceline_lab::import::ImportError;
+use paceline_lab::{LabError, words};
+use paceline_model::ModelError;
+use paceline_record::LogError;
+use paceline_train::checkpoint::CheckpointError;
+use paceline_train::{TrainError, describe};
+use serde::Serialize;
 
 /// The user asked for something that cannot be done: exit status 2.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Usage(String);
+#[error("{reason}")]
+pub struct Usage {
+    reason: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
 
 impl Usage {
     /// Bad usage, for a reason.
-    pub fn new(reason: impl ToString) -> Self {
-        Self(reason.to_string())
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), source: None }
+    }
+
+    /// Bad usage, with what caused it.
+    pub fn because(reason: impl Into<String>, cause: impl Error + Send + Sync + 'static) -> Self {
+        Self { reason: reason.into(), source: Some(Box::new(cause)) }
     }
 }
 
@@ -31,11 +49,95 @@ pub fn exit(result: Result<()>) -> ExitCode {
     if error.is::<Unfinished>() {
         return ExitCode::from(1);
     }
-    say(&format!("error: {error}"));
-    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+    say(&format!("error: {}", describe(&*error)));
+    ExitCode::from(if is_usage(&error) { 2 } else { 1 })
 }
 
-/// Prints to standard output. That nobody reads it to its end (`| head`) is no error.
+/// Whether the user must ask for something else: the error's type says so.
+fn is_usage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.is::<Usage>()
+            || cause.is::<ModelError>()
+            || cause.downcast_ref().is_some_and(TrainError::is_usage)
+            || cause.downcast_ref().is_some_and(CheckpointError::is_usage)
+            || cause.downcast_ref().is_some_and(is_usage_of_lab)
+            || cause.downcast_ref().is_some_and(is_usage_of_import)
+    })
+}
+
+fn is_usage_of_lab(error: &LabError) -> bool {
+    match error {
+        LabError::Io { source, .. } | LabError::Log(LogError::Io { source, .. }) => is_wrong_path(source),
+        LabError::Busy { .. } => false,
+        _ => true,
+    }
+}
+
+fn is_usage_of_import(error: &ImportError) -> bool {
+    match error {
+        ImportError::Io { source, .. } => is_wrong_path(source),
+        _ => true,
+    }
+}
+
+/// Whether the system refused a path, rather than what was done there.
+fn is_wrong_path(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::InvalidInput
+    )
+}
+
+/// Refuses a folder whose name a report could not hold.
+pub fn check_name(path: Option<&Path>) -> Result<(), Usage> {
+    match path {
+        Some(path) if path.to_str().is_none() => {
+            Err(Usage::new("the name of --out is not valid UTF-8; choose another"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// This program, which workers are processes of.
+pub fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program's own file")
+}
+
+/// A flag that Ctrl-C and a request to end set.
+pub fn watch_interrupts() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
+    }
+    Ok(interrupted)
+}
+
+/// The form of what is printed to standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// For people.
+    Text,
+    /// For programs: JSON and nothing else.
+    Json,
+}
+
+impl Show {
+    /// What `--json` asks for.
+    pub fn json(is_given: bool) -> Self {
+        if is_given { Self::Json } else { Self::Text }
+    }
+}
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
+}
+
+/// Prints to standard output. A reader that stops early (`| head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -44,8 +146,8 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Prints a line to standard error, without what others may have put in it to steer a terminal. That it cannot be written
-/// is nothing that anybody could be told.
+/// Prints a line to standard error, without what others may have put in it to steer a terminal. If even that fails,
+/// there is nobody to tell.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", words::plain(line));
 }

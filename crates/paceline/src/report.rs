@@ -8,7 +8,7 @@ use clap::Args;
 use paceline_lab::{Report, Study, StudyFolder, compare, terminal};
 
 use crate::colour;
-use crate::outcome::{Usage, print};
+use crate::outcome::{self, Show, Usage, print};
 
 /// Options of `paceline report`.
 #[derive(Args)]
@@ -21,28 +21,29 @@ pub struct Options {
     json: bool,
 }
 
-/// Reports one study anew, or compares two.
+/// Reports one study again, or compares two.
 pub fn run(options: &Options) -> Result<()> {
+    let show = Show::json(options.json);
     match &options.studies[..] {
-        [before, after] => compare_two(before, after, options.json),
-        [one] => report_one(one, options.json),
+        [before, after] => compare_two(before, after, show),
+        [one] => report_one(one, show),
         _ => {
             let latest = StudyFolder::latest(Path::new(""));
             let none = "there is no study-N here; name the folder of a study, or run `paceline bench`";
-            report_one(&latest.ok_or_else(|| Usage::new(none))?, options.json)
+            report_one(&latest.ok_or_else(|| Usage::new(none))?, show)
         }
     }
 }
 
-/// Reports the study of a folder anew.
-fn report_one(path: &Path, json: bool) -> Result<()> {
-    let (mut folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
-    folder.lock().map_err(Usage::new)?;
-    render(&folder, &study, json)
+/// Reports the study of a folder again.
+fn report_one(path: &Path, show: Show) -> Result<()> {
+    let (mut folder, study) = StudyFolder::open(path)?;
+    folder.lock()?;
+    render(&folder, &study, show)
 }
 
 /// Analyses a study, writes its report in all forms, and prints it.
-pub fn render(folder: &StudyFolder, study: &Study, json: bool) -> Result<()> {
+pub fn render(folder: &StudyFolder, study: &Study, show: Show) -> Result<()> {
     let mut cases = Vec::new();
     let mut written = Ok(());
     for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
@@ -51,38 +52,38 @@ pub fn render(folder: &StudyFolder, study: &Study, json: bool) -> Result<()> {
     }
     let report = Report::new(study, cases);
     // What could be read is shown even where nothing can be written.
-    print_report(&report, json)?;
+    print_report(&report, show)?;
     written?;
     folder.write_pages(study, &report)?;
-    point_to(folder, json)
+    point_to(folder, show)
 }
 
-fn compare_two(before: &Path, after: &Path, json: bool) -> Result<()> {
+fn compare_two(before: &Path, after: &Path, show: Show) -> Result<()> {
     let read = |path: &Path| -> Result<Report> {
-        let (folder, study) = StudyFolder::open(path).map_err(Usage::new)?;
+        let (folder, study) = StudyFolder::open(path)?;
         Ok(folder.analyse(&study))
     };
     let comparison = compare::compare(&read(before)?, &read(after)?);
-    if json {
-        return print(&format!("{}\n", serde_json::to_string_pretty(&comparison)?));
+    if show == Show::Json {
+        return outcome::print_json(&comparison);
     }
     let names = [before, after].map(|path| path.display().to_string());
     print(&terminal::render_comparison(&comparison, &names, colours()))
 }
 
-/// Says where the page lies.
-pub fn point_to(folder: &StudyFolder, json: bool) -> Result<()> {
-    if json {
+/// Says where the report is.
+pub fn point_to(folder: &StudyFolder, show: Show) -> Result<()> {
+    if show == Show::Json {
         return Ok(());
     }
-    print(&format!("\nThe report lies in {}\n", folder.path().join("report.html").display()))
+    print(&format!("\nReport: {}\n", folder.path().join("report.html").display()))
 }
 
 /// Prints a report, as a table or as what report.json holds.
-pub fn print_report(report: &Report, json: bool) -> Result<()> {
-    match json {
-        true => print(&format!("{}\n", serde_json::to_string_pretty(report)?)),
-        false => print(&terminal::render_report(report, colours())),
+pub fn print_report(report: &Report, show: Show) -> Result<()> {
+    match show {
+        Show::Json => outcome::print_json(report),
+        Show::Text => print(&terminal::render_report(report, colours())),
     }
 }
 

@@ -5,96 +5,218 @@ mod progress;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use clap::ArgMatches;
 use paceline_lab::{Held, Planned, Report, Study, StudyFolder};
-use paceline_train::checkpoint::{self, Checkpoint};
+use paceline_train::checkpoint::{self, Checkpoint, CheckpointError, OnNumerics};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Every, Job, Saving, TrainError};
+use paceline_train::{Engines, Job, Prepared, TrainError, describe};
 
 pub use options::Options;
 use progress::Progress;
 
-use crate::outcome::{Unfinished, Usage, say};
-use crate::{bench, report};
+use crate::outcome::{self, Show, Unfinished, Usage, say};
+use crate::settings::Limit;
+use crate::{bench, machine, report};
 
 /// Trains. What cannot be run is refused before anything starts.
-pub fn run(options: &Options, matches: &ArgMatches) -> Result<()> {
-    let (options, asked, from) = options.gone_on_with(matches)?;
-    let mut job = options.job()?;
-    job.asked = asked;
-    let folder = options.folder(from.as_ref())?;
-    let root = folder.clone().unwrap_or_default().join(checkpoint::FOLDER);
-    job.milestones.eval = Some(Every(options.learning.eval_every));
-    job.milestones.saving =
-        Some(Saving { every: Every(options.checkpoint_every), keep: options.keep, folder: root });
-    if let Some((path, checkpoint)) = &from {
-        let settings = job.fixed_settings().map_err(Usage::new)?;
-        checkpoint.check_job(path, &settings).map_err(Usage::new)?;
-        let steps = checkpoint.position.steps;
-        if steps >= job.steps {
-            return Err(Usage::new(format!(
-                "{} has done {steps} of {} steps: nothing is left to do; ask for more with --epochs or --steps",
-                path.display(),
-                job.steps
-            ))
-            .into());
-        }
-        job.milestones.resume = Some(path.clone());
-        job.milestones.resumed_at = Some(steps);
-    }
-    job.check().map_err(Usage::new)?;
+pub fn run(options: &Options) -> Result<()> {
+    outcome::check_name(options.out.as_deref())?;
+    let origin = options.resume.as_deref().map(Origin::read).transpose()?;
+    let mut job = job(options, origin.as_ref())?;
+    let prepared = job.prepare(&mut Engines::default())?;
     bench::warn(vec![&job]);
-    let (folder, study, planned) = start(&options, folder, &mut job)?;
-    train(&options, &job, (&folder, &study, &planned))
+    let run = Run::start(options, origin.as_ref(), &mut job, &prepared)?;
+    run.train(&job, &prepared)
 }
 
-/// Finds the folder and notes the run in it: a new study, or one more run of the study that is gone on with.
-fn start(options: &Options, path: Option<PathBuf>, job: &mut Job) -> Result<(StudyFolder, Study, Planned)> {
-    let path = match path {
-        Some(path) => path,
-        None => StudyFolder::numbered(Path::new(""))?,
-    };
-    let mut name = format!("{}-w{}", job.model, job.workers);
-    if let Some(steps) = job.milestones.resumed_at {
-        name.push_str(&format!("-from-{steps}"));
-    }
-    let mut planned = Planned { folder: name, place: 0, repeat: 1, case: job.case(), steps: job.steps };
-    let study = bench::describe(&[bench::PlannedJob { job: job.clone(), planned: planned.clone() }])?;
-    let (folder, study) = match job.milestones.resumed_at {
-        Some(_) if path.join("study.json").exists() => {
-            let (folder, study) = StudyFolder::append(&path, &mut planned).map_err(Usage::new)?;
-            (folder, study)
-        }
-        _ => {
-            let is_taken = StudyFolder::open(&path).is_ok();
-            if is_taken && !options.fresh {
-                return Err(Usage::new(format!(
-                    "{0} holds a study; --resume {0} goes on with a training, --fresh starts over",
-                    path.display()
-                ))
-                .into());
-            }
-            let folder = StudyFolder::start(&path, &study, Held::Replace).map_err(Usage::new)?;
-            if is_taken {
-                remove_training(&path)?;
-            }
-            (folder, study)
-        }
-    };
-    let saving = job.milestones.saving.as_mut().expect("invariant: a training is saved");
-    saving.folder = folder.path().join(checkpoint::FOLDER);
-    if let Some(steps) = job.milestones.resumed_at {
-        Checkpoint::abandon_later(&saving.folder, steps)?;
-    }
-    job.folder = folder.path().join(&planned.folder);
-    Ok((folder, study, planned))
+/// A checkpoint that a training resumes from.
+struct Origin {
+    path: PathBuf,
+    checkpoint: Checkpoint,
 }
 
-/// Removes what a training that is started over has left.
+impl Origin {
+    fn read(path: &Path) -> Result<Self, TrainError> {
+        let path = checkpoint::locate(path)?;
+        Ok(Self { checkpoint: Checkpoint::read(&path)?, path })
+    }
+
+    /// The folder of the training: `DIR` of `DIR/checkpoints/step-390`.
+    fn home(&self) -> Option<PathBuf> {
+        Some(self.path.parent()?.parent()?.to_owned())
+    }
+}
+
+/// The job that options ask for: a new one, or a checkpoint's with what options change.
+fn job(options: &Options, origin: Option<&Origin>) -> Result<Job> {
+    let model = options.model.as_deref();
+    let base = match origin {
+        Some(Origin { path, checkpoint }) => {
+            let numerics = if options.new_numerics { OnNumerics::Renew } else { OnNumerics::Keep };
+            let mut job = checkpoint.resume(path, numerics)?;
+            job.model = model.map_or(job.model, Into::into);
+            job
+        }
+        None => Job::training(model.expect("invariant: clap wants a network or a checkpoint")),
+    };
+    let work = &options.settings.work;
+    let sizes = [work.weak_sizes(), work.strong_sizes()];
+    if sizes.iter().all(|sizes| !sizes.is_empty()) {
+        return Err(Usage::new("--batch cannot be used with --global-batch; give one of them").into());
+    }
+    let mut jobs = options.settings.apply(vec![base], &sizes.concat(), Limit::One)?;
+    let mut job = jobs.pop().expect("invariant: one value each makes one job");
+    options.set_milestones(&mut job);
+    job.settle(machine::cores())?;
+    check(&job, origin)?;
+    Ok(job)
+}
+
+/// Refuses a job that does not train one network, or not the one to resume.
+fn check(job: &Job, origin: Option<&Origin>) -> Result<()> {
+    if !job.plan().exchanges() && job.workers > 1 {
+        return Err(Usage::new(
+            "independent workers train a network each, and none of them is the result; use `paceline bench` to measure them",
+        )
+        .into());
+    }
+    if job.engine == "simulated" {
+        return Err(
+            Usage::new("a simulated engine learns nothing; use `paceline bench --engine simulated`").into()
+        );
+    }
+    let Some(Origin { path, checkpoint }) = origin else { return Ok(()) };
+    checkpoint.check_job(path, job)?;
+    let done = checkpoint.position.steps;
+    if done >= job.steps {
+        return Err(Usage::new(format!(
+            "{} has done {done} of {} steps: nothing is left to do; ask for more with --epochs or --steps",
+            path.display(),
+            job.steps
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+/// A run of a training, in the folder of a study.
+struct Run {
+    folder: StudyFolder,
+    study: Study,
+    planned: Planned,
+    show: Show,
+}
+
+impl Run {
+    /// Finds the folder and notes the run in it: a new study, or one more run of the study that is resumed.
+    fn start(options: &Options, origin: Option<&Origin>, job: &mut Job, prepared: &Prepared) -> Result<Self> {
+        let path = match options.out.clone().or_else(|| origin?.home()) {
+            Some(path) => path,
+            None => StudyFolder::numbered(Path::new(""))?,
+        };
+        let mut name = format!("{}-w{}", job.model, job.workers);
+        if let Some(steps) = job.milestones.resumed_at {
+            name.push_str(&format!("-from-{steps}"));
+        }
+        let mut planned = Planned { folder: name, place: 0, repeat: 1, case: job.case(), steps: job.steps };
+        let (folder, study) = match origin {
+            Some(_) if path.join("study.json").exists() => StudyFolder::append(&path, &mut planned)?,
+            _ => {
+                let study = bench::describe(vec![planned.clone()], [prepared]);
+                let held = if options.fresh { Held::Replace } else { Held::Resume };
+                (start_over(&path, &study, held)?, study)
+            }
+        };
+        let saving = job.milestones.saving.as_mut().expect("invariant: a training is saved");
+        saving.folder = folder.path().join(checkpoint::FOLDER);
+        if let Some(steps) = job.milestones.resumed_at {
+            Checkpoint::abandon_later(&saving.folder, steps)?;
+        }
+        job.folder = folder.path().join(&planned.folder);
+        Ok(Self { folder, study, planned, show: Show::json(options.json) })
+    }
+
+    /// Runs the job, writes its weights, and reports the study.
+    fn train(&self, job: &Job, prepared: &Prepared) -> Result<()> {
+        let program = outcome::own_program()?;
+        let interrupted = outcome::watch_interrupts()?;
+        self.folder.create_case(&self.planned)?;
+        let mut progress = Progress::start(job)?;
+        let surroundings = Surroundings {
+            program,
+            interrupted: &interrupted,
+            progress: &mut |glance| progress.show(glance),
+        };
+        let result = launch(job, prepared, surroundings);
+        progress.clear();
+        let written = self.publish(&result);
+        // How the run ended comes first: what could not be written may only follow from it.
+        self.conclude(result).and(written)
+    }
+
+    fn newest_checkpoint(&self) -> Result<Option<PathBuf>, CheckpointError> {
+        Checkpoint::newest(&self.folder.path().join(checkpoint::FOLDER))
+    }
+
+    /// Reports the study, and writes the weights of a run that ended well.
+    fn publish(&self, result: &Result<(), TrainError>) -> Result<()> {
+        let Self { folder, study, show, .. } = self;
+        let mut cases = Vec::new();
+        for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
+            folder.write_tensorboard(&logs)?;
+            cases.push(logs.report());
+        }
+        let report = Report::new(study, cases);
+        report::print_report(&report, *show)?;
+        folder.write_pages(study, &report)?;
+        if let Some(newest) = self.newest_checkpoint()?.filter(|_| result.is_ok()) {
+            copy_weights(&newest, folder.path())?;
+        }
+        report::point_to(folder, *show)
+    }
+
+    /// Says how the run ended, and how to resume it.
+    fn conclude(&self, result: Result<(), TrainError>) -> Result<()> {
+        let folder = self.folder.path();
+        let Err(error) = result else {
+            say(&format!("Weights: {}", folder.join(checkpoint::WEIGHTS_FILE).display()));
+            return Ok(());
+        };
+        match error {
+            TrainError::Interrupted => say("interrupted"),
+            error => say(&format!("error: {}", describe(&error))),
+        }
+        match self.newest_checkpoint().ok().flatten() {
+            Some(newest) => say(&format!(
+                "To resume from {}: paceline train --resume {}",
+                newest.file_name().unwrap_or_default().to_string_lossy(),
+                folder.display()
+            )),
+            None => say("no checkpoint was written yet; see --checkpoint-every"),
+        }
+        Err(Unfinished.into())
+    }
+}
+
+/// Starts a study in a folder that holds none, or whose study is to be replaced.
+fn start_over(path: &Path, study: &Study, held: Held) -> Result<StudyFolder> {
+    let is_taken = StudyFolder::open(path).is_ok();
+    if is_taken && held == Held::Resume {
+        return Err(Usage::new(format!(
+            "{0} holds a study; --resume {0} resumes a training, --fresh starts over",
+            path.display()
+        ))
+        .into());
+    }
+    let folder = StudyFolder::start(path, study, Held::Replace)?;
+    if is_taken {
+        remove_training(path)?;
+    }
+    Ok(folder)
+}
+
+/// Removes the checkpoints and weights of a training that is started over.
 fn remove_training(path: &Path) -> Result<()> {
     let remove = |result: std::io::Result<()>, name: &str| match result {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -106,51 +228,8 @@ fn remove_training(path: &Path) -> Result<()> {
     remove(fs::remove_file(path.join(checkpoint::WEIGHTS_FILE)), checkpoint::WEIGHTS_FILE)
 }
 
-/// Runs the job, leaves its weights, and reports the study.
-fn train(
-    options: &Options,
-    job: &Job,
-    (folder, study, planned): (&StudyFolder, &Study, &Planned),
-) -> Result<()> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
-    }
-    folder.create_case(planned)?;
-    let mut progress = Progress::start(job)?;
-    let surroundings =
-        Surroundings { program, interrupted: &interrupted, progress: &mut |glance| progress.show(glance) };
-    let result = launch(job, surroundings);
-    progress.clear();
-    let written = publish(options, &result, (folder, study));
-    let newest = Checkpoint::newest(&folder.path().join(checkpoint::FOLDER));
-    // How the run ended comes first: what could not be written may only follow from it.
-    conclude(result, newest.ok().flatten().as_deref(), folder).and(written)
-}
-
-/// Leaves the weights of a run that ended well, and reports the study.
-fn publish(
-    options: &Options,
-    result: &Result<(), TrainError>,
-    (folder, study): (&StudyFolder, &Study),
-) -> Result<()> {
-    let mut cases = Vec::new();
-    for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
-        folder.write_tensorboard(&logs)?;
-        cases.push(logs.report());
-    }
-    let report = Report::new(study, cases);
-    report::print_report(&report, options.json)?;
-    folder.write_pages(study, &report)?;
-    if let (Ok(()), Some(newest)) = (result, Checkpoint::newest(&folder.path().join(checkpoint::FOLDER))?) {
-        leave_weights(&newest, folder.path())?;
-    }
-    report::point_to(folder, options.json)
-}
-
-/// Puts the weights of a checkpoint into the run's folder, whole or not at all.
-fn leave_weights(checkpoint: &Path, folder: &Path) -> Result<()> {
+/// Copies the weights of a checkpoint to the run's folder, whole or not at all.
+fn copy_weights(checkpoint: &Path, folder: &Path) -> Result<()> {
     let (from, to) = (checkpoint.join(checkpoint::WEIGHTS_FILE), folder.join(checkpoint::WEIGHTS_FILE));
     let draft = folder.join(".weights");
     let put = || -> std::io::Result<()> {
@@ -159,25 +238,4 @@ fn leave_weights(checkpoint: &Path, folder: &Path) -> Result<()> {
         fs::rename(&draft, &to)
     };
     put().with_context(|| format!("cannot write {}", to.display()))
-}
-
-/// Says how the run ended, and how to go on with it.
-fn conclude(result: Result<(), TrainError>, newest: Option<&Path>, folder: &StudyFolder) -> Result<()> {
-    let Err(error) = result else {
-        say(&format!("The weights lie in {}", folder.path().join(checkpoint::WEIGHTS_FILE).display()));
-        return Ok(());
-    };
-    match error {
-        TrainError::Interrupted => say("interrupted"),
-        error => say(&format!("error: {error}")),
-    }
-    match newest {
-        Some(newest) => say(&format!(
-            "`paceline train --resume {}` goes on from {}",
-            folder.path().display(),
-            newest.file_name().unwrap_or_default().to_string_lossy()
-        )),
-        None => say("no checkpoint was written yet; see --checkpoint-every"),
-    }
-    Err(Unfinished.into())
 }

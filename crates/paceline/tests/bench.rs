@@ -47,7 +47,7 @@ fn a_small_study_leaves_a_report_whose_numbers_add_up() {
     let out = folder.path().join("study");
     let output = run(&out, "mobilenet_v2 --batch 16 --steps 8");
     let table = String::from_utf8(output.stdout).expect("text");
-    assert!(table.starts_with("weak scaling, batch 16 a worker"), "{table}");
+    assert!(table.starts_with("weak scaling, batch 16 per worker"), "{table}");
     assert!(table.contains("study"), "{table}");
 
     let report = report(&out);
@@ -89,7 +89,7 @@ fn a_profile_lists_layers() {
     let out = folder.path().join("study");
     let output = run(&out, "mobilenet_v2 --batch 2 --steps 2 --profile=3");
     let text = String::from_utf8(output.stdout).expect("text");
-    assert!(text.contains("GFLOP/s") && text.contains("share %"), "{text}");
+    assert!(text.contains("GFLOP/s") && text.contains("% of time"), "{text}");
     assert!(out.join("mobilenet_v2-w1/layers.json").exists());
 }
 

@@ -73,5 +73,5 @@ fn a_place_that_is_no_folder_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("set"), "mine").expect("a writable folder");
     let (status, said) = run(folder.path(), &[]);
-    assert_eq!((status, said.as_str()), (Some(2), "error: set is no folder\n"));
+    assert_eq!((status, said.as_str()), (Some(2), "error: set is not a folder\n"));
 }

@@ -31,10 +31,10 @@ fn a_table_is_understood_checked_and_reconciled() {
     let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words:?} is not in\n{text}"));
     let order = [
         place("read as"),
-        place("8.80 is printed, 8.00 follows (800 / 100)"),
+        place("printed 8.80, recomputed 8.00 (800 / 100)"),
         place("the batch is consistent with 32"),
         place("too few points to choose a law"),
-        place("What the table cannot tell"),
+        place("What the table does not show"),
     ];
     assert!(order.is_sorted(), "{text}");
 }
@@ -60,9 +60,9 @@ fn the_same_comes_as_json_and_from_standard_input() {
 #[test]
 fn a_column_is_told_and_bad_input_is_refused() {
     let told = printed(&explain(TABLE.as_bytes(), &["--map", "Examples/s=rate-per-worker"]));
-    assert!(told.contains("rate-per-worker (told)"), "{told}");
+    assert!(told.contains("rate-per-worker (given)"), "{told}");
     for (table, arguments, reason) in [
-        (TABLE.as_bytes(), &["--map", "Examples/s=colour"][..], "no meaning is called"),
+        (TABLE.as_bytes(), &["--map", "Examples/s=colour"][..], "unknown meaning"),
         (TABLE.as_bytes(), &["--map", "nothing=loss"], "no table has a column"),
         (b"", &[], "the file is empty"),
         (b"\x7fELF\x02\x01\x00\xff\xfe\x00", &[], "not text"),
@@ -129,7 +129,7 @@ fn options_that_do_nothing_for_a_file_are_refused_and_a_study_is_only_read() {
     }
     let page = folder.path().join("study/report.html");
     fs::remove_file(&page).expect("import wrote it");
-    assert!(printed(&paceline("explain study")).contains("metric.log of TensorFlow"));
+    assert!(printed(&paceline("explain study")).contains("TensorFlow metric.log"));
     assert!(!page.exists(), "explain writes nothing");
     printed(&paceline("report study"));
     assert!(page.exists(), "report does");

@@ -206,14 +206,30 @@ fn a_file_says_the_same_as_options_which_win_over_it() {
 }
 
 #[test]
+fn keys_of_a_file_have_dashes_or_underscores_and_an_option_replaces_its_alternative() {
+    let study = Study::new();
+    let file = "models = \"mobilenet_v2\"\nengine = \"simulated\"\nworkers = 2\nsteps = 5\nglobal_batch = 64\n\
+                bucket-mb = [1, 2.5]\noptimizer = \"adam\"\n";
+    fs::write(study.path("study.toml"), file).expect("a file");
+    study.done("bench --config study.toml --out study --threads 1");
+    let cases = study.report()["cases"].clone();
+    assert_eq!((&cases[1]["scaling"], &cases[1]["settings"]["bucket-mb"]), (&"strong".into(), &"2.5".into()));
+    assert_eq!(cases[0]["settings"]["lr"], "0.001", "adam's own");
+    study.done("bench --config study.toml --out study --threads 1 --batch 8 --fresh");
+    assert_eq!(study.report()["cases"][0]["batch_per_worker"], 8);
+}
+
+#[test]
 fn a_file_that_makes_no_sense_is_refused_with_its_name() {
     let study = Study::new();
     for (text, expected) in [
         ("workers = [1, 2", "study.toml"),
-        ("wokers = [1, 2]", "unknown key 'wokers'"),
+        ("steps = 5\nwokers = [1, 2]", "study.toml, line 2: unknown key 'wokers'; the keys are models, "),
         ("workers = \"two\"", "'two'"),
-        ("workers = { from = 1 }", "neither a value nor a list"),
-        ("fresh = \"maybe\"", "true or false"),
+        ("\nworkers = [1, 0]", "study.toml, line 2: '0' is not a whole number from 1 to 1024"),
+        ("workers = { from = 1 }", "a value or a list of values"),
+        ("workers = []", "the list is empty"),
+        ("fresh = \"maybe\"", "a boolean"),
         ("steps = 5\nexamples = 640", "cannot be used with"),
         ("config = \"other.toml\"", "unknown key 'config'"),
     ] {
@@ -254,8 +270,8 @@ fn what_is_no_study_is_refused() {
     fs::create_dir(study.path("torn")).expect("a folder");
     fs::write(study.path("torn/study.json"), r#"{"schema": 2, "cases": ["#).expect("a file");
     for (arguments, expected) in [
-        ("report empty", "holds no study"),
-        ("report nowhere", "holds no study"),
+        ("report empty", "is not a study"),
+        ("report nowhere", "is not a study"),
         ("report later", "schema version 99"),
         ("report study later", "schema version 99"),
         ("report torn", "torn/study.json"),
@@ -283,6 +299,22 @@ fn a_full_disk_is_an_error_and_the_old_report_stays() {
     assert_eq!(said(&output).matches("error: ").count(), 1);
     assert_eq!(fs::read(study.path("study/report.json")).expect("a report"), before);
     study.done("report study");
+}
+
+#[test]
+fn a_disk_that_fills_up_is_not_bad_usage_and_the_reason_is_told() {
+    let study = Study::new();
+    // Files may be 512 bytes long: the system then refuses in the middle of one, as a full disk does.
+    let output = Command::new("sh")
+        .current_dir(study.folder.path())
+        .args(["-c", r#"trap "" XFSZ; ulimit -f 1; exec "$@""#, "sh"])
+        .arg(cargo_bin!("paceline"))
+        .args(format!("{SIMULATED} --workers 1,2 --steps 50").split_whitespace())
+        .output()
+        .expect("the program runs");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(said(&output).matches("File too large").count(), 1, "{}", said(&output));
+    assert!(said(&output).starts_with("error: cannot write "), "{}", said(&output));
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn refuse(folder: &Path, arguments: &str) -> String {
     said
 }
 
-/// The weights of a run, and its optimizer's memory with the statistics of each share.
+/// The weights of a run, and its optimizer's memory with the statistics of each shard.
 fn weights(run: &Path, steps: u64) -> (Vec<u8>, Vec<u8>) {
     let state = run.join(format!("checkpoints/step-{steps:08}/state.safetensors"));
     (fs::read(run.join("weights.safetensors")).expect("weights"), fs::read(state).expect("state"))
@@ -70,7 +70,7 @@ fn report(run: &Path) -> Value {
     serde_json::from_slice(&fs::read(run.join("report.json")).expect("a report")).expect("JSON")
 }
 
-/// Weights after some steps do not depend on who ran which share, by which strategy.
+/// Weights after some steps do not depend on who ran which shard, by which strategy.
 fn same_weights_on_any_number_of_workers(model: &str, steps: u64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());
@@ -133,6 +133,36 @@ fn a_run_that_changes_its_workers_at_a_checkpoint_ends_with_the_same_weights() {
 }
 
 #[test]
+fn every_optimizer_resumes_bit_for_bit_and_none_becomes_another() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    pictures(folder.path());
+    for optimizer in ["sgd --momentum 0.8", "sgd --momentum 0", "nesterov", "adam"] {
+        let name = optimizer.replace(' ', "-");
+        let recipe = format!(
+            "mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 2 --threads 1 --lr 0.002 \
+             --eval-every 0 --checkpoint-every 0 --weight-decay 0.001 --optimizer {optimizer}"
+        );
+        run(folder.path(), &format!("train {recipe} --steps 7 --workers 2 --out whole-{name}"));
+        run(folder.path(), &format!("train {recipe} --steps 4 --workers 1 --out cut-{name}"));
+        run(folder.path(), &format!("train --resume cut-{name} --steps 7 --workers 2"));
+        let [whole, cut] =
+            ["whole", "cut"].map(|run| weights(&folder.path().join(format!("{run}-{name}")), 7));
+        assert!(whole == cut, "{optimizer}");
+    }
+    let final_weights = |name: &str| weights(&folder.path().join(name), 7).0;
+    assert!(final_weights("whole-nesterov") != final_weights("whole-adam"), "they are different rules");
+    for (arguments, expected) in [
+        ("train --resume cut-adam --steps 9 --optimizer sgd", "--optimizer adam, not --optimizer sgd"),
+        ("train --resume cut-nesterov --steps 9 --momentum 0.5", "--momentum 0.9, not --momentum 0.5"),
+        ("train mobilenet_v2 --optimizer nesterov --momentum 0", "--momentum"),
+        ("train mobilenet_v2 --optimizer lion", "nesterov"),
+    ] {
+        let said = refuse(folder.path(), arguments);
+        assert!(said.contains(expected), "{arguments}: {said}");
+    }
+}
+
+#[test]
 fn a_kill_at_any_moment_leaves_a_good_checkpoint_to_go_on_from_bit_for_bit() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());
@@ -151,7 +181,7 @@ fn a_kill_at_any_moment_leaves_a_good_checkpoint_to_go_on_from_bit_for_bit() {
             let ended = child.try_wait().expect("a process of ours");
             assert!(
                 ended.is_none(),
-                "kill {kill}: a good checkpoint is gone on from, but it ended with {ended:?}"
+                "kill {kill}: it resumes from a good checkpoint, but ended with {ended:?}"
             );
             thread::sleep(Duration::from_millis(1));
         }
@@ -244,7 +274,7 @@ fn every_sample_is_used_once_an_epoch_whoever_gets_it() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_gone_on_with_is_refused_with_the_reason() {
+fn a_checkpoint_that_cannot_be_resumed_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());
     run(folder.path(), "train mobilenet_v2 --data cifar10:pictures --epochs 1 --batch 8 --out run");
@@ -297,6 +327,68 @@ fn data_may_move_but_not_change_where_a_training_goes_on() {
 }
 
 #[test]
+fn a_folder_with_data_and_run_moves_as_a_whole_and_options_keep_their_values() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let home = folder.path().join("home");
+    pictures(&home);
+    run(
+        &home,
+        "train mobilenet_v2 --data cifar10:pictures --epochs 1 --batch 8 --lr 0.03 --schedule cosine --accumulate 2 \
+         --workers 2 --threads 1 --out run",
+    );
+    fs::rename(&home, folder.path().join("moved")).expect("another name");
+    run(folder.path(), "train --resume moved/run --epochs 2 --workers 1");
+    let report = report(&folder.path().join("moved/run"));
+    let [first, second] = [0, 1].map(|place| report["cases"][place].clone());
+    for setting in ["lr", "schedule", "accumulate"] {
+        assert_eq!(first["settings"][setting], second["settings"][setting], "{setting}");
+    }
+    assert_eq!((&first["threads"], &second["threads"]), (&1.into(), &1.into()));
+    assert_eq!((&second["workers"], &second["global_batch"]), (&1.into(), &16.into()));
+}
+
+#[test]
+fn a_checkpoint_of_another_version_or_another_processor_is_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    pictures(folder.path());
+    run(folder.path(), "train mobilenet_v2 --data cifar10:pictures --steps 1 --batch 4 --out run");
+    let path = folder.path().join("run/checkpoints/step-00000001/checkpoint.json");
+    let text = fs::read_to_string(&path).expect("a manifest");
+    let manifest: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&manifest["version"], &manifest["job"]["model"]), (&2.into(), &"mobilenet_v2".into()));
+    assert_eq!(manifest["optimizer"]["state"], serde_json::json!(["momentum"]));
+    assert_eq!(manifest["numerics"]["layout"], "nhwc");
+    assert!(manifest["numerics"]["engine"]["instruction_set"].is_string(), "{manifest}");
+    fs::write(&path, text.replacen("\"version\": 2", "\"version\": 1", 1)).expect("room");
+    let said = refuse(folder.path(), "train --resume run --steps 2");
+    assert!(said.contains("it has version 1, and this program reads version 2"), "{said}");
+    fs::write(&path, &text).expect("room");
+    for arguments in
+        ["train --resume run --steps 2 --layout nchw", "train --resume run --steps 2 --precision bf16"]
+    {
+        let said = refuse(folder.path(), arguments);
+        assert!(said.contains("cannot resume"), "{said}");
+    }
+    let said = refuse(folder.path(), "train mobilenet_v2 --new-numerics");
+    assert!(said.contains("--resume"), "{said}");
+    run(folder.path(), "train --resume run --steps 2 --new-numerics");
+}
+
+#[test]
+fn a_training_takes_one_value_of_each_option() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (arguments, expected) in [
+        ("train mobilenet_v2 --lr 0.1,0.2", "--lr has 2 values"),
+        ("train mobilenet_v2 --workers 1,2", "--workers has 2 values"),
+        ("train mobilenet_v2 --batch 8,16", "--batch has 2 values"),
+        ("train mobilenet_v2 --optimizer adam --momentum 0.5", "--momentum is for sgd and nesterov"),
+    ] {
+        let said = refuse(folder.path(), arguments);
+        assert!(said.contains(expected), "{arguments}: {said}");
+    }
+}
+
+#[test]
 fn weights_are_not_judged_by_other_classes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());
@@ -314,7 +406,7 @@ fn weights_are_not_judged_by_other_classes() {
     assert!(made.is_ok_and(|status| status.success()), "a pipe");
     let said =
         refuse(folder.path(), "train mobilenet_v2 --data images:images --input 32x32 --steps 1 --out pipe");
-    assert!(said.contains("y.png") && said.contains("no file"), "{said}");
+    assert!(said.contains("y.png") && said.contains("not a file"), "{said}");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn folders_that_cannot_hold_a_study_are_refused() {
     std::fs::write(taken.path().join("thesis.tex"), "years of work").expect("a file");
     let path = taken.path().display();
     assert_refused(&[
-        (&format!("bench --out {path}"), "holds no study.json"),
+        (&format!("bench --out {path}"), "has no study.json"),
         (&format!("bench --out {path}/thesis.tex/study"), "cannot create"),
         ("bench --out /proc/study", "cannot create"),
     ]);

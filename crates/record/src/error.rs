@@ -19,7 +19,7 @@ pub enum LogError {
         /// The file.
         path: PathBuf,
     },
-    /// Reject the file: written in a form this program does not read.
+    /// Reject the file: written in a version that this program does not read.
     Version {
         /// The file.
         path: PathBuf,
@@ -42,11 +42,11 @@ impl fmt::Display for LogError {
         match self {
             Self::Io { path, .. } => write!(f, "cannot read or write {}", path.display()),
             Self::NoHeader { path } => {
-                write!(f, "{} is no run log: it has no header line", path.display())
+                write!(f, "{} is not a run log: it has no header line", path.display())
             }
             Self::Version { path, found } => write!(
                 f,
-                "{} is a run log of version {found}; this program reads versions 1 to {}",
+                "{} is a run log of version {found}, and this program reads versions 1 to {}; use a later release",
                 path.display(),
                 crate::log::VERSION
             ),

@@ -5,7 +5,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Nanos, Phase, PhaseTimes, Rank, Step};
+use crate::{
+    Bytes, Generation, Host, Member, MemberEvent, Nanos, Phase, PhaseTimes, Rank, Recovery, Roster,
+    Scheduling, Step,
+};
 
 /// What one case of a study trains, and how. What its source does not tell is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -45,7 +48,7 @@ pub struct Case {
 
 impl Case {
     /// Whether two cases are the same but for the number of workers, and what follows from it: under strong scaling
-    /// each worker's share of the batch.
+    /// each worker's part of the batch.
     pub fn same_but_workers(&self, other: &Self) -> bool {
         let mut unified = Self { workers: self.workers, ..other.clone() };
         if self.global_batch.is_some() {
@@ -58,16 +61,26 @@ impl Case {
 /// First line of a rank's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankHeader {
-    /// Whose log.
+    /// The rank whose log it is.
     pub rank: Rank,
     /// Ranks in the run.
     pub world: u32,
 }
 
+/// First line of a member's log, which takes the place of a rank's in a run whose workers come and go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberHeader {
+    /// Whose log it is. Its rank is its place in the roster of a step's generation.
+    pub member: Member,
+    /// The host that it runs on, of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
+}
+
 /// First line of the launcher's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LauncherHeader {
-    /// What was run.
+    /// The case that was run.
     pub case: Case,
     /// Whether the log covers a window of the run only: its first spawn and last reap are then where the window begins and
     /// ends, and how long the whole run took is not known.
@@ -84,7 +97,7 @@ pub struct BucketRecord {
     pub begun: Nanos,
     /// When the last rank arrived: before, nothing could be done.
     pub last_arrival: Nanos,
-    /// Who that was.
+    /// The rank that arrived last.
     pub last_rank: Rank,
     /// When the last part was done.
     pub ended: Nanos,
@@ -106,6 +119,9 @@ pub struct StepRecord {
     /// How many steps it stands for, all its fields being sums over them: logs of other programs tell of every tenth.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub covers: u64,
+    /// The roster that did it.
+    #[serde(default, skip_serializing_if = "Generation::is_first")]
+    pub generation: Generation,
     /// When it began: where the step before ended, or where the first began.
     pub begin: Nanos,
     /// When it ended.
@@ -134,6 +150,9 @@ pub struct StepRecord {
     /// Part of [`Phase::Idle`] in which nothing was queued, and the host did nothing that shows.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub idle_empty: Nanos,
+    /// What the system did to the thread that ran it; `None` where nobody asked. Boxed, as most records in memory have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduling: Option<Box<Scheduling>>,
     /// The exchanges, in the order in which they began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<BucketRecord>,
@@ -153,6 +172,7 @@ impl StepRecord {
         Self {
             step,
             covers: one(),
+            generation: Generation(0),
             begin,
             end: begin,
             phases: PhaseTimes::default(),
@@ -164,6 +184,7 @@ impl StepRecord {
             idle_host: Nanos(0),
             idle_queued: Nanos(0),
             idle_empty: Nanos(0),
+            scheduling: None,
             buckets: Vec::new(),
         }
     }
@@ -177,7 +198,7 @@ impl StepRecord {
 /// How a network did on samples that it was not trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalRecord {
-    /// When it was known.
+    /// When the result was known.
     pub at: Nanos,
     /// Steps done before.
     pub steps: u64,
@@ -193,17 +214,18 @@ pub struct EvalRecord {
 /// What a rank tells. On a line, an object whose one key names the event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "nearly all events are steps")]
 pub enum RankEvent {
     /// The worker's first instruction.
     Main {
-        /// When.
+        /// The moment of it.
         at: Nanos,
         /// Its process; 0 where it is simulated.
         pid: u32,
     },
     /// The program is compiled.
     Compiled {
-        /// When.
+        /// When it was ready.
         at: Nanos,
         /// Memory it planned.
         planned: Option<Bytes>,
@@ -212,18 +234,20 @@ pub enum RankEvent {
     Step(StepRecord),
     /// The network was tested; its time is in the step before. Rank 0 tells, for all ranks.
     Evaluated(EvalRecord),
-    /// A checkpoint lies on the disk; its time is in the step before. Rank 0 tells.
+    /// A checkpoint is on the disk; its time is in the step before. Rank 0 tells.
     Saved {
-        /// When.
+        /// When it was complete.
         at: Nanos,
-        /// Steps done.
+        /// Steps done before.
         steps: u64,
         /// Its size.
         bytes: Bytes,
     },
+    /// A phase of a recovery, as this worker saw it. It lies between steps or within one, beside its phases.
+    Recovery(Recovery),
     /// The worker has nothing left to do.
     Done {
-        /// When.
+        /// When it had come to its end.
         at: Nanos,
         /// The most memory it held.
         peak_resident: Option<Bytes>,
@@ -292,19 +316,32 @@ pub enum Outcome {
 pub enum LauncherEvent {
     /// A worker is about to be started.
     Spawn {
-        /// Which.
+        /// The rank that it will be.
         rank: Rank,
-        /// When.
+        /// The moment before it is.
         at: Nanos,
     },
     /// A worker has ended and nothing is left of it.
     Reap {
-        /// Which.
+        /// The rank that it was.
         rank: Rank,
-        /// When.
+        /// When the launcher had learnt of it.
         at: Nanos,
-        /// How.
+        /// How it ended.
         exit: Exit,
+    },
+    /// Something happened to a member, in a run whose workers come and go.
+    Member(MemberEvent),
+    /// From here on the work is dealt to these members.
+    Roster(Roster),
+    /// A phase of a recovery, as the launcher saw it.
+    Recovery(Recovery),
+    /// Another number of workers was asked for.
+    Scaled {
+        /// When it was asked for.
+        at: Nanos,
+        /// Workers that there should be.
+        workers: u32,
     },
     /// The case is over.
     Over {

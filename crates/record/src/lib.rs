@@ -6,13 +6,19 @@
 mod error;
 mod event;
 pub mod log;
+mod membership;
 mod phase;
+mod porter;
+mod scheduling;
 mod units;
 
 pub use error::LogError;
 pub use event::{
-    BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, Outcome, RankEvent,
-    RankHeader, StepRecord,
+    BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, MemberHeader, Outcome,
+    RankEvent, RankHeader, StepRecord,
 };
+pub use membership::{Expulsion, MemberChange, MemberEvent, Recovery, RecoveryPhase, Roster};
 pub use phase::{Phase, PhaseTimes};
-pub use units::{Bytes, Nanos, Rank, Step};
+pub use porter::{PorterEvent, PorterHeader, Transfer};
+pub use scheduling::{Faults, Scheduling, Switches};
+pub use units::{Bytes, Generation, Host, Member, Nanos, Rank, Step};

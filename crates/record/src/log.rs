@@ -4,8 +4,8 @@
 //! started them. The first line is the header; it names the format and its version:
 //!
 //! ```text
-//! {"format":"paceline-log","version":2,"rank":0,"world":1}
-//! {"format":"paceline-log","version":2,"case":{"model":"resnet50","workers":1,...}}
+//! {"format":"paceline-log","version":3,"rank":0,"world":1}
+//! {"format":"paceline-log","version":3,"case":{"model":"resnet50","workers":1,...}}
 //! ```
 //!
 //! Every further line is one event, an object whose one key names it. A rank writes
@@ -35,10 +35,11 @@
 //! Each event of a worker reaches the system in one write, so that whatever ends a process leaves whole lines and at most
 //! one torn last line, which readers leave out. A whole line that is no event is an error. Fields that a reader does not
 //! know are passed over; what cannot be read by an older reader raises the version. Version 2 added `evaluated` and
-//! `saved`.
+//! `saved`; version 3 members and rosters, recoveries, a step's `generation` and `scheduling`, and a porter's log.
+//! `docs/run-log.md` has every field.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -46,12 +47,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, EvalRecord, LauncherEvent, LauncherHeader, LogError, Nanos, Outcome, Rank, RankEvent, RankHeader,
+    Bytes, EvalRecord, LauncherEvent, LauncherHeader, LogError, Member, MemberChange, MemberEvent,
+    MemberHeader, Nanos, Outcome, PorterEvent, PorterHeader, Rank, RankEvent, RankHeader, Recovery,
     StepRecord,
 };
 
 /// The version that this program writes. It reads all versions up to it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 const FORMAT: &str = "paceline-log";
 
@@ -60,8 +62,16 @@ pub fn rank_file(rank: Rank) -> String {
     format!("rank-{rank}.jsonl")
 }
 
+/// Name of a member's log in its case's folder.
+pub fn member_file(member: Member) -> String {
+    format!("member-{member}.jsonl")
+}
+
 /// Name of the launcher's log in its case's folder.
 pub const LAUNCHER_FILE: &str = "launcher.jsonl";
+
+/// Name of the log of a host's porter in its case's folder; it is there only in runs on several hosts.
+pub const PORTER_FILE: &str = "porter.jsonl";
 
 #[derive(Serialize)]
 struct Stamped<'a, H> {
@@ -97,10 +107,18 @@ pub type RankWriter = Writer<RankEvent>;
 /// The launcher's log, open for writing.
 pub type LauncherWriter = Writer<LauncherEvent>;
 
+/// A porter's log, open for writing.
+pub type PorterWriter = Writer<PorterEvent>;
+
 impl RankWriter {
     /// Starts `rank-<r>.jsonl` in a case's folder.
     pub fn create(folder: &Path, header: &RankHeader) -> Result<Self, LogError> {
         Self::start(folder.join(rank_file(header.rank)), header)
+    }
+
+    /// Starts `member-<m>.jsonl` in a case's folder.
+    pub fn create_of_member(folder: &Path, header: &MemberHeader) -> Result<Self, LogError> {
+        Self::start(folder.join(member_file(header.member)), header)
     }
 }
 
@@ -108,6 +126,13 @@ impl LauncherWriter {
     /// Starts `launcher.jsonl` in a case's folder.
     pub fn create(folder: &Path, header: &LauncherHeader) -> Result<Self, LogError> {
         Self::start(folder.join(LAUNCHER_FILE), header)
+    }
+}
+
+impl PorterWriter {
+    /// Starts `porter.jsonl` in a case's folder.
+    pub fn create(folder: &Path, header: &PorterHeader) -> Result<Self, LogError> {
+        Self::start(folder.join(PORTER_FILE), header)
     }
 }
 
@@ -170,13 +195,36 @@ pub struct Reader<H, E> {
 /// A rank's log, open for reading.
 pub type RankReader = Reader<RankHeader, RankEvent>;
 
+/// A member's log, open for reading.
+pub type MemberReader = Reader<MemberHeader, RankEvent>;
+
 /// The launcher's log, open for reading.
 pub type LauncherReader = Reader<LauncherHeader, LauncherEvent>;
+
+/// A porter's log, open for reading.
+pub type PorterReader = Reader<PorterHeader, PorterEvent>;
 
 impl RankReader {
     /// Opens `rank-<r>.jsonl` in a case's folder.
     pub fn open(folder: &Path, rank: Rank) -> Result<Self, LogError> {
         Self::begin(folder.join(rank_file(rank)))
+    }
+}
+
+impl MemberReader {
+    /// Opens `member-<m>.jsonl` in a case's folder.
+    pub fn open(folder: &Path, member: Member) -> Result<Self, LogError> {
+        Self::begin(folder.join(member_file(member)))
+    }
+}
+
+impl PorterReader {
+    /// Opens `porter.jsonl` in a case's folder; `None` where there is none: the run was on one host.
+    pub fn open(folder: &Path) -> Result<Option<Self>, LogError> {
+        match Self::begin(folder.join(PORTER_FILE)) {
+            Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            reader => reader.map(Some),
+        }
     }
 }
 
@@ -209,7 +257,7 @@ impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
         Ok(Self { path, file, line, number: 1, header, events: PhantomData })
     }
 
-    /// What the first line says.
+    /// The first line.
     pub fn header(&self) -> &H {
         &self.header
     }
@@ -236,7 +284,7 @@ impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
 /// All that a rank told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankLog {
-    /// Whose log.
+    /// The rank whose log it is.
     pub header: RankHeader,
     /// The worker's first instruction.
     pub main: Option<Nanos>,
@@ -246,6 +294,8 @@ pub struct RankLog {
     pub steps: Vec<StepRecord>,
     /// The tests of the network, in order; only rank 0 tells of them.
     pub evaluations: Vec<EvalRecord>,
+    /// Phases of recoveries, in order.
+    pub recoveries: Vec<Recovery>,
     /// The most memory the worker held.
     pub peak_resident: Option<Bytes>,
     /// Part of that which it shares with the other ranks.
@@ -274,6 +324,7 @@ impl RankLog {
             planned: None,
             steps: Vec::new(),
             evaluations: Vec::new(),
+            recoveries: Vec::new(),
             peak_resident: None,
             shared: None,
             peak_device: None,
@@ -296,6 +347,7 @@ impl RankLog {
                 }
                 RankEvent::Evaluated(evaluation) => log.evaluations.push(evaluation),
                 RankEvent::Saved { .. } => {}
+                RankEvent::Recovery(recovery) => log.recoveries.push(recovery),
                 RankEvent::Done { peak_resident, shared, peak_device, .. } => {
                     log.peak_resident = peak_resident;
                     log.shared = shared;
@@ -310,12 +362,14 @@ impl RankLog {
 /// All that the launcher told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LauncherLog {
-    /// What was run.
+    /// The first line: the case that was run.
     pub header: LauncherHeader,
     /// When the first worker was started.
     pub first_spawn: Option<Nanos>,
     /// When the last worker had ended.
     pub last_reap: Option<Nanos>,
+    /// Everything that it told of members, rosters and recoveries, in order.
+    pub membership: Vec<LauncherEvent>,
     /// How the case ended, and why; `None` if the launcher did not live to tell.
     pub over: Option<(Outcome, Option<String>)>,
 }
@@ -329,18 +383,42 @@ impl LauncherLog {
     /// Reads `launcher.jsonl` in a case's folder.
     pub fn read(folder: &Path) -> Result<Self, LogError> {
         let mut reader = LauncherReader::open(folder)?;
-        let mut log =
-            Self { header: reader.header().clone(), first_spawn: None, last_reap: None, over: None };
+        let mut log = Self {
+            header: reader.header().clone(),
+            first_spawn: None,
+            last_reap: None,
+            membership: Vec::new(),
+            over: None,
+        };
         while let Some(event) = reader.next_event()? {
             match event {
-                LauncherEvent::Spawn { at, .. } => {
-                    log.first_spawn = Some(log.first_spawn.map_or(at, |first| first.min(at)));
-                }
-                LauncherEvent::Reap { at, .. } => log.last_reap = log.last_reap.max(Some(at)),
+                LauncherEvent::Spawn { at, .. } => log.spawned(at),
+                LauncherEvent::Reap { at, .. } => log.reaped(at),
                 LauncherEvent::Over { outcome, reason } => log.over = Some((outcome, reason)),
+                LauncherEvent::Member(_)
+                | LauncherEvent::Roster(_)
+                | LauncherEvent::Recovery(_)
+                | LauncherEvent::Scaled { .. } => {
+                    if let LauncherEvent::Member(MemberEvent { at, change, .. }) = &event {
+                        match change {
+                            MemberChange::Spawned => log.spawned(*at),
+                            MemberChange::Ended(_) => log.reaped(*at),
+                            _ => {}
+                        }
+                    }
+                    log.membership.push(event);
+                }
             }
         }
         Ok(log)
+    }
+
+    fn spawned(&mut self, at: Nanos) {
+        self.first_spawn = Some(self.first_spawn.map_or(at, |first| first.min(at)));
+    }
+
+    fn reaped(&mut self, at: Nanos) {
+        self.last_reap = self.last_reap.max(Some(at));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The phases that tile a rank's time.
 
 use std::fmt;
-use std::ops::{Index, IndexMut};
+use std::ops::{Add, AddAssign, Index, IndexMut};
 
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -127,6 +127,23 @@ impl IndexMut<Phase> for PhaseTimes {
     }
 }
 
+impl AddAssign for PhaseTimes {
+    fn add_assign(&mut self, other: Self) {
+        for (time, more) in self.0.iter_mut().zip(other.0) {
+            *time += more;
+        }
+    }
+}
+
+impl Add for PhaseTimes {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
+}
+
 impl Serialize for PhaseTimes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -171,6 +188,18 @@ mod tests {
             let json = serde_json::to_string(&phase).expect("a phase is plain data");
             assert_eq!(json, format!("\"{phase}\""));
         }
+    }
+
+    #[test]
+    fn times_are_added_phase_by_phase() {
+        let mut times = PhaseTimes::default();
+        times[Phase::Forward] = Nanos(3);
+        let mut more = PhaseTimes::default();
+        more[Phase::Forward] = Nanos(4);
+        more[Phase::Update] = Nanos(5);
+        times += more;
+        assert_eq!(times.iter().collect::<Vec<_>>(), [(Phase::Forward, Nanos(7)), (Phase::Update, Nanos(5))]);
+        assert_eq!((times + more).total(), Nanos(21));
     }
 
     #[test]

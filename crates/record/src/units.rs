@@ -6,7 +6,7 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
 
-/// A worker's number, from 0 to world - 1.
+/// A worker's number, from 0 to world - 1: its place in the roster, where workers come and go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Rank(pub u32);
@@ -15,6 +15,21 @@ pub struct Rank(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Step(pub u64);
+
+/// A worker process of a run whose workers come and go. Numbers are never used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Member(pub u32);
+
+/// A roster's number. The first is 0, and the only one where nobody comes or goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Generation(pub u64);
+
+/// A host's number in a run on several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Host(pub u32);
 
 /// Nanoseconds: a length of time, or a moment on the host's monotonic clock, which all its processes share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -27,17 +42,17 @@ pub struct Nanos(pub u64);
 pub struct Bytes(pub u64);
 
 impl Nanos {
-    /// The same in seconds.
+    /// The same length in seconds.
     pub fn seconds(self) -> f64 {
         self.0 as f64 * 1e-9
     }
 
-    /// Whether it is no time at all.
+    /// Whether it is zero.
     pub fn is_zero(&self) -> bool {
         self.0 == 0
     }
 
-    /// Time from `earlier` to here; zero if that lies ahead.
+    /// Time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
@@ -63,14 +78,21 @@ impl Sum for Nanos {
     }
 }
 
-impl fmt::Display for Rank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+impl Generation {
+    /// Whether it is that of the first roster.
+    pub fn is_first(&self) -> bool {
+        self.0 == 0
     }
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+macro_rules! shown_as_a_number {
+    ($($unit:ty),*) => {
+        $(impl fmt::Display for $unit {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        })*
+    };
 }
+
+shown_as_a_number!(Rank, Step, Member, Generation, Host);

@@ -1,12 +1,12 @@
-//! Cores of its own for each worker.
+//! Pins each worker to its own cores.
 
 use paceline_record::Rank;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::TrainError;
 
-/// The cores of a rank, out of those that this process may use: `threads` neighbours. `None` where there are not enough
-/// for all, so that the system had better move workers about.
+/// The cores of a rank, out of those that this process may use: `threads` neighbours. `None` if there are not enough
+/// for all workers; then the system should schedule them freely.
 fn choose(allowed: &[usize], rank: Rank, world: u32, threads: usize) -> Option<&[usize]> {
     if world as usize * threads > allowed.len() {
         return None;
@@ -15,7 +15,7 @@ fn choose(allowed: &[usize], rank: Rank, world: u32, threads: usize) -> Option<&
     Some(&allowed[first..first + threads])
 }
 
-/// Keeps this process, and the threads that it starts from now on, to the cores of its rank; whether there were enough.
+/// Pins this process, and the threads that it starts from now on, to the cores of its rank. Returns whether there were enough.
 pub(crate) fn pin(rank: Rank, world: u32, threads: usize) -> Result<bool, TrainError> {
     let refused = |error: rustix::io::Errno| TrainError::system("choose cores")(error.into());
     let mask = sched_getaffinity(None).map_err(refused)?;

@@ -1,4 +1,4 @@
-//! Gradients in buckets: neighbours in memory, in the order in which backward makes them ready.
+//! Gradients in buckets: neighbours in memory, in the order in which backward finishes them.
 
 use std::ops::Range;
 
@@ -6,15 +6,15 @@ use paceline_engine::Slot;
 
 use crate::strategy::ExchangeOptions;
 
-/// A bucket: a stretch of the gradient region, complete when the slot with this number is.
+/// A bucket: a range of the gradients, complete when the slot `last_slot` is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub range: Range<usize>,
     pub last_slot: usize,
 }
 
-/// Cuts `slots` into buckets of at least the wanted size; together they cover `0..len` without a gap. The first is small, so
-/// that the exchange begins early, and so is the last: nothing is left of backward to hide it behind.
+/// Cuts `slots` into buckets of at least the wanted size that together cover `0..len` without a gap. The first is small, so
+/// that the exchange begins early. The last is small too, because no backward is left to hide it.
 pub(crate) fn cut(slots: &[Slot], len: usize, options: &ExchangeOptions) -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut start = 0;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! checkpoints/step-00000390/weights.safetensors   parameters and running statistics, with what rebuilds the network
-//!                           state.safetensors     the optimizer's memory, and the running statistics of each share
-//!                           checkpoint.json       where the training stands; length and SHA-256 of the other two
+//!                           state.safetensors     the optimizer's memory, and the running statistics of each shard
+//!                           checkpoint.json       the job and where it stands; length and SHA-256 of the other two
 //! ```
 //!
 //! A checkpoint is written under a hidden name, synced, and renamed, so that whatever stops the writer leaves the
@@ -16,14 +16,16 @@ mod error;
 mod manifest;
 mod tensors;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use paceline_engine::cpu::Simd;
 use paceline_model::Graph;
 use paceline_record::EvalRecord;
 use serde::{Deserialize, Serialize};
 
+use crate::{Job, Numerics, Scaling, SumOrder, TrainError, numerics};
 pub use error::CheckpointError;
 use manifest::Manifest;
 
@@ -47,6 +49,15 @@ pub struct Tensor {
     pub values: Vec<f32>,
 }
 
+/// The contents of a file of weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights {
+    /// In the order of the file.
+    pub tensors: Vec<Tensor>,
+    /// The network they belong to, where the file tells.
+    pub network: Option<Description>,
+}
+
 /// What rebuilds a network that weights belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
@@ -63,31 +74,39 @@ pub struct Description {
 pub struct Position {
     /// Steps done.
     pub steps: u64,
-    /// What must be equal for the training to go on, by the names of the command line's options.
-    pub job: BTreeMap<String, String>,
-    /// The words that asked for the training: what one that goes on is not told anew.
-    #[serde(default)]
-    pub asked: Vec<String>,
     /// The tests of the network so far; their moments are on the clock of the run that made them.
     pub history: Vec<EvalRecord>,
 }
 
-/// A network and where its training stands. Read back, tensors lie in the order of their names.
+/// A network and where its training stands. Read back, tensors are in the order of their names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// What rebuilds the network.
-    pub network: Description,
-    /// Its parameters and running statistics, named as in the graph.
-    pub weights: Vec<Tensor>,
-    /// The optimizer's memory: `momentum/<parameter>`.
-    pub optimizer: Vec<Tensor>,
-    /// Running statistics of single shares of the batch: `share-3/<parameter>`.
-    pub shares: Vec<Tensor>,
+    /// The job that trains it.
+    pub job: Job,
+    /// How its numbers were computed.
+    pub numerics: Numerics,
+    /// What tells its data from other data.
+    pub fingerprint: String,
     /// Where the training stands.
     pub position: Position,
+    /// Parameters and running statistics, named as in the graph.
+    pub weights: Vec<Tensor>,
+    /// The optimizer's state: `momentum/<parameter>`, or of Adam `mean/<parameter>` and `square/<parameter>`.
+    pub optimizer: Vec<Tensor>,
+    /// Running statistics of single shards of the batch: `shard-3/<parameter>`.
+    pub shards: Vec<Tensor>,
 }
 
-/// A checkpoint that lies on the disk.
+/// Whether a training must resume with the numerics it began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnNumerics {
+    /// It must, so that it ends with the same bits as if it had never stopped.
+    Keep,
+    /// It takes this machine's: weights may differ in their last digits.
+    Renew,
+}
+
+/// A checkpoint on the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Its folder.
@@ -100,9 +119,10 @@ impl Checkpoint {
     /// Writes `step-<steps>` under `root`, whole or not at all, and then deletes all but the last `keep` up to it.
     /// One of the same step is replaced.
     pub fn write(&self, root: &Path, keep: NonZeroUsize) -> Result<Written, CheckpointError> {
-        let weights = weights_file(&self.network, &self.weights);
-        let state = tensors::pack_state(&self.optimizer, &self.shares);
-        let manifest = Manifest::new(self, &weights, &state).render();
+        let weights = weights_file(&self.job.network(), &self.weights);
+        let state = tensors::pack_state(&self.optimizer, &self.shards);
+        let manifest = Manifest::new(self, &disk::prepare(root, self.position.steps)?, &weights, &state);
+        let manifest = manifest.render();
         let files = [(WEIGHTS_FILE, &weights), (STATE_FILE, &state), (MANIFEST_FILE, &manifest)];
         let path = disk::place(root, self.position.steps, &files)?;
         disk::retain(root, self.position.steps, keep)?;
@@ -121,36 +141,65 @@ impl Checkpoint {
         Ok(disk::list(root)?.pop().map(|(_, path)| path))
     }
 
-    /// Moves checkpoints under `root` that are later than `steps` out of the way, to `step-<steps>.abandoned`: a run that
-    /// goes on from an earlier one takes another way.
+    /// Renames checkpoints under `root` that are later than `steps` to `step-<steps>.abandoned`: a run that resumes from an
+    /// earlier one does not lead to them.
     pub fn abandon_later(root: &Path, steps: u64) -> Result<(), CheckpointError> {
         disk::abandon_later(root, steps)
     }
 
-    /// Refuses to go on with another job than the one that wrote this checkpoint, which lies at `path`.
-    pub fn check_job(&self, path: &Path, job: &BTreeMap<String, String>) -> Result<(), CheckpointError> {
-        let wrote = &self.position.job;
-        let show = |job: &BTreeMap<String, String>, name: &String| match job.get(name) {
-            Some(value) => format!("--{name} {value}"),
-            None => format!("no --{name}"),
+    /// The job that resumes this training, which is at `path`: with the same global batch and shards on any number of
+    /// workers. Refuses numerics that this machine lacks.
+    pub fn resume(&self, path: &Path, policy: OnNumerics) -> Result<Job, CheckpointError> {
+        let mut job = self.job.clone();
+        job.shards = Some(job.shards());
+        job.scaling = Scaling::Strong { global_batch: job.batch * job.shards() as usize };
+        job.milestones.resume = Some(path.to_owned());
+        job.milestones.resumed_at = Some(self.position.steps);
+        job.numerics = match policy {
+            OnNumerics::Keep => Some(self.numerics.engine.clone()),
+            OnNumerics::Renew => None,
         };
-        let names: BTreeSet<_> = wrote.keys().chain(job.keys()).collect();
-        let differences = names.into_iter().filter(|name| wrote.get(*name) != job.get(*name));
-        let differences: Vec<_> =
-            differences.map(|name| format!("{}, not {}", show(wrote, name), show(job, name))).collect();
+        let other = |what, recorded: &str, here: String| CheckpointError::OtherNumerics {
+            path: path.to_owned(),
+            what,
+            recorded: recorded.to_owned(),
+            here,
+        };
+        if policy == OnNumerics::Keep && self.numerics.sum_order != SumOrder::default() {
+            let here = SumOrder::default().to_string();
+            return Err(other("sums in the order", &self.numerics.sum_order.to_string(), here));
+        }
+        if let Some(recorded) = job.numerics.as_ref().filter(|recorded| !numerics::is_available(recorded)) {
+            let recorded = recorded.instruction_set.clone().unwrap_or_default();
+            return Err(other("the instruction set", &recorded, Simd::detect().to_string()));
+        }
+        Ok(job)
+    }
+
+    /// Refuses to resume, at `path`, with settings that decide the weights and are not those of this checkpoint.
+    pub fn check_job(&self, path: &Path, job: &Job) -> Result<(), TrainError> {
+        let data = ("data", self.fingerprint.clone());
+        let wrote = self.job.fixed_settings().into_iter().chain([data]);
+        let asks = job.fixed_settings().into_iter().chain([("data", job.fingerprint()?)]);
+        let differences: Vec<_> = wrote
+            .zip(asks)
+            .filter(|(wrote, asks)| wrote != asks)
+            .map(|((name, wrote), (_, asks))| format!("--{name} {wrote}, not --{name} {asks}"))
+            .collect();
         if differences.is_empty() {
             return Ok(());
         }
-        Err(CheckpointError::OtherJob { path: path.to_owned(), differences: differences.join("; ") })
+        let differences = differences.join("; ");
+        Err(CheckpointError::OtherJob { path: path.to_owned(), differences }.into())
     }
 
     fn load(folder: &Path) -> Result<Self, CheckpointError> {
         let manifest = Manifest::read(folder)?;
-        let (weights, _) = tensors::unpack(&manifest.read_weights(folder)?, &folder.join(WEIGHTS_FILE))?;
-        let (optimizer, shares) =
+        let weights = manifest.read_weights(folder)?.tensors;
+        let (optimizer, shards) =
             tensors::unpack_state(&manifest.read_state(folder)?, &folder.join(STATE_FILE))?;
-        let Manifest { network, position, .. } = manifest;
-        Ok(Self { network, weights, optimizer, shares, position })
+        let Manifest { job, numerics, data, position, .. } = manifest;
+        Ok(Self { job, numerics, fingerprint: data.fingerprint, position, weights, optimizer, shards })
     }
 }
 
@@ -167,19 +216,17 @@ pub fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
     Err(CheckpointError::Missing { path: path.to_owned() })
 }
 
-/// Reads the weights of a safetensors file, or of a checkpoint as [`Checkpoint::read`] finds it, and what network they
-/// belong to, where the file tells. What lies in a checkpoint is checked byte by byte.
-pub fn read_weights(path: &Path) -> Result<(Vec<Tensor>, Option<Description>), CheckpointError> {
+/// Reads the weights of a safetensors file, or of a checkpoint as [`Checkpoint::read`] finds it. Those of a checkpoint are
+/// checked byte by byte.
+pub fn read_weights(path: &Path) -> Result<Weights, CheckpointError> {
     let beside = path.parent().filter(|_| path.file_name().is_some_and(|name| name == WEIGHTS_FILE));
     let folder = match beside {
         Some(folder) if disk::exists(&folder.join(MANIFEST_FILE))? => folder.to_owned(),
         _ if path.is_file() => return tensors::unpack(&disk::read(path)?, path),
         _ => locate(path)?,
     };
-    let read = |folder: &Path| {
-        tensors::unpack(&Manifest::read(folder)?.read_weights(folder)?, &folder.join(WEIGHTS_FILE))
-    };
-    read(&folder).map_err(|error| error.name_good_one(&folder))
+    let weights = Manifest::read(&folder).and_then(|manifest| manifest.read_weights(&folder));
+    weights.map_err(|error| error.name_good_one(&folder))
 }
 
 /// Weights as the bytes of a safetensors file, which are the same for the same weights in any order.

@@ -1,8 +1,8 @@
 //! Pictures and labels, all through one [`Loader`].
 //!
 //! Samples come from one endless stream: the data set in the order of epoch 0, then in that of epoch 1, and so on. A global
-//! batch is the next piece of it, cut into shares; a share is cut into passes. So each sample is used exactly once an epoch over
-//! all workers, whatever the remainder, and what a share gets depends on the seed and its place in the stream alone: never on
+//! batch is the next piece of it, cut into shards; a shard is cut into passes. So each sample is used exactly once an epoch over
+//! all workers, whatever the remainder, and what a shard gets depends on the seed and its place in the stream alone: never on
 //! who runs it, nor on how many threads load.
 
 pub mod cifar10;
@@ -17,7 +17,7 @@ mod synthetic;
 mod test_set;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use paceline_model::Shape;
@@ -127,7 +127,7 @@ impl Data {
     /// How its values stand for brightness.
     pub fn scale(&self) -> Scale {
         match &self.kind {
-            // Made values lie about 0, few beyond 2.
+            // Made values are about 0, few beyond 2.
             Kind::Synthetic { .. } => Scale { mean: [0.5; 3], deviation: [0.25; 3] },
             Kind::Cifar10(_) => Scale { mean: cifar10::MEAN, deviation: cifar10::DEVIATION },
             Kind::Images(_) => Scale { mean: images::MEAN, deviation: images::DEVIATION },
@@ -148,8 +148,8 @@ impl Data {
         })
     }
 
-    /// What tells data apart that a training cannot go on with, wherever it lies: its kind, its samples, and of images
-    /// the names, of CIFAR-10 the beginning of each file.
+    /// What tells this data from other data, wherever it is: its kind, its samples, and of images the names, of CIFAR-10
+    /// the beginning of each file. A training resumes only with the same.
     pub fn fingerprint(&self) -> Result<String, TrainError> {
         let mut digest = Sha256::new();
         let kind = match &self.kind {
@@ -170,17 +170,41 @@ impl Data {
         Ok(format!("{kind} of {train} + {test} samples, {mark}"))
     }
 
-    /// The same data under a path that holds from anywhere.
-    pub fn absolute(&self) -> String {
-        let absolute = |kind: &str, folder: &std::path::Path| {
-            let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
-            format!("{kind}:{}", folder.display())
-        };
+    /// The folder that it is read from.
+    fn folder(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Synthetic { .. } => None,
+            Kind::Cifar10(folder) | Kind::Images(folder) => Some(folder),
+        }
+    }
+
+    /// The name of the same data in another folder.
+    fn name_in(&self, folder: &Path) -> String {
         match &self.kind {
             Kind::Synthetic { .. } => self.name.clone(),
-            Kind::Cifar10(folder) => absolute("cifar10", folder),
-            Kind::Images(folder) => absolute("images", folder),
+            Kind::Cifar10(_) => format!("cifar10:{}", folder.display()),
+            Kind::Images(_) => format!("images:{}", folder.display()),
         }
+    }
+
+    /// Its name with a path that is right from anywhere.
+    pub fn absolute(&self) -> String {
+        let folder = self.folder().and_then(|folder| std::path::absolute(folder).ok());
+        folder.map_or_else(|| self.name.clone(), |folder| self.name_in(&folder))
+    }
+
+    /// Its name with a path from `folder`, whose parent exists; `None` where it is not read from a folder.
+    pub(crate) fn relative_to(&self, folder: &Path) -> Option<String> {
+        let data = self.folder()?.canonicalize().ok()?;
+        let from = folder.parent()?.canonicalize().ok()?.join(folder.file_name()?);
+        Some(self.name_in(&relative(&from, &data)))
+    }
+
+    /// The absolute name of data that `name` says relative to `folder`, if it is there.
+    pub(crate) fn found_from(folder: &Path, name: &str) -> Option<String> {
+        let data: Self = name.parse().ok()?;
+        let path = folder.join(data.folder()?).canonicalize().ok()?;
+        Some(data.name_in(&path))
     }
 
     /// Refuses a network that cannot tell all the classes apart.
@@ -214,6 +238,13 @@ impl fmt::Display for Data {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
+}
+
+/// The way from one absolute path to another.
+fn relative(from: &Path, to: &Path) -> PathBuf {
+    let common = from.components().zip(to.components()).take_while(|(from, to)| from == to).count();
+    let up = from.components().skip(common).map(|_| Component::ParentDir);
+    up.chain(to.components().skip(common)).collect()
 }
 
 fn parse_synthetic(kind: &str) -> Result<Kind, &'static str> {

@@ -1,29 +1,30 @@
-//! Workers on GPUs: which of them they use, and how those exchange by themselves.
+//! Workers on GPUs: which GPU each uses, and how GPUs exchange with each other.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_comm::nccl::{DeviceValues, Interface, Library, Nccl, UniqueId};
-use paceline_comm::{CommError, share};
-use paceline_engine::cuda::{Cuda, CudaOptions};
-use paceline_engine::{Engine, EngineError, Link, Region, Weave, WovenBucket};
+use paceline_comm::nccl::{DeviceValues, Interface, Library, Nccl, Seat, Stream, UniqueId};
+use paceline_comm::{CommError, slice};
+use paceline_engine::cuda::Cuda;
+use paceline_engine::{Engine, EngineError, Exchanged, Link, Region, Weave, WovenBucket};
 use paceline_record::Rank;
 
 use crate::buckets::Bucket;
 use crate::exchange::PATIENCE;
-use crate::strategy::{Compress, ExchangeOptions, Strategy};
-use crate::{Job, TrainError, open_engine};
+use crate::job::{CPU, open_cpu, open_cuda};
+use crate::strategy::{Compress, ExchangeOptions, Parameters, Plan, Publish, Reduce};
+use crate::{Job, TrainError};
 
 /// The name of the engine that computes on GPUs.
 pub(crate) const CUDA: &str = "cuda";
 
 impl Job {
-    /// Refuses a job whose workers the machine has no GPUs for, or cannot exchange as asked.
+    /// Refuses a job that needs more GPUs than the machine has, or an exchange that GPUs cannot do.
     pub(crate) fn check_devices(&self) -> Result<(), TrainError> {
         if self.engine != CUDA {
-            return match self.update {
-                Strategy::PsGpu => Err(TrainError::NoDevices("ps-gpu keeps parameters on a GPU")),
+            return match self.plan().parameters {
+                Parameters::AtDeviceServer => Err(TrainError::NoDevices("ps-gpu keeps parameters on a GPU")),
                 _ => Ok(()),
             };
         }
@@ -41,26 +42,28 @@ impl Job {
         Ok(())
     }
 
-    /// Whether GPUs exchange by themselves, through NCCL. Where a server in the host's memory takes part, several workers
-    /// use one GPU, or a worker runs several shares, they exchange through the host.
+    /// Whether GPUs exchange with each other, through NCCL. They exchange through the host if a server in the host's memory takes
+    /// part, if several workers use one GPU, or if a worker runs several shards.
     pub(crate) fn exchanges_on_device(&self) -> bool {
-        let through_host = self.share_gpu || self.update == Strategy::PsCpu || self.shares() != self.workers;
-        let exchanges = self.update != Strategy::Independent && (self.workers > 1 || self.exchange.alone);
+        let plan = self.plan();
+        let through_host = self.share_gpu || plan.needs_host() || self.shards() != self.workers;
+        let exchanges = plan.exchanges() && (self.workers > 1 || self.exchange.alone);
         self.engine == CUDA && exchanges && !through_host
     }
 
-    /// What computes on a rank.
+    /// Opens the engine of a rank.
     pub(crate) fn open_engine_of(&self, rank: Rank, pinned: bool) -> Result<Box<dyn Engine>, TrainError> {
-        if self.engine != CUDA {
-            return open_engine(&self.engine, self.threads, pinned);
+        if self.engine == CPU {
+            let cpu = open_cpu(self.threads, self.numerics.as_ref())?;
+            return Ok(Box::new(if pinned { cpu.on_cores_of_their_own() } else { cpu }));
         }
         let own = rank.0 as usize;
         let device = if self.share_gpu { own % Cuda::devices()?.max(1) } else { own };
-        Ok(Box::new(Cuda::new(CudaOptions { device, ..CudaOptions::default() })?))
+        Ok(Box::new(open_cuda(device, self.numerics.as_ref())?))
     }
 }
 
-/// How many GPUs there are; an error where the driver is missing or too old.
+/// The number of GPUs; an error if the driver is missing or too old.
 pub fn devices() -> Result<usize, TrainError> {
     Ok(Cuda::devices()?)
 }
@@ -70,41 +73,41 @@ pub(crate) fn new_group() -> Result<UniqueId, TrainError> {
     Ok(Library::find()?.unique_id()?)
 }
 
-/// Joins a group of GPUs, and puts a strategy into a program's steps.
-pub(crate) fn weave(job: &Job, rank: Rank, group: UniqueId, buckets: &[Bucket]) -> Result<Weave, TrainError> {
-    let nccl = Nccl::join(Arc::new(Library::find()?), group, (rank, job.workers), PATIENCE)?;
+/// Joins a group of GPUs, and turns a plan into the exchange that a program records into its steps.
+pub(crate) fn weave(
+    plan: Plan,
+    group: UniqueId,
+    buckets: &[Bucket],
+    options: &ExchangeOptions,
+) -> Result<Weave, TrainError> {
+    let seat = Seat { group, rank: plan.rank, world: plan.world };
+    let nccl = Nccl::join(Arc::new(Library::find()?), seat, PATIENCE)?;
     let ranges: Vec<_> = buckets.iter().map(|bucket| bucket.range.clone()).collect();
-    Ok(weave_with(nccl, job.update, &job.exchange, &ranges))
+    Ok(weave_with(nccl, plan, options, &ranges))
 }
 
-fn weave_with(nccl: Nccl, strategy: Strategy, options: &ExchangeOptions, buckets: &[Range<usize>]) -> Weave {
-    let (rank, world) = (nccl.rank(), nccl.world());
-    let updated = |range: &Range<usize>| match strategy {
-        Strategy::Sharded => share(range.clone(), rank, world),
-        Strategy::PsGpu if rank != Rank(0) => range.start..range.start,
-        _ => range.clone(),
-    };
-    let shares = |range: &Range<usize>| {
+fn weave_with(nccl: Nccl, plan: Plan, options: &ExchangeOptions, buckets: &[Range<usize>]) -> Weave {
+    let slices = |range: &Range<usize>| {
         let within = |part: Range<usize>| part.start - range.start..part.end - range.start;
-        (0..world).map(|other| within(share(range.clone(), Rank(other), world))).collect()
+        (0..plan.world).map(|other| within(slice(range.clone(), Rank(other), plan.world))).collect()
     };
     Weave {
         buckets: buckets
             .iter()
-            .map(|range| WovenBucket { range: range.clone(), updated: updated(range) })
+            .map(|range| WovenBucket { range: range.clone(), updated: plan.updated(range.clone()) })
             .collect(),
         overlap: options.overlap,
-        gathered: (strategy == Strategy::Replicated).then_some(world as usize),
-        link: Box::new(GpuLink { strategy, shares: buckets.iter().map(shares).collect(), nccl }),
+        gathered: (plan.reduce == Reduce::ByEach).then_some(plan.world as usize),
+        link: Box::new(GpuLink { plan, slices: buckets.iter().map(slices).collect(), nccl }),
     }
 }
 
-/// A strategy in NCCL's operations.
+/// A plan in NCCL's operations.
 struct GpuLink {
     nccl: Nccl,
-    strategy: Strategy,
-    /// Each rank's share of each bucket, from the bucket's begin.
-    shares: Vec<Vec<Range<usize>>>,
+    plan: Plan,
+    /// Each rank's slice of each bucket, counted from the bucket's start.
+    slices: Vec<Vec<Range<usize>>>,
 }
 
 fn told(error: CommError) -> EngineError {
@@ -112,32 +115,41 @@ fn told(error: CommError) -> EngineError {
 }
 
 fn values(region: Region) -> DeviceValues {
-    DeviceValues { address: region.address, len: region.len }
+    // SAFETY: a region is values of the program that puts the operation on its stream, which keeps them, and does not touch
+    // them otherwise, until it has waited for that stream.
+    unsafe { DeviceValues::new(region.address(), region.len()) }
+}
+
+/// The stream that a program hands to its link.
+fn on(stream: u64) -> Stream {
+    // SAFETY: it is a stream of the program, which lives until it has waited for it.
+    unsafe { Stream::new(stream) }
 }
 
 impl Link for GpuLink {
     fn put_gradients(
         &mut self,
         bucket: usize,
-        (gradients, gathered): (Region, Option<Region>),
+        Exchanged { own, gathered }: Exchanged,
         stream: u64,
     ) -> Result<(), EngineError> {
-        let at = values(gradients);
-        let put = match (self.strategy, gathered) {
-            (Strategy::Replicated, Some(into)) => self.nccl.gather_beside(at, into.address, stream),
-            (Strategy::Sharded, _) => self.nccl.reduce_scatter(at, &self.shares[bucket], stream),
-            (Strategy::PsGpu, _) => self.nccl.reduce(at, Rank(0), stream),
-            _ => self.nccl.all_reduce(at, stream),
+        let (at, stream) = (values(own), on(stream));
+        let put = match (self.plan.reduce, gathered) {
+            (Reduce::ByEach, Some(into)) => self.nccl.gather_beside(at, values(into), stream),
+            (Reduce::Scatter, _) => self.nccl.reduce_scatter(at, &self.slices[bucket], stream),
+            (Reduce::AtServer, _) => self.nccl.reduce(at, Plan::SERVER, stream),
+            (Reduce::ToAll | Reduce::ByEach, _) => self.nccl.all_reduce(at, stream),
+            (Reduce::Nothing, _) => Ok(()),
         };
         put.map_err(told)
     }
 
     fn put_parameters(&mut self, bucket: usize, parameters: Region, stream: u64) -> Result<(), EngineError> {
-        let at = values(parameters);
-        let put = match self.strategy {
-            Strategy::Sharded => self.nccl.all_gather(at, &self.shares[bucket], stream),
-            Strategy::PsGpu => self.nccl.broadcast(at, Rank(0), stream),
-            _ => Ok(()),
+        let (at, stream) = (values(parameters), on(stream));
+        let put = match self.plan.publish {
+            Publish::Slices => self.nccl.all_gather(at, &self.slices[bucket], stream),
+            Publish::FromServer => self.nccl.broadcast(at, Plan::SERVER, stream),
+            Publish::Nothing => Ok(()),
         };
         put.map_err(told)
     }

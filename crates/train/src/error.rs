@@ -1,7 +1,9 @@
 //! What can go wrong in training, grouped by what the caller can do.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use paceline_comm::CommError;
@@ -28,14 +30,14 @@ pub enum TrainError {
     /// Reject the input: a file of the data is not there or not as it should be.
     #[error("{}: {what}; {help}", path.display())]
     DataFile {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
         /// What to do about it.
         help: String,
     },
-    /// Report the failure: it has been reported, and there is no more data to be had.
+    /// Report the failure: its cause has been reported.
     #[error("the loader ended after an error")]
     LoaderEnded,
     /// Reject the input: the network reads pictures of another depth.
@@ -50,20 +52,43 @@ pub enum TrainError {
     },
     /// Reject the input: some workers would have nothing to do.
     #[error(
-        "{shards} shares cannot keep {workers} workers busy; use --shards {workers} or more, or fewer workers"
+        "{shards} shards cannot keep {workers} workers busy; use --shards {workers} or more, or fewer workers"
     )]
     Shards {
-        /// Shares of a step.
+        /// Shards of a step.
         shards: u32,
         /// Workers.
         workers: u32,
     },
-    /// Reject the input: shares that nobody adds up.
+    /// Reject the input: a step that cannot be cut into equal shards.
+    #[error(
+        "a global batch of {global_batch} cannot be divided equally among {shards} {among}; use a multiple of {shards}, as \
+         {use_instead}"
+    )]
+    UnequalShards {
+        /// Samples of a step.
+        global_batch: usize,
+        /// Shards of a step.
+        shards: usize,
+        /// What the user knows them as.
+        among: &'static str,
+        /// An option that would do.
+        use_instead: String,
+    },
+    /// Reject the input: a short number format where gradients are not added up by an all-reduce.
+    #[error("gradients are exchanged in 16 bits with --update allreduce only; leave --compress out")]
+    CompressedUpdate,
+    /// Reject the input: shards that nobody adds up.
     #[error("independent workers add nothing up, so that --shards means nothing; leave it out")]
     LonelyShards,
     /// Reject the input: an exchange with oneself, of nothing.
     #[error("independent workers exchange nothing, not even with themselves; leave --exchange-alone out")]
     LonelyExchange,
+    /// Reject the input: Nesterov's rule without what it is about.
+    #[error(
+        "nesterov looks ahead by its momentum, and --momentum is 0; use --optimizer sgd, or a --momentum above 0"
+    )]
+    NoMomentum,
     /// Reject the input: what needs GPUs was asked of another engine.
     #[error("{0}; use it with --engine cuda")]
     NoDevices(&'static str),
@@ -82,11 +107,11 @@ pub enum TrainError {
     #[error("gradients between GPUs travel in 32 bits; leave --compress out")]
     CompressedDevices,
     /// Reject the input: a checkpoint of something else.
-    #[error("{} cannot be gone on with: {why}", path.display())]
+    #[error("cannot resume {}: {why}", path.display())]
     WrongCheckpoint {
-        /// Which.
+        /// The checkpoint.
         path: PathBuf,
-        /// Why not.
+        /// What does not fit.
         why: String,
     },
     /// Reject the input: there is no such engine.
@@ -110,7 +135,7 @@ pub enum TrainError {
     /// Report the failure: the run log.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// Report the failure: a worker was started by something that is no launcher.
+    /// Report the failure: a worker was not started by a launcher.
     #[error("a worker is started by the launcher, not by hand: {0}")]
     NoAssignment(String),
     /// Report the failure: the launcher is gone, and with it the run.
@@ -132,7 +157,38 @@ pub enum TrainError {
     Interrupted,
 }
 
+/// An error with its causes, each of them once: some errors quote their cause themselves.
+pub fn describe(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    for cause in iter::successors(error.source(), |&cause| cause.source()).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 impl TrainError {
+    /// Whether the user must ask for something else. Otherwise the system, another process or this program is to blame.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Engine(error) => !matches!(
+                error,
+                EngineError::Refused { .. } | EngineError::Exchange(_) | EngineError::Device { .. }
+            ),
+            Self::Comm(error) => matches!(error, CommError::TooLarge { .. } | CommError::NoNccl { .. }),
+            Self::Checkpoint(error) => error.is_usage(),
+            Self::LoaderEnded
+            | Self::Log(_)
+            | Self::NoAssignment(_)
+            | Self::Orphaned
+            | Self::System { .. }
+            | Self::Died(_)
+            | Self::Interrupted => false,
+            _ => true,
+        }
+    }
+
     /// Something is wrong with a file of the data.
     pub(crate) fn damaged(path: &Path, what: impl Into<String>, help: &str) -> Self {
         Self::DataFile { path: path.into(), what: what.into(), help: help.into() }
@@ -147,15 +203,15 @@ impl TrainError {
 /// How a worker ended that should not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Which.
+    /// The worker.
     pub rank: Rank,
     /// The step it was in; `None` before the first.
     pub step: Option<Step>,
-    /// How.
+    /// What the system says about its end.
     pub exit: Exit,
-    /// Where all that it said lies.
+    /// The file of everything it printed.
     pub log: PathBuf,
-    /// The end of that.
+    /// The last lines of that file.
     pub last_words: String,
 }
 
@@ -175,5 +231,29 @@ impl fmt::Display for Death {
             write!(f, "\n{}", self.last_words)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_tells_all_its_causes_once_and_its_type_says_who_must_act() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let reason = full().to_string();
+        // This one leaves its cause to the chain, and the other quotes it.
+        let log: TrainError = LogError::Io { path: "rank-0.jsonl".into(), source: full() }.into();
+        let checkpoint: TrainError =
+            CheckpointError::Io { what: "write", path: "step-1".into(), source: full() }.into();
+        for error in [log, checkpoint] {
+            assert!(!error.is_usage(), "{error}");
+            let text = describe(&error);
+            assert_eq!(text.matches(&reason).count(), 1, "{text}");
+        }
+        let missing: TrainError = CheckpointError::Missing { path: "run".into() }.into();
+        assert!(
+            missing.is_usage() && TrainError::NoMomentum.is_usage() && !TrainError::Interrupted.is_usage()
+        );
     }
 }

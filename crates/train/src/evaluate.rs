@@ -1,17 +1,17 @@
-//! How good weights are, on pictures that they were not made from.
+//! Tests weights on pictures that were not trained on.
 
 use std::path::Path;
 
-use paceline_engine::{Layout, Spec};
+use paceline_engine::{Layout, Spec, Values};
 use paceline_model::{Graph, ParamId};
 
 use crate::checkpoint::{self, Description, Tensor};
 use crate::data::{Data, Scale, TestSet};
 use crate::{TrainError, open_engine};
 
-/// What is to be evaluated, and how.
+/// What to evaluate, and how.
 pub struct Question<'a> {
-    /// Where the weights came from, for whoever reads an error.
+    /// Where the weights came from, for error messages.
     pub path: &'a Path,
     /// The weights.
     pub weights: Vec<Tensor>,
@@ -19,7 +19,7 @@ pub struct Question<'a> {
     pub network: &'a Description,
     /// The pictures.
     pub data: &'a Data,
-    /// Seed of made pictures.
+    /// Seed of synthetic pictures.
     pub seed: u64,
     /// What computes.
     pub engine: &'a str,
@@ -29,33 +29,33 @@ pub struct Question<'a> {
     pub layout: Layout,
     /// Pictures at a time.
     pub batch: usize,
-    /// Pictures to keep beside what an autoencoder made of them.
+    /// Number of pictures to keep, with what an autoencoder made of them.
     pub keep: usize,
 }
 
-/// How good they are.
+/// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Pictures seen.
+    /// Pictures tested.
     pub examples: u64,
     /// Mean loss.
     pub loss: f64,
-    /// Pictures whose class was guessed right; `None` for an autoencoder.
+    /// Correct predictions; `None` for an autoencoder.
     pub correct: Option<u64>,
-    /// Of an autoencoder: how near its pictures are to the originals.
+    /// For an autoencoder: how close its pictures are to the originals.
     pub likeness: Option<Likeness>,
 }
 
-/// How near pictures are to their originals.
+/// How close pictures are to their originals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likeness {
     /// Peak signal-to-noise ratio in dB, brightness from 0 to 1: the mean over the pictures.
     pub psnr: f64,
-    /// Originals, and what became of them.
+    /// Originals and their reconstructions.
     pub pairs: Vec<[Picture; 2]>,
 }
 
-/// A picture in 8 bits a channel, red, green and blue.
+/// A picture with 8 bits per channel, in red, green and blue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
     /// Height and width.
@@ -75,11 +75,11 @@ pub fn evaluate(question: Question<'_>, progress: &mut dyn FnMut(f64)) -> Result
     }
     data.check()?;
     let mut test = TestSet::open(data, *input, *classes, question.seed, batch)?;
-    let engine = open_engine(question.engine, question.threads, false)?;
+    let engine = open_engine(question.engine, question.threads, None)?;
     let spec = Spec { layout: question.layout, ..Spec::new(batch) };
     let mut program = engine.compile(&graph, &spec)?;
     for (id, values) in checkpoint::arrange(weights, &graph, path)?.iter().enumerate() {
-        program.write_param(ParamId(id), values)?;
+        program.write(Values::Param(ParamId(id)), values)?;
     }
     let (mut loss, mut correct) = (0.0, 0);
     let mut judge = (!graph.judges_labels()).then(|| Judge::new(&graph, data.scale(), question.keep));
@@ -92,7 +92,7 @@ pub fn evaluate(question: Question<'_>, progress: &mut dyn FnMut(f64)) -> Result
         loss += f64::from(result.loss) * live as f64;
         correct += result.correct as u64;
         if let Some(judge) = &mut judge {
-            program.read_output(&mut output)?;
+            program.read(Values::Output, &mut output)?;
             judge.compare(samples.images, &output, live);
         }
         progress((first + live) as f64 / test.len() as f64);
@@ -116,7 +116,7 @@ struct Judge {
     pairs: Vec<[Picture; 2]>,
 }
 
-/// The ratio of a picture that is its original: 8 bits cannot tell better ones apart.
+/// The ratio for a picture that equals its original: 8 bits cannot show a better one.
 const PERFECT: f64 = 100.0;
 
 impl Judge {
@@ -146,7 +146,7 @@ impl Judge {
     }
 }
 
-/// Originals in the upper of each two rows, what became of them below, in columns.
+/// Originals in the upper of each two rows, their reconstructions below.
 pub fn sheet(pairs: &[[Picture; 2]], columns: usize) -> Picture {
     const GAP: usize = 4;
     let (h, w) = pairs.first().map_or((0, 0), |pair| pair[0].size);

@@ -1,5 +1,7 @@
 //! One rank's part in an update strategy: hands gradients over while backward runs, and updates with what comes back.
 
+mod between;
+mod server;
 mod woven;
 
 pub(crate) use woven::POSTED;
@@ -7,55 +9,58 @@ pub(crate) use woven::POSTED;
 use std::ops::Range;
 use std::time::Duration;
 
-use paceline_comm::{
-    Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket, share,
-};
-use paceline_engine::{Drawing, EngineError, Homes, Place, Program, Ready, Region};
+use paceline_comm::{Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket};
+use paceline_engine::{Drawing, Driving, EngineError, Homes, Pass, Place, Program, Region, Values};
 use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, StepRecord};
 
 use crate::buckets::{self, Bucket};
-use crate::strategy::{Compress, Strategy};
-use crate::worker::book_times;
+use crate::strategy::{Compress, Parameters, Plan, Publish, Reduce};
+use crate::worker::book::StepBook;
 use crate::{Job, TrainError, clock, device};
 
 /// How long a rank waits for the others before it gives up: a dead one is noticed long before.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Where gradients are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Nowhere: this rank only updates.
+    Nowhere,
+    /// Here, through memory that all ranks share.
+    Host,
+    /// Between devices, as part of their runs.
+    Device,
+}
+
 /// The exchange of one rank with all others. In a world of one, and where nothing is exchanged, it only updates.
 pub(crate) struct Exchange {
-    rank: Rank,
-    strategy: Strategy,
+    plan: Plan,
+    way: Way,
     overlap: bool,
     compress: Compress,
-    /// Whether devices exchange by themselves.
-    on_device: bool,
-    /// Whether exchange and update are part of the program's runs.
-    woven: bool,
-    /// Shares of each step that this rank runs, of those that all ranks run.
-    shares: Range<u32>,
-    all_shares: u32,
+    /// Shards of each step that this rank runs, of those that all ranks run.
+    shards: Range<u32>,
+    all_shards: u32,
     /// The other ranks; `None` in a world of one that runs each step whole.
     peers: Option<Peers>,
     buckets: Vec<Bucket>,
     /// Values of the parameter region.
     len: usize,
-    /// Slots that have become ready in this step.
+    /// Slots whose gradients are final in this step.
     ready: usize,
     /// Buckets handed over, in order.
     begun: Vec<Ticket>,
-    /// What became of them, and of the barriers between.
+    /// The outcome of these, and of the barriers between.
     finished: Vec<Finished>,
     /// Steps whose arrivals have been posted.
     posted: u64,
-    /// An error inside a call of backward, to be told afterwards.
+    /// An error inside a call of backward, to be returned afterwards.
     failed: Option<TrainError>,
 }
 
 struct Peers {
     collective: Box<dyn Collective>,
     segment: Segment,
-    rank: Rank,
-    world: u32,
 }
 
 impl Exchange {
@@ -66,18 +71,22 @@ impl Exchange {
             Some(descriptor) => {
                 let segment = Segment::attach(descriptor)?;
                 let collective = Box::new(segment.join(rank)?);
-                Some(Peers { collective, segment, rank, world: job.workers })
+                Some(Peers { collective, segment })
             }
         };
+        let plan = job.update.plan(rank, job.workers);
+        let way = match &peers {
+            _ if job.exchanges_on_device() => Way::Device,
+            Some(_) if plan.exchanges() => Way::Host,
+            _ => Way::Nowhere,
+        };
         Ok(Self {
-            rank,
-            strategy: job.update,
+            plan,
+            way,
             overlap: job.exchange.overlap,
             compress: job.exchange.compress,
-            on_device: job.exchanges_on_device(),
-            woven: false,
-            shares: job.shares_of(rank),
-            all_shares: job.shares(),
+            shards: job.shards_of(rank),
+            all_shards: job.shards(),
             peers,
             buckets: Vec::new(),
             len: 0,
@@ -91,82 +100,75 @@ impl Exchange {
 
     /// Whose part it is.
     pub fn rank(&self) -> Rank {
-        self.rank
+        self.plan.rank
     }
 
-    /// The shares of each step that this rank runs.
-    pub fn shares(&self) -> Range<u32> {
-        self.shares.clone()
+    /// The shards of each step that this rank runs.
+    pub fn shards(&self) -> Range<u32> {
+        self.shards.clone()
     }
 
-    /// Where the program's values must lie. `trained` is their number.
+    /// The memory that the program's values must use. `trained` is their number.
     pub fn homes(&self, trained: usize) -> Homes {
-        let through_here = !self.on_device && self.strategy != Strategy::Independent;
-        let Some(peers) = self.peers.as_ref().filter(|_| through_here) else {
+        let Some(peers) = self.peers.as_ref().filter(|_| self.way == Way::Host) else {
             return Homes::default();
         };
-        let region = |area: Area| Region { place: Place::Host, address: area.address() as u64, len: trained };
-        let gradients = self.shares().map(|share| region(peers.segment.area(share))).collect();
-        let first = self.rank == Rank(0);
-        let parameters = match self.strategy {
-            Strategy::Sharded => {
-                Some((region(peers.collective.common()), if first { Drawing::Draw } else { Drawing::Leave }))
-            }
-            Strategy::PsCpu if first => Some((region(peers.collective.common()), Drawing::Draw)),
-            _ => None,
+        // SAFETY: the segment outlives the program, which the worker drops first.
+        let region = |area: Area| unsafe { Region::new(Place::Host, area.address() as u64, trained) };
+        let gradients = self.shards().map(|shard| region(peers.segment.area(shard))).collect();
+        let common = |drawing| Some((region(peers.collective.common()), drawing));
+        let parameters = match self.plan.parameters {
+            Parameters::Common if self.rank() == Rank(0) => common(Drawing::Draw),
+            Parameters::Common => common(Drawing::Leave),
+            Parameters::AtHostServer if self.plan.is_server() => common(Drawing::Draw),
+            Parameters::AtHostServer | Parameters::AtDeviceServer | Parameters::Own => None,
         };
-        // SAFETY: the segment outlives the program, which the worker drops first. Own values are used by the program
-        // alone but between `begin` and `finish`, when it does not touch them. A common value is written by one rank, and
-        // only once all ranks have handed over the bucket of its gradient: from then on no program reads it in this step
-        // (`Ready` says so). The barrier at the end of `finish` keeps the next step from reading before all is written.
+        // SAFETY: own values are used by the program alone except between `begin` and `finish`, when it does not touch them.
+        // A common value is written by one rank, and only once all ranks have handed over the bucket of its gradient: from
+        // then on no program reads it in this step (`Program::forward_backward` says so). The barrier at the end of `finish`
+        // keeps the next step from reading before all is written.
         unsafe { Homes::new(parameters, gradients) }
     }
 
     /// Waits until all ranks are ready to train.
-    pub fn start(&mut self, program: &mut dyn Program, options: &Job) -> Result<(), TrainError> {
-        self.len = program.parameters().len;
-        self.buckets = buckets::cut(program.slots(), self.len, &options.exchange);
+    pub fn start(&mut self, program: &mut dyn Program, job: &Job) -> Result<(), TrainError> {
+        self.len = program.len(Values::Parameters);
+        self.buckets = buckets::cut(program.slots(), self.len, &job.exchange);
         self.begun.reserve(self.buckets.len());
         self.finished.reserve(self.buckets.len() + 2);
-        let weave = match self.on_device {
-            true => Some(device::weave(options, self.rank, self.name_group()?, &self.buckets)?),
-            false => None,
-        };
-        if self.on_device || !self.exchanges() {
-            self.woven = program.weave(weave)?;
-        }
-        if self.on_device && !self.woven {
-            let why = "this engine cannot exchange on its device".to_owned();
-            return Err(EngineError::Unsupported(why).into());
+        match self.way {
+            Way::Host => {}
+            Way::Nowhere => program.weave(None)?,
+            Way::Device => {
+                let group = self.name_group()?;
+                program.weave(Some(device::weave(self.plan, group, &self.buckets, &job.exchange)?))?;
+                if program.driving() != Driving::Woven {
+                    let why = "this engine cannot exchange on its device".to_owned();
+                    return Err(EngineError::Unsupported(why).into());
+                }
+            }
         }
         self.wait_for_all()
     }
 
-    /// Whether gradients are exchanged here before the update.
-    pub fn exchanges(&self) -> bool {
-        self.peers.is_some() && self.strategy != Strategy::Independent && !self.woven
-    }
-
-    /// Whether exchange and update are part of the program's runs.
-    pub fn is_woven(&self) -> bool {
-        self.woven
-    }
-
-    /// Takes note of a gradient that has become ready; called during backward.
-    pub fn gradient_ready(&mut self, _ready: Ready) {
-        self.ready += 1;
-        if !self.exchanges() || !self.overlap || self.failed.is_some() {
+    /// Takes note during backward that the gradients of so many slots are final in a pass. A bucket is handed over when the
+    /// last of this rank's shards has completed it.
+    pub fn offer(&mut self, pass: Pass, slots: usize) {
+        if self.way != Way::Host || pass.shard + 1 < self.shards.len() {
             return;
         }
-        if let Err(error) = self.hand_over() {
+        self.ready = slots;
+        if self.overlap
+            && self.failed.is_none()
+            && let Err(error) = self.hand_over()
+        {
             self.failed = Some(error);
         }
     }
 
     /// Begins the exchange of every bucket that is complete, and does what can be done for those under way.
     fn hand_over(&mut self) -> Result<(), TrainError> {
-        let next = self.begun.len();
-        if let Some(bucket) = self.buckets.get(next)
+        while let Some(bucket) = self.buckets.get(self.begun.len())
             && self.ready > bucket.last_slot
         {
             let operation = self.operation(bucket);
@@ -188,102 +190,81 @@ impl Exchange {
             Compress::Fp16 => Some(Half::Fp16),
             Compress::Bf16 => Some(Half::Bf16),
         };
-        match (self.strategy, half) {
-            (Strategy::AllReduce, None) => Operation::AllReduce { range, reduction },
-            (Strategy::AllReduce, Some(half)) => {
+        match (self.plan.reduce, half) {
+            (Reduce::ToAll, None) => Operation::AllReduce { range, reduction },
+            (Reduce::ToAll, Some(half)) => {
                 Operation::AllReduceHalf { range, reduction, half, halves: self.len }
             }
-            (Strategy::Sharded, _) => Operation::ReduceScatter { range, reduction },
-            (Strategy::Replicated, _) => Operation::ReplicatedSum { range, reduction },
-            // The server reads where the gradients lie: that they are there is all it must know.
-            (Strategy::PsCpu | Strategy::PsGpu, _) => Operation::Barrier,
-            (Strategy::Independent, _) => unreachable!("invariant: nothing is exchanged"),
+            (Reduce::Scatter, _) => Operation::ReduceScatter { range, reduction },
+            (Reduce::ByEach, _) => Operation::ReplicatedSum { range, reduction },
+            (Reduce::AtServer, _) => Operation::Reduce { range, reduction, root: Plan::SERVER },
+            (Reduce::Nothing, _) => unreachable!("invariant: nothing is exchanged"),
         }
     }
 
-    /// Waits for what was handed over, and updates the parameters at a learning rate. `ready_time` is what [`Self::gradient_ready`] took
-    /// in all, as the engine measured it.
+    /// Ends the exchange of a step, and updates the parameters.
     pub fn finish(
         &mut self,
         program: &mut dyn Program,
-        record: &mut StepRecord,
-        (learning_rate, ready_time): (f32, Nanos),
+        book: &mut StepBook<'_>,
+        learning_rate: f32,
     ) -> Result<(), TrainError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        if self.woven {
-            return Ok(());
-        }
-        if !self.exchanges() {
-            self.ready = 0;
-            return Ok(program.apply(learning_rate, 0..self.len)?);
-        }
-        let before = clock::now();
-        let (mut updating, mut copying) = (Nanos(0), Nanos(0));
-        while self.begun.len() < self.buckets.len() {
-            self.hand_over()?;
-        }
-        let server = self.rank == Rank(0);
-        for (index, ticket) in std::mem::take(&mut self.begun).into_iter().enumerate() {
-            let mut finished = self.peers().collective.finish(ticket)?;
-            let range = self.buckets[index].range.clone();
-            if self.strategy.has_server() && server {
-                let cpu = clock::thread_cpu();
-                self.peers().average(&range);
-                finished.cpu += clock::thread_cpu().since(cpu);
-                finished.moved = Bytes(4 * range.len() as u64 * u64::from(self.all_shares + 1));
-                finished.ended = clock::now();
-            }
-            self.finished.push(finished);
-            let update = match self.strategy {
-                Strategy::Sharded => {
-                    let Peers { rank, world, .. } = *self.peers();
-                    Some(share(range, rank, world))
-                }
-                Strategy::PsCpu | Strategy::PsGpu if !server => None,
-                _ => Some(range),
-            };
-            if let Some(range) = update {
-                let start = clock::now();
-                program.apply(learning_rate, range)?;
-                updating += clock::now().since(start);
+        match self.way {
+            Way::Host => self.finish_here(program, book, learning_rate)?,
+            Way::Device => self.book_device(program, book.record())?,
+            // Its runs have updated already.
+            Way::Nowhere if program.driving() == Driving::Woven => {}
+            Way::Nowhere => {
+                program.apply(learning_rate, 0..self.len)?;
+                book.settle(program)?;
             }
         }
-        if self.strategy == Strategy::PsGpu && server {
-            let start = clock::now();
-            book_times(record, &program.finish()?);
-            updating += clock::now().since(start);
-            let parameters = program.parameters();
-            let common = self.peers().collective.common();
-            // SAFETY: the others read it between barriers only.
-            let into = unsafe { common.write(0..parameters.len) };
-            let start = clock::now();
-            program.read_region(parameters, into)?;
-            copying = clock::now().since(start);
-            record.book(Phase::CopyOut, copying);
-        }
-        if self.strategy.shares_parameters() {
-            let finished = self.peers().collective.barrier(Deadline::after(PATIENCE))?;
-            self.finished.push(finished);
-        }
-        if self.strategy.has_server() {
-            let start = clock::now();
-            self.peers().fetch(program)?;
-            let fetching = clock::now().since(start);
-            record.book(Phase::CopyIn, fetching);
-            copying += fetching;
-            // Nobody may update while somebody still fetches.
-            let finished = self.peers().collective.barrier(Deadline::after(PATIENCE))?;
-            self.finished.push(finished);
-        }
-        let exchange = ready_time + clock::now().since(before).since(updating).since(copying);
-        self.book(record, exchange);
+        book.complete(|record| self.compare_arrivals(record));
         Ok(())
     }
 
-    /// Books the exchange's time: processor time of this rank for it, and the rest as waiting.
-    fn book(&mut self, record: &mut StepRecord, exchange: Nanos) {
+    fn finish_here(
+        &mut self,
+        program: &mut dyn Program,
+        book: &mut StepBook<'_>,
+        learning_rate: f32,
+    ) -> Result<(), TrainError> {
+        let mut watch = Watch::start();
+        self.ready = usize::MAX;
+        self.hand_over()?;
+        let mut begun = std::mem::take(&mut self.begun);
+        for (index, ticket) in begun.drain(..).enumerate() {
+            let finished = self.peers().collective.finish(ticket)?;
+            self.finished.push(finished);
+            let updated = self.plan.updated(self.buckets[index].range.clone());
+            if !updated.is_empty() {
+                watch.leave_out(|| program.apply(learning_rate, updated))?;
+            }
+        }
+        self.begun = begun;
+        match self.plan.publish {
+            Publish::Nothing => {}
+            Publish::Slices => self.meet()?,
+            Publish::FromServer => self.publish(program, book, &mut watch)?,
+        }
+        self.book(book, watch.elapsed());
+        book.settle(program)
+    }
+
+    /// A barrier that counts as part of the exchange.
+    fn meet(&mut self) -> Result<(), TrainError> {
+        let finished = self.peers().collective.barrier(Deadline::after(PATIENCE))?;
+        self.finished.push(finished);
+        Ok(())
+    }
+
+    /// Books the exchange's time, some of it spent after backward: processor time of this rank, and the rest as waiting.
+    fn book(&mut self, book: &mut StepBook<'_>, after_backward: Nanos) {
+        let exchange = book.in_ready() + after_backward;
+        let record = book.record();
         let cpu = self.finished.iter().map(|f| f.cpu).sum::<Nanos>().min(exchange);
         record.book(Phase::CommCpu, cpu);
         record.book(Phase::CommWait, exchange.since(cpu));
@@ -308,78 +289,6 @@ impl Exchange {
         self.finished.clear();
         self.ready = 0;
     }
-}
-
-/// What ranks tell each other between steps, when no gradient is under way: their gradients' memory carries it.
-impl Exchange {
-    /// The running statistics of all shares, in their order; of this rank's alone, where ranks go their own ways.
-    pub fn statistics(&mut self, program: &mut dyn Program) -> Result<Vec<Vec<f32>>, TrainError> {
-        let mut own = Vec::new();
-        for share in 0..self.shares.len() {
-            let region = program.statistics(share);
-            let mut values = vec![0.0; region.len];
-            program.read_region(region, &mut values)?;
-            own.push(values);
-        }
-        let independent = self.strategy == Strategy::Independent;
-        let Some(peers) = self.peers.as_mut().filter(|_| !independent) else {
-            return Ok(own);
-        };
-        for (share, values) in self.shares.clone().zip(&own) {
-            // SAFETY: neither the program nor an operation uses these values now.
-            unsafe { peers.segment.area(share).write(0..values.len()) }.copy_from_slice(values);
-        }
-        let len = own[0].len();
-        peers.collective.barrier(Deadline::after(PATIENCE))?;
-        // SAFETY: all ranks have written theirs, and none writes again before the next barrier.
-        let read = |share| unsafe { peers.segment.area(share).read(0..len) }.to_vec();
-        let all = (0..self.all_shares).map(read).collect();
-        peers.collective.barrier(Deadline::after(PATIENCE))?;
-        Ok(all)
-    }
-
-    /// Rows of a few numbers, one a share: those of this rank's shares become those of all.
-    pub fn gather_rows<const N: usize>(&mut self, own: &[[f32; N]]) -> Result<Vec<[f32; N]>, TrainError> {
-        let Some(peers) = &mut self.peers else {
-            return Ok(own.to_vec());
-        };
-        for (share, row) in self.shares.clone().zip(own) {
-            // SAFETY: no operation is under way.
-            unsafe { peers.segment.area(share).write(0..N) }.copy_from_slice(row);
-        }
-        peers.collective.barrier(Deadline::after(PATIENCE))?;
-        let read = |share| {
-            let mut row = [0.0; N];
-            // SAFETY: all ranks have written theirs, and none writes again before the next barrier.
-            row.copy_from_slice(unsafe { peers.segment.area(share).read(0..N) });
-            row
-        };
-        let all = (0..self.all_shares).map(read).collect();
-        peers.collective.barrier(Deadline::after(PATIENCE))?;
-        Ok(all)
-    }
-
-    /// Completes the state of the update rule on every rank, where each keeps up its own part only.
-    pub fn complete_state(&mut self, program: &mut dyn Program) -> Result<(), TrainError> {
-        if self.strategy != Strategy::Sharded {
-            return Ok(());
-        }
-        let Some(peers) = &mut self.peers else {
-            return Ok(());
-        };
-        for region in program.state() {
-            let mut state = vec![0.0; region.len];
-            program.read_region(region, &mut state)?;
-            peers.collective.values(0..state.len())?.copy_from_slice(&state);
-            for bucket in &self.buckets {
-                let operation = Operation::AllGather { range: bucket.range.clone() };
-                let ticket = peers.collective.begin(operation, Deadline::after(PATIENCE))?;
-                peers.collective.finish(ticket)?;
-            }
-            program.write_region(region, peers.collective.values(0..region.len)?)?;
-        }
-        Ok(())
-    }
 
     /// Waits until all ranks have come here.
     pub fn wait_for_all(&mut self) -> Result<(), TrainError> {
@@ -389,44 +298,36 @@ impl Exchange {
         Ok(())
     }
 
-    /// Whether this rank's program holds parameters of its own, or is the first of those that share them.
-    pub fn writes_parameters(&self) -> bool {
-        self.on_device || self.strategy != Strategy::Sharded || self.rank == Rank(0)
+    /// Ends this rank's part: completes its last step, once all ranks are done where they exchange between devices.
+    pub fn leave(&mut self, book: &mut StepBook<'_>) -> Result<(), TrainError> {
+        if self.way == Way::Device {
+            self.wait_for_all()?;
+        }
+        book.complete(|record| self.compare_last_arrivals(record));
+        book.write()
     }
 }
 
-impl Peers {
-    /// The server's part: its own gradients become the mean of all shares', added in the order of the shares.
-    fn average(&mut self, range: &Range<usize>) {
-        const BLOCK: usize = 4096;
-        let areas = self.segment.size().areas;
-        let scale = 1.0 / areas as f32;
-        let mut sum = [0.0f32; BLOCK];
-        for start in range.clone().step_by(BLOCK) {
-            let block = start..(start + BLOCK).min(range.end);
-            let sum = &mut sum[..block.len()];
-            // SAFETY: all ranks have arrived and touch these values no more until the barrier that follows.
-            sum.copy_from_slice(unsafe { self.segment.area(0).read(block.clone()) });
-            for area in (1..areas).map(|share| self.segment.area(share)) {
-                // SAFETY: as above.
-                let values = unsafe { area.read(block.clone()) };
-                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-            }
-            // SAFETY: these are this rank's own.
-            let own = unsafe { self.collective.own().write(block.clone()) };
-            own.iter_mut().zip(sum).for_each(|(own, sum)| *own = *sum * scale);
-        }
+/// A clock that other work can be left out of.
+struct Watch {
+    begun: Nanos,
+    left_out: Nanos,
+}
+
+impl Watch {
+    fn start() -> Self {
+        Self { begun: clock::now(), left_out: Nanos(0) }
     }
 
-    /// A worker's part: the server's parameters become its own. The server has them already.
-    fn fetch(&mut self, program: &mut dyn Program) -> Result<(), TrainError> {
-        if self.rank == Rank(0) {
-            return Ok(());
-        }
-        let parameters = program.parameters();
-        // SAFETY: the server updates between barriers only.
-        let from = unsafe { self.collective.common().read(0..parameters.len) };
-        Ok(program.write_region(parameters, from)?)
+    fn leave_out<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let begin = clock::now();
+        let result = work();
+        self.left_out += clock::now().since(begin);
+        result
+    }
+
+    fn elapsed(&self) -> Nanos {
+        clock::now().since(self.begun).since(self.left_out)
     }
 }
 

@@ -1,27 +1,38 @@
-//! What a run is asked to do, and how a worker gets to know.
+//! What a run is asked to do, and how a worker learns of it.
+
+mod prepare;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use paceline_comm::deal;
-use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::cuda::{Cuda, CudaOptions};
-use paceline_engine::{Engine, EngineError, Layout, Optimizer, Pass, Precision, Profiling, Spec};
+use paceline_engine::{Layout, Numerics, Pass, Precision, Profiling, Spec};
 use paceline_model::Graph;
 use paceline_record::{Case, Rank};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
+use crate::checkpoint::Description;
 use crate::data::{Augment, Data, Split};
 use crate::device::CUDA;
 use crate::exchange::POSTED;
-use crate::milestone::Milestones;
-use crate::schedule::{Rule, Schedule};
+use crate::learning::{Learning, OptimizerKind};
+use crate::milestone::{Every, Milestones, Saving};
+use crate::numerics;
+use crate::schedule::Rule;
 use crate::simulate::{self, Simulation};
-use crate::strategy::{ExchangeOptions, Strategy};
+use crate::strategy::{Compress, ExchangeOptions, Plan, Reduce, Strategy};
+pub use prepare::{Engines, Prepared, open_engine};
+pub(crate) use prepare::{open_cpu, open_cuda};
+
+/// The name of the engine that computes on the processor's cores.
+pub(crate) const CPU: &str = "cpu";
 
 /// Everything that determines a run, but for the machine.
+///
+/// Some fields follow from others: [`Job::settle`] sets them, and says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// The network.
@@ -34,14 +45,15 @@ pub struct Job {
     pub precision: Precision,
     /// Worker processes.
     pub workers: u32,
-    /// Samples of one pass of one share.
-    pub batch: usize,
-    /// Shares that each step is cut into; as many as workers where nobody says.
-    #[serde(default)]
-    pub shards: Option<u32>,
-    /// What is held fixed when workers are added.
+    /// Samples of a step, and what is held fixed when workers are added.
     pub scaling: Scaling,
-    /// Threads in each worker.
+    /// Samples of one pass of one shard; settled.
+    pub batch: usize,
+    /// Shards that each step is cut into; `None` for as many as workers.
+    pub shards: Option<u32>,
+    /// Threads in each worker that were asked for; `None` for all cores, divided among the workers.
+    pub threads_asked: Option<usize>,
+    /// Threads in each worker; settled.
     pub threads: usize,
     /// Height and width of the images.
     pub input: (usize, usize),
@@ -50,15 +62,11 @@ pub struct Job {
     /// The data, as the command line names it.
     pub data: String,
     /// What is done to the pictures before the network sees them.
-    #[serde(default)]
     pub augment: Augment,
-    /// The step that the run ends with, counted from the start of the training.
+    /// How long the training is.
+    pub length: Length,
+    /// The step that the run ends with, counted from the start of the training; settled.
     pub steps: u64,
-    /// Passes over the data that the run was asked to make, where steps follow from that.
-    #[serde(default)]
-    pub epochs: Option<f64>,
-    /// Samples that the whole run was asked to see, where steps follow from that.
-    pub examples: Option<u64>,
     /// Seed of weights and data.
     pub seed: u64,
     /// How weights follow gradients.
@@ -68,84 +76,164 @@ pub struct Job {
     /// How gradients are handed over.
     pub exchange: ExchangeOptions,
     /// Whether several workers may use one GPU, and exchange through the host.
-    #[serde(default)]
     pub share_gpu: bool,
-    /// Passes of each worker whose gradients are added up before one exchange.
+    /// Passes of each shard whose gradients are added up before one exchange.
     pub accumulate: usize,
     /// Whether each worker keeps to cores of its own.
     pub pin: bool,
     /// Whether each layer is timed.
     pub profile: bool,
     /// The machine of a simulated job.
-    #[serde(default)]
     pub simulation: Simulation,
     /// When the network is tested and saved.
-    #[serde(default)]
     pub milestones: Milestones,
-    /// Whether each rank leaves the numbers of the samples that it was given.
-    #[serde(default)]
+    /// Whether each rank writes down the numbers of the samples that it was given.
     pub log_samples: bool,
-    /// The words that asked for it.
-    #[serde(default)]
-    pub asked: Vec<String>,
-    /// Where the logs go.
+    /// What the engine must choose, so that every worker computes the same bits; settled, from the checkpoint where a
+    /// training resumes.
+    pub numerics: Option<Numerics>,
+    /// Folder of the logs.
     pub folder: PathBuf,
 }
 
-/// How weights follow gradients.
+/// How long a training is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Learning {
-    /// Learning rate of each step.
-    pub schedule: Schedule,
-    /// Epochs of its warm-up.
-    pub warmup_epochs: f64,
-    /// Share of the old velocity that is kept.
-    pub momentum: f32,
-    /// L2 penalty.
-    pub weight_decay: f32,
-    /// Part of each label that is spread over all classes.
-    pub label_smoothing: f32,
-    /// Share of batch norm's old running statistics that each step keeps; the network's own where nobody says.
-    pub bn_momentum: Option<f32>,
+#[serde(rename_all = "lowercase")]
+pub enum Length {
+    /// So many steps.
+    Steps(u64),
+    /// So many passes over the data.
+    Epochs(f64),
+    /// As many whole steps as it takes to see so many samples.
+    Examples(u64),
 }
 
-impl Learning {
-    /// Momentum of 0.9, and nothing else, at one rate.
-    pub const fn at(rate: f32) -> Self {
+impl Job {
+    /// A short measurement of a network, with the usual value of every setting.
+    pub fn new(model: &str) -> Self {
+        const BATCH: usize = 64;
         Self {
-            schedule: Schedule::constant(rate),
-            warmup_epochs: 0.0,
-            momentum: 0.9,
-            weight_decay: 0.0,
-            label_smoothing: 0.0,
-            bn_momentum: None,
+            model: model.into(),
+            engine: CPU.into(),
+            layout: Layout::default(),
+            precision: Precision::default(),
+            workers: 1,
+            scaling: Scaling::Weak { batch: BATCH },
+            batch: BATCH,
+            shards: None,
+            threads_asked: None,
+            threads: 1,
+            input: (32, 32),
+            classes: 10,
+            data: "synthetic:cifar10".into(),
+            augment: Augment::default(),
+            length: Length::Steps(60),
+            steps: 60,
+            seed: 0,
+            learning: Learning::default(),
+            update: Strategy::default(),
+            exchange: ExchangeOptions::default(),
+            share_gpu: false,
+            accumulate: 1,
+            pin: true,
+            profile: false,
+            simulation: Simulation::default(),
+            milestones: Milestones::default(),
+            log_samples: false,
+            numerics: None,
+            folder: PathBuf::new(),
         }
+    }
+
+    /// A training of a network: five epochs, with a test and a checkpoint after each.
+    pub fn training(model: &str) -> Self {
+        let every = Every(1.0);
+        let keep = NonZeroUsize::new(3).expect("invariant: three is not zero");
+        Self {
+            length: Length::Epochs(5.0),
+            milestones: Milestones {
+                eval: Some(every),
+                saving: Some(Saving { every, keep, folder: PathBuf::new() }),
+                ..Milestones::default()
+            },
+            ..Self::new(model)
+        }
+    }
+
+    /// Takes the size of the pictures and the number of classes from the data. A training that resumes keeps its own: its
+    /// data may only have moved.
+    pub fn fit_to_data(&mut self) -> Result<(), TrainError> {
+        if self.milestones.resume.is_none() {
+            let data: Data = self.data.parse()?;
+            self.input = (data.shape().h, data.shape().w);
+            self.classes = data.classes()?;
+        }
+        Ok(())
+    }
+
+    /// Sets what follows from other settings, on a machine with so many cores: threads, the batch of a shard, steps,
+    /// learning rates, and the engine's numerics where no checkpoint says them.
+    pub fn settle(&mut self, cores: usize) -> Result<(), TrainError> {
+        self.threads = self.threads_asked.unwrap_or_else(|| (cores / self.workers as usize).max(1));
+        self.batch = self.batch_of_shard()?;
+        let global_batch = self.global_batch();
+        let by_epochs = matches!(self.length, Length::Epochs(_)) || self.learning.warmup_epochs > 0.0;
+        let epoch = if by_epochs { self.epoch_len()? as f64 } else { 0.0 };
+        let steps = |epochs: f64| (epochs * epoch / global_batch as f64 - 1e-9).ceil() as u64;
+        self.steps = match self.length {
+            Length::Steps(steps) => steps,
+            Length::Epochs(epochs) => steps(epochs).max(1),
+            Length::Examples(examples) => examples.div_ceil(global_batch),
+        };
+        let schedule = &mut self.learning.schedule;
+        schedule.global_batch = global_batch;
+        schedule.warmup_steps = steps(self.learning.warmup_epochs);
+        schedule.total_steps = self.steps;
+        self.numerics = self.numerics.take().or_else(|| numerics::here(&self.engine));
+        Ok(())
+    }
+
+    /// Divides a step among its shards.
+    fn batch_of_shard(&self) -> Result<usize, TrainError> {
+        let (workers, shards) = (self.workers as usize, self.shards() as usize);
+        let (global_batch, option, better) = match self.scaling {
+            Scaling::Strong { global_batch } => {
+                (global_batch, "--global-batch", global_batch.next_multiple_of(shards))
+            }
+            Scaling::Weak { batch } => (batch * workers, "--batch", batch.next_multiple_of(shards)),
+        };
+        if !global_batch.is_multiple_of(shards) {
+            let among = if self.shards.is_some() { "shards" } else { "workers" };
+            let use_instead = format!("{option} {better}");
+            return Err(TrainError::UnequalShards { global_batch, shards, among, use_instead });
+        }
+        Ok(global_batch / shards)
     }
 }
 
 impl Job {
-    /// Shares that each step is cut into.
-    pub fn shares(&self) -> u32 {
+    /// Shards that each step is cut into.
+    pub fn shards(&self) -> u32 {
         self.shards.unwrap_or(self.workers)
     }
 
-    /// The shares that a rank runs.
-    pub(crate) fn shares_of(&self, rank: Rank) -> Range<u32> {
-        deal(self.shares(), rank, self.workers)
+    /// The shards that a rank runs.
+    pub(crate) fn shards_of(&self, rank: Rank) -> Range<u32> {
+        deal(self.shards(), rank, self.workers)
     }
 
     /// Samples of a step, on all workers together.
     pub fn global_batch(&self) -> u64 {
-        self.batch as u64 * self.accumulate as u64 * u64::from(self.shares())
+        self.batch as u64 * self.accumulate as u64 * u64::from(self.shards())
     }
 
-    /// A rank's pass, by its turn in a step: share after share.
-    pub(crate) fn pass(&self, step: u64, shares: &Range<u32>, turn: usize) -> Pass {
-        let (share, index) = (turn / self.accumulate, turn % self.accumulate);
-        let before = step * u64::from(self.shares()) + u64::from(shares.start) + share as u64;
+    /// A rank's pass, by its turn in a step: shard after shard.
+    pub(crate) fn pass(&self, step: u64, shards: &Range<u32>, turn: usize) -> Pass {
+        let (shard, index) = (turn / self.accumulate, turn % self.accumulate);
+        let before = step * u64::from(self.shards()) + u64::from(shards.start) + shard as u64;
         let stream = before * self.accumulate as u64 + index as u64;
         let seen = Some(step * self.accumulate as u64 + index as u64);
-        Pass { share, index, count: self.accumulate, stream, seen, update: None }
+        Pass { shard, index, count: self.accumulate, stream, seen, update: None }
     }
 
     /// The network for this job's pictures.
@@ -166,14 +254,19 @@ impl Job {
         self.engine == simulate::ENGINE
     }
 
-    /// Refuses a job that cannot be run: no such engine or network, shares that do not go round, data that is not
-    /// there, or too little memory.
+    /// Refuses settings that do not go together, data that is not there, and GPUs that are missing.
     pub fn check(&self) -> Result<(), TrainError> {
-        if self.shares() < self.workers {
-            return Err(TrainError::Shards { shards: self.shares(), workers: self.workers });
+        if self.shards() < self.workers {
+            return Err(TrainError::Shards { shards: self.shards(), workers: self.workers });
         }
-        if self.exchange.alone && self.update == Strategy::Independent {
+        if self.learning.optimizer == OptimizerKind::Nesterov && self.learning.momentum == 0.0 {
+            return Err(TrainError::NoMomentum);
+        }
+        if self.exchange.alone && !self.plan().exchanges() {
             return Err(TrainError::LonelyExchange);
+        }
+        if self.exchange.compress != Compress::None && self.plan().reduce != Reduce::ToAll {
+            return Err(TrainError::CompressedUpdate);
         }
         if self.share_gpu && self.engine != CUDA {
             return Err(TrainError::NoDevices("--share-gpu lets workers share a GPU"));
@@ -181,34 +274,24 @@ impl Job {
         if self.is_simulated() {
             return simulate::check(self);
         }
-        if self.shares() != self.workers && self.update == Strategy::Independent {
+        if self.shards() != self.workers && !self.plan().exchanges() {
             return Err(TrainError::LonelyShards);
         }
         let data: Data = self.data.parse()?;
         data.check()?;
         data.check_classes(self.classes)?;
-        self.check_devices()?;
-        self.check_memory(&*open_engine(&self.engine, self.threads, false)?)
+        self.check_devices()
     }
 
-    /// What computes, in words.
-    pub fn describe_engine(&self) -> Result<String, TrainError> {
-        if self.is_simulated() {
-            return Ok(format!("{}: {}", self.engine, self.simulation));
-        }
-        Ok(open_engine(&self.engine, self.threads, false)?.describe())
-    }
-
-    /// What the graph is compiled for, on the rank that runs the most shares.
+    /// What the graph is compiled for, on the rank that runs the most shards.
     pub fn spec(&self) -> Spec {
-        let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
         Spec {
             layout: self.layout,
             precision: self.precision,
-            optimizer: Optimizer::Sgd { momentum, nesterov: false, weight_decay },
+            optimizer: self.learning.rule(),
             seed: self.seed,
-            label_smoothing,
-            shares: self.shares().div_ceil(self.workers) as usize,
+            label_smoothing: self.learning.label_smoothing,
+            shards: self.shards().div_ceil(self.workers) as usize,
             profiling: if self.profile { Profiling::Layers } else { Profiling::Phases },
             ..Spec::new(self.batch)
         }
@@ -216,62 +299,38 @@ impl Job {
 
     /// The same on a rank.
     pub(crate) fn spec_of(&self, rank: Rank) -> Spec {
-        Spec { shares: self.shares_of(rank).len(), ..self.spec() }
+        Spec { shards: self.shards_of(rank).len(), ..self.spec() }
     }
 
-    /// Whether ranks need memory in common: to exchange, or to add up shares.
+    /// What its strategy asks of the first rank.
+    pub fn plan(&self) -> Plan {
+        self.update.plan(Rank(0), self.workers)
+    }
+
+    /// Whether ranks need memory in common: to exchange, or to add up shards.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.workers > 1 || self.shares() > 1 || self.exchange.alone
+        self.workers > 1 || self.shards() > 1 || self.exchange.alone
     }
 
-    /// Values of shared memory that the ranks need: for each share, and in common.
+    /// Values of shared memory that the ranks need: for each shard, and in common.
     pub(crate) fn shared_values(&self, trained: usize) -> (usize, usize) {
-        let common = if self.update.shares_parameters() { trained } else { 0 };
+        let common = if self.plan().needs_common_memory() { trained } else { 0 };
         let posted = if self.exchanges_on_device() { POSTED } else { 0 };
         (self.exchange.compress.own_values(trained) + posted, common)
     }
 
-    /// Refuses a job whose workers together need more memory than the machine has left.
-    pub fn check_memory(&self, engine: &dyn Engine) -> Result<(), TrainError> {
-        let spec = self.spec();
-        let plan = engine.plan(&self.graph()?, &spec)?;
-        // Each plan counts its gradients; what the exchange takes beyond them comes on top.
-        let trained = (plan.gradients / 4) as usize / spec.shares;
-        let (own, common) = self.shared_values(trained);
-        let mirror = if self.update == Strategy::Replicated { trained } else { 0 };
-        let beyond =
-            u64::from(self.shares()) * (own - trained) as u64 + u64::from(self.workers) * mirror as u64;
-        let extra = if self.shares_memory() { 4 * (beyond + common as u64) } else { 0 };
-        // Each GPU has memory of its own; what ranks share lies on the host.
-        let needed = match (self.engine == CUDA, self.share_gpu) {
-            (true, false) => plan.total(),
-            (true, true) => plan.total() * u64::from(self.workers),
-            (false, _) => plan.total() * u64::from(self.workers) + extra,
-        };
-        match engine.available_memory() {
-            Some(available) if available < needed => Err(EngineError::TooLarge {
-                model: format!("{} on {} workers", self.model, self.workers),
-                batch: self.batch,
-                needed_mb: needed / 1_000_000,
-                available_mb: available / 1_000_000,
-            }
-            .into()),
-            _ => Ok(()),
-        }
-    }
-
     /// How the run log describes this job.
     pub fn case(&self) -> Case {
-        let asked = match (self.examples, self.epochs) {
-            (Some(examples), _) => ("examples", examples.to_string()),
-            (_, Some(epochs)) => ("epochs", epochs.to_string()),
-            _ => ("steps", self.steps.to_string()),
+        let length = match self.length {
+            Length::Examples(examples) => ("examples", examples.to_string()),
+            Length::Epochs(epochs) => ("epochs", epochs.to_string()),
+            Length::Steps(steps) => ("steps", steps.to_string()),
         };
         let yes_no = |choice: bool| if choice { "yes" } else { "no" }.to_owned();
         let settings = [
-            asked,
+            length,
             ("accumulate", self.accumulate.to_string()),
-            ("bucket-mb", (self.exchange.bucket_bytes as f64 / f64::from(1 << 20)).to_string()),
+            ("bucket-mb", self.exchange.bucket_mb().to_string()),
             ("compress", self.exchange.compress.to_string()),
             ("data", self.data.clone()),
             ("lr", self.learning.schedule.base.to_string()),
@@ -286,7 +345,7 @@ impl Job {
         }
         settings.extend(self.unusual_settings());
         let (scaling, global_batch) = match self.scaling {
-            Scaling::Weak => ("weak", None),
+            Scaling::Weak { .. } => ("weak", None),
             Scaling::Strong { global_batch } => ("strong", Some(global_batch as u64)),
         };
         Case {
@@ -309,40 +368,59 @@ impl Job {
 }
 
 impl Job {
-    /// What decides which weights a training comes to: it cannot change where one goes on.
-    pub fn fixed_settings(&self) -> Result<BTreeMap<String, String>, TrainError> {
-        let Learning { momentum, weight_decay, label_smoothing, .. } = self.learning;
-        let bn_momentum =
-            self.learning.bn_momentum.map_or_else(|| "its own".to_owned(), |value| value.to_string());
-        let settings = [
-            ("bn-momentum", bn_momentum),
+    /// The network, by what rebuilds it.
+    pub fn network(&self) -> Description {
+        Description { model: self.model.clone(), input: self.input, classes: self.classes }
+    }
+
+    /// What tells its data from other data.
+    pub(crate) fn fingerprint(&self) -> Result<String, TrainError> {
+        self.data.parse::<Data>()?.fingerprint()
+    }
+
+    /// The job as a checkpoint keeps it: its data can be found from anywhere, and the folders of the run are left out.
+    pub(crate) fn without_places(&self) -> Self {
+        let data = self.data.parse::<Data>().map_or_else(|_| self.data.clone(), |data| data.absolute());
+        let mut job = Self { data, folder: PathBuf::new(), ..self.clone() };
+        let Milestones { saving, resume, resumed_at, .. } = &mut job.milestones;
+        (*resume, *resumed_at) = (None, None);
+        if let Some(saving) = saving {
+            saving.folder = PathBuf::new();
+        }
+        job
+    }
+
+    /// Settings that decide which weights a training comes to, beside the data: they cannot change where it resumes.
+    pub(crate) fn fixed_settings(&self) -> [(&'static str, String); 15] {
+        let Learning { optimizer, momentum, weight_decay, label_smoothing, bn_momentum, .. } = self.learning;
+        [
             ("model", self.model.clone()),
             ("input", format!("{}x{}", self.input.0, self.input.1)),
             ("classes", self.classes.to_string()),
-            ("data", self.data.parse::<Data>()?.fingerprint()?),
             ("augment", self.augment.to_string()),
-            ("global-batch", (self.batch * self.shares() as usize).to_string()),
-            ("shards", self.shares().to_string()),
+            ("global-batch", (self.batch * self.shards() as usize).to_string()),
+            ("shards", self.shards().to_string()),
             ("accumulate", self.accumulate.to_string()),
             ("seed", self.seed.to_string()),
             ("layout", self.layout.to_string()),
             ("precision", self.precision.to_string()),
-            ("momentum", momentum.to_string()),
+            ("optimizer", optimizer.to_string()),
+            ("momentum", if optimizer.has_momentum() { momentum.to_string() } else { "none".into() }),
             ("weight-decay", weight_decay.to_string()),
             ("label-smoothing", label_smoothing.to_string()),
-        ];
-        Ok(settings.map(|(name, value)| (name.to_owned(), value)).into())
+            ("bn-momentum", bn_momentum.map_or_else(|| "the network's".into(), |value| value.to_string())),
+        ]
     }
 
-    /// Samples of a pass on each worker; `None` where shares do not go round evenly.
+    /// Samples of a pass on each worker; `None` where shards do not go round evenly.
     fn batch_per_worker(&self) -> Option<u64> {
-        let (shares, workers) = (self.shares(), self.workers);
-        shares.is_multiple_of(workers).then(|| self.batch as u64 * u64::from(shares / workers))
+        let (shards, workers) = (self.shards(), self.workers);
+        shards.is_multiple_of(workers).then(|| self.batch as u64 * u64::from(shards / workers))
     }
 
     /// Samples of an epoch, where the job goes by epochs or is tested by them.
     fn epoch_examples(&self) -> Option<u64> {
-        let counts = self.epochs.is_some() || self.milestones.eval.is_some();
+        let counts = matches!(self.length, Length::Epochs(_)) || self.milestones.eval.is_some();
         counts.then(|| self.epoch_len().ok()).flatten()
     }
 
@@ -353,12 +431,14 @@ impl Job {
 
     /// Settings that few jobs have, by the names of their options.
     fn unusual_settings(&self) -> impl Iterator<Item = (String, String)> {
-        let Learning { schedule, warmup_epochs, momentum, weight_decay, label_smoothing, .. } = self.learning;
+        let Learning { optimizer, schedule, warmup_epochs, momentum, weight_decay, label_smoothing, .. } =
+            self.learning;
         let usual = Learning::at(schedule.base);
         let said = |is_unusual: bool, name: &str, value: String| is_unusual.then(|| (name.to_owned(), value));
         [
-            said(self.shards.is_some(), "shards", self.shares().to_string()),
-            said(momentum != usual.momentum, "momentum", momentum.to_string()),
+            said(self.shards.is_some(), "shards", self.shards().to_string()),
+            said(optimizer != usual.optimizer, "optimizer", optimizer.to_string()),
+            said(optimizer.has_momentum() && momentum != usual.momentum, "momentum", momentum.to_string()),
             said(weight_decay != 0.0, "weight-decay", weight_decay.to_string()),
             said(label_smoothing != 0.0, "label-smoothing", label_smoothing.to_string()),
             said(schedule.kind != usual.schedule.kind, "schedule", schedule.kind.to_string()),
@@ -381,24 +461,15 @@ impl Job {
 #[serde(rename_all = "lowercase")]
 pub enum Scaling {
     /// Samples a step on each worker.
-    Weak,
-    /// Samples a step on all workers together.
+    Weak {
+        /// Samples of one worker.
+        batch: usize,
+    },
+    /// Samples per step, on all workers together.
     Strong {
-        /// How many; each worker has an equal share of them.
+        /// Samples of all workers; each has an equal part of them.
         global_batch: usize,
     },
-}
-
-/// Opens the engine that `--engine` names; where this process has cores of its own, `pinned` gives each thread one.
-pub fn open_engine(name: &str, threads: usize, pinned: bool) -> Result<Box<dyn Engine>, TrainError> {
-    match name {
-        "cpu" => {
-            let cpu = Cpu::new(CpuOptions { threads, simd: None })?;
-            Ok(Box::new(if pinned { cpu.on_cores_of_their_own() } else { cpu }))
-        }
-        CUDA => Ok(Box::new(Cuda::new(CudaOptions::default())?)),
-        _ => Err(TrainError::UnknownEngine(name.into())),
-    }
 }
 
 /// One worker's part in a job.

@@ -1,7 +1,7 @@
-//! Starts the workers of a job, watches them, and sees them off.
+//! Starts the workers of a job, watches them, and reaps them.
 //!
-//! Workers are tied to the thread that calls [`launch`]: should it end, the system kills them. Call it from a thread that
-//! lives as long as the process, the main one.
+//! Workers are tied to the thread that calls [`launch`]: if it ends, the system kills them. Call it from the main thread, which
+//! lives as long as the process.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -18,53 +18,58 @@ use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Ra
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::job::Assignment;
-use crate::{Death, Job, TrainError, clock, open_engine, simulate};
+use crate::{Death, Job, Prepared, TrainError, clock, describe, simulate};
 
-/// How often progress is looked up and an interruption noticed.
+/// How often the launcher reads progress and checks for an interruption.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Lines of a dead worker's log that are quoted.
+/// Lines of a dead worker's standard error that an error quotes.
 const LAST_WORDS: usize = 5;
 
 /// What the launcher needs from its surroundings.
 pub struct Surroundings<'a> {
-    /// The program that a worker is a process of.
+    /// The program that workers run.
     pub program: PathBuf,
     /// Set when the user wants to stop.
     pub interrupted: &'a AtomicBool,
-    /// Called now and then with how far rank 0 is.
+    /// Called regularly with the progress of rank 0.
     pub progress: &'a mut dyn FnMut(Glance<'_>),
 }
 
-/// How far a rank is.
+/// The progress of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance<'a> {
     /// Steps that it has finished in this run.
     pub steps: u64,
-    /// What it has told since the last look.
+    /// Events it has logged since the last call.
     pub events: &'a [RankEvent],
 }
 
-/// Runs a job in processes of its own, or on a simulated machine, and waits for it. Its logs in the job's folder tell how it ended, whatever
-/// this returns.
-pub fn launch(job: &Job, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
+/// Runs a job in worker processes, or on a simulated machine, and waits for it. The logs in the job's folder record how it
+/// ended, whatever this returns.
+pub fn launch(job: &Job, prepared: &Prepared, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
     let header = LauncherHeader { case: job.case(), window: false };
     let mut log = LauncherWriter::create(&job.folder, &header)?;
-    let result = supervise(job, surroundings, &mut log);
+    let result = supervise(job, prepared, surroundings, &mut log);
     let (outcome, reason) = match &result {
         Ok(()) => (Outcome::Done, None),
         Err(TrainError::Interrupted) => (Outcome::Interrupted, Some("by the user".into())),
-        Err(error) => (Outcome::Failed, Some(error.to_string())),
+        Err(error) => (Outcome::Failed, Some(describe(error))),
     };
     log.append(&LauncherEvent::Over { outcome, reason })?;
     result
 }
 
-fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter) -> Result<(), TrainError> {
+fn supervise(
+    job: &Job,
+    prepared: &Prepared,
+    surroundings: Surroundings<'_>,
+    log: &mut LauncherWriter,
+) -> Result<(), TrainError> {
     let failed = if job.is_simulated() {
         simulate::run(job, surroundings, log)?
     } else {
-        run_processes(job, surroundings, log)?
+        run_processes(job, prepared, surroundings, log)?
     };
     match failed {
         None => Ok(()),
@@ -75,12 +80,13 @@ fn supervise(job: &Job, surroundings: Surroundings<'_>, log: &mut LauncherWriter
 
 fn run_processes(
     job: &Job,
+    prepared: &Prepared,
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
 ) -> Result<Option<Failure>, TrainError> {
     let (tell, ended) = mpsc::channel();
     let mut workers = Vec::new();
-    let segment = share_memory(job)?;
+    let segment = create_segment(job, prepared)?;
     for rank in (0..job.workers).map(Rank) {
         log.append(&LauncherEvent::Spawn { rank, at: clock::now() })?;
         workers.push(Worker::spawn(job, rank, segment.as_ref(), &surroundings.program)?);
@@ -92,24 +98,22 @@ fn run_processes(
     reap_all(&mut workers, &ended, surroundings, segment.as_ref(), log)
 }
 
-/// Takes the memory that several workers share, before any of them starts.
-fn share_memory(job: &Job) -> Result<Option<Segment>, TrainError> {
+/// Allocates the memory that several workers share, before any of them starts.
+fn create_segment(job: &Job, prepared: &Prepared) -> Result<Option<Segment>, TrainError> {
     if !job.shares_memory() {
         return Ok(None);
     }
-    let engine = open_engine(&job.engine, 1, false)?;
-    let trained = engine.trained_values(&job.graph()?, &job.spec())?;
-    let (own, common) = job.shared_values(trained);
-    Ok(Some(Segment::create(SegmentSize { world: job.workers, areas: job.shares(), own, common })?))
+    let (own, common) = job.shared_values(prepared.trained);
+    Ok(Some(Segment::create(SegmentSize { world: job.workers, areas: job.shards(), own, common })?))
 }
 
-/// Why not all workers did all their steps: what came first.
+/// Why not all workers did all their steps: the first cause.
 pub(crate) enum Failure {
     Interrupted,
     Died(Rank, Exit),
 }
 
-/// Reaps every worker. From the first failure on the others are killed: without all its ranks a run cannot go on.
+/// Reaps every worker. After the first failure it kills the others, because a run cannot continue without all its ranks.
 fn reap_all(
     workers: &mut [Worker],
     ended: &Receiver<Rank>,
@@ -124,12 +128,12 @@ fn reap_all(
             Ok(rank) => {
                 let exit = workers[rank.0 as usize].reap()?;
                 log.append(&LauncherEvent::Reap { rank, at: clock::now(), exit })?;
-                // A terminal sends Ctrl-C to the workers too, and they may be first to notice.
+                // A terminal sends Ctrl-C to the workers too, and they may notice it first.
                 if failed.is_none() && exit == Exit::Signal(2) && was_interrupted(surroundings.interrupted) {
                     failed = Some(Failure::Interrupted);
                 } else if failed.is_none() && !exit.is_success() {
                     failed = Some(Failure::Died(rank, exit));
-                    // Whoever waits for it learns why it waits in vain.
+                    // Ranks that wait for it get an error that names it.
                     if let Some(segment) = segment {
                         segment.mark_dead(rank, &exit.to_string());
                     }
@@ -148,12 +152,12 @@ fn reap_all(
         }
     }
     progress.look(surroundings.progress);
-    // An interruption that came when all was done changes nothing.
+    // An interruption after all work was done changes nothing.
     let all_well = workers.iter().all(|w| w.exit.is_some_and(Exit::is_success));
     Ok(failed.filter(|_| !all_well))
 }
 
-/// Whether the launcher has been interrupted too, or is just about to notice.
+/// Whether the launcher has been interrupted too, or will notice in a moment.
 fn was_interrupted(flag: &AtomicBool) -> bool {
     for _ in 0..10 {
         if flag.load(Ordering::Relaxed) {
@@ -164,7 +168,7 @@ fn was_interrupted(flag: &AtomicBool) -> bool {
     false
 }
 
-/// A worker's process. Dropped before it is reaped, it is killed.
+/// A worker's process. It is killed if it is dropped before it is reaped.
 struct Worker {
     rank: Rank,
     folder: PathBuf,
@@ -193,14 +197,14 @@ impl Worker {
         Ok(Self { rank, folder: job.folder.clone(), child, exit: None })
     }
 
-    /// Tells when the process has ended. It stays a zombie until it is reaped, so that its number cannot pass to
-    /// another process while somebody may still want to kill it.
+    /// Sends the rank when the process has ended. The process stays a zombie until it is reaped, so its number cannot pass to
+    /// another process while it may still be killed.
     fn watch(&self, tell: Sender<Rank>) -> Result<(), TrainError> {
         let rank = self.rank;
         let pid = Pid::from_child(&self.child);
         let wait = move || {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            // Neither can fail in a way that matters: reaping tells more, and a receiver that is gone cares no more.
+            // Both errors can be ignored: reaping tells more, and a receiver that is gone needs nothing.
             let _ = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options));
             let _ = tell.send(rank);
         };
@@ -223,7 +227,7 @@ impl Worker {
 
     fn kill(&mut self) {
         if self.exit.is_none() {
-            // It can only fail where the process has ended by itself.
+            // This fails only if the process has already ended.
             let _ = self.child.kill();
         }
     }
@@ -245,14 +249,14 @@ fn exit_of(status: ExitStatus) -> Exit {
     }
 }
 
-/// Where a worker's standard error goes.
+/// The file for a worker's standard error.
 pub(crate) fn words_file(folder: &Path, rank: Rank) -> PathBuf {
     folder.join(format!("rank-{rank}.stderr"))
 }
 
 fn remove_if_empty(path: &Path) {
     if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
-        // An empty file left behind does no harm.
+        // An empty file does no harm.
         let _ = fs::remove_file(path);
     }
 }
@@ -285,8 +289,8 @@ impl Progress {
         Self { folder, reader: None, steps: 0 }
     }
 
-    /// Tells what was told since the last look. It is for the eye only: a log that cannot be read yet is none of its
-    /// business.
+    /// Reports what was logged since the last call. It only feeds the progress bar, so a log that cannot be read yet is not an
+    /// error.
     fn look(&mut self, tell: &mut dyn FnMut(Glance<'_>)) {
         let mut events = Vec::new();
         let _ = self.catch_up(&mut events);

@@ -6,7 +6,6 @@
 mod affinity;
 mod buckets;
 pub mod checkpoint;
-pub mod clock;
 pub mod data;
 mod device;
 mod error;
@@ -14,17 +13,23 @@ pub mod evaluate;
 mod exchange;
 mod job;
 pub mod launcher;
+mod learning;
 pub mod measure;
 mod milestone;
+mod numerics;
 mod process;
 pub mod schedule;
 mod simulate;
 mod strategy;
 pub mod worker;
 
+use paceline_system::clock;
+
 pub use device::devices;
-pub use error::{Death, TrainError};
-pub use job::{Job, Learning, Scaling, open_engine};
+pub use error::{Death, TrainError, describe};
+pub use job::{Engines, Job, Length, Prepared, Scaling, open_engine};
+pub use learning::{Learning, OptimizerKind};
 pub use milestone::{Every, Milestones, Saving};
+pub use numerics::{Numerics, SumOrder};
 pub use simulate::Simulation;
-pub use strategy::{Compress, ExchangeOptions, Strategy};
+pub use strategy::{Compress, ExchangeOptions, Parameters, Plan, Publish, Reduce, Strategy, Updates};

@@ -15,7 +15,7 @@ use crate::{TrainError, affinity, process};
 /// The environment variable that makes a process a rank of a measurement.
 const VARIABLE: &str = "PACELINE_MEASUREMENT";
 
-/// How often the ranks are looked after.
+/// How often the ranks are checked.
 const TICK: Duration = Duration::from_millis(5);
 
 #[derive(Serialize, Deserialize)]
@@ -28,19 +28,19 @@ struct Assignment {
     pin: bool,
 }
 
-/// What a rank found.
+/// A rank's result.
 #[derive(Debug, Serialize, Deserialize)]
 struct Found {
     reduced: Vec<AllReduceRow>,
     copied: Vec<CopyRow>,
 }
 
-/// One size: what rank 0 took for it, and the values that any rank got wrong.
+/// One size: rank 0's time, and the number of wrong values on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The all-reduce.
     pub reduced: AllReduceRow,
-    /// A copy of as much memory, on all ranks at once.
+    /// A copy of the same amount of memory, on all ranks at once.
     pub copied: CopyRow,
 }
 
@@ -49,7 +49,7 @@ pub fn is_assigned() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Does this rank's part and prints what it found.
+/// Does this rank's part and prints its result.
 pub fn run() -> Result<(), TrainError> {
     let text = std::env::var(VARIABLE).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
     let assignment: Assignment =
@@ -88,7 +88,7 @@ pub fn all_reduce(program: &Path, world: u32, sizes: &[Bytes], pin: bool) -> Res
             .stdout(Stdio::piped())
             .spawn()
             .map_err(TrainError::system(format!("start {}", program.display())))?;
-        // Read as it comes: a rank with much to tell must not wait for a full pipe.
+        // Read while it is written: a rank with a lot of output must not block on a full pipe.
         let mut out = child.stdout.take().expect("invariant: piped");
         let told = thread::spawn(move || std::io::read_to_string(&mut out));
         ranks.push(Running { child, told: Some(told) });
@@ -121,7 +121,7 @@ fn wait_for_all(ranks: &mut [Running], segment: &Segment) -> Result<(), TrainErr
     Ok(())
 }
 
-/// A rank's process, and who listens to it; dropped, it is killed and reaped.
+/// A rank's process and the thread that reads its output. Dropping it kills and reaps the process.
 struct Running {
     child: Child,
     told: Option<JoinHandle<std::io::Result<String>>>,
@@ -140,7 +140,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It can only fail where the process has ended by itself.
+        // This fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,17 +1,19 @@
-//! Where a run stops to test the network and to save it.
+//! Tests and checkpoints between two steps.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use paceline_engine::Program;
+use paceline_engine::{Program, Values};
 use paceline_model::{Graph, ParamId};
-use paceline_record::{Bytes, EvalRecord, Phase, Rank, RankEvent, StepRecord};
+use paceline_record::{Bytes, EvalRecord, Phase, Rank, RankEvent, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{self, Checkpoint, Description, Position, Tensor};
+use crate::checkpoint::{self, Checkpoint, Position, Tensor};
 use crate::data::TestSet;
 use crate::exchange::Exchange;
-use crate::{Job, TrainError, clock};
+use crate::worker::book::StepBook;
+use crate::worker::runner::Stage;
+use crate::{Job, Numerics, TrainError, clock};
 
 /// When the network is tested and saved.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -20,36 +22,36 @@ pub struct Milestones {
     pub eval: Option<Every>,
     /// How often it is saved, and where; `None` for never.
     pub saving: Option<Saving>,
-    /// The checkpoint that the run goes on from.
+    /// The checkpoint that the run resumes from.
     pub resume: Option<PathBuf>,
-    /// Steps done before it.
+    /// Steps that were done before it.
     pub resumed_at: Option<u64>,
 }
 
-/// After every so many epochs, and at the end of the run; 0 for the end alone.
+/// An interval in epochs. Something is also due at the end of the run; 0 means only there.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Every(pub f64);
 
 /// How checkpoints are written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
-    /// How often.
+    /// The interval between checkpoints.
     pub every: Every,
-    /// How many are kept.
+    /// Number of checkpoints kept.
     pub keep: NonZeroUsize,
-    /// Where.
+    /// Folder of the checkpoints.
     pub folder: PathBuf,
 }
 
 impl Every {
-    /// Whether it is time when `done` of `steps` steps are done, each of which takes `step` epochs.
-    fn is_due(self, (done, steps): (u64, u64), step: f64) -> bool {
+    /// Whether something is due after `done` of `steps` steps, each of `step` epochs.
+    fn is_due(self, done: u64, steps: u64, step: f64) -> bool {
         let count = |done: u64| (done as f64 * step / self.0 + 1e-9).floor();
         done == steps || (self.0 > 0.0 && count(done) > count(done - 1))
     }
 }
 
-/// A rank's way through a run's milestones.
+/// The milestones of a run, on one rank.
 pub(crate) struct Course<'a> {
     job: &'a Job,
     graph: &'a Graph,
@@ -76,13 +78,13 @@ impl<'a> Course<'a> {
         Ok(Self { job, graph, step, test, history: Vec::new() })
     }
 
-    /// Goes on from the checkpoint that the job names; the steps done before it.
+    /// Loads the checkpoint that the job names, if it names one. Returns the steps done before it.
     pub fn resume(&mut self, program: &mut dyn Program, exchange: &Exchange) -> Result<u64, TrainError> {
         let Some(path) = &self.job.milestones.resume else {
             return Ok(0);
         };
         let checkpoint = Checkpoint::read(path)?;
-        checkpoint.check_job(path, &self.job.fixed_settings()?)?;
+        checkpoint.check_job(path, self.job)?;
         let wrong = |why: String| TrainError::WrongCheckpoint { path: path.clone(), why };
         let find = |tensors: &'_ [Tensor], name: &str, len: usize| -> Result<Vec<f32>, TrainError> {
             match tensors.iter().find(|tensor| tensor.name == name) {
@@ -97,54 +99,61 @@ impl<'a> Course<'a> {
         let weights = checkpoint::arrange(checkpoint.weights, self.graph, path)?;
         for (id, (param, values)) in self.graph.params.iter().zip(&weights).enumerate() {
             if param.kind.trainable() && exchange.writes_parameters() {
-                program.write_param(ParamId(id), values)?;
+                program.write(Values::Param(ParamId(id)), values)?;
             }
         }
         let slots = program.slots().to_vec();
-        for (kind, region) in STATE_NAMES.iter().zip(program.state()) {
+        for (kind, kept) in state_of(self.job, program) {
+            let mut state = vec![0.0; program.len(kept)];
             for slot in &slots {
                 let name = format!("{kind}/{}", self.graph.params[slot.param.0].name);
                 let values = find(&checkpoint.optimizer, &name, slot.range.len())?;
-                program.write_region(region.part(slot.range.clone()), &values)?;
+                state[slot.range.clone()].copy_from_slice(&values);
             }
+            program.write(kept, &state)?;
         }
-        for (local, share) in exchange.shares().enumerate() {
-            let region = program.statistics(local);
-            let values = find(&checkpoint.shares, &share_name(share), region.len)?;
-            program.write_region(region, &values)?;
+        for (local, shard) in exchange.shards().enumerate() {
+            let kept = Values::Statistics(local);
+            program.write(kept, &find(&checkpoint.shards, &shard_name(shard), program.len(kept))?)?;
         }
         program.resume_at(checkpoint.position.steps);
         self.history = checkpoint.position.history;
         Ok(checkpoint.position.steps)
     }
 
-    /// Whether something is due when so many steps are done.
-    pub fn is_due(&self, done: u64) -> bool {
+    /// What a step is run with, and whether a milestone follows it.
+    pub fn stage(&self, step: Step) -> Stage {
         let Milestones { eval, saving, .. } = &self.job.milestones;
-        let is_due = |every: Every| every.is_due((done, self.job.steps), self.step);
-        eval.is_some_and(is_due) || saving.as_ref().is_some_and(|saving| is_due(saving.every))
+        let evaluates = eval.is_some_and(|every| self.is_due(every, step));
+        let saves = saving.as_ref().is_some_and(|saving| self.is_due(saving.every, step));
+        let learning_rate = self.job.learning.schedule.rate(step.0);
+        Stage { step, learning_rate, then_pauses: evaluates || saves }
     }
 
-    /// Does what is due when so many steps are done, and tells of it.
+    fn is_due(&self, every: Every, after: Step) -> bool {
+        every.is_due(after.0 + 1, self.job.steps, self.step)
+    }
+
+    /// Tests and saves the network if that is due after a step.
     pub fn reach(
         &mut self,
-        done: u64,
-        (program, exchange): (&mut dyn Program, &mut Exchange),
-        record: &mut StepRecord,
-    ) -> Result<Vec<RankEvent>, TrainError> {
-        let Milestones { eval, saving, .. } = &self.job.milestones;
-        let is_due = |every: Every| every.is_due((done, self.job.steps), self.step);
-        let eval = eval.is_some_and(is_due);
-        let saving = saving.as_ref().filter(|saving| is_due(saving.every));
-        if !eval && saving.is_none() {
-            return Ok(Vec::new());
+        stage: Stage,
+        program: &mut dyn Program,
+        exchange: &mut Exchange,
+        book: &mut StepBook<'_>,
+    ) -> Result<(), TrainError> {
+        if !stage.then_pauses {
+            return Ok(());
         }
-        let mut told = Vec::new();
+        let done = stage.step.0 + 1;
+        let Milestones { eval, saving, .. } = &self.job.milestones;
+        let eval = eval.is_some_and(|every| self.is_due(every, stage.step));
+        let saving = saving.as_ref().filter(|saving| self.is_due(saving.every, stage.step));
         let first = if saving.is_some() { Phase::Checkpoint } else { Phase::Eval };
-        let statistics = clock::timed(record, first, || exchange.statistics(program))?;
+        let statistics = book.time(first, || exchange.statistics(program))?;
         let own = Lent::put(program, &mean(&statistics))?;
         if let Some(saving) = saving {
-            let bytes = clock::timed(record, Phase::Checkpoint, || {
+            let bytes = book.time(Phase::Checkpoint, || {
                 exchange.complete_state(program)?;
                 let written = match exchange.rank() {
                     Rank(0) => {
@@ -156,18 +165,21 @@ impl<'a> Course<'a> {
                 exchange.wait_for_all()?;
                 Ok::<_, TrainError>(written)
             })?;
-            told.extend(bytes.map(|bytes| RankEvent::Saved { at: clock::now(), steps: done, bytes }));
+            if let Some(bytes) = bytes {
+                book.note(RankEvent::Saved { at: clock::now(), steps: done, bytes });
+            }
         }
         if eval {
-            let result = clock::timed(record, Phase::Eval, || self.evaluate(done, program, exchange))?;
+            let result = book.time(Phase::Eval, || self.evaluate(done, program, exchange))?;
             self.history.push(result);
-            told.extend((exchange.rank() == Rank(0)).then_some(RankEvent::Evaluated(result)));
+            if exchange.rank() == Rank(0) {
+                book.note(RankEvent::Evaluated(result));
+            }
         }
-        own.give_back(program)?;
-        Ok(told)
+        own.give_back(program)
     }
 
-    /// Tests the network: each share has its part of the samples, and the parts are added up in the order of the shares.
+    /// Tests the network: each shard has its part of the samples, and the parts are added up in the order of the shards.
     fn evaluate(
         &mut self,
         done: u64,
@@ -175,14 +187,14 @@ impl<'a> Course<'a> {
         exchange: &mut Exchange,
     ) -> Result<EvalRecord, TrainError> {
         let test = self.test.as_mut().expect("invariant: what is tested is open");
-        let edge = |share: u32| test.len() * share as usize / self.job.shares() as usize;
-        let parts: Vec<_> = exchange.shares().map(|share| edge(share)..edge(share + 1)).collect();
+        let edge = |shard: u32| test.len() * shard as usize / self.job.shards() as usize;
+        let parts: Vec<_> = exchange.shards().map(|shard| edge(shard)..edge(shard + 1)).collect();
         let mut rows = Vec::new();
         for part in parts {
             let (mut loss, mut correct) = (0.0f64, 0);
             for first in part.clone().step_by(self.job.batch) {
                 let (samples, live) = test.batch(first)?;
-                // Where the part ends, the next share's samples begin.
+                // Where the part ends, the next shard's samples begin.
                 let live = live.min(part.end - first);
                 program.feed(samples)?;
                 program.evaluate(live)?;
@@ -213,47 +225,44 @@ impl<'a> Course<'a> {
     ) -> Result<Checkpoint, TrainError> {
         let mut weights = Vec::new();
         for (id, param) in self.graph.params.iter().enumerate() {
-            let mut values = vec![0.0; param.len()];
-            program.read_param(ParamId(id), &mut values)?;
+            let values = program.to_vec(Values::Param(ParamId(id)))?;
             weights.push(Tensor { name: param.name.clone(), shape: param.dims.clone(), values });
         }
         let slots = program.slots().to_vec();
         let mut optimizer = Vec::new();
-        for (kind, region) in STATE_NAMES.iter().zip(program.state()) {
-            let mut state = vec![0.0; region.len];
-            program.read_region(region, &mut state)?;
+        for (kind, kept) in state_of(self.job, program) {
+            let state = program.to_vec(kept)?;
             optimizer.extend(slots.iter().map(|slot| {
                 let param = &self.graph.params[slot.param.0];
                 let values = state[slot.range.clone()].to_vec();
                 Tensor { name: format!("{kind}/{}", param.name), shape: param.dims.clone(), values }
             }));
         }
-        let shares = (0..).zip(statistics).map(|(share, values)| Tensor {
-            name: share_name(share),
+        let shards = (0..).zip(statistics).map(|(shard, values)| Tensor {
+            name: shard_name(shard),
             shape: vec![values.len()],
             values: values.clone(),
         });
-        let Job { model, input, classes, .. } = self.job;
         Ok(Checkpoint {
-            network: Description { model: model.clone(), input: *input, classes: *classes },
+            job: self.job.clone(),
+            numerics: Numerics::new(self.job, program.numerics()),
+            fingerprint: self.job.fingerprint()?,
+            position: Position { steps: done, history: self.history.clone() },
             weights,
             optimizer,
-            shares: shares.collect(),
-            position: Position {
-                steps: done,
-                job: self.job.fixed_settings()?,
-                asked: self.job.asked.clone(),
-                history: self.history.clone(),
-            },
+            shards: shards.collect(),
         })
     }
 }
 
-/// Values that an update rule keeps of each parameter, in the order in which a program has them.
-const STATE_NAMES: [&str; 2] = ["momentum", "second"];
+/// The state of a program's update rule, with names.
+fn state_of(job: &Job, program: &dyn Program) -> Vec<(&'static str, Values)> {
+    let kept = job.learning.optimizer.state_names().iter().copied().zip((0..).map(Values::State));
+    kept.filter(|&(_, kept)| program.len(kept) > 0).collect()
+}
 
-fn share_name(share: u32) -> String {
-    format!("share-{share}/statistics")
+fn shard_name(shard: u32) -> String {
+    format!("shard-{shard}/statistics")
 }
 
 /// The mean of several runs of values, added in their order.
@@ -267,23 +276,20 @@ fn mean(runs: &[Vec<f32>]) -> Vec<f32> {
     sum
 }
 
-/// The running statistics of a program's first share, while others stand in their place.
+/// The running statistics of a program's first shard, while the mean of all shards replaces them.
 struct Lent {
     own: Vec<f32>,
 }
 
 impl Lent {
     fn put(program: &mut dyn Program, values: &[f32]) -> Result<Self, TrainError> {
-        let region = program.statistics(0);
-        let mut own = vec![0.0; region.len];
-        program.read_region(region, &mut own)?;
-        program.write_region(region, values)?;
+        let own = program.to_vec(Values::Statistics(0))?;
+        program.write(Values::Statistics(0), values)?;
         Ok(Self { own })
     }
 
     fn give_back(self, program: &mut dyn Program) -> Result<(), TrainError> {
-        let region = program.statistics(0);
-        Ok(program.write_region(region, &self.own)?)
+        Ok(program.write(Values::Statistics(0), &self.own)?)
     }
 }
 
@@ -295,7 +301,7 @@ mod tests {
     fn it_is_time_where_a_step_completes_an_epoch_and_at_the_end() {
         // 100 samples, 32 a step: epochs end in steps 4, 7, 10 and 13.
         let due = |every: f64| -> Vec<u64> {
-            (1..=14).filter(|&done| Every(every).is_due((done, 14), 0.32)).collect()
+            (1..=14).filter(|&done| Every(every).is_due(done, 14, 0.32)).collect()
         };
         assert_eq!(due(1.0), [4, 7, 10, 13, 14]);
         assert_eq!(due(2.0), [7, 13, 14]);
@@ -306,7 +312,7 @@ mod tests {
     fn a_whole_number_of_steps_to_the_epoch_ends_it_on_time() {
         // 390 steps of 1/390 of an epoch are one epoch, whatever the digits say.
         let step = 1.0 / 390.0;
-        assert!(Every(1.0).is_due((390, 1000), step) && !Every(1.0).is_due((391, 1000), step));
+        assert!(Every(1.0).is_due(390, 1000, step) && !Every(1.0).is_due(391, 1000, step));
     }
 
     #[test]

@@ -8,16 +8,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How the rate goes on after the warm-up.
+/// How the rate changes after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// It stays.
+    /// It stays the same.
     #[default]
     Constant,
-    /// A tenth of it after half of the run's steps, a hundredth after three quarters.
+    /// A tenth after half of the run's steps, a hundredth after three quarters.
     Step,
-    /// Half a cosine wave, down to zero where the run ends.
+    /// Half a cosine wave, down to zero at the end of the run.
     Cosine,
 }
 
@@ -55,10 +55,10 @@ impl FromStr for Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rule {
-    /// It does not.
+    /// Not at all.
     #[default]
     None,
-    /// In proportion: k times the samples a step, k times the rate.
+    /// In proportion: k times the samples per step, k times the rate.
     Linear,
 }
 
@@ -86,15 +86,15 @@ impl FromStr for Rule {
 /// The learning rate as a function of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// How it goes on after the warm-up.
+    /// How it changes after the warm-up.
     pub kind: Kind,
     /// The rate that was asked for: the one for the reference batch.
     pub base: f32,
     /// How it follows the global batch.
     pub rule: Rule,
-    /// Samples a step on all workers together.
+    /// Samples per step, on all workers together.
     pub global_batch: u64,
-    /// Samples a step that `base` is right for.
+    /// Samples per step that `base` was chosen for.
     pub reference_batch: u64,
     /// Steps of the warm-up.
     pub warmup_steps: u64,
@@ -116,7 +116,7 @@ impl Schedule {
         }
     }
 
-    /// The rate that the warm-up leads to.
+    /// The rate at the end of the warm-up.
     pub fn peak(&self) -> f32 {
         self.exact_peak() as f32
     }
@@ -149,20 +149,20 @@ impl Schedule {
         rate as f32
     }
 
-    /// Share of the peak that is left at a step after the warm-up.
+    /// Fraction of the peak that is left at a step after the warm-up.
     fn decay(&self, step: u64) -> f64 {
-        let share_of = |from: u64| {
+        let fraction_from = |from: u64| {
             let length = self.total_steps.saturating_sub(from).max(1);
             ((step - from) as f64 / length as f64).min(1.0)
         };
         match self.kind {
             Kind::Constant => 1.0,
-            Kind::Step => match share_of(0) {
+            Kind::Step => match fraction_from(0) {
                 done if done < 0.5 => 1.0,
                 done if done < 0.75 => 0.1,
                 _ => 0.01,
             },
-            Kind::Cosine => 0.5 * (1.0 + (PI * share_of(self.warmup_steps)).cos()),
+            Kind::Cosine => 0.5 * (1.0 + (PI * fraction_from(self.warmup_steps)).cos()),
         }
     }
 }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_up_without_a_rule_rises_from_a_share_of_the_rate() {
+    fn warm_up_without_a_rule_rises_from_a_fraction_of_the_rate() {
         let warmed = Schedule { warmup_steps: 4, ..schedule(Kind::Constant) };
         assert_eq!([0, 1, 2, 3, 4].map(|step| warmed.rate(step)), [0.025, 0.05, 0.075, 0.1, 0.1]);
     }

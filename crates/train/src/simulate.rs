@@ -1,9 +1,9 @@
 //! A run on a machine that does not exist: a discrete-event simulation on a virtual clock, in one process, that leaves the
-//! logs of real workers. What [`Simulation`] plants is the only cause of what the logs show.
+//! same logs as real workers. What [`Simulation`] plants is the only cause of what the logs show.
 //!
-//! A rank's step goes like a worker's: load, forward, backward, and the exchange beside it; update, and what is due after
-//! the step. Ranks meet in the exchange alone. All that is drawn depends on the job's seed, the rank and the step, each
-//! cause in a stream of its own: to plant one does not move another.
+//! A rank's step is a worker's: load, forward, backward with the exchange beside it, update, and what is due after the step.
+//! Ranks meet only in the exchange. Random draws depend on the job's seed, the rank and the step, and each cause has its own
+//! stream, so planting one cause does not change another.
 
 mod machine;
 mod network;
@@ -19,19 +19,19 @@ use paceline_record::{
 
 use crate::data::Draw;
 use crate::launcher::{Failure, Glance, Surroundings, words_file};
-use crate::{Job, Strategy, TrainError, worker};
+use crate::{Job, Publish, TrainError, worker};
 
 pub use machine::Simulation;
 use network::{Lane, Rules};
 use workload::Workload;
 
-/// What `--engine` calls it.
+/// Its name for `--engine`.
 pub(crate) const ENGINE: &str = "simulated";
 
-/// Progress is told after so many steps.
+/// Steps between two progress reports.
 const TOLD: u64 = 100;
 
-/// Streams of random numbers, one a cause.
+/// Streams of random numbers, one for each cause.
 const JITTER: u64 = 0x717e;
 const HICCUP: u64 = 0x41cc;
 
@@ -92,7 +92,7 @@ struct Worker {
     log: RankWriter,
     /// Where its last step ended.
     at: Nanos,
-    /// Whether it has not been stopped.
+    /// Whether it is still running.
     runs: bool,
 }
 
@@ -127,7 +127,7 @@ impl World<'_> {
         !self.workload.parcels.is_empty()
     }
 
-    /// What is more the more workers there are.
+    /// A cost that grows with the number of workers.
     fn per_worker(&self, time: Nanos) -> Nanos {
         Nanos(time.0 * u64::from(self.job.workers - 1))
     }
@@ -143,7 +143,7 @@ impl World<'_> {
             let mut log = RankWriter::create(&job.folder, &header)?.collecting();
             let main = spawned + machine.launch;
             let at = main + machine.init + self.per_worker(machine.init_per_worker);
-            // It is no process: no system gives this number to one.
+            // It is not a process: no system uses this number.
             log.append(&RankEvent::Main { at: main, pid: 0 })?;
             log.append(&RankEvent::Compiled { at, planned: Some(self.workload.memory) })?;
             workers.push(Worker { rank, log, at, runs: true });
@@ -176,7 +176,7 @@ impl World<'_> {
     }
 
     /// A rank's step up to the backward of its last pass.
-    fn open(&self, (rank, begin): (Rank, Nanos), step: Step) -> (StepRecord, Lane) {
+    fn open(&self, rank: Rank, begin: Nanos, step: Step) -> (StepRecord, Lane) {
         let Pace { factor, lost } = self.pace(rank, step);
         let passes = self.job.accumulate as u64;
         let times = |time: Nanos, count: u64| Nanos(time.0 * count);
@@ -192,27 +192,27 @@ impl World<'_> {
         (record, lane)
     }
 
-    /// From a guess among all classes down to a tenth of that, by half in about a hundred steps.
+    /// Starts at the loss of a random guess and falls to a tenth of it; half of the way takes about a hundred steps.
     fn loss(&self, step: Step) -> f32 {
         let guess = (self.job.classes.max(2) as f32).ln();
         guess * (0.1 + 0.9 / (1.0 + step.0 as f32 / 100.0))
     }
 
-    /// A step of the ranks that still run, from where each begins it.
+    /// One step of the ranks that still run, each from its own start.
     fn step(&self, step: Step, begins: &[(Rank, Nanos)]) -> Vec<StepRecord> {
-        let opened = begins.iter().map(|&begin| self.open(begin, step));
+        let opened = begins.iter().map(|&(rank, begin)| self.open(rank, begin, step));
         let (mut records, mut lanes): (Vec<_>, Vec<_>) = opened.unzip();
         let parcels = &self.workload.parcels;
-        let share = self.job.simulation.comm_cpu;
-        let rules = Rules { overlap: self.job.exchange.overlap, share, backward: self.workload.backward };
+        let fraction = self.job.simulation.comm_cpu;
+        let rules = Rules { overlap: self.job.exchange.overlap, fraction, backward: self.workload.backward };
         let windows = network::exchange(&mut lanes, parcels, rules);
         for ((lane, record), &(rank, _)) in lanes.iter_mut().zip(&mut records).zip(begins) {
-            lane.settle(parcels, &windows, share, record);
+            lane.settle(parcels, &windows, fraction, record);
             let update = self.workload.update(rank);
             record.book(Phase::Update, update);
             lane.at += update;
         }
-        if self.exchanges() && self.job.update.shares_parameters() {
+        if self.exchanges() && self.job.plan().publish != Publish::Nothing {
             self.hand_out(&mut lanes, &mut records);
         }
         for (lane, record) in lanes.into_iter().zip(&mut records) {
@@ -221,26 +221,25 @@ impl World<'_> {
         records
     }
 
-    /// Waits until all of the one copy of the parameters is updated, and fetches it from its server. As on real workers,
-    /// nobody is late there: it is the exchange that takes that long.
+    /// Waits until all parameters are updated, and fetches them from the server if there is one. As with real workers, no rank
+    /// counts as late here: the time is the exchange's.
     fn hand_out(&self, lanes: &mut [Lane], records: &mut [StepRecord]) {
         let updated = lanes.iter().map(|lane| lane.at).max().unwrap_or_default();
         let wait = |record: &mut StepRecord, time: Nanos| {
             record.book(Phase::CommWait, time);
             record.comm_busy += time;
         };
-        for (rank, (lane, record)) in lanes.iter_mut().zip(records).enumerate() {
+        for (rank, (lane, record)) in (0..).map(Rank).zip(lanes.iter_mut().zip(records)) {
+            let plan = self.job.update.plan(rank, self.job.workers);
             wait(record, updated.since(lane.at));
             lane.at = updated + self.workload.fetch;
-            match (self.job.update, rank) {
-                (Strategy::PsCpu | Strategy::PsGpu, 0) => wait(record, self.workload.fetch),
-                (Strategy::PsCpu | Strategy::PsGpu, _) => {
-                    record.book(Phase::CopyIn, self.workload.fetch);
-                    // Of all that passes the server's link, a rank's own part.
-                    let world = u64::from(self.job.workers);
-                    record.buckets.iter_mut().for_each(|bucket| bucket.moved.0 /= world);
-                }
-                _ => {}
+            if plan.is_server() {
+                wait(record, self.workload.fetch);
+            } else if plan.publish == Publish::FromServer {
+                record.book(Phase::CopyIn, self.workload.fetch);
+                // A rank's own part of what passes through the server's link.
+                let world = u64::from(self.job.workers);
+                record.buckets.iter_mut().for_each(|bucket| bucket.moved.0 /= world);
             }
         }
     }
@@ -259,7 +258,7 @@ impl World<'_> {
         }
     }
 
-    /// When the rank that is to die does so, where the others do not notice: they go on to that moment.
+    /// When the planted death happens, if ranks do not exchange: the others run on until then.
     fn foresee_death(&self, workers: &[Worker]) -> Option<Nanos> {
         let (rank, last) = self.job.simulation.fail.filter(|_| !self.exchanges())?;
         let mut at = workers.get(rank.0 as usize)?.at;
@@ -269,7 +268,7 @@ impl World<'_> {
         (last.0 < self.job.steps).then(|| self.death(rank, last, at))
     }
 
-    /// When the rank that is to die does so, if this is its last step.
+    /// When the planted death happens, if it is in this step.
     fn meet_death(&self, step: Step, workers: &[Worker]) -> Option<Nanos> {
         let (rank, last) = self.job.simulation.fail.filter(|_| self.exchanges())?;
         let worker = workers.get(rank.0 as usize)?;
@@ -278,11 +277,11 @@ impl World<'_> {
 
     /// A rank dies before its backward.
     fn death(&self, rank: Rank, step: Step, begin: Nanos) -> Nanos {
-        let (record, _) = self.open((rank, begin), step);
+        let (record, _) = self.open(rank, begin, step);
         begin + record.phases[Phase::Load] + record.phases[Phase::Forward]
     }
 
-    /// Sees the workers off. A failure is when it happened, and whose it was; nobody's is the user's.
+    /// Ends the workers. A failure has a time and a rank; without a rank it is an interruption by the user.
     fn end(
         &self,
         workers: Vec<Worker>,
@@ -292,7 +291,7 @@ impl World<'_> {
         let machine = &self.job.simulation;
         let mut reaped = Vec::new();
         for Worker { rank, mut log, at, runs } in workers {
-            // A failure stops who waits for others, and who would have gone on.
+            // A failure stops ranks that wait for others, and ranks that were still running.
             let stopped = failure.filter(|(_, who)| who.is_none() || self.exchanges() || !runs);
             let reap = match stopped {
                 Some((moment, who)) => {

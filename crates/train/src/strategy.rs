@@ -1,8 +1,12 @@
-//! How workers share what they learn: what `--update`, `--bucket-mb`, `--overlap` and `--compress` name.
+//! Update strategies: what `--update`, `--bucket-mb`, `--overlap` and `--compress` name. A strategy is its [`Plan`]; to add one is
+//! to add a variant with its name and its plan here.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
+use paceline_comm::slice;
+use paceline_record::Rank;
 use serde::{Deserialize, Serialize};
 
 /// An update strategy.
@@ -13,7 +17,7 @@ pub enum Strategy {
     #[default]
     #[serde(rename = "allreduce")]
     AllReduce,
-    /// Each worker averages and updates its share of the parameters, of which there is one copy for all.
+    /// Each worker averages and updates its slice of the parameters, of which there is one copy for all.
     Sharded,
     /// Every worker reads the gradients of all and averages them by itself.
     Replicated,
@@ -42,14 +46,138 @@ impl Strategy {
         }
     }
 
-    /// Whether one rank updates for all.
-    pub(crate) const fn has_server(self) -> bool {
-        matches!(self, Self::PsCpu | Self::PsGpu)
+    /// What it asks of one of `world` ranks.
+    pub fn plan(self, rank: Rank, world: u32) -> Plan {
+        let is_server = rank == Plan::SERVER;
+        let alone = Plan {
+            rank,
+            world,
+            reduce: Reduce::Nothing,
+            updates: Updates::All,
+            publish: Publish::Nothing,
+            parameters: Parameters::Own,
+        };
+        let server = Plan {
+            reduce: Reduce::AtServer,
+            updates: if is_server { Updates::All } else { Updates::Nothing },
+            publish: Publish::FromServer,
+            ..alone
+        };
+        match self {
+            Self::AllReduce => Plan { reduce: Reduce::ToAll, ..alone },
+            Self::Sharded => Plan {
+                reduce: Reduce::Scatter,
+                updates: Updates::OwnSlice,
+                publish: Publish::Slices,
+                parameters: Parameters::Common,
+                ..alone
+            },
+            Self::Replicated => Plan { reduce: Reduce::ByEach, ..alone },
+            Self::PsCpu => Plan { parameters: Parameters::AtHostServer, ..server },
+            Self::PsGpu => Plan { parameters: Parameters::AtDeviceServer, ..server },
+            Self::Independent => alone,
+        }
+    }
+}
+
+/// What a strategy asks of one rank, as plain data for the exchange through the host, the one between devices, and the simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Whose plan it is.
+    pub rank: Rank,
+    /// Ranks in all.
+    pub world: u32,
+    /// What becomes of the gradients of a bucket.
+    pub reduce: Reduce,
+    /// What this rank updates of a bucket's parameters.
+    pub updates: Updates,
+    /// How updated parameters reach the other ranks.
+    pub publish: Publish,
+    /// Where the parameters are kept.
+    pub parameters: Parameters,
+}
+
+/// What becomes of the gradients of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduce {
+    /// They stay with their rank.
+    Nothing,
+    /// All ranks average them together, and each gets all means.
+    ToAll,
+    /// All ranks average them together, and each gets the means of its slice.
+    Scatter,
+    /// Each rank reads the gradients of all and averages them by itself.
+    ByEach,
+    /// The server averages them.
+    AtServer,
+}
+
+/// What a rank updates of a bucket's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Updates {
+    /// All of them.
+    All,
+    /// Its slice.
+    OwnSlice,
+    /// Nothing: another rank does.
+    Nothing,
+}
+
+/// How updated parameters reach the other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publish {
+    /// Not at all: each rank has updated its own.
+    Nothing,
+    /// Each rank's slice goes to all.
+    Slices,
+    /// All of them, from the server to all.
+    FromServer,
+}
+
+/// Where the parameters are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parameters {
+    /// Each rank has a copy of its own.
+    Own,
+    /// Ranks of one host that exchange through its memory have one copy for all; devices have copies of their own.
+    Common,
+    /// The server's are in the host's memory, whatever computes; the others have copies.
+    AtHostServer,
+    /// The server's are on its device; the others have copies.
+    AtDeviceServer,
+}
+
+impl Plan {
+    /// The rank that updates for all, where one does.
+    pub const SERVER: Rank = Rank(0);
+
+    /// Whether ranks have anything to do with each other.
+    pub fn exchanges(&self) -> bool {
+        self.reduce != Reduce::Nothing
     }
 
-    /// Whether parameters come to the other ranks by memory that all share, where ranks exchange through the host.
-    pub(crate) const fn shares_parameters(self) -> bool {
-        matches!(self, Self::Sharded | Self::PsCpu | Self::PsGpu)
+    /// Whether this rank averages and updates for all.
+    pub fn is_server(&self) -> bool {
+        self.reduce == Reduce::AtServer && self.rank == Self::SERVER
+    }
+
+    /// The part of a bucket that this rank updates.
+    pub fn updated(&self, bucket: Range<usize>) -> Range<usize> {
+        match self.updates {
+            Updates::All => bucket,
+            Updates::OwnSlice => slice(bucket, self.rank, self.world),
+            Updates::Nothing => bucket.start..bucket.start,
+        }
+    }
+
+    /// Whether ranks that exchange through the host need memory for one copy of the parameters in common.
+    pub fn needs_common_memory(&self) -> bool {
+        self.publish != Publish::Nothing
+    }
+
+    /// Whether devices must exchange through the host's memory.
+    pub fn needs_host(&self) -> bool {
+        self.parameters == Parameters::AtHostServer
     }
 }
 
@@ -70,7 +198,7 @@ impl FromStr for Strategy {
     }
 }
 
-/// Number format of gradients on their way.
+/// Number format of gradients in the exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compress {
@@ -84,7 +212,7 @@ pub enum Compress {
 }
 
 impl Compress {
-    /// Values of a rank's own shared memory for so many gradients: the gradients, and half as much for the short form.
+    /// Values of a rank's shared memory for so many gradients: the gradients, and half as much again for the 16-bit form.
     pub(crate) fn own_values(self, gradients: usize) -> usize {
         match self {
             Self::None => gradients,
@@ -125,11 +253,24 @@ pub struct ExchangeOptions {
     pub first_bucket_bytes: usize,
     /// Whether the exchange runs while backward goes on.
     pub overlap: bool,
-    /// Number format on the way.
+    /// Number format in the exchange.
     pub compress: Compress,
-    /// Whether a world of one exchanges too, with itself: what the exchange costs before there is anybody to wait for.
+    /// Whether a single worker exchanges with itself: the cost of an exchange without any waiting.
     #[serde(default)]
     pub alone: bool,
+}
+
+impl ExchangeOptions {
+    /// Sets the size of a bucket; the first is smaller.
+    pub fn set_bucket_mb(&mut self, megabytes: f64) {
+        self.bucket_bytes = (megabytes * f64::from(1 << 20)) as usize;
+        self.first_bucket_bytes = self.bucket_bytes.min(1 << 20);
+    }
+
+    /// The size of a bucket in MB.
+    pub fn bucket_mb(&self) -> f64 {
+        self.bucket_bytes as f64 / f64::from(1 << 20)
+    }
 }
 
 impl Default for ExchangeOptions {
@@ -157,6 +298,36 @@ mod tests {
         assert!(error.contains("gossip") && error.contains("ps-cpu"), "{error}");
         for compress in [Compress::None, Compress::Fp16, Compress::Bf16] {
             assert_eq!(compress.to_string().parse(), Ok(compress));
+        }
+    }
+
+    #[test]
+    fn each_value_is_updated_by_as_many_ranks_as_keep_it() {
+        let bucket = 100..1000;
+        for strategy in Strategy::ALL {
+            let plans: Vec<Plan> = (0..4).map(|rank| strategy.plan(Rank(rank), 4)).collect();
+            let times = |value: usize| {
+                plans.iter().filter(|plan| plan.updated(bucket.clone()).contains(&value)).count()
+            };
+            // Whoever publishes updates for all; whoever does not updates its own copy.
+            let expected = if plans[0].publish == Publish::Nothing { 4 } else { 1 };
+            assert!(bucket.clone().all(|value| times(value) == expected), "{strategy}");
+            assert!(
+                plans.iter().all(|plan| plan.reduce == plans[0].reduce && plan.publish == plans[0].publish)
+            );
+        }
+    }
+
+    #[test]
+    fn only_a_server_updates_for_others() {
+        for strategy in Strategy::ALL {
+            let others = (1..3).map(|rank| strategy.plan(Rank(rank), 3));
+            let has_server = strategy.plan(Plan::SERVER, 3).is_server();
+            assert!(others.clone().all(|plan| !plan.is_server()));
+            assert!(
+                others.clone().all(|plan| (plan.updates == Updates::Nothing) == has_server),
+                "{strategy}"
+            );
         }
     }
 }

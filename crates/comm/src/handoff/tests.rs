@@ -82,7 +82,7 @@ impl World {
         all(&self.done, number + 1)
     }
 
-    /// Rank 0 owns the one share there is: adds all values up and hands the sum to all.
+    /// Rank 0 owns the one slice there is: adds all values up and hands the sum to all.
     fn reduce(&self) {
         let sum = self
             .values

@@ -8,32 +8,81 @@ use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 use libloading::Library as Object;
 use paceline_record::Rank;
 
-use super::DeviceValues;
+use super::{DeviceValues, Stream};
 use crate::CommError;
 
 /// The name of a group, as NCCL makes it.
 pub type UniqueId = [u8; 128];
 
-/// A rank's place in a group.
+/// A rank's place in a group, as whoever implements [`Interface`] counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Handle(pub usize);
+pub struct Handle(usize);
 
-/// What an operation works on.
+impl Handle {
+    /// A handle of this number.
+    ///
+    /// # Safety
+    /// It must come from [`Interface::init_rank`] and be handed to the same interface only: the library takes it for an
+    /// address.
+    pub unsafe fn new(number: usize) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub fn number(self) -> usize {
+        self.0
+    }
+
+    fn comm(self) -> sys::ncclComm_t {
+        self.0 as sys::ncclComm_t
+    }
+}
+
+/// What an operation works on. It is made of [`DeviceValues`] and a [`Stream`] alone, so that its addresses are vouched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Values that go in.
-    pub from: u64,
-    /// Where results go.
-    pub into: u64,
-    /// Values of each rank.
-    pub len: usize,
-    /// The stream that it is put on.
-    pub stream: u64,
+    pub(super) from: u64,
+    pub(super) into: u64,
+    pub(super) len: usize,
+    pub(super) stream: u64,
 }
 
 impl Call {
-    pub(super) fn in_place(values: DeviceValues, stream: u64) -> Self {
-        Self { from: values.address, into: values.address, len: values.len, stream }
+    pub(super) fn in_place(values: DeviceValues, stream: Stream) -> Self {
+        Self { from: values.address, into: values.address, len: values.len, stream: stream.0 }
+    }
+
+    /// Address of the values that go in.
+    pub fn from(self) -> u64 {
+        self.from
+    }
+
+    /// Address that results go to.
+    pub fn into(self) -> u64 {
+        self.into
+    }
+
+    /// Values of each rank.
+    #[expect(clippy::len_without_is_empty, reason = "a call of no values is a call all the same")]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Handle of the stream that it is put on.
+    pub fn stream(self) -> u64 {
+        self.stream
+    }
+
+    fn source(self) -> Source {
+        self.from as Source
+    }
+
+    fn target(self) -> Target {
+        self.into as Target
+    }
+
+    fn queue(self) -> Queue {
+        self.stream as Queue
     }
 }
 
@@ -49,9 +98,9 @@ pub trait Interface: Send + Sync {
     fn init_rank(&self, world: u32, id: UniqueId, rank: Rank) -> Result<Handle, CommError>;
     /// All-reduce.
     fn all_reduce(&self, comm: Handle, call: Call) -> Result<(), CommError>;
-    /// Reduce-scatter; `len` is that of a share.
+    /// Reduce-scatter; `len` is that of a slice.
     fn reduce_scatter(&self, comm: Handle, call: Call) -> Result<(), CommError>;
-    /// All-gather; `len` is that of a share.
+    /// All-gather; `len` is that of a slice.
     fn all_gather(&self, comm: Handle, call: Call) -> Result<(), CommError>;
     /// Reduce to one rank.
     fn reduce(&self, comm: Handle, root: Rank, call: Call) -> Result<(), CommError>;
@@ -108,16 +157,16 @@ functions! {
     ncclCommDestroy(sys::ncclComm_t) -> Status;
     ncclGroupStart() -> Status;
     ncclGroupEnd() -> Status;
-    ncclAllReduce(Source, Target, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Stream) -> Status;
-    ncclReduceScatter(Source, Target, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Stream) -> Status;
-    ncclAllGather(Source, Target, usize, ncclDataType_t, sys::ncclComm_t, Stream) -> Status;
-    ncclReduce(Source, Target, usize, ncclDataType_t, ncclRedOp_t, c_int, sys::ncclComm_t, Stream) -> Status;
-    ncclBroadcast(Source, Target, usize, ncclDataType_t, c_int, sys::ncclComm_t, Stream) -> Status;
+    ncclAllReduce(Source, Target, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Queue) -> Status;
+    ncclReduceScatter(Source, Target, usize, ncclDataType_t, ncclRedOp_t, sys::ncclComm_t, Queue) -> Status;
+    ncclAllGather(Source, Target, usize, ncclDataType_t, sys::ncclComm_t, Queue) -> Status;
+    ncclReduce(Source, Target, usize, ncclDataType_t, ncclRedOp_t, c_int, sys::ncclComm_t, Queue) -> Status;
+    ncclBroadcast(Source, Target, usize, ncclDataType_t, c_int, sys::ncclComm_t, Queue) -> Status;
 }
 
 type Source = *const c_void;
 type Target = *mut c_void;
-type Stream = sys::cudaStream_t;
+type Queue = sys::cudaStream_t;
 
 /// The real library.
 pub struct Library(Functions);
@@ -138,7 +187,7 @@ fn text(version: c_int) -> String {
 pub(super) fn open(names: &[&str]) -> Result<Object, CommError> {
     let mut found = None;
     for name in names {
-        // SAFETY: what the object does when it is loaded is its own affair.
+        // SAFETY: the library's initialisers run, as they would in any program that uses it.
         match unsafe { Object::new(*name) } {
             Ok(object) => return Ok(object),
             Err(libloading::Error::DlOpen { source }) => {
@@ -209,28 +258,8 @@ fn check_driver(status: driver::CUresult, call: &'static str) -> Result<(), Comm
     Err(CommError::Nccl { call, answer: format!("{status:?}") })
 }
 
-impl Handle {
-    fn comm(self) -> sys::ncclComm_t {
-        self.0 as sys::ncclComm_t
-    }
-}
-
-impl Call {
-    fn from(self) -> Source {
-        self.from as Source
-    }
-
-    fn into(self) -> Target {
-        self.into as Target
-    }
-
-    fn stream(self) -> Stream {
-        self.stream as Stream
-    }
-}
-
-// SAFETY of the calls below: handles are those that `init_rank` gave; addresses and streams are those of the program that
-// puts the operation on its stream, and stay valid until it has waited for it.
+// SAFETY of the calls below: a handle is one that `init_rank` gave, and addresses and streams are good until the operation
+// is done: whoever made `Handle`, `DeviceValues` and `Stream` has vouched for it.
 impl Interface for Library {
     fn unique_id(&self) -> Result<UniqueId, CommError> {
         let mut id = sys::ncclUniqueId { internal: [0; 128] };
@@ -257,14 +286,15 @@ impl Interface for Library {
         // SAFETY: a place for the handle.
         let status = unsafe { (self.0.ncclCommInitRank)(&mut comm, world as i32, id, rank.0 as i32) };
         self.check(status, "ncclCommInitRank")?;
-        Ok(Handle(comm as usize))
+        // SAFETY: it is what the library gave for this rank.
+        Ok(unsafe { Handle::new(comm as usize) })
     }
 
     fn all_reduce(&self, comm: Handle, call: Call) -> Result<(), CommError> {
         let Call { len, .. } = call;
         // SAFETY: as above.
         let status = unsafe {
-            (self.0.ncclAllReduce)(call.from(), call.into(), len, F32, MEAN, comm.comm(), call.stream())
+            (self.0.ncclAllReduce)(call.source(), call.target(), len, F32, MEAN, comm.comm(), call.queue())
         };
         self.check(status, "ncclAllReduce")
     }
@@ -273,7 +303,15 @@ impl Interface for Library {
         let Call { len, .. } = call;
         // SAFETY: as above.
         let status = unsafe {
-            (self.0.ncclReduceScatter)(call.from(), call.into(), len, F32, MEAN, comm.comm(), call.stream())
+            (self.0.ncclReduceScatter)(
+                call.source(),
+                call.target(),
+                len,
+                F32,
+                MEAN,
+                comm.comm(),
+                call.queue(),
+            )
         };
         self.check(status, "ncclReduceScatter")
     }
@@ -281,7 +319,7 @@ impl Interface for Library {
     fn all_gather(&self, comm: Handle, call: Call) -> Result<(), CommError> {
         // SAFETY: as above.
         let status = unsafe {
-            (self.0.ncclAllGather)(call.from(), call.into(), call.len, F32, comm.comm(), call.stream())
+            (self.0.ncclAllGather)(call.source(), call.target(), call.len, F32, comm.comm(), call.queue())
         };
         self.check(status, "ncclAllGather")
     }
@@ -290,7 +328,7 @@ impl Interface for Library {
         let (len, root) = (call.len, root.0 as i32);
         // SAFETY: as above.
         let status = unsafe {
-            (self.0.ncclReduce)(call.from(), call.into(), len, F32, MEAN, root, comm.comm(), call.stream())
+            (self.0.ncclReduce)(call.source(), call.target(), len, F32, MEAN, root, comm.comm(), call.queue())
         };
         self.check(status, "ncclReduce")
     }
@@ -299,7 +337,7 @@ impl Interface for Library {
         let (len, root) = (call.len, root.0 as i32);
         // SAFETY: as above.
         let status = unsafe {
-            (self.0.ncclBroadcast)(call.from(), call.into(), len, F32, root, comm.comm(), call.stream())
+            (self.0.ncclBroadcast)(call.source(), call.target(), len, F32, root, comm.comm(), call.queue())
         };
         self.check(status, "ncclBroadcast")
     }

@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 use std::time::Instant;
 
 use super::*;
-use crate::share;
+use crate::slice;
 
 /// One group: what each rank put into the call that is under way.
 struct Group {
@@ -65,7 +65,8 @@ impl Fake {
         Ok(())
     }
 
-    fn perform(&self, Handle(rank): Handle, what: What, call: Call) {
+    fn perform(&self, handle: Handle, what: What, call: Call) {
+        let rank = handle.number();
         self.group.calls.lock().unwrap()[rank] = Some(call);
         self.group.barrier.wait();
         let calls: Vec<Call> = self.group.calls.lock().unwrap().iter().map(|call| call.unwrap()).collect();
@@ -116,7 +117,8 @@ impl Interface for Fake {
     fn init_rank(&self, world: u32, id: UniqueId, rank: Rank) -> Result<Handle, CommError> {
         assert_eq!((world as usize, id), (self.group.world, [9; 128]));
         drop(self.absent.lock().unwrap());
-        Ok(Handle(rank.0 as usize))
+        // SAFETY: it is only a number here.
+        Ok(unsafe { Handle::new(rank.0 as usize) })
     }
 
     fn all_reduce(&self, comm: Handle, call: Call) -> Result<(), CommError> {
@@ -172,9 +174,21 @@ impl Interface for Fake {
 const SECOND: Duration = Duration::from_secs(1);
 
 fn join(fake: &Arc<Fake>, rank: u32) -> Nccl {
-    let world = fake.group.world as u32;
-    let id = fake.unique_id().expect("a name");
-    Nccl::join(fake.clone(), id, (Rank(rank), world), 10 * SECOND).expect("all come")
+    let group = fake.unique_id().expect("a name");
+    let seat = Seat { group, rank: Rank(rank), world: fake.group.world as u32 };
+    Nccl::join(fake.clone(), seat, 10 * SECOND).expect("all come")
+}
+
+/// Values in plain memory: the fake's device.
+fn values(own: &mut [f32]) -> DeviceValues {
+    // SAFETY: the fake does each call at once, while the rank that owns them waits.
+    unsafe { DeviceValues::new(own.as_mut_ptr() as u64, own.len()) }
+}
+
+/// The one stream that the fake knows.
+fn stream() -> Stream {
+    // SAFETY: the fake looks at the number alone.
+    unsafe { Stream::new(7) }
 }
 
 /// Runs all ranks of a world over values of their own (rank r begins with r, r + 1, ...) and returns what became of them.
@@ -192,7 +206,7 @@ fn run(
                     let mut own: Vec<f32> = (0..len).map(|i| (rank as usize + i) as f32).collect();
                     let mut beside = vec![0.0; world * len];
                     let mut nccl = join(fake, rank);
-                    let at = DeviceValues { address: own.as_mut_ptr() as u64, len };
+                    let at = values(&mut own);
                     work(&mut nccl, at, &mut beside);
                     own.extend(beside);
                     own
@@ -204,13 +218,13 @@ fn run(
     (fake, values)
 }
 
-fn shares_of(len: usize, world: usize) -> Vec<Range<usize>> {
-    (0..world as u32).map(|rank| share(0..len, Rank(rank), world as u32)).collect()
+fn slices_of(len: usize, world: usize) -> Vec<Range<usize>> {
+    (0..world as u32).map(|rank| slice(0..len, Rank(rank), world as u32)).collect()
 }
 
 #[test]
 fn every_rank_ends_with_the_mean() {
-    let (fake, values) = run(3, 100, |nccl, at, _| nccl.all_reduce(at, 7).expect("done"));
+    let (fake, values) = run(3, 100, |nccl, at, _| nccl.all_reduce(at, stream()).expect("done"));
     for own in &values {
         assert_eq!((own[0], own[99]), (1.0, 100.0));
     }
@@ -219,13 +233,13 @@ fn every_rank_ends_with_the_mean() {
 }
 
 #[test]
-fn shares_are_reduced_and_gathered_whether_they_are_even_or_not() {
+fn slices_are_reduced_and_gathered_whether_they_are_even_or_not() {
     // 128 values are 8 lines: 4 a rank of 2; 100 values are 7 lines, which 3 ranks cannot share evenly.
     for (world, len, native) in [(2, 128, true), (3, 100, false), (4, 20, false)] {
-        let shares = shares_of(len, world);
+        let slices = slices_of(len, world);
         let (fake, values) = run(world, len, |nccl, at, _| {
-            nccl.reduce_scatter(at, &shares, 7).expect("done");
-            nccl.all_gather(at, &shares, 7).expect("done");
+            nccl.reduce_scatter(at, &slices, stream()).expect("done");
+            nccl.all_gather(at, &slices, stream()).expect("done");
         });
         let middle = (world - 1) as f32 / 2.0;
         for own in &values {
@@ -240,17 +254,17 @@ fn shares_are_reduced_and_gathered_whether_they_are_even_or_not() {
 }
 
 #[test]
-fn a_rank_s_share_is_reduced_before_it_is_gathered() {
-    let shares = shares_of(128, 2);
-    let (_, values) = run(2, 128, |nccl, at, _| nccl.reduce_scatter(at, &shares, 7).expect("done"));
-    assert_eq!((values[0][0], values[1][64]), (0.5, 64.5), "own shares");
+fn a_rank_s_slice_is_reduced_before_it_is_gathered() {
+    let slices = slices_of(128, 2);
+    let (_, values) = run(2, 128, |nccl, at, _| nccl.reduce_scatter(at, &slices, stream()).expect("done"));
+    assert_eq!((values[0][0], values[1][64]), (0.5, 64.5), "own slices");
     assert_eq!((values[0][64], values[1][0]), (64.0, 1.0), "the others' are untouched");
 }
 
 #[test]
 fn values_of_all_come_to_lie_side_by_side() {
     let (_, values) = run(3, 10, |nccl, at, beside| {
-        nccl.gather_beside(at, beside.as_mut_ptr() as u64, 7).expect("done");
+        nccl.gather_beside(at, values(beside), stream()).expect("done");
     });
     for own in &values {
         assert_eq!((own[10], own[20], own[39]), (0.0, 1.0, 11.0));
@@ -260,12 +274,12 @@ fn values_of_all_come_to_lie_side_by_side() {
 #[test]
 fn a_server_reduces_to_itself_and_hands_round() {
     let (_, values) = run(4, 8, |nccl, at, _| {
-        nccl.reduce(at, Rank(0), 7).expect("done");
-        if nccl.rank() == Rank(0) {
+        nccl.reduce(at, Rank(0), stream()).expect("done");
+        if nccl.rank == Rank(0) {
             // SAFETY: no call is under way.
             unsafe { *(at.address as *mut f32) += 100.0 };
         }
-        nccl.broadcast(at, Rank(0), 7).expect("done");
+        nccl.broadcast(at, Rank(0), stream()).expect("done");
     });
     for own in &values {
         assert_eq!((own[0], own[1]), (101.5, 2.5));
@@ -298,7 +312,11 @@ fn a_rank_gives_up_at_once_where_another_has_failed() {
 fn a_group_whose_ranks_come_too_late_is_not_waited_for_and_then_left() {
     let fake = Arc::new(Fake::new(2));
     let absent = fake.absent.lock().unwrap();
-    let joined = Nccl::join(fake.clone(), [9; 128], (Rank(0), 2), Duration::from_millis(50));
+    let joined = Nccl::join(
+        fake.clone(),
+        Seat { group: [9; 128], rank: Rank(0), world: 2 },
+        Duration::from_millis(50),
+    );
     assert!(matches!(joined, Err(CommError::Silent { .. })));
     assert_eq!(fake.aborted.load(Ordering::SeqCst), 0, "nobody has come yet");
     drop(absent);

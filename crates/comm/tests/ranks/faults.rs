@@ -46,8 +46,8 @@ fn another_kind_or_root_is_found_out_and_changes_no_values() {
     let others = [
         Operation::ReduceScatter { range: 0..OWN, reduction: Reduction::Sum },
         Operation::AllReduce { range: 0..OWN, reduction: Reduction::Mean },
-        Operation::Broadcast { range: 0..OWN, root: Rank(0) },
-        Operation::Broadcast { range: 0..OWN, root: Rank(1) },
+        Operation::Reduce { range: 0..OWN, reduction: Reduction::Sum, root: Rank(0) },
+        Operation::Reduce { range: 0..OWN, reduction: Reduction::Sum, root: Rank(1) },
         Operation::Barrier,
     ];
     for other in others {

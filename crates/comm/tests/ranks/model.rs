@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use paceline_comm::{Operation, Reduction, share};
+use paceline_comm::{Operation, Reduction, slice};
 use paceline_record::Rank;
 
 /// A value that depends on everything, of very different magnitudes: sums of these round, and the order shows.
@@ -19,6 +19,17 @@ fn value(seed: u64, rank: usize, i: usize) -> f32 {
 #[derive(Clone)]
 pub struct Model(pub Vec<Vec<f32>>);
 
+/// The sum of a value over all areas: split at the largest power of two below their number.
+fn tree(areas: &[Vec<f32>], i: usize) -> f32 {
+    match areas {
+        [area] => area[i],
+        _ => {
+            let (first, rest) = areas.split_at(areas.len().next_power_of_two() / 2);
+            tree(first, i) + tree(rest, i)
+        }
+    }
+}
+
 impl Model {
     pub fn new(seed: u64, world: u32, own: usize) -> Self {
         Self((0..world as usize).map(|rank| (0..own).map(|i| value(seed, rank, i)).collect()).collect())
@@ -28,14 +39,13 @@ impl Model {
         self.0.len() as u32
     }
 
-    /// The sum in the order of the ranks, times the scale.
+    /// The sum in the order of the tree, times the scale.
     fn reduced(&self, range: &Range<usize>, reduction: Reduction) -> Vec<f32> {
         let scale = match reduction {
             Reduction::Sum => 1.0,
             Reduction::Mean => 1.0 / self.world() as f32,
         };
-        let sum = |i: usize| self.0[1..].iter().fold(self.0[0][i], |sum, rank| sum + rank[i]);
-        range.clone().map(|i| sum(i) * scale).collect()
+        range.clone().map(|i| tree(&self.0, i) * scale).collect()
     }
 
     pub fn apply(&mut self, operation: &Operation) {
@@ -50,25 +60,23 @@ impl Model {
             Operation::ReduceScatter { range, reduction } => {
                 let reduced = self.reduced(range, *reduction);
                 for (rank, values) in self.0.iter_mut().enumerate() {
-                    for i in share(range.clone(), Rank(rank as u32), world) {
+                    for i in slice(range.clone(), Rank(rank as u32), world) {
                         values[i] = reduced[i - range.start];
                     }
                 }
             }
             Operation::AllGather { range } => {
                 for owner in 0..self.0.len() {
-                    let part = share(range.clone(), Rank(owner as u32), world);
+                    let part = slice(range.clone(), Rank(owner as u32), world);
                     let values = self.0[owner][part.clone()].to_vec();
                     for rank in &mut self.0 {
                         rank[part.clone()].copy_from_slice(&values);
                     }
                 }
             }
-            Operation::Broadcast { range, root } => {
-                let values = self.0[root.0 as usize][range.clone()].to_vec();
-                for rank in &mut self.0 {
-                    rank[range.clone()].copy_from_slice(&values);
-                }
+            Operation::Reduce { range, reduction, root } => {
+                let reduced = self.reduced(range, *reduction);
+                self.0[root.0 as usize][range.clone()].copy_from_slice(&reduced);
             }
             Operation::Barrier => {}
             Operation::AllReduceHalf { .. } => unreachable!("rounded sums have a test of their own"),

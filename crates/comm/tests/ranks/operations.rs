@@ -5,9 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use paceline_comm::{
-    Collective, CommError, Operation, Reduction, Segment, SegmentSize, Shm, Solo, Waited, share,
-};
+use paceline_comm::{Collective, CommError, Operation, Reduction, Segment, SegmentSize, Shm, Waited, slice};
 use paceline_record::{Bytes, Nanos, Rank};
 use proptest::prelude::*;
 
@@ -56,7 +54,6 @@ fn every_operation_in_every_world_gives_what_a_serial_program_gives() {
     for world in 1..=9 {
         run(&create(world, OWN), |rank| do_everything(rank));
     }
-    do_everything(&mut Solo::new(OWN, 0).expect("memory"));
 }
 
 #[test]
@@ -80,7 +77,7 @@ fn the_same_world_gives_the_same_bits_in_every_run_and_on_every_rank() {
 }
 
 #[test]
-fn sums_over_areas_are_the_same_bits_in_every_world_that_holds_them() {
+fn sums_over_areas_are_the_same_bits_in_every_world_and_by_every_operation() {
     const AREAS: u32 = 6;
     let model = Model::new(11, AREAS, OWN);
     let range = 5..OWN / 2;
@@ -91,10 +88,12 @@ fn sums_over_areas_are_the_same_bits_in_every_world_that_holds_them() {
         halves: OWN / 2,
     };
     let reduction = Reduction::Mean;
+    let mut in_32_bits = Vec::new();
     for operation in [
         Operation::AllReduce { range: range.clone(), reduction },
         Operation::ReduceScatter { range: range.clone(), reduction },
         Operation::ReplicatedSum { range: range.clone(), reduction },
+        Operation::Reduce { range: range.clone(), reduction, root: Rank(0) },
         half,
     ] {
         let mut sums = Vec::new();
@@ -108,13 +107,14 @@ fn sums_over_areas_are_the_same_bits_in_every_world_that_holds_them() {
             let parts = run(&segment, |rank| {
                 perform(rank, operation.clone());
                 let part = match operation {
-                    Operation::ReduceScatter { .. } => share(range.clone(), rank.rank(), world),
+                    Operation::ReduceScatter { .. } => slice(range.clone(), rank.rank(), world),
+                    Operation::Reduce { root, .. } if root != rank.rank() => 0..0,
                     _ => range.clone(),
                 };
                 bits(rank.values(part).expect("free"))
             });
             match operation {
-                Operation::ReduceScatter { .. } => sums.push(parts.concat()),
+                Operation::ReduceScatter { .. } | Operation::Reduce { .. } => sums.push(parts.concat()),
                 _ => {
                     assert!(parts.iter().all(|part| *part == parts[0]), "{operation} in a world of {world}");
                     sums.push(parts[0].clone());
@@ -122,10 +122,17 @@ fn sums_over_areas_are_the_same_bits_in_every_world_that_holds_them() {
             }
         }
         assert!(sums.iter().all(|sum| *sum == sums[0]), "{operation}");
+        if !matches!(operation, Operation::AllReduceHalf { .. }) {
+            in_32_bits.push(sums[0].clone());
+        }
         let first = model.0.iter().fold(0.0, |sum, values| sum + values[5]) / AREAS as f32;
         assert!((f32::from_bits(sums[0][0]) - first).abs() <= 0.02 * first.abs(), "{operation}");
     }
+    assert!(in_32_bits.iter().all(|sum| *sum == in_32_bits[0]));
 }
+
+/// What [`every_operation`] lists.
+const KINDS: usize = 10;
 
 /// Operations that are under way at once, and the order in which they are finished.
 type Round = (Vec<Operation>, Vec<usize>);
@@ -134,7 +141,7 @@ type Round = (Vec<Operation>, Vec<usize>);
 fn program() -> impl Strategy<Value = (u32, Vec<Round>)> {
     let round = |world: u32| {
         let cuts = proptest::collection::vec(0..=OWN, 1..8);
-        let kinds = proptest::collection::vec(0..10_usize, 8);
+        let kinds = proptest::collection::vec(0..KINDS, 8);
         (cuts, kinds)
             .prop_map(move |(mut cuts, kinds)| {
                 cuts.sort_unstable();
@@ -240,11 +247,11 @@ fn values_are_counted_once_read_and_once_written() {
             .collect::<Vec<_>>()
     });
     let values = |count: u64| Bytes(4 * count);
-    // Barrier, all-gather, broadcast from 0 and 2, then twice all-reduce, reduce-scatter, replicated sum.
-    let reductions = [values(96), values(64), values(48 * 4 + 48 * 2)];
-    let expected = [values(0), values(48), values(96), values(96)];
-    assert_eq!(moved[1], [&expected[..], &reductions, &reductions].concat());
-    assert_eq!(moved[0][2], values(0), "the root reads and writes nothing");
+    // Barrier and all-gather, then twice all-reduce, reduce-scatter, replicated sum and reduce to rank 2.
+    let reductions = |root| [values(96), values(64), values(48 * 4 + 48 * 2), root];
+    let expected = |root| [&[values(0), values(48)], &reductions(root)[..], &reductions(root)].concat();
+    assert_eq!(moved[1], expected(values(0)), "the root does all of a reduce");
+    assert_eq!(moved[2], expected(values(48 * 4)));
 }
 
 #[test]

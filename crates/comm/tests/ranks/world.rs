@@ -37,13 +37,13 @@ pub fn run<T: Send>(segment: &Segment, body: impl Fn(&mut Shm) -> T + Sync) -> V
 /// Every kind of operation over a range.
 pub fn every_operation(range: Range<usize>, world: u32) -> Vec<Operation> {
     let mut all = vec![Operation::Barrier, Operation::AllGather { range: range.clone() }];
-    all.extend([0, world - 1].map(|root| Operation::Broadcast { range: range.clone(), root: Rank(root) }));
     for reduction in [Reduction::Sum, Reduction::Mean] {
         let range = range.clone();
         all.extend([
             Operation::AllReduce { range: range.clone(), reduction },
             Operation::ReduceScatter { range: range.clone(), reduction },
-            Operation::ReplicatedSum { range, reduction },
+            Operation::ReplicatedSum { range: range.clone(), reduction },
+            Operation::Reduce { range, reduction, root: Rank(world - 1) },
         ]);
     }
     all

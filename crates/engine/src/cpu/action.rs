@@ -3,9 +3,9 @@
 use paceline_model::ParamId;
 
 use super::columns::Columns;
-use super::flat::{Dropout, Flat, Maps, Padding, Stretches, Sweep};
+use super::flat::{ChannelSums, Dropout, Flat, Maps, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
-use super::loss::{self, Judgement};
+use super::loss::{self, Gradient, Score};
 use super::memory::View;
 use super::norm::{Kept, Norm, NormBackward, NormParams, Running};
 use super::pool::Pool;
@@ -14,10 +14,8 @@ use super::simd::Simd;
 use super::weights::{WeightOperands, WeightSum};
 use super::windows::{DepthwiseOperands, DepthwiseSum, Gathering, Slide};
 use crate::Pass;
-
-/// A buffer of the arena, by its number in the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Buffer(pub usize);
+use crate::outline;
+use crate::plan::Buffer;
 
 /// A product in either layout.
 pub(crate) enum Product {
@@ -37,15 +35,6 @@ impl Product {
     }
 }
 
-/// Parameters of a batch norm.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NormIds {
-    pub gamma: Option<ParamId>,
-    pub beta: Option<ParamId>,
-    pub moving_mean: ParamId,
-    pub moving_variance: ParamId,
-}
-
 /// Which gathering a [`Slide`] does, by buffers and parameters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SlideKind {
@@ -53,7 +42,7 @@ pub(crate) enum SlideKind {
     Largest { winners: Buffer },
     Winners { winners: Buffer },
     Mean,
-    Shares,
+    Fractions,
 }
 
 /// One instruction.
@@ -98,8 +87,7 @@ pub(crate) enum Action {
     },
     Norm {
         norm: Norm,
-        running: Running,
-        ids: NormIds,
+        layer: outline::Norm,
         input: Buffer,
         residual: Option<Buffer>,
         output: Buffer,
@@ -108,7 +96,7 @@ pub(crate) enum Action {
     },
     NormBackward {
         norm: Norm,
-        ids: NormIds,
+        layer: outline::Norm,
         input: Buffer,
         output: Option<Buffer>,
         output_grad: Buffer,
@@ -182,7 +170,7 @@ pub(crate) enum Action {
     },
 }
 
-/// Whether layers behave as in training or as in use.
+/// Whether layers behave as in training or as in evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Training,
@@ -202,8 +190,8 @@ pub(crate) struct Machine {
     pub labels: Vec<u32>,
     /// Samples of a batch that count in evaluation.
     pub live: usize,
-    pub judgement: Judgement,
-    /// Which of the passes runs whose gradients are added up.
+    pub score: Score,
+    /// The pass that runs.
     pub pass: Pass,
 }
 
@@ -225,12 +213,12 @@ impl Machine {
         self.grads[id.0]
     }
 
-    fn norm_params(&self, ids: &NormIds) -> NormParams {
+    fn norm_params(&self, layer: &outline::Norm) -> NormParams {
         NormParams {
-            gamma: ids.gamma.map(|id| self.param(id)),
-            beta: ids.beta.map(|id| self.param(id)),
-            moving_mean: self.param(ids.moving_mean),
-            moving_variance: self.param(ids.moving_variance),
+            gamma: layer.gamma.map(|id| self.param(id)),
+            beta: layer.beta.map(|id| self.param(id)),
+            moving_mean: self.param(layer.moving_mean),
+            moving_variance: self.param(layer.moving_variance),
         }
     }
 
@@ -264,8 +252,13 @@ impl Machine {
                 plan.run(pool, &operands);
             }
             Action::ChannelSums { maps, grad, bias, workspace } => {
-                let sums = (self.grad(*bias), self.grad_mode());
-                maps.channel_sums(pool, self.at(*grad), sums, self.at(*workspace));
+                let sums = ChannelSums {
+                    map: self.at(*grad),
+                    sums: self.grad(*bias),
+                    mode: self.grad_mode(),
+                    workspace: self.at(*workspace),
+                };
+                maps.channel_sums(pool, &sums);
             }
             Action::Slide { plan, kind, source, dest, mode } => {
                 let gathering = match *kind {
@@ -276,7 +269,7 @@ impl Machine {
                     SlideKind::Largest { winners } => Gathering::Largest { winners: self.at(winners) },
                     SlideKind::Winners { winners } => Gathering::Winners { winners: self.at(winners) },
                     SlideKind::Mean => Gathering::Mean,
-                    SlideKind::Shares => Gathering::Shares,
+                    SlideKind::Fractions => Gathering::Fractions,
                 };
                 plan.run(pool, gathering, self.at(*source), self.at(*dest), *mode);
             }
@@ -291,14 +284,15 @@ impl Machine {
                 };
                 plan.run(pool, &operands);
             }
-            Action::Norm { norm, running, ids, input, residual, output, kept, workspace } => {
+            Action::Norm { norm, layer, input, residual, output, kept, workspace } => {
                 let kept = Kept::new(self.at(*kept), norm.channels);
-                let params = self.norm_params(ids);
+                let params = self.norm_params(layer);
                 let input = self.at(*input);
                 match phase {
                     Phase::Training => {
                         let workspace = self.at(*workspace);
-                        let running = Running { momentum: self.pass.keep(running.momentum), ..*running };
+                        let momentum = self.pass.keep(layer.momentum);
+                        let running = Running { momentum, correction: layer.correction };
                         norm.measure(pool, input, &params, running, &kept, workspace);
                     }
                     Phase::Evaluation => norm.recall(&params, &kept),
@@ -308,7 +302,7 @@ impl Machine {
             }
             Action::NormBackward {
                 norm,
-                ids,
+                layer,
                 input,
                 output,
                 output_grad,
@@ -323,8 +317,8 @@ impl Machine {
                     output_grad: self.at(*output_grad),
                     input_grad: self.at(*input_grad),
                     mode: *mode,
-                    gamma_grad: ids.gamma.map(|id| self.grad(id)),
-                    beta_grad: ids.beta.map(|id| self.grad(id)),
+                    gamma_grad: layer.gamma.map(|id| self.grad(id)),
+                    beta_grad: layer.beta.map(|id| self.grad(id)),
                     param_mode: self.grad_mode(),
                 };
                 let kept = Kept::new(self.at(*kept), norm.channels);
@@ -362,10 +356,11 @@ impl Machine {
             },
             Action::CrossEntropy { logits, grad, smoothing } => {
                 let (logits, grad) = (self.at(*logits), self.at(*grad));
-                self.judgement = match phase {
+                self.score = match phase {
                     Phase::Training => {
                         let targets = loss::Targets { labels: &self.labels, smoothing: *smoothing };
-                        loss::softmax_cross_entropy(logits, targets, Some((grad, self.pass.count)))
+                        let grad = Gradient { values: grad, passes: self.pass.count };
+                        loss::softmax_cross_entropy(logits, targets, Some(grad))
                     }
                     Phase::Evaluation => {
                         let targets = loss::Targets { labels: &self.labels[..self.live], smoothing: 0.0 };
@@ -380,11 +375,11 @@ impl Machine {
                     Phase::Evaluation => self.at(*output).len() / self.labels.len() * self.live,
                 };
                 let counted = |buffer: &Buffer| self.at(*buffer).part(0, count);
-                self.judgement = loss::mean_squared_error(
+                self.score = loss::mean_squared_error(
                     pool,
                     counted(output),
                     counted(target),
-                    (counted(grad), self.pass.count),
+                    Gradient { values: counted(grad), passes: self.pass.count },
                     self.at(*workspace),
                 );
             }

@@ -3,68 +3,59 @@
 //! The gradient of a value is a buffer. Several values may share one (a sum hands the same gradient to all its
 //! inputs); whoever changes a shared buffer first makes a copy of its own.
 
-use paceline_model::{NodeId, ParamKind};
+use paceline_model::NodeId;
 
-use super::action::{Action, Buffer, Product, SlideKind};
-use super::compile::{Kind, Lowering, Step};
-use super::flat::{Stretches, Sweep};
+use super::action::{Action, Product, SlideKind};
+use super::compile::{Lowering, Step};
+use super::flat::{Dropout, Padding, Stretches, Sweep};
 use super::kernels::tile::Mode;
-use super::norm::Bounds;
 use super::product::Direction;
 use super::weights::WeightSum;
 use super::windows::{DepthwiseSum, Slide};
-use crate::Layout;
+use crate::outline::{Bounds, Kind, Unit};
+use crate::plan::Buffer;
 
 struct Reverse<'a, 'g> {
     lowering: &'a mut Lowering<'g>,
-    unit: usize,
     /// Gradient of each node's value, once something has been added to it.
     grads: Vec<Option<Buffer>>,
-    /// Whether anything trained lies below a node.
-    wanted: Vec<bool>,
-    /// The gradient that the unit at hand reads while it writes others.
+    /// The gradient that the current unit reads while it writes others.
     reading: Option<Buffer>,
 }
 
-/// Emits backward; time goes on from forward's end.
+/// Emits backward, which follows forward in time.
 pub(crate) fn lower(lowering: &mut Lowering) -> Vec<Step> {
-    let graph = lowering.graph;
-    let mut wanted = vec![false; graph.nodes.len()];
-    for (index, node) in graph.nodes.iter().enumerate() {
-        wanted[index] = !node.params.is_empty() || node.inputs.iter().any(|input| wanted[input.0]);
-    }
-    let mut reverse =
-        Reverse { grads: vec![None; graph.nodes.len()], wanted, reading: None, unit: 0, lowering };
-    for unit in (0..reverse.lowering.units.len()).rev() {
-        if reverse.lowering.units[unit].last.is_some_and(|last| !reverse.wanted[last.0]) {
-            continue;
+    let outline = lowering.outline;
+    let grads = vec![None; lowering.graph.nodes.len()];
+    let mut reverse = Reverse { grads, reading: None, lowering };
+    for (index, unit) in outline.units.iter().enumerate().rev() {
+        if outline.wanted[unit.y.0] {
+            reverse.lowering.unit = index;
+            reverse.lower(unit);
+            reverse.lowering.buffers.now += 1;
         }
-        reverse.unit = unit;
-        let kind = std::mem::replace(
-            &mut reverse.lowering.units[unit].kind,
-            Kind::Add { y: NodeId(0), inputs: Vec::new() },
-        );
-        reverse.lower(&kind);
-        reverse.lowering.units[unit].kind = kind;
-        reverse.lowering.now += 1;
     }
     std::mem::take(&mut reverse.lowering.steps)
 }
 
 impl Reverse<'_, '_> {
     fn push(&mut self, action: Action) {
-        self.lowering.push(self.unit, action);
+        self.lowering.push(action);
     }
 
-    fn len(&self, id: NodeId) -> usize {
-        self.lowering.spec.batch * self.lowering.shape(id).len()
+    fn wants(&self, x: NodeId) -> bool {
+        self.lowering.outline.wanted[x.0]
     }
 
-    /// The gradient of a unit's output, used now and given up by it.
+    fn new_buffer(&mut self, len: usize) -> Buffer {
+        self.lowering.buffers.take(len)
+    }
+
+    /// The gradient of a unit's output, which only this unit uses from now on.
     fn take(&mut self, y: NodeId) -> Buffer {
         let buffer = self.grads[y.0].take().expect("invariant: every value reaches the loss");
         self.reading = Some(buffer);
-        self.lowering.touch(buffer)
+        self.lowering.buffers.touch(buffer, 0)
     }
 
     fn shared(&self, buffer: Buffer) -> bool {
@@ -77,20 +68,20 @@ impl Reverse<'_, '_> {
     }
 
     fn copy(&mut self, buffer: Buffer) -> Buffer {
-        let out = self.lowering.buffer(self.lowering.buffers[buffer.0].len);
+        let out = self.new_buffer(self.lowering.buffers.len(buffer));
         self.push(Action::Flat { sweep: Sweep::Copy, a: buffer, b: buffer, out });
         out
     }
 
-    /// Where a contribution to a value's gradient goes: `None` if nobody wants it.
+    /// Where a contribution to a value's gradient goes; `None` if the gradient is not needed.
     fn target(&mut self, x: NodeId) -> Option<(Buffer, Mode)> {
-        if !self.wanted[x.0] {
+        if !self.wants(x) {
             return None;
         }
         let (buffer, mode) = match self.grads[x.0].take() {
-            None => (self.lowering.buffer(self.len(x)), Mode::Write),
+            None => (self.new_buffer(self.lowering.count(x)), Mode::Write),
             Some(buffer) => {
-                self.lowering.touch(buffer);
+                self.lowering.buffers.touch(buffer, 0);
                 let taken = self.shared(buffer) || self.reading == Some(buffer);
                 (if taken { self.copy(buffer) } else { buffer }, Mode::Add)
             }
@@ -99,9 +90,9 @@ impl Reverse<'_, '_> {
         Some((buffer, mode))
     }
 
-    /// Adds a whole gradient to a value's: by sharing the buffer where it is the first.
+    /// Adds a whole gradient to a value's. The first one is not copied: the value shares its buffer.
     fn hand(&mut self, x: NodeId, grad: Buffer) {
-        if !self.wanted[x.0] {
+        if !self.wants(x) {
             return;
         }
         if self.grads[x.0].is_none() {
@@ -111,76 +102,59 @@ impl Reverse<'_, '_> {
         }
     }
 
-    fn lower(&mut self, kind: &Kind) {
-        let batch = self.lowering.spec.batch;
-        let (layout, simd) = (self.lowering.spec.layout, self.lowering.simd);
-        match *kind {
-            Kind::Loss { x, grad } => {
-                let grad = self.lowering.touch(grad);
+    fn lower(&mut self, unit: &Unit) {
+        let y = unit.y;
+        let (batch, layout, simd) = (self.lowering.spec.batch, self.lowering.spec.layout, self.lowering.simd);
+        match unit.kind {
+            Kind::CrossEntropy { x } | Kind::SquaredError { x, .. } => {
+                let grad = self.lowering.recall();
                 self.hand(x, grad);
             }
-            Kind::Conv { x, y, conv, transposed } => {
+            Kind::Product(ref product) => {
                 let grad = self.take(y);
-                let node = self.lowering.graph.node(y);
-                let kernel =
-                    self.lowering.param(node, ParamKind::Kernel).expect("invariant: the layer has a kernel");
-                let bias = self.lowering.param(node, ParamKind::Bias);
-                let value = self.lowering.value(x);
-                let single = conv.window.input.pixels() == 1 && conv.window.output.pixels() == 1;
-                let sum_layout = if single { Layout::Nhwc } else { layout };
-                let plan = WeightSum::new(conv, sum_layout, simd);
-                let workspace = self.lowering.buffer(plan.workspace());
+                let (x, kernel, transposed) = (product.x, product.kernel, product.transposed);
+                let value = self.lowering.buffers.value(x);
+                let conv = self.lowering.conv(product);
+                let plan = WeightSum::new(conv, self.lowering.product_layout(conv), simd);
+                let workspace = self.new_buffer(plan.workspace());
                 // A transposed convolution's own output is the input of the convolution that it undoes.
                 let (input, output_grad) = if transposed { (grad, value) } else { (value, grad) };
-                let plain_bias = bias.filter(|_| !transposed);
-                self.push(Action::WeightSum {
-                    plan,
-                    input,
-                    output_grad,
-                    kernel,
-                    bias: plain_bias,
-                    workspace,
-                });
-                if let Some(bias) = bias.filter(|_| transposed) {
-                    let maps = self.lowering.maps(self.lowering.shape(y));
-                    let workspace = self.lowering.buffer(batch * maps.shape.c);
+                let bias = product.bias.filter(|_| !transposed);
+                self.push(Action::WeightSum { plan, input, output_grad, kernel, bias, workspace });
+                if let Some(bias) = product.bias.filter(|_| transposed) {
+                    let maps = self.lowering.maps(y);
+                    let workspace = self.new_buffer(batch * maps.shape.c);
                     self.push(Action::ChannelSums { maps, grad, bias, workspace });
                 }
                 if let Some((dest, mode)) = self.target(x) {
                     let direction = if transposed { Direction::Forward } else { Direction::Backward };
                     let plan: Product = self.lowering.product(conv, direction);
-                    let workspace = self.lowering.buffer(plan.workspace(self.lowering.threads));
+                    let workspace = self.new_buffer(plan.workspace(self.lowering.threads));
                     let source = grad;
                     self.push(Action::Product { plan, source, kernel, bias: None, dest, mode, workspace });
                 }
             }
-            Kind::Depthwise { x, y, window } => {
+            Kind::Depthwise { x, window, kernel, bias } => {
                 let grad = self.take(y);
-                let node = self.lowering.graph.node(y);
-                let kernel =
-                    self.lowering.param(node, ParamKind::Kernel).expect("invariant: the layer has a kernel");
-                let bias = self.lowering.param(node, ParamKind::Bias);
                 let plan = DepthwiseSum::new(window, batch, layout, simd);
-                let workspace = self.lowering.buffer(plan.workspace());
-                let input = self.lowering.value(x);
+                let workspace = self.new_buffer(plan.workspace());
+                let input = self.lowering.buffers.value(x);
                 self.push(Action::DepthwiseSum { plan, input, output_grad: grad, kernel, bias, workspace });
-                if let Some((dest, mode)) = self.target(x) {
-                    let plan = Slide::backward(&window, batch, layout, simd);
-                    let kind = SlideKind::Weighted { kernel, bias: None };
-                    self.push(Action::Slide { plan, kind, source: grad, dest, mode });
-                }
+                let kind = SlideKind::Weighted { kernel, bias: None };
+                self.slide_back(x, grad, Slide::backward(&window, batch, layout, simd), kind);
             }
-            Kind::Norm { x, y, residual, norm, ids, kept } => {
+            Kind::Norm(layer) => {
                 let grad = self.take(y);
-                let kept = self.lowering.touch(kept);
-                let input = self.lowering.value(x);
-                // With a residual and a bound the gradient is bounded in place, so it must be our own.
-                let hidden = residual.is_some() && norm.bounds != Bounds::NONE;
-                let output = hidden.then(|| self.lowering.value(y));
+                let norm = self.lowering.norm(unit, &layer);
+                let kept = self.lowering.recall();
+                let (x, input) = (layer.x, self.lowering.buffers.value(layer.x));
+                // With a residual and a bound the gradient is bounded in place, so this unit needs its own copy.
+                let hidden = layer.residual.is_some() && norm.bounds != Bounds::NONE;
+                let output = hidden.then(|| self.lowering.buffers.value(y));
                 let output_grad = if hidden { self.own(grad) } else { grad };
-                let workspace = self.lowering.buffer(norm.workspace());
-                let in_place = residual.is_none()
-                    && self.wanted[x.0]
+                let workspace = self.new_buffer(norm.workspace());
+                let in_place = layer.residual.is_none()
+                    && self.wants(x)
                     && self.grads[x.0].is_none()
                     && !self.shared(output_grad);
                 let (input_grad, mode) = if in_place {
@@ -189,12 +163,12 @@ impl Reverse<'_, '_> {
                 } else {
                     match self.target(x) {
                         Some(target) => target,
-                        None => (self.lowering.buffer(self.len(x)), Mode::Write),
+                        None => (self.new_buffer(self.lowering.count(x)), Mode::Write),
                     }
                 };
                 self.push(Action::NormBackward {
                     norm,
-                    ids,
+                    layer,
                     input,
                     output,
                     output_grad,
@@ -203,47 +177,43 @@ impl Reverse<'_, '_> {
                     kept,
                     workspace,
                 });
-                if let Some(residual) = residual {
+                if let Some(residual) = layer.residual {
                     self.hand(residual, output_grad);
                 }
             }
-            Kind::Bound { x, y, bounds } => {
+            Kind::Bias { .. } => unreachable!("invariant: products add their biases"),
+            Kind::Bound { x, bounds } => {
                 let grad = self.take(y);
-                if !self.wanted[x.0] {
-                    return;
-                }
-                let grad = self.own(grad);
-                let value = self.lowering.value(y);
-                self.push(Action::Flat { sweep: Sweep::Unbound(bounds), a: grad, b: value, out: grad });
-                self.hand(x, grad);
-            }
-            Kind::MaxPool { x, y, window, winners } => {
-                let source = self.take(y);
-                let winners = self.lowering.touch(winners);
-                self.slide_back(
-                    x,
-                    source,
-                    Slide::backward(&window, batch, layout, simd),
-                    SlideKind::Winners { winners },
-                );
-            }
-            Kind::AvgPool { x, y, window } => {
-                let source = self.take(y);
-                self.slide_back(x, source, Slide::backward(&window, batch, layout, simd), SlideKind::Shares);
-            }
-            Kind::GlobalPool { x, y, maps } => {
-                let vector = self.take(y);
-                if let Some((map, mode)) = self.target(x) {
-                    self.push(Action::Spread { maps, vector, map, mode });
-                }
-            }
-            Kind::Add { y, ref inputs } => {
-                let grad = self.take(y);
-                for &x in inputs {
+                if self.wants(x) {
+                    let grad = self.own(grad);
+                    let value = self.lowering.buffers.value(y);
+                    self.push(Action::Flat { sweep: Sweep::Unbound(bounds), a: grad, b: value, out: grad });
                     self.hand(x, grad);
                 }
             }
-            Kind::Concat { y, ref inputs } => {
+            Kind::MaxPool { x, window } => {
+                let source = self.take(y);
+                let kind = SlideKind::Winners { winners: self.lowering.recall() };
+                self.slide_back(x, source, Slide::backward(&window, batch, layout, simd), kind);
+            }
+            Kind::AvgPool { x, window } => {
+                let source = self.take(y);
+                let plan = Slide::backward(&window, batch, layout, simd);
+                self.slide_back(x, source, plan, SlideKind::Fractions);
+            }
+            Kind::GlobalPool { x } => {
+                let vector = self.take(y);
+                if let Some((map, mode)) = self.target(x) {
+                    self.push(Action::Spread { maps: self.lowering.maps(x), vector, map, mode });
+                }
+            }
+            Kind::Add { inputs } => {
+                let grad = self.take(y);
+                for x in inputs {
+                    self.hand(x, grad);
+                }
+            }
+            Kind::Concat { ref inputs } => {
                 let from = self.take(y);
                 let whole = self.lowering.shape(y);
                 let mut channel = 0;
@@ -257,25 +227,27 @@ impl Reverse<'_, '_> {
                     channel += part.c;
                 }
             }
-            Kind::Dropout { x, y, plan } => {
+            Kind::Dropout { x, rate, seed } => {
                 let grad = self.take(y);
-                if self.wanted[x.0] {
+                if self.wants(x) {
                     let grad = self.own(grad);
-                    self.push(Action::Dropout { plan, from: grad, to: grad });
+                    self.push(Action::Dropout { plan: Dropout { rate, seed }, from: grad, to: grad });
                     self.hand(x, grad);
                 }
             }
-            Kind::Flatten { x, y, maps } => {
+            Kind::Flatten { x } => {
                 let vector = self.take(y);
-                if layout == Layout::Nhwc || maps.shape.pixels() == 1 {
+                if self.lowering.lies_flat(x) {
                     self.hand(x, vector);
                 } else if let Some((map, mode)) = self.target(x) {
-                    self.push(Action::Unflatten { maps, vector, map, mode });
+                    self.push(Action::Unflatten { maps: self.lowering.maps(x), vector, map, mode });
                 }
             }
-            Kind::Pad { x, y, plan } => {
+            Kind::Pad { x, border } => {
                 let from = self.take(y);
+                let (inner, outer) = (self.lowering.shape(x), self.lowering.shape(y));
                 if let Some((to, mode)) = self.target(x) {
+                    let plan = Padding { border, inner, outer, batch, layout };
                     self.push(Action::Crop { plan, from, to, mode });
                 }
             }

@@ -75,7 +75,7 @@ impl Columns {
         2 * self.simd.lanes()
     }
 
-    /// Values of the weights as rows; backward finds them as they lie.
+    /// Values of the weights as rows; backward uses them where they are.
     fn rows_len(&self) -> usize {
         match self.direction {
             Direction::Forward => self.conv.taps() * self.depth * self.rows,
@@ -83,7 +83,7 @@ impl Columns {
         }
     }
 
-    /// Values of a thread's gathered panel and output tile.
+    /// Values of each thread's gathered panel and output tile.
     fn panel_len(&self) -> usize {
         (self.conv.taps() * self.depth + MAX_POINTERS) * self.width()
     }

@@ -4,13 +4,12 @@ use paceline_model::{Border, Shape};
 
 use super::kernels::tile::Mode;
 use super::memory::View;
-use super::norm::Bounds;
 use super::pool::Pool;
-use super::random;
 use super::simd::{Kernel, Simd, Vector, each_vector};
-use crate::{Layout, Optimizer};
+use crate::outline::Bounds;
+use crate::{Layout, Optimizer, random};
 
-/// Values that one task takes.
+/// Values per task.
 const CHUNK: usize = 64 * 1024;
 
 /// Cuts `len` values into chunks and runs `task(offset, len)` on all threads.
@@ -21,7 +20,7 @@ fn chunks(pool: &Pool, len: usize, task: impl Fn(usize, usize) + Sync) {
     });
 }
 
-/// Which sweep over flat memory.
+/// A pass over flat memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Sweep {
     /// out = bound(a).
@@ -131,7 +130,7 @@ pub(crate) struct Stretches {
 }
 
 impl Stretches {
-    /// One input's part of a concatenation, from the part to the whole; `swap` gives the way back.
+    /// Copies one input of a concatenation into the whole; `swap` is the reverse.
     pub fn concat(part: Shape, whole: Shape, batch: usize, layout: Layout) -> Self {
         let (count, unit) = match layout {
             Layout::Nhwc => (batch * part.pixels(), 1),
@@ -140,12 +139,11 @@ impl Stretches {
         Self { count, len: part.c * unit, from_stride: part.c * unit, to_stride: whole.c * unit }
     }
 
-    /// The way back.
+    /// The reverse.
     pub fn swap(self) -> Self {
         Self { from_stride: self.to_stride, to_stride: self.from_stride, ..self }
     }
 
-    /// Runs it.
     pub fn run(self, pool: &Pool, from: View, to: View, mode: Mode) {
         let rows = (CHUNK / self.len.max(1)).max(1);
         pool.each(self.count.div_ceil(rows), |chunk, _| {
@@ -166,7 +164,7 @@ impl Stretches {
     }
 }
 
-/// Zeros around a map, and the way back.
+/// Puts zeros around a map, and takes them away again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Padding {
     pub border: Border,
@@ -223,7 +221,17 @@ impl Padding {
     }
 }
 
-/// Mean over the map, and flattening: both see a sample as pixels by channels.
+/// Operands of [`Maps::channel_sums`].
+#[derive(Clone, Copy)]
+pub(crate) struct ChannelSums {
+    pub map: View,
+    pub sums: View,
+    pub mode: Mode,
+    /// One row of channels for each sample.
+    pub workspace: View,
+}
+
+/// Layers that see a sample as pixels by channels: the mean over the map, and flattening.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Maps {
     pub shape: Shape,
@@ -281,8 +289,9 @@ impl Maps {
         });
     }
 
-    /// Sum of each channel over samples and pixels; `workspace` holds one row of channels a sample.
-    pub fn channel_sums(&self, pool: &Pool, map: View, (sums, mode): (View, Mode), workspace: View) {
+    /// Sum of each channel over samples and pixels.
+    pub fn channel_sums(&self, pool: &Pool, operands: &ChannelSums) {
+        let ChannelSums { map, sums, mode, workspace } = *operands;
         let channels = self.shape.c;
         self.each(pool, map, workspace.part(0, self.batch * channels), |maps, map, row| {
             row.fill(0.0);
@@ -330,7 +339,7 @@ impl Maps {
         });
     }
 
-    /// map = the vector back in its place.
+    /// map = vector, the reverse of [`Maps::flatten`].
     pub fn unflatten(&self, pool: &Pool, vector: View, map: View, mode: Mode) {
         self.each(pool, map, vector, |maps, map, vector| {
             for pixel in 0..maps.shape.pixels() {

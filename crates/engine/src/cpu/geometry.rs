@@ -1,16 +1,6 @@
 //! Where the taps of a convolution touch real input: padding is never multiplied.
 
-use paceline_model::{Border, Shape};
-
-/// Window, strides and border of a convolution between two maps.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
-    pub kernel: (usize, usize),
-    pub stride: (usize, usize),
-    pub border: Border,
-    pub input: Shape,
-    pub output: Shape,
-}
+use crate::outline::Window;
 
 /// One tap of a class: which weight, and where its source pixel lies from the class's base pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +137,7 @@ impl Window {
 
     /// Multiply-adds that touch real input, over those that the full window would do.
     #[cfg(test)]
-    pub fn real_share(&self) -> f64 {
+    pub fn real_fraction(&self) -> f64 {
         let real: usize = self.forward().iter().map(|class| class.pixels.len() * class.taps.len()).sum();
         real as f64 / (self.output.pixels() * self.kernel.0 * self.kernel.1) as f64
     }
@@ -155,6 +145,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use paceline_model::{Border, Shape};
+
     use super::*;
 
     fn same(side: usize) -> Window {
@@ -170,7 +162,7 @@ mod tests {
     #[test]
     fn small_maps_do_a_fraction_of_the_nominal_work() {
         for (side, percent) in [(8, 84.0), (4, 69.0), (2, 44.0), (1, 11.0)] {
-            assert!((same(side).real_share() * 100.0 - percent).abs() < 0.5, "{side}");
+            assert!((same(side).real_fraction() * 100.0 - percent).abs() < 0.5, "{side}");
         }
     }
 

@@ -6,7 +6,7 @@ use super::pool::{Placement, Pool, allowed_cores};
 use super::simd::Simd;
 use crate::{EngineError, Optimizer, Place, Region};
 
-/// The rule is bound by memory: more threads than this do not make it faster.
+/// Memory bandwidth bounds the update: more threads than this do not make it faster.
 const MOST_THREADS: usize = 8;
 
 /// The rule, its state, and the threads that run it.
@@ -14,22 +14,34 @@ pub(crate) struct HostUpdate {
     optimizer: Optimizer,
     state: Vec<Memory>,
     pool: Pool,
+    simd: Simd,
     len: usize,
 }
 
+/// An update, of which each part of the parameters gets its own call.
+#[derive(Clone, Copy)]
+pub(crate) struct UpdateStep {
+    pub learning_rate: f32,
+    /// Updates so far, this one included.
+    pub count: i32,
+}
+
 impl HostUpdate {
-    pub fn new(optimizer: Optimizer, len: usize) -> Result<Self, EngineError> {
+    pub fn new(optimizer: Optimizer, len: usize, simd: Option<Simd>) -> Result<Self, EngineError> {
+        let simd = Simd::choose(simd)?;
         let state = (0..optimizer.state_per_value()).map(|_| Memory::new(len)).collect::<Result<_, _>>()?;
         let threads = allowed_cores().len().clamp(1, MOST_THREADS);
-        Ok(Self { optimizer, state, pool: Pool::new(threads, Placement::Anywhere)?, len })
+        Ok(Self { optimizer, state, pool: Pool::new(threads, Placement::Anywhere)?, simd, len })
     }
 
-    /// State of the rule, laid out as the parameters are.
-    pub fn state(&mut self) -> Vec<Region> {
-        let len = self.len;
-        let region =
-            |memory: &mut Memory| Region { place: Place::Host, address: memory.view().ptr() as u64, len };
-        self.state.iter_mut().map(region).collect()
+    pub fn simd(&self) -> Simd {
+        self.simd
+    }
+
+    /// One of the values that the rule keeps, for all parameters.
+    pub fn state(&mut self, number: usize) -> Option<Region> {
+        let memory = self.state.get_mut(number)?;
+        Some(Region { place: Place::Host, address: memory.view().ptr() as u64, len: self.len })
     }
 
     /// Applies the rule to some parameters, whose state begins at `first`.
@@ -38,11 +50,12 @@ impl HostUpdate {
     /// Both regions must be alive, on the host, and nobody else's meanwhile.
     pub unsafe fn apply(
         &mut self,
-        (learning_rate, count): (f32, i32),
+        step: UpdateStep,
         parameters: Region,
         gradients: Region,
         first: usize,
     ) -> Result<(), EngineError> {
+        let UpdateStep { learning_rate, count } = step;
         let len = parameters.len;
         let mut state = self.state.iter_mut().map(|memory| memory.view().part(first, len));
         let update = Update {
@@ -55,7 +68,7 @@ impl HostUpdate {
             second: state.next(),
         };
         drop(state);
-        update.run(&self.pool, Simd::detect());
+        update.run(&self.pool, self.simd);
         Ok(())
     }
 }

@@ -1,32 +1,39 @@
-//! The last layer: the loss, and its gradient with respect to what it judges.
+//! The last layer: the loss, and its gradient with respect to its input.
 
 use super::memory::View;
 use super::pool::Pool;
 
-/// Loss and number of right answers of a batch.
+/// Loss of a batch, and how many of its answers were right.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Judgement {
+pub(crate) struct Score {
     pub loss: f32,
     pub correct: usize,
 }
 
-/// What the network should have said.
+/// The right answers.
 #[derive(Clone, Copy)]
 pub(crate) struct Targets<'a> {
     /// The class of each sample.
     pub labels: &'a [u32],
-    /// Part of each label that is spread evenly over all classes.
+    /// Fraction of each label that is spread evenly over all classes.
     pub smoothing: f32,
+}
+
+/// The gradient of a loss that is the mean over so many passes.
+#[derive(Clone, Copy)]
+pub(crate) struct Gradient {
+    pub values: View,
+    pub passes: usize,
 }
 
 /// Mean cross-entropy of softmax(logits) against the targets; leaves (softmax - target) / (batch * passes) in `grad`.
 pub(crate) fn softmax_cross_entropy(
     logits: View,
     Targets { labels, smoothing }: Targets<'_>,
-    grad: Option<(View, usize)>,
-) -> Judgement {
+    grad: Option<Gradient>,
+) -> Score {
     if labels.is_empty() {
-        return Judgement::default();
+        return Score::default();
     }
     let classes = logits.len() / labels.len();
     // SAFETY: the loss runs alone.
@@ -35,7 +42,7 @@ pub(crate) fn softmax_cross_entropy(
     let sure = 1.0 - f64::from(smoothing);
     let mut loss = 0.0;
     let mut correct = 0;
-    let share = 1.0 / labels.len() as f64;
+    let fraction = 1.0 / labels.len() as f64;
     for (sample, (logits, &label)) in logits.chunks_exact(classes).zip(labels).enumerate() {
         let (mut top, mut best) = (f32::NEG_INFINITY, 0);
         for (class, &value) in logits.iter().enumerate() {
@@ -52,29 +59,29 @@ pub(crate) fn softmax_cross_entropy(
             sure * surprise(label) + spread * (0..classes).map(surprise).sum::<f64>()
         };
         correct += usize::from(best == label);
-        let Some((grad, passes)) = grad else { continue };
+        let Some(Gradient { values, passes }) = grad else { continue };
         // SAFETY: as above; each sample has a part of its own.
-        let grad = unsafe { grad.part(sample * classes, classes).write() };
+        let grad = unsafe { values.part(sample * classes, classes).write() };
         for (class, (grad, &value)) in grad.iter_mut().zip(logits).enumerate() {
             let probability = f64::from(value - top).exp() / sum;
             let target = spread + if class == label { sure } else { 0.0 };
-            *grad = ((probability - target) * (share / passes as f64)) as f32;
+            *grad = ((probability - target) * (fraction / passes as f64)) as f32;
         }
     }
-    Judgement { loss: (loss * share) as f32, correct }
+    Score { loss: (loss * fraction) as f32, correct }
 }
 
-/// Values that are summed before they join the total; fixed, as the order of sums is.
+/// Values that are summed before they are added to the total. Fixed, so that the order of sums is.
 const CHUNK: usize = 4096;
 
-/// Mean squared difference; leaves 2 (output - target) / (count * passes) in `grad`. `workspace` holds a sum a chunk.
+/// Mean squared difference; leaves 2 (output - target) / (count * passes) in `grad`. `workspace` holds the sum of each chunk.
 pub(crate) fn mean_squared_error(
     pool: &Pool,
     output: View,
     target: View,
-    (grad, passes): (View, usize),
+    Gradient { values: grad, passes }: Gradient,
     workspace: View,
-) -> Judgement {
+) -> Score {
     let count = output.len();
     let factor = (2.0 / (count * passes) as f64) as f32;
     pool.each(count.div_ceil(CHUNK), |chunk, _| {
@@ -100,7 +107,7 @@ pub(crate) fn mean_squared_error(
     // SAFETY: the sums are complete.
     let sums = unsafe { workspace.part(0, count.div_ceil(CHUNK)).read() };
     let total: f64 = sums.iter().map(|&sum| f64::from(sum)).sum();
-    Judgement { loss: (total / count.max(1) as f64) as f32, correct: 0 }
+    Score { loss: (total / count.max(1) as f64) as f32, correct: 0 }
 }
 
 /// Values of workspace that [`mean_squared_error`] needs.

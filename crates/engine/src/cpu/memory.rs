@@ -14,7 +14,7 @@ impl Memory {
     pub fn new(len: usize) -> Result<Self, EngineError> {
         let refused = |source| EngineError::Refused { what: "memory", source };
         let map = MmapMut::map_anon((len * 4).max(4096)).map_err(refused)?;
-        // Huge pages are a wish: without them the program is slower, not wrong.
+        // Huge pages are optional: without them the program is slower.
         let _ = map.advise(Advice::HugePage);
         Ok(Self { map })
     }
@@ -25,7 +25,7 @@ impl Memory {
     }
 }
 
-/// A run of floats inside a [`Memory`]. Views are handed to many threads; the memory plan and the drivers see to it
+/// A run of floats inside a [`Memory`]. Views are handed to many threads; the memory plan and the drivers make sure
 /// that no two of them write the same value at the same time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
@@ -39,10 +39,10 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// The first `len` values of a region that a caller of the engine vouched for.
+    /// The first `len` values of a region whose safety a caller of the engine has vouched for.
     pub fn of_region(region: Region, len: usize) -> Result<Self, EngineError> {
         if region.place != Place::Host {
-            return Err(EngineError::Unsupported("the CPU engine needs memory of the host".into()));
+            return Err(EngineError::Unsupported("the CPU engine needs memory on the host".into()));
         }
         if region.len < len {
             return Err(EngineError::WrongLength { what: "memory provided", expected: len, got: region.len });
@@ -65,7 +65,6 @@ impl View {
         self.start
     }
 
-    /// Values.
     pub fn len(self) -> usize {
         self.len
     }

@@ -1,11 +1,11 @@
 //! The CPU engine: pure Rust, one binary for AVX-512, AVX2 and everything else.
 
 mod action;
-mod available;
 mod backward;
 mod columns;
 mod compile;
 mod flat;
+mod forward;
 mod geometry;
 mod host_update;
 mod kernels;
@@ -15,19 +15,18 @@ mod norm;
 mod pool;
 mod product;
 mod program;
-mod random;
 mod simd;
 mod weights;
 mod windows;
 
-pub(crate) use host_update::HostUpdate;
+pub(crate) use host_update::{HostUpdate, UpdateStep};
 pub(crate) use pool::{Placement, Pool, allowed_cores};
-pub(crate) use random::{draw, mix};
 pub use simd::Simd;
 
 use compile::Compiled;
 use paceline_model::{Graph, NodeId, Op};
 
+use crate::request::{check_memory, check_spec};
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
 /// How the engine runs.
@@ -35,7 +34,8 @@ use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 pub struct CpuOptions {
     /// Threads of one worker.
     pub threads: usize,
-    /// Instruction set; the best one that the machine has if none is named.
+    /// Instruction set; the best one that the machine has if none is named. [`Numerics::simd`](crate::Numerics::simd) gives
+    /// that of a program whose results are to be repeated.
     pub simd: Option<Simd>,
 }
 
@@ -53,64 +53,34 @@ impl Cpu {
         if options.threads == 0 {
             return Err(EngineError::Unsupported("0 threads cannot compute; use --threads 1 or more".into()));
         }
-        let simd = options.simd.unwrap_or_else(Simd::detect);
-        if !simd.available() {
-            return Err(EngineError::Unsupported(format!("this machine has no {simd}")));
-        }
+        let simd = Simd::choose(options.simd)?;
         Ok(Self { threads: options.threads, simd, placement: Placement::Anywhere })
     }
 
-    /// The same engine, whose programs keep each of their threads to a core of its own, the one that compiles included.
+    /// The same engine, whose programs keep each of their threads on its own core, the thread that compiles included.
     pub fn on_cores_of_their_own(self) -> Self {
         Self { placement: Placement::CoreEach, ..self }
     }
 
     /// Lowers the graph, and refuses what the machine has no memory for.
     fn lower(&self, graph: &Graph, spec: &Spec) -> Result<Compiled, EngineError> {
-        self.check(spec)?;
-        let available = available::available();
-        let refuse_beyond = |needed: u64| match available {
-            Some(available) if available < needed => Err(EngineError::TooLarge {
-                model: graph.name.clone(),
-                batch: spec.batch,
-                needed_mb: needed / 1_000_000,
-                available_mb: available / 1_000_000,
-            }),
-            _ => Ok(()),
-        };
-        // Planning takes memory of its own: what is out of reach anyhow is refused before.
-        refuse_beyond(least_memory(graph, spec))?;
-        let compiled = compile::compile(graph, spec, self.simd, self.threads);
-        refuse_beyond(compiled.plan.total())?;
-        Ok(compiled)
-    }
-
-    fn check(&self, spec: &Spec) -> Result<(), EngineError> {
-        if spec.batch == 0 {
-            return Err(EngineError::Unsupported(
-                "a batch of 0 samples has no loss; use --batch 1 or more".into(),
-            ));
-        }
-        if spec.shares == 0 {
-            return Err(EngineError::Unsupported("a program runs at least one share of a step".into()));
-        }
-        if !(0.0..1.0).contains(&spec.label_smoothing) {
-            return Err(EngineError::Unsupported(format!(
-                "label smoothing of {} leaves no label; use 0 or more, and less than 1",
-                spec.label_smoothing
-            )));
-        }
+        check_spec(spec)?;
         if spec.precision != Precision::Fp32 {
             return Err(EngineError::Unsupported(format!(
                 "the CPU engine computes in fp32, not {}; use --precision fp32",
                 spec.precision
             )));
         }
-        Ok(())
+        let available = self.available_memory();
+        // Planning takes memory too: what is certainly too large is refused before it.
+        check_memory(graph, spec, least_memory(graph, spec), available)?;
+        let compiled = compile::compile(graph, spec, self.simd, self.threads);
+        check_memory(graph, spec, compiled.plan.total(), available)?;
+        Ok(compiled)
     }
 }
 
-/// Bytes that no plan can do without: parameters, their gradients, and what each layer with weights must keep of its input.
+/// The least bytes that any plan needs: parameters, their gradients, and what each layer with weights must keep of its input.
 fn least_memory(graph: &Graph, spec: &Spec) -> u64 {
     let mut kept: Vec<NodeId> = graph
         .nodes
@@ -139,13 +109,10 @@ impl Engine for Cpu {
     }
 
     fn available_memory(&self) -> Option<u64> {
-        available::available()
+        paceline_system::memory::available().map(|bytes| bytes.0)
     }
 
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
-        let compiled = self.lower(graph, spec)?;
-        let pool = Pool::new(self.threads, self.placement)?;
-        let program = program::CpuProgram::new(graph, spec, homes, compiled, (self.simd, pool))?;
-        Ok(Box::new(program))
+        Ok(Box::new(program::CpuProgram::new(self, graph, spec, homes)?))
     }
 }

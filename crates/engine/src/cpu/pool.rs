@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::EngineError;
 
-/// Turns of a waiting loop before a thread goes to sleep: some ten microseconds.
+/// Turns of a waiting loop before a thread goes to sleep: about ten microseconds.
 const SPINS: usize = 4000;
 
 /// Where the threads of a pool run.
@@ -17,8 +17,8 @@ const SPINS: usize = 4000;
 pub(crate) enum Placement {
     /// Wherever the system puts them.
     Anywhere,
-    /// Each on a core of its own, the caller's thread included, if the process may use enough of them. Without, the system
-    /// may leave a thread that spins and the one that it waits for on the same core: then two are no faster than one.
+    /// Each on its own core, the caller's thread included, if the process may use enough of them. Otherwise the system may
+    /// leave a thread that spins and the one that it waits for on the same core, and two are no faster than one.
     CoreEach,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn allowed_cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect()
 }
 
-/// Keeps the calling thread to a core. Placement is a wish: without it the program is slower, not wrong.
+/// Keeps the calling thread on a core. Placement is optional: without it the program is slower.
 fn keep_to(core: Option<usize>) {
     if let Some(core) = core {
         let mut set = CpuSet::new();
@@ -98,7 +98,7 @@ impl Pool {
     }
 
     /// Calls `task(index, thread)` once for each index below `tasks`, on all threads, and returns when all are done.
-    /// Which thread runs which task is not fixed: tasks must write to places of their own.
+    /// Any thread may run any task, so no two tasks may write to the same place.
     pub fn each<F: Fn(usize, usize) + Sync>(&self, tasks: usize, task: F) {
         if self.helpers.is_empty() || tasks <= 1 {
             for index in 0..tasks {
@@ -134,15 +134,12 @@ impl Pool {
         if let Err(panic) = outcome {
             std::panic::resume_unwind(panic);
         }
-        assert!(
-            !shared.panicked.load(Ordering::Relaxed),
-            "a compute thread panicked; its message stands above"
-        );
+        assert!(!shared.panicked.load(Ordering::Relaxed), "a compute thread panicked; its message is above");
     }
 }
 
 impl Pool {
-    /// Copies values on all threads: one alone does not keep up with a GPU's input.
+    /// Copies values on all threads: one thread alone does not keep up with a GPU's input.
     pub fn copy(&self, from: &[f32], to: &mut [f32]) {
         const PIECE: usize = 1 << 18;
         assert_eq!(from.len(), to.len(), "invariant: both sides are as long");

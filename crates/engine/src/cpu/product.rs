@@ -1,23 +1,24 @@
 //! Forward and backward-data of convolutions and dense layers in NHWC, as products of gathered pixels with packed weights.
 //!
-//! A row of the product is a pixel; its taps are stretches of channels read where they lie, so nothing is unfolded.
+//! A row of the product is a pixel; its taps are stretches of channels that are read in place, so nothing is unfolded.
 
 use paceline_model::Shape;
 
-use super::geometry::{Class, Window};
+use super::geometry::Class;
 use super::kernels::tile::{MAX_POINTERS, Mode, RowTile, Segment};
 use super::kernels::transpose::{prefetch, transpose};
 use super::memory::View;
 use super::pool::Pool;
 use super::simd::{Kernel, Simd, Vector};
+use crate::outline::Window;
 
 /// Packed weights up to this many values stay in the second-level cache while all pixels pass by.
 const RESIDENT: usize = 96 * 1024;
 
-/// Rows of the weights by which packing runs ahead: they lie too far apart for the hardware to foresee.
+/// Rows of the weights that packing prefetches ahead: they are too far apart for the hardware to predict.
 const AHEAD: usize = 12;
 
-/// Rows that one task takes through all panels.
+/// Rows per task.
 const ROWS_PER_TASK: usize = 8 * MAX_POINTERS;
 
 /// Which way a convolution is run.
@@ -83,7 +84,7 @@ pub(super) struct Tasks {
     rows: Vec<usize>,
     /// First task of each class, and the number of all.
     starts: Vec<usize>,
-    /// Rows a task.
+    /// Rows per task.
     size: usize,
 }
 
@@ -161,7 +162,7 @@ impl Gather {
         self.panel_len() * if self.resident() { self.panels() } else { threads }
     }
 
-    /// Runs it: weights that fit the cache stay while pixels pass, else pixels stay while weights pass.
+    /// Weights that fit into the cache stay there while all pixels pass by; otherwise pixels stay and weights pass by.
     pub fn run(&self, pool: &Pool, operands: &Operands) {
         let panel_len = self.panel_len();
         for group in 0..self.conv.groups {

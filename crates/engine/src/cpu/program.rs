@@ -3,27 +3,24 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use paceline_model::{Graph, ParamId, Shape};
+use paceline_model::{Graph, Shape};
+use paceline_record::{Nanos, Phase};
 
-use super::action::{Buffer, Machine, Phase};
-use super::compile::{Compiled, Step, Unit};
+use super::Cpu;
+use super::action::{Machine, Phase as Mode};
+use super::compile::Step;
 use super::flat::Update;
 use super::memory::{Memory, View};
 use super::pool::Pool;
-use super::random;
-use super::simd::Simd;
+use crate::outline::{Outline, Places, Unit};
+use crate::plan::Buffer;
+use crate::profile::{UnitTime, layers};
+use crate::random;
+use crate::request::{BatchShape, check_below, check_len, check_range};
 use crate::{
-    Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place, Profiling,
-    Program, Ready, Region, Samples, Slot, Spec, StepResult,
+    Drawing, EngineError, Homes, Layout, Measured, MemoryPlan, Numerics, Pass, Profiling, Program, Region,
+    Samples, Slot, Spec, StepResult, Values,
 };
-
-/// Times of one unit, all calls together.
-#[derive(Clone, Copy, Default)]
-struct UnitTime {
-    calls: u64,
-    forward_ns: u64,
-    backward_ns: u64,
-}
 
 /// A program of the CPU engine.
 pub(super) struct CpuProgram {
@@ -34,43 +31,31 @@ pub(super) struct CpuProgram {
     times: Vec<UnitTime>,
     input: Buffer,
     output: Buffer,
-    slots: Vec<Slot>,
-    trainable: Vec<bool>,
+    places: Places,
     plan: MemoryPlan,
-    layout: Layout,
-    profiling: Profiling,
-    optimizer: Optimizer,
+    spec: Spec,
     updates: i32,
     /// Whether an update has begun that [`Program::finish`] has not ended.
     updating: bool,
-    batch: usize,
-    classes: Option<usize>,
-    input_shape: Shape,
+    batch: BatchShape,
     output_shape: Shape,
     result: StepResult,
     params: View,
-    /// Of each share.
+    /// Gradients and running statistics of each shard.
     grads: Vec<View>,
-    /// Running statistics of each share, and where each of them lies in it.
     statistics: Vec<View>,
-    moving: Vec<Option<Range<usize>>>,
     state: Vec<View>,
     /// What the views point into; dropped last.
     _memory: Vec<Memory>,
 }
 
-fn nanos(since: Instant) -> u64 {
-    since.elapsed().as_nanos() as u64
+fn nanos(since: Instant) -> Nanos {
+    Nanos(since.elapsed().as_nanos() as u64)
 }
 
 impl CpuProgram {
-    pub fn new(
-        graph: &Graph,
-        spec: &Spec,
-        homes: &Homes,
-        compiled: Compiled,
-        (simd, pool): (Simd, Pool),
-    ) -> Result<Self, EngineError> {
+    pub fn new(engine: &Cpu, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Self, EngineError> {
+        let compiled = engine.lower(graph, spec)?;
         let mut memory = Vec::new();
         let mut take = |len: usize, home: Option<Region>| -> Result<View, EngineError> {
             if let Some(region) = home {
@@ -81,118 +66,113 @@ impl CpuProgram {
             memory.push(part);
             Ok(view)
         };
-        let params = take(compiled.trained, homes.parameters.map(|(region, _)| region))?;
-        let grads = (0..spec.shares)
-            .map(|share| take(compiled.trained, homes.gradients.get(share).copied()))
+        let Outline { units, places, .. } = compiled.outline;
+        let (trained, moving_len) = (places.trained, places.moving_len);
+        let params = take(trained, homes.parameters.map(|(region, _)| region))?;
+        let grads = (0..spec.shards)
+            .map(|shard| take(trained, homes.gradients.get(shard).copied()))
             .collect::<Result<Vec<_>, _>>()?;
-        let statistics =
-            (0..spec.shares).map(|_| take(compiled.moving_len, None)).collect::<Result<Vec<_>, _>>()?;
-        let arena = take(compiled.arena, None)?;
+        let statistics = (0..spec.shards).map(|_| take(moving_len, None)).collect::<Result<Vec<_>, _>>()?;
+        let arena = take(compiled.arena.len, None)?;
         let state = (0..spec.optimizer.state_per_value())
-            .map(|_| take(compiled.trained, None))
+            .map(|_| take(trained, None))
             .collect::<Result<Vec<_>, _>>()?;
         let nothing = params.part(0, 0);
         let mut param_views = vec![nothing; graph.params.len()];
-        for Slot { param, range } in &compiled.slots {
+        for Slot { param, range } in &places.slots {
             param_views[param.0] = params.part(range.start, range.len());
         }
         let machine = Machine {
-            pool,
-            simd,
-            buffers: compiled.buffers.iter().map(|range| arena.part(range.start, range.len())).collect(),
+            pool: Pool::new(engine.threads, engine.placement)?,
+            simd: engine.simd,
+            buffers: compiled.arena.ranges.iter().map(|range| arena.part(range.start, range.len())).collect(),
             params: param_views,
             grads: vec![nothing; graph.params.len()],
             labels: vec![0; spec.batch],
             live: spec.batch,
-            judgement: Default::default(),
+            score: Default::default(),
             pass: Pass::ONLY,
         };
         let output = graph.output();
         let mut program = Self {
             machine,
-            times: vec![UnitTime::default(); compiled.units.len()],
+            times: vec![UnitTime::default(); units.len()],
             forward: compiled.forward,
             backward: compiled.backward,
-            units: compiled.units,
-            input: compiled.input,
-            output: compiled.output,
-            slots: compiled.slots,
-            trainable: graph.params.iter().map(|param| param.kind.trainable()).collect(),
+            units,
+            input: compiled.arena.input,
+            output: compiled.arena.output,
+            places,
             plan: compiled.plan,
-            layout: spec.layout,
-            profiling: spec.profiling,
-            optimizer: spec.optimizer,
+            spec: *spec,
             updates: 0,
             updating: false,
-            batch: spec.batch,
-            classes: graph.judges_labels().then_some(graph.classes),
-            input_shape: graph.input(),
+            batch: BatchShape::new(graph, spec),
             output_shape: graph.node(output).shape,
             result: StepResult::default(),
             params,
             grads,
             statistics,
-            moving: compiled.moving,
             state,
             _memory: memory,
         };
-        let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
         program.select(0);
-        program.draw(graph, spec.seed, leave);
-        let (first, others) = program.statistics.split_first().expect("invariant: at least one share");
+        program.draw(graph, homes.parameters.map_or(Drawing::Draw, |(_, drawing)| drawing));
+        let (first, others) = program.statistics.split_first().expect("invariant: at least one shard");
         for other in others {
-            // SAFETY: no instruction is running, and shares have memory of their own.
+            // SAFETY: no instruction is running, and shards have memory of their own.
             unsafe { other.write().copy_from_slice(first.read()) };
         }
         Ok(program)
     }
 
-    /// Turns to a share: its gradients, its running statistics.
-    fn select(&mut self, share: usize) {
-        let (grads, statistics) = (self.grads[share], self.statistics[share]);
-        for Slot { param, range } in &self.slots {
+    /// Selects a shard's gradients and running statistics.
+    fn select(&mut self, shard: usize) {
+        let (grads, statistics) = (self.grads[shard], self.statistics[shard]);
+        for Slot { param, range } in &self.places.slots {
             self.machine.grads[param.0] = grads.part(range.start, range.len());
         }
-        for (view, range) in self.machine.params.iter_mut().zip(&self.moving) {
+        for (view, range) in self.machine.params.iter_mut().zip(&self.places.moving) {
             if let Some(range) = range {
                 *view = statistics.part(range.start, range.len());
             }
         }
     }
 
-    /// Draws the initial weights: each tensor a stream of its own, so that no other tensor's size matters.
-    fn draw(&self, graph: &Graph, seed: u64, leave_trained: bool) {
+    /// Draws the initial weights, as far as they are this program's to draw, and the initial statistics.
+    fn draw(&self, graph: &Graph, trained: Drawing) {
         self.machine.pool.each(graph.params.len(), |index, _| {
             let param = &graph.params[index];
-            if leave_trained && param.kind.trainable() {
+            if trained == Drawing::Leave && param.kind.trainable() {
                 return;
             }
             // SAFETY: each tensor is one task's.
-            random::draw(param, (seed, index), 0, unsafe { self.machine.params[index].write() });
+            let values = unsafe { self.machine.params[index].write() };
+            random::draw(param, random::stream(self.spec.seed, index), 0, values);
         });
     }
 
-    fn run_forward(&mut self, phase: Phase) {
+    fn run_forward(&mut self, mode: Mode) {
         let start = Instant::now();
         for step in &self.forward {
-            match self.profiling {
-                Profiling::Phases => self.machine.run(&step.action, phase),
+            match self.spec.profiling {
+                Profiling::Phases => self.machine.run(&step.action, mode),
                 Profiling::Layers => {
                     let start = Instant::now();
-                    self.machine.run(&step.action, phase);
-                    self.times[step.unit].forward_ns += nanos(start);
+                    self.machine.run(&step.action, mode);
+                    self.times[step.unit].forward += nanos(start);
                 }
             }
         }
-        self.result.forward_ns = nanos(start);
-        self.result.backward_ns = 0;
-        self.result.ready_ns = 0;
+        self.result.phases[Phase::Forward] = nanos(start);
+        self.result.phases[Phase::Backward] = Nanos(0);
+        self.result.in_ready = Nanos(0);
     }
 
     /// Copies between the layout and the host's `[sample][row][column][channel]`.
     fn convert(&self, shape: Shape, mut visit: impl FnMut(usize, usize)) {
         let (pixels, channels) = (shape.pixels(), shape.c);
-        for sample in 0..self.batch {
+        for sample in 0..self.spec.batch {
             let first = sample * shape.len();
             for pixel in 0..pixels {
                 for channel in 0..channels {
@@ -202,24 +182,27 @@ impl CpuProgram {
         }
     }
 
+    /// Whether the layout of a map is the host's.
     fn plain(&self, shape: Shape) -> bool {
-        self.layout == Layout::Nhwc || shape.pixels() == 1
+        self.spec.layout == Layout::Nhwc || shape.pixels() == 1
     }
 
-    fn region(view: View) -> Region {
-        Region { place: Place::Host, address: view.ptr() as u64, len: view.len() }
+    /// Where values lie.
+    fn view(&self, values: Values) -> Result<View, EngineError> {
+        let found = match values {
+            Values::Parameters => Some(self.params),
+            Values::Gradients(shard) => self.grads.get(shard).copied(),
+            Values::Statistics(shard) => self.statistics.get(shard).copied(),
+            Values::State(number) => self.state.get(number).copied(),
+            Values::Param(param) => self.machine.params.get(param.0).copied(),
+            Values::Gradient(param) => {
+                let trained = self.places.ranges.get(param.0).is_some_and(Option::is_some);
+                trained.then(|| self.machine.grads[param.0])
+            }
+            Values::Output => Some(self.machine.buffers[self.output.0]),
+        };
+        found.ok_or_else(|| EngineError::Unsupported(format!("this program has no {values:?}")))
     }
-}
-
-fn check(what: &'static str, expected: usize, got: usize) -> Result<(), EngineError> {
-    if expected == got { Ok(()) } else { Err(EngineError::WrongLength { what, expected, got }) }
-}
-
-fn check_below(what: &'static str, limit: usize, got: usize) -> Result<(), EngineError> {
-    if got < limit {
-        return Ok(());
-    }
-    Err(EngineError::Unsupported(format!("{what} {got} is beyond {limit}")))
 }
 
 impl Program for CpuProgram {
@@ -228,23 +211,39 @@ impl Program for CpuProgram {
     }
 
     fn slots(&self) -> &[Slot] {
-        &self.slots
+        &self.places.slots
     }
 
-    fn parameters(&mut self) -> Region {
-        Self::region(self.params)
+    fn numerics(&self) -> Numerics {
+        Numerics { instruction_set: Some(self.machine.simd.to_string()), ..Numerics::default() }
     }
 
-    fn gradients(&mut self) -> Region {
-        Self::region(self.grads[0])
+    fn len(&self, values: Values) -> usize {
+        self.view(values).map_or(0, View::len)
     }
 
-    fn statistics(&mut self, share: usize) -> Region {
-        Self::region(self.statistics[share])
+    fn read(&mut self, values: Values, into: &mut [f32]) -> Result<(), EngineError> {
+        let view = self.view(values)?;
+        check_len("values to read", view.len(), into.len())?;
+        // SAFETY: no instruction is running.
+        let own = unsafe { view.read() };
+        if values == Values::Output && !self.plain(self.output_shape) {
+            self.convert(self.output_shape, |host, at| into[host] = own[at]);
+        } else {
+            into.copy_from_slice(own);
+        }
+        Ok(())
     }
 
-    fn state(&mut self) -> Vec<Region> {
-        self.state.iter().map(|&view| Self::region(view)).collect()
+    fn write(&mut self, values: Values, from: &[f32]) -> Result<(), EngineError> {
+        let view = self.view(values)?;
+        check_len("values to write", view.len(), from.len())?;
+        if values == Values::Output {
+            return Err(EngineError::Unsupported("the output of a network cannot be written".into()));
+        }
+        // SAFETY: no instruction is running.
+        unsafe { view.write() }.copy_from_slice(from);
+        Ok(())
     }
 
     fn resume_at(&mut self, updates: u64) {
@@ -253,85 +252,69 @@ impl Program for CpuProgram {
 
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError> {
         let start = Instant::now();
-        check("images", self.batch * self.input_shape.len(), samples.images.len())?;
-        check("labels", self.batch, samples.labels.len())?;
-        if let Some(classes) = self.classes {
-            for (sample, &label) in samples.labels.iter().enumerate() {
-                if label as usize >= classes {
-                    return Err(EngineError::BadLabel { sample, label, classes });
-                }
-            }
-        }
+        self.batch.check(samples)?;
         self.machine.labels.copy_from_slice(samples.labels);
         // SAFETY: no instruction is running.
         let input = unsafe { self.machine.buffers[self.input.0].write() };
-        if self.plain(self.input_shape) {
+        if self.plain(self.batch.input) {
             input.copy_from_slice(samples.images);
         } else {
-            self.convert(self.input_shape, |host, own| input[own] = samples.images[host]);
+            self.convert(self.batch.input, |host, own| input[own] = samples.images[host]);
         }
-        self.result.copy_in_ns = nanos(start);
+        self.result.phases[Phase::CopyIn] = nanos(start);
         Ok(())
     }
 
-    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
-        check_below("share", self.grads.len(), pass.share)?;
-        self.select(pass.share);
+    fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(usize)) -> Result<(), EngineError> {
+        check_below("shard", self.grads.len(), pass.shard)?;
+        self.select(pass.shard);
         self.machine.pass = pass;
-        self.run_forward(Phase::Training);
+        self.run_forward(Mode::Training);
         let start = Instant::now();
-        let mut inside = 0;
+        let mut inside = Nanos(0);
         let mut steps = self.backward.iter().peekable();
         while let Some(step) = steps.next() {
-            match self.profiling {
-                Profiling::Phases => self.machine.run(&step.action, Phase::Training),
+            match self.spec.profiling {
+                Profiling::Phases => self.machine.run(&step.action, Mode::Training),
                 Profiling::Layers => {
                     let start = Instant::now();
-                    self.machine.run(&step.action, Phase::Training);
-                    self.times[step.unit].backward_ns += nanos(start);
+                    self.machine.run(&step.action, Mode::Training);
+                    self.times[step.unit].backward += nanos(start);
                 }
             }
             let slots = &self.units[step.unit].slots;
             if pass.is_last() && !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
                 let before = Instant::now();
-                for slot in &self.slots[slots.clone()] {
-                    ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });
-                }
+                ready(slots.end);
                 inside += nanos(before);
             }
         }
-        if self.profiling == Profiling::Layers {
+        if self.spec.profiling == Profiling::Layers {
             self.times.iter_mut().for_each(|time| time.calls += 1);
         }
         self.select(0);
-        self.result.backward_ns = nanos(start) - inside;
-        self.result.ready_ns = inside;
+        self.result.phases[Phase::Backward] = nanos(start).since(inside);
+        self.result.in_ready = inside;
         Ok(())
     }
 
     fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
-        check_below("count of samples to judge", self.batch + 1, live)?;
+        check_below("number of samples that count", self.spec.batch + 1, live)?;
         self.machine.live = live;
-        self.run_forward(Phase::Evaluation);
+        self.run_forward(Mode::Evaluation);
         Ok(())
     }
 
     fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError> {
         let start = Instant::now();
-        if range.start > range.end || range.end > self.params.len() {
-            return Err(EngineError::WrongLength {
-                what: "range of parameters",
-                expected: self.params.len(),
-                got: range.end,
-            });
-        }
+        check_range(&range, self.params.len())?;
         if !self.updating {
             self.updates += 1;
             self.updating = true;
         }
         let cut = |view: View| view.part(range.start, range.len());
         Update {
-            optimizer: self.optimizer,
+            optimizer: self.spec.optimizer,
             learning_rate,
             count: self.updates,
             params: cut(self.params),
@@ -340,77 +323,23 @@ impl Program for CpuProgram {
             second: self.state.get(1).copied().map(cut),
         }
         .run(&self.machine.pool, self.machine.simd);
-        self.result.update_ns += nanos(start);
+        self.result.phases[Phase::Update] += nanos(start);
         Ok(())
     }
 
     fn finish(&mut self) -> Result<StepResult, EngineError> {
-        self.result.loss = self.machine.judgement.loss;
-        self.result.correct = self.machine.judgement.correct;
+        self.result.loss = self.machine.score.loss;
+        self.result.correct = self.machine.score.correct;
         self.updating = false;
         let result = self.result;
         self.result = StepResult { loss: result.loss, correct: result.correct, ..StepResult::default() };
         Ok(result)
     }
 
-    fn read_param(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
-        let view = self.machine.params[param.0];
-        check("parameter", view.len(), into.len())?;
-        // SAFETY: no instruction is running.
-        into.copy_from_slice(unsafe { view.read() });
-        Ok(())
-    }
-
-    fn write_param(&mut self, param: ParamId, from: &[f32]) -> Result<(), EngineError> {
-        let view = self.machine.params[param.0];
-        check("parameter", view.len(), from.len())?;
-        // SAFETY: no instruction is running.
-        unsafe { view.write() }.copy_from_slice(from);
-        Ok(())
-    }
-
-    fn read_gradient(&mut self, param: ParamId, into: &mut [f32]) -> Result<(), EngineError> {
-        if !self.trainable[param.0] {
-            return Err(EngineError::Unsupported(format!(
-                "parameter {} is a running statistic and has no gradient",
-                param.0
-            )));
+    fn measured(&mut self) -> Measured {
+        if self.spec.profiling == Profiling::Phases {
+            return Measured::default();
         }
-        let view = self.machine.grads[param.0];
-        check("gradient", view.len(), into.len())?;
-        // SAFETY: no instruction is running.
-        into.copy_from_slice(unsafe { view.read() });
-        Ok(())
-    }
-
-    fn read_output(&mut self, into: &mut [f32]) -> Result<(), EngineError> {
-        let view = self.machine.buffers[self.output.0];
-        check("output", view.len(), into.len())?;
-        // SAFETY: no instruction is running.
-        let output = unsafe { view.read() };
-        if self.plain(self.output_shape) {
-            into.copy_from_slice(output);
-        } else {
-            self.convert(self.output_shape, |host, own| into[host] = output[own]);
-        }
-        Ok(())
-    }
-
-    fn layer_times(&self) -> Vec<LayerTime> {
-        if self.profiling == Profiling::Phases {
-            return Vec::new();
-        }
-        self.units
-            .iter()
-            .zip(&self.times)
-            .map(|(unit, time)| LayerTime {
-                name: unit.name.clone(),
-                calls: time.calls,
-                forward_ns: time.forward_ns,
-                backward_ns: time.backward_ns,
-                forward_flops: unit.forward_flops,
-                backward_flops: unit.backward_flops,
-            })
-            .collect()
+        Measured { peak_device: None, layers: layers(&self.units, &self.times) }
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::EngineError;
+
 /// An instruction set that this build has kernels for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simd {
@@ -18,6 +20,17 @@ impl Simd {
     /// The best that this machine can run.
     pub fn detect() -> Self {
         [Self::Avx512, Self::Avx2].into_iter().find(|simd| simd.available()).unwrap_or(Self::Portable)
+    }
+
+    /// The instruction set that is asked for, or the best if none is; an error if this machine lacks it.
+    pub(crate) fn choose(asked: Option<Self>) -> Result<Self, EngineError> {
+        let best = Self::detect();
+        match asked {
+            Some(simd) if !simd.available() => Err(EngineError::Unsupported(format!(
+                "this machine's processor has no {simd}; the best that it has is {best}"
+            ))),
+            asked => Ok(asked.unwrap_or(best)),
+        }
     }
 
     /// Whether this machine can run it.
@@ -109,7 +122,7 @@ impl FromStr for Simd {
 }
 
 /// A computation written once for every instruction set. `run`, and every function and closure that it calls, must be
-/// `#[inline(always)]`, so that all is compiled inside the function that switches the instruction set on.
+/// `#[inline(always)]`, so that all of it is compiled inside the function that enables the instruction set.
 pub(crate) trait Kernel {
     type Output;
 
@@ -167,15 +180,15 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     unsafe fn div(self, other: Self) -> Self;
     unsafe fn sqrt(self) -> Self;
-    /// The larger one; `other` where either is not a number.
+    /// The larger one; `other` where either is NaN.
     unsafe fn max(self, other: Self) -> Self;
-    /// The smaller one; `other` where either is not a number.
+    /// The smaller one; `other` where either is NaN.
     unsafe fn min(self, other: Self) -> Self;
     /// self * a + b, rounded once where the hardware can.
     unsafe fn mul_add(self, a: Self, b: Self) -> Self;
     /// `self` in the lanes where low < probe < high, else 0.
     unsafe fn keep_between(self, probe: Self, low: Self, high: Self) -> Self;
-    /// `yes` in the lanes where self > other or self is not a number, else `no`.
+    /// `yes` in the lanes where self > other or self is NaN, else `no`.
     unsafe fn choose_greater(self, other: Self, yes: Self, no: Self) -> Self;
 }
 

@@ -12,16 +12,16 @@ use super::product::ConvShape;
 use super::simd::{Kernel, Simd, Vector};
 use crate::Layout;
 
-/// Values of both packed operands that a chunk aims at.
+/// Values of both packed operands together that a chunk should have.
 const CHUNK: usize = 192 * 1024;
 
-/// Rows of more channels than this lie so far apart that they push each other out of the cache: they are packed.
+/// Rows of more channels than this are so far apart that they evict each other from the cache: they are packed.
 const IN_PLACE_CHANNELS: usize = 256;
 
-/// Panels that one task takes: their rows of the gradient are neighbours in memory.
+/// Panels per task: their rows of the gradient are neighbours in memory.
 const PANELS_PER_TASK: usize = 16;
 
-/// Which of image and pixel runs fastest in the packed operands: the longer stretches win.
+/// Which of image and pixel varies fastest in the packed operands: the one that gives longer stretches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     ImagesInner,
@@ -45,7 +45,7 @@ pub(crate) struct WeightSum {
     layout: Layout,
     simd: Simd,
     order: Order,
-    /// Images a chunk.
+    /// Images per chunk.
     images: usize,
     /// Stretches of each tap over a whole chunk, image by image where pixels run fastest.
     runs: Vec<Vec<Run>>,
@@ -55,7 +55,7 @@ pub(crate) struct WeightSum {
     blocks: Vec<(usize, usize)>,
     /// Input pixels that any tap reads, in packed order.
     pixels: Vec<u32>,
-    /// Whether the input is read where it lies: one tap on every pixel, channels last.
+    /// Whether the input is read in place: one tap on every pixel, channels last.
     in_place: bool,
 }
 
@@ -339,7 +339,7 @@ unsafe fn copy<V: Vector>(from: *const f32, to: *mut f32, width: usize) {
     }
 }
 
-/// Packs a panel of the output gradient and, on the way, adds up the bias's gradient.
+/// Packs a panel of the output gradient and adds up the bias's gradient in the same pass.
 struct PackPanel<'a> {
     chunk: &'a Chunk<'a>,
     panel: usize,
@@ -432,7 +432,7 @@ impl Kernel for BlockPanels<'_> {
             Order::ImagesInner => 1,
             Order::PixelsInner => sum.step,
         };
-        // Read where it lies, a last, shorter chunk ends where the input does; packed ones are filled up with zeros.
+        // Read in place, a last, shorter chunk ends where the input does; packed ones are filled up with zeros.
         let in_place = [Run { a: 0, b: 0, len: (chunk.images * sum.conv.window.output.pixels()) as u32 }];
         let runs = if sum.in_place { &in_place[..] } else { &sum.runs[self.tap] };
         for panel in self.panels {

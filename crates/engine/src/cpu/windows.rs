@@ -5,27 +5,29 @@
 
 use paceline_model::Shape;
 
-use super::geometry::{Class, Window};
+use super::geometry::Class;
 use super::kernels::tile::Mode;
 use super::memory::View;
 use super::pool::Pool;
 use super::simd::{Kernel, Simd, Vector};
 use crate::Layout;
+use crate::outline::Window;
 
-/// Images whose products a depthwise convolution adds up before they join the total. Fixed, as the order of sums is.
+/// Images whose products a depthwise convolution sums before they are added to the total. Fixed, so that the order of sums
+/// is.
 const CHUNK: usize = 8;
 
-/// What a gathered value undergoes.
+/// What is made of the gathered values.
 #[derive(Clone, Copy)]
 pub(crate) enum Gathering {
     /// Sum of source times weight, plus bias: depthwise forward and backward-data.
     Weighted {
         /// `[tap][channel]`.
         weights: View,
-        /// One a channel.
+        /// One per channel.
         bias: Option<View>,
     },
-    /// Largest source value; which tap gave it goes to `winners`.
+    /// Largest source value; the tap that it came from goes to `winners`.
     Largest {
         /// Tap number of each output value, as a float.
         winners: View,
@@ -38,7 +40,7 @@ pub(crate) enum Gathering {
     /// Mean over the taps that read real input.
     Mean,
     /// Backward of that: each source value over its own number of taps.
-    Shares,
+    Fractions,
 }
 
 /// A compiled window, one direction.
@@ -49,8 +51,8 @@ pub(crate) struct Slide {
     source: Shape,
     dest: Shape,
     classes: Vec<Class>,
-    /// 1 / real taps of each source pixel, for [`Gathering::Shares`].
-    shares: Vec<f32>,
+    /// 1 / real taps of each source pixel, for [`Gathering::Fractions`].
+    fractions: Vec<f32>,
 }
 
 impl Slide {
@@ -63,16 +65,16 @@ impl Slide {
             source: window.input,
             dest: window.output,
             classes: window.forward(),
-            shares: Vec::new(),
+            fractions: Vec::new(),
         }
     }
 
     /// From the output's gradient to the input's.
     pub fn backward(window: &Window, batch: usize, layout: Layout, simd: Simd) -> Self {
-        let mut shares = vec![0.0; window.output.pixels()];
+        let mut fractions = vec![0.0; window.output.pixels()];
         for class in window.forward() {
             for (pixel, _) in class.pixels {
-                shares[pixel as usize] = 1.0 / class.taps.len() as f32;
+                fractions[pixel as usize] = 1.0 / class.taps.len() as f32;
             }
         }
         Self {
@@ -82,11 +84,11 @@ impl Slide {
             source: window.output,
             dest: window.input,
             classes: window.backward(),
-            shares,
+            fractions,
         }
     }
 
-    /// Runs it over the whole batch.
+    /// Runs over the whole batch.
     pub fn run(&self, pool: &Pool, gathering: Gathering, source: View, dest: View, mode: Mode) {
         pool.each(self.batch, |sample, _| {
             let from = self.source.len();
@@ -108,7 +110,7 @@ impl Slide {
     }
 }
 
-/// 1x1 maps lie the same in both layouts: take the vector path.
+/// 1x1 maps are the same in both layouts: take the vector path.
 fn plain_layout(a: Shape, b: Shape, layout: Layout) -> Layout {
     if a.pixels() == 1 && b.pixels() == 1 { Layout::Nhwc } else { layout }
 }
@@ -204,10 +206,10 @@ impl Image<'_> {
                     }
                     acc = acc.mul(V::splat(1.0 / class.taps.len() as f32));
                 }
-                Gathering::Shares => {
+                Gathering::Fractions => {
                     for tap in &class.taps {
-                        let share = self.slide.shares[(from as isize + tap.offset) as usize];
-                        acc = gather::<V>(base, tap.offset, channels, lanes).mul_add(V::splat(share), acc);
+                        let fraction = self.slide.fractions[(from as isize + tap.offset) as usize];
+                        acc = gather::<V>(base, tap.offset, channels, lanes).mul_add(V::splat(fraction), acc);
                     }
                 }
             }
@@ -277,8 +279,8 @@ impl Image<'_> {
                     .sum()
             }
             Gathering::Mean => taps.map(|tap| at(tap.offset)).sum::<f32>() / class.taps.len() as f32,
-            Gathering::Shares => {
-                taps.map(|tap| at(tap.offset) * slide.shares[(from + tap.offset) as usize]).sum()
+            Gathering::Fractions => {
+                taps.map(|tap| at(tap.offset) * slide.fractions[(from + tap.offset) as usize]).sum()
             }
         }
     }
@@ -304,7 +306,7 @@ impl DepthwiseSum {
         }
     }
 
-    /// One row a tap, and one for the bias.
+    /// One row per tap, and one for the bias.
     fn part_len(&self) -> usize {
         (self.runs.len() + 1) * self.window.input.c
     }

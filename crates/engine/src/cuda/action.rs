@@ -1,14 +1,12 @@
-//! The instructions of a compiled program: kernels of ours and products, with operands by name.
+//! The instructions of a compiled program: our own kernels and products, with operands by name.
 
-use paceline_model::{Border, ParamId, Shape as Map};
+use paceline_model::ParamId;
 
 use super::driver::Shape;
 use super::product::Direction;
 use crate::Layout;
-
-/// A buffer of the arena, by its number in the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Buffer(pub usize);
+use crate::outline::{self, Bounds};
+use crate::plan::Buffer;
 
 /// A window over maps, as the kernels know it.
 #[repr(C)]
@@ -27,19 +25,15 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub fn new(
-        (batch, layout): (usize, Layout),
-        (kernel, stride, border): ((usize, usize), (usize, usize), Border),
-        x: Map,
-        y: Map,
-    ) -> Self {
+    pub fn new(window: &outline::Window, batch: usize, layout: Layout) -> Self {
+        let outline::Window { kernel, stride, border, input, output } = *window;
         let pair = |(a, b): (usize, usize)| [a as i32, b as i32];
         Self {
             batch: batch as i32,
-            channels: x.c as i32,
+            channels: input.c as i32,
             nchw: i32::from(layout == Layout::Nchw),
-            input: pair((x.h, x.w)),
-            output: pair((y.h, y.w)),
+            input: pair((input.h, input.w)),
+            output: pair((output.h, output.w)),
             kernel: pair(kernel),
             stride: pair(stride),
             top: border.top as i32,
@@ -51,7 +45,7 @@ impl Window {
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arg {
-    /// The address of a buffer, some bytes on.
+    /// An address in a buffer, so many bytes from its start.
     At(Buffer, usize),
     Null,
     /// The address of a trained value, its gradient, or a running statistic.
@@ -62,10 +56,10 @@ pub(super) enum Arg {
     Packed(ParamId),
     Labels,
     Control,
-    Judgement,
-    /// Counters that are zero between runs, from this one on.
+    Score,
+    /// The first of some counters that are zero between runs.
     Counters(usize),
-    /// Whether gradients of parameters are added to.
+    /// Whether parameters' gradients are added to what is there.
     AddsGradients,
     Int(i32),
     Long(i64),
@@ -81,8 +75,15 @@ impl From<Buffer> for Arg {
     }
 }
 
+impl Bounds {
+    /// low, high
+    pub(super) fn args(self) -> [Arg; 2] {
+        [self.low, self.high].map(Arg::Float)
+    }
+}
+
 /// One instruction.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Action {
     Kernel {
         name: String,
@@ -116,20 +117,20 @@ impl Action {
     }
 }
 
-/// Where an instruction runs.
+/// The stream that an instruction runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Track {
     /// In order.
     Main,
-    /// Beside the others: it may end [`LAG`] units later.
+    /// Concurrently, on a second stream: it may end [`LAG`] units later.
     Side,
 }
 
-/// Units of backward that an instruction on the side may lag behind.
+/// Units of backward that an instruction on the second stream may lag behind.
 pub(super) const LAG: usize = 4;
 
 /// An instruction, the unit that it belongs to, and its time in the plan.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Step {
     pub unit: usize,
     pub time: usize,

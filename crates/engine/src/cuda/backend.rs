@@ -1,4 +1,4 @@
-//! Convolutions through cuDNN's graph interface: one operation a graph, every engine that its heuristics name.
+//! Convolutions through cuDNN's graph interface: graphs of one operation, and every engine that its heuristics name.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -41,8 +41,8 @@ impl Handle {
         Ok(Self(handle))
     }
 
-    /// What runs next, runs on this stream.
-    pub fn turn_to(&self, stream: &Stream) -> Result<(), EngineError> {
+    /// Selects the stream of what runs next.
+    pub fn set_stream(&self, stream: &Stream) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         check(unsafe { sys::cudnnSetStream(self.0, stream.0.cast()) }, "cudnnSetStream")
     }
@@ -118,7 +118,7 @@ impl Drop for Descriptor {
 /// Names of the operands in a plan: input, weights, output.
 const OPERANDS: [i64; 3] = [1, 2, 3];
 
-/// A convolution that has not chosen its engine yet.
+/// A convolution whose engine is not chosen yet.
 #[derive(Debug)]
 pub(super) struct Candidates {
     engines: Vec<Descriptor>,
@@ -152,8 +152,8 @@ fn strides(layout: Layout, [_, c, h, w]: [i64; 4]) -> [i64; 4] {
 }
 
 impl Candidates {
-    /// All engines that cuDNN recommends for a product, in its order, less those that break a promise of ours: other bits
-    /// from run to run, less precision than asked for, or compilation at every start.
+    /// All engines that cuDNN recommends for a product, in its order, except those whose results vary from run to run, that
+    /// compute with less precision than asked for, or that compile at every start.
     pub fn find(handle: &Handle, product: &Product, direction: Direction) -> Result<Self, EngineError> {
         let data = match product.precision {
             Precision::Bf16 => Data::CUDNN_DATA_BFLOAT16,
@@ -243,7 +243,7 @@ impl Candidates {
             engines.extend(
                 recommended(&graph, mode)?
                     .into_iter()
-                    .filter(|engine| keeps_promises(engine, product.precision)),
+                    .filter(|engine| is_suitable(engine, product.precision)),
             );
         }
         let mut parts: Vec<Descriptor> = tensors.into();
@@ -255,7 +255,12 @@ impl Candidates {
         self.engines.len()
     }
 
-    /// Readies one of them. It fails where the engine refuses after all.
+    /// cuDNN's number of an engine, and the engine's settings; empty where cuDNN does not tell.
+    pub fn name(&self, index: usize) -> String {
+        self.engines.get(index).and_then(|engine| name(engine).ok()).unwrap_or_default()
+    }
+
+    /// Prepares one of them; an error where the engine does not support the product after all.
     pub fn plan(&self, handle: &Handle, index: usize) -> Result<Plan, EngineError> {
         let engine = self.engines.get(index).ok_or_else(|| EngineError::Device {
             call: "choosing an engine of cuDNN".into(),
@@ -264,13 +269,13 @@ impl Candidates {
         let plan = Descriptor::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
         plan.set(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE, &[handle.0])?;
         plan.set_parts(Name::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[engine])?;
-        let plan = plan.finish("readying a convolution")?;
+        let plan = plan.finish("preparing a convolution")?;
         let mut workspace = [0i64];
         plan.get(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, Type::CUDNN_TYPE_INT64, &mut workspace)?;
         Ok(Plan { plan, workspace: workspace[0].max(0) as usize, _from: Vec::new() })
     }
 
-    /// Keeps what a plan was made from alive with it.
+    /// A plan that keeps alive what it was made from.
     pub fn into_plan(mut self, handle: &Handle, index: usize) -> Result<Plan, EngineError> {
         let mut plan = self.plan(handle, index)?;
         plan._from.append(&mut self.engines);
@@ -279,14 +284,14 @@ impl Candidates {
     }
 }
 
-/// The most engines that are looked at.
+/// The most engines that are considered.
 const MOST: usize = 16;
 
 fn recommended(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, EngineError> {
     let heuristics = Descriptor::new(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
     heuristics.set_parts(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
     heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE, &[mode])?;
-    // A mode that knows nothing of this operation has no engine.
+    // A mode that does not know this operation has no engine.
     let Ok(heuristics) = heuristics.finish("asking for engines") else { return Ok(Vec::new()) };
     let mut engines = (0..MOST)
         .map(|_| Descriptor::new(Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR))
@@ -298,11 +303,41 @@ fn recommended(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, Engine
     Ok(engines)
 }
 
-fn keeps_promises(config: &Descriptor, precision: Precision) -> bool {
+/// The most settings of an engine.
+const KNOBS: usize = 64;
+
+fn name(config: &Descriptor) -> Result<String, EngineError> {
+    let engine = engine_of(config)?;
+    let mut number = [0i64];
+    engine.get(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX, Type::CUDNN_TYPE_INT64, &mut number)?;
+    let knobs = (0..KNOBS)
+        .map(|_| Descriptor::new(Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut raw: Vec<*mut c_void> = knobs.iter().map(|knob| knob.0).collect();
+    let kind = Type::CUDNN_TYPE_BACKEND_DESCRIPTOR;
+    let count = config.get(Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, kind, &mut raw)?;
+    let mut settings = Vec::new();
+    for knob in &knobs[..count] {
+        let (mut which, mut value) = ([0u32], [0i64]);
+        knob.get(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, Type::CUDNN_TYPE_KNOB_TYPE, &mut which)?;
+        knob.get(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, Type::CUDNN_TYPE_INT64, &mut value)?;
+        settings.push((which[0], value[0]));
+    }
+    settings.sort_unstable();
+    let settings: String = settings.into_iter().map(|(which, value)| format!("_k{which}={value}")).collect();
+    Ok(format!("eng{}{settings}", number[0]))
+}
+
+fn engine_of(config: &Descriptor) -> Result<Descriptor, EngineError> {
+    let engine = Descriptor::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
+    let kind = Type::CUDNN_TYPE_BACKEND_DESCRIPTOR;
+    config.get(Name::CUDNN_ATTR_ENGINECFG_ENGINE, kind, &mut [engine.0])?;
+    Ok(engine)
+}
+
+fn is_suitable(config: &Descriptor, precision: Precision) -> bool {
     let notes = || -> Result<(Vec<u32>, Vec<u32>), EngineError> {
-        let engine = Descriptor::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
-        let mut raw = [engine.0];
-        config.get(Name::CUDNN_ATTR_ENGINECFG_ENGINE, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raw)?;
+        let engine = engine_of(config)?;
         let mut numerical = vec![0u32; 16];
         let kind = Type::CUDNN_TYPE_NUMERICAL_NOTE;
         let count = engine.get(Name::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kind, &mut numerical)?;
@@ -325,14 +360,14 @@ fn keeps_promises(config: &Descriptor, precision: Precision) -> bool {
 }
 
 impl Plan {
-    /// Puts a run on the handle's stream: addresses of input, weights and output, and of the workspace.
+    /// Puts a run on the handle's stream. Operands are the addresses of input, weights and output.
     pub fn run(&self, handle: &Handle, operands: [u64; 3], workspace: u64) -> Result<(), EngineError> {
         let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
         pack.set(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, Type::CUDNN_TYPE_VOID_PTR, &operands)?;
         pack.set(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, Type::CUDNN_TYPE_INT64, &OPERANDS)?;
         pack.set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, Type::CUDNN_TYPE_VOID_PTR, &[workspace])?;
         let pack = pack.finish("describing operands")?;
-        // SAFETY: the addresses are those of buffers of the plan's sizes, as the lowering sees to.
+        // SAFETY: the addresses are those of buffers of the plan's sizes, as the lowering ensures.
         check(unsafe { sys::cudnnBackendExecute(handle.0, self.plan.0, pack.0) }, "a convolution")
     }
 }

@@ -1,11 +1,14 @@
-//! The CUDA driver's objects with safe doors: contexts, memory, streams, events, recordings, kernels.
+//! The CUDA driver's objects behind safe functions: contexts, memory, streams, events, recordings, kernels.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
+use paceline_record::Nanos;
 
+use super::turn::{TURNSTILE, Turn};
 use crate::EngineError;
 
 /// Turns a status into an error that names the call.
@@ -34,6 +37,7 @@ pub(super) struct Device {
     /// Compute capability: major and minor.
     pub capability: (i32, i32),
     context: sys::CUcontext,
+    turn: Turn,
 }
 
 // SAFETY: a context may be made current on any thread; the driver locks it.
@@ -60,9 +64,10 @@ impl Device {
         }
     }
 
-    /// The GPU with this number; the driver's library must be there.
+    /// The GPU with this number; the driver's library must be there. Refused while another thread uses one.
     pub fn open(number: usize) -> Result<Arc<Self>, EngineError> {
         let count = Self::count()?;
+        let turn = TURNSTILE.enter()?;
         // SAFETY: plain calls of the driver, with places for their results.
         unsafe {
             if number >= count {
@@ -87,19 +92,25 @@ impl Device {
             let mut context = ptr::null_mut();
             check(sys::cuDevicePrimaryCtxRetain(&mut context, device), "cuDevicePrimaryCtxRetain")?;
             let name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
-            let device = Self { number, name, capability, context };
+            let device = Self { number, name, capability, context, turn };
             device.enter()?;
             Ok(Arc::new(device))
         }
     }
 
-    /// Makes it this thread's.
+    /// Makes its context this thread's; refuses a thread that did not open it.
     pub fn enter(&self) -> Result<(), EngineError> {
+        self.turn.check()?;
+        self.make_current()
+    }
+
+    /// Makes its context this thread's, to give back what a program holds wherever that is dropped.
+    pub fn make_current(&self) -> Result<(), EngineError> {
         // SAFETY: the context is alive as long as this value.
         check(unsafe { sys::cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
     }
 
-    /// Bytes free, and bytes in all.
+    /// Bytes free, and bytes in total.
     pub fn memory(&self) -> Result<(u64, u64), EngineError> {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -108,6 +119,9 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 }
+
+/// Bytes of device memory that this process holds in [`Memory`].
+static HELD: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes on a device.
 #[derive(Debug)]
@@ -127,11 +141,17 @@ impl Memory {
                 sys::cuMemAlloc_v2(&mut address, bytes),
                 &format!("taking {} MB of device memory", bytes >> 20),
             )?;
+            HELD.fetch_add(bytes as u64, Ordering::Relaxed);
             let memory = Self { address, bytes };
             check(sys::cuMemsetD8Async(address, 0, bytes, ptr::null_mut()), "cuMemsetD8")?;
             check(sys::cuStreamSynchronize(ptr::null_mut()), "cuStreamSynchronize")?;
             Ok(memory)
         }
+    }
+
+    /// Bytes that this process holds, all programs together.
+    pub fn held() -> u64 {
+        HELD.load(Ordering::Relaxed)
     }
 
     /// Fills it with a byte.
@@ -149,12 +169,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more; the driver waits for what is under way.
+        HELD.fetch_sub(self.bytes as u64, Ordering::Relaxed);
+        // SAFETY: nobody uses it any more; the driver waits for running work.
         let _ = unsafe { sys::cuMemFree_v2(self.address) };
     }
 }
 
-/// Copies values to the device, and waits: the call itself may return while the last bytes are still under way.
+/// Copies values to the device, and waits: the call itself may return before the last bytes have arrived.
 pub(super) fn write<T: Copy>(to: u64, from: &[T]) -> Result<(), EngineError> {
     // SAFETY: the caller's region is at least as long, as all callers check.
     unsafe {
@@ -197,14 +218,14 @@ impl Pinned {
     /// The first values of it.
     pub fn values<T: Copy>(&mut self, count: usize) -> &mut [T] {
         assert!(count * size_of::<T>() <= self.bytes, "invariant: pinned memory is long enough");
-        // SAFETY: aligned to a page, long enough, and ours; callers wait for copies under way first.
+        // SAFETY: aligned to a page, long enough, and ours; callers wait for running copies first.
         unsafe { std::slice::from_raw_parts_mut(self.at.cast(), count) }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: taken by `new`; copies have ended, as programs wait before they go.
+        // SAFETY: taken by `new`; copies have ended, as programs wait before they are dropped.
         let _ = unsafe { sys::cuMemFreeHost(self.at) };
     }
 }
@@ -245,7 +266,7 @@ impl Stream {
         check(unsafe { sys::cuMemsetD32Async(at, bits, 1, self.0) }, "cuMemsetD32Async")
     }
 
-    /// What comes next waits for an event.
+    /// Work put on this stream from now on waits for an event.
     pub fn wait_for(&self, event: &Event) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         check(unsafe { sys::cuStreamWaitEvent(self.0, event.0, 0) }, "cuStreamWaitEvent")
@@ -269,7 +290,7 @@ impl Stream {
         check(unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.0) }, "cuMemcpyDtoHAsync")
     }
 
-    /// Records what `body` puts on the stream instead of doing it.
+    /// Records what `body` puts on the stream instead of running it.
     pub fn record(&self, body: impl FnOnce() -> Result<(), EngineError>) -> Result<Recording, EngineError> {
         // SAFETY: plain calls; the graph is destroyed once it is instantiated.
         unsafe {
@@ -288,13 +309,13 @@ impl Stream {
         }
     }
 
-    /// Does what was recorded.
+    /// Runs a recording.
     pub fn replay(&self, recording: &Recording) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         check(unsafe { sys::cuGraphLaunch(recording.0, self.0) }, "cuGraphLaunch")
     }
 
-    /// Marks this point of a stream.
+    /// Marks this point of the stream.
     pub fn mark(&self, event: &Event) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         check(unsafe { sys::cuEventRecord(event.0, self.0) }, "cuEventRecord")
@@ -335,13 +356,13 @@ impl Event {
         check(unsafe { sys::cuEventSynchronize(self.0) }, "the device's work")
     }
 
-    /// Nanoseconds from another event to this one, both passed.
-    pub fn since(&self, earlier: &Event) -> Result<u64, EngineError> {
+    /// Time from another event to this one, both passed.
+    pub fn since(&self, earlier: &Event) -> Result<Nanos, EngineError> {
         let mut milliseconds = 0.0;
         // SAFETY: both are alive.
         let status = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.0, self.0) };
         check(status, "cuEventElapsedTime")?;
-        Ok((f64::from(milliseconds.max(0.0)) * 1e6) as u64)
+        Ok(Nanos((f64::from(milliseconds.max(0.0)) * 1e6) as u64))
     }
 }
 
@@ -352,7 +373,7 @@ impl Drop for Event {
     }
 }
 
-/// Work that can be done again and again with one call.
+/// Work that one call runs again: a CUDA graph.
 #[derive(Debug)]
 pub(super) struct Recording(sys::CUgraphExec);
 
@@ -409,7 +430,7 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// How many threads run a kernel.
+/// The threads of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub grid: (u32, u32, u32),
@@ -420,7 +441,7 @@ pub(super) struct Shape {
     pub cluster: u32,
 }
 
-/// Bytes of shared memory that a block gets without asking.
+/// Bytes of shared memory that a block may use by default.
 const USUAL_SHARED: u32 = 40 << 10;
 
 impl Function {
@@ -446,7 +467,7 @@ impl Function {
             let value = unsafe { std::mem::zeroed() };
             sys::CUlaunchAttribute { id, pad: [0; 4], value }
         };
-        // A kernel may be on its way while the one before it in the stream ends; each waits for that one itself.
+        // A kernel may start while the previous one in the stream ends; each waits for that one itself.
         let mut early = attribute(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
         early.value.programmaticStreamSerializationAllowed = 1;
         let mut together = attribute(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);

@@ -6,7 +6,7 @@ use std::ptr;
 use cudarc::cublaslt::sys;
 
 use super::driver::Stream;
-use super::product::{Direction, Product};
+use super::product::{Direction, Product, Workspace};
 use crate::{EngineError, Layout, Precision};
 
 fn check(status: sys::cublasStatus_t, call: &str) -> Result<(), EngineError> {
@@ -64,10 +64,18 @@ unsafe impl Send for Gemm {}
 // SAFETY: as above.
 unsafe impl Sync for Gemm {}
 
-/// The most algorithms that are looked at.
+/// The stream, operands and workspace of a run.
+pub(super) struct Call<'a> {
+    pub stream: &'a Stream,
+    /// Addresses of input, weights and output.
+    pub operands: [u64; 3],
+    pub workspace: Workspace,
+}
+
+/// The most algorithms that are considered.
 const MOST: usize = 8;
 
-/// Bytes that an algorithm may work in. The same for every program, so that all get the same list; none has less.
+/// Bytes of workspace that an algorithm may use. The same for every program, so that all get the same list.
 pub(super) const WORKSPACE: usize = 32 << 20;
 
 impl Gemm {
@@ -149,19 +157,43 @@ impl Gemm {
         self.algorithms.len()
     }
 
+    /// cuBLASLt's number of an algorithm, and its settings. The description itself is opaque, and need not be the same from
+    /// process to process.
+    pub fn name(&self, index: usize) -> String {
+        use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
+        let Some(found) = self.algorithms.get(index) else { return String::new() };
+        let attributes = [
+            (Attribute::CUBLASLT_ALGO_CONFIG_ID, "algo", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_TILE_ID, "_tile", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_STAGES_ID, "_stages", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_SPLITK_NUM, "_splitk", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, "_reduction", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, "_swizzling", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, "_option", 4),
+            (Attribute::CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, "_inner", 2),
+            (Attribute::CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, "_cluster", 2),
+        ];
+        let setting = |(attribute, name, bytes): (Attribute, &str, usize)| {
+            let (mut value, mut written) = (0u32, 0);
+            let at = (&raw mut value).cast();
+            // SAFETY: the algorithm is cuBLASLt's own; a number of so many bytes is written, which has room.
+            let status = unsafe {
+                sys::cublasLtMatmulAlgoConfigGetAttribute(&found.algo, attribute, at, bytes, &mut written)
+            };
+            // An attribute that this version does not know is left out.
+            check(status, "cublasLtMatmulAlgoConfigGetAttribute").ok().map(|()| format!("{name}{value}"))
+        };
+        attributes.into_iter().filter_map(setting).collect()
+    }
+
     /// Bytes of workspace that an algorithm needs.
     pub fn workspace(&self, index: usize) -> usize {
         self.algorithms.get(index).map_or(0, |algorithm| algorithm.workspaceSize)
     }
 
-    /// Puts a run on a stream: addresses of input, weights and output, and the workspace with its size.
-    pub fn run(
-        &self,
-        (handle, stream): (&Handle, &Stream),
-        index: usize,
-        [x, w, y]: [u64; 3],
-        workspace: (u64, usize),
-    ) -> Result<(), EngineError> {
+    /// Puts a run on a stream.
+    pub fn run(&self, handle: &Handle, index: usize, call: Call<'_>) -> Result<(), EngineError> {
+        let [x, w, y] = call.operands;
         let (a, b, d) = match self.direction {
             Direction::Forward => (w, x, y),
             Direction::Data => (w, y, x),
@@ -172,7 +204,7 @@ impl Gemm {
             answer: format!("it has {} for this, not {}", self.algorithms.len(), index + 1),
         })?;
         let (one, zero) = (1.0f32, 0.0f32);
-        // SAFETY: the addresses are those of buffers of the product's sizes, as the lowering sees to.
+        // SAFETY: the addresses are those of buffers of the product's sizes, as the lowering ensures.
         let status = unsafe {
             sys::cublasLtMatmul(
                 handle.0,
@@ -188,9 +220,9 @@ impl Gemm {
                 d as *mut c_void,
                 self.layouts[2],
                 &algorithm.algo,
-                workspace.0 as *mut c_void,
-                workspace.1,
-                stream.0.cast(),
+                call.workspace.address as *mut c_void,
+                call.workspace.bytes,
+                call.stream.0.cast(),
             )
         };
         check(status, "a matrix product")

@@ -17,7 +17,7 @@ struct Control {
     float rate, root;
 };
 
-struct Judgement {
+struct Score {
     float loss;
     unsigned correct;
 };
@@ -1122,15 +1122,15 @@ template <int V> __device__ void avg_pool(Window k, const T* x, T* y) {
 #pragma unroll
                 for (int j = 0; j < V; j++) sum[j] += v[j];
             }
-        float share = 1.0f / (covered(s.y, k.sh, k.top, k.kh, k.h) * covered(s.x, k.sw, k.left, k.kw, k.w));
+        float fraction = 1.0f / (covered(s.y, k.sh, k.top, k.kh, k.h) * covered(s.x, k.sw, k.left, k.kw, k.w));
 #pragma unroll
-        for (int j = 0; j < V; j++) sum[j] *= share;
+        for (int j = 0; j < V; j++) sum[j] *= fraction;
         put<V>(y + address<V>(k, s, s.y, s.x, k.H, k.W), sum);
     }
 }
 BOTH(avg_pool, (Window k, const T* x, T* y), (k, x, y))
 
-// Gradient of the input of a pool: from winners where there are any, else from shares.
+// Gradient of the input of a pool: from winners where there are any, else from fractions.
 template <int V> __device__ void pool_back(Window k, const T* dy, const unsigned char* winners, T* dx) {
     EACH(i, (i64)k.batch * k.h * k.w * k.C / V) {
         Spot<V> s = spot<V>(k, i, k.h, k.w);
@@ -1152,9 +1152,9 @@ template <int V> __device__ void pool_back(Window k, const T* dy, const unsigned
                     for (int j = 0; j < V; j++)
                         if (won.v[j] == tap) sum[j] += v[j];
                 } else {
-                    float share = 1.0f / (covered(oy, k.sh, k.top, k.kh, k.h) * covered(ox, k.sw, k.left, k.kw, k.w));
+                    float fraction = 1.0f / (covered(oy, k.sh, k.top, k.kh, k.h) * covered(ox, k.sw, k.left, k.kw, k.w));
 #pragma unroll
-                    for (int j = 0; j < V; j++) sum[j] += v[j] * share;
+                    for (int j = 0; j < V; j++) sum[j] += v[j] * fraction;
                 }
             }
         i64 at = address<V>(k, s, s.y, s.x, k.h, k.w);
@@ -1717,14 +1717,14 @@ extern "C" __global__ void dropout(const T* from, T* to, i64 count, float rate, 
 
 // One block a sample. grad may be null. Only the first `live` samples count where live is not negative.
 extern "C" __global__ void cross_entropy(const T* logits, const unsigned* labels, T* grad, int batch, int classes,
-                                         float smoothing, int judged, const Control* control, float* losses,
-                                         unsigned* counter, Judgement* out) {
+                                         float smoothing, int evaluates, const Control* control, float* losses,
+                                         unsigned* counter, Score* out) {
     ENTER;
     __shared__ float tops[256];
     __shared__ int bests[256];
     __shared__ double sums[256], logs[256];
     __shared__ bool last;
-    int sample = blockIdx.x, me = threadIdx.x, live = judged ? control->live : batch;
+    int sample = blockIdx.x, me = threadIdx.x, live = evaluates ? control->live : batch;
     const T* mine = logits + (i64)sample * classes;
     float top = __int_as_float(0xff800000);
     int best = classes;
@@ -1793,13 +1793,13 @@ extern "C" __global__ void cross_entropy(const T* logits, const unsigned* labels
 }
 
 // each: values of one sample.
-extern "C" __global__ void squared_error(const T* output, const T* target, T* grad, int batch, i64 each, int judged,
-                                         const Control* control, float* parts, unsigned* counter, Judgement* out) {
+extern "C" __global__ void squared_error(const T* output, const T* target, T* grad, int batch, i64 each, int evaluates,
+                                         const Control* control, float* parts, unsigned* counter, Score* out) {
     ENTER;
     __shared__ double sums[256];
     __shared__ bool last;
     int me = threadIdx.x;
-    i64 count = each * (judged ? control->live : batch);
+    i64 count = each * (evaluates ? control->live : batch);
     float factor = (float)(2.0 / ((double)count * control->passes));
     double sum = 0;
     EACH(i, count) {

@@ -1,4 +1,4 @@
-//! The engine's own kernels: compiled once by NVRTC for the GPU at hand, then kept on disk.
+//! The engine's own kernels: compiled once by NVRTC for this GPU, then cached on disk.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -10,18 +10,18 @@ use cudarc::nvrtc::sys;
 
 use super::driver::{Device, Function, Module};
 use super::library;
-use crate::EngineError;
+use crate::{EngineError, Precision};
 
 const SOURCE: &str = include_str!("kernels.cu");
 
-/// The folder for what is worth keeping from run to run; `None` where there is no home.
+/// The cache folder; `None` where the user has no home folder.
 pub(super) fn cache_folder() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
     Some(base.join("paceline").join("cuda"))
 }
 
-/// Writes a file of the cache whole or not at all. The cache is a convenience: a failure only costs time.
+/// Writes a file of the cache atomically. A failure only costs time.
 pub(super) fn keep(path: &std::path::Path, bytes: &[u8]) {
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&draft, bytes));
@@ -30,7 +30,7 @@ pub(super) fn keep(path: &std::path::Path, bytes: &[u8]) {
     }
 }
 
-/// FNV-1a: a name for a text.
+/// FNV-1a.
 pub(super) fn digest(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
@@ -44,11 +44,11 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Loads them, from the cache where they are there.
-    pub fn load(device: &Device, bf16: bool) -> Result<Self, EngineError> {
+    /// Loads them from the cache, or compiles them.
+    pub fn load(device: &Device, precision: Precision) -> Result<Self, EngineError> {
         let (major, minor) = device.capability;
         let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}"), "--std=c++17".to_owned()];
-        if bf16 {
+        if precision == Precision::Bf16 {
             options.push("-DBF16".to_owned());
         }
         let name = format!("{:016x}.cubin", digest(&format!("{options:?}{SOURCE}")));

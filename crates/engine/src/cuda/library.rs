@@ -1,10 +1,10 @@
 //! Libraries found at run time: which are there, where, and whether they are new enough.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int};
 use std::fmt;
 use std::path::PathBuf;
 
-use cudarc::{cublaslt, cudnn};
 use serde::Serialize;
 
 use super::object::{self, Object};
@@ -13,19 +13,19 @@ use crate::EngineError;
 /// A library of a GPU, as the loader finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Library {
-    /// What people call it.
+    /// Its usual name.
     pub name: &'static str,
-    /// How its file's name begins.
+    /// The beginning of its file name.
     pub file: &'static str,
     /// Where it was loaded from.
     pub path: Option<PathBuf>,
-    /// Its version; `None` where it was not found or does not tell.
+    /// Its version; `None` where it was not found or does not report one.
     pub version: Option<String>,
-    /// The oldest version that will do.
+    /// The oldest version that works.
     pub needed: String,
-    /// Whether this one will do.
+    /// Whether this one is new enough.
     pub fits: bool,
-    /// What the loader says of one that is there and cannot be loaded.
+    /// The loader's error, where the library exists and cannot be loaded.
     pub broken: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub fn libraries() -> Vec<Library> {
     ]
 }
 
-/// A version: not all libraries tell a third number.
+/// A version; not all libraries report a third number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
     major: usize,
@@ -65,18 +65,18 @@ impl Version {
         Self { major, minor, patch: None }
     }
 
-    /// CUDA as its driver counts: 13000 is 13.0.
+    /// As CUDA's driver encodes it: 13000 is 13.0.
     fn of_cuda(number: usize) -> Self {
         Self::new(number / 1000, number % 1000 / 10)
     }
 
-    /// As cuDNN and NCCL count: 91400 is 9.14.0; up to cuDNN 8 and NCCL 2.8, 8907 was 8.9.7.
+    /// As cuDNN and NCCL encode it: 91400 is 9.14.0; up to cuDNN 8 and NCCL 2.8, 8907 was 8.9.7.
     fn of_decimals(number: usize) -> Self {
         let step = if number < 10_000 { 1000 } else { 10_000 };
         Self { patch: Some(number % 100), ..Self::new(number / step, number % step / 100) }
     }
 
-    /// As cuBLAS counts: 130002 is 13.0.2; up to 11, 12103 was 11.11.3.
+    /// As cuBLAS encodes it: 130002 is 13.0.2; up to 11, 12103 was 11.11.3.
     fn of_cublas(number: usize) -> Self {
         if number >= 100_000 {
             return Self::of_decimals(number);
@@ -93,13 +93,13 @@ impl fmt::Display for Version {
     }
 }
 
-/// What became of the search for a library.
+/// The result of the search for a library.
 #[derive(Debug)]
 enum Found {
     Nowhere,
-    /// A file is there, and cannot be loaded; the loader says why.
+    /// A file exists and cannot be loaded; with the loader's error.
     Broken(String),
-    /// It is there, and fails to tell its version.
+    /// It exists and does not report its version.
     Silent,
     Version(Version),
 }
@@ -113,13 +113,13 @@ impl Found {
     }
 }
 
-/// A library and the oldest version of it that will do.
+/// A library and the oldest version of it that works.
 struct Need {
     name: &'static str,
     file: &'static str,
-    /// The name for an error.
+    /// Its name in errors.
     whole: &'static str,
-    /// What the version is one of, where that is not the library.
+    /// What the version is of, where that is not the library.
     of: &'static str,
     oldest: Version,
 }
@@ -160,7 +160,7 @@ impl Need {
         format!("{}{version}", self.of)
     }
 
-    /// Refuses a library that is missing or too old.
+    /// An error where the library is missing or too old.
     fn check(&self, found: Found) -> Result<(), EngineError> {
         let (found, hint) = match found {
             Found::Version(version) if version >= self.oldest => return Ok(()),
@@ -168,8 +168,8 @@ impl Need {
                 let of = if self.of.is_empty() { "" } else { "for " };
                 (Some(format!("{of}{}", self.write(version))), "; install a newer one")
             }
-            Found::Silent => (Some("of unknown version".to_owned()), "; install it anew"),
-            Found::Broken(why) => (Some(format!("that cannot be loaded ({why})")), "; install it anew"),
+            Found::Silent => (Some("of unknown version".to_owned()), "; reinstall it"),
+            Found::Broken(why) => (Some(format!("that cannot be loaded ({why})")), "; reinstall it"),
             Found::Nowhere => (None, "; install it"),
         };
         Err(EngineError::Library {
@@ -190,8 +190,8 @@ fn find(names: impl IntoIterator<Item = CString>, ask: impl FnOnce(&Object) -> O
     }
 }
 
-/// The names that cudarc tries, in its order: so the library that is asked is the one that it uses. It is not asked
-/// through cudarc, which panics where a function is missing.
+/// The names that cudarc tries, in its order, so that the library found is the one that cudarc uses. cudarc itself is not
+/// asked for the version, because it panics where a function is missing.
 fn names_of(libraries: &[&str]) -> impl Iterator<Item = CString> {
     let names = libraries.iter().flat_map(|library| cudarc::get_lib_name_candidates(library));
     names.filter_map(|name| CString::new(name).ok())
@@ -207,7 +207,7 @@ fn find_nvrtc() -> Found {
     find(names_of(&["nvrtc"]), |nvrtc| {
         type Ask = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: so NVRTC declares it; it writes two numbers.
+        // SAFETY: this is how NVRTC declares it; it writes two numbers.
         let status = unsafe { nvrtc.symbol::<Ask>(c"nvrtcVersion")?(&mut major, &mut minor) };
         (status == 0).then(|| Version::new(major as usize, minor as usize))
     })
@@ -230,38 +230,37 @@ fn find_nccl() -> Found {
 fn ask_number(object: &Object, function: &CStr) -> Option<usize> {
     type Ask = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut number = 0;
-    // SAFETY: so both declare it; it writes one number.
+    // SAFETY: this is how both declare it; it writes one number.
     let status = unsafe { object.symbol::<Ask>(function)?(&mut number) };
     (status == 0).then_some(number as usize)
 }
 
 /// The version that a function of cuDNN or cuBLASLt returns.
 fn read_number(object: &Object, function: &CStr) -> Option<usize> {
-    // SAFETY: so both declare it.
+    // SAFETY: this is how both declare it.
     unsafe { Some(object.symbol::<unsafe extern "C" fn() -> usize>(function)?()) }
 }
 
-/// Refuses a machine without a driver, or with too old a one.
+/// An error where the driver is missing or too old.
 pub(super) fn need_driver() -> Result<(), EngineError> {
     DRIVER.check(find_driver())
 }
 
-/// Refuses a machine without NVRTC; asked only when kernels must be compiled.
+/// An error where NVRTC is missing or too old; only needed to compile kernels.
 pub(super) fn need_nvrtc() -> Result<(), EngineError> {
     NVRTC.check(find_nvrtc())
 }
 
-/// Refuses a machine without cuDNN and cuBLASLt; the numbers of their versions.
-pub(super) fn need_mathematics() -> Result<(usize, usize), EngineError> {
-    CUDNN.check(find_cudnn())?;
-    CUBLAS.check(find_cublas())?;
-    // SAFETY: both are there, and have told their versions.
-    Ok(unsafe { (cudnn::sys::cudnnGetVersion(), cublaslt::sys::cublasLtGetVersion()) })
-}
-
-/// The versions behind these numbers, in words.
-pub(super) fn describe((cudnn, cublas): (usize, usize)) -> String {
-    format!("cuDNN {} and cuBLASLt {}", Version::of_decimals(cudnn), Version::of_cublas(cublas))
+/// The versions of cuDNN and cuBLASLt by name; an error where one is missing or too old.
+pub(super) fn need_mathematics() -> Result<BTreeMap<String, String>, EngineError> {
+    [(CUDNN, find_cudnn()), (CUBLAS, find_cublas())]
+        .into_iter()
+        .map(|(need, found)| {
+            let version = found.version();
+            need.check(found)?;
+            Ok((need.name.to_owned(), version.expect("invariant: it was checked").to_string()))
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_as_each_library_counts() {
+    fn versions_are_decoded_as_each_library_encodes_them() {
         let cases = [
             (Version::of_cuda(12_040), "12.4"),
             (Version::of_cuda(13_000), "13.0"),
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_too_old_is_named_with_both_versions() {
+    fn a_missing_or_old_library_is_reported_with_both_versions() {
         assert_eq!(
             refusal(&DRIVER, Found::Version(Version::of_cuda(12_080))),
             "the NVIDIA driver (libcuda) for CUDA 12.8 was found; CUDA 13.0 or later is needed; install a newer one, or name \
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_lacks_what_tells_its_version_is_found_and_silent() {
+    fn a_library_without_a_version_function_is_found_without_a_version() {
         let libc = || [c"libpaceline-has-no-such.so".to_owned(), c"libc.so.6".to_owned()];
         assert!(matches!(
             find(libc(), |libc| ask_number(libc, c"cuDriverGetVersion").map(Version::of_cuda)),
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_version_that_will_do_and_later_ones_are_taken() {
+    fn the_oldest_supported_version_and_later_ones_are_accepted() {
         for number in [91_000, 91_001, 91_400, 100_000] {
             assert!(CUDNN.check(Found::Version(Version::of_decimals(number))).is_ok(), "{number}");
         }
@@ -352,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_says_what_the_engine_says() {
+    fn the_list_agrees_with_the_engine_s_own_checks() {
         let list = libraries();
         let names: Vec<_> = list.iter().map(|library| library.name).collect();
         assert_eq!(names, ["CUDA driver", "NCCL", "cuDNN", "cuBLASLt", "NVRTC"]);

@@ -1,11 +1,11 @@
-//! Host memory that stands for a program's values where workers exchange through the host.
+//! Host memory for a program's values, where workers exchange through the host.
 
 use std::ffi::c_void;
 use std::ops::Range;
 
 use cudarc::driver::sys;
 
-use crate::cpu::HostUpdate;
+use crate::cpu::{HostUpdate, Simd, UpdateStep};
 use crate::{EngineError, Homes, Place, Region, Spec};
 
 /// The mirrors. Others read and write gradients here, and the program copies them out and in. Where parameters have a
@@ -20,16 +20,22 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// A mirror where memory on the host was provided; `None` where none was.
-    pub fn new(homes: &Homes, len: usize, spec: &Spec) -> Result<Option<Self>, EngineError> {
+    /// A mirror where memory on the host was provided; `None` where none was. `simd` is the instruction set of the update
+    /// rule where parameters live here; the best one that the machine has if none is named.
+    pub fn new(
+        homes: &Homes,
+        len: usize,
+        spec: &Spec,
+        simd: Option<Simd>,
+    ) -> Result<Option<Self>, EngineError> {
         if homes.gradients.is_empty() && homes.parameters.is_none() {
             return Ok(None);
         }
-        let shares = spec.shares;
+        let shards = spec.shards;
         let fits = |region: &Region| region.place == Place::Host && region.len >= len;
-        if homes.gradients.len() != shares || !homes.gradients.iter().all(fits) {
+        if homes.gradients.len() != shards || !homes.gradients.iter().all(fits) {
             return Err(EngineError::Unsupported(format!(
-                "memory on the host for the gradients of {shares} shares of {len} values was expected"
+                "memory on the host for the gradients of {shards} shards of {len} values was expected"
             )));
         }
         let parameters = match homes.parameters {
@@ -42,9 +48,14 @@ impl Mirror {
             None => None,
         };
         let gradients: Vec<Region> = homes.gradients.iter().map(|region| region.part(0..len)).collect();
-        let update = parameters.map(|_| HostUpdate::new(spec.optimizer, len)).transpose()?;
+        let update = parameters.map(|_| HostUpdate::new(spec.optimizer, len, simd)).transpose()?;
         let registered = gradients.iter().chain(&parameters).filter_map(register).collect();
         Ok(Some(Self { parameters, gradients, update, registered }))
+    }
+
+    /// The instruction set of the update rule, if it runs here.
+    pub fn simd(&self) -> Option<Simd> {
+        self.update.as_ref().map(HostUpdate::simd)
     }
 
     /// Where the parameters live, if it is here.
@@ -52,51 +63,41 @@ impl Mirror {
         self.parameters
     }
 
-    pub fn gradients(&self, share: usize) -> Region {
-        self.gradients[share]
+    pub fn gradients(&self, shard: usize) -> Region {
+        self.gradients[shard]
     }
 
     /// The parameters that live here.
     pub fn parameters_mut(&mut self) -> Option<&mut [f32]> {
         // SAFETY: `Homes` vouches that the memory is valid and nobody else's during a call of the program.
-        self.parameters.map(|region| unsafe { values(region) })
+        self.parameters.map(|region| unsafe { host_values(region) })
     }
 
-    /// State of the update rule that lives here; `None` where parameters do not.
-    pub fn state(&mut self) -> Option<Vec<Region>> {
-        self.update.as_mut().map(HostUpdate::state)
+    /// State of the update rule, where parameters live here.
+    pub fn state(&mut self, number: usize) -> Option<Region> {
+        self.update.as_mut()?.state(number)
     }
 
     /// Applies the update rule to parameters that live here.
-    pub fn apply(&mut self, (rate, updates): (f32, i32), range: Range<usize>) -> Result<(), EngineError> {
+    pub fn apply(&mut self, step: UpdateStep, range: Range<usize>) -> Result<(), EngineError> {
         let (update, parameters) =
             self.update.as_mut().zip(self.parameters).expect("invariant: they live here");
         let (parameters, gradients) = (parameters.part(range.clone()), self.gradients[0].part(range.clone()));
         // SAFETY: as above.
-        unsafe { update.apply((rate, updates), parameters, gradients, range.start) }
-    }
-
-    pub fn read(&mut self, region: Region, into: &mut [f32]) {
-        // SAFETY: as above; regions on the host are the mirrors'.
-        into.copy_from_slice(unsafe { values(region) });
-    }
-
-    pub fn write(&mut self, region: Region, from: &[f32]) {
-        // SAFETY: as above.
-        unsafe { values(region) }.copy_from_slice(from);
+        unsafe { update.apply(step, parameters, gradients, range.start) }
     }
 }
 
 impl Drop for Mirror {
     fn drop(&mut self) {
         for address in &self.registered {
-            // SAFETY: registered by `new`; programs wait for their copies before they go.
+            // SAFETY: registered by `new`; programs wait for their copies before they are dropped.
             let _ = unsafe { sys::cuMemHostUnregister(*address as *mut c_void) };
         }
     }
 }
 
-/// Lets the device copy from and to a region by itself. Where the driver refuses, copies are slower and no less right.
+/// Lets the device copy from and to a region by itself. Where the driver refuses, copies are slower.
 fn register(region: &Region) -> Option<u64> {
     // SAFETY: the memory is alive as long as the mirror, which ends this.
     let status = unsafe { sys::cuMemHostRegister_v2(region.address as *mut c_void, 4 * region.len, 0) };
@@ -105,7 +106,7 @@ fn register(region: &Region) -> Option<u64> {
 
 /// # Safety
 /// The region must be alive and on the host, and nobody else may use it meanwhile.
-unsafe fn values<'a>(region: Region) -> &'a mut [f32] {
+pub(super) unsafe fn host_values<'a>(region: Region) -> &'a mut [f32] {
     // SAFETY: the caller vouches.
     unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.len) }
 }

@@ -1,9 +1,10 @@
-//! The CUDA engine: cuDNN and cuBLASLt for products, kernels of our own for the rest, a step replayed as one graph. All
-//! libraries are found at run time.
+//! The CUDA engine: cuDNN and cuBLASLt for products, our own kernels for the rest, and a step replayed as one graph.
+//! All libraries are found at run time.
 
 mod action;
 mod backend;
 mod backward;
+mod choices;
 mod driver;
 mod gemm;
 mod kernels;
@@ -14,60 +15,67 @@ pub mod nvtx;
 mod object;
 mod product;
 mod program;
+mod turn;
 mod unrolled;
 
 pub use library::{Library, libraries};
 pub use product::Tuning;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use choices::Choices;
 use driver::Device;
 use kernels::Kernels;
 use paceline_model::Graph;
-use product::Choices;
 
+use crate::request::{check_memory, check_spec};
 use crate::{Engine, EngineError, Homes, MemoryPlan, Precision, Program, Spec};
 
 /// What a program's buffers hold before each run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
-    /// What the run before left there.
+    /// What the previous run left there.
     #[default]
     Kept,
-    /// Bytes that are no number: what is read before it is written shows in the results.
+    /// NaN: a value that is read before it is written shows in the results.
     Poisoned,
 }
 
 /// How the engine runs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CudaOptions {
     /// The GPU's number.
     pub device: usize,
-    /// How products are computed.
+    /// How the algorithms for products are chosen.
     pub tuning: Tuning,
     /// What buffers hold before each run.
     pub contents: Contents,
 }
 
-/// The CUDA engine.
+/// The CUDA engine. It and its programs belong to the thread that opened it: as long as one of them lives, another thread is
+/// refused.
 pub struct Cuda {
-    device: Arc<Device>,
     options: CudaOptions,
     /// Versions of cuDNN and cuBLASLt.
-    versions: (usize, usize),
+    libraries: BTreeMap<String, String>,
     kernels: Mutex<[Option<Arc<Kernels>>; 2]>,
     choices: Mutex<Choices>,
+    /// Goes last: this thread's turn ends with it.
+    device: Arc<Device>,
 }
 
 impl Cuda {
     /// Finds the driver, the libraries and the GPU, or says what is missing.
     pub fn new(options: CudaOptions) -> Result<Self, EngineError> {
         library::need_driver()?;
-        let versions = library::need_mathematics()?;
+        let libraries = library::need_mathematics()?;
         let device = Device::open(options.device)?;
-        let machine = format!("{} {versions:?}", device.name);
-        let choices = Mutex::new(Choices::load(&machine));
-        Ok(Self { device, options, versions, kernels: Mutex::default(), choices })
+        if let Tuning::Recorded(numerics) = &options.tuning {
+            numerics.check_device(&device.name, &libraries)?;
+        }
+        let choices = Mutex::new(Choices::load(&format!("{} {libraries:?}", device.name)));
+        Ok(Self { device, options, libraries, kernels: Mutex::default(), choices })
     }
 
     /// How many GPUs the driver has.
@@ -82,35 +90,16 @@ impl Cuda {
         if let Some(kernels) = &loaded[usize::from(bf16)] {
             return Ok(kernels.clone());
         }
-        let kernels = Arc::new(Kernels::load(&self.device, bf16)?);
+        let kernels = Arc::new(Kernels::load(&self.device, precision)?);
         loaded[usize::from(bf16)] = Some(kernels.clone());
         Ok(kernels)
     }
 
     fn lower(&self, graph: &Graph, spec: &Spec) -> Result<lower::Lowered, EngineError> {
-        let refused = |text: &str| Err(EngineError::Unsupported(text.into()));
-        if spec.batch == 0 {
-            return refused("a batch of 0 samples has no loss; use --batch 1 or more");
-        }
-        if spec.shares == 0 {
-            return refused("a program runs at least one share of a step");
-        }
-        if !(0.0..1.0).contains(&spec.label_smoothing) {
-            return Err(EngineError::Unsupported(format!(
-                "label smoothing of {} leaves no label; use 0 or more, and less than 1",
-                spec.label_smoothing
-            )));
-        }
+        check_spec(spec)?;
         let lowered = lower::lower(graph, spec);
-        match self.available_memory() {
-            Some(available) if available < lowered.plan.total() => Err(EngineError::TooLarge {
-                model: graph.name.clone(),
-                batch: spec.batch,
-                needed_mb: lowered.plan.total() / 1_000_000,
-                available_mb: available / 1_000_000,
-            }),
-            _ => Ok(lowered),
-        }
+        check_memory(graph, spec, lowered.plan.total(), self.available_memory())?;
+        Ok(lowered)
     }
 }
 
@@ -120,7 +109,9 @@ impl Engine for Cuda {
     }
 
     fn describe(&self) -> String {
-        format!("{} with {}", self.device.name, library::describe(self.versions))
+        let libraries: Vec<_> =
+            self.libraries.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        format!("{} with {}", self.device.name, libraries.join(" and "))
     }
 
     fn plan(&self, graph: &Graph, spec: &Spec) -> Result<MemoryPlan, EngineError> {
@@ -132,17 +123,6 @@ impl Engine for Cuda {
     }
 
     fn compile_in(&self, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Box<dyn Program>, EngineError> {
-        let lowered = self.lower(graph, spec)?;
-        self.device.enter()?;
-        let kernels = self.kernels(spec.precision)?;
-        let mut choices = self.choices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let program = program::CudaProgram::new(
-            (self.device.clone(), kernels),
-            (graph, spec),
-            homes,
-            lowered,
-            (self.options, &mut choices),
-        )?;
-        Ok(Box::new(program))
+        Ok(Box::new(program::CudaProgram::new(self, graph, spec, homes)?))
     }
 }

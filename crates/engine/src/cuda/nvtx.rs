@@ -1,5 +1,5 @@
-//! Names for what the host does, as tools show them: Nsight, or whatever else speaks NVTX. No library is needed: a tool names
-//! itself in `NVTX_INJECTION64_PATH`, and fills in the functions that it offers. Without a tool a range costs a look at a flag.
+//! NVTX ranges: names for what the host does, shown by Nsight and other profilers. No library is needed: a profiler names
+//! itself in `NVTX_INJECTION64_PATH` and fills in its functions. Without one, a range costs one branch.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fmt::Display;
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::object::Object;
 
-/// A named stretch of this thread's time; it ends when this goes.
-#[must_use = "the range ends when this goes"]
+/// A named span of this thread's time; it ends when this is dropped.
+#[must_use = "the range ends when this is dropped"]
 pub struct Range {
     tool: Option<Tool>,
     /// Ranges of a thread are a stack: they end where they began.
     _on_this_thread: PhantomData<*const ()>,
 }
 
-/// Names what this thread does from now on. The name is written only where a tool watches.
+/// Begins a range of this thread. The name is formatted only where a profiler is attached.
 pub fn range(name: impl Display) -> Range {
     static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
     Range::begin(*TOOL.get_or_init(Tool::find), name)
@@ -52,7 +52,7 @@ type Pop = unsafe extern "C" fn() -> c_int;
 type Export = unsafe extern "C" fn(u32) -> *const c_void;
 type Initialize = unsafe extern "C" fn(Export) -> c_int;
 
-/// What a tool offers of NVTX.
+/// The functions of an attached profiler.
 #[derive(Clone, Copy)]
 struct Tool {
     push: Push,
@@ -60,7 +60,7 @@ struct Tool {
 }
 
 impl Tool {
-    /// The tool that watches this process, if one does.
+    /// The profiler that is attached to this process, if any.
     fn find() -> Option<Self> {
         let path = std::env::var_os("NVTX_INJECTION64_PATH")?;
         let library = Object::open(&CString::new(path.into_vec()).ok()?).ok()??;
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_sees_ranges_by_name_one_inside_the_other() {
+    fn a_profiler_sees_nested_ranges_by_name() {
         let tool = Tool::attach(watch);
         assert!(tool.is_some());
         {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_tool_no_name_is_even_written() {
+    fn without_a_profiler_no_name_is_formatted() {
         struct Never;
         impl Display for Never {
             fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

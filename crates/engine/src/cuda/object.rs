@@ -1,4 +1,4 @@
-//! Shared objects that are opened by name while the program runs.
+//! Shared objects opened by name at run time.
 
 use std::ffi::{CStr, CString, c_void};
 use std::fs;
@@ -11,14 +11,14 @@ use libloading::{Error, Library};
 pub(super) struct Object(ManuallyDrop<Library>);
 
 impl Object {
-    /// Finds it as the loader does; `None` where there is none, an error with the loader's words where one cannot be loaded.
+    /// Finds it as the loader does: `None` where there is none, the loader's error where it cannot be loaded.
     pub fn open(name: &CStr) -> Result<Option<Self>, String> {
         let name = name.to_string_lossy();
-        // SAFETY: what the object does when it is loaded is its own affair.
+        // SAFETY: the library's initialisation is trusted, as with any library of the system.
         match unsafe { Library::new(&*name) } {
             Ok(library) => Ok(Some(Self(ManuallyDrop::new(library)))),
             Err(Error::DlOpen { source }) => {
-                // Where an object that this one needs is missing, the words name that one.
+                // Where a dependency is missing, the error names the dependency.
                 let why = source.to_string();
                 let is_missing = why.contains(&*name) && why.ends_with("No such file or directory");
                 if is_missing { Ok(None) } else { Err(why) }
@@ -27,7 +27,7 @@ impl Object {
         }
     }
 
-    /// The first of these that can be loaded; where none can, what `open` said of the first that is there.
+    /// The first of these that can be loaded; where none can, the error of the first that exists.
     pub fn open_first(names: impl IntoIterator<Item = CString>) -> Result<Option<Self>, String> {
         let mut broken = None;
         for name in names {
@@ -51,7 +51,7 @@ impl Object {
     }
 }
 
-/// Where a library that this process has loaded lies; `file` is how its name begins, as `libcudnn.so`.
+/// The path of a library that this process has loaded; `file` is the beginning of its file name, like `libcudnn.so`.
 pub(super) fn path_of(file: &str) -> Option<PathBuf> {
     find_mapped(&fs::read_to_string("/proc/self/maps").ok()?, file)
 }
@@ -71,9 +71,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_opened_by_name_and_says_where_it_lies() {
+    fn an_object_is_opened_by_name_and_its_path_is_known() {
         let libc = Object::open(c"libc.so.6").expect("it can be loaded").expect("every process has it");
-        // SAFETY: so it is declared.
+        // SAFETY: this is how libc declares it.
         let ask = unsafe { libc.symbol::<unsafe extern "C" fn() -> i32>(c"getpid") }.expect("it is there");
         // SAFETY: it takes nothing.
         assert_eq!(unsafe { ask() } as u32, std::process::id());
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_nobody_has_is_not_found() {
+    fn an_object_that_does_not_exist_is_not_found() {
         assert!(matches!(Object::open(c"libpaceline-has-no-such.so.1"), Ok(None)));
         assert_eq!(path_of("libpaceline-has-no-such.so"), None);
     }

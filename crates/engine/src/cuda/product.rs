@@ -1,19 +1,18 @@
-//! Products of the network with its weights: what they are, how each can be computed, and which way is the fastest here.
+//! Products of the network with its weights: what they are, how each can be computed, and which algorithm is the fastest.
 
-use std::collections::HashMap;
-use std::fmt::Write as _;
-use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_model::{Border, Shape};
+use paceline_record::Nanos;
 
 use super::backend;
+use super::choices::Choices;
 use super::driver::{Event, Memory, Recording, Stream};
-use super::gemm::{self, Gemm};
-use super::kernels::{Kernels, cache_folder, digest, keep};
+use super::gemm::{self, Call, Gemm};
+use super::kernels::Kernels;
 use super::unrolled::Unrolled;
-use crate::{EngineError, Layout, Precision};
+use crate::outline::Window;
+use crate::{Algorithm, EngineError, Layout, Numerics, Precision, Way};
 
 /// A convolution, of which a dense layer is the smallest.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,7 +62,12 @@ impl Product {
         )
     }
 
-    /// The plain product that is left where the window of each output is written out as a row.
+    pub fn window(&self) -> Window {
+        let Self { kernel, stride, border, input, output, .. } = *self;
+        Window { kernel, stride, border, input, output }
+    }
+
+    /// The matrix product that remains when the window of each output is written out as a row.
     pub fn unrolled(&self) -> Self {
         let inputs = self.kernel.0 * self.kernel.1 * self.input.c;
         Self {
@@ -108,11 +112,12 @@ impl Method {
     pub fn run(&self, libraries: &Libraries, lane: &Lane, operands: [u64; 3]) -> Result<(), EngineError> {
         match self {
             Self::Backend(plan) => {
-                libraries.cudnn.turn_to(&lane.stream)?;
-                plan.run(&libraries.cudnn, operands, lane.workspace.0)
+                libraries.cudnn.set_stream(&lane.stream)?;
+                plan.run(&libraries.cudnn, operands, lane.workspace.address)
             }
             Self::Gemm(gemm, index) => {
-                gemm.run((&libraries.cublas, &lane.stream), *index, operands, lane.workspace)
+                let call = Call { stream: &lane.stream, operands, workspace: lane.workspace };
+                gemm.run(&libraries.cublas, *index, call)
             }
             Self::Unrolled(unrolled, index) => unrolled.run(libraries, lane, *index, operands),
         }
@@ -130,193 +135,179 @@ pub(super) struct Libraries {
 /// A stream with its workspace.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// Address and bytes.
-    pub workspace: (u64, usize),
+    pub workspace: Workspace,
     pub stream: Stream,
 }
 
-/// How the way to compute a product is found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Device memory that runs of one stream share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Workspace {
+    pub address: u64,
+    pub bytes: usize,
+}
+
+/// How the algorithm for a product is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tuning {
     /// By trying each once, and remembering the fastest on disk.
     #[default]
     Measured,
     /// The first that works: quicker to start, slower to run.
     First,
-    /// The last that works, for tests of what measuring seldom chooses.
+    /// The last that works, for tests of algorithms that are seldom the fastest.
     Last,
+    /// As in a program with these numerics, so that the results are the same to the bit; an error where that is impossible.
+    Recorded(Numerics),
 }
 
-/// A choice as it is remembered: the way, and the number in its list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice {
-    way: Way,
-    index: usize,
+/// The algorithms of one list for a product.
+enum List {
+    Gemm(Arc<Gemm>),
+    Cudnn(backend::Candidates),
+    Unrolled(Arc<Unrolled>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Gemm,
-    Cudnn,
-    Unrolled,
-}
-
-/// Their names in the file of choices.
-const WAYS: [(&str, Way); 3] = [("gemm", Way::Gemm), ("cudnn", Way::Cudnn), ("unrolled", Way::Unrolled)];
-
-/// Counts up when the numbers of a list come to name other ways.
-const LISTS: u32 = 3;
-
-/// Choices made before, on this GPU with these libraries.
-#[derive(Debug, Default)]
-pub(super) struct Choices {
-    known: HashMap<String, Choice>,
-    path: Option<PathBuf>,
-    changed: bool,
-}
-
-impl Choices {
-    /// Those of the disk. `machine` names the GPU and the versions.
-    pub fn load(machine: &str) -> Self {
-        let name = format!("choices-{:016x}.txt", digest(&format!("{machine} {LISTS}")));
-        let path = cache_folder().map(|folder| folder.join(name));
-        let text = path.as_ref().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-        let known = text
-            .lines()
-            .filter_map(|line| {
-                let mut words = line.split(' ');
-                let (key, named, index) = (words.next()?, words.next()?, words.next()?.parse().ok()?);
-                let (_, way) = WAYS.into_iter().find(|(name, _)| *name == named)?;
-                Some((key.to_owned(), Choice { way, index }))
-            })
-            .collect();
-        Self { known, path, changed: false }
-    }
-
-    /// Remembers what was found since.
-    pub fn save(&mut self) {
-        let Some(path) = self.path.as_ref().filter(|_| std::mem::take(&mut self.changed)) else { return };
-        let mut lines: Vec<_> = self.known.iter().collect();
-        lines.sort_by_key(|(key, _)| key.as_str());
-        let mut text = String::new();
-        for (key, choice) in lines {
-            let (name, _) =
-                WAYS.into_iter().find(|(_, way)| *way == choice.way).expect("invariant: all are there");
-            writeln!(text, "{key} {name} {}", choice.index).expect("invariant: a string takes all");
+impl List {
+    fn len(&self) -> usize {
+        match self {
+            Self::Gemm(gemm) => gemm.len(),
+            Self::Cudnn(candidates) => candidates.len(),
+            Self::Unrolled(unrolled) => unrolled.len(),
         }
-        keep(path, text.as_bytes());
+    }
+
+    /// The library's name of one of them.
+    fn name(&self, number: usize) -> String {
+        match self {
+            Self::Gemm(gemm) => gemm.name(number),
+            Self::Cudnn(candidates) => candidates.name(number),
+            Self::Unrolled(unrolled) => unrolled.name(number),
+        }
+    }
+
+    /// Prepares one of them; an error where the library does not support the product after all.
+    fn method(&self, libraries: &Libraries, number: usize) -> Result<Method, EngineError> {
+        Ok(match self {
+            Self::Gemm(gemm) => Method::Gemm(gemm.clone(), number),
+            Self::Cudnn(candidates) => Method::Backend(candidates.plan(&libraries.cudnn, number)?),
+            Self::Unrolled(unrolled) => Method::Unrolled(unrolled.clone(), number),
+        })
     }
 }
 
-/// A way that was chosen before and is there no more.
-fn gone(index: usize, count: usize) -> EngineError {
-    EngineError::Unsupported(format!("number {} of {count} in the space that there is", index + 1))
-}
-
-/// Finds methods: each way is readied and tried on noise.
-pub(super) struct Workshop<'a> {
+/// Finds methods: each algorithm is prepared and tried on noise.
+pub(super) struct Tuner<'a> {
     pub libraries: &'a Libraries,
     pub lane: &'a Lane,
     pub choices: &'a mut Choices,
-    pub tuning: Tuning,
-    /// Operands to try on: taken when the first product must be measured.
+    pub tuning: &'a Tuning,
+    /// Operands for trials, allocated when the first product must be measured.
     pub scratch: Option<Memory>,
     /// Fills memory with noise: address and bytes.
     pub fill: &'a dyn Fn(u64, usize) -> Result<(), EngineError>,
 }
 
-impl Workshop<'_> {
-    pub fn method(&mut self, product: &Product, direction: Direction) -> Result<Method, EngineError> {
-        let key = product.key(direction);
-        if let Some(&choice) = self.choices.known.get(&key)
-            && self.tuning != Tuning::Last
-            && let Ok(method) = self.ready(product, direction, choice)
-        {
-            return Ok(method);
-        }
-        let mut best: Option<(u64, Choice)> = None;
-        if gemm::fits(product) {
-            let found = Arc::new(Gemm::find(&self.libraries.cublas, product, direction)?);
-            for index in 0..found.len() {
-                let method = Method::Gemm(found.clone(), index);
-                self.try_out(product, &method, Choice { way: Way::Gemm, index }, &mut best);
-            }
-        }
-        let convolves = product.input.pixels() > 1 || product.kernel != (1, 1) || best.is_none();
-        if convolves {
-            let found = backend::Candidates::find(&self.libraries.cudnn, product, direction)?;
-            for index in 0..found.len() {
-                if let Ok(plan) = found.plan(&self.libraries.cudnn, index) {
-                    let choice = Choice { way: Way::Cudnn, index };
-                    self.try_out(product, &Method::Backend(plan), choice, &mut best);
-                }
-            }
-        }
-        if let Some(found) = Unrolled::find(self.libraries, product, direction, self.lane.workspace.1)? {
-            let found = Arc::new(found);
-            for index in 0..found.len() {
-                let method = Method::Unrolled(found.clone(), index);
-                self.try_out(product, &method, Choice { way: Way::Unrolled, index }, &mut best);
-            }
-        }
-        let Some((_, choice)) = best else {
-            return Err(EngineError::Unsupported(format!("neither cuDNN nor cuBLASLt computes {key}")));
-        };
-        if self.tuning == Tuning::Measured {
-            self.choices.known.insert(key, choice);
-            self.choices.changed = true;
-        }
-        self.ready(product, direction, choice)
-    }
+/// The fastest algorithm so far, and its time.
+type Best = Option<(u64, Algorithm)>;
 
-    /// Takes a way for the best where it is; one that fails is none.
-    fn try_out(
+impl Tuner<'_> {
+    /// A way to compute a product, and the algorithm behind it.
+    pub fn method(
         &mut self,
         product: &Product,
-        method: &Method,
-        choice: Choice,
-        best: &mut Option<(u64, Choice)>,
-    ) {
-        if method.workspace() > self.lane.workspace.1 || (best.is_some() && self.tuning == Tuning::First) {
+        direction: Direction,
+    ) -> Result<(Method, Algorithm), EngineError> {
+        let key = product.key(direction);
+        if let Tuning::Recorded(numerics) = self.tuning {
+            let algorithm = numerics.algorithm(&key)?;
+            return Ok((self.prepare(product, direction, algorithm)?, algorithm.clone()));
+        }
+        if *self.tuning != Tuning::Last
+            && let Some(known) = self.choices.get(&key)
+            && let Ok(method) = self.prepare(product, direction, &known)
+        {
+            return Ok((method, known));
+        }
+        let mut best: Best = None;
+        for way in [Way::Gemm, Way::Cudnn, Way::Unrolled] {
+            // A plain matrix product needs no convolution.
+            let plain = product.input.pixels() == 1 && product.kernel == (1, 1);
+            if way == Way::Cudnn && plain && best.is_some() {
+                continue;
+            }
+            let Some(list) = self.list(product, direction, way)? else { continue };
+            for number in 0..list.len() {
+                let candidate = Algorithm { product: key.clone(), way, number, name: String::new() };
+                self.try_out(product, &list, candidate, &mut best);
+            }
+        }
+        let Some((_, algorithm)) = best else {
+            return Err(EngineError::Unsupported(format!("neither cuDNN nor cuBLASLt computes {key}")));
+        };
+        if *self.tuning == Tuning::Measured {
+            self.choices.remember(&algorithm);
+        }
+        Ok((self.prepare(product, direction, &algorithm)?, algorithm))
+    }
+
+    /// The algorithms of a list; `None` where the list is not for products like this one.
+    fn list(&self, product: &Product, direction: Direction, way: Way) -> Result<Option<List>, EngineError> {
+        let (cudnn, cublas) = (&self.libraries.cudnn, &self.libraries.cublas);
+        Ok(match way {
+            Way::Gemm if !gemm::fits(product) => None,
+            Way::Gemm => Some(List::Gemm(Arc::new(Gemm::find(cublas, product, direction)?))),
+            Way::Cudnn => Some(List::Cudnn(backend::Candidates::find(cudnn, product, direction)?)),
+            Way::Unrolled => Unrolled::find(self.libraries, product, direction, self.lane.workspace.bytes)?
+                .map(|unrolled| List::Unrolled(Arc::new(unrolled))),
+        })
+    }
+
+    /// Times an algorithm, and keeps it if it is the best so far. One that fails is skipped.
+    fn try_out(&mut self, product: &Product, list: &List, candidate: Algorithm, best: &mut Best) {
+        let Ok(method) = list.method(self.libraries, candidate.number) else { return };
+        if method.workspace() > self.lane.workspace.bytes || (best.is_some() && *self.tuning == Tuning::First)
+        {
             return;
         }
-        let least = best.map_or(u64::MAX, |(time, _)| time);
-        if let Ok(time) = self.time(product, method, least)
-            && (time < least || self.tuning == Tuning::Last)
+        let least = best.as_ref().map_or(u64::MAX, |(time, _)| *time);
+        if let Ok(time) = self.time(product, &method, least)
+            && (time < least || *self.tuning == Tuning::Last)
         {
-            *best = Some((time, choice));
+            *best = Some((time, Algorithm { name: list.name(candidate.number), ..candidate }));
         }
     }
 
-    fn ready(&self, product: &Product, direction: Direction, choice: Choice) -> Result<Method, EngineError> {
-        let limit = self.lane.workspace.1;
-        let Choice { way, index } = choice;
-        let (method, count) = match way {
-            Way::Gemm => {
-                let found = Gemm::find(&self.libraries.cublas, product, direction)?;
-                let count = found.len();
-                (Method::Gemm(Arc::new(found), index), count)
-            }
-            Way::Cudnn => {
-                let found = backend::Candidates::find(&self.libraries.cudnn, product, direction)?;
-                let count = found.len();
-                (Method::Backend(found.into_plan(&self.libraries.cudnn, index)?), count)
-            }
-            Way::Unrolled => {
-                let Some(found) = Unrolled::find(self.libraries, product, direction, limit)? else {
-                    return Err(gone(index, 0));
-                };
-                let count = found.len();
-                (Method::Unrolled(Arc::new(found), index), count)
-            }
+    /// Prepares a known algorithm; an error where the libraries offer another one, or none, in its place.
+    fn prepare(
+        &self,
+        product: &Product,
+        direction: Direction,
+        algorithm: &Algorithm,
+    ) -> Result<Method, EngineError> {
+        let &Algorithm { way, number, ref name, .. } = algorithm;
+        let gone = |why: String| {
+            EngineError::Unsupported(format!(
+                "{} is to be computed by number {number} of {way:?}, {name}: {why}",
+                algorithm.product
+            ))
         };
-        if index >= count || method.workspace() > limit {
-            return Err(gone(index, count));
+        let list = self.list(product, direction, way)?.filter(|list| number < list.len());
+        let Some(list) = list else { return Err(gone("the library offers fewer".into())) };
+        let offered = list.name(number);
+        if offered != *name {
+            return Err(gone(format!("the library offers {offered} in its place")));
+        }
+        let method = match list {
+            List::Cudnn(candidates) => Method::Backend(candidates.into_plan(&self.libraries.cudnn, number)?),
+            list => list.method(self.libraries, number)?,
+        };
+        if method.workspace() > self.lane.workspace.bytes {
+            return Err(gone("it needs more memory than there is".into()));
         }
         Ok(method)
     }
 
-    /// Nanoseconds of a run, as the device does it when it is recorded; not exact where they are far more than the least.
+    /// Nanoseconds of a recorded run on the device. An estimate where that is far more than `least`.
     fn time(&mut self, product: &Product, method: &Method, least: u64) -> Result<u64, EngineError> {
         const RUNS: u64 = 4;
         let sizes = product.operand_bytes().map(|bytes| bytes.next_multiple_of(256));
@@ -338,14 +329,14 @@ impl Workshop<'_> {
         method.run(self.libraries, self.lane, operands)?;
         stream.mark(&end)?;
         end.wait()?;
-        let rough = end.since(&begin)?;
-        // What the host takes to hand it over hides little.
+        let Nanos(rough) = end.since(&begin)?;
+        // The time that the host takes to launch it hides little.
         if rough > least.saturating_mul(2).saturating_add(200_000) {
             return Ok(rough);
         }
         let recording: Recording =
             stream.record(|| (0..RUNS).try_for_each(|_| method.run(self.libraries, self.lane, operands)))?;
-        if self.tuning == Tuning::First {
+        if *self.tuning == Tuning::First {
             return Ok(0);
         }
         let mut least = u64::MAX;
@@ -355,7 +346,7 @@ impl Workshop<'_> {
             stream.replay(&recording)?;
             stream.mark(&end)?;
             end.wait()?;
-            least = least.min(end.since(&begin)?);
+            least = least.min(end.since(&begin)?.0);
         }
         Ok(least / RUNS)
     }

@@ -14,18 +14,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_model::{Graph, ParamId, Shape as Map};
+use paceline_record::{Bytes, Nanos, Phase};
 
-use super::action::{Action, Arg, Buffer, LAG, Step, Track};
+use super::action::{Action, Arg, LAG, Step, Track};
 use super::driver::{self, Device, Event, Memory, Pinned, Recording, Shape, Stream};
 use super::kernels::Kernels;
-use super::lower::{Lowered, Packing, Tensor, Unit};
-use super::mirror::Mirror;
-use super::product::{Choices, Direction, Lane, Libraries, Method, Workshop};
-use super::{Contents, CudaOptions, backend, gemm, nvtx};
-use crate::cpu::{Pool, draw};
+use super::lower::{Lowered, Packing, Tensor};
+use super::mirror::{Mirror, host_values};
+use super::product::{Direction, Lane, Libraries, Method, Tuner};
+use super::{Contents, backend, gemm, nvtx};
+use crate::cpu::{Pool, UpdateStep};
+use crate::outline::{Outline, Places, Unit};
+use crate::plan::Buffer;
+use crate::profile::{UnitTime, layers};
+use crate::random::draw;
+use crate::request::{BatchShape, check_below, check_len, check_range};
 use crate::{
-    BucketTime, Drawing, EngineError, Homes, LayerTime, Layout, MemoryPlan, Moment, Optimizer, Pass, Place,
-    Precision, Profiling, Program, Ready, Region, Samples, Slot, Spec, StepResult, Weave,
+    BucketTime, Drawing, Driving, EngineError, Homes, Layout, Measured, MemoryPlan, Numerics, Optimizer,
+    Pass, Place, Precision, Profiling, Program, Region, Samples, Slot, Spec, StepResult, Values, Weave,
 };
 use launch::{Word, launch, wide_shape};
 use parts::Part;
@@ -38,37 +44,58 @@ struct Control {
     stream: u64,
     live: i32,
     passes: i32,
-    /// The part of old running statistics that may stay at most.
+    /// The largest fraction of old running statistics that is kept.
     keep: f64,
-    /// Of the update that follows.
+    /// Learning rate and, for Adam, the root of its bias correction, of the update that follows.
     rate: f32,
     root: f32,
 }
 
-/// How a moment is marked: now, or at each replay of what is recorded.
+/// How a point of a stream is marked: once, or at each replay of what is recorded.
 type Mark = fn(&Stream, &Event) -> Result<(), EngineError>;
 
-/// What the loss says, as its kernel writes it.
+/// The result of the loss, as its kernel writes it.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Judgement {
+struct Score {
     loss: f32,
     correct: u32,
 }
 
-/// A run that can be recorded: which share, whether it adds to its gradients, and whether the update is part of it;
-/// evaluation has none of these.
+/// A run that can be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Run {
-    Training { share: usize, adds: bool, updates: bool },
-    Judging,
+    /// Forward and backward, and the update where it is part of the run.
+    Training {
+        target: Target,
+        updates: bool,
+    },
+    Evaluation,
 }
 
-#[derive(Clone, Copy, Default)]
-struct UnitTime {
-    calls: u64,
-    forward_ns: u64,
-    backward_ns: u64,
+/// The shard whose gradients and statistics a run computes, and whether it adds to the gradients that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Target {
+    shard: usize,
+    adds: bool,
+}
+
+impl Run {
+    /// Evaluation uses the statistics of the first shard.
+    fn target(self) -> Target {
+        match self {
+            Self::Training { target, .. } => target,
+            Self::Evaluation => Target { shard: 0, adds: false },
+        }
+    }
+}
+
+/// An instruction that has been put on a stream.
+struct Put<'a> {
+    /// Its number in its list.
+    number: usize,
+    /// The end of the last instruction on the side so far.
+    side: Option<&'a Event>,
 }
 
 /// All memory of a program on the device.
@@ -89,7 +116,7 @@ struct Memories {
     staged_images: Memory,
     staged_labels: Memory,
     control: Memory,
-    judgement: Memory,
+    score: Memory,
     _workspaces: Vec<Memory>,
 }
 
@@ -97,7 +124,7 @@ struct Memories {
 struct Events {
     copied: Event,
     consumed: Event,
-    /// A run's way through the stream: called, input and weights there, forward, backward, and what follows it.
+    /// The points of a run: called, input and weights ready, forward, backward, and what follows it.
     called: Event,
     prepared: Event,
     begin: Event,
@@ -108,11 +135,11 @@ struct Events {
     fetched: Event,
     done: Event,
     copied_out: Event,
-    /// The ends of this run and of the one before it, in turns.
+    /// The ends of this run and of the previous one, alternating.
     over: [Event; 2],
-    /// Updates outside of a run: gradients on their way in, there, used.
+    /// Updates outside of a run: begun, gradients copied in, done.
     applied: Vec<[Event; 3]>,
-    /// Forks and joins of the side, one pair an instruction.
+    /// Fork and join of each instruction on the side.
     sides: Vec<(Event, Event)>,
 }
 
@@ -129,12 +156,15 @@ struct Pending {
     applied: usize,
 }
 
-/// A program of the CUDA engine. Recordings and methods go before the streams and memory that they use.
+/// A program of the CUDA engine. Fields are in the order in which they must be dropped: recordings and methods before the
+/// streams and memory that they use.
 pub(super) struct CudaProgram {
     recordings: HashMap<Run, Recording>,
     /// Backward as it runs where gradients go through the host.
     parts: Vec<Part>,
     woven: Option<Woven>,
+    /// Whether the update, and the exchange if there is one, are part of runs.
+    weaves: bool,
     methods: HashMap<(usize, Direction), Method>,
     libraries: Libraries,
     main: Lane,
@@ -160,37 +190,54 @@ pub(super) struct CudaProgram {
     /// Whether a run has been profiled before.
     loaded: bool,
     updates: i32,
-    /// Time of updates on the host since the last look, and of telling gradients while the device had nothing to do.
+    /// Since the last [`Program::finish`]: updates on the host, and `ready` calls while the device had nothing to do.
     host_update: Duration,
-    telling: Duration,
+    in_ready: Duration,
     result: StepResult,
     spec: Spec,
-    classes: Option<usize>,
-    input: Map,
+    batch: BatchShape,
     output: Map,
-    trainable: Vec<bool>,
-    lens: Vec<usize>,
     contents: Contents,
-    least_free: u64,
-    free_before: u64,
+    numerics: Numerics,
+    peak: Peak,
+    /// Dropped last: the thread's turn may end with it.
     device: Arc<Device>,
 }
 
-/// The lowered graph without what was only needed to make the program.
+/// The most device memory that a program has held, the libraries' included. The driver only tells how much of the whole GPU
+/// is free, so memory that others release meanwhile is missing from it: what this process allocated itself is the minimum.
+struct Peak {
+    free_before: u64,
+    held_before: u64,
+    bytes: u64,
+}
+
+impl Peak {
+    /// Begins before a program allocates its memory.
+    fn new(device: &Device) -> Result<Self, EngineError> {
+        Ok(Self { free_before: device.memory()?.0, held_before: Memory::held(), bytes: 0 })
+    }
+
+    /// Takes what is held now into account.
+    fn look(&mut self, device: &Device) -> Result<(), EngineError> {
+        let held = Memory::held().saturating_sub(self.held_before);
+        let used = self.free_before.saturating_sub(device.memory()?.0);
+        self.bytes = self.bytes.max(held).max(used);
+        Ok(())
+    }
+}
+
+/// The lowered graph, without what was only needed to make the program.
 struct Compiled {
     forward: Vec<Step>,
-    judging: Vec<Step>,
+    evaluation: Vec<Step>,
     backward: Vec<Step>,
     units: Vec<Unit>,
     offsets: Vec<usize>,
     input: u64,
     output: u64,
     wide: usize,
-    slots: Vec<Slot>,
-    ranges: Vec<Option<Range<usize>>>,
-    trained: usize,
-    moving: Vec<Option<Range<usize>>>,
-    moving_len: usize,
+    places: Places,
     packing: Packing,
     stretches: usize,
     plan: MemoryPlan,
@@ -205,8 +252,8 @@ impl CudaProgram {
         if self.spec.precision == Precision::Bf16 { 2 } else { 4 }
     }
 
-    /// An argument's value, where a run works on a share.
-    fn word(&self, arg: &Arg, share: usize, adds: bool) -> Word {
+    /// An argument's value in a run.
+    fn word(&self, arg: &Arg, Target { shard, adds }: Target) -> Word {
         let param = |memory: &Memory, id: &ParamId, ranges: &[Option<Range<usize>>]| {
             let range = ranges[id.0].as_ref().expect("invariant: the parameter has a place");
             Word::from(memory.address + 4 * range.start as u64)
@@ -216,16 +263,16 @@ impl CudaProgram {
                 Word::from(self.memory.arena.address + (self.low.offsets[buffer.0] + skip) as u64)
             }
             Arg::Null => Word::from(0u64),
-            Arg::Param(id) => param(&self.memory.params, id, &self.low.ranges),
-            Arg::Grad(id) => param(&self.memory.grads[share], id, &self.low.ranges),
-            Arg::Moving(id) => param(&self.memory.moving[share], id, &self.low.moving),
+            Arg::Param(id) => param(&self.memory.params, id, &self.low.places.ranges),
+            Arg::Grad(id) => param(&self.memory.grads[shard], id, &self.low.places.ranges),
+            Arg::Moving(id) => param(&self.memory.moving[shard], id, &self.low.places.moving),
             Arg::Packed(id) => {
                 let start = self.low.packing.starts[id.0].expect("invariant: kernels of products are packed");
                 Word::from(self.memory.packed.address + (start * self.precise()) as u64)
             }
             Arg::Labels => Word::from(self.memory.labels.address),
             Arg::Control => Word::from(self.memory.control.address),
-            Arg::Judgement => Word::from(self.memory.judgement.address),
+            Arg::Score => Word::from(self.memory.score.address),
             Arg::Counters(first) => Word::from(self.memory.counters.address + 4 * *first as u64),
             Arg::AddsGradients => Word::from(i32::from(adds)),
             Arg::Int(value) => Word::from(*value),
@@ -238,11 +285,11 @@ impl CudaProgram {
     }
 
     /// Puts one instruction on a lane.
-    fn act(&self, step: &Step, lane: &Lane, (share, adds): (usize, bool)) -> Result<(), EngineError> {
+    fn act(&self, step: &Step, lane: &Lane, target: Target) -> Result<(), EngineError> {
         let _layer = nvtx::range(&self.low.units[step.unit].name);
         match &step.action {
             Action::Kernel { name, shape, args } => {
-                let words: Vec<Word> = args.iter().map(|arg| self.word(arg, share, adds)).collect();
+                let words: Vec<Word> = args.iter().map(|arg| self.word(arg, target)).collect();
                 launch(&self.kernels, &lane.stream, name, *shape, &words)
             }
             Action::Product { product, direction, x, kernel, y } => {
@@ -258,36 +305,35 @@ impl CudaProgram {
         }
     }
 
-    /// Puts instructions on the lanes; the side is joined again at the end. `after` is told each instruction's number, and
-    /// the last that the side has to do so far.
+    /// Puts instructions on their streams, and joins the side at the end. `after` is called for each instruction.
     fn put(
         &self,
         steps: &[Step],
-        selected: (usize, bool),
-        mut after: impl FnMut(usize, Option<&Event>) -> Result<(), EngineError>,
+        target: Target,
+        mut after: impl FnMut(Put) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let mut sides = self.events.sides.iter();
         let mut open: Vec<(usize, &Event)> = Vec::new();
         let mut last = None;
-        for (index, step) in steps.iter().enumerate() {
+        for (number, step) in steps.iter().enumerate() {
             let late = open.partition_point(|(time, _)| time + LAG < step.time);
             if late > 0 {
                 self.main.stream.wait_for(open[late - 1].1)?;
                 open.drain(..late);
             }
             match step.track {
-                Track::Main => self.act(step, &self.main, selected)?,
+                Track::Main => self.act(step, &self.main, target)?,
                 Track::Side => {
                     let (fork, join) = sides.next().expect("invariant: events for every instruction");
                     self.main.stream.mark(fork)?;
                     self.side.stream.wait_for(fork)?;
-                    self.act(step, &self.side, selected)?;
+                    self.act(step, &self.side, target)?;
                     self.side.stream.mark(join)?;
                     open.push((step.time, join));
                     last = Some(join);
                 }
             }
-            after(index, last)?;
+            after(Put { number, side: last })?;
         }
         match open.last() {
             Some((_, last)) => self.main.stream.wait_for(last),
@@ -296,12 +342,7 @@ impl CudaProgram {
     }
 
     /// Gradients in canonical order, of some of the packed tensors.
-    fn unpack(
-        &self,
-        stream: &Stream,
-        tensors: Range<usize>,
-        (share, adds): (usize, bool),
-    ) -> Result<(), EngineError> {
+    fn unpack(&self, stream: &Stream, tensors: Range<usize>, target: Target) -> Result<(), EngineError> {
         let packing = &self.low.packing;
         let Some(first) = packing.tensors[tensors.clone()].first() else { return Ok(()) };
         let end = packing
@@ -312,9 +353,9 @@ impl CudaProgram {
             Word::from(self.memory.tensors.address),
             Word::from(self.memory.owners.address),
             Word::from(self.memory.raw.address),
-            Word::from(self.memory.grads[share].address),
+            Word::from(self.memory.grads[target.shard].address),
             Word::from(self.nchw()),
-            Word::from(i32::from(adds)),
+            Word::from(i32::from(target.adds)),
             Word::from(first.first_tile),
         ];
         self.tiles(stream, "unpack_gradients", end - first.first_tile as usize, &args)
@@ -341,9 +382,10 @@ impl CudaProgram {
         launch(&self.kernels, stream, name, shape, args)
     }
 
-    /// Puts a whole run on the stream: from a recording, made at its second turn, since the first loads machine code.
+    /// Puts a whole run on the stream. The first time it runs as it is, since that loads machine code, and is then recorded;
+    /// later runs replay the recording.
     fn run(&mut self, run: Run) -> Result<(), EngineError> {
-        let _step = nvtx::range(if run == Run::Judging { "evaluation" } else { "step" });
+        let _step = nvtx::range(if run == Run::Evaluation { "evaluation" } else { "step" });
         if self.spec.profiling == Profiling::Layers {
             return self.run_profiled(run);
         }
@@ -354,8 +396,7 @@ impl CudaProgram {
         let recorded = self.run_and_record(run, woven.as_mut());
         self.woven = woven;
         self.recordings.insert(run, recorded?);
-        self.least_free = self.least_free.min(self.device.memory()?.0);
-        Ok(())
+        self.peak.look(&self.device)
     }
 
     fn run_and_record(&self, run: Run, mut woven: Option<&mut Woven>) -> Result<Recording, EngineError> {
@@ -366,27 +407,26 @@ impl CudaProgram {
 
     fn put_run(&self, run: Run, mut woven: Option<&mut Woven>, mark: Mark) -> Result<(), EngineError> {
         let (stream, events) = (&self.main.stream, &self.events);
-        let nothing = |_: usize, _: Option<&Event>| Ok(());
+        let target = run.target();
         mark(stream, &events.begin)?;
-        let Run::Training { share, adds, updates } = run else {
-            self.put(&self.low.judging, (0, false), nothing)?;
+        let Run::Training { updates, .. } = run else {
+            self.put(&self.low.evaluation, target, |_| Ok(()))?;
             mark(stream, &events.forward_end)?;
             return mark(stream, &events.end);
         };
-        let selected = (share, adds);
-        self.put(&self.low.forward, selected, nothing)?;
+        self.put(&self.low.forward, target, |_| Ok(()))?;
         mark(stream, &events.forward_end)?;
         let backward = nvtx::range("backward");
-        // Where nobody else needs them and nothing is added to them, gradients are used as they are.
+        // Where only the update needs them, gradients are used in the libraries' order.
         let sgd = matches!(self.spec.optimizer, Optimizer::Sgd { .. });
-        let direct = updates && woven.is_none() && !adds && sgd && self.spec.shares == 1;
+        let direct = updates && woven.is_none() && !target.adds && sgd && self.spec.shards == 1;
         let mut overlapped = woven.as_deref_mut().filter(|woven| updates && woven.overlap);
-        self.put(&self.low.backward, selected, |index, side| match overlapped.as_deref_mut() {
-            Some(woven) => self.exchange_ready(woven, index, (side, selected), mark),
+        self.put(&self.low.backward, target, |put| match overlapped.as_deref_mut() {
+            Some(woven) => self.exchange_ready(woven, put, target, mark),
             None => Ok(()),
         })?;
         if overlapped.is_none() && !direct {
-            self.unpack(stream, 0..self.low.packing.tensors.len(), selected)?;
+            self.unpack(stream, 0..self.low.packing.tensors.len(), target)?;
         }
         drop(backward);
         mark(stream, &events.end)?;
@@ -397,7 +437,7 @@ impl CudaProgram {
         }
     }
 
-    /// Readies the input, the weights and the numbers of a run.
+    /// Prepares the input, the weights and the numbers of a run.
     fn begin(&mut self, control: Control) -> Result<(), EngineError> {
         self.device.enter()?;
         let stream = &self.main.stream;
@@ -410,7 +450,7 @@ impl CudaProgram {
         if self.pending.copied {
             stream.wait_for(&self.events.copied)?;
         }
-        let (pixels, channels) = (self.input.pixels(), self.input.c);
+        let (pixels, channels) = (self.batch.input.pixels(), self.batch.input.c);
         let args = [
             Word::from(self.memory.staged_images.address),
             Word::from(self.low.input),
@@ -427,7 +467,7 @@ impl CudaProgram {
         launch(&self.kernels, stream, "prepare", wide_shape(count), &args)?;
         stream.copy_on(self.memory.labels.address, self.memory.staged_labels.address, 4 * self.spec.batch)?;
         stream.mark(&self.events.consumed)?;
-        // The last run's copy of it has ended: its results were waited for, or are now.
+        // The previous run has copied it: its results were waited for, or are now.
         if self.pending.ran {
             self.events.end.wait()?;
         }
@@ -443,13 +483,13 @@ impl CudaProgram {
 
     fn end(&mut self) -> Result<(), EngineError> {
         let out = self.pinned_out.address();
-        self.main.stream.copy_out(out, self.memory.judgement.address, size_of::<Judgement>())?;
+        self.main.stream.copy_out(out, self.memory.score.address, size_of::<Score>())?;
         self.runs += 1;
         self.pending.ran = true;
         self.main.stream.mark(&self.events.over[self.runs % 2])
     }
 
-    /// Waits for all that is under way.
+    /// Waits for everything that runs.
     fn settle(&mut self) -> Result<(), EngineError> {
         self.device.enter()?;
         let mut woven = self.woven.take();
@@ -460,15 +500,5 @@ impl CudaProgram {
 
     fn place(&self, address: u64, len: usize) -> Region {
         Region { place: Place::Device(self.device.number), address, len }
-    }
-
-    /// Where a parameter lies, running statistics in the first share.
-    fn home(&self, param: ParamId) -> u64 {
-        let (memory, range) = match (&self.low.ranges[param.0], &self.low.moving[param.0]) {
-            (Some(range), _) => (&self.memory.params, range),
-            (None, Some(range)) => (&self.memory.moving[0], range),
-            (None, None) => unreachable!("invariant: a parameter has a place"),
-        };
-        memory.address + 4 * range.start as u64
     }
 }

@@ -1,14 +1,14 @@
-//! A convolution as a plain matrix product, with the window of each output written out as a row. cuDNN's ways that keep all
-//! digits of fp32 are slow on small maps; rows of those fit into the workspace.
+//! A convolution as a plain matrix product, with the window of each output written out as a row. cuDNN's engines with full
+//! fp32 precision are slow on small maps, and the rows of small maps fit into the workspace.
 
 use super::action::Window;
 use super::driver::Shape;
-use super::gemm::Gemm;
-use super::product::{Direction, Lane, Libraries, Product};
+use super::gemm::{Call, Gemm};
+use super::product::{Direction, Lane, Libraries, Product, Workspace};
 use super::program::launch::{Word, launch, wide_shape};
 use crate::{EngineError, Layout, Precision};
 
-/// Values that a thread of the kernels moves at once.
+/// Values that a thread of the kernels moves at a time.
 const VECTOR: usize = 4;
 
 /// A convolution with its rows.
@@ -23,21 +23,21 @@ pub(super) struct Unrolled {
 }
 
 impl Unrolled {
-    /// The ways to compute it; `None` where it cannot be computed so, or its rows need more than so many bytes.
+    /// The algorithms for it; `None` where a product cannot be computed this way, or its rows need more than `limit` bytes.
     pub fn find(
         libraries: &Libraries,
         product: &Product,
         direction: Direction,
         limit: usize,
     ) -> Result<Option<Self>, EngineError> {
-        let Product { batch, input, output, kernel, stride, border, groups, layout, precision } = *product;
+        let Product { batch, input, output, kernel, groups, layout, precision, .. } = *product;
         let taps = kernel.0 * kernel.1;
         let values = batch * output.pixels() * taps * input.c;
         let fits = layout == Layout::Nhwc && precision != Precision::Bf16 && groups == 1;
         if !fits || taps == 1 || !input.c.is_multiple_of(VECTOR) || 4 * values > limit {
             return Ok(None);
         }
-        let window = Window::new((batch, layout), (kernel, stride, border), input, output);
+        let window = Window::new(&product.window(), batch, layout);
         let gemm = Gemm::find(&libraries.cublas, &product.unrolled(), direction)?;
         Ok(Some(Self { gemm, window, direction, inputs: batch * input.len(), values }))
     }
@@ -46,12 +46,16 @@ impl Unrolled {
         self.gemm.len()
     }
 
+    pub fn name(&self, index: usize) -> String {
+        self.gemm.name(index)
+    }
+
     /// Bytes of the rows.
     fn bytes(&self) -> usize {
         (4 * self.values).next_multiple_of(256)
     }
 
-    /// Bytes of workspace that a way needs.
+    /// Bytes of workspace that an algorithm needs.
     pub fn workspace(&self, index: usize) -> usize {
         self.bytes() + self.gemm.workspace(index)
     }
@@ -64,7 +68,7 @@ impl Unrolled {
         index: usize,
         [x, weights, y]: [u64; 3],
     ) -> Result<(), EngineError> {
-        let (rows, rest) = (lane.workspace.0, lane.workspace.1 - self.bytes());
+        let rows = lane.workspace.address;
         let put = |name: &str, shape: Shape, from: u64, to: u64| {
             let args = [Word::of(&self.window), Word::from(from), Word::from(to)];
             launch(&libraries.kernels, &lane.stream, name, shape, &args)
@@ -72,8 +76,10 @@ impl Unrolled {
         if self.direction != Direction::Data {
             put("unroll", wide_shape(self.values / VECTOR), x, rows)?;
         }
-        let workspace = (rows + self.bytes() as u64, rest);
-        self.gemm.run((&libraries.cublas, &lane.stream), index, [rows, weights, y], workspace)?;
+        let workspace =
+            Workspace { address: rows + self.bytes() as u64, bytes: lane.workspace.bytes - self.bytes() };
+        let call = Call { stream: &lane.stream, operands: [rows, weights, y], workspace };
+        self.gemm.run(&libraries.cublas, index, call)?;
         if self.direction == Direction::Data {
             put("roll", wide_shape(self.inputs / VECTOR), rows, x)?;
         }

@@ -1,10 +1,10 @@
-//! Networks around what is to be compared.
+//! The networks that are compared.
 
 use paceline_model::{
     BatchNorm, Border, Builder, Conv2d, ConvTranspose, Dense, Graph, Init, NodeId, Shape, ShapeError, Window,
 };
 
-/// A network around one or a few layers: they are fed the picture behind a convolution, and judged behind a dense layer.
+/// A network around one or a few layers, with a convolution in front and a dense layer behind.
 pub fn around(input: Shape, body: impl Fn(&mut Builder, NodeId) -> Result<NodeId, ShapeError>) -> Graph {
     let build = || {
         let (mut b, x) = Builder::new("case", input, 5)?;
@@ -155,7 +155,7 @@ pub fn layers() -> Vec<(&'static str, Graph)> {
     ]
 }
 
-/// A first convolution as networks have them: with stride 2, straight on the picture.
+/// A typical first convolution: with stride 2, directly on the images.
 pub fn stem(input: Shape, conv: Conv2d) -> Graph {
     let build = || {
         let (mut b, x) = Builder::new("stem", input, 5)?;
@@ -169,7 +169,7 @@ pub fn stem(input: Shape, conv: Conv2d) -> Graph {
     build().unwrap()
 }
 
-/// Layers with nothing trained below them, in front of a window.
+/// Layers without anything trained below them, in front of a window.
 pub fn from_below() -> Graph {
     let build = || {
         let (mut b, x) = Builder::new("from_below", Shape::new(12, 16, 8), 5)?;
@@ -196,7 +196,7 @@ pub fn autoencoder() -> Graph {
     build().unwrap()
 }
 
-/// A small network of every kind of layer: little enough for tools that watch each access to memory.
+/// A small network with every kind of layer: small enough for tools that check each memory access.
 pub fn every_kind() -> Graph {
     let build = || {
         let (mut b, x) = Builder::new("every_kind", Shape::new(13, 12, 3), 5)?;
@@ -265,7 +265,7 @@ pub fn behind_norms((h, w): (usize, usize)) -> Graph {
     build().unwrap()
 }
 
-/// Maps so large that each thread of a kernel has several rows, lines or tiles to do, as in real training.
+/// Maps so large that each thread of a kernel has several rows, lines or tiles, as in real training.
 pub fn large_maps() -> Graph {
     let build = || {
         let (mut b, x) = Builder::new("large_maps", Shape::new(64, 64, 3), 5)?;

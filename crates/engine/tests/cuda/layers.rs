@@ -22,7 +22,7 @@ fn every_kind_of_layer_agrees_with_the_cpu() {
         for layout in [Layout::Nhwc, Layout::Nchw] {
             for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {
                 let spec = Spec { layout, precision, label_smoothing: 0.1, ..Spec::new(6) };
-                // All at once: one failure is not to hide the others.
+                // All of them, so that one failure does not hide the others.
                 let run = std::panic::AssertUnwindSafe(|| compare(name, &gpu, graph, &spec));
                 if let Err(why) = std::panic::catch_unwind(run) {
                     let text = why.downcast_ref::<String>().cloned().unwrap_or_default();

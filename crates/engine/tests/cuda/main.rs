@@ -1,5 +1,5 @@
 //! The CUDA engine against the CPU engine: every kind of layer, both layouts, every precision; each network over ten steps.
-//! Where there is no GPU the tests say so, and pass.
+//! Without a GPU the tests are skipped.
 
 #[path = "../gpu/mod.rs"]
 mod gpu;
@@ -10,10 +10,10 @@ mod programs;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
 use paceline_engine::cuda::{Contents, Cuda, CudaOptions, Tuning};
-use paceline_engine::{Engine, Pass, Precision, Program, Samples, Spec};
+use paceline_engine::{Engine, Pass, Precision, Program, Samples, Spec, Values};
 use paceline_model::{Graph, ParamId};
 
-/// The GPU with buffers that are no number before each run; `None`, with the reason printed, where there is none.
+/// The GPU, with buffers that are NaN before each run; `None`, with the reason printed, where there is none.
 fn gpu() -> Option<Cuda> {
     gpu::open(CudaOptions { tuning: Tuning::First, contents: Contents::Poisoned, device: 0 })
 }
@@ -38,7 +38,7 @@ fn batch_of(graph: &Graph, batch: usize, seed: u64) -> (Vec<f32>, Vec<u32>) {
     (noise(seed, batch * graph.input().len()), labels)
 }
 
-/// How far two runs of values are apart, relative to the second's size.
+/// The distance between two vectors, relative to the size of the second.
 fn distance(own: &[f32], other: &[f32]) -> f64 {
     assert_eq!(own.len(), other.len());
     let square = |f: &dyn Fn(usize) -> f64| (0..own.len()).map(|i| f(i).powi(2)).sum::<f64>().sqrt();
@@ -47,7 +47,7 @@ fn distance(own: &[f32], other: &[f32]) -> f64 {
     if difference.is_nan() { f64::INFINITY } else { difference / size.max(1e-6) }
 }
 
-/// What a step leaves behind.
+/// The results of a step.
 struct Outcome {
     loss: f32,
     output: Vec<f32>,
@@ -62,24 +62,24 @@ fn read_gradients(graph: &Graph, program: &mut dyn Program) -> Vec<Vec<f32>> {
     for (id, param) in graph.params.iter().enumerate() {
         let mut values = vec![0.0; param.len()];
         if param.kind.trainable() {
-            program.read_gradient(ParamId(id), &mut values).unwrap();
+            program.read(Values::Gradient(ParamId(id)), &mut values).unwrap();
         }
         gradients.push(values);
     }
     gradients
 }
 
-/// One pass with all there is to see of it, an update, and a test.
+/// One pass with all its results, an update, and an evaluation.
 fn step(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> Outcome {
     let mut program = engine.compile(graph, spec).unwrap();
     for (id, param) in graph.params.iter().enumerate() {
-        // Not the plain ones that every layer starts with.
+        // Not the zeros and ones that layers start with.
         let middle =
             if param.name.ends_with("gamma") || param.name.ends_with("variance") { 1.0 } else { 0.0 };
         let spread = if param.fan_in == 0 { 0.3 } else { (3.0 / param.fan_in as f32).sqrt() };
         let values: Vec<f32> =
             noise(100 + id as u64, param.len()).iter().map(|v| middle + spread * v).collect();
-        program.write_param(ParamId(id), &values).unwrap();
+        program.write(Values::Param(ParamId(id)), &values).unwrap();
     }
     let (images, labels) = batch_of(graph, spec.batch, 5);
     for stream in [3, 4] {
@@ -88,14 +88,14 @@ fn step(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> Outcome {
     }
     let loss = program.finish().unwrap().loss;
     let mut output = vec![0.0; spec.batch * graph.node(graph.output()).shape.len()];
-    program.read_output(&mut output).unwrap();
+    program.read(Values::Output, &mut output).unwrap();
     let gradients = read_gradients(graph, &mut *program);
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     program.apply(0.05, everything).unwrap();
     program.finish().unwrap();
     let mut read = |id: usize, len: usize| {
         let mut values = vec![0.0; len];
-        program.read_param(ParamId(id), &mut values).unwrap();
+        program.read(Values::Param(ParamId(id)), &mut values).unwrap();
         values
     };
     let params = graph.params.iter().enumerate().map(|(id, param)| read(id, param.len())).collect();

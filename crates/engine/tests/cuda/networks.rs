@@ -5,10 +5,10 @@ use paceline_model::zoo;
 
 use super::*;
 
-/// Losses of ten steps on two batches in turns.
+/// Losses of ten steps on two alternating batches.
 pub fn losses(engine: &dyn Engine, graph: &Graph, spec: &Spec, rate: f32) -> Vec<f32> {
     let mut program = engine.compile(graph, spec).unwrap();
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     let mut losses = Vec::new();
     for seed in 0..10 {
         let (images, labels) = batch_of(graph, spec.batch, seed % 2);
@@ -30,8 +30,8 @@ fn slopes(engine: &dyn Engine, graph: &Graph, spec: &Spec) -> (Vec<Vec<f32>>, f3
     (read_gradients(graph, &mut *program), loss)
 }
 
-/// A network whose maps have shrunk to a point multiplies every rounding: the CPU's two layouts tell by how much, and a GPU
-/// may be a few times as far away. With fewer digits, little but the first loss of such a network is left to compare.
+/// A deep network on small maps amplifies rounding: the difference between the CPU's two layouts shows by how much, and a GPU
+/// may differ a few times as much. With less precision, only the first loss of such a network can be compared.
 #[test]
 fn every_network_has_the_gradients_and_losses_of_the_cpu_over_ten_steps() {
     let Some(gpu) = gpu() else { return };
@@ -45,7 +45,7 @@ fn every_network_has_the_gradients_and_losses_of_the_cpu_over_ten_steps() {
         let flat: Vec<f32> = gradients.concat();
         let apart = distance(&slopes(&cpu(), &graph, &planes).0.concat(), &flat);
         let square: f64 = flat.iter().map(|v| f64::from(*v).powi(2)).sum();
-        // A step that takes about a twentieth off the loss: larger ones end in chaos.
+        // A step that lowers the loss by about a twentieth: larger steps diverge.
         let rate = (0.05 * f64::from(loss) / square).min(0.01) as f32;
         let other = losses(&cpu(), &graph, &spec, rate);
         let off = |own: &[f32]| own.iter().zip(&other).map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f32::max);
@@ -76,13 +76,13 @@ fn every_network_has_the_gradients_and_losses_of_the_cpu_over_ten_steps() {
 }
 
 #[test]
-fn every_network_learns_a_batch_by_heart_in_bf16() {
+fn every_network_memorizes_a_batch_in_bf16() {
     let Some(gpu) = gpu() else { return };
     for name in zoo::NAMES {
         let side = if name.starts_with("inception") { 75 } else { 32 };
         let graph = zoo::build(name, Some((side, side)), 10).unwrap();
         let mut program = gpu.compile(&graph, &Spec { precision: Precision::Bf16, ..Spec::new(16) }).unwrap();
-        let everything = 0..program.parameters().len;
+        let everything = 0..program.len(Values::Parameters);
         let (images, labels) = batch_of(&graph, 16, 3);
         let mut losses = Vec::new();
         let rate = if name == "vgg_19" { 0.02 } else { 0.005 };

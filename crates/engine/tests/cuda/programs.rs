@@ -1,39 +1,36 @@
-//! What a program does beside a step: passes and shares, statistics, update rules, mirrors, times, refusals.
+//! Programs apart from single steps: passes and shards, statistics, update rules, mirrors, times, refusals.
 
-use paceline_engine::{Drawing, EngineError, Homes, Layout, Optimizer, Place, Profiling, Region};
+use paceline_engine::{
+    Drawing, EngineError, Homes, Layout, Numerics, Optimizer, Place, Profiling, Region, lay_out,
+};
 use paceline_model::{Shape, zoo};
+use paceline_record::{Nanos, Phase};
 
 use super::*;
 use crate::graphs::*;
 use crate::networks::losses;
 
 #[test]
-fn passes_and_shares_keep_gradients_and_statistics_apart() {
+fn passes_and_shards_keep_gradients_and_statistics_apart() {
     let Some(gpu) = gpu() else { return };
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     let run = |engine: &dyn Engine| {
-        let spec = Spec { shares: 2, ..Spec::new(8) };
+        let spec = Spec { shards: 2, ..Spec::new(8) };
         let mut program = engine.compile(&graph, &spec).unwrap();
-        for share in [0, 1] {
+        for shard in [0, 1] {
             for index in [0, 1] {
-                let (images, labels) = batch_of(&graph, 8, (2 * share + index) as u64);
+                let (images, labels) = batch_of(&graph, 8, (2 * shard + index) as u64);
                 program.feed(Samples { images: &images, labels: &labels }).unwrap();
-                let pass = Pass { share, index, count: 2, stream: 9, seen: None, update: None };
+                let pass = Pass { shard, index, count: 2, stream: 9, seen: None, update: None };
                 program.forward_backward(pass, &mut |_| {}).unwrap();
             }
         }
         program.finish().unwrap();
         let mut seen = Vec::new();
-        for share in [0, 1] {
-            let region = program.statistics(share);
-            let mut values = vec![0.0; region.len];
-            program.read_region(region, &mut values).unwrap();
-            seen.push(values);
+        for shard in [0, 1] {
+            seen.push(program.to_vec(Values::Statistics(shard)).unwrap());
         }
-        let region = program.gradients();
-        let mut values = vec![0.0; region.len];
-        program.read_region(region, &mut values).unwrap();
-        seen.push(values);
+        seen.push(program.to_vec(Values::Gradients(0)).unwrap());
         seen
     };
     for (own, other) in run(&gpu).iter().zip(run(&cpu())) {
@@ -49,16 +46,13 @@ fn running_statistics_are_plain_means_until_their_momentum_takes_over() {
         let mut program = engine.compile(&graph, spec).unwrap();
         for pass in 0..5 {
             let (images, labels) = batch_of(&graph, spec.batch, pass);
-            // Each batch is brighter than the one before: what a mean weighs shows.
+            // Each batch is brighter than the previous one, so that the weights of a mean show.
             let images: Vec<f32> = images.iter().map(|v| v + pass as f32).collect();
             program.feed(Samples { images: &images, labels: &labels }).unwrap();
             program.forward_backward(Pass { seen: seen(pass), ..Pass::ONLY }, &mut |_| {}).unwrap();
         }
         program.finish().unwrap();
-        let region = program.statistics(0);
-        let mut values = vec![0.0; region.len];
-        program.read_region(region, &mut values).unwrap();
-        values
+        program.to_vec(Values::Statistics(0)).unwrap()
     };
     for (layout, precision) in
         [(Layout::Nhwc, Precision::Fp32), (Layout::Nchw, Precision::Fp32), (Layout::Nhwc, Precision::Bf16)]
@@ -95,11 +89,12 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
     let Some(gpu) = gpu() else { return };
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     let spec = Spec::new(8);
-    let len = gpu.trained_values(&graph, &spec).unwrap();
+    let len = lay_out(&graph).1;
     let mut homes = vec![vec![0.0f32; len + 16]; 2];
     let mut region = |index: usize| {
         let at = homes[index].as_mut_ptr() as u64;
-        Region { place: Place::Host, address: at.next_multiple_of(64), len }
+        // SAFETY: it is inside of memory that outlives the programs.
+        unsafe { Region::new(Place::Host, at.next_multiple_of(64), len) }
     };
     let (params, grads) = (region(0), region(1));
     // SAFETY: both outlive the programs, which run one after another, and nobody else uses them.
@@ -116,17 +111,15 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
             program.apply(0.1, 0..64).unwrap();
             program.apply(0.1, 64..len).unwrap();
             let times = program.finish().unwrap();
-            assert_eq!(times.copy_out_ns > 0, !seen.is_empty(), "gradients go out where others read them");
-            assert!(times.update_ns > 0);
+            assert_eq!(
+                times.phases[Phase::CopyOut] > Nanos(0),
+                !seen.is_empty(),
+                "gradients go out where others read them"
+            );
+            assert!(times.phases[Phase::Update] > Nanos(0));
         }
-        let mut all = program.state();
-        all.extend([program.gradients(), program.parameters()]);
-        let read = |region: Region| {
-            let mut values = vec![0.0; len];
-            program.read_region(region, &mut values).unwrap();
-            values
-        };
-        seen.push(all.into_iter().map(read).collect::<Vec<_>>());
+        let all = [Values::State(0), Values::Gradients(0), Values::Parameters];
+        seen.push(all.map(|values| program.to_vec(values).unwrap()));
     }
     assert!(seen[0] == seen[1] && seen[0].iter().all(|values| values.iter().any(|v| *v != 0.0)));
     // The host's update rounds in another order.
@@ -148,22 +141,66 @@ fn layers_and_phases_are_timed_by_the_device() {
             program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
             program.apply(0.1, 0..64).unwrap();
             let result = program.finish().unwrap();
-            assert!(
-                result.forward_ns > 0
-                    && result.backward_ns > 0
-                    && result.update_ns > 0
-                    && result.copy_in_ns > 0
-            );
+            for phase in [Phase::CopyIn, Phase::Forward, Phase::Backward, Phase::Update] {
+                assert!(result.phases[phase] > Nanos(0), "{phase}");
+            }
         }
-        let layers = program.layer_times();
+        let layers = program.measured().layers;
         assert_eq!(layers.is_empty(), profiling == Profiling::Phases);
         assert!(layers.iter().all(|layer| layer.calls == 2), "the first run is left out");
-        assert!(program.peak_device().is_some_and(|bytes| bytes > program.plan().total() / 2));
+        assert!(program.measured().peak_device.is_some_and(|bytes| bytes.0 > program.plan().total() / 2));
     }
 }
 
 #[test]
-fn what_a_gpu_cannot_do_is_refused_with_words() {
+fn recorded_numerics_give_the_same_bits_or_are_refused() {
+    if gpu().is_none() {
+        return;
+    }
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    for (precision, tuning) in [(Precision::Fp32, Tuning::Last), (Precision::Bf16, Tuning::First)] {
+        let spec = Spec { precision, ..Spec::new(8) };
+        let open = |tuning| Cuda::new(CudaOptions { tuning, ..CudaOptions::default() });
+        let first = open(tuning).unwrap();
+        let numerics = first.compile(&graph, &spec).unwrap().numerics();
+        assert!(!numerics.algorithms.is_empty() && numerics.libraries.len() == 2, "{numerics:?}");
+        assert!(numerics.algorithms.iter().all(|algorithm| !algorithm.name.is_empty()), "{numerics:?}");
+        let again = open(Tuning::Recorded(numerics.clone())).unwrap();
+        assert_eq!(again.compile(&graph, &spec).unwrap().numerics(), numerics);
+        assert_eq!(losses(&first, &graph, &spec, 0.01), losses(&again, &graph, &spec, 0.01));
+        let refusal = |error: Option<EngineError>| error.expect("it is refused").to_string();
+        let error = refusal(again.compile(&graph, &Spec { batch: 9, ..spec }).err());
+        assert!(error.contains("no algorithm for"), "{error}");
+        let mut gone = numerics.clone();
+        gone.algorithms[0].number = 999;
+        let error = refusal(open(Tuning::Recorded(gone)).unwrap().compile(&graph, &spec).err());
+        assert!(error.contains("number 999"), "{error}");
+        let older = Numerics { libraries: Default::default(), ..numerics };
+        assert!(refusal(open(Tuning::Recorded(older)).err()).contains("was none"));
+    }
+}
+
+#[test]
+fn a_second_thread_is_refused_as_long_as_the_first_has_an_engine_or_a_program() {
+    let Some(gpu) = gpu() else { return };
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    let open_elsewhere = || {
+        let open = || Cuda::new(CudaOptions::default()).map(drop);
+        std::thread::scope(|scope| scope.spawn(open).join().expect("no panic"))
+    };
+    let refused = |result: Result<(), EngineError>| result.expect_err("refused").to_string();
+    assert!(refused(open_elsewhere()).contains("another thread"));
+    let mut program = gpu.compile(&graph, &Spec::new(8)).unwrap();
+    drop(gpu);
+    assert!(refused(open_elsewhere()).contains("another thread"), "a program is left");
+    let elsewhere = std::thread::scope(|scope| scope.spawn(|| program.evaluate(8)).join().expect("no panic"));
+    assert!(refused(elsewhere).contains("another thread"));
+    drop(program);
+    open_elsewhere().expect("nobody uses the GPU any more");
+}
+
+#[test]
+fn what_a_gpu_cannot_do_is_refused_with_the_reason() {
     let Some(gpu) = gpu() else { return };
     let Err(error) = Cuda::new(CudaOptions { device: 999, ..CudaOptions::default() }) else {
         panic!("999 GPUs")

@@ -27,6 +27,7 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
         planned: Some(Bytes(1000)),
         steps: steps.iter().enumerate().map(step).collect(),
         evaluations: Vec::new(),
+        recoveries: Vec::new(),
         peak_resident: Some(Bytes(2000 + u64::from(rank))),
         shared: Some(Bytes(500)),
         peak_device: None,
@@ -40,6 +41,7 @@ fn run(ranks: Vec<RankLog>, last_reap: u64) -> Run {
             header: LauncherHeader { case, window: false },
             first_spawn: Some(Nanos(0)),
             last_reap: Some(Nanos(last_reap * MS)),
+            membership: Vec::new(),
             over: Some((Outcome::Done, None)),
         },
         ranks,
@@ -157,7 +159,7 @@ fn a_failed_run_keeps_only_what_is_certain() {
 }
 
 #[test]
-fn a_launcher_that_did_not_live_to_tell_is_a_failure() {
+fn a_launcher_that_died_is_a_failure() {
     let mut lost = run(vec![rank(0, 1, &[50])], 250);
     lost.launcher.over = None;
     lost.launcher.last_reap = None;

@@ -1,4 +1,4 @@
-//! Columns that follow from others are computed again; what the printed digits forbid is named.
+//! Recomputes columns that follow from others, and reports values that the printed digits rule out.
 
 use std::rc::Rc;
 
@@ -17,13 +17,13 @@ mod remarks;
 #[cfg(test)]
 mod tests;
 
-/// Two examples counts nearer than this share are the same.
+/// Example counts closer than this fraction are the same.
 const SAME_COUNT: f64 = 0.003;
 
-/// By how much a rate and a clock that were timed one by one may disagree.
+/// How much a rate and a clock that were measured separately may disagree.
 const NOISE: f64 = 0.02;
 
-/// What was compared.
+/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
@@ -45,9 +45,9 @@ pub enum Check {
     Product,
     /// Parameters against the network.
     Parameters,
-    /// A share of communication against the speed-up.
+    /// The fraction of communication against the speed-up.
     Share,
-    /// A share of communication against its time.
+    /// The fraction of communication against its time.
     CommTime,
     /// Parts against the whole.
     Parts,
@@ -74,7 +74,7 @@ pub enum Weight {
 /// A result of the audit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Slip {
-    /// What was compared.
+    /// What is compared.
     pub check: Check,
     /// How much it matters.
     pub weight: Weight,
@@ -84,10 +84,17 @@ pub struct Slip {
     pub printed: Option<Figure>,
     /// What follows from the other numbers.
     pub computed: Option<f64>,
-    /// How it follows, or what it means.
+    /// How it was computed, or what it means.
     pub how: String,
     /// What probably happened.
     pub likely: Option<String>,
+}
+
+/// A printed value, and a different one that was computed.
+#[derive(Clone, Copy)]
+struct Mismatch {
+    printed: Figure,
+    computed: f64,
 }
 
 impl Slip {
@@ -106,7 +113,8 @@ impl Slip {
     }
 
     /// A printed number that is not the computed one.
-    fn contradiction(check: Check, place: String, (printed, computed): (Figure, f64), how: String) -> Self {
+    fn contradiction(check: Check, place: String, values: Mismatch, how: String) -> Self {
+        let Mismatch { printed, computed } = values;
         Self {
             check,
             weight: Weight::Contradiction,
@@ -119,7 +127,7 @@ impl Slip {
     }
 }
 
-/// Everything that can be computed again in a series.
+/// Recomputes everything that can be recomputed in a series.
 pub fn audit(series: &Series) -> Vec<Slip> {
     let mut slips = Vec::new();
     slips.extend(check_product(series));
@@ -132,7 +140,7 @@ pub fn audit(series: &Series) -> Vec<Slip> {
     }
     check_efficiency(series, &mut slips);
     relations::check(series, &mut slips);
-    parts::check_shares(series, &mut slips);
+    parts::check_comm_fraction(series, &mut slips);
     parts::check_parts(series, &mut slips);
     remarks::remark(series, &mut slips);
     slips.sort_by_key(|slip| slip.weight);
@@ -141,10 +149,10 @@ pub fn audit(series: &Series) -> Vec<Slip> {
 
 /// The name of a cell.
 fn place(column: &Column, workers: u64) -> String {
-    format!("{}, {}", column.name, super::words::workers(workers))
+    format!("{}, {}", column.name, crate::words::workers(workers))
 }
 
-/// Compares a column with what it should be; digits that were dropped make one remark.
+/// Compares a column with its expected values; truncated digits cause one remark.
 fn compare(
     check: Check,
     series: &Series,
@@ -160,7 +168,12 @@ fn compare(
             Match::CutOff => cut.push((series.workers[row], printed, span.value)),
             Match::Contradicts => {
                 let place = place(column, series.workers[row]);
-                slips.push(Slip::contradiction(check, place, (printed, span.value), how));
+                slips.push(Slip::contradiction(
+                    check,
+                    place,
+                    Mismatch { printed, computed: span.value },
+                    how,
+                ));
             }
         }
     }
@@ -170,7 +183,7 @@ fn compare(
         slips.push(Slip {
             printed: Some(*printed),
             computed: Some(*value),
-            ..Slip::remark(Check::CutOff, at, "the last digit was dropped, not rounded")
+            ..Slip::remark(Check::CutOff, at, "truncated instead of rounded")
         });
     }
     slips
@@ -184,7 +197,12 @@ fn check_product(series: &Series) -> Option<Slip> {
     (product != images.value).then(|| {
         let printed = Figure::exact(images.value as f64);
         let line = images.line.map_or_else(String::new, |line| format!(" (line {line})"));
-        Slip::contradiction(Check::Product, format!("images a task{line}"), (printed, product as f64), how)
+        Slip::contradiction(
+            Check::Product,
+            format!("images per task{line}"),
+            Mismatch { printed, computed: product as f64 },
+            how,
+        )
     })
 }
 
@@ -197,7 +215,7 @@ fn check_total(series: &Series, slips: &mut Vec<Slip>) {
     }));
 }
 
-/// The time that all epochs took together, with its heading.
+/// The column with the time of all epochs together.
 fn whole(series: &Series) -> Option<&Column> {
     series.column(Meaning::TrainTime).or_else(|| series.column(Meaning::TotalTime))
 }
@@ -224,7 +242,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let epoch = series.column(Meaning::EpochTime);
     let time = |row: usize| -> Option<Span> {
         let from_whole = whole(series).and_then(|whole| whole.figures[row]).zip(epochs(series, row));
-        // The whole time is the better witness: the time of an epoch was computed from it.
+        // The total is more reliable: the time per epoch was computed from it.
         let from_whole = from_whole.map(|(time, epochs)| Span::from(time) / Span::exact(epochs));
         from_whole.or_else(|| epoch?.figures[row].map(Span::from))
     };
@@ -249,7 +267,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
         let off = computed.matches(printed) == Match::Contradicts
             && (computed.value / printed.value - 1.0).abs() > NOISE;
         let how = format!(
-            "{rounded} {} an epoch, as in the other rows, over {:.2} s",
+            "{rounded} {} per epoch, as in the other rows, over {:.2} s",
             series.counted().name(),
             time(row)?.value
         );
@@ -257,7 +275,7 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
             Slip::contradiction(
                 Check::Rate,
                 place(column, series.workers[row]),
-                (printed, computed.value),
+                Mismatch { printed, computed: computed.value },
                 how,
             )
         })
@@ -269,12 +287,12 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let whole_set = data.train + data.test;
     let likely = near(examples, whole_set as f64).then(|| {
         format!(
-            "{} is {} with its {} test images; training has {}",
+            "{} is {} including its {} test images; the training set has {}",
             whole_set, data.name, data.test, data.train
         )
     });
     let how = format!(
-        "{} times the time of an epoch; all rates are {:.2} times too high if an epoch is the {} training images of {}",
+        "{} times the epoch time; all rates are {:.2} times too high if an epoch is the {} training images of {}",
         column.name,
         examples / data.train as f64,
         data.train,
@@ -283,12 +301,17 @@ fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
     let exact = Figure::exact(rounded);
     slips.push(Slip {
         likely,
-        ..Slip::contradiction(Check::Examples, "examples an epoch".into(), (exact, data.train as f64), how)
+        ..Slip::contradiction(
+            Check::Examples,
+            "examples per epoch".into(),
+            Mismatch { printed: exact, computed: data.train as f64 },
+            how,
+        )
     });
 }
 
-/// Compares the examples that a rate was computed with, where it was computed from the clock, with those that were told
-/// or that a column gives. A rate of its own may differ: it does not see start-up.
+/// Compares the number of examples that a rate was computed with, if it was computed from the clock, with the given one
+/// or that of a column. A separately measured rate may differ: it does not include start-up.
 fn check_told(series: &Series) -> Option<Slip> {
     let (clock, implied) = reconcile::same(series, Work::Divided)
         .filter(|_| series.counted() == Counted::Examples && series.context.data.is_none())?;
@@ -300,10 +323,10 @@ fn check_told(series: &Series) -> Option<Slip> {
         let even = column.figures.iter().flatten().all(|figure| *figure == first);
         even.then_some((first.value, column.name.as_str()))
     };
-    // Those of as long as the clock runs. A column may count an epoch or a run.
+    // For as long as the clock runs. A column may count an epoch or a run.
     let (there, other, source) = match series.context.examples {
-        Some(told) if epoch => (told.value as f64 / epochs?, None, "was told".to_owned()),
-        Some(told) => (told.value as f64, None, "was told".to_owned()),
+        Some(given) if epoch => (given.value as f64 / epochs?, None, "given".to_owned()),
+        Some(given) => (given.value as f64, None, "given".to_owned()),
         None => {
             let (count, name) = column()?;
             (
@@ -321,9 +344,12 @@ fn check_told(series: &Series) -> Option<Slip> {
         clock.name,
         implied / there
     );
-    let place = if epoch { "examples an epoch" } else { "examples of a run" };
+    let place = if epoch { "examples per epoch" } else { "examples per run" };
     let printed = Figure::exact(round_to(implied, 3));
-    Some(Slip { likely: None, ..Slip::contradiction(Check::Examples, place.into(), (printed, there), how) })
+    Some(Slip {
+        likely: None,
+        ..Slip::contradiction(Check::Examples, place.into(), Mismatch { printed, computed: there }, how)
+    })
 }
 
 fn round_to(value: f64, digits: i32) -> f64 {
@@ -386,13 +412,13 @@ fn check_speedup(series: &Series, column: &Column, slips: &mut Vec<Slip>) {
     else {
         return;
     };
-    // A source that most rows follow was meant; one that no row follows was not, unless it is near.
+    // A source that most rows follow is the intended one; one that no row follows is not, unless it is close.
     if 2 * off > rows.len() && farthest > 0.25 {
         let named: Vec<&str> = sources.iter().map(|source| source.column.name.as_str()).collect();
         slips.push(Slip::remark(
             Check::Speedup,
             column.name.clone(),
-            format!("follows from none of {}", named.join(", ")),
+            format!("does not follow from {}", named.join(" or ")),
         ));
         return;
     }
@@ -411,7 +437,7 @@ fn check_efficiency(series: &Series, slips: &mut Vec<Slip>) {
     }));
 }
 
-/// What probably went wrong between a computed number and its print.
+/// What probably went wrong between a computed number and its printed value.
 fn guess_slip(printed: Figure, computed: f64) -> Option<String> {
     let ratio = printed.value / computed;
     if !(ratio.is_finite() && ratio > 0.0) {

@@ -1,17 +1,17 @@
-//! Printed numbers: a value, and what its last digit allows.
+//! Printed numbers: a value, and the range that its last digit allows.
 
 use serde::Serialize;
 
-/// Longest cell that may hold a number.
+/// Longest cell that is read as a number.
 const LONGEST: usize = 200;
 
-/// What stands for "none" in tables.
+/// Spellings of "none" in tables.
 const NONE: [&str; 12] = ["", "-", "--", "—", "–", "n/a", "na", "n.a.", "none", "null", "?", "..."];
 
-/// What stands before a spread.
+/// Signs before a spread.
 pub const SPREAD: [&str; 3] = ["±", "+/-", "+-"];
 
-/// A printed number. The true one lies within half a unit of the last digit.
+/// A printed number. The true value is within half a unit of the last digit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// As printed.
@@ -21,17 +21,17 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// A number without doubt, such as a count.
+    /// An exact number, such as a count.
     pub fn exact(value: f64) -> Self {
         Self { value, half: 0.0 }
     }
 
-    /// The least that it can be.
+    /// Its smallest possible value.
     pub fn lo(self) -> f64 {
         self.value - self.half
     }
 
-    /// The most that it can be.
+    /// Its largest possible value.
     pub fn hi(self) -> f64 {
         self.value + self.half
     }
@@ -54,24 +54,24 @@ impl Figure {
 /// The unit after a number, or in a heading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
-    /// A time, of so many seconds.
+    /// A time unit, in seconds.
     Seconds(f64),
     /// A hundredth.
     Percent,
     /// `x`: a factor.
     Times,
-    /// Something a second.
+    /// A rate per second.
     PerSecond,
-    /// Memory, of so many bytes.
+    /// A memory unit, in bytes.
     Bytes(f64),
 }
 
-/// What a cell holds.
+/// The content of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Nothing, or a sign for it.
+    /// Empty, or a sign for it.
     Blank,
-    /// A number, and its unit where one is printed.
+    /// A number, and its unit if printed.
     Number(Figure, Option<Unit>),
     /// Two numbers with a colon between.
     Ratio(Figure, Figure),
@@ -94,7 +94,7 @@ pub fn read(text: &str) -> Cell {
     if ["nan", "inf", "+inf", "-inf", "infinity", "-infinity", "∞", "-∞"].contains(&lower.as_str()) {
         return Cell::NotFinite;
     }
-    // `M` is a million and `m` a minute: the case counts until both are told apart.
+    // `M` is a million and `m` a minute, so keep the case until they are distinguished.
     let Some((figure, rest)) = number(text) else { return Cell::Words };
     let (power, rest) = magnitude(rest.trim_start()).unwrap_or((0, rest));
     let figure = figure.times(10f64.powi(power));
@@ -196,7 +196,7 @@ pub fn unit(text: &str) -> Option<Unit> {
     })
 }
 
-/// The number at the start of a text, and what follows it. Thousands may be set apart by commas, points, spaces,
+/// The number at the start of a text, and the rest. Thousands may be separated by commas, points, spaces,
 /// apostrophes or underscores; a lone comma or point is a decimal one unless exactly three digits follow a comma.
 pub fn number(text: &str) -> Option<(Figure, &str)> {
     let body = text.strip_prefix(['+', '-', '−']).unwrap_or(text);
@@ -232,7 +232,7 @@ pub fn number(text: &str) -> Option<(Figure, &str)> {
     Some((Figure { value: sign * whole, half: 0.5 * 10f64.powi(exponent - decimals as i32) }, rest))
 }
 
-/// Whether the last mark sets decimals apart; `None` where the marks make no number.
+/// Whether the last mark is a decimal mark; `None` if the marks do not form a number.
 fn decimal_mark(groups: &[&str], marks: &[char]) -> Option<bool> {
     let Some(&last) = marks.last() else { return Some(false) };
     let full = |groups: &[&str]| groups.iter().skip(1).all(|group| group.len() == 3);

@@ -6,17 +6,17 @@ use serde::Serialize;
 
 use super::figure::Unit;
 
-/// What a column tells.
+/// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Meaning {
-    /// How many workers.
+    /// Number of workers.
     Workers,
     /// Time before training.
     InitTime,
     /// Time of training.
     TrainTime,
-    /// Time in all.
+    /// Total time.
     TotalTime,
     /// Time of an epoch.
     EpochTime,
@@ -26,11 +26,11 @@ pub enum Meaning {
     CommTime,
     /// Time of another part of the whole.
     PartTime,
-    /// Examples a second, of one worker or of all.
+    /// Examples per second, of one worker or of all.
     Rate,
-    /// Examples a second of one worker.
+    /// Examples per second of one worker.
     RatePerWorker,
-    /// Examples a second of all workers.
+    /// Examples per second of all workers.
     RateGlobal,
     /// Speed-up over one worker.
     Speedup,
@@ -42,7 +42,7 @@ pub enum Meaning {
     Accuracy,
     /// Loss.
     Loss,
-    /// Share of the time that communication takes.
+    /// Fraction of the time that communication takes.
     CommShare,
     /// Computation against communication.
     CommRatio,
@@ -52,7 +52,7 @@ pub enum Meaning {
     Steps,
     /// Examples of a step.
     Batch,
-    /// Examples in all.
+    /// Examples in total.
     Examples,
     /// Nothing that matters here.
     Ignore,
@@ -121,13 +121,13 @@ impl Meaning {
         matches!(self, InitTime | TrainTime | TotalTime | EpochTime | StepTime | CommTime | PartTime)
     }
 
-    /// Whether the column holds examples a second.
+    /// Whether the column holds examples per second.
     pub fn is_rate(self) -> bool {
         matches!(self, Self::Rate | Self::RatePerWorker | Self::RateGlobal)
     }
 
-    /// Whether a part of one is printed in percent.
-    pub fn is_share(self) -> bool {
+    /// Whether the column holds fractions, which may be printed in percent.
+    pub fn is_fraction(self) -> bool {
         matches!(self, Self::Efficiency | Self::CommShare | Self::Accuracy)
     }
 }
@@ -138,12 +138,12 @@ impl FromStr for Meaning {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|meaning| meaning.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|meaning| meaning.name()).collect();
-            format!("no meaning is called {name:?}; there are {}", names.join(", "))
+            format!("unknown meaning {name:?}; known are {}", names.join(", "))
         })
     }
 }
 
-/// What a column seems to mean by its name, and by the unit that its cells share.
+/// The likely meaning of a column, from its name and the common unit of its cells.
 pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
     use Meaning::*;
     let lower = name.to_lowercase().replace(['_', '-'], " ");
@@ -214,7 +214,7 @@ pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
     word(&["images", "examples", "samples"]).then_some(Examples)
 }
 
-/// Whether a name is one of those that workers go by.
+/// Whether a name means workers.
 pub fn is_workers(name: &str) -> bool {
     let lower = name.to_lowercase();
     let mut words = lower.split(|c: char| !c.is_alphabetic());
@@ -270,7 +270,7 @@ fn per_second_by_name(lower: &str) -> bool {
     })
 }
 
-/// A time over a piece of work, as `ms/step` or `minutes/epoch`.
+/// A time per unit of work, such as `ms/step` or `minutes/epoch`.
 fn time_per_piece(lower: &str) -> Option<Meaning> {
     const UNITS: [&str; 13] =
         ["ns", "us", "ms", "s", "sec", "secs", "second", "seconds", "min", "mins", "minutes", "h", "hours"];
@@ -320,7 +320,7 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
     };
     let last = || {
         let word = lower.rsplit([' ', '_', ',']).next()?;
-        // A lone letter is a name, unless it was set apart as a unit.
+        // A single letter is a name, unless it was marked as a unit.
         (word.len() > 1 || lower.ends_with("_s")).then(|| super::figure::unit(word))?
     };
     inside('(', ')').or_else(|| inside('[', ']')).or_else(last)
@@ -388,7 +388,7 @@ mod tests {
             assert_eq!(meaning.name().parse(), Ok(meaning));
             assert_eq!(serde_json::to_value(meaning).expect("a name"), meaning.name());
         }
-        assert!("speed".parse::<Meaning>().expect_err("no meaning").contains("rate-per-worker"));
+        assert!("speed".parse::<Meaning>().expect_err("unknown meaning").contains("rate-per-worker"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A text, taken apart into headings, paragraphs and tables.
+//! Splits a text into headings, paragraphs and tables.
 //!
 //! Tables are Markdown (`|`), tab-separated, comma- or semicolon-separated, or aligned by runs of spaces.
 
@@ -15,26 +15,26 @@ pub const MOST_ROWS: usize = 10_000;
 pub const MOST_TABLES: usize = 500;
 /// Longest line that may belong to a table, in bytes.
 const LONGEST_LINE: usize = 1 << 16;
-/// Lines by which a table is known.
+/// Lines that are inspected to recognise a table.
 const BEGINNING: usize = 8;
 /// Letters of a heading that are kept.
 const LONGEST_HEADING: usize = 100;
 
-/// A text in pieces, in their order.
+/// A text split into blocks.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// What stands in it.
+    /// Its blocks, in order.
     pub blocks: Vec<Block>,
-    /// What could not be taken as it stands: a sentence each.
+    /// Warnings, one sentence each.
     pub warnings: Vec<String>,
 }
 
 /// A piece of a page.
 #[derive(Debug)]
 pub struct Block {
-    /// Line on which it begins, from 1.
+    /// Its first line, from 1.
     pub line: usize,
-    /// The headings that it stands under, outermost first.
+    /// The headings above it, outermost first.
     pub headings: Rc<[String]>,
     /// What it is.
     pub content: Content,
@@ -49,7 +49,7 @@ pub enum Content {
     Table(Grid),
 }
 
-/// How the cells of a table are set apart.
+/// How the cells of a table are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// By bars.
@@ -58,14 +58,14 @@ pub enum Form {
     Tabs,
     /// By this character.
     Separated(char),
-    /// By two spaces or more, or by single ones where all cells are numbers.
+    /// By two or more spaces, or by single ones if all cells are numbers.
     Aligned,
 }
 
-/// Cells as text: a header and rows of as many cells.
+/// Cells as text: a header, and rows of the same length.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    /// How the cells were set apart.
+    /// How the cells were separated.
     pub form: Form,
     /// The first row.
     pub header: Vec<String>,
@@ -73,7 +73,7 @@ pub struct Grid {
     pub rows: Vec<Vec<String>>,
 }
 
-/// Takes a text apart.
+/// Splits a text.
 pub fn read(text: &str) -> Page {
     let lines: Vec<&str> = text.lines().collect();
     let mut reader = Reader::default();
@@ -95,7 +95,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes the piece that the lines begin with; how many they are.
+    /// Takes the block at the start of the lines; returns its number of lines.
     fn take(&mut self, lines: &[&str], number: usize) -> usize {
         let line = lines[0].trim();
         if line.is_empty() || line.starts_with("```") {
@@ -155,20 +155,21 @@ impl Reader {
         self.tables += 1;
         if self.tables > MOST_TABLES {
             if self.tables == MOST_TABLES + 1 {
-                warnings.push(format!("from line {line} on, tables are left out: {MOST_TABLES} are read"));
+                warnings
+                    .push(format!("tables from line {line} on are skipped: at most {MOST_TABLES} are read"));
             }
             return;
         }
         if grid.header.len() > MOST_COLUMNS {
             warnings.push(format!(
-                "the table on line {line} has {} columns and is left out: {MOST_COLUMNS} are read",
+                "the table on line {line} has {} columns and is skipped: at most {MOST_COLUMNS} are read",
                 grid.header.len()
             ));
             return;
         }
         if grid.rows.len() > MOST_ROWS {
             warnings.push(format!(
-                "the table on line {line} has {} rows: the first {MOST_ROWS} are read",
+                "the table on line {line} has {} rows: only the first {MOST_ROWS} are read",
                 grid.rows.len()
             ));
             grid.rows.truncate(MOST_ROWS);
@@ -197,7 +198,7 @@ fn underline(line: &str) -> Option<usize> {
     if all('=') { Some(1) } else { all('-').then_some(2) }
 }
 
-/// The table that the lines begin with, and how many of them it takes.
+/// The table at the start of the lines, and its number of lines.
 fn table(lines: &[&str]) -> Option<(Grid, usize)> {
     markdown(lines)
         .or_else(|| tabs(lines))
@@ -225,15 +226,15 @@ fn markdown(lines: &[&str]) -> Option<(Grid, usize)> {
         line.split('|').map(|cell| cell.replace('\u{1}', "|").trim().into()).collect()
     };
     let belongs = |line: &str| line.contains('|') || starts(line) && is_rule(line);
-    gather(lines, belongs, cells, |_| true).map(|found| grid(Form::Markdown, found))
+    gather(lines, belongs, cells, |_| true).map(|found| found.grid(Form::Markdown))
 }
 
 fn tabs(lines: &[&str]) -> Option<(Grid, usize)> {
     let cells = |line: &str| line.split('\t').map(|cell| cell.trim().into()).collect();
-    // Indented text has nothing before its tab.
+    // In indented text, nothing precedes the tab.
     let indented = |rows: &[Vec<String>]| rows.iter().all(|row| row[0].is_empty());
     let belongs = |line: &str| line.trim_end().contains('\t');
-    gather(lines, belongs, cells, |rows| !indented(rows)).map(|found| grid(Form::Tabs, found))
+    gather(lines, belongs, cells, |rows| !indented(rows)).map(|found| found.grid(Form::Tabs))
 }
 
 fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
@@ -246,10 +247,10 @@ fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
         2 * even >= rows.len() && mostly_numbers(rows)
     };
     let cells = |line: &str| split_quoted(line, mark);
-    // A number alone is a row whose other cells were forgotten.
+    // A number alone is a row with missing cells.
     let belongs = |line: &str| line.contains(mark) || matches!(figure::read(line), Cell::Number(..));
     let found = gather(lines, belongs, cells, likely);
-    found.map(|found| grid(Form::Separated(mark), found))
+    found.map(|found| found.grid(Form::Separated(mark)))
 }
 
 fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
@@ -258,26 +259,26 @@ fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
     };
     let columns = cells(lines[0]).len();
     let belongs = |line: &str| is_rule(line) || cells(line).len() == columns;
-    gather(lines, belongs, cells, mostly_numbers).map(|found| grid(Form::Aligned, found))
+    gather(lines, belongs, cells, mostly_numbers).map(|found| found.grid(Form::Aligned))
 }
 
-/// Columns set apart by single spaces: only numbers below a header of as many words are a table for certain.
+/// Columns separated by single spaces: only numbers below a header of as many words are certainly a table.
 fn spaced(lines: &[&str]) -> Option<(Grid, usize)> {
     let cells = |line: &str| -> Vec<String> { line.split_whitespace().map(Into::into).collect() };
     let columns = cells(lines[0]).len();
     let numbers = |row: &Vec<String>| row.iter().all(|cell| !matches!(figure::read(cell), Cell::Words));
     let likely = |rows: &[Vec<String>]| rows.len() > 2 && !numbers(&rows[0]) && rows[1..].iter().all(numbers);
-    gather(lines, |line| cells(line).len() == columns, cells, likely).map(|found| grid(Form::Aligned, found))
+    gather(lines, |line| cells(line).len() == columns, cells, likely).map(|found| found.grid(Form::Aligned))
 }
 
-/// The rows that the first lines make, as far as lines belong to it. Whether they are one at all is seen from its
-/// beginning, so that a long text of other things takes no long time.
+/// The rows in the first lines, as far as lines belong to the table. Whether it is a table is decided from its
+/// beginning, so that other long text is skipped quickly.
 fn gather(
     lines: &[&str],
     belongs: impl Fn(&str) -> bool,
     cells: impl Fn(&str) -> Vec<String>,
     likely: impl Fn(&[Vec<String>]) -> bool,
-) -> Option<(Vec<Vec<String>>, usize)> {
+) -> Option<Gathered> {
     let held = |most: usize| {
         lines.iter().take(most).take_while(|line| line.len() <= LONGEST_LINE && belongs(line)).count()
     };
@@ -289,15 +290,23 @@ fn gather(
         return None;
     }
     let taken = held(lines.len());
-    Some((read(taken), taken))
+    Some(Gathered { rows: read(taken), lines: taken })
 }
 
-fn grid(form: Form, (mut rows, taken): (Vec<Vec<String>>, usize)) -> (Grid, usize) {
-    let header = rows.remove(0);
-    (Grid { form, header, rows }, taken)
+/// Rows of cells, the header first, and the number of lines they took.
+struct Gathered {
+    rows: Vec<Vec<String>>,
+    lines: usize,
 }
 
-/// Fields of a line; one in quotes may hold the mark, and a doubled quote (RFC 4180).
+impl Gathered {
+    fn grid(mut self, form: Form) -> (Grid, usize) {
+        let header = self.rows.remove(0);
+        (Grid { form, header, rows: self.rows }, self.lines)
+    }
+}
+
+/// Fields of a line; a quoted one may contain the separator and doubled quotes (RFC 4180).
 fn split_quoted(line: &str, mark: char) -> Vec<String> {
     let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
     let mut letters = line.trim().chars().peekable();
@@ -313,7 +322,7 @@ fn split_quoted(line: &str, mark: char) -> Vec<String> {
     fields
 }
 
-/// Whether at least half of the cells below the header are numbers or empty: sentences have commas too.
+/// Whether at least half of the cells below the header are numbers or empty; prose has commas, too.
 fn mostly_numbers(rows: &[Vec<String>]) -> bool {
     let cells = || rows.iter().skip(1).flatten();
     let words = cells().filter(|cell| figure::read(cell) == Cell::Words).count();

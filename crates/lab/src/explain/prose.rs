@@ -1,4 +1,4 @@
-//! Facts that stand in the text around tables: steps, batch, epochs, data set, parameters.
+//! Facts from the text around tables: steps, batch, epochs, data set, parameters.
 
 use serde::Serialize;
 
@@ -32,8 +32,8 @@ impl Topic {
             Self::Steps => "steps",
             Self::Batch => "batch",
             Self::Epochs => "epochs",
-            Self::Batches => "batches a task",
-            Self::Images => "images a task",
+            Self::Batches => "batches per task",
+            Self::Images => "images per task",
             Self::Trainable => "trainable parameters",
             Self::Tensors => "trainable tensors",
         }
@@ -49,12 +49,12 @@ pub struct Fact {
     pub value: u64,
     /// Where its paragraph begins.
     pub line: usize,
-    /// Whether it stands by itself, as in a list, and not in a sentence.
+    /// Whether it is a `key: value` entry rather than part of a sentence.
     #[serde(skip)]
     pub listed: bool,
 }
 
-/// A set of examples that everybody knows.
+/// A well-known data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DataSet {
     /// Its name.
@@ -127,7 +127,7 @@ pub fn facts(block: &Block) -> Vec<Fact> {
 enum Token {
     Word(String),
     Number(u64),
-    /// What sets a key apart from its value.
+    /// What separates a key from its value.
     Is,
 }
 
@@ -161,10 +161,10 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// Words before a number that belong to it.
+/// How many words before a number are searched for context.
 const NEAR: usize = 24;
 
-/// Longest paragraph that is searched, in bytes.
+/// Longest paragraph that is read, in bytes.
 const LONGEST: usize = 1 << 16;
 
 /// Words that may stand between a key and its value.
@@ -211,13 +211,13 @@ fn paragraph(text: &str, line: usize) -> Vec<Fact> {
             facts.push(Fact { topic, value, line, listed });
         }
     }
-    // Images are counted everywhere; those of a task stand beside its batches.
+    // Many texts mention images; only those next to batches belong to a task.
     let batches = facts.iter().any(|fact| fact.topic == Topic::Batches);
     facts.retain(|fact| fact.topic != Topic::Images || batches);
     facts
 }
 
-/// Whether the last words are `trainable parameters`, maybe with a phrase such as `in X for Y` behind them.
+/// Whether the last words are `trainable parameters`, possibly followed by a phrase such as `in X for Y`.
 fn tells_parameters(tokens: &[Token]) -> bool {
     let last = &tokens[tokens.len().saturating_sub(7)..];
     let wanted = [Token::Word("trainable".into()), Token::Word("parameters".into())];

@@ -1,7 +1,7 @@
-//! Two measures of the same runs, a rate and a clock, brought together.
+//! Relates two measures of the same runs: a rate and a clock.
 //!
 //! A rate R(N) of all workers counts steady steps only; the clock T(N) counts everything. If each run has the same work
-//! W (steps divided among the workers) and a time a that the rate does not see, then
+//! W (steps divided among the workers) and a time a that the rate does not include, then
 //!
 //! ```text
 //! T(N) = a + W / R(N)              work divided among workers
@@ -11,8 +11,8 @@
 //! which is a straight line in 1/R: least squares give a and W with intervals. W over the steps is the batch. Without a,
 //! the clock gives the speed-up `(T(1) - a) / (T(N) - a)`.
 //!
-//! Printed digits are rounded, which moves a row by up to half a unit of its last digit. A few rows may by chance lie on a
-//! line; so an interval is never narrower than that rounding alone makes it.
+//! Printed digits are rounded, which moves a row by up to half a unit of its last digit. A few rows may lie on a line by
+//! chance, so an interval is never narrower than what rounding alone causes.
 
 use serde::Serialize;
 
@@ -22,32 +22,32 @@ use super::series::{Column, Series};
 use super::span::Span;
 use crate::stats::regression::{self, Estimate};
 
-/// By how much the two speed-ups may differ to be called equal.
+/// How much the two speed-ups may differ and still count as equal.
 pub const TOLERATED: f64 = 0.05;
 
 /// Standard errors to either side of a 95 % interval.
 pub(super) const NORMAL: f64 = 1.96;
 
-/// Beyond digits, by how much examples / time may stray from a rate that was computed from it.
+/// How much examples / time may deviate, beyond rounding, from a rate that was computed from it.
 const SAME: f64 = 0.003;
 
-/// Logarithm of the factor between the examples of two rows up to which they are taken for the same work.
+/// Rows count as the same work if the logarithm of the ratio of their examples is below this.
 const SURE: f64 = 0.5;
 
-/// By how much of the mean clock rows may stray from the line of a work that is not that even.
+/// How far rows may deviate from the line, as a fraction of the mean clock, if the work is less even than that.
 const STRAY: f64 = 0.15;
 
 /// How work grows with workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// The same in all, divided among the workers.
+    /// The total is the same, divided among the workers.
     Divided,
     /// The same for each worker.
     PerWorker,
 }
 
-/// What a rate and a clock say together.
+/// How a rate and a clock relate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Reconciliation {
@@ -57,9 +57,9 @@ pub enum Reconciliation {
         rate: String,
         /// Heading of the clock.
         clock: String,
-        /// Examples that it was computed with: in all, or of each worker.
+        /// Examples that it was computed with: in total or per worker.
         examples: f64,
-        /// Which of the two.
+        /// Whether those are in total or per worker.
         work: Work,
     },
     /// Two measures, and the line between them.
@@ -77,25 +77,25 @@ pub struct Fitted {
     pub work: Work,
     /// Rows that were used.
     pub points: usize,
-    /// Seconds that the rate does not see.
+    /// Seconds that the rate does not include.
     pub fixed: Estimate,
     /// What the interval of the fixed time says.
     pub verdict: Verdict,
-    /// Half of the width that the rounding of the printed digits alone gives that interval, in seconds.
+    /// Half-width of that interval due to rounding of the printed digits alone, in seconds.
     pub by_digits_s: f64,
     /// Examples of a run (or of a worker).
     pub examples: Estimate,
-    /// Whether the interval of the examples holds those that were told.
+    /// Whether the interval of the examples contains the given number.
     pub as_told: Option<bool>,
     /// Steps of a run, where known.
     pub steps: Option<u64>,
     /// Examples of a step, where steps are known.
     pub batch: Option<Batch>,
-    /// Share of the variance that is explained.
+    /// Fraction of the variance that is explained.
     pub r2: Option<f64>,
-    /// The two speed-ups on the most workers.
+    /// The two speed-ups at the largest worker count.
     pub speedups: Option<Speedups>,
-    /// How long a run must be for the two to agree within 5 % on the most workers.
+    /// How long a run must be for the two to agree within 5 % at the largest worker count.
     pub enough: Option<Enough>,
 }
 
@@ -103,53 +103,54 @@ pub struct Fitted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// There is one: zero lies below.
+    /// There is a fixed time: the interval is above zero.
     Fixed,
-    /// It cannot be told from zero.
+    /// The interval contains zero.
     None,
-    /// Runs are shorter than their rates allow: zero lies above.
+    /// Runs are shorter than their rates allow: the interval is below zero.
     Negative,
 }
 
-/// A batch by the line.
+/// The batch that follows from the line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Batch {
     /// Examples.
     pub examples: Estimate,
     /// Standard error.
     pub standard_error: f64,
-    /// The batch that was told, or else the one power of two that the interval holds.
+    /// The given batch, or else the only power of two in the interval.
     pub expected: Option<u64>,
-    /// Whether the interval holds it.
+    /// Whether the interval contains it.
     pub consistent: Option<bool>,
 }
 
-/// Speed-ups of the most workers.
+/// Speed-ups at the largest worker count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Speedups {
-    /// How many workers.
+    /// Number of workers.
     pub workers: u64,
     /// By the rate.
     pub rate: f64,
-    /// By the clock as it stands.
+    /// By the clock.
     pub clock: f64,
-    /// By the clock without the fixed time, where there is one.
+    /// By the clock without the fixed time, if there is one.
     pub without: Option<Without>,
-    /// Whether the speed-up by rate is that of the clock: as it stands, or without a fixed time within its interval.
+    /// Whether the speed-up by rate agrees with the clock, possibly after subtracting a fixed time within its interval.
     pub consistent: bool,
 }
 
-/// What the clock gives without the fixed time.
+/// Speed-up by the clock without the fixed time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Without {
     /// The speed-up.
     pub value: f64,
     /// The same at the lower end of the fixed time.
     pub lo: f64,
-    /// The same at its upper end; `None` where nothing of the clock would be left.
+    /// The same at its upper end; `None` if that exceeds the clock.
     pub hi: Option<f64>,
-    /// Share of the clock that is fixed.
-    pub fixed_share: f64,
+    /// Fraction of the clock that is fixed.
+    #[serde(rename = "fixed_share")]
+    pub fixed_fraction: f64,
 }
 
 /// A length of run.
@@ -163,7 +164,7 @@ pub struct Enough {
     pub steps_interval: Option<(f64, f64)>,
 }
 
-/// How the work of a series grows with workers: as told, or as its numbers say.
+/// How the work of a series grows with workers: as given, or as its numbers show.
 pub fn work(series: &Series, told: Option<Work>) -> Option<Work> {
     told.or_else(|| {
         let spread = |work: Work| {
@@ -183,14 +184,14 @@ pub fn work(series: &Series, told: Option<Work>) -> Option<Work> {
     })
 }
 
-/// Whether a fixed time and this work make the clock, so that only the fixed time lets the work of rows look uneven. Two
-/// rows lie on any line.
+/// Whether a fixed time and this work explain the clock, so that rows look uneven only because of the fixed time. Two
+/// rows always lie on a line.
 fn describes(series: &Series, work: Work) -> bool {
     let (Some(clock), Some((_, rates))) = (series.clock(), series.rate()) else { return false };
     let rows = (0..series.workers.len()).filter_map(|row| {
         let (rate, time) = rates[row].zip(clock.figures[row]).filter(|(rate, _)| rate.value > 0.0)?;
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        Some(([1.0, share / rate.value], time.value))
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        Some(([1.0, scale / rate.value], time.value))
     });
     let (x, y): (Vec<[f64; 2]>, Vec<f64>) = rows.unzip();
     if x.len() < 3 {
@@ -204,8 +205,8 @@ fn describes(series: &Series, work: Work) -> bool {
     })
 }
 
-/// A clock alone: an epoch is the same work for any number of workers, and a time that gets shorter was divided. A step
-/// that does not get shorter is of a batch that each worker keeps.
+/// With a clock alone: an epoch is the same work for any number of workers, and a time that gets shorter was divided. A
+/// step that does not get shorter means that each worker keeps its batch.
 fn alone(series: &Series) -> Option<Work> {
     let steps = || series.column(Meaning::StepTime).filter(|_| series.rate().is_none());
     let clock = series.clock().or_else(steps)?;
@@ -223,14 +224,14 @@ fn implied(series: &Series, clock: &Column, work: Work) -> Option<Vec<(usize, Sp
     let (_, rates) = series.rate()?;
     let rows = (0..series.workers.len()).filter_map(|row| {
         let (rate, time) = rates[row].zip(clock.figures[row])?;
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
         let positive = |figure: Figure| figure.value > 0.0;
-        (positive(rate) && positive(time)).then(|| (row, Span::from(rate) * time.into() / Span::exact(share)))
+        (positive(rate) && positive(time)).then(|| (row, Span::from(rate) * time.into() / Span::exact(scale)))
     });
     Some(rows.collect())
 }
 
-/// Brings rate and clock together; `None` where one is missing or there are fewer than three rows.
+/// Relates rate and clock; `None` if one is missing or there are fewer than three rows.
 pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let (rate, rates) = series.rate()?;
     let clocks = [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime];
@@ -245,8 +246,8 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let rows: Vec<usize> = (0..series.workers.len()).filter(usable).collect();
     // Seconds that one example takes at the steady rate.
     let each = |row: usize| -> Option<f64> {
-        let share = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        Some(share / rates[row]?.value)
+        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
+        Some(scale / rates[row]?.value)
     };
     let x: Option<Vec<[f64; 2]>> = rows.iter().map(|row| Some([1.0, each(*row)?])).collect();
     let y: Option<Vec<f64>> = rows.iter().map(|row| Some(clock.figures[*row]?.value)).collect();
@@ -284,7 +285,12 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let most = rows.iter().copied().max_by_key(|row| series.workers[*row])?;
     let base = series.base().filter(|base| rows.contains(base) && series.workers[most] > 1);
     let ends = base.and_then(|base| {
-        Some((each(base)?, each(most)?, clock.figures[base]?.value, clock.figures[most]?.value))
+        Some(Ends {
+            each_one: each(base)?,
+            each_most: each(most)?,
+            clock_one: clock.figures[base]?.value,
+            clock_most: clock.figures[most]?.value,
+        })
     });
     let speedups = ends.map(|ends| speedups(series.workers[most], work, fixed, ends));
     let enough = ends
@@ -312,7 +318,7 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     Some(Reconciliation::Fitted(Box::new(fitted)))
 }
 
-/// Examples that every row's rate was computed with, where there is one such number.
+/// The number of examples that every row's rate was computed with, if there is one.
 pub(super) fn same(series: &Series, work: Work) -> Option<(&Column, f64)> {
     let clocks = [Meaning::EpochTime, Meaning::TrainTime, Meaning::TotalTime];
     clocks.into_iter().filter_map(|meaning| series.column(meaning)).find_map(|clock| {
@@ -326,7 +332,7 @@ pub(super) fn same(series: &Series, work: Work) -> Option<(&Column, f64)> {
         };
         let close = |span: &Span| (span.value / middle - 1.0).abs() < 0.02;
         let agreeing = implied.iter().filter(|(_, span)| holds(span) && close(span)).count();
-        // One row may be a slip, which the audit names.
+        // One row may be a mistake, which the audit reports.
         (values.len() >= 3 && agreeing + usize::from(values.len() > 3) >= values.len())
             .then_some((clock, middle))
     })
@@ -340,24 +346,29 @@ fn batch(examples: Estimate, standard_error: f64, told: Option<u64>) -> Batch {
     Batch { examples, standard_error, expected, consistent: expected.map(holds) }
 }
 
-fn speedups(
-    workers: u64,
-    work: Work,
-    fixed: Estimate,
-    (each_one, each, one, last): (f64, f64, f64, f64),
-) -> Speedups {
+/// One worker and the most workers: time per example by the rate, and the clock.
+#[derive(Clone, Copy)]
+struct Ends {
+    each_one: f64,
+    each_most: f64,
+    clock_one: f64,
+    clock_most: f64,
+}
+
+fn speedups(workers: u64, work: Work, fixed: Estimate, ends: Ends) -> Speedups {
+    let Ends { each_one, each_most, clock_one: one, clock_most: last } = ends;
     let scale = if work == Work::Divided { 1.0 } else { workers as f64 };
     let at = |fixed: f64| scale * (one - fixed) / (last - fixed);
-    let (rate, clock) = (scale * each_one / each, scale * one / last);
+    let (rate, clock) = (scale * each_one / each_most, scale * one / last);
     let left = |fixed: f64| fixed < last && fixed < one;
     let hi = left(fixed.hi).then(|| at(fixed.hi));
     let without = (fixed.lo > 0.0 && left(fixed.value)).then(|| Without {
         value: at(fixed.value),
         lo: at(fixed.lo),
         hi,
-        fixed_share: fixed.value / last,
+        fixed_fraction: fixed.value / last,
     });
-    // A fixed time that is told from zero explains a difference within its interval. Otherwise there is none to explain.
+    // A fixed time above zero explains a difference within its interval. Without one, the two must agree.
     let (low, high) = match without {
         Some(Without { lo, hi, .. }) => {
             (hi.map_or(lo, |hi| hi.min(lo)), hi.map_or(f64::INFINITY, |hi| hi.max(lo)))
@@ -370,14 +381,11 @@ fn speedups(
 
 /// With w examples, the clock's speed-up is `(a + w x1) / (a + w xN)` and that of the rate `x1 / xN`; their quotient
 /// reaches `1 - t` at `w = a ((1 - t) x1 - xN) / (t x1 xN)`.
-fn enough(
-    fixed: Estimate,
-    examples: f64,
-    steps: Option<u64>,
-    (each_one, each, ..): (f64, f64, f64, f64),
-) -> Option<Enough> {
-    let need =
-        |fixed: f64| fixed.max(0.0) * ((1.0 - TOLERATED) * each_one - each) / (TOLERATED * each_one * each);
+fn enough(fixed: Estimate, examples: f64, steps: Option<u64>, ends: Ends) -> Option<Enough> {
+    let Ends { each_one, each_most, .. } = ends;
+    let need = |fixed: f64| {
+        fixed.max(0.0) * ((1.0 - TOLERATED) * each_one - each_most) / (TOLERATED * each_one * each_most)
+    };
     let batch = steps.map(|steps| examples / steps as f64);
     let (value, lo, hi) = (need(fixed.value), need(fixed.lo), need(fixed.hi));
     (value > 0.0 && value.is_finite()).then(|| Enough {

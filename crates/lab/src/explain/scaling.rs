@@ -14,29 +14,29 @@ use crate::stats::regression::{self, Estimate};
 /// Speed-ups of a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// How many.
+    /// Number of workers.
     pub workers: u64,
-    /// Over how many the speed-ups are: one, or else the fewest that there are.
+    /// What the speed-ups are relative to: one worker, or else the fewest.
     pub over: u64,
-    /// Examples a second of all of them.
+    /// Examples per second of all of them.
     pub rate: Option<f64>,
     /// Speed-up by the rate.
     pub by_rate: Option<f64>,
     /// Speed-up by the time of training, or of an epoch.
     pub by_clock: Option<f64>,
-    /// Speed-up by the time in all, where the table has another clock besides.
+    /// Speed-up by the total time, if the table also has another clock.
     pub by_total: Option<f64>,
-    /// Speed-up as printed, where nothing else is known.
+    /// Speed-up as printed, if nothing else is known.
     pub printed: Option<f64>,
 }
 
 impl Row {
-    /// The speed-up to go by: the rate's, else the clock's, else the printed one.
+    /// The speed-up by rate, else by clock, else as printed.
     pub fn speedup(&self) -> Option<f64> {
         self.by_rate.or(self.by_clock).or(self.printed)
     }
 
-    /// A speed-up over that of as many more workers.
+    /// A speed-up divided by the increase in workers.
     pub fn efficiency(&self, speedup: f64) -> f64 {
         speedup * self.over as f64 / self.workers as f64
     }
@@ -49,7 +49,7 @@ impl Row {
     }
 }
 
-/// Computes the speed-ups of each row again.
+/// Recomputes the speed-ups of each row.
 pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
     let rates = series.rate().map(|(_, rates)| rates);
     let base = series.fewest();
@@ -57,11 +57,11 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
         Some(of(row)? / of(base?)?).filter(|quotient| quotient.is_finite() && *quotient > 0.0)
     };
     let time = |meaning: Meaning, row: usize| -> Option<f64> {
-        let share = match work? {
+        let scale = match work? {
             Work::Divided => 1.0,
             Work::PerWorker => series.workers[row] as f64,
         };
-        Some(share / series.column(meaning)?.figures[row]?.value)
+        Some(scale / series.column(meaning)?.figures[row]?.value)
     };
     let clocks: Vec<Meaning> =
         [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime, Meaning::StepTime]
@@ -71,17 +71,17 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
     let printed =
         |row: usize| series.column(Meaning::Speedup).and_then(|column| Some(column.figures[row]?.value));
     let computed = rates.is_some() || work.is_some() && !clocks.is_empty();
-    // A printed speed-up says itself what it is over.
+    // A printed speed-up includes its own base.
     let over =
         base.filter(|base| computed || printed(*base) == Some(1.0)).map_or(1, |base| series.workers[base]);
-    // Of a step, the batch of each worker is told.
+    // For a step, the given batch is per worker.
     let batch = series.context.batch.filter(|batch| batch.line.is_none() && work == Some(Work::PerWorker));
     let row = |row: usize| Row {
         workers: series.workers[row],
         over,
         rate: match &rates {
             Some(rates) => rates[row].map(|rate| rate.value),
-            // The clock over the examples that were told.
+            // The given number of examples over the clock.
             None => clocks.first().and_then(|clock| {
                 let examples = match clock {
                     Meaning::TrainTime | Meaning::TotalTime => series.context.examples,
@@ -102,7 +102,7 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
     (0..series.workers.len()).map(row).collect()
 }
 
-/// What throughput is told by.
+/// The measure of throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -117,32 +117,32 @@ pub enum Measure {
 /// Laws fitted to one measure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Laws {
-    /// Which measure.
+    /// The measure.
     pub measure: Measure,
-    /// Every law that there are points for.
+    /// Every law with enough points.
     pub fits: Vec<Fit>,
-    /// The best by the corrected criterion of Akaike.
+    /// The best by the corrected Akaike criterion.
     pub best: Option<Fit>,
     /// Why there is none.
     pub unfit: Option<Unfit>,
-    /// Workers with the highest measured throughput, and the most that were measured.
+    /// Worker count with the highest measured throughput, and the largest measured worker count.
     pub highest: Option<(u64, u64)>,
-    /// Twice the most workers, by the best law; where that misses the points, by the best of those that come near.
+    /// Prediction for twice the largest worker count, by the best law, or by the best one that fits.
     pub next: Option<Forecast>,
 }
 
-/// What a law says of more workers.
+/// A law's prediction for more workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Forecast {
-    /// By which.
+    /// The law.
     pub law: Law,
-    /// How many.
+    /// Number of workers.
     pub workers: u64,
     /// Examples a second by the rate, else a speed-up.
     pub throughput: Estimate,
 }
 
-/// Whether rate and clock say two things or one.
+/// Whether rate and clock are two measures or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Witnesses {
     /// One was computed from the other.
@@ -194,7 +194,7 @@ fn laws_of(measure: Measure, points: &[(u64, f64)]) -> Laws {
     }
 }
 
-/// The clock against one over the workers: a time that is fixed, and one that is divided.
+/// The clock as a function of one over the workers: a fixed time plus a divided one.
 pub fn clock_law(series: &Series, work: Option<Work>) -> Option<Fit> {
     let clock = series.clock().filter(|_| work == Some(Work::Divided))?;
     let rows = series.workers.iter().zip(&clock.figures);
@@ -202,7 +202,7 @@ pub fn clock_law(series: &Series, work: Option<Work>) -> Option<Fit> {
         rows.filter_map(|(workers, time)| Some((1.0 / *workers as f64, (*time)?))).collect();
     let points: Vec<Point> = timed.iter().map(|(x, time)| Point { x: *x, y: time.value }).collect();
     let mut fit = laws::fit(Law::Clock, &points).ok()?;
-    // Rows may lie on a line by chance: the interval is never narrower than rounding alone makes it.
+    // Rows may lie on a line by chance, so the interval is never narrower than what rounding alone causes.
     let line: Vec<[f64; 2]> = timed.iter().map(|(x, _)| [1.0, *x]).collect();
     let values: Vec<f64> = timed.iter().map(|(_, time)| time.value).collect();
     let roundings: Vec<f64> = timed.iter().map(|(_, time)| time.half / 3f64.sqrt()).collect();

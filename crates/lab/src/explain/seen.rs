@@ -1,4 +1,4 @@
-//! What a text without a table looks like, and what to do with it.
+//! Error text for input without a table: what it looks like, and what to do.
 
 /// Keys of an object that are named.
 const KEYS: usize = 6;
@@ -14,11 +14,10 @@ pub(super) fn describe(text: &str) -> String {
         return describe_json(text);
     }
     if text.starts_with('<') {
-        return "this is HTML or XML, whose tables are not read: copy the table out as Markdown or CSV"
-            .into();
+        return "this is HTML or XML, which is not supported: copy the table as Markdown or CSV".into();
     }
     if text.contains("![") || text.contains("<img") {
-        return "its numbers are in pictures, which are not read: write them down as a table".into();
+        return "its numbers are in pictures, which are not supported: write them as a table".into();
     }
     let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
     let quoted: String = first.chars().take(QUOTED).collect();
@@ -28,15 +27,15 @@ pub(super) fn describe(text: &str) -> String {
         (1, _) => "a table has a header and at least one row below it",
         (_, 1) => "a table has at least two columns, one of them the number of workers",
         _ => {
-            "set columns apart by |, tabs, commas, semicolons, or two spaces or more, with a header above them"
+            "separate columns with |, tabs, commas, semicolons, or at least two spaces, and put a header above them"
         }
     };
     format!("{lines} lines that begin with {quoted:?}{more}; {advice}")
 }
 
 fn describe_json(text: &str) -> String {
-    let advice = "as a table it would be CSV, a row for each number of workers; a trace or a log of a program that is read here is \
-                  known by its own keys";
+    let advice = "for a table, use CSV with one row per number of workers; for a trace or log, its keys are not those of a \
+                  supported program";
     match serde_json::from_str::<serde_json::Value>(text) {
         Ok(serde_json::Value::Object(object)) => {
             let more = if object.len() > KEYS { ", ..." } else { "" };
@@ -46,6 +45,6 @@ fn describe_json(text: &str) -> String {
         Ok(serde_json::Value::Array(list)) => {
             format!("this is a JSON list of {} items; {advice}", list.len())
         }
-        _ => format!("this begins like JSON, but is none (torn, or a line for each object); {advice}"),
+        _ => format!("this starts like JSON but is not valid (truncated, or one object per line); {advice}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Tables turned so that each row is a number of workers, with what their columns mean.
+//! Tables with one row per number of workers, and the meaning of their columns.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ mod workers;
 
 use workers::{HEADER_ROW, count, is_transposed, multiply_nodes, transpose, workers_column};
 
-/// How a column's meaning was found out.
+/// How the meaning of a column was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ground {
@@ -20,17 +20,17 @@ pub enum Ground {
     /// By what its numbers do.
     Values,
     /// By `--map`.
-    Told,
+    Given,
 }
 
-/// A column of a table, in seconds, bytes and parts of one where its unit is known.
+/// A column of a table, in seconds, bytes and fractions if its unit is known.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Column {
     /// Its heading.
     pub name: String,
-    /// What it means; `None` where nobody knows.
+    /// What it means; `None` if unknown.
     pub meaning: Option<Meaning>,
-    /// How that was found out.
+    /// How that was found.
     pub ground: Ground,
     /// Whether a unit is printed.
     pub has_unit: bool,
@@ -40,7 +40,7 @@ pub struct Column {
     pub figures: Vec<Option<Figure>>,
 }
 
-/// What the text and the options say of a table's runs.
+/// What the text and the options say about the runs of a table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Context {
     /// Steps of a run, of all workers together or of each.
@@ -64,7 +64,7 @@ pub struct Context {
 pub struct Known {
     /// The number.
     pub value: u64,
-    /// Line of the text; `None` where an option told it.
+    /// Line of the text; `None` if given by an option.
     pub line: Option<usize>,
 }
 
@@ -81,7 +81,7 @@ pub enum Counted {
 }
 
 impl Counted {
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Examples => "examples",
@@ -94,9 +94,9 @@ impl Counted {
 /// Runs that differ in the number of workers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
-    /// Headings and words that tell it from others.
+    /// Headings and words that distinguish it from others.
     pub title: String,
-    /// The network, where the text names it.
+    /// The network, if the text names it.
     pub model: Option<String>,
     /// Lines on which its tables begin.
     pub lines: Vec<usize>,
@@ -104,9 +104,9 @@ pub struct Series {
     pub counted_by: String,
     /// Workers of each row.
     pub workers: Vec<u64>,
-    /// What was measured.
+    /// The measured columns.
     pub columns: Vec<Column>,
-    /// What the text says besides.
+    /// Facts from the text.
     pub context: Context,
     #[serde(skip)]
     pub(super) headings: Vec<String>,
@@ -128,12 +128,12 @@ impl Series {
         self.workers.iter().position(|workers| *workers == 1)
     }
 
-    /// The row of the fewest workers: what is known of one worker, or else of as few as there are.
+    /// The row with the fewest workers.
     pub fn fewest(&self) -> Option<usize> {
         (0..self.workers.len()).min_by_key(|row| self.workers[*row])
     }
 
-    /// Examples a second of all workers: the column's heading, and the rate of each row.
+    /// Examples per second of all workers: the column, and the rate of each row.
     pub fn rate(&self) -> Option<(&Column, Vec<Option<Figure>>)> {
         if let Some(column) = self.column(Meaning::RateGlobal) {
             return Some((column, column.figures.clone()));
@@ -175,7 +175,7 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Where a table stands.
+/// Position of a table.
 pub struct Place<'a> {
     /// Its first line.
     pub line: usize,
@@ -185,7 +185,7 @@ pub struct Place<'a> {
     pub map: &'a [(String, Meaning)],
 }
 
-/// Reads a table as one series, or as several where words in its rows tell them apart.
+/// Reads a table as one series, or as several if words in its rows distinguish them.
 pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
     let turned = if is_transposed(grid, place.map) { transpose(grid) } else { grid.clone() };
     let turned = multiply_nodes(turned, place.map);
@@ -194,7 +194,10 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     };
     let counted = if turned.header[0] == HEADER_ROW { Some(0) } else { workers_column(&turned, told) };
     let key = counted.ok_or_else(|| {
-        format!("no column of workers among {}; --map COLUMN=workers names it", names(&turned.header))
+        format!(
+            "none of the columns {} is the number of workers; name it with --map COLUMN=workers",
+            names(&turned.header)
+        )
     })?;
     let keys = split_keys(&turned, key, told);
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
@@ -217,7 +220,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
                     kept.push(row);
                 }
                 None => warnings.push(format!(
-                    "line {}: a row of {:?} workers is left out",
+                    "line {}: skipped a row with {:?} workers",
                     place.line,
                     shorten(&turned.rows[row][key])
                 )),
@@ -246,7 +249,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
         }
     }
     if found.is_empty() {
-        Err(format!("nothing in it is understood among {}", names(&turned.header)))
+        Err(format!("none of the columns is understood: {}", names(&turned.header)))
     } else {
         Ok(found)
     }
@@ -274,7 +277,7 @@ pub fn join(all: Vec<Series>) -> Vec<Series> {
             None => joined.push(series),
         }
     }
-    // Only now: what tells whose rate it is may stand in the other table.
+    // Only now, because the other table may show whose rate it is.
     joined.iter_mut().for_each(settle_rates);
     joined
 }
@@ -292,7 +295,7 @@ fn same_name(a: &str, b: &str) -> bool {
     a.trim().eq_ignore_ascii_case(b.trim())
 }
 
-/// Columns of words that tell rows of equal numbers of workers apart.
+/// Columns of words that distinguish rows with the same number of workers.
 fn split_keys(grid: &Grid, key: usize, told: impl Fn(&str) -> Option<Meaning>) -> Vec<usize> {
     let worded = |at: &usize| {
         let words = grid.rows.iter().filter(|row| figure::read(&row[*at]) == Cell::Words).count();
@@ -317,7 +320,7 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
     let rated = meaning.is_some_and(Meaning::is_rate);
     let (mut figures, mut not_understood) = (Vec::new(), Vec::new());
     for (text, cell) in cells.iter().zip(read) {
-        // No time is a million of anything: that `M` is minutes.
+        // No time is in millions, so `M` means minutes here.
         let cell = if timed { figure::read(&text.to_lowercase()) } else { cell };
         let odd = match &cell {
             Cell::Number(_, Some(Unit::Seconds(_))) => rated,
@@ -338,7 +341,7 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
             Cell::Ratio(scale, part) if scale.value > 0.0 => Some(part.times(1.0 / scale.value)),
             Cell::NotFinite => {
                 warnings.push(format!(
-                    "{:?} holds a value that is no finite number; it counts as none",
+                    "{:?} contains a value that is not a finite number; treated as missing",
                     shorten(name)
                 ));
                 None
@@ -348,15 +351,15 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
     }
     if let [first, others @ ..] = &not_understood[..] {
         let more =
-            if others.is_empty() { String::new() } else { format!(" (nor are {} more cells)", others.len()) };
+            if others.is_empty() { String::new() } else { format!(" (and {} more cells)", others.len()) };
         warnings.push(format!(
-            "{:?} holds {:?}, which is not understood there{more}; it counts as none",
+            "{:?} contains {:?}, which is not understood there{more}; treated as missing",
             shorten(name),
             shorten(first)
         ));
     }
     let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
-    let ground = if told.is_some() { Ground::Told } else { Ground::Name };
+    let ground = if told.is_some() { Ground::Given } else { Ground::Name };
     Column { name: shorten(name), meaning, ground, has_unit: unit.is_some() || ratio, has_spread, figures }
 }
 
@@ -364,14 +367,14 @@ fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Optio
     match (own.or(shared), meaning) {
         (Some(Unit::Seconds(seconds)), Some(meaning)) if meaning.is_time() => figure.times(seconds),
         (Some(Unit::Bytes(bytes)), Some(Meaning::Memory)) => figure.times(bytes),
-        (Some(Unit::Percent), Some(meaning)) if meaning.is_share() && own.is_none() => figure.times(0.01),
-        // A share over one and a half can only be meant in percent.
-        (None, Some(meaning)) if meaning.is_share() && figure.value > 1.5 => figure.times(0.01),
+        (Some(Unit::Percent), Some(meaning)) if meaning.is_fraction() && own.is_none() => figure.times(0.01),
+        // A fraction over one and a half can only be meant in percent.
+        (None, Some(meaning)) if meaning.is_fraction() && figure.value > 1.5 => figure.times(0.01),
         _ => figure,
     }
 }
 
-/// Decides for a rate of unsaid scope whether it is that of one worker or of all.
+/// Decides whether a rate is that of one worker or of all, if the table does not say.
 fn settle_rates(series: &mut Series) {
     let open = |column: &Column| column.meaning == Some(Meaning::Rate);
     for at in 0..series.columns.len() {
@@ -384,7 +387,7 @@ fn settle_rates(series: &mut Series) {
     }
 }
 
-/// Whose rate a column gives: compared with a speed-up beside it, else with the clock, else by whether it grows at all.
+/// Whose rate a column gives: by comparison with a speed-up, else with the clock, else by whether it grows.
 fn scope(series: &Series, column: &Column) -> Option<Meaning> {
     let base = series.fewest()?;
     let one = column.figures[base].filter(|figure| figure.value > 0.0)?.value;
@@ -418,7 +421,7 @@ fn scope(series: &Series, column: &Column) -> Option<Meaning> {
         return Some(speedup);
     }
     let clock = series.clock().filter(|clock| {
-        // Only a clock that gets shorter says that the work was divided.
+        // Only a clock that gets shorter shows that the work was divided.
         clock.figures[most.0].zip(clock.figures[base]).is_some_and(|(last, first)| last.value < first.value)
     });
     if let Some(scope) = clock.and_then(|clock| decide(&clock.figures, |time, one| one / time)) {
@@ -427,7 +430,7 @@ fn scope(series: &Series, column: &Column) -> Option<Meaning> {
     // Rates of all workers grow, those of one worker stay.
     let flat =
         growth.iter().all(|(_, growth)| *growth < 1.05) && workers(most.0) >= 4.0 && series.clock().is_none();
-    // Without one worker, where both are the same, only a growth that shows says so.
+    // Without a row for one worker, where both are equal, only clear growth decides.
     let shows = series.workers[base] == 1 || growth.iter().all(|(_, growth)| *growth > 1.2);
     if flat { Some(Meaning::RatePerWorker) } else { shows.then_some(Meaning::RateGlobal) }
 }

@@ -1,11 +1,11 @@
-//! Intervals of what printed digits allow, for positive numbers.
+//! Intervals that printed digits allow, for positive numbers.
 
 use super::figure::Figure;
 
-/// Beyond this share, two ends differ by more than arithmetic does.
+/// Relative tolerance for floating-point error.
 const ARITHMETIC: f64 = 1e-9;
 
-/// Where a number must lie.
+/// The range of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// Its value by the printed digits.
@@ -44,7 +44,7 @@ impl std::ops::Div for Span {
     }
 }
 
-/// How a printed number stands to the one that follows from others.
+/// How a printed number compares with the recomputed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     /// The digits allow it.
@@ -56,12 +56,12 @@ pub enum Match {
 }
 
 impl Span {
-    /// A number without doubt.
+    /// An exact number.
     pub fn exact(value: f64) -> Self {
         Self { value, lo: value, hi: value }
     }
 
-    /// The least and the most that it can be.
+    /// Its smallest and largest possible values.
     pub fn ends(self) -> (f64, f64) {
         (self.lo, self.hi)
     }

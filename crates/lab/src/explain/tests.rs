@@ -54,7 +54,7 @@ fn a_planted_fixed_time_is_found_in_two_tables_and_a_sentence() {
 }
 
 #[test]
-fn the_same_is_found_when_everything_is_told() {
+fn the_same_is_found_if_everything_is_given() {
     let text = made_up("a\tb", |n| format!("{:.1}\t{:.1}", train_s(n), 100.0 * f64::from(n)));
     let map = [("GPUs", Meaning::Workers), ("a", Meaning::TrainTime), ("b", Meaning::RateGlobal)];
     let map = map.map(|(name, meaning)| (name.to_owned(), meaning)).to_vec();
@@ -72,7 +72,7 @@ fn the_same_is_found_when_everything_is_told() {
 }
 
 #[test]
-fn work_that_grows_with_the_workers_is_told_from_work_that_is_divided() {
+fn growing_work_is_distinguished_from_divided_work() {
     // Each worker does 128 s of work; 16 of them wait 2 s on each other.
     let text = made_up("train time (s)\texamples/s per GPU", |n| {
         format!(
@@ -112,7 +112,7 @@ fn either_orientation_gives_the_same_numbers() {
 }
 
 #[test]
-fn words_in_rows_tell_series_apart() {
+fn words_in_rows_distinguish_series() {
     let text = "model,GPUs,images/s\nresnet50,1,100\nresnet50,2,190\nvgg16,1,50\nvgg16,2,80\n";
     let found = explain_text(text, &Options::default()).expect("a table");
     let titles: Vec<&str> = found.series.iter().map(|series| series.understood.title.as_str()).collect();
@@ -153,26 +153,26 @@ fn a_map_corrects_and_a_wrong_one_is_refused() {
 }
 
 #[test]
-fn what_the_table_cannot_tell_is_said() {
+fn what_the_table_does_not_show_is_listed() {
     let unknown = |text: &str| {
         explain_text(text, &Options::default()).expect("a table").series.remove(0).unknown.join("\n")
     };
     assert!(unknown("GPUs,images/s\n1,10\n2,19\n").contains("there is no clock"));
     assert!(unknown("GPUs,time (s)\n1,10\n2,6\n").contains("no rate"));
-    assert!(unknown("GPUs,time (s)\n2,10\n4,6\n").contains("no row of one worker"));
+    assert!(unknown("GPUs,time (s)\n2,10\n4,6\n").contains("no row for one worker"));
     assert!(!unknown("GPUs,images/s\n1,10 ± 0.3\n2,19 ± 0.4\n").contains("without a spread"));
     assert!(unknown("GPUs,time (s)\n1,10\n2,10.2\n").contains("--work"));
 }
 
 #[test]
-fn told_examples_turn_a_clock_into_a_rate() {
+fn given_examples_turn_a_clock_into_a_rate() {
     let options = Options { examples: Some(1000), ..Options::default() };
     let found = explain_text("GPUs,time (s)\n1,10\n2,5\n", &options).expect("a table");
     assert_eq!(found.series[0].rows[1].rate, Some(200.0));
 }
 
 #[test]
-fn a_fixed_time_that_cannot_be_told_from_zero_is_not_spoken_of_as_one() {
+fn a_fixed_time_not_distinguishable_from_zero_is_not_claimed() {
     let fit = |table: &str| {
         let found = explain_text(table, &Options::default()).expect("a table");
         let Some(Reconciliation::Fitted(fit)) = &found.series[0].reconciliation else { panic!("{table}") };
@@ -184,18 +184,21 @@ fn a_fixed_time_that_cannot_be_told_from_zero_is_not_spoken_of_as_one() {
     let (even, text) = fit("GPUs,time (s),images/s\n1,103.9,100\n2,50.2,200\n4,25.9,400\n8,12.6,800\n");
     assert!(even.verdict == Verdict::None && even.enough.is_none(), "{even:?}");
     assert!(even.speedups.is_some_and(|at| at.consistent && at.without.is_none()));
-    assert!(text.contains("cannot be told from zero") && text.contains("no fixed time is needed"), "{text}");
+    assert!(
+        text.contains("not distinguishable from zero") && text.contains("no fixed time is needed"),
+        "{text}"
+    );
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
     // Whole minutes: the digits allow nearly anything.
     let (rounded, text) = fit("GPUs,time (min),images/s\n1,10,160\n2,5,310\n4,3,600\n8,2,1100\n");
     assert_eq!(rounded.verdict, Verdict::None);
-    assert!(text.contains("the printed digits limit this") && text.contains("could be the reason"), "{text}");
+    assert!(text.contains("rounding limits this") && text.contains("could be the reason"), "{text}");
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
     // Runs that are shorter than their rates allow.
     let (negative, text) = fit("GPUs,time (s),images/s\n1,100,100\n2,49,200\n4,24,400\n8,11,800\n");
     assert_eq!(negative.verdict, Verdict::Negative);
     assert!(
-        text.contains("comes out below zero") && !text.contains("a fixed time cannot be told from zero"),
+        text.contains("is negative") && !text.contains("the fixed time is not distinguishable from zero"),
         "{text}"
     );
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
@@ -218,7 +221,7 @@ fn digits_widen_the_interval_of_rows_that_lie_on_a_line_by_chance() {
     assert!(text.contains("T = fixed + b / N: fixed 20.0 s (95 % interval 19."), "{text}");
     let text =
         render(&explain_text("GPUs,time (s)\n1,100\n2,50\n4,25\n", &Options::default()).expect("a table"));
-    assert!(text.contains("which cannot be told from zero"), "{text}");
+    assert!(text.contains("not distinguishable from zero"), "{text}");
 }
 
 #[test]
@@ -250,16 +253,19 @@ fn memory_is_printed_in_a_unit_that_it_fills() {
 }
 
 #[test]
-fn a_text_without_a_table_is_told_what_was_seen_and_what_to_do() {
+fn an_error_about_a_text_without_a_table_says_what_to_do() {
     let error = |text: &str| explain_text(text, &Options::default()).expect_err("no table").to_string();
     for (text, expected) in [
         (r#"{"loss": 1, "steps": [1, 2]}"#, "JSON object with the keys loss, steps"),
         ("[1, 2, 3]", "JSON list of 3 items"),
-        ("{\"a\": 1}\n{\"a\": 2}\n", "a line for each object"),
+        ("{\"a\": 1}\n{\"a\": 2}\n", "one object per line"),
         ("<html><table></table></html>", "HTML"),
         ("only words", "a header and at least one row"),
         ("The speed-up:\n![of resnet](fig/resnet.png)\n", "in pictures"),
-        ("a,b\n1,2\n3,4\n", "no column of workers among \"a\", \"b\"; --map COLUMN=workers names it"),
+        (
+            "a,b\n1,2\n3,4\n",
+            "none of the columns \"a\", \"b\" is the number of workers; name it with --map COLUMN=workers",
+        ),
     ] {
         assert!(error(text).contains(expected), "{text}: {}", error(text));
     }
@@ -268,15 +274,15 @@ fn a_text_without_a_table_is_told_what_was_seen_and_what_to_do() {
 }
 
 #[test]
-fn that_the_usl_does_not_compete_is_said() {
+fn the_usl_is_said_to_be_not_considered_with_five_points() {
     let rates = |count: usize| {
         let rows = [(1, 100.0), (2, 195.0), (4, 372.0), (8, 690.0), (16, 1200.0), (32, 1900.0)];
         let rows: Vec<String> = rows[..count].iter().map(|(n, rate)| format!("{n},{rate:.1}")).collect();
         format!("GPUs,images/s\n{}\n", rows.join("\n"))
     };
     let text = |count| render(&explain_text(&rates(count), &Options::default()).expect("a table"));
-    assert!(text(5).contains("the USL takes no part in the choice"), "{}", text(5));
-    assert!(text(5).contains("need 6 points") && !text(6).contains("takes no part"), "{}", text(6));
+    assert!(text(5).contains("the USL was not considered"), "{}", text(5));
+    assert!(text(5).contains("needs 6 points") && !text(6).contains("was not considered"), "{}", text(6));
 }
 
 #[test]
@@ -298,7 +304,7 @@ fn a_section_that_only_its_settings_open_names_the_tables_after_it() {
 }
 
 #[test]
-fn a_law_that_wins_by_having_few_parameters_and_misses_is_not_said_to_fit() {
+fn a_law_with_the_lowest_criterion_that_is_far_off_does_not_fit() {
     // The Keras table of MXNet: Amdahl comes within 12 % of it, linear, which the criterion prefers, does not come near.
     let text = "GPUs,images/s\n1,372.82\n2,617.32\n4,1165.12\n8,1435.06\n16,1450.43\n";
     let found = explain_text(text, &Options::default()).expect("a table");
@@ -309,17 +315,17 @@ fn a_law_that_wins_by_having_few_parameters_and_misses_is_not_said_to_fit() {
     let page = render(&found);
     let flat = page.split_whitespace().collect::<Vec<_>>().join(" ");
     for expected in [
-        "too few points to choose a law: with 5 of them linear",
+        "too few points to choose a law: with 5 points, linear",
         "% (Amdahl's law by",
-        "holds and nothing new",
+        "holds and no new bottleneck",
     ] {
         assert!(flat.contains(expected), "{expected} in {page}");
     }
-    assert!(!flat.contains("fits best") && !flat.contains("no law describes"), "{page}");
+    assert!(!flat.contains("fits best") && !flat.contains("no law fits"), "{page}");
     // Here nothing comes near.
     let text = "GPUs,images/s\n1,100\n2,20\n4,300\n8,40\n16,500\n";
     let page = render(&explain_text(text, &Options::default()).expect("a table"));
-    assert!(page.contains("no law describes the points") && !page.contains("workers would give"), "{page}");
+    assert!(page.contains("no law fits the points") && !page.contains("workers would give"), "{page}");
 }
 
 #[test]
@@ -359,8 +365,9 @@ fn without_one_worker_speed_ups_are_over_the_fewest() {
     assert_eq!((last.over, last.by_rate, last.serial()), (8, Some(22.5), None));
     assert!((last.efficiency(22.5) - 0.703_125).abs() < 1e-12 && !series.laws.is_empty());
     let page = render(&found);
-    assert!(page.contains("over 8 workers, the fewest here") && page.contains("70.3 %"), "{page}");
-    assert!(page.contains("--map \"samples/s\"=rate-per-worker"), "{page}");
+    assert!(page.contains("relative to 8 workers, the fewest here") && page.contains("70.3 %"), "{page}");
+    let flat = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("--map \"samples/s\"=rate-per-worker"), "{page}");
     // Rates that hardly grow may be of all or of each.
     let open = explain_text("gpus,samples/s\n8,800\n16,810\n", &Options::default()).expect("a table");
     assert!(open.series[0].rows[1].by_rate.is_none());
@@ -371,5 +378,5 @@ fn without_one_worker_speed_ups_are_over_the_fewest() {
 fn a_second_rate_is_named() {
     let text = "gpus,fp32 images/s,fp16 images/s\n1,100,200\n2,190,370\n";
     let page = render(&explain_text(text, &Options::default()).expect("a table"));
-    assert!(page.contains("fp32 images/s is taken and not fp16 images/s"), "{page}");
+    assert!(page.contains("the rate is fp32 images/s, not fp16 images/s"), "{page}");
 }

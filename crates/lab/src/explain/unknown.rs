@@ -1,4 +1,4 @@
-//! What a table cannot tell, said plainly.
+//! What a table does not show.
 
 use super::meaning::Meaning;
 use super::reconcile::Work;
@@ -14,46 +14,43 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
             unknown.push(sentence.to_owned());
         }
     };
-    say(series.base().is_none(), "any speed-up over one worker: there is no row of one worker");
+    say(series.base().is_none(), "any speed-up over one worker: there is no row for one worker");
     let open = series.column(Meaning::Rate).filter(|_| series.workers.len() > 1);
     if let Some(Column { name, .. }) = open {
         let asked = format!(
-            "whose rate {name} is: --map {name:?}=rate-global says that of all workers, rate-per-worker that of each"
+            "whether {name} is the rate of all workers (--map {name:?}=rate-global) or of each (--map {name:?}=rate-per-worker)"
         );
         say(true, &asked);
     }
     let spread = series.columns.iter().any(|column| column.has_spread);
     let repeated =
         series.workers.iter().enumerate().any(|(row, workers)| series.workers[..row].contains(workers));
-    say(
-        !spread && !repeated,
-        "how much a run differs from the next: each number is one run, without a spread",
-    );
-    say(!clock && rate, "whether a whole run gains as much as its rate: there is no clock");
+    say(!spread && !repeated, "how much runs vary: each number is one run, without a spread");
+    say(!clock && rate, "whether the whole run speeds up as much as the rate: there is no clock");
     say(
         clock && !rate,
-        "how fast the steady steps were: there is a clock but no rate, so that fixed costs and slower steps look alike",
+        "how fast the steady steps were: there is a clock but no rate, so fixed costs and slower steps look alike",
     );
     say(
         clock && work.is_none(),
-        "whether the work was divided among the workers: --work divided or --work per-worker tells it",
+        "whether the work was divided among the workers: use --work divided or --work per-worker",
     );
     say(
         clock && !has(Meaning::InitTime) && !(has(Meaning::TotalTime) && has(Meaning::TrainTime)),
-        "how long the start-up took, and whether the clock holds it",
+        "how long start-up took, and whether the clock includes it",
     );
     let communication = [Meaning::CommTime, Meaning::CommShare, Meaning::CommRatio].into_iter().any(has);
     say(
         !communication && rows.iter().any(|row| row.workers > 1),
-        "how much of the loss is communication, waiting, input or slower computation: a trace of each rank would",
+        "how much of the loss is communication, waiting, input or slower computation: a trace of each rank would show it",
     );
     say(
         has(Meaning::CommTime),
-        "how much of the communication is waiting for the last worker, and how much is moving bytes",
+        "how much of the communication is waiting for the last worker and how much is moving bytes",
     );
     say(
         series.column(Meaning::Memory).is_some_and(|column| !column.has_unit),
-        "the unit of the memory, and whether it is of one worker or of all",
+        "the unit of the memory, and whether it is per worker or for all",
     );
     unknown
 }

@@ -1,4 +1,4 @@
-//! An explanation as text. It computes nothing but units.
+//! An explanation as text. Rendering only: nothing is computed here except units.
 
 use paceline_record::Bytes;
 
@@ -9,7 +9,7 @@ use super::scaling::{Laws, Measure, Row};
 use super::series::{Ground, Known, Series};
 use super::{Explanation, Meaning, SeriesExplanation};
 use crate::stats::laws::{Fit, Law, Parameter};
-use crate::words::bytes;
+use crate::words::{bytes, or_dash};
 use crate::{Align, Table};
 
 mod reconciled;
@@ -17,19 +17,14 @@ mod reconciled;
 /// Columns of text.
 const WIDTH: usize = 110;
 
-/// Workers in words.
-pub(super) fn workers(count: u64) -> String {
-    if count == 1 { "1 worker".into() } else { format!("{count} workers") }
-}
-
-/// The explanation for a terminal: what was understood first, what the table cannot tell last.
+/// The explanation for a terminal: first how the table was read, last what it cannot answer.
 pub fn render(explanation: &Explanation) -> String {
     let mut text = String::new();
     for warning in &explanation.warnings {
         text.push_str(&item(&format!("warning: {warning}")));
     }
     for skipped in &explanation.skipped {
-        text.push_str(&item(&format!("the table on line {} is left out: {}", skipped.line, skipped.why)));
+        text.push_str(&item(&format!("skipped the table on line {}: {}", skipped.line, skipped.why)));
     }
     for series in &explanation.series {
         if !text.is_empty() {
@@ -38,16 +33,16 @@ pub fn render(explanation: &Explanation) -> String {
         text.push_str(&render_series(series));
     }
     if !explanation.audit.is_empty() {
-        text.push_str("\nBetween the tables, and in the text\n");
+        text.push_str("\nAcross tables and text\n");
         explanation.audit.iter().for_each(|slip| text.push_str(&item(&describe(slip))));
     }
     text
 }
 
-/// A sentence with a dash before it, cut into lines.
+/// A list item, broken into lines.
 fn item(sentence: &str) -> String {
     let (mut text, mut line) = (String::new(), String::from("  -"));
-    // A number stays with its percent sign.
+    // Keep percent signs with their numbers.
     let mut words: Vec<String> = Vec::new();
     for word in sentence.split_whitespace() {
         match words.last_mut().filter(|_| word.starts_with('%')) {
@@ -77,28 +72,28 @@ fn render_series(found: &SeriesExplanation) -> String {
     let joined = if lines.len() > 1 { "lines" } else { "line" };
     let mut text = format!("{} ({joined} {})\n", series.title, lines.join(" and "));
     text.push_str(&understood(series));
-    text.push_str(&section("Besides", besides(found)));
+    text.push_str(&section("Context", context(found)));
     let audit = match &found.audit[..] {
-        [] => vec!["every column that follows from others agrees with them".into()],
+        [] => vec!["all columns that can be recomputed from others agree".into()],
         slips => slips.iter().map(describe).collect(),
     };
     text.push_str(&section("Audit", audit));
     let over = found.rows.first().map_or(1, |row| row.over);
     if found.rows.iter().any(|row| row.workers > over && row.speedup().is_some()) {
         let fewest =
-            if over > 1 { format!(" (over {over} workers, the fewest here)") } else { String::new() };
-        text.push_str(&format!("\nSpeed-ups, computed again{fewest}\n{}", indent(&speedups(found))));
+            if over > 1 { format!(" (relative to {over} workers, the fewest here)") } else { String::new() };
+        text.push_str(&format!("\nSpeed-ups, recomputed{fewest}\n{}", indent(&speedups(found))));
     }
     let counted = series.counted().name();
     let reconciled = found.reconciliation.as_ref().map(reconciled::sentences).unwrap_or_default();
-    text.push_str(&section("Rate against clock", reconciled));
+    text.push_str(&section("Rate and clock", reconciled));
     let laws = found
         .laws
         .iter()
         .flat_map(|found| laws(found, counted, over))
         .chain(found.clock_law.as_ref().and_then(clock));
     text.push_str(&section("Laws", laws.collect()));
-    text + &section("What the table cannot tell", found.unknown.clone())
+    text + &section("What the table does not show", found.unknown.clone())
 }
 
 /// A heading and its sentences, if there are any.
@@ -124,9 +119,9 @@ fn understood(series: &Series) -> String {
         let ground = match column.ground {
             Ground::Name => "",
             Ground::Values => " (by its values)",
-            Ground::Told => " (told)",
+            Ground::Given => " (given)",
         };
-        let meaning = column.meaning.map_or("not understood: --map tells it", Meaning::name);
+        let meaning = column.meaning.map_or("not understood; use --map", Meaning::name);
         let in_bytes = column.meaning == Some(Meaning::Memory) && column.has_unit;
         let cell =
             |figure: &Figure| if in_bytes { bytes(Bytes(figure.value as u64)) } else { print(*figure) };
@@ -137,11 +132,11 @@ fn understood(series: &Series) -> String {
     indent(&table)
 }
 
-fn besides(found: &SeriesExplanation) -> Vec<String> {
+fn context(found: &SeriesExplanation) -> Vec<String> {
     let context = &found.understood.context;
     let known = |name: &str, known: Option<Known>| {
         let Known { value, line } = known?;
-        let source = line.map_or_else(|| "told".into(), |line| format!("read from the text, line {line}"));
+        let source = line.map_or_else(|| "given".into(), |line| format!("from the text, line {line}"));
         Some(format!("{name} {value} ({source})"))
     };
     let mut facts: Vec<String> = [
@@ -149,50 +144,51 @@ fn besides(found: &SeriesExplanation) -> Vec<String> {
         known("batch", context.batch),
         known("epochs", context.epochs),
         known("examples", context.examples),
-        known("batches a task", context.batches),
-        known("images a task", context.images),
+        known("batches per task", context.batches),
+        known("images per task", context.images),
     ]
     .into_iter()
     .flatten()
     .collect();
-    facts
-        .extend(context.data.map(|data| format!("data {} ({} images to train with)", data.name, data.train)));
+    facts.extend(context.data.map(|data| format!("data {} ({} training images)", data.name, data.train)));
     let mut sentences = Vec::new();
     if found.understood.lines.len() > 1 {
-        sentences.push("the tables are of the same runs: joined on the workers".into());
+        sentences.push("these tables describe the same runs and were joined by worker count".into());
     }
     if !facts.is_empty() {
         sentences.push(facts.join("; "));
     }
     sentences.extend(found.work.filter(|_| found.understood.clock().is_some()).map(|work| match work {
         Work::Divided => {
-            "the work of a run is the same for any number of workers: it is divided among them".into()
+            "the total work is the same for any number of workers: it is divided among them".into()
         }
-        Work::PerWorker => "each worker does the same work: more workers do more".into(),
+        Work::PerWorker => "each worker does the same work, so more workers do more in total".into(),
     }));
     let steps = found.understood.clock().is_none() && found.understood.column(Meaning::StepTime).is_some();
     let steps = found.work.filter(|_| steps && found.understood.rate().is_none());
     sentences.extend(steps.map(|work| match work {
-        Work::Divided => "a step is taken to be divided among the workers; --work per-worker says otherwise".into(),
+        Work::Divided => {
+            "assumed: the work of a step is divided among the workers (if not: --work per-worker)".into()
+        }
         Work::PerWorker => {
-            "each worker is taken to keep its batch, so that N do N times as much in a step; --work divided says otherwise".into()
+            "assumed: each worker keeps its batch, so N workers do N times as much per step (if not: --work divided)".into()
         }
     }));
     if let Some((used, _)) = found.understood.rate() {
         let guessed = used.ground == Ground::Values && used.meaning == Some(Meaning::RateGlobal);
         sentences.extend((guessed && found.understood.base().is_none()).then(|| {
             let name = &used.name;
-            format!("{name} grows with the workers: it is taken as the rate of all; --map {name:?}=rate-per-worker says otherwise")
+            format!("{name} grows with the workers, so it is read as the rate of all (if not: --map {name:?}=rate-per-worker)")
         }));
         let others = found.understood.all(used.meaning.unwrap_or(Meaning::Rate)).skip(1);
         let others: Vec<&str> = others.map(|column| column.name.as_str()).collect();
         sentences.extend((!others.is_empty()).then(|| {
-            format!("of the rates, {} is taken and not {}; --map tells another", used.name, others.join(", "))
+            format!("the rate is {}, not {} (choose another with --map)", used.name, others.join(", "))
         }));
     }
     let whose = found.understood.columns.iter().find(|column| column.meaning == Some(Meaning::RatePerWorker));
     sentences.extend(whose.filter(|column| column.ground == Ground::Values).map(|column| {
-        format!("{} stays while the speed-up grows: it is the rate of one worker, so that N workers have N times as much", column.name)
+        format!("{} stays the same while the speed-up grows, so it is the rate of one worker", column.name)
     }));
     sentences
 }
@@ -204,7 +200,7 @@ fn print(figure: Figure) -> String {
     figure.print()
 }
 
-/// A number with as many digits as it is worth.
+/// A number with about three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => {
@@ -230,13 +226,13 @@ fn describe(slip: &Slip) -> String {
     match (slip.printed, slip.computed) {
         (Some(needed), Some(there)) if slip.check == Check::Examples => {
             format!(
-                "{mark}{}: the rates need {}, there are {there} ({}){likely}",
+                "{mark}{}: the rates imply {}, but there are {there} ({}){likely}",
                 slip.place, needed.value, slip.how
             )
         }
         (Some(speedup), Some(most)) if slip.check == Check::Share => {
             format!(
-                "{mark}{}: the speed-up is {:.2}, {most:.2} is the most that follows ({}){likely}",
+                "{mark}{}: the speed-up is {:.2}, but at most {most:.2} is possible ({}){likely}",
                 slip.place, speedup.value, slip.how
             )
         }
@@ -244,7 +240,7 @@ fn describe(slip: &Slip) -> String {
             let like = Figure { value: computed, half: printed.half };
             let computed = if printed.half > 0.0 { print(like) } else { format!("{computed:.0}") };
             format!(
-                "{mark}{}: {} is printed, {computed} follows ({}){likely}",
+                "{mark}{}: printed {}, recomputed {computed} ({}){likely}",
                 slip.place,
                 print(printed),
                 slip.how
@@ -289,7 +285,7 @@ fn speedups(found: &SeriesExplanation) -> Table {
     let mut table = Table::new(header);
     for row in rows {
         let mut cells = vec![row.workers.to_string()];
-        cells.extend(shown.iter().map(|(_, of, print)| of(row).map_or_else(|| "-".into(), print)));
+        cells.extend(shown.iter().map(|(_, of, print)| or_dash(of(row), print)));
         table.row(cells);
     }
     table
@@ -335,13 +331,13 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
                 format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters))
             }
             (true, []) => format!(
-                "{measure}, no law describes the points: {name} has the lowest criterion{aicc} and misses them by {}. More numbers of \
-                 workers would tell",
+                "{measure}, no law fits the points: {name} has the lowest AICc{aicc} and is still off by {}. More worker counts would \
+                 help",
                 misses(best)
             ),
             (true, near) => format!(
-                "{measure}, too few points to choose a law: with {} of them {name}, which has fewest parameters, has the lowest \
-                 criterion{aicc} and misses them by {} ({})",
+                "{measure}, too few points to choose a law: with {} points, {name} has the fewest parameters and the lowest \
+                 AICc{aicc}, but is off by {} ({})",
                 best.points,
                 misses(best),
                 near.join(", ")
@@ -356,7 +352,7 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
     if let Some(best) = laws.best.as_ref().filter(|_| usl.is_none_or(|usl| usl.aicc.is_none())) {
         let points = best.points;
         sentences.push(format!(
-            "{measure}, the USL takes no part in the choice: its three parameters need 6 points for the criterion, there are {points}"
+            "{measure}, the USL was not considered: with three parameters, its AICc needs 6 points; there are {points}"
         ));
     }
     let chosen = laws.best.as_ref().is_some_and(|best| best.law == Law::Usl);
@@ -370,7 +366,7 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
     sentences.extend(laws.next.map(|next| {
         let (unit, print): (String, fn(f64) -> String) = match laws.measure {
             Measure::Rate => (format!(" {counted}/s"), number),
-            _ if over > 1 => (format!(" over {over} workers"), |value| format!("{value:.1}x")),
+            _ if over > 1 => (format!(" relative to {over} workers"), |value| format!("{value:.1}x")),
             _ => (String::new(), |value| format!("{value:.1}x")),
         };
         let [value, lo, hi] = [next.throughput.value, next.throughput.lo, next.throughput.hi].map(print);
@@ -378,7 +374,7 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
         let chosen = laws.best.as_ref().is_some_and(|best| best.law == next.law);
         let holds = if chosen { String::new() } else { format!(" {} holds and", next.law.title()) };
         format!(
-            "{measure}, {workers} workers would give {value}{unit} (95 % interval {lo} .. {hi}), if{holds} nothing new gets in the way"
+            "{measure}, {workers} workers would give {value}{unit} (95 % interval {lo} .. {hi}) if{holds} no new bottleneck appears"
         )
     }));
     sentences
@@ -388,7 +384,7 @@ fn clock(fit: &Fit) -> Option<String> {
     let fixed = fit.parameters.first()?;
     let r2 = fit.r2.map_or_else(String::new, |r2| format!(", R2 {r2:.3}"));
     let Parameter { value, lo, hi, .. } = fixed;
-    let doubt = if *lo <= 0.0 { ", which cannot be told from zero" } else { "" };
+    let doubt = if *lo <= 0.0 { ", not distinguishable from zero" } else { "" };
     Some(format!(
         "the clock as T = fixed + b / N: fixed {} s (95 % interval {} .. {}){doubt}{r2}",
         number(*value),

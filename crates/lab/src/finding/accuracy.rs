@@ -1,10 +1,10 @@
-//! Accuracy that more workers cost.
+//! Lower test accuracy with more workers.
 
 use super::{Finding, Kind, Member};
 use crate::numbers::learning::{Learning, Test};
 
 impl Member<'_> {
-    /// A test that one worker passes better, so surely that the 95 % intervals do not meet.
+    /// One worker reaches a higher test accuracy, and the 95 % intervals do not overlap.
     pub(super) fn accuracy(&self) -> Option<Finding> {
         let (one, many) = (self.one?.learning.as_ref()?, self.case.learning.as_ref()?);
         let (before, after) = (one.test?, many.test?);
@@ -13,12 +13,13 @@ impl Member<'_> {
         }
         let (few, batch) = (one.step_examples, many.step_examples);
         let steps = if batch == few {
-            format!("; both have {batch} samples a step")
+            format!("; both have {batch} samples per step")
         } else {
             format!("; a step has {batch} samples instead of {few}")
         };
         let text = format!(
-            "test accuracy is {}, against {} on one worker{steps}",
+            "with {}, test accuracy is {}, compared with {} on one worker{steps}",
+            self.worker_count(),
             with_interval(&after)?,
             with_interval(&before)?
         );
@@ -30,27 +31,26 @@ impl Member<'_> {
         let linear = settings.get("lr-rule").is_some_and(|rule| rule == "linear");
         let warm_up = ["warmup-epochs", "warmup-steps"].iter().any(|name| settings.contains_key(*name));
         if many.step_examples <= one.step_examples {
-            return "each worker normalises its own, smaller part of the batch: --shards with the same number for all gives \
-                    them the same weights";
+            return "each worker's batch norm sees a smaller part of the batch: the same --shards for all worker counts gives \
+                    the same weights";
         }
         match (linear, warm_up) {
             (false, _) => {
-                "a larger global batch means fewer updates: scale the learning rate with it and begin gently, --lr-rule \
-                 linear --warmup-epochs 5"
+                "a larger global batch means fewer updates: scale the learning rate with it and warm it up, --lr-rule linear \
+                 --warmup-epochs 5"
             }
             (true, false) => {
-                "the scaled learning rate is too high for the first steps: begin gently, --warmup-epochs 5"
+                "the scaled learning rate is too high for the first steps: warm it up, --warmup-epochs 5"
             }
             (true, true) => {
-                "the linear rule does not hold for batches of any size: a smaller --batch, more --epochs, or a \
-                 longer warm-up"
+                "the linear rule does not hold for every batch size: try a smaller --batch, more --epochs, or a longer warm-up"
             }
         }
     }
 }
 
 fn with_interval(test: &Test) -> Option<String> {
-    let [accuracy, lo, hi] = [test.accuracy?, test.lo?, test.hi?].map(|share| 100.0 * share);
+    let [accuracy, lo, hi] = [test.accuracy?, test.lo?, test.hi?].map(|fraction| 100.0 * fraction);
     Some(format!("{accuracy:.1} % (95 % interval {lo:.1} .. {hi:.1})"))
 }
 
@@ -78,14 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn accuracy_that_surely_fell_is_reported_once_with_the_rule_to_try() {
+    fn a_certain_loss_of_accuracy_is_reported_once_with_the_rule_to_try() {
         let report = report(&learning_plans(), &[]);
         let [finding] = found(&report)[..] else { panic!("one finding") };
-        assert_eq!(finding.case, 2, "not the two workers, whose interval meets that of one");
+        assert_eq!(finding.case, 2, "not with two workers, whose interval overlaps that of one");
         assert_eq!(
             finding.text,
-            "resnet50, 4 workers: test accuracy is 58.0 % (95 % interval 57.0 .. 59.0), against 67.0 % (95 % interval 66.1 \
-             .. 67.9) on one worker; a step has 256 samples instead of 64"
+            "resnet50: with 4 workers, test accuracy is 58.0 % (95 % interval 57.0 .. 59.0), compared with 67.0 % (95 % interval \
+             66.1 .. 67.9) on one worker; a step has 256 samples instead of 64"
         );
         assert!(finding.advice.contains("--lr-rule linear --warmup-epochs 5"), "{}", finding.advice);
         assert_eq!(finding.lost_s, None);
@@ -102,14 +102,16 @@ mod tests {
     }
 
     #[test]
-    fn of_one_global_batch_the_parts_are_to_blame() {
+    fn at_the_same_global_batch_shards_are_advised() {
         let mut report = report(&learning_plans(), &[]);
         for case in &mut report.cases {
             case.learning.as_mut().expect("tests").step_examples = 64;
         }
         let findings = super::super::find(&report.machine, &report.cases, &report.explained);
         let finding = findings.iter().find(|finding| finding.kind == Kind::Accuracy).expect("it fell");
-        assert!(finding.text.ends_with("both have 64 samples a step") && finding.advice.contains("--shards"));
+        assert!(
+            finding.text.ends_with("both have 64 samples per step") && finding.advice.contains("--shards")
+        );
     }
 
     #[test]

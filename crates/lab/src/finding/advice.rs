@@ -1,25 +1,25 @@
-//! What to do about a finding, in the words of the program that ran: our own options mean nothing to others.
+//! What to do about a finding, in terms of the program that made the run: our options mean nothing to other programs.
 
 use paceline_record::Case;
 
 use crate::CaseReport;
 use crate::import::source::Format;
 
-/// Whose run it is.
+/// The program that made a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     Paceline,
     PyTorch,
     Horovod,
     TensorFlow,
-    /// Somebody's: the source does not say.
+    /// The source does not say.
     Unknown,
 }
 
 impl Program {
     pub fn of(case: &CaseReport) -> Self {
         let Some(origin) = &case.origin else {
-            // The adapter writes run logs of its own.
+            // The Python adapter writes our run log itself.
             return if case.case.engine.as_deref() == Some("pytorch") {
                 Self::PyTorch
             } else {
@@ -38,156 +38,157 @@ impl Program {
         self == Self::Paceline
     }
 
-    /// On slower computation of each rank.
+    /// Each rank computes more slowly.
     pub fn computation(self, case: &Case) -> &'static str {
         match (case.global_batch, self.is_ours()) {
             (Some(_), true) => {
-                "each worker's share of the batch is smaller, so its products are less efficient: use a larger \
-                 --global-batch, or fewer workers"
+                "each worker's part of the batch is smaller, so its matrix products are less efficient: use a larger \
+                 --global-batch or fewer workers"
             }
             (Some(_), false) => {
-                "each worker's share of the batch is smaller, so its products are less efficient: use a larger batch in \
-                 all, or fewer workers"
+                "each worker's part of the batch is smaller, so its matrix products are less efficient: use a larger global \
+                 batch or fewer workers"
             }
             (None, true) => {
-                "workers share memory bandwidth, cache or clock: fewer workers with more --threads, or a smaller \
-                 --batch that fits the cache; `paceline doctor` says what the cores share"
+                "workers share memory bandwidth, cache or clock: try fewer workers with more --threads, or a smaller --batch \
+                 that fits the cache; `paceline doctor` lists what the cores share"
             }
             (None, false) => {
-                "workers share memory bandwidth, cache, power or clock: fewer workers on a machine, or a batch that fits \
-                 what each has of them"
+                "workers share memory bandwidth, cache, power or clock: try fewer workers per machine, or a batch that fits \
+                 each worker's part of them"
             }
         }
     }
 
-    /// On a host that is late.
+    /// The host launches work too late.
     pub fn late_host(self) -> &'static str {
         match self {
             Self::PyTorch => {
-                "give the device more at a time: a larger batch, CUDA graphs, `torch.compile`, fused optimizers, and no \
-                 reading of results (`.item()`, printing) within a step"
+                "give the device more work at a time: a larger batch, CUDA graphs, `torch.compile`, fused optimizers, and do \
+                 not read results (`.item()`, printing) within a step"
             }
             _ => {
-                "give the device more at a time: a larger batch, CUDA graphs, compiled or fused operators, and no reading \
-                 of results within a step"
+                "give the device more work at a time: a larger batch, CUDA graphs, compiled or fused operators, and do not \
+                 read results within a step"
             }
         }
     }
 
-    /// On a host that does nothing that shows.
+    /// The trace shows no activity on the host.
     pub fn silent_host(self) -> &'static str {
         match self {
             Self::PyTorch => {
-                "look at what runs there between operators (Python, input, waiting for other processes): more loader \
-                 workers, work moved out of the step; `record_function` over it would tell"
+                "check what the host does between operators (Python, input, waiting for other processes): use more loader \
+                 workers, or move work out of the step; `record_function` makes it visible"
             }
             _ => {
-                "look at what runs there between calls (input, computation on the host, waiting for other processes): more \
-                 loader workers, work moved out of the step; an NVTX range over it would tell"
+                "check what the host does between calls (input, computation, waiting for other processes): use more loader \
+                 workers, or move work out of the step; an NVTX range makes it visible"
             }
         }
     }
 
-    /// On time that a trace shows nothing in.
+    /// The trace shows nothing for some of the time.
     pub fn unseen(self) -> &'static str {
         match self {
             Self::PyTorch => {
-                "the trace shows neither operators nor collectives there: Python, input or sleep between them; name such \
-                 stretches (`record_function`) to tell them apart"
+                "the trace shows neither operators nor collectives there: it may be Python, input or sleep; mark such code \
+                 (`record_function`) to tell them apart"
             }
             _ => {
-                "the trace shows neither work nor collectives there: input, computation on the host or sleep; name such \
-                 stretches (NVTX ranges) to tell them apart"
+                "the trace shows neither work nor collectives there: it may be input, computation on the host or sleep; mark \
+                 such code (NVTX ranges) to tell them apart"
             }
         }
     }
 
-    /// On time that an adapter's hooks see nothing of.
+    /// An adapter's hooks do not see some of the time.
     pub fn unmeasured(self) -> &'static str {
-        "no hook sees what goes on there: Python, input or sleep between forward, backward and the update; `with \
-         log.phase(...)` names such stretches, and `paceline import` of a profiler's trace tells more"
+        "no hook measures this time: Python, input or sleep between forward, backward and the update; mark such code with \
+         `with log.phase(...)`, or use `paceline import` on a profiler trace"
     }
 
-    /// On ranks that hold each other up by turns.
+    /// Ranks hold each other up in turn.
     pub fn turns(self) -> &'static str {
         match self {
             Self::Paceline => {
-                "ranks hold each other up by turns: quieten the machine (`paceline doctor`), or let each step do more \
-                 (a larger --batch, --accumulate), so that delays even out"
+                "ranks hold each other up in turn: stop other programs (`paceline doctor`), or give each step more work (a \
+                 larger --batch, --accumulate) so that delays even out"
             }
             _ => {
-                "ranks hold each other up by turns: quieten the machines, or let each step do more (a larger batch, \
-                 accumulated gradients), so that delays even out"
+                "ranks hold each other up in turn: stop other programs on the machines, or give each step more work (a larger \
+                 batch, gradient accumulation) so that delays even out"
             }
         }
     }
 
-    /// On an update that takes long.
+    /// The update takes long.
     pub fn update(self) -> &'static str {
         match self {
             Self::Paceline => {
-                "try --update sharded, where each worker updates its share, or a larger --batch or --accumulate, so \
-                 that there are fewer updates"
+                "try --update sharded (each worker updates a slice), or fewer updates through a larger --batch or --accumulate"
             }
             Self::PyTorch => {
-                "try a fused optimizer (`fused=True`), `ZeroRedundancyOptimizer`, where each worker updates its share, or a \
-                 larger batch or accumulated gradients, so that there are fewer updates"
+                "try a fused optimizer (`fused=True`), `ZeroRedundancyOptimizer` (each worker updates a slice), or fewer updates \
+                 through a larger batch or gradient accumulation"
             }
-            _ => "let each worker update its share, or use a larger batch, so that there are fewer updates",
+            _ => "let each worker update a slice of the parameters, or use a larger batch for fewer updates",
         }
     }
 
-    /// On communication that shows.
+    /// Communication is exposed.
     pub fn communication(self, case: &Case) -> &'static str {
         match self {
             Self::Paceline => communication_of_ours(case),
             Self::PyTorch => {
-                "exchange less often or less: a larger batch, accumulated gradients (`no_sync`), a 16-bit communication hook \
-                 (`bf16_compress_hook`); other buckets (`bucket_cap_mb`) may hide more behind backward"
+                "exchange less often or less data: a larger batch, gradient accumulation (`no_sync`), a 16-bit communication \
+                 hook (`bf16_compress_hook`); other bucket sizes (`bucket_cap_mb`) may hide more behind backward"
             }
             Self::Horovod => {
-                "exchange less often or less: a larger batch, `backward_passes_per_step`, `hvd.Compression.fp16`; \
-                 HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME decide how tensors are put together"
+                "exchange less often or less data: a larger batch, `backward_passes_per_step`, `hvd.Compression.fp16`; \
+                 HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME control how tensors are fused"
             }
-            _ => "exchange less often or smaller gradients: a larger batch, accumulation, 16 bits",
+            _ => "exchange less often or less data: a larger batch, gradient accumulation, 16-bit gradients",
         }
     }
 
-    /// On steps that become slower.
+    /// Steps become slower.
     pub fn slowdown(self) -> &'static str {
         match self.is_ours() {
             true => {
-                "something changed during the run: a clock that falls with heat, another program, memory that grows; \
-                 repeat it (--repeat 3) and see `paceline doctor`"
+                "something changed during the run, such as thermal throttling, another program or growing memory: repeat it \
+                 (--repeat 3) and run `paceline doctor`"
             }
             false => {
-                "something changed during the run: a clock that falls with heat, another program, memory that grows; \
-                 repeat it, and see what else the machine did"
+                "something changed during the run, such as thermal throttling, another program or growing memory: repeat it \
+                 and check what else ran on the machine"
             }
         }
     }
 
-    /// On step times that do not settle.
+    /// Step times do not settle.
     pub fn unsteady(self) -> &'static str {
         match self.is_ours() {
-            true => "run longer, repeat it (--repeat 3), and quieten the machine (`paceline doctor`)",
-            false => "run longer, repeat it, and quieten the machine",
+            true => "run longer, repeat it (--repeat 3), and stop other programs (`paceline doctor`)",
+            false => "run longer, repeat it, and stop other programs on the machine",
         }
     }
 
-    /// On a rate that is uncertain.
+    /// The rate is uncertain.
     pub fn uncertain(self, repeats: u32) -> &'static str {
         match self.is_ours() && repeats <= 1 {
-            true => "more steps, or --repeat 3",
-            false => "more steps, or more repeats",
+            true => "run more steps, or --repeat 3",
+            false => "run more steps or more repeats",
         }
     }
 
-    /// On a loss that is no number any more.
+    /// Training diverged.
     pub fn diverged(self) -> &'static str {
         match self.is_ours() {
-            true => "a smaller --lr; speeds are those of the same work all the same",
-            false => "a smaller learning rate; speeds are those of the same work all the same",
+            true => "use a smaller --lr; the measured speeds are still valid, as the work is the same",
+            false => {
+                "use a smaller learning rate; the measured speeds are still valid, as the work is the same"
+            }
         }
     }
 }
@@ -195,7 +196,7 @@ impl Program {
 fn communication_of_ours(case: &Case) -> &'static str {
     let set = |name: &str| case.settings.get(name).map(String::as_str);
     if set("overlap") == Some("no") {
-        return "exchange while backward goes on: --overlap yes";
+        return "exchange during the backward pass: --overlap yes";
     }
     match case.update.as_deref() {
         Some("allreduce") if set("compress") == Some("none") => {
@@ -204,7 +205,7 @@ fn communication_of_ours(case: &Case) -> &'static str {
         Some("allreduce") => "try --update sharded, a larger --batch or --accumulate",
         Some("sharded") => "try a larger --batch or --accumulate",
         Some(_) => "try --update allreduce, or a larger --batch or --accumulate",
-        None => "exchange less often or smaller gradients: a larger batch, accumulation, 16 bits",
+        None => "exchange less often or less data: a larger batch, gradient accumulation, 16-bit gradients",
     }
 }
 
@@ -215,7 +216,7 @@ mod tests {
     use crate::fixture::{Plan, learning_plans, study};
     use crate::{CaseReport, Kind, Report};
 
-    /// The findings on a run of two workers in whose steps half the time is without a phase.
+    /// A run of two workers in which half the time of each step belongs to no phase.
     fn unaccounted(engine: &str) -> Report {
         let mut run = Plan { late: 20.0, ..learning_plans()[1].clone() }.run();
         run.launcher.header.case.engine = Some(engine.into());
@@ -227,10 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn time_between_the_hooks_of_an_adapter_is_no_defect() {
+    fn unmeasured_time_is_a_bug_in_our_runs_but_not_in_an_adapters() {
         for (engine, what, advice) in [
-            ("pytorch", "time between what is measured", "log.phase"),
-            ("cpu", "time without an account", "a defect worth a report"),
+            ("pytorch", "between measured phases", "log.phase"),
+            ("cpu", "outside every phase", "this is a bug"),
         ] {
             let report = unaccounted(engine);
             let found =
@@ -240,12 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_cost_most_is_named_even_where_it_is_not_to_blame() {
+    fn the_rank_that_cost_most_is_named_even_if_it_is_not_to_blame() {
         let mut report = unaccounted("pytorch");
-        report.cases[0].straggler.as_mut().expect("two ranks").share = 0.76;
+        report.cases[0].straggler.as_mut().expect("two ranks").fraction = 0.76;
         let findings = super::super::find(&report.machine, &report.cases, &report.explained);
         let late = findings.iter().find(|finding| finding.kind == Kind::Stragglers).expect("ranks wait");
-        let most = "for one rank now and for another then: at most 76 % of it for the same, rank 1";
+        let most = "no single rank is to blame (rank 1: 76 % of the waiting)";
         assert!(late.text.ends_with(most), "{}", late.text);
     }
 }

@@ -65,7 +65,7 @@ fn the_same_study_goes_on_where_it_ended() {
 }
 
 #[test]
-fn the_last_numbered_study_is_gone_on_with_until_it_is_done() {
+fn the_last_numbered_study_is_continued_until_it_is_done() {
     let parent = tempfile::tempdir().expect("a temporary folder");
     let asked = study(&cases("resnet50"));
     let first = StudyFolder::numbered(parent.path()).expect("room");

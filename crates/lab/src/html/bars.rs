@@ -1,4 +1,4 @@
-//! Drawings of lying bars, one below the other, on one axis.
+//! Horizontal bar charts.
 
 use super::chart::{WIDTH, canvas, segment, words};
 use super::figure::Hue;
@@ -7,7 +7,7 @@ use super::scale::Axis;
 
 const FOOT: f64 = 42.0;
 
-/// How wide the columns beside the bars are.
+/// Widths of the columns beside the bars.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
     /// Names, on the left.
@@ -24,11 +24,11 @@ pub struct Bar {
     pub to: f64,
     /// Its colour.
     pub hue: Hue,
-    /// What it says when pointed at.
+    /// Its tooltip.
     pub says: String,
 }
 
-/// A row of bars, its upper edge and how high it is.
+/// A row of bars.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// Upper edge.
@@ -37,7 +37,7 @@ pub struct Row {
     pub height: f64,
 }
 
-/// Lying bars.
+/// A horizontal bar chart under construction.
 pub struct Bars {
     axis: Axis,
     columns: Columns,
@@ -74,17 +74,17 @@ impl Bars {
         row
     }
 
-    /// Names a row on its left.
+    /// Writes a name to the left of a row.
     pub fn name(&mut self, row: Row, text: &str) {
         self.body.push(words(self.columns.names - 8.0, row.top + row.height / 2.0 + 4.0, "end", text));
     }
 
-    /// Writes a value on its right.
+    /// Writes a value to the right of a row.
     pub fn value(&mut self, row: Row, text: &str) {
         self.body.push(words(WIDTH, row.top + row.height / 2.0 + 4.0, "end", text).class("value"));
     }
 
-    /// Draws a bar into a row. One too thin to be seen is left out.
+    /// Draws a bar into a row, unless it is too thin to be seen.
     pub fn bar(&mut self, row: Row, bar: &Bar) {
         let (from, to) = (self.place(bar.from.min(bar.to)), self.place(bar.from.max(bar.to)));
         if to - from < 0.05 {
@@ -113,7 +113,7 @@ impl Bars {
         self.body.push(segment((x, above.top + above.height), (x, below.top), "join"));
     }
 
-    /// The drawing, its axis below.
+    /// The drawing, with its axis below.
     pub fn render(self, says: &str) -> Tag {
         let mut drawing = canvas(self.foot + FOOT, says);
         for (value, name) in &self.axis.ticks {

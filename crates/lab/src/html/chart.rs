@@ -1,4 +1,4 @@
-//! Drawings on two axes: lines, bands, points.
+//! Charts with two axes: lines, bands, points.
 
 use super::figure::{Hue, Sign};
 use super::markup::{Px, Tag};
@@ -12,7 +12,7 @@ const RIGHT: f64 = 22.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = 44.0;
 
-/// An empty drawing that says what it is to those who do not see it.
+/// An empty drawing with a description for screen readers.
 pub fn canvas(height: f64, says: &str) -> Tag {
     Tag::new("svg")
         .class("chart")
@@ -22,7 +22,7 @@ pub fn canvas(height: f64, says: &str) -> Tag {
         .with(Tag::new("title").text(says))
 }
 
-/// Words in a drawing: where they begin, end or have their middle.
+/// Text in a drawing, anchored at its start, middle or end.
 pub fn words(x: f64, y: f64, anchor: &str, text: &str) -> Tag {
     Tag::new("text").set("x", Px(x)).set("y", Px(y)).set("text-anchor", anchor).text(text)
 }
@@ -37,7 +37,7 @@ pub fn segment(from: (f64, f64), to: (f64, f64), class: &str) -> Tag {
         .set("y2", Px(to.1))
 }
 
-/// A line of marks: how it looks.
+/// The style of a line or of points.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     /// Its colour.
@@ -100,7 +100,7 @@ impl Plot {
         self.body.push(Tag::new("path").class(&class).set("d", self.path(points.iter().copied())));
     }
 
-    /// Fills what lies between two lines.
+    /// Fills the area between two lines.
     pub fn band(&mut self, above: &[(f64, f64)], below: &[(f64, f64)], hue: Hue) {
         let outline = self.path(above.iter().copied().chain(below.iter().rev().copied()));
         let class = format!("mark fill pale {}", hue.class());
@@ -115,13 +115,13 @@ impl Plot {
             .class("mark shade")
             .set("x", Px(left))
             .set("y", Px(top))
-            // Two of ten thousand steps must still be seen.
+            // Two of ten thousand steps must still be visible.
             .set("width", Px((right - left).max(1.5)))
             .set("height", Px(bottom - top));
         self.body.push(shade.with(Tag::new("title").text(name)));
     }
 
-    /// Draws points, each with what it says when pointed at.
+    /// Draws points, each with a tooltip.
     pub fn points(&mut self, points: &[((f64, f64), String)], look: Look) {
         for (point, says) in points {
             let (x, y) = self.place(*point);
@@ -136,7 +136,7 @@ impl Plot {
     }
 
     /// Draws an interval around a point.
-    pub fn whisker(&mut self, x: f64, (low, high): (f64, f64), hue: Hue) {
+    pub fn whisker(&mut self, x: f64, low: f64, high: f64, hue: Hue) {
         let (middle, top) = self.place((x, high));
         let (_, bottom) = self.place((x, low));
         let class = format!("mark line whisker {}", hue.class());

@@ -1,8 +1,8 @@
-//! The frame around a drawing: its name, what to see in it, and its legend.
+//! The frame around a drawing: title, caption and legend.
 
 use super::markup::Tag;
 
-/// Colours, by what they stand for in both themes; the style sheet holds them.
+/// Colours by meaning; the style sheet defines them for both themes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hue {
     /// The first measure; backward.
@@ -21,7 +21,7 @@ pub enum Hue {
     Yellow,
     /// Start-up, tail, and what is given: the ideal, a plan.
     Grey,
-    /// What has no account.
+    /// Time outside every phase.
     Ink,
 }
 
@@ -42,7 +42,7 @@ impl Hue {
     }
 }
 
-/// What marks a legend's entry.
+/// The mark of a legend entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// A filled area.
@@ -64,13 +64,13 @@ pub enum Sign {
 /// An entry of a legend.
 pub type Entry = (Sign, Hue, String);
 
-/// A drawing with its name and what to see in it.
+/// A drawing with title, caption and legend.
 pub struct Figure {
-    /// Which figure it is, for programs.
+    /// Identifier in the page.
     pub name: &'static str,
-    /// Which figure it is, for people.
+    /// Its title.
     pub title: String,
-    /// What to see in it.
+    /// What it shows, in a sentence or two.
     pub caption: String,
     /// What its colours mean.
     pub legend: Vec<Entry>,
@@ -81,7 +81,7 @@ pub struct Figure {
 impl Figure {
     /// The element.
     pub fn render(self) -> Tag {
-        // No line begins with a percent sign.
+        // Keep percent signs with their numbers.
         let said = self.caption.replace(" %", "\u{a0}%");
         let caption =
             Tag::new("figcaption").with(Tag::new("b").text(self.title)).with(Tag::new("span").text(said));

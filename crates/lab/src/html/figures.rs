@@ -1,4 +1,4 @@
-//! The figures of a group, each drawn only where there is something to see.
+//! The figures of a group. A figure is left out if it would show nothing.
 
 mod accuracy;
 mod efficiency;
@@ -22,15 +22,15 @@ use super::figure::{Hue, Sign};
 use super::group::Group;
 use super::scale::{Axis, Scale, Spread};
 
-/// The measures of a speed-up, each with its look.
+/// The measures of a speed-up, and how each is drawn.
 const BY_SPEED: (Sign, Hue, &str) = (Sign::Circle, Hue::Blue, "by images/s");
 const BY_TIME: (Sign, Hue, &str) = (Sign::Square, Hue::Vermilion, "by training time");
 const BY_TOTAL: (Sign, Hue, &str) = (Sign::Triangle, Hue::Green, "by the whole run");
 
-/// Workers from which on an axis of them is logarithmic.
+/// The worker axis is logarithmic from this many workers.
 const MANY: u32 = 16;
 
-/// The axis of workers, marked where there is a case.
+/// The worker axis, with a tick at each case.
 fn workers_axis(group: &Group<'_>) -> Axis {
     let most = f64::from(group.most_workers());
     let (spread, low) = if group.most_workers() >= MANY { (Spread::Log, 1.0) } else { (Spread::Linear, 0.0) };
@@ -38,7 +38,7 @@ fn workers_axis(group: &Group<'_>) -> Axis {
     let mut ticks: Vec<(f64, String)> = Vec::new();
     for case in group.done.iter().rev() {
         let workers = f64::from(case.case.workers);
-        // Room for the number.
+        // Skip ticks whose numbers would overlap.
         if ticks.last().is_none_or(|(next, _)| scale.at(*next) - scale.at(workers) > 0.06) {
             ticks.push((workers, workers.to_string()));
         }

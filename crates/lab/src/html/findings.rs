@@ -1,4 +1,4 @@
-//! What a reader should know first.
+//! The findings, at the top of the page.
 
 use paceline_record::Outcome;
 
@@ -7,15 +7,15 @@ use super::unit::{digits, percent};
 use crate::finding::SHOWN;
 use crate::{Finding, Report};
 
-/// The findings of a report, those that cost most first.
+/// The findings of a report, largest loss first.
 pub fn render(report: &Report) -> Tag {
-    let section = Tag::new("section").class("findings").with(Tag::new("h2").text("What was found"));
+    let section = Tag::new("section").class("findings").with(Tag::new("h2").text("Findings"));
     if report.findings.is_empty() {
         let done = report.cases.iter().any(|case| case.status == Outcome::Done);
         let nothing = if done {
-            "Nothing was found that costs more than 5 % of the workers\u{2019} time."
+            "No cause takes more than 5 % of the workers\u{2019} time."
         } else {
-            "No case finished, so there is nothing to look at."
+            "None, because no case finished."
         };
         return section.with(Tag::new("p").text(nothing));
     }
@@ -24,7 +24,7 @@ pub fn render(report: &Report) -> Tag {
     if rest.is_empty() {
         return section;
     }
-    let summary = Tag::new("summary").text(format_args!("{} more that cost less", rest.len()));
+    let summary = Tag::new("summary").text(format_args!("{} smaller ones", rest.len()));
     section.with(Tag::new("details").with(summary).with(list(rest, SHOWN + 1)))
 }
 
@@ -42,21 +42,19 @@ fn item(finding: &Finding) -> Tag {
 
 fn loss(finding: &Finding) -> Tag {
     let column = Tag::new("div").class("loss");
-    let Some(share) = finding.share else {
-        return column
-            .with(Tag::new("b").text("\u{2013}"))
-            .with(Tag::new("span").text("not a matter of time"));
+    let Some(fraction) = finding.fraction else {
+        return column.with(Tag::new("b").text("-")).with(Tag::new("span").text("no time lost"));
     };
-    let width = Px(100.0 * share.clamp(0.0, 1.0));
+    let width = Px(100.0 * fraction.clamp(0.0, 1.0));
     let bar = Tag::new("i").set("style", format_args!("width:{width}%"));
     let seconds = |lost: f64| Tag::new("span").text(format_args!("{} worker-seconds", digits(lost)));
     column
-        .with(Tag::new("b").text(percent(share)))
+        .with(Tag::new("b").text(percent(fraction)))
         .with(Tag::new("span").class("meter").set("aria-hidden", "true").with(bar))
         .with_all(finding.lost_s.map(seconds))
 }
 
-/// Adds words, with options and what stands in backticks set apart, so that no line ends within them.
+/// Adds text in which options and backticked parts are code, so that lines do not break inside them.
 fn mark_code(mut tag: Tag, text: &str) -> Tag {
     for (number, part) in text.split('`').enumerate() {
         if number % 2 == 1 {

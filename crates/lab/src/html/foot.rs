@@ -1,69 +1,68 @@
-//! Where the numbers come from: the machine, the command, and what each number is.
+//! The end of the page: the command, the machine, and what each number means.
 
 use super::markup::Tag;
-use crate::{Machine, Report};
+use crate::{Machine, Report, words};
 
-/// The numbers, a line each.
+/// Definitions of the numbers, one line each.
 const DEFINITIONS: [(&str, &str); 16] = [
     ("init", "From the first spawn to the first step of any rank."),
     ("train", "From the begin of the first step to the end of the last, over all ranks."),
-    ("total", "From the first spawn to the last reap, on the launcher's clock: the whole run."),
+    ("total", "The whole run: from the first spawn to the last reap, on the launcher's clock."),
     (
         "images/s",
-        "Images of the steady steps over their time, all workers together; the 95 % interval is by bootstrap.",
+        "Images of the steady steps over their time, all workers together. The 95 % interval is from a bootstrap.",
     ),
-    ("steady", "Where steps stop getting faster is found in their times; steps before it count for no rate."),
+    (
+        "steady state",
+        "Where steps stop getting faster, found from their times. Earlier steps do not count for images/s.",
+    ),
     (
         "speed-up",
-        "Against the one-worker case of the same study: by images/s, by training time an image, by the whole run's time an image.",
+        "Relative to the one-worker case of the same study: by images/s, by training time per image, and by the time of the whole run per image.",
     ),
-    ("efficiency", "Speed-up over workers."),
+    ("efficiency", "Speed-up divided by the number of workers."),
     (
         "phases",
-        "Each rank's time from the first spawn to the last reap, cut into parts that leave nothing out; what no part accounts for is other.",
+        "Each rank's time from the first spawn to the last reap, split without gaps. Time outside every named phase is other.",
     ),
     (
         "exchange",
-        "Communication that showed: waiting in collectives (comm_wait) and work for them on the worker's own cores (comm_cpu), as a mean over ranks and steps.",
+        "Exposed communication: waiting in collectives (comm_wait) and work for them on the worker's own cores (comm_cpu), mean over ranks and steps.",
     ),
     ("comp. : comm.", "Computation (forward, backward) to exposed communication, as 10 : x."),
-    ("hidden", "The part of the time with a collective under way in which a rank did something else."),
-    ("cost of an example", "Workers times the whole run's time, over the images that all of them saw."),
-    ("from 1 to N", "The difference of that cost, shared out by cause; the parts sum to the whole."),
-    ("s an epoch", "The training time, evaluation and checkpoints included, over the epochs done."),
+    ("hidden", "The fraction of the time with a collective under way in which a rank did something else."),
+    (
+        "cost of an image",
+        "Workers times the time of the whole run, divided by the images that all of them saw.",
+    ),
+    ("from 1 to N", "The difference in that cost, split by cause. The parts sum to the whole."),
+    ("s per epoch", "Training time, including evaluation and checkpoints, divided by the epochs done."),
     (
         "accuracy",
-        "Share of pictures guessed right: in training over the last epoch, in the last test with Wilson's 95 % interval.",
+        "Fraction of images classified correctly: in training over the last epoch, in the last test with Wilson's 95 % interval.",
     ),
-    ("memory", "Peak resident memory; what workers share counts once in all, and to an equal part for each."),
+    (
+        "memory",
+        "Peak resident memory. Memory that workers share counts once in the total, and in equal parts per worker.",
+    ),
 ];
 
 /// The end of the page.
 pub fn render(report: &Report) -> Tag {
-    let command = Tag::new("pre").with(Tag::new("code").text(command(&report.command)));
+    let command = Tag::new("pre").with(Tag::new("code").text(words::command(&report.command)));
     let machine = Tag::new("dl").class("facts").with_all(machine(&report.machine));
     let definition = |(name, text): (&str, &str)| [Tag::new("dt").text(name), Tag::new("dd").text(text)];
     let definitions = Tag::new("dl").class("facts").with_all(DEFINITIONS.into_iter().flat_map(definition));
     Tag::new("footer")
-        .with(Tag::new("h2").text("Where this comes from"))
+        .with(Tag::new("h2").text("Command and machine"))
         .with(command)
         .with(machine)
-        .with(Tag::new("h2").text("What the numbers are"))
+        .with(Tag::new("h2").text("What the numbers mean"))
         .with(definitions)
         .with(Tag::new("p").class("schema").text(format_args!(
-            "The same numbers for programs: report.json, schema version {}.",
+            "The same numbers in machine-readable form: report.json, schema version {}.",
             report.schema
         )))
-}
-
-fn command(words: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/@+%".contains(c);
-    let quote = |word: &String| match word.chars().all(plain) && !word.is_empty() {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    };
-    let words: Vec<String> = ["paceline".to_owned()].into_iter().chain(words.iter().map(quote)).collect();
-    words.join(" ")
 }
 
 fn machine(machine: &Machine) -> Vec<Tag> {

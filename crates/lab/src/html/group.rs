@@ -1,4 +1,4 @@
-//! What the page says of a group of cases that differ only in workers.
+//! The sections about groups of cases that differ only in the number of workers.
 
 use paceline_record::Outcome;
 
@@ -6,15 +6,15 @@ use super::figures;
 use super::markup::Tag;
 use crate::{CaseReport, Explained, Key, Report, words};
 
-/// Groups that are shown open; those after them wait to be opened.
+/// Groups that are expanded; the rest are collapsed.
 const OPEN: usize = 3;
 
-/// Waterfalls that are shown open: those with most workers.
+/// Waterfalls that are expanded: those with the most workers.
 const OPEN_FALLS: usize = 2;
 
-/// A group of which at least one case finished.
+/// A group with at least one finished case.
 pub struct Group<'a> {
-    /// Why it scales as it does.
+    /// Its speed-ups and waterfalls.
     pub explained: &'a Explained,
     /// Its finished cases, by workers.
     pub done: Vec<&'a CaseReport>,
@@ -46,7 +46,7 @@ impl<'a> Group<'a> {
         section = section.with_all(figures::accuracy(self)).with_all(figures::steps(self));
         section.push(Tag::new("div").class("flow").with_all(below));
         if !rest.is_empty() {
-            let summary = Tag::new("summary").text("The same with fewer workers");
+            let summary = Tag::new("summary").text("With fewer workers");
             section.push(Tag::new("details").with(summary).with(cells(rest)));
         }
         section.with_all(self.words())
@@ -58,7 +58,7 @@ impl<'a> Group<'a> {
         let mut lists = Vec::new();
         let reconciled: Vec<String> = speedups.map(words::reconcile).collect();
         if !reconciled.is_empty() {
-            lists.push(Tag::new("h3").text("How the measures of the speed-up fit together"));
+            lists.push(Tag::new("h3").text("How the speed-up measures relate"));
             lists.push(sentences(reconciled));
         }
         let laws = words::laws(&self.explained.laws);
@@ -74,7 +74,7 @@ fn sentences(all: Vec<String>) -> Tag {
     Tag::new("ul").with_all(all.into_iter().map(|sentence| Tag::new("li").text(sentence)))
 }
 
-/// The groups of a report; of many, an index and the first ones open.
+/// The groups of a report; if there are many, with an index and only the first ones expanded.
 pub fn render(report: &Report) -> Vec<Tag> {
     let groups: Vec<Group<'_>> =
         report.explained.iter().filter_map(|explained| Group::new(report, explained)).collect();
@@ -95,7 +95,7 @@ pub fn render(report: &Report) -> Vec<Tag> {
         parts.push(if place < OPEN {
             Tag::new("section").set("id", id).with(name).with(facts).with(group.render())
         } else {
-            // A browser opens what a link leads into, so the name of the place is inside.
+            // A browser expands the section that contains the link's target, so the id is inside.
             let inside = Tag::new("div").set("id", id).with(facts).with(group.render());
             Tag::new("details").class("section").with(Tag::new("summary").with(name)).with(inside)
         });
@@ -106,12 +106,12 @@ pub fn render(report: &Report) -> Vec<Tag> {
 /// What the cases of a group have in common.
 fn facts(key: &Key) -> String {
     let batch = key.batch.map(|batch| match key.scaling.as_deref() {
-        Some("strong") => format!("{batch} images a step"),
-        _ => format!("{batch} images a step on each worker"),
+        Some("strong") => format!("{batch} images per step"),
+        _ => format!("{batch} images per step on each worker"),
     });
     let threads = key.threads.map(|threads| match threads {
-        1 => "1 thread a worker".to_owned(),
-        threads => format!("{threads} threads a worker"),
+        1 => "1 thread per worker".to_owned(),
+        threads => format!("{threads} threads per worker"),
     });
     let scaling = key.scaling.as_ref().map(|scaling| format!("{scaling} scaling"));
     let named = [key.engine.clone(), key.precision.clone(), key.layout.clone(), key.update.clone()];

@@ -1,14 +1,13 @@
-//! The table of what the network learned, where any case tells.
+//! The table of loss and accuracy.
 
 use super::markup::Tag;
-use super::unit::or_dash;
 use crate::{CaseReport, Explained, Report, words};
 
-/// The table, by groups; `None` where no case tells.
+/// The table, by group; `None` if no case has loss or accuracy.
 pub fn render(report: &Report) -> Option<Tag> {
     let bodies: Vec<Tag> = report.explained.iter().filter_map(|group| body(report, group)).collect();
     let names = words::LEARNING.iter();
-    // In two lines where it is long, as the columns of the other table.
+    // A long name breaks into two lines, as in the other table.
     let head = names.map(|(name, _)| {
         Tag::new("th").set("rowspan", 1).set("scope", "col").with(Tag::new("span").text(name))
     });
@@ -16,8 +15,8 @@ pub fn render(report: &Report) -> Option<Tag> {
     let scroll = Tag::new("div").class("scroll").set("tabindex", 0).set("role", "region");
     let empty = bodies.is_empty();
     let table = Tag::new("table").class("learning").with(head).with_all(bodies);
-    let section = Tag::new("section").with(Tag::new("h2").text("What was learned"));
-    (!empty).then(|| section.with(scroll.set("aria-label", "What was learned").with(table)))
+    let section = Tag::new("section").with(Tag::new("h2").text("Learning"));
+    (!empty).then(|| section.with(scroll.set("aria-label", "Learning").with(table)))
 }
 
 fn body(report: &Report, group: &Explained) -> Option<Tag> {
@@ -30,7 +29,7 @@ fn body(report: &Report, group: &Explained) -> Option<Tag> {
 }
 
 fn row(case: &CaseReport) -> Option<Tag> {
-    let mut cells = words::learning(case)?.into_iter().map(|cell| or_dash(cell, |text| text));
+    let mut cells = words::learning(case)?.into_iter().map(|cell| words::or_dash(cell, |text| text));
     let workers = Tag::new("th").set("scope", "row").text(cells.next().unwrap_or_default());
     Some(Tag::new("tr").with(workers).with_all(cells.map(|text| Tag::new("td").text(text))))
 }

@@ -1,8 +1,8 @@
-//! Elements of HTML and SVG as text. All that is set is escaped, so that no name from a study becomes markup.
+//! HTML and SVG elements as text. All text and attributes are escaped, so that no name from a study becomes markup.
 
 use std::fmt::{self, Display, Write};
 
-/// An element, its children already text.
+/// An element whose children are already rendered.
 #[derive(Clone, Debug)]
 pub struct Tag {
     name: &'static str,
@@ -29,7 +29,7 @@ impl Tag {
         self.set("class", class)
     }
 
-    /// Adds words.
+    /// Adds text.
     pub fn text(mut self, text: impl Display) -> Self {
         escape(&text.to_string(), &mut self.inner);
         self
@@ -62,7 +62,7 @@ impl Display for Tag {
     }
 }
 
-/// A length or place in a drawing, to a hundredth.
+/// A length or position in a drawing, rounded to a hundredth.
 #[derive(Clone, Copy, Debug)]
 pub struct Px(pub f64);
 
@@ -83,7 +83,7 @@ fn escape(text: &str, into: &mut String) {
             '"' => into.push_str("&quot;"),
             '\'' => into.push_str("&#39;"),
             '\n' | '\t' => into.push(c),
-            // Neither HTML nor XML has them: a colour code in a worker's last words must not break the page.
+            // Not allowed in HTML or XML: a colour code in a worker's output must not break the page.
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => into.push('\u{fffd}'),
             c => into.push(c),
         }

@@ -1,4 +1,4 @@
-//! What the sources of imported cases told beside their steps.
+//! What the sources of imported cases say beyond their steps.
 
 use super::markup::Tag;
 use crate::{Align, Report, Table, words};

@@ -1,15 +1,15 @@
-//! From values to places: linear and logarithmic scales, with ticks at round numbers.
+//! Linear and logarithmic scales, with ticks at round numbers.
 
 /// How values spread over an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Equal differences are equally far.
+    /// Equal differences have equal distances.
     Linear,
-    /// Equal ratios are.
+    /// Equal ratios have equal distances.
     Log,
 }
 
-/// A scale from values to shares of an axis.
+/// A scale that maps values to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     spread: Spread,
@@ -20,13 +20,13 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// A scale between two values. Ends that leave no room are moved apart.
+    /// A scale between two values. Equal ends are moved apart.
     pub fn new(spread: Spread, low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + low.abs().max(1.0) };
         Self { spread, low, high }
     }
 
-    /// Where on the axis a value lies: 0 is its begin, 1 its end.
+    /// Position of a value: 0 at the start of the axis, 1 at its end.
     pub fn at(&self, value: f64) -> f64 {
         match self.spread {
             Spread::Linear => (value - self.low) / (self.high - self.low),
@@ -35,7 +35,7 @@ impl Scale {
     }
 }
 
-/// An axis: a scale, where it is marked, and what it shows.
+/// An axis: a scale, its ticks and its label.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// Where values lie.
@@ -47,9 +47,8 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A linear axis that spans at least two values, and ends at round numbers. It has no more ticks between than there
-    /// is room for.
-    pub fn linear((low, high): (f64, f64), room: u32, label: impl Into<String>) -> Self {
+    /// A linear axis that covers at least these values and ends at round numbers, with about as many ticks as asked for.
+    pub fn linear(low: f64, high: f64, room: u32, label: impl Into<String>) -> Self {
         let scale = Scale::new(Spread::Linear, low, high);
         let step = round_step((scale.high - scale.low) / f64::from(room));
         let (first, last) = ((scale.low / step + 1e-9).floor(), (scale.high / step - 1e-9).ceil());
@@ -65,9 +64,9 @@ impl Axis {
         }
     }
 
-    /// The same, but its ends are the values themselves.
-    pub fn exact((low, high): (f64, f64), room: u32, label: impl Into<String>) -> Self {
-        let round = Self::linear((low, high), room, label);
+    /// The same, but ending exactly at the values.
+    pub fn exact(low: f64, high: f64, room: u32, label: impl Into<String>) -> Self {
+        let round = Self::linear(low, high, room, label);
         let scale = Scale::new(Spread::Linear, low, high);
         let within = |(value, _): &(f64, String)| (scale.low..=scale.high).contains(value);
         Self { scale, ticks: round.ticks.into_iter().filter(within).collect(), label: round.label }
@@ -86,7 +85,7 @@ impl Axis {
     }
 }
 
-/// The next step of 1, 2 or 5 times a power of ten that is no shorter.
+/// The smallest step of 1, 2 or 5 times a power of ten that is not below the given one.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let digit = [1.0, 2.0, 5.0, 10.0].into_iter().find(|digit| digit * power >= 0.999 * least);
@@ -99,14 +98,14 @@ mod tests {
 
     #[test]
     fn axes_end_at_round_numbers() {
-        let axis = Axis::linear((0.0, 3.46), 4, "x");
+        let axis = Axis::linear(0.0, 3.46, 4, "x");
         let names: Vec<&str> = axis.ticks.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["0", "1", "2", "3", "4"]);
         assert_eq!((axis.scale.low, axis.scale.high), (0.0, 4.0));
-        let fine = Axis::linear((1.52, 1.61), 4, "x");
+        let fine = Axis::linear(1.52, 1.61, 4, "x");
         assert_eq!(fine.ticks.first().map(|(_, name)| name.as_str()), Some("1.50"));
         assert!(fine.scale.at(1.61) <= 1.0 && fine.ticks.len() <= 6);
-        let exact = Axis::exact((0.0, 103.0), 6, "x");
+        let exact = Axis::exact(0.0, 103.0, 6, "x");
         assert_eq!(exact.scale.at(103.0), 1.0);
         assert_eq!(exact.ticks.last().map(|(_, name)| name.as_str()), Some("100"));
     }
@@ -122,7 +121,7 @@ mod tests {
     #[test]
     fn a_scale_of_one_value_still_has_room() {
         for value in [0.0, -3.0, 7.0] {
-            assert!(Axis::linear((value, value), 4, "x").scale.at(value).is_finite());
+            assert!(Axis::linear(value, value, 4, "x").scale.at(value).is_finite());
         }
     }
 }

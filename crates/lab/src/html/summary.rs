@@ -1,12 +1,12 @@
-//! The table of all cases, and what became of those that did not finish.
+//! The table of all cases, and the list of unfinished ones.
 
 use paceline_record::{Outcome, Phase};
 
 use super::markup::Tag;
-use super::unit::{count, or_dash};
+use crate::words::{self, or_dash};
 use crate::{CaseReport, Explained, Report};
 
-/// Columns under their common names; a name without columns is one itself.
+/// Column groups and their columns; a group without columns is a column itself.
 const HEADER: [(&str, &[&str]); 8] = [
     ("workers", &[]),
     ("seconds", &["init", "train", "total"]),
@@ -14,8 +14,8 @@ const HEADER: [(&str, &[&str]); 8] = [
     ("speed-up", &["images/s", "training", "whole run"]),
     ("efficiency, %", &["images/s", "training"]),
     ("comp. : comm.", &[]),
-    ("ms a step", &["exchange", "update"]),
-    ("peak MB a worker", &[]),
+    ("ms per step", &["exchange", "update"]),
+    ("peak MB per worker", &[]),
 ];
 
 /// The table of all cases, by groups.
@@ -53,7 +53,7 @@ fn body(report: &Report, group: &Explained) -> Tag {
 fn row(case: &CaseReport) -> Tag {
     let row = Tag::new("tr").with(Tag::new("th").set("scope", "row").text(case.case.workers));
     if case.status != Outcome::Done {
-        // A reason may quote several lines; the table has room for one.
+        // A reason may span several lines; the table has room for one.
         let reason = case.reason.as_deref().and_then(|reason| reason.lines().next()).unwrap_or("");
         let colon = if reason.is_empty() { "" } else { ": " };
         let cell = Tag::new("td").class("failed").set("colspan", width() - 1);
@@ -68,7 +68,7 @@ fn cells(case: &CaseReport) -> [String; 14] {
     let percent = |value: Option<f64>| or_dash(value, |value| format!("{:.1}", 100.0 * value));
     let steps = case.steps as f64 * f64::from(case.case.workers);
     let phase = |phase: Phase| case.phases_s.as_ref().and_then(|times| times.get(&phase)).copied();
-    let a_step = |seconds: Option<f64>| or_dash(seconds, |seconds| format!("{:.2}", 1e3 * seconds / steps));
+    let step_ms = |seconds: Option<f64>| or_dash(seconds, |seconds| format!("{:.2}", 1e3 * seconds / steps));
     let memory = case.peak_memory_bytes;
     let rate = case.images_per_s;
     let interval = rate.and_then(|rate| rate.lo.zip(rate.hi));
@@ -84,8 +84,8 @@ fn cells(case: &CaseReport) -> [String; 14] {
         percent(case.efficiency_speed),
         percent(case.efficiency_time),
         or_dash(case.communication_ratio, |ratio| format!("10 : {ratio:.2}")),
-        a_step(case.exchange_s()),
-        a_step(phase(Phase::Update)),
+        step_ms(case.exchange_s()),
+        step_ms(phase(Phase::Update)),
         or_dash(memory, |memory| format!("{:.0}", 1e-6 * memory.per_worker.0 as f64)),
     ]
 }
@@ -98,27 +98,26 @@ const fn ended(status: Outcome) -> &'static str {
     }
 }
 
-/// What did not finish, and why.
+/// The cases that did not finish, and why.
 pub fn render_unfinished(report: &Report) -> Option<Tag> {
     let mut list = Vec::new();
     for group in &report.explained {
         let cases = group.cases.iter().filter_map(|&place| report.cases.get(place));
         for case in cases.filter(|case| case.status != Outcome::Done || case.reason.is_some()) {
-            let what = format!("{}, {}", group.key.label(), count(case.case.workers, "worker"));
+            let what = format!("{}, {}", group.key.label(), words::workers(case.case.workers));
             list.push(Tag::new("dt").text(format_args!("{what}: {}", ended(case.status))));
-            let reason = case.reason.as_deref().unwrap_or("for an unknown reason");
+            let reason = case.reason.as_deref().unwrap_or("unknown reason");
             list.push(Tag::new("dd").class("reason").text(reason));
         }
     }
     let missing = match report.missing {
         0 => None,
-        missing => Some(format!("{} of the study not run yet.", count(missing, "case"))),
+        missing => Some(format!("Cases not run yet: {missing}.")),
     };
     if list.is_empty() && missing.is_none() {
         return None;
     }
-    let mut section =
-        Tag::new("section").class("unfinished").with(Tag::new("h2").text("What did not finish"));
+    let mut section = Tag::new("section").class("unfinished").with(Tag::new("h2").text("Unfinished cases"));
     if !list.is_empty() {
         section.push(Tag::new("dl").with_all(list));
     }

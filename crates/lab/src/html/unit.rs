@@ -1,18 +1,18 @@
-//! Numbers as they are printed: units chosen by size, digits by what can be told.
+//! Numbers as they are printed: units chosen by size, about three digits.
 
 use paceline_record::Bytes;
 
-/// A unit to show numbers in.
+/// A unit for display.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unit {
     /// Its name.
     pub name: &'static str,
-    /// How many of it make one of the base unit.
+    /// What a value in the base unit is multiplied by.
     pub factor: f64,
 }
 
 impl Unit {
-    /// A unit of time in which so many seconds are a handy number.
+    /// A suitable unit for a time in seconds.
     pub fn of_time(seconds: f64) -> Self {
         match seconds.abs() {
             s if s >= 1.0 => Self { name: "s", factor: 1.0 },
@@ -21,7 +21,7 @@ impl Unit {
         }
     }
 
-    /// A unit of memory in which so many bytes are a handy number.
+    /// A suitable unit for an amount of memory.
     pub fn of_memory(bytes: Bytes) -> Self {
         match bytes.0 {
             0..10_000_000_000 => Self { name: "MB", factor: 1e-6 },
@@ -59,22 +59,9 @@ pub fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// A share in percent.
-pub fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
-}
-
-/// Something, or a dash where it is not known.
-pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "\u{2013}".into(), show)
-}
-
-/// So many of something.
-pub fn count(number: u32, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        number => format!("{number} {noun}s"),
-    }
+/// A fraction in percent.
+pub fn percent(fraction: f64) -> String {
+    format!("{:.0} %", 100.0 * fraction)
 }
 
 #[cfg(test)]

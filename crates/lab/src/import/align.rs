@@ -1,9 +1,8 @@
-//! Ranks on one clock.
+//! Aligns the clocks of ranks.
 //!
-//! Ranks of one host share a clock, and are left as they are: the ends of their collectives differ by what the system
-//! does to them. Other clocks are laid over each other where collectives end, which they do together: by the median of
-//! the differences. What is left of the differences is how far the clocks can be trusted. A drift within the trace is not
-//! taken out; it shows in what is left.
+//! Ranks of one host have the same clock and are not shifted. Other clocks are aligned on the ends of collectives, which
+//! are simultaneous: by the median difference. The spread of the remaining differences says how far the clocks can be
+//! trusted. Drift within a trace is not corrected; it shows up in that spread.
 
 use std::fmt;
 
@@ -14,53 +13,53 @@ use super::collectives::{Matching, Part};
 use crate::stats;
 use crate::trace::{Clock, StepRange, Trace};
 
-/// What turns the median absolute deviation of normal errors into their standard deviation.
+/// Factor from the median absolute deviation to the standard deviation of normal errors.
 const NORMAL: f64 = 1.4826;
 
-/// By what the clocks were laid over each other.
+/// What the clocks were aligned on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Common {
-    /// There is one rank only.
+    /// There is only one rank.
     #[default]
     Alone,
-    /// All ranks are of one host.
+    /// All ranks ran on one host.
     Host,
-    /// One rank told of all.
+    /// One rank wrote about all of them.
     Writer,
-    /// The ends of so many collectives.
+    /// The ends of this many collectives.
     Ends(usize),
-    /// No collective in common: the ranks' own clocks, which all count from 1970.
+    /// No collective in common: the ranks' clocks, which all count from 1970, are used as they are.
     Epoch,
-    /// No collective in common, and clocks of their own: the begins of the first step.
+    /// No collective in common and unrelated clocks: the begin of the first step.
     FirstStep,
 }
 
-/// How the ranks came to one clock.
+/// How the clocks of the ranks were aligned.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Alignment {
-    /// By what.
+    /// What they were aligned on.
     pub common: Common,
     /// What was added to each rank's clock, in nanoseconds.
     pub offsets: Vec<i64>,
-    /// Spread of what is left: of normal errors the standard deviation, of the worst rank; `None` where nothing tells.
+    /// Remaining error, as a standard deviation, of the worst rank; `None` if unknown.
     pub uncertainty: Option<Nanos>,
-    /// How far the ends of a collective lie apart where the ranks share a clock, the median of all: what the system does to
-    /// them, and the most that can be said of the clock.
+    /// On a common clock, the median distance between the ends of a collective: scheduling noise, and a bound on the error
+    /// of the clock.
     pub ends_apart: Option<Nanos>,
 }
 
 impl fmt::Display for Alignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.common {
-            Common::Alone => return f.write_str("one rank: no clocks to align"),
+            Common::Alone => return f.write_str("one rank, so no clocks to align"),
             Common::Host => {
                 f.write_str("ranks of one host share a clock")?;
                 return self.ends_apart.map_or(Ok(()), |apart| {
                     write!(f, "; their collectives end {:.3} ms apart (median)", 1e3 * apart.seconds())
                 });
             }
-            Common::Writer => return f.write_str("one rank told of all, on its own clock"),
+            Common::Writer => return f.write_str("one rank recorded all ranks, on its own clock"),
             Common::Epoch => f.write_str("clocks not aligned: no collective in common")?,
             Common::FirstStep => {
                 f.write_str("clocks aligned on the begin of the first step: no collective in common")?;
@@ -70,17 +69,17 @@ impl fmt::Display for Alignment {
         }
         match self.uncertainty {
             Some(left) => write!(f, ", to +/- {:.3} ms", 1e3 * left.seconds()),
-            None => f.write_str("; how well they agree is not known"),
+            None => f.write_str("; the accuracy is unknown"),
         }
     }
 }
 
-/// A rank's way to the common clock.
+/// Converts a rank's times to the common clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shift(i128);
 
 impl Shift {
-    /// A moment of the rank on the common clock; the begin of the window for what lies before.
+    /// A time of the rank on the common clock, clamped to the begin of the window.
     pub fn apply(self, moment: Nanos) -> Nanos {
         let moved = i128::from(moment.0) + self.0;
         Nanos(u64::try_from(moved.max(0)).unwrap_or(u64::MAX))
@@ -88,7 +87,7 @@ impl Shift {
 }
 
 impl Alignment {
-    /// Finds the offsets of some ranks, each with the steps that all have in common.
+    /// Finds the clock offsets of ranks, each with the steps that all have in common.
     pub fn find(traces: &[Trace], steps: &[Vec<StepRange>], matching: &Matching) -> Self {
         let unmoved = vec![0; traces.len()];
         if traces.len() < 2 {
@@ -110,7 +109,7 @@ impl Alignment {
         })
     }
 
-    /// The ranks' ways to a clock on which the first common step of any rank begins at 0.
+    /// Shifts to a clock on which the first common step of any rank begins at 0.
     pub fn shifts(&self, steps: &[Vec<StepRange>]) -> Vec<Shift> {
         let begins = self.offsets.iter().zip(steps);
         let begins =
@@ -120,14 +119,13 @@ impl Alignment {
     }
 }
 
-/// Whether all ranks are of one host, and their moments on its clock.
+/// Whether all ranks ran on one host and used its clock.
 pub fn share_clock(traces: &[Trace]) -> bool {
     let same = |trace: &Trace| trace.clock == Clock::Epoch && trace.host == traces[0].host;
     traces.first().is_some_and(|first| first.host.is_some()) && traces.iter().all(same)
 }
 
-/// Lays each rank over one that is already in place, the first over none; `None` where a rank has no collective in
-/// common with any such.
+/// Aligns each rank with one that is already aligned; `None` if a rank has no collective in common with any of those.
 fn align_on_ends(traces: &[Trace], matching: &Matching) -> Option<Alignment> {
     let mut offsets: Vec<Option<i128>> = vec![None; traces.len()];
     offsets[0] = Some(0);
@@ -135,7 +133,7 @@ fn align_on_ends(traces: &[Trace], matching: &Matching) -> Option<Alignment> {
     while let Some((rank, differences)) = next_rank(traces, matching, &offsets) {
         let median = middle(&differences);
         let left: Vec<f64> = differences.iter().map(|&difference| (difference - median) as f64).collect();
-        // A single end agrees with itself, which tells nothing.
+        // A single end always agrees with itself, so it gives no error estimate.
         let spread = stats::mad(&left).filter(|_| left.len() > 1).map(|mad| Nanos((NORMAL * mad) as u64));
         worst = worst.zip(spread).map(|(worst, spread)| worst.max(spread));
         fewest = fewest.min(differences.len());
@@ -150,7 +148,7 @@ fn align_on_ends(traces: &[Trace], matching: &Matching) -> Option<Alignment> {
     })
 }
 
-/// How far the ends of a collective lie apart on one clock, the median of all.
+/// The median distance between the ends of a collective on one clock.
 fn find_ends_apart(traces: &[Trace], matching: &Matching) -> Option<Nanos> {
     let apart = |group: &[Part]| {
         let ends = group.iter().map(|part| traces[part.rank].slices[part.slice].end);
@@ -161,7 +159,7 @@ fn find_ends_apart(traces: &[Trace], matching: &Matching) -> Option<Nanos> {
     stats::median(&all).map(|nanos| Nanos(nanos as u64))
 }
 
-/// A rank that is not in place, and what must be added to the ends of its collectives to meet ranks that are.
+/// A rank that is not aligned yet, and the offsets from the ends of its collectives to those of aligned ranks.
 fn next_rank(traces: &[Trace], matching: &Matching, offsets: &[Option<i128>]) -> Option<(usize, Vec<i128>)> {
     (0..traces.len()).filter(|&rank| offsets[rank].is_none()).find_map(|rank| {
         let end = |part: &Part| i128::from(traces[part.rank].slices[part.slice].end.0);
@@ -175,7 +173,7 @@ fn next_rank(traces: &[Trace], matching: &Matching, offsets: &[Option<i128>]) ->
     })
 }
 
-/// An offset as it is kept: no clock of this age is further off.
+/// An offset, clamped to a plausible range.
 fn offset(nanos: i128) -> i64 {
     nanos.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }

@@ -1,17 +1,17 @@
-//! The batch of a run whose files do not tell it: what a user tells, or one that is made up to show rates by.
+//! The batch of a run whose files do not contain it: given by the user, or assumed in order to show rates.
 
 use paceline_record::{Nanos, Phase};
 
 use super::{Imported, ImportedRank};
 
-/// The latest moment that a step is stretched to, in nanoseconds.
+/// The latest time that a step is stretched to, in nanoseconds.
 const LATEST: f64 = 1e18;
 
 /// The most examples of a step.
 const MOST_EXAMPLES: f64 = 1e12;
 
-/// Gives a run the batch of each worker that was told, where its files do not tell one: steps whose length was made up to
-/// fit their rate get their true length, steps without examples get them.
+/// Sets the batch per worker given by the user, if the files do not contain one: steps whose length was assumed get their
+/// true length, steps without examples get them.
 pub(super) fn tell(run: &mut Imported, batch: u64) {
     if run.case.batch_per_worker.is_some() {
         return;
@@ -30,26 +30,26 @@ pub(super) fn tell(run: &mut Imported, batch: u64) {
     run.case.batch_per_worker = Some(batch);
 }
 
-/// What to say of a run whose files tell too little of its batch.
+/// A note for a run whose files say too little about its batch.
 pub(super) fn note(run: &Imported) -> Option<String> {
     let steps = || run.ranks.iter().flat_map(|rank| &rank.steps);
     if let Some(nominal) = run.nominal {
         return Some(format!(
-            "only rates are known, neither the batch nor moments that agree with them: a step stands for {nominal:.0} \
-             examples at its rate, and how long it took is not known; --batch tells it"
+            "only rates are known, not the batch or matching times: a step stands for {nominal:.0} examples at its rate, \
+             and its length is unknown; give it with --batch"
         ));
     }
     (steps().next().is_some() && steps().all(|step| step.examples == 0))
-        .then(|| "how many examples a step has is not known: with --batch there are rates".into())
+        .then(|| "the number of examples per step is unknown; give --batch to get rates".into())
 }
 
-/// Makes all steps longer by a factor, with as many more examples.
+/// Stretches all steps by a factor, and their examples with them.
 pub(super) fn stretch(rank: &mut ImportedRank, factor: f64) {
     let scale = |moment: Nanos| Nanos((moment.0 as f64 * factor).round().min(LATEST) as u64);
     for step in &mut rank.steps {
         (step.begin, step.end) = (scale(step.begin), scale(step.end));
         step.examples = (step.examples as f64 * factor).round().min(MOST_EXAMPLES) as u64;
-        // Times of phases were told as they are; a step that becomes shorter has less room for them.
+        // Phase times are real; a step that becomes shorter has less room for them.
         let mut left = step.end.since(step.begin);
         for phase in Phase::ALL {
             step.phases[phase] = step.phases[phase].min(left);
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_batch_that_is_told_gives_steps_without_examples_theirs() {
         let mut run = run(None, 0);
-        assert!(note(&run).expect("a note").contains("with --batch there are rates"));
+        assert!(note(&run).expect("a note").contains("give --batch to get rates"));
         tell(&mut run, 64);
         let steps = &run.ranks[0].steps;
         assert!(steps.iter().all(|step| step.examples == 640), "each stands for ten steps");

@@ -1,8 +1,8 @@
-//! The same collective on all its ranks: who waited, for whom, and how long bytes moved.
+//! Matches the same collective on all its ranks: who waited, for whom, and how long bytes moved.
 //!
-//! A collective's shortest duration over its ranks is the transfer; the rest of a rank's duration is waiting for the last
-//! to arrive, and no longer than that took. Collectives overlap: a moment of waiting counts once, and only where nothing
-//! else was done meanwhile.
+//! The shortest duration of a collective over its ranks is the transfer; the rest of a rank's duration is waiting for the
+//! last rank to arrive, and no longer than that took. Collectives overlap: waiting time counts once, and only while the
+//! rank did nothing else.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ use super::traced::KEPT;
 use crate::run::Span;
 use crate::trace::{Name, Names, StepRange, Trace};
 
-/// The most collectives that are set against each other by their times, each with each.
+/// Most collectives that are matched pairwise by their times.
 const MOST_ALIKE: usize = 4096;
 
-/// What tells collectives apart, but for those that are alike.
+/// What identifies a collective, up to identical ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Key {
     operation: Name,
@@ -28,40 +28,40 @@ struct Key {
     number: Number,
 }
 
-/// Its number in its group or, where the trace has none, the step in which it began.
+/// Its sequence number in the group or, without one, the step in which it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Number {
     Sequence(u64),
     Step(u64),
 }
 
-/// One rank's part in a collective.
+/// One rank's part of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
     key: Key,
-    /// Place among those of the same key.
+    /// Index among those with the same key.
     place: u32,
-    /// Place of the rank among the traces.
+    /// Index of the rank's trace.
     pub rank: usize,
-    /// Place of the slice in the rank's trace.
+    /// Index of the slice in that trace.
     pub slice: usize,
 }
 
-/// Which slices of different ranks are the same collective.
+/// Slices of different ranks that belong to the same collective.
 #[derive(Clone, Debug, Default)]
 pub struct Matching {
-    /// Parts of a collective stand side by side.
+    /// Parts of one collective are adjacent.
     parts: Vec<Part>,
-    /// Slices within the steps whose partners could not be told.
+    /// Slices within the steps whose partners are unknown.
     pub unmatched: usize,
-    /// Collectives whose partners were told by their time, because a rank lacks some.
+    /// Collectives that were matched by time, because a rank lacks some.
     pub by_time: usize,
 }
 
 impl Matching {
-    /// Matches the collectives that begin within the steps that all ranks have in common: by group and sequence number,
-    /// or by order among those of the same operation, group and step. Where a rank shows fewer of those, as of a torn
-    /// trace, order tells nothing; on one clock, time does: a collective is under way on all its ranks at once.
+    /// Matches the collectives that begin within the steps that all ranks have in common: by group and sequence number, or by
+    /// order among those with the same operation, group and step. If a rank has fewer of those, as in a truncated trace, order
+    /// does not help; on one clock, time does: a collective is under way on all its ranks at once.
     pub fn of(traces: &[Trace], steps: &[Vec<StepRange>]) -> Self {
         let mut names = Names::default();
         let mut parts = Vec::new();
@@ -102,23 +102,23 @@ impl Matching {
         matching
     }
 
-    /// The parts of each collective that at least two ranks show.
+    /// The parts of each collective that at least two ranks have.
     pub fn groups(&self) -> impl Iterator<Item = &[Part]> {
         let same = |a: &Part, b: &Part| (a.key, a.place) == (b.key, b.place);
         self.parts.chunk_by(same).filter(|group| group.len() > 1)
     }
 }
 
-/// Whether order tells which is which: where there is no sequence number, all ranks must show as many.
+/// Whether order identifies them: without a sequence number, all ranks must have equally many.
 fn is_certain(alike: &[Part]) -> bool {
     let sequenced = matches!(alike[0].key.number, Number::Sequence(_));
-    // Sorted by place: ranks that show fewer are missing from the last place.
+    // Sorted by index: ranks with fewer are missing at the last index.
     let at = |place: u32| alike.iter().filter(|part| part.place == place).count();
     sequenced || at(0) == at(alike[alike.len() - 1].place)
 }
 
-/// Of collectives that are alike but for their times: each of the rank that shows fewest, with those of the other ranks that
-/// were under way at the same time and ended closest to it.
+/// Matches collectives that differ only in their times: each one of the rank with the fewest, with those of the other
+/// ranks that were under way at the same time and ended closest to it.
 fn pair_by_time(alike: &[Part], traces: &[Trace]) -> Vec<Part> {
     let span = |part: &Part| &traces[part.rank].slices[part.slice];
     let mut ranks: Vec<Vec<Part>> = Vec::new();
@@ -153,13 +153,13 @@ fn pair_by_time(alike: &[Part], traces: &[Trace]) -> Vec<Part> {
     paired
 }
 
-/// The step in which a moment lies.
+/// The step that contains a time.
 fn find_step(steps: &[StepRange], moment: Nanos) -> Option<&StepRange> {
     let next = steps.partition_point(|step| step.end <= moment);
     steps.get(next).filter(|step| step.begin <= moment)
 }
 
-/// One rank's part in a collective, set against the others'.
+/// One rank's part of a collective, compared with the others.
 #[derive(Clone, Copy, Debug)]
 struct Waited {
     slice: usize,
@@ -169,17 +169,17 @@ struct Waited {
     late: Nanos,
 }
 
-/// What a rank's collectives were, and when it waited and did nothing else.
+/// A rank's collectives, and when it waited and did nothing else.
 #[derive(Clone, Debug, Default)]
 pub struct Exchanges {
     waited: Vec<Waited>,
-    /// Moments in which it waited for a late rank.
+    /// When it waited for a late rank.
     late: Spans,
-    /// Moments in which it waited for bytes.
+    /// When it waited for bytes.
     moving: Spans,
 }
 
-/// Sets the parts of each collective against each other. `slack` is how far the clocks can be off.
+/// Compares the parts of each collective. `slack` is the possible error of the clocks.
 pub fn weigh(traces: &[Trace], matching: &Matching, shifts: &[Shift], slack: Nanos) -> Vec<Exchanges> {
     let mut ranks: Vec<Exchanges> = vec![Exchanges::default(); traces.len()];
     for group in matching.groups() {
@@ -207,7 +207,7 @@ pub fn weigh(traces: &[Trace], matching: &Matching, shifts: &[Shift], slack: Nan
 }
 
 impl Exchanges {
-    /// Finds when the rank waited within the moments in which communication shows.
+    /// Finds when the rank waited, within its exposed communication.
     pub fn settle(&mut self, trace: &Trace, exposed: &Spans) {
         let mut late = Spans::default();
         for waited in &self.waited {
@@ -218,18 +218,18 @@ impl Exchanges {
         self.moving = exposed.subtract(&late);
     }
 
-    /// How long from its begin on a slice waited for a late rank; `None` where its partners are not known.
+    /// How long a slice waited for a late rank, from its begin; `None` if its partners are unknown.
     pub fn waited(&self, slice: usize) -> Option<Nanos> {
         let place = self.waited.binary_search_by_key(&slice, |waited| waited.slice).ok()?;
         Some(self.waited[place].late)
     }
 
-    /// How long the rank waited for a late one.
+    /// Total time the rank waited for late ranks.
     pub fn late(&self, step: Span) -> Nanos {
         self.late.within(step)
     }
 
-    /// The exchanges that began in a step, on the common clock. What several waited at once is the first's.
+    /// The exchanges that began in a step, on the common clock. Simultaneous waiting counts for the first.
     pub fn buckets(&self, trace: &Trace, step: Span, shift: Shift) -> Vec<BucketRecord> {
         let begin = |waited: &Waited| trace.slices[waited.slice].begin;
         let first = self.waited.partition_point(|waited| begin(waited) < step.begin);
@@ -263,18 +263,18 @@ impl Exchanges {
 /// A step in which ranks waited for a late one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LateStep {
-    /// Which.
+    /// Its number.
     pub step: Step,
-    /// Whom they waited for.
+    /// The late rank.
     pub rank: Rank,
-    /// How long, summed over those who waited.
+    /// Waiting time, summed over the ranks that waited.
     pub waited: Nanos,
-    /// How long the one who waited longest did; `None` in a study from before it was kept.
+    /// Longest waiting time of any rank; `None` in older studies.
     #[serde(default)]
     pub longest: Option<Nanos>,
 }
 
-/// Who was late in which step; the most waiting comes first. Of several late ranks of a step each has its own place.
+/// Which rank was late in which step, most waiting first. Several late ranks of one step have one entry each.
 pub fn late_steps(ranks: &[ImportedRank]) -> Vec<LateStep> {
     let mut waits: HashMap<(Step, Rank), (Nanos, Nanos)> = HashMap::new();
     for step in ranks.iter().flat_map(|rank| &rank.steps) {

@@ -1,4 +1,4 @@
-//! Event files of TensorBoard, ours and other people's: series of scalars.
+//! TensorBoard event files, ours and others': series of scalars.
 //!
 //! The file is a list of [records](crate::tfrecord), each an `Event` of `tensorflow/core/util/event.proto`. A scalar is a
 //! `simple_value`, or since TensorFlow 2 a tensor with one element.
@@ -13,10 +13,10 @@ use super::series::{Point, Series};
 use super::{ImportError, Imported, batch, open};
 use crate::tfrecord::{self, Next, Reader};
 
-/// What the first record of an event file says, with the version behind it.
+/// Content of the first record of an event file, followed by the version.
 const VERSION: &[u8] = b"brain.Event:";
 
-/// Whether a file that begins so is an event file.
+/// Whether a file with this beginning is an event file.
 pub fn recognise(head: &[u8]) -> bool {
     let Some((length, crc)) = head.get(..12).and_then(|head| head.split_at_checked(8)) else {
         return false;
@@ -26,7 +26,7 @@ pub fn recognise(head: &[u8]) -> bool {
         && record.windows(VERSION.len()).take(64).any(|part| part == VERSION)
 }
 
-/// The series of an event file. One that is damaged gives what comes before the damage, with a warning.
+/// The series of an event file. A damaged file gives what comes before the damage, with a warning.
 pub fn read(path: &Path) -> Result<Series, ImportError> {
     let mut reader = Reader::new(BufReader::new(open::open(path)?));
     let mut series = Series::default();
@@ -43,19 +43,22 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
                 }
             }
             Next::TooLong(length) => {
-                series.warnings.push(format!("a record of {length} bytes at byte {begin} was passed over"));
+                series.warnings.push(format!("skipped a record of {length} bytes at byte {begin}"));
             }
             Next::Torn | Next::Damaged | Next::End if records == 0 => {
-                return Err(ImportError::bad(path, "no event file: it does not begin with a whole record"));
+                return Err(ImportError::bad(
+                    path,
+                    "not an event file: it does not start with a complete record",
+                ));
             }
             Next::End => break,
             Next::Torn => {
-                series.warnings.push(format!("the record at byte {begin} is torn: its writer stopped in it"));
+                series.warnings.push(format!("the record at byte {begin} is truncated"));
                 break;
             }
             Next::Damaged => {
                 series.warnings.push(format!(
-                    "the checksum at byte {begin} is wrong: the {records} records before it were read, the rest cannot be"
+                    "wrong checksum at byte {begin}: the {records} records before it were read, the rest was not"
                 ));
                 break;
             }
@@ -63,13 +66,13 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
         records += 1;
     }
     if malformed > 0 {
-        series.warnings.push(format!("{malformed} records are no events: passed over"));
+        series.warnings.push(format!("skipped {malformed} records that are not events"));
     }
     series.close();
     Ok(series)
 }
 
-/// A run of event files, one a rank: the rank that a folder `rank-N` names, otherwise its place in the list.
+/// A run from event files, one per rank: the rank comes from a folder named `rank-N`, otherwise from the order.
 pub fn import(files: &[PathBuf]) -> Result<Imported, ImportError> {
     let mut run = Imported::default();
     for (place, path) in files.iter().enumerate() {
@@ -87,7 +90,7 @@ pub fn import(files: &[PathBuf]) -> Result<Imported, ImportError> {
             0 => one.case.batch_per_worker,
             _ => run.case.batch_per_worker.filter(|batch| Some(*batch) == one.case.batch_per_worker),
         };
-        // Steps of made-up length are made up alike on all ranks.
+        // Steps of assumed length must have the same length on all ranks.
         if let Some((common, own)) = run.nominal.zip(one.nominal) {
             one.ranks.iter_mut().for_each(|rank| batch::stretch(rank, common / own));
         }
@@ -99,7 +102,7 @@ pub fn import(files: &[PathBuf]) -> Result<Imported, ImportError> {
         for (rank, place) in run.ranks.iter_mut().zip(0..) {
             rank.rank = Rank(place);
         }
-        run.warnings.push("several files name the same rank: numbered in their order".into());
+        run.warnings.push("several files name the same rank; ranks are numbered by file order".into());
     }
     run.case.workers = run.ranks.len() as u32;
     Ok(run)
@@ -115,11 +118,11 @@ fn check_version(path: &Path, record: &[u8]) -> Result<(), ImportError> {
         Some(other) => Err(ImportError::bad(
             path,
             format!(
-                "an event file of version {}; versions 1 and 2 are read",
+                "event file version {}; only versions 1 and 2 are supported",
                 String::from_utf8_lossy(&other[..other.len().min(20)])
             ),
         )),
-        None => Err(ImportError::bad(path, "no event file: its first record names no version")),
+        None => Err(ImportError::bad(path, "not an event file: its first record has no version")),
     }
 }
 
@@ -147,7 +150,7 @@ fn read_event(record: &[u8], series: &mut Series) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Name and number of a value of a summary; `None` where it is no scalar.
+/// Name and number of a summary value; `None` if it is not a scalar.
 fn read_value(message: &[u8]) -> Result<Option<(&str, f64)>, Malformed> {
     let (mut tag, mut value) = ("", None);
     for field in Fields::of(message) {
@@ -161,7 +164,7 @@ fn read_value(message: &[u8]) -> Result<Option<(&str, f64)>, Malformed> {
     Ok(value.map(|value| (tag, value)))
 }
 
-/// The number in a tensor of one element; `None` where it has more, or holds no numbers.
+/// The number in a one-element tensor; `None` if it has more elements or no numbers.
 fn read_tensor(message: &[u8]) -> Result<Option<f64>, Malformed> {
     let (mut kind, mut elements) = (0, 1_u64);
     let mut content: &[u8] = &[];
@@ -218,7 +221,7 @@ fn first_of(kind: u64, bytes: &[u8]) -> Option<f64> {
 }
 
 fn first_varint(packed: &[u8]) -> Result<Option<u64>, Malformed> {
-    // A varint by itself is read as the value of a field whose key is put in front.
+    // A bare varint is read by putting a field key in front.
     let end = packed.iter().position(|&byte| byte < 0x80).map_or(packed.len(), |at| at + 1);
     let message: Vec<u8> = [0x08].into_iter().chain(packed[..end.min(10)].iter().copied()).collect();
     match Fields::of(&message).next() {

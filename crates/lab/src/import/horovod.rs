@@ -7,8 +7,8 @@
 //!   {"ph": "B", "name": "ALLREDUCE", ...}, {"ph": "B", "name": "NCCL_ALLREDUCE", ...}, {"ph": "E", ...}, {"ph": "E", ...}
 //! ```
 //!
-//! The file is written while the run goes on: its end may be missing, and events of several threads may be out of order.
-//! Tensors that are fused go through the same activities at the same time, so times are added up as the union of intervals.
+//! The file is written during the run: its end may be missing, and events of several threads may be out of order. Fused
+//! tensors go through the same activities at the same time, so times are added as the union of intervals.
 
 mod objects;
 mod steps;
@@ -26,39 +26,39 @@ pub use self::summary::{ActivityTotal, Lateness, Summary};
 use super::{ImportError, open};
 use crate::trace::{Name, Names};
 
-/// The most exchanges, arrivals and activities that are kept.
+/// Most exchanges, arrivals and activities that are kept.
 const MOST: usize = 8_000_000;
 
-/// A rank from here on is taken for damage.
+/// Higher rank numbers are treated as damage.
 const RANKS: u32 = 1 << 16;
 
-/// What happened to a tensor while it was exchanged.
+/// One activity in the exchange of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// What, as `NCCL_ALLREDUCE` or `MEMCPY_IN_FUSION_BUFFER`.
+    /// Its name, such as `NCCL_ALLREDUCE` or `MEMCPY_IN_FUSION_BUFFER`.
     pub name: Name,
     /// Begin.
     pub begin: Nanos,
-    /// End; `None` where the timeline does not hold it.
+    /// End; `None` if missing.
     pub end: Option<Nanos>,
 }
 
-/// One exchange of one tensor. Moments that the timeline does not hold are `None`.
+/// One exchange of one tensor. Times missing from the timeline are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exchange {
-    /// Which tensor, in the order in which they first occur.
+    /// Index of the tensor, in order of first occurrence.
     pub tensor: usize,
-    /// The operation, as `ALLREDUCE`.
+    /// The operation, such as `ALLREDUCE`.
     pub operation: Option<Name>,
     /// When the first rank asked for it.
     pub asked: Option<Nanos>,
-    /// When each rank was ready, in the order of ranks.
+    /// When each rank was ready, ordered by rank.
     pub arrivals: Vec<(Rank, Nanos)>,
-    /// When all ranks were.
+    /// When all ranks were ready.
     pub negotiated: Option<Nanos>,
     /// When the operation began.
     pub begin: Option<Nanos>,
-    /// What it consisted of.
+    /// Its activities.
     pub activities: Vec<Activity>,
     /// When it ended.
     pub end: Option<Nanos>,
@@ -67,36 +67,36 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// The first moment that is known of it.
+    /// Its first known time.
     pub fn first(&self) -> Option<Nanos> {
         let arrived = self.arrivals.iter().map(|&(_, at)| at).min();
         [self.asked, arrived, self.begin].into_iter().flatten().min()
     }
 
-    /// Who came last, and when.
+    /// The last rank to arrive, and when.
     pub fn last_arrival(&self) -> Option<(Rank, Nanos)> {
         self.arrivals.iter().copied().max_by_key(|&(rank, at)| (at, std::cmp::Reverse(rank)))
     }
 }
 
-/// What a timeline holds.
+/// The contents of a timeline.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     /// Names of the tensors.
     pub tensors: Vec<String>,
     /// Names of operations and activities.
     pub names: Names,
-    /// Exchanges in the order of the file.
+    /// Exchanges in file order.
     pub exchanges: Vec<Exchange>,
-    /// Cycles of Horovod's loop that are marked.
+    /// Marked cycles of Horovod's loop.
     pub cycles: u64,
     /// Events of all kinds.
     pub events: u64,
-    /// What was salvaged, guessed or left out: a sentence each.
+    /// What was salvaged, guessed or skipped, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Whether a file that begins so is a Horovod timeline.
+/// Whether a file with this beginning is a Horovod timeline.
 pub fn recognise(head: &[u8]) -> bool {
     let has = |words: &[u8]| head.windows(words.len()).any(|part| part == words);
     head.trim_ascii_start().first() == Some(&b'[')
@@ -104,12 +104,12 @@ pub fn recognise(head: &[u8]) -> bool {
         && (has(b"\"NEGOTIATE_") || has(b"\"CYCLE_START\"") || has(b"start_time_since_epoch_in_micros"))
 }
 
-/// Reads a timeline. One that is torn or damaged gives what can be read, with a warning.
+/// Reads a timeline. A truncated or damaged file gives what can be read, with a warning.
 pub fn read(path: &Path) -> Result<Timeline, ImportError> {
     let failed = |source| ImportError::Io { path: path.into(), source };
     let mut objects = Objects::new(BufReader::new(open::open(path)?));
     if !objects.enter().map_err(failed)? {
-        return Err(ImportError::bad(path, "no Horovod timeline: it is not a JSON array"));
+        return Err(ImportError::bad(path, "not a Horovod timeline: it is not a JSON array"));
     }
     let mut reader = Reader::default();
     let mut object = Vec::new();
@@ -119,13 +119,13 @@ pub fn read(path: &Path) -> Result<Timeline, ImportError> {
             Found::TooLong => reader.damaged += 1,
             Found::End => break,
             Found::Torn => {
-                reader.timeline.warnings.push("the last event is torn: its writer stopped in it".into());
+                reader.timeline.warnings.push("the last event is truncated".into());
                 break;
             }
         }
     }
     if reader.timeline.events == 0 {
-        return Err(ImportError::bad(path, "no Horovod timeline: it holds no events"));
+        return Err(ImportError::bad(path, "not a Horovod timeline: it has no events"));
     }
     Ok(reader.close())
 }
@@ -152,14 +152,14 @@ struct Args {
     shape: Option<String>,
 }
 
-/// What has begun and not ended.
+/// What has begun but not ended.
 enum Open {
     Negotiation,
     Operation,
     Activity(usize),
 }
 
-/// Where a tensor stands.
+/// State of a tensor.
 #[derive(Default)]
 struct Tensor {
     place: usize,
@@ -250,14 +250,14 @@ impl Reader {
         } else {
             exchange.begin = Some(at);
             exchange.operation.get_or_insert(known);
-            // A negotiation whose end is missing ended before.
+            // A negotiation without an end must have ended before.
             open.clear();
             open.push(Open::Operation);
         }
     }
 
     fn arrive(&mut self, pid: u64, rank: Rank, at: Nanos) {
-        // Threads write out of order: an arrival may stand behind the end of its negotiation.
+        // Threads write out of order: an arrival may come after the end of its negotiation.
         let fits = |exchange: &Exchange| exchange.negotiated.or(exchange.begin).is_none_or(|all| at <= all);
         let (exchange, _) = self.exchange(pid, fits);
         if let Err(place) = exchange.arrivals.binary_search_by_key(&rank, |&(rank, _)| rank) {
@@ -286,7 +286,7 @@ impl Reader {
         }
     }
 
-    /// Ranks of a run are numbered without large holes: a number far beyond how many there are is damage.
+    /// Ranks are numbered without large gaps: a number far beyond their count is damage.
     fn drop_strangers(&mut self) {
         let exchanges = &mut self.timeline.exchanges;
         let ranks = || exchanges.iter().flat_map(|exchange| &exchange.arrivals).map(|&(rank, _)| rank);
@@ -306,12 +306,12 @@ impl Reader {
         let timeline = &mut self.timeline;
         let unknown = timeline.exchanges.iter().filter(|exchange| exchange.arrivals.is_empty()).count();
         for (count, what) in [
-            (self.damaged, "events cannot be read: passed over"),
-            (self.unmatched, "events have no begin, no moment or no meaning: passed over"),
-            (self.left_out, "events came after the most that is kept: left out"),
+            (self.damaged, "events cannot be read and were skipped"),
+            (self.unmatched, "events have no begin, no time or no meaning and were skipped"),
+            (self.left_out, "events exceed the limit and were skipped"),
             (
                 unknown as u64,
-                "exchanges tell no arrivals: Horovod answers known tensors from a cache (HOROVOD_CACHE_CAPACITY=0 shows them)",
+                "exchanges have no arrivals: Horovod answers known tensors from a cache (set HOROVOD_CACHE_CAPACITY=0 to record them)",
             ),
         ] {
             if count > 0 {
@@ -326,7 +326,7 @@ fn nanos(micros: f64) -> Option<Nanos> {
     (0.0..1e15).contains(&micros).then(|| Nanos((micros * 1e3).round() as u64))
 }
 
-/// Bytes of a tensor from its type and shape, as `float32` and `[64, 3, 7, 7]`.
+/// Bytes of a tensor from its type and shape, such as `float32` and `[64, 3, 7, 7]`.
 fn size_of(args: &Args) -> Option<Bytes> {
     let width = match args.dtype.as_deref()? {
         "uint8" | "int8" | "bool" | "byte" => 1,

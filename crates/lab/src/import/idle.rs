@@ -1,11 +1,11 @@
-//! Why a device stood idle: one split, for the screen of a profile and for the steps of a run.
+//! Why a device was idle. The same split serves profiles and steps of a run.
 //!
-//! - **Waiting in a stream**: the call that launched some later work had returned [`LAUNCH`] before.
-//! - Otherwise the call that launched the next work is still to come, if it is known at all. The **host was late** while a
-//!   thread that launches work was in a call or an operator, on its way there. While none was, **nothing was queued**:
-//!   Python, input or sleep, which the trace does not show. So it is after the last work.
-//! - In both, the time in which a batch was being got is loading.
-//! - What is left, the trace cannot tell.
+//! - **Waiting in a stream**: the call that launched some later work had returned at least [`LAUNCH`] before.
+//! - Otherwise the call that launches the next work is still to come, if it is known. The **host was late** while a thread
+//!   that launches work was in a call or an operator. While none was, **nothing was queued**: Python, input or sleep, which
+//!   the trace does not show. The same holds after the last work.
+//! - In both cases, time spent getting a batch is loading.
+//! - The cause of the rest is unknown.
 
 use std::collections::BTreeSet;
 
@@ -16,35 +16,35 @@ use super::split::is_loading;
 use crate::run::Span;
 use crate::trace::{Kind, Slice, Trace};
 
-/// How long work takes from the host to an idle device; until then it does not wait.
+/// Time from a launch on the host to its start on an idle device; work waits only after that.
 pub const LAUNCH: Nanos = Nanos(10_000);
 
-/// What the host did about the work of devices.
+/// What the host did to launch work on devices.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// The calls that launched work, by correlation.
     launches: Vec<(u64, Span)>,
-    /// Moments in which a thread that launches work was in a call or an operator.
+    /// When a thread that launches work was in a call or an operator.
     active: Spans,
-    /// Moments in which it was getting a batch.
+    /// When it was getting a batch.
     loading: Spans,
 }
 
-/// Idle moments by cause; no moment is in two, and those in none cannot be told.
+/// Idle time by cause, without overlap; the cause of the rest is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Causes {
-    /// The host was on its way to the next launch.
+    /// The host was busy on the way to the next launch.
     pub host_late: Spans,
     /// Work was queued, and waited.
     pub queued: Spans,
-    /// Nothing was queued, and the host showed nothing.
+    /// Nothing was queued, and the trace shows no activity on the host.
     pub empty: Spans,
-    /// A batch was being got.
+    /// The host was getting a batch.
     pub loading: Spans,
 }
 
 impl Host {
-    /// Looks through a trace.
+    /// Collects the host's activity from a trace.
     pub fn of(trace: &Trace) -> Self {
         let mut launches = Vec::new();
         let mut asked: Vec<u64> = Vec::new();
@@ -55,7 +55,7 @@ impl Host {
                 asked.push(slice.correlation);
             }
         }
-        // Of several calls of one correlation the first stays the first.
+        // Of several calls with one correlation, keep the first.
         launches.sort_by_key(|&(correlation, _)| correlation);
         asked.sort_unstable();
         let launches_work = |slice: &&Slice| {
@@ -69,7 +69,7 @@ impl Host {
         let (mut active, mut loading) = (Spans::default(), Spans::default());
         for slice in &trace.slices {
             if matches!(slice.kind, Kind::Call | Kind::Operator) && threads.contains(&slice.track) {
-                // What was handed over is still on its way for a while.
+                // Launched work takes a while to reach the device.
                 let on_its_way = if launches_work(&slice) { LAUNCH } else { Nanos(0) };
                 active.push(slice.begin, Nanos(slice.end.0.saturating_add(on_its_way.0)));
             }
@@ -81,7 +81,7 @@ impl Host {
         Self { launches, active, loading }
     }
 
-    /// Moments in which the host was getting a batch.
+    /// When the host was getting a batch.
     pub fn loading(&self) -> &Spans {
         &self.loading
     }
@@ -94,8 +94,7 @@ impl Host {
         known.map(|call| call.1)
     }
 
-    /// Explains the moments that are not in `busy`, all the time in which a device worked. `work` is what it did, the last
-    /// to begin first.
+    /// Explains the time outside `busy`, in which a device was idle. `work` is what the device did, latest begin first.
     pub fn explain<'a>(&self, work: impl Iterator<Item = &'a Slice>, busy: &Spans) -> Causes {
         let (mut unasked, mut queued) = (Vec::new(), Vec::new());
         let mut work = work.peekable();
@@ -106,7 +105,7 @@ impl Host {
         if let Some(last) = busy.as_slice().last().filter(|_| !self.launches.is_empty()) {
             after.push(last.end, Nanos(u64::MAX));
         }
-        // From the last gap to the first, so that the first return of all later launches is at hand.
+        // From the last gap to the first, so that the earliest return of all later launches is known.
         for (next, from) in begins.map(|span| span.begin).zip(ends) {
             let mut known = false;
             while let Some(slice) = work.next_if(|slice| slice.begin >= next) {

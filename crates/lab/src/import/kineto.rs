@@ -4,9 +4,9 @@
 //! file -> window (slides) -> event (slices of text) -> builder (tracks, names, slices) -> finish -> Trace
 //! ```
 //!
-//! The file is walked once and never held: besides the trace itself (56 bytes an event) memory is one window, which
+//! The file is streamed: besides the trace itself (56 bytes per event), memory is one window, which
 //! grows to 16 MiB for a single event. There are at most 2^24 events, 2^16 tracks and 128 MiB of names in a trace; a
-//! warning says what fell beyond. A torn or damaged file gives what stands before the damage, with a warning.
+//! warning says what exceeded them. A truncated or damaged file gives what comes before the damage, with a warning.
 
 mod build;
 mod collective;
@@ -30,7 +30,7 @@ use self::window::{Halt, Window};
 use super::{ImportError, open};
 use crate::trace::Trace;
 
-/// How much of a file's head is looked at to recognise it.
+/// Bytes at the start of a file that are used to recognise it.
 const HEAD: usize = 1 << 16;
 
 /// Whether the first bytes of a file, packed or not, are those of a PyTorch trace.
@@ -55,7 +55,7 @@ pub fn recognise(head: &[u8]) -> bool {
     }
 }
 
-/// Reads a trace; a damaged one as far as it goes, with a warning.
+/// Reads a trace; a damaged one as far as possible, with a warning.
 pub fn read(path: &Path) -> Result<Trace, ImportError> {
     read_from(open::open(path)?).map_err(|failure| match failure {
         Failure::Io(source) => ImportError::Io { path: path.into(), source },
@@ -82,30 +82,30 @@ fn read_from(source: Box<dyn Read>) -> Result<Trace, Failure> {
             None
         }
         Ok(Found::NoEvents) => {
-            return Err(Failure::Bad("no traceEvents in it: not a trace of PyTorch's profiler".into()));
+            return Err(Failure::Bad("no traceEvents in it: not a PyTorch profiler trace".into()));
         }
         Err(Halt::Ended(Some(error))) if !open::is_damage(&error) => return Err(Failure::Io(error)),
         Err(Halt::Ended(Some(error))) => {
-            Some(format!("the file is torn or damaged behind byte {offset} ({error})"))
+            Some(format!("the file is truncated or damaged after byte {offset} ({error})"))
         }
         Err(Halt::Ended(None)) if offset == 0 => return Err(Failure::Bad("the file is empty".into())),
         Err(Halt::Ended(None)) => {
-            Some(format!("the file ends before what begins at byte {offset} is complete"))
+            Some(format!("the file ends before the value at byte {offset} is complete"))
         }
-        Err(Halt::Odd) => Some(format!("what begins at byte {offset} is not JSON")),
-        Err(Halt::Large) => Some(format!("what begins at byte {offset} is too large")),
+        Err(Halt::Odd) => Some(format!("the text at byte {offset} is not JSON")),
+        Err(Halt::Large) => Some(format!("the value at byte {offset} is too large")),
     };
     if let Some(why) = why {
         if builder.trace.slices.is_empty() {
-            return Err(Failure::Bad(format!("{why}, and no event stands before")));
+            return Err(Failure::Bad(format!("{why}, and no event precedes it")));
         }
         let count = builder.trace.slices.len();
-        builder.trace.warnings.push(format!("{why}: the {count} events before that were read"));
+        builder.trace.warnings.push(format!("{why}: the {count} events before it were read"));
     }
     Ok(builder.finish())
 }
 
-/// What a walk through a whole file came upon.
+/// What was found in the whole file.
 enum Found {
     NoEvents,
     Events,
@@ -141,7 +141,7 @@ fn walk(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
     Ok(found)
 }
 
-/// Reads the events of an array whose bracket is behind.
+/// Reads the events of an array after its opening bracket.
 fn walk_events(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
     loop {
         let next = window.read(|cursor| {
@@ -165,14 +165,14 @@ fn walk_events(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt
     }
 }
 
-/// Reads on to the end of the file, where the checksum of a packed one stands.
+/// Reads to the end of the file, where a gzip file has its checksum.
 fn check_end(window: &mut Window, builder: &mut Builder) {
     let warning = match window.read(|cursor| cursor.peek()) {
         Err(Halt::Ended(Some(error))) => {
-            format!("all events were read, but the file's end is damaged ({error})")
+            format!("all events were read, but the end of the file is damaged ({error})")
         }
         Err(_) => return,
-        Ok(_) => format!("what follows the trace at byte {} was not read", window.offset()),
+        Ok(_) => format!("the text after the trace, from byte {}, was not read", window.offset()),
     };
     builder.trace.warnings.push(warning);
 }

@@ -1,11 +1,11 @@
-//! Text files line by line, whatever they hold: no line takes more than a bounded amount of memory.
+//! Text files line by line, with bounded memory per line.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::{ImportError, open};
 
-/// The longest line that is read; what is longer is passed over.
+/// Longest line that is read; longer ones are skipped.
 const LONGEST: u64 = 1 << 20;
 
 /// The lines of a file.
@@ -13,7 +13,7 @@ pub(super) struct Lines<R> {
     source: R,
     path: PathBuf,
     buffer: Vec<u8>,
-    /// Lines that were passed over because they are too long.
+    /// Lines that were skipped because they are too long.
     pub passed_over: u64,
 }
 
@@ -29,7 +29,7 @@ impl<R: BufRead> Lines<R> {
         Self { source, path: path.into(), buffer: Vec::new(), passed_over: 0 }
     }
 
-    /// The next line without its end; `None` at the end of the file. What is not UTF-8 is replaced.
+    /// The next line without its end; `None` at the end of the file. Invalid UTF-8 is replaced.
     pub fn next(&mut self) -> Result<Option<String>, ImportError> {
         self.read().map_err(|source| ImportError::Io { path: self.path.clone(), source })
     }

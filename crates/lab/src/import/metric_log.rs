@@ -1,11 +1,11 @@
-//! `metric.log` of TensorFlow's official models: a JSON object a line, most of them rates of the examples-per-second hook.
+//! `metric.log` of TensorFlow's official models: one JSON object per line, mostly rates of the examples-per-second hook.
 //!
 //! ```text
 //! {"name": "current_examples_per_sec", "value": 812.4, "unit": null, "global_step": 200, "timestamp": "2018-10-04T09:12:31.170000Z", "extras": []}
 //! ```
 //!
 //! The hook's clock starts when the first step is done and counts whole intervals. Its average is batch * steps / time over
-//! all intervals so far, so the rates between follow from averages where the log holds no others.
+//! all intervals so far, so rates of intervals follow from averages if the log has no others.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ const CURRENT: &str = "current_examples_per_sec";
 /// The rate since the first.
 const AVERAGE: &str = "average_examples_per_sec";
 
-/// By how much the two may differ, as a share, before it is said.
+/// Relative difference between the two that causes a warning.
 const DIFFER: f64 = 0.02;
 
 /// What the hook does not count.
@@ -37,7 +37,7 @@ struct Metric {
     timestamp: Option<String>,
 }
 
-/// Whether a file that begins so is a `metric.log`.
+/// Whether a file with this beginning is a `metric.log`.
 pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let is_metric = |line: &str| {
@@ -49,7 +49,7 @@ pub fn recognise(head: &[u8]) -> bool {
     text.lines().find(|line| !line.trim().is_empty()).is_some_and(is_metric)
 }
 
-/// The series of a log. Lines that cannot be read are passed over, with a warning.
+/// The series of a log. Unreadable lines are skipped with a warning.
 pub fn read(path: &Path) -> Result<Series, ImportError> {
     let mut lines = Lines::open(path)?;
     let mut series = Series::default();
@@ -70,12 +70,12 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
         series.push(&metric.name, Point { step, wall_time, value });
     }
     if series.is_empty() {
-        return Err(ImportError::bad(path, "no metric.log: no line holds a name, a value and a step"));
+        return Err(ImportError::bad(path, "not a metric.log: no line has a name, a value and a step"));
     }
     for (count, what) in [
-        (damaged, "lines cannot be read: passed over"),
-        (valueless, "lines hold no value or no step: passed over"),
-        (lines.passed_over, "lines are too long: passed over"),
+        (damaged, "lines cannot be read and were skipped"),
+        (valueless, "lines have no value or no step and were skipped"),
+        (lines.passed_over, "lines are too long and were skipped"),
     ] {
         if count > 0 {
             series.warnings.push(format!("{count} {what}"));
@@ -93,7 +93,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
         (None, Some(average)) => {
             let rates = from_averages(average);
             series.warnings.push(
-                "the log holds averages since the first step: rates of intervals follow from them".into(),
+                "the log has averages since the first step: rates of intervals are computed from them".into(),
             );
             rates.into_iter().for_each(|point| series.push(CURRENT, point));
         }
@@ -118,7 +118,7 @@ fn parse(line: &str) -> serde_json::Result<Metric> {
     })
 }
 
-/// Steps from one point to the next; the first is taken to stand for as many as the second.
+/// Steps from one point to the next; the first is assumed to cover as many as the second.
 fn intervals(points: &[Point]) -> Option<Vec<f64>> {
     let mut steps: Vec<f64> = Vec::new();
     for pair in points.windows(2) {
@@ -128,20 +128,17 @@ fn intervals(points: &[Point]) -> Option<Vec<f64>> {
     Some(steps)
 }
 
-/// Whether current rates give the average that the log ends with; a sentence where they do not.
+/// Checks that current rates give the log's final average; returns a warning if not.
 fn compare(current: &[Point], average: &[Point]) -> Option<String> {
     let (steps, last) = (intervals(current)?, average.last()?);
     if current.last()?.step != last.step || current.len() != average.len() {
-        return Some(
-            "current and average rates are not of the same steps: they cannot be checked against each other"
-                .into(),
-        );
+        return Some("current and average rates are for different steps: they cannot be compared".into());
     }
     let time: f64 = steps.iter().zip(current).map(|(steps, point)| steps / point.value).sum();
     let found = steps.iter().sum::<f64>() / time;
     let differs = (found / last.value - 1.0).abs();
     (differs.is_nan() || differs > DIFFER).then(|| {
-        format!("the log's average is {:.1} examples/s, its current rates give {found:.1}: part of the run is missing", last.value)
+        format!("the log's average is {:.1} examples/s, but its current rates give {found:.1}: part of the run is missing", last.value)
     })
 }
 
@@ -158,7 +155,7 @@ fn from_averages(average: &[Point]) -> Vec<Point> {
     rates
 }
 
-/// A moment as `2018-10-04T09:12:31.170000Z`.
+/// A time such as `2018-10-04T09:12:31.170000Z`.
 fn seconds_since_1970(text: &str) -> Option<f64> {
     let (date, time) = text.trim_end_matches('Z').split_once(['T', ' '])?;
     let part = |text: &str| text.parse::<i64>().ok().filter(|part| (0..=9999).contains(part));

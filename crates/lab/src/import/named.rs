@@ -1,4 +1,4 @@
-//! How many workers a run had, where only the name of its folder says so.
+//! The number of workers of a run, if only the name of its folder says so.
 
 use super::Imported;
 
@@ -22,10 +22,10 @@ const WORDS: [&str; 16] = [
     "ngpus",
 ];
 
-/// The most workers that a name is believed to tell.
+/// Most workers that a name may mean.
 const MOST: u32 = 4096;
 
-/// Whose examples a second a log holds.
+/// Whose examples per second a log has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     /// Those of the worker that wrote it.
@@ -34,7 +34,7 @@ pub(super) enum Whose {
     All,
 }
 
-/// Workers that a name tells: `workers_2`, `gpu-4`, `8gpus`, `world_size_16`.
+/// The number of workers in a name: `workers_2`, `gpu-4`, `8gpus`, `world_size_16`.
 pub(super) fn workers(name: &str) -> Option<u32> {
     let name = name.to_lowercase();
     let mut pieces: Vec<&str> = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn workers(name: &str) -> Option<u32> {
     told(&behind).or_else(|| told(&before))
 }
 
-/// Examples a second over all steps of a run's first rank.
+/// Examples per second over all steps of a run's first rank.
 pub(super) fn rate(run: &Imported) -> Option<f64> {
     let steps = &run.ranks.first()?.steps;
     let seconds = steps.last()?.end.since(steps.first()?.begin).seconds();
@@ -75,7 +75,7 @@ pub(super) fn rate(run: &Imported) -> Option<f64> {
     (seconds > 0.0 && examples > 0).then(|| examples as f64 / seconds)
 }
 
-/// Makes a run that one worker told of the run of as many: each keeps the same pace.
+/// Turns a run recorded by one worker into one with that many workers at the same pace.
 pub(super) fn spread(run: &mut Imported, workers: u32, whose: Whose) {
     let Some(mut first) = run.ranks.pop().filter(|_| run.ranks.is_empty() && workers > 1) else { return };
     if whose == Whose::All {
@@ -84,11 +84,11 @@ pub(super) fn spread(run: &mut Imported, workers: u32, whose: Whose) {
         run.nominal = run.nominal.map(|nominal| nominal / f64::from(workers));
     }
     let rate = match whose {
-        Whose::One => "its rate is taken for one worker's",
-        Whose::All => "its rate grows with them, and is taken for that of all",
+        Whose::One => "its rate is read as that of one worker",
+        Whose::All => "its rate grows with them, so it is read as that of all",
     };
     run.warnings.push(format!(
-        "the name says {workers} workers, which is all that is known of them: the log stands for each, and {rate}"
+        "only the name says there are {workers} workers: the log is used for each of them, and {rate}"
     ));
     run.case.workers = workers;
     run.ranks = (0..workers)

@@ -3,7 +3,7 @@
 /// Letters of a name that are shown.
 const WIDTH: usize = 60;
 
-/// Letters at the end of a name that is cut: they tell templates apart.
+/// Letters kept at the end of a shortened name: they distinguish templates.
 const TAIL: usize = 17;
 
 /// Letters at the begin of a name that is cut twice.
@@ -12,15 +12,15 @@ const HEAD: usize = 16;
 /// Letters that are shown from where a name differs, at least.
 const BEHIND: usize = 12;
 
-/// What stands for letters that are left out.
+/// Stands for omitted letters.
 const CUT: &str = "...";
 
-/// A name that fits, without what would break a line or drive a terminal. A long one is cut in the middle.
+/// A name that fits, without control characters. A long one is shortened in the middle.
 pub(super) fn clean(name: &str) -> String {
     cut(&letters(name))
 }
 
-/// Names that fit, in their order. Where a cut in the middle would make two alike, what sets a name apart is left in.
+/// Names that fit, in their order. If shortening would make two alike, the part that distinguishes them is kept.
 pub(super) fn shorten<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let names: Vec<Vec<char>> = names.map(letters).collect();
     let cuts: Vec<String> = names.iter().map(|name| cut(name)).collect();

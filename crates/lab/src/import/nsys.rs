@@ -15,7 +15,7 @@ use super::sqlite::cuda::{self, Copies, Memory, on_device};
 use super::sqlite::{self, Database, Event, Fields, Gather, Origin, Place};
 use crate::trace::{Kind, Trace};
 
-/// More diagnostics than this are counted, not repeated.
+/// Further diagnostics are counted, not listed.
 const DIAGNOSTICS: usize = 8;
 
 /// `NVTX_EVENTS.eventType`: a thread gets a name.
@@ -27,7 +27,7 @@ const STARTED: i64 = 60;
 /// A domain gets a name.
 const DOMAIN: i64 = 75;
 
-/// What Nsight Systems saw, a trace for each process that used a device or took part in collectives.
+/// A trace for each process that used a device or took part in collectives.
 pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportError> {
     let mut warnings = diagnostics(&mut database)?;
     let strings = database.strings("StringIds", "id", "value")?;
@@ -43,7 +43,7 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
         reader.mpi(&mut database, table)?;
     }
     if reader.unnamed > 0 {
-        warnings.push(format!("{} events have names that StringIds does not hold", reader.unnamed));
+        warnings.push(format!("{} events have names that are missing from StringIds", reader.unnamed));
     }
     let mut origin = Origin::Unknown;
     database.scan("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], |row| {
@@ -56,10 +56,8 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
     warnings.extend(complaints);
     let (overhead, count) = database.total("PROFILER_OVERHEAD")?;
     if count > 0 {
-        warnings.push(format!(
-            "the profiler's own work sums to {:.3} s in {count} pieces",
-            overhead as f64 * 1e-9
-        ));
+        warnings
+            .push(format!("the profiler's own work takes {:.3} s in {count} pieces", overhead as f64 * 1e-9));
     }
     let alone = parts.len() == 1;
     let mut traces: Vec<Trace> = parts
@@ -84,7 +82,7 @@ struct Reader {
     strings: HashMap<i64, String>,
     gather: Gather,
     ranks: HashMap<u64, Rank>,
-    /// The process of the first call, which is taken where a row names none.
+    /// The process of the first call, used if a row names none.
     first: Option<u64>,
     unnamed: u64,
 }
@@ -256,7 +254,7 @@ fn enumeration(database: &mut Database, table: &str) -> Result<HashMap<i64, Stri
     Ok(names)
 }
 
-/// What the profiler complained of while it recorded.
+/// Diagnostics of the profiler.
 fn diagnostics(database: &mut Database) -> Result<Vec<String>, ImportError> {
     let levels = enumeration(database, "ENUM_DIAGNOSTIC_SEVERITY_LEVEL")?;
     let (mut said, mut more) = (Vec::<String>::new(), 0);
@@ -289,13 +287,13 @@ fn diagnostics(database: &mut Database) -> Result<Vec<String>, ImportError> {
     Ok(said)
 }
 
-/// What the file says of the machine.
+/// What the file says about the machine.
 struct Facts {
     host: Option<String>,
     rank_and_world: Option<(u32, u32)>,
     /// Name by the number of the GPU.
     gpus: HashMap<i64, String>,
-    /// GPU by CUDA's number of the device, where it is the same for every process.
+    /// GPU by CUDA device number, if it is the same for every process.
     by_ordinal: HashMap<i64, i64>,
     /// GPU by process and CUDA's number of the device.
     by_process: HashMap<(u64, i64), i64>,
@@ -323,7 +321,7 @@ impl Facts {
         database.scan("TARGET_INFO_GPU", &["id", "name", "cuDevice", "smCount"], |row| {
             let (Some(id), Some(name)) = (row.integer(0), row.text(1)) else { return };
             facts.gpus.insert(id, name.into_owned());
-            // Graphics adapters that CUDA does not know stand there too, all of them as device 0.
+            // Graphics adapters unknown to CUDA are also listed, all of them as device 0.
             if let Some(ordinal) = row.integer(2)
                 && (!counted || row.integer(3).is_some_and(|processors| processors > 0))
             {

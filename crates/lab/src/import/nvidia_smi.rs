@@ -1,4 +1,4 @@
-//! What `nvidia-smi` prints while a run goes on: `nvidia-smi dmon`, or `--query-gpu=... --format=csv`.
+//! Output of `nvidia-smi` during a run: `nvidia-smi dmon`, or `--query-gpu=... --format=csv`.
 //!
 //! ```text
 //! # gpu   pwr gtemp    sm   mem    fb          timestamp, index, utilization.gpu [%], memory.used [MiB], power.draw [W]
@@ -6,8 +6,8 @@
 //!     0   231    64    97    41 10941
 //! ```
 //!
-//! A header may come again, `-`, `[N/A]` and `[Not Supported]` stand for nothing. Without a header, units tell columns apart;
-//! without units as well, nothing does.
+//! A header may be repeated; `-`, `[N/A]` and `[Not Supported]` mean no value. Without a header, columns are identified by units;
+//! without units as well, the file is rejected.
 
 mod columns;
 
@@ -22,13 +22,13 @@ use super::lines::Lines;
 use super::{ImportError, Imported};
 use crate::{Align, Table, words};
 
-/// More devices than a machine has are taken for damage.
+/// Higher device numbers are treated as damage.
 const DEVICES: usize = 1024;
 
-/// A device that is used for less of the time than this stands idle.
+/// A device that is used for less of the time than this is idle.
 const LOW: f64 = 0.10;
 
-/// Steps in which shares of time are counted, in all.
+/// Number of bins for utilisation.
 const BINS: usize = 1000;
 
 /// How one device was used.
@@ -36,17 +36,17 @@ const BINS: usize = 1000;
 pub struct DeviceUse {
     /// Its index.
     pub index: u32,
-    /// Samples that tell of it.
+    /// Number of samples.
     pub samples: u64,
-    /// The most memory in use; `None` where it is not told.
+    /// Peak memory in use; `None` if unknown.
     pub peak_memory: Option<Bytes>,
     /// Mean memory in use.
     pub mean_memory: Option<Bytes>,
-    /// Mean share of time in which a kernel ran, from 0 to 1.
+    /// Mean fraction of time in which a kernel ran.
     pub utilisation: Option<f64>,
-    /// The share that 95 % of the samples do not exceed.
+    /// 95th percentile of that fraction.
     pub utilisation_p95: Option<f64>,
-    /// Share of samples in which kernels ran for less than a tenth of the time.
+    /// Fraction of samples in which kernels ran for less than a tenth of the time.
     pub low: Option<f64>,
     /// Mean power in watts.
     pub power: Option<f64>,
@@ -59,12 +59,12 @@ pub struct DeviceUse {
 pub struct Monitor {
     /// Devices in order of their index.
     pub devices: Vec<DeviceUse>,
-    /// What was salvaged, guessed or left out: a sentence each.
+    /// What was salvaged, guessed or skipped, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl Monitor {
-    /// Tells the ranks of a run of one machine what memory they held: device 0 is rank 0's.
+    /// Adds device memory to the ranks of a run on one machine: device N belongs to rank N.
     pub fn attach(&self, run: &mut Imported) {
         run.warnings.extend(self.warnings.iter().cloned());
         let mut strangers = 0;
@@ -75,31 +75,30 @@ impl Monitor {
             }
         }
         if strangers > 0 {
-            run.warnings.push(format!("{strangers} devices of nvidia-smi belong to no rank: left out"));
+            run.warnings.push(format!("skipped {strangers} devices of nvidia-smi that belong to no rank"));
         }
         run.devices.clone_from(&self.devices);
         run.warnings.push(
-            "nvidia-smi tells the memory of a whole device, whoever held it: device N is taken for rank N's"
+            "nvidia-smi reports the memory of the whole device, whoever uses it; device N is assigned to rank N"
                 .into(),
         );
     }
 }
 
-/// How devices were used, a row each; `None` where there is none.
+/// A table of how devices were used; `None` without devices.
 pub fn table(devices: &[DeviceUse]) -> Option<Table> {
     let mut table = Table::new([
         ("device, by nvidia-smi", Align::Left),
         ("samples", Align::Right),
         ("mean use %", Align::Right),
         ("p95 %", Align::Right),
-        ("under 10 % of it, % of samples", Align::Right),
+        ("% of samples under 10 % use", Align::Right),
         ("mean memory", Align::Right),
         ("peak memory", Align::Right),
         ("mean W", Align::Right),
         ("peak W", Align::Right),
     ]);
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-    let percent = |share: Option<f64>| or_dash(share.map(|share| format!("{:.1}", 100.0 * share)));
+    let percent = |part: Option<f64>| words::or_dash(part, |part| format!("{:.1}", 100.0 * part));
     for one in devices {
         table.row([
             format!("device {}", one.index),
@@ -107,28 +106,28 @@ pub fn table(devices: &[DeviceUse]) -> Option<Table> {
             percent(one.utilisation),
             percent(one.utilisation_p95),
             percent(one.low),
-            or_dash(one.mean_memory.map(words::bytes)),
-            or_dash(one.peak_memory.map(words::bytes)),
-            or_dash(one.power.map(|watts| format!("{watts:.0}"))),
-            or_dash(one.peak_power.map(|watts| format!("{watts:.0}"))),
+            words::or_dash(one.mean_memory, words::bytes),
+            words::or_dash(one.peak_memory, words::bytes),
+            words::or_dash(one.power, |watts| format!("{watts:.0}")),
+            words::or_dash(one.peak_power, |watts| format!("{watts:.0}")),
         ]);
     }
     (!devices.is_empty()).then_some(table)
 }
 
 impl Monitor {
-    /// On a screen: how each device was used, and what was salvaged.
+    /// The result as text: how each device was used, and warnings.
     pub fn render(&self) -> String {
         let mut text = table(&self.devices).map_or_else(String::new, |table| table.to_string());
         for one in &self.devices {
             if let (Some(mean), Some(low)) = (one.utilisation, one.low) {
                 let idle = match low {
                     low if low >= 0.5 => "mostly idle",
-                    low if low >= 0.1 => "idle now and then",
-                    _ => "hardly ever idle",
+                    low if low >= 0.1 => "sometimes idle",
+                    _ => "rarely idle",
                 };
                 text += &format!(
-                    "\ndevice {} is {idle}: kernels run for {:.0} % of the time, and for less than 10 % of it in {:.0} % of the samples",
+                    "\ndevice {} is {idle}: kernels run {:.0} % of the time, and less than 10 % of the time in {:.0} % of the samples",
                     one.index,
                     100.0 * mean,
                     100.0 * low
@@ -139,11 +138,11 @@ impl Monitor {
         for warning in &self.warnings {
             text += &format!("note: {warning}\n");
         }
-        text + "A kernel that runs keeps a device in use, however little of it: this is no measure of efficiency\n"
+        text + "A device counts as in use while any kernel runs, however small: this does not measure efficiency\n"
     }
 }
 
-/// Whether a file that begins so is what `nvidia-smi` prints.
+/// Whether a file with this beginning is output of `nvidia-smi`.
 pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let Some(first) = text.lines().find(|line| !line.trim().is_empty()) else { return false };
@@ -159,9 +158,9 @@ pub fn read(path: &Path) -> Result<Monitor, ImportError> {
     }
     if reader.devices.is_empty() {
         let why = match reader.form {
-            Some(_) => "nvidia-smi printed a header and no samples",
+            Some(_) => "nvidia-smi printed a header but no samples",
             None => {
-                "nothing of nvidia-smi: it has no header, and cells without units (leave out noheader or nounits)"
+                "not recognised as nvidia-smi output: no header and no units (leave out noheader or nounits)"
             }
         };
         return Err(ImportError::bad(path, why));
@@ -199,7 +198,7 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// The share that 95 % of the samples do not exceed.
+    /// 95th percentile of that fraction.
     fn p95(&self) -> Option<f64> {
         let all = self.utilisation.1;
         let enough = all - all / 20;
@@ -217,7 +216,7 @@ struct Reader {
     form: Option<Form>,
     guessed: bool,
     devices: BTreeMap<u32, Sums>,
-    /// Devices that are named and not numbered, in the order in which they occur.
+    /// Named devices without numbers, in order of appearance.
     named: Vec<String>,
     damaged: u64,
 }
@@ -287,17 +286,17 @@ impl Reader {
     fn close(self) -> Monitor {
         let mut warnings = Vec::new();
         if self.guessed {
-            warnings.push("nvidia-smi printed no header: columns are taken by their units".into());
+            warnings.push("nvidia-smi printed no header: columns are identified by their units".into());
         }
         let has = |column| self.form.as_ref().is_some_and(|form| form.has(column));
         if !has(Column::Index) {
             warnings.push(match self.named.len() {
-                0 => "nvidia-smi does not tell devices apart: all samples are taken for one".into(),
-                _ => "nvidia-smi does not number devices: numbered in the order in which they occur".into(),
+                0 => "nvidia-smi does not identify devices: all samples count as one device".into(),
+                _ => "nvidia-smi does not number devices: they are numbered in order of appearance".into(),
             });
         }
         if self.damaged > 0 {
-            warnings.push(format!("{} lines of nvidia-smi cannot be read: passed over", self.damaged));
+            warnings.push(format!("skipped {} unreadable lines of nvidia-smi", self.damaged));
         }
         let mean = |(sum, count): (f64, u64)| (count > 0).then(|| sum / count as f64);
         let devices = self.devices.iter().map(|(&index, sums)| DeviceUse {

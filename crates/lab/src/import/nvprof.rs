@@ -1,6 +1,6 @@
 //! Profiles of nvprof and the Visual Profiler: SQLite tables of CUPTI's activity records.
 //!
-//! Work on a device does not say which process asked for it, so a file is one trace.
+//! Device work does not name its process, so a file is one trace.
 
 mod call;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use crate::trace::{Kind, Trace};
 /// The whole file is one process.
 const PROCESS: u64 = 0;
 
-/// The version of the tables that is read; later ones may mean something else by the same columns.
+/// The supported version of the tables; later ones may use the same columns differently.
 const VERSION: i64 = 11;
 
 /// `MARKER.flags`: a range begins.
@@ -35,7 +35,7 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
         unnamed: 0,
         untimed: 0,
     };
-    // One of the two: the latter where kernels were serialised.
+    // Only one of the two exists: the latter if kernels were serialised.
     for table in ["CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL"] {
         reader.kernels(&mut database, table)?;
     }
@@ -60,29 +60,24 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
     let Reader { gather, unnamed, untimed, .. } = reader;
     let (parts, mut warnings) = gather.finish(Origin::Unknown);
     if unnamed > 0 {
-        warnings.push(format!("{unnamed} events have names that StringTable does not hold"));
+        warnings.push(format!("{unnamed} events have names that are missing from StringTable"));
     }
     let mut version = None;
     database.scan("Version", &["version"], |row| version = row.integer(0))?;
     if let Some(version) = version.filter(|&version| version > VERSION) {
-        warnings
-            .push(format!("its tables have version {version}; they are read as those of version {VERSION}"));
+        warnings.push(format!("its tables have version {version}; they are read as version {VERSION}"));
     }
     if untimed > 0 {
-        warnings.push(format!(
-            "{untimed} events have no times, since the profiler could not take them; they are left out"
-        ));
+        warnings.push(format!("skipped {untimed} events that the profiler could not time"));
     }
     if processes.len() > 1 {
-        let why = "nvprof does not say which of them its kernels belong to: they are read as one";
+        let why = "nvprof does not say which one its kernels belong to: they are read as one";
         warnings.push(format!("calls of {} processes: {why}", processes.len()));
     }
     let (overhead, count) = database.total("CUPTI_ACTIVITY_KIND_OVERHEAD")?;
     if count > 0 {
-        warnings.push(format!(
-            "the profiler's own work sums to {:.3} s in {count} pieces",
-            overhead as f64 * 1e-9
-        ));
+        warnings
+            .push(format!("the profiler's own work takes {:.3} s in {count} pieces", overhead as f64 * 1e-9));
     }
     let traces = parts.into_iter().map(|(_, mut trace)| {
         trace.devices = cuda::device_names(&trace, |device| devices.get(&i64::from(device)).cloned());

@@ -1,4 +1,4 @@
-//! Foreign files as streams of plain bytes: what is packed with gzip is unpacked on the way, whatever its name says.
+//! Foreign files as byte streams; gzip is unpacked on the fly, whatever the file's name.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -11,7 +11,7 @@ use super::ImportError;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Opens a file for reading once from begin to end. A gzip file that is torn fails where it is torn, with
+/// Opens a file for reading once from begin to end. A truncated gzip file fails at its end, with
 /// [`io::ErrorKind::UnexpectedEof`]. The reader that comes back is unbounded: a small file can unpack to a thousand
 /// times its size, so whoever keeps what it reads takes [`open_at_most`].
 pub fn open(path: &Path) -> Result<Box<dyn Read>, ImportError> {
@@ -32,12 +32,12 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, ImportError> {
     })
 }
 
-/// Opens a file that may not unpack to more than so many bytes: reading on fails with [`io::ErrorKind::FileTooLarge`].
+/// Opens a file with a limit on its unpacked size: reading beyond it fails with [`io::ErrorKind::FileTooLarge`].
 pub fn open_at_most(path: &Path, most: Bytes) -> Result<Box<dyn Read>, ImportError> {
     Ok(Box::new(Bounded { source: open(path)?, left: most.0 }))
 }
 
-/// The first bytes of a file, unpacked: at most so many, less if it is short or torn.
+/// The first bytes of a file, unpacked; fewer if it is short or truncated.
 pub fn head(path: &Path, most: usize) -> Result<Vec<u8>, ImportError> {
     let mut source = open(path)?;
     let mut head = vec![0; most];
@@ -55,11 +55,11 @@ pub fn head(path: &Path, most: usize) -> Result<Vec<u8>, ImportError> {
     Ok(head)
 }
 
-/// Unpacks the first bytes of a file if they are packed: at most so many.
+/// Unpacks the first bytes of a file if they are packed, up to a limit.
 pub fn unpack_head(head: &[u8], most: usize) -> Vec<u8> {
     let mut plain = Vec::new();
     if head.starts_with(&GZIP) {
-        // A head is torn by its nature: what came out before the tear is what is asked for.
+        // The head of a file is always truncated, so use what was unpacked.
         let _ = MultiGzDecoder::new(head).take(most as u64).read_to_end(&mut plain);
     } else {
         plain.extend(&head[..head.len().min(most)]);
@@ -67,7 +67,7 @@ pub fn unpack_head(head: &[u8], most: usize) -> Vec<u8> {
     plain
 }
 
-/// Whether an error of reading says that the file is torn or damaged, and not that the system refused.
+/// Whether a read error means that the file is truncated or damaged, rather than a system error.
 pub fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | InvalidData | InvalidInput)

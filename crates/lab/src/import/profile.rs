@@ -1,6 +1,6 @@
-//! A profile on one screen: what the time of a device went to, and why it stood idle.
+//! A profile on one screen: where the time of a device went, and why it was idle.
 //!
-//! Works on any trace. Where no device shows, the host's own computation stands in for it.
+//! Works on any trace. Without a device, the host's computation is used instead.
 
 mod gap;
 mod render;
@@ -25,21 +25,22 @@ pub use window::{cut, whole};
 /// Rows of each list.
 const ROWS: usize = 10;
 
-/// What the time of a profile went to.
+/// Where the time of a profile went.
 #[derive(Clone, Debug, Serialize)]
 pub struct Profile {
     /// From the trace's begin to the window's.
     pub from: Nanos,
-    /// Length of the window, all its stretches together.
+    /// Total length of the window.
     pub length: Nanos,
-    /// Stretches of time that make the window: more than one where a range is open again and again.
+    /// Number of pieces of the window: more than one if a range is opened repeatedly.
     pub stretches: usize,
-    /// Whether a device shows; otherwise all is of the host.
+    /// Whether there is a device; otherwise everything is about the host.
     pub has_device: bool,
     /// Devices that worked in the window.
     pub devices: Vec<DeviceUse>,
     /// The devices together.
-    pub shares: Shares,
+    #[serde(rename = "shares")]
+    pub breakdown: Breakdown,
     /// What took the largest part of the window.
     pub dominant: Option<Part>,
     /// Kernels by the time they took, the longest first.
@@ -50,19 +51,19 @@ pub struct Profile {
     pub copies: Vec<Work>,
     /// Collectives by the time they took, under the names of their operations.
     pub collectives: Vec<Work>,
-    /// How many of all these, and of the ranges, the window cuts: their means are of whole ones.
+    /// Number of these, and of the ranges, that the window cuts; means are of whole ones.
     pub cut: u64,
     /// Named ranges by the time they took; they nest, so times overlap.
     pub ranges: Vec<Work>,
     /// Idle time by cause, over all devices.
     pub idle: Idle,
-    /// The longest stretches in which a device stood idle.
+    /// The longest times in which a device was idle.
     pub gaps: Vec<Gap>,
     /// Steps that lie in the window.
     pub steps: usize,
     /// Their mean length.
     pub step_mean: Option<Nanos>,
-    /// What the reader of the file had to say.
+    /// Warnings of the file's reader.
     pub warnings: Vec<String>,
 }
 
@@ -75,13 +76,13 @@ pub struct DeviceUse {
     pub name: Option<String>,
     /// Time in which it did anything.
     pub busy: Nanos,
-    /// That as a share of the window.
+    /// `busy` as a fraction of the window.
     pub utilisation: Option<f64>,
 }
 
-/// The window of every device, shared out without overlap: what several do at once goes to the first in this order.
+/// The window of every device, split without overlap: time that fits several kinds counts for the first in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Shares {
+pub struct Breakdown {
     /// A kernel ran.
     pub compute: Nanos,
     /// A collective ran, and no kernel.
@@ -115,23 +116,24 @@ pub enum Part {
 pub struct Work {
     /// The name.
     pub name: String,
-    /// How many touch the window.
+    /// Number that overlap the window.
     pub count: u64,
     /// Time within the window, summed; work that runs at the same time counts twice.
     pub total: Nanos,
-    /// How many of those it cuts.
+    /// Number of those that the window cuts.
     pub cut: u64,
-    /// Their mean length, whole: what a window cuts does not become faster.
+    /// Their mean length, including parts outside the window.
     pub mean: Nanos,
-    /// Share of the time of all work in the same list; of ranges, which nest, the share of the window.
-    pub share: f64,
+    /// Fraction of the time of all work in the same list; for ranges, which nest, fraction of the window.
+    #[serde(rename = "share")]
+    pub fraction: f64,
     /// Bytes moved; `None` where the trace does not say for any.
     pub bytes: Option<Bytes>,
-    /// Bytes a second of those whose bytes are known.
+    /// Bytes per second of those with known bytes.
     pub bytes_per_s: Option<f64>,
 }
 
-/// What a trace's time went to within a window, such as [`whole`].
+/// Where a trace's time went within a window, such as [`whole`].
 pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
     let origin = trace.extent().unwrap_or_default().0;
     let length = window.total();
@@ -139,7 +141,7 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
     let operations: HashMap<usize, Name> =
         trace.collectives.iter().map(|one| (one.slice, one.operation)).collect();
     let device_of = |slice: &Slice| trace.tracks.get(slice.track as usize).and_then(|track| track.device);
-    // A range may be told twice, by the host that opened it and by the device that came to it.
+    // A range may occur twice: on the host that opened it and on the device that reached it.
     let by_host = trace.slices.iter().any(|slice| slice.kind == Kind::Range && device_of(slice).is_none());
     let mut lists: [Tally<'_>; 4] = Default::default();
     let mut work: BTreeMap<Option<u32>, Vec<Slice>> = BTreeMap::new();
@@ -159,11 +161,11 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
         lists[list].add(trace.names.text(name), slice, window);
     }
     let host = Host::of(trace);
-    let (mut shares, mut idle, mut gaps) = (Shares::default(), Idle::default(), Vec::new());
+    let (mut breakdown, mut idle, mut gaps) = (Breakdown::default(), Idle::default(), Vec::new());
     let mut devices = Vec::new();
     for (&device, slices) in &work {
         let (split, busy) = split(slices, window);
-        shares.add(split);
+        breakdown.add(split);
         let name = device.and_then(|device| trace.devices.get(device as usize).cloned());
         let worked = length.since(split.idle);
         let utilisation = (length.0 > 0).then(|| worked.0 as f64 / length.0 as f64);
@@ -185,16 +187,16 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
     let cut = lists.iter().map(|(_, all)| all.cut).sum();
     let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists;
     for range in &mut ranges {
-        range.share = range.total.0 as f64 / length.0.max(1) as f64;
+        range.fraction = range.total.0 as f64 / length.0.max(1) as f64;
     }
     Profile {
         from: window.as_slice().first().map_or(Nanos(0), |first| first.begin.since(origin)),
         length,
         stretches: window.as_slice().len(),
         has_device,
-        dominant: shares.dominant(),
+        dominant: breakdown.dominant(),
         devices,
-        shares,
+        breakdown,
         kernels,
         kernels_total,
         copies,
@@ -209,7 +211,7 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
     }
 }
 
-impl Shares {
+impl Breakdown {
     fn add(&mut self, other: Self) {
         let Self { compute, collective, host_copies, device_copies, idle } = other;
         for (all, one) in [
@@ -240,8 +242,8 @@ impl Shares {
     }
 }
 
-/// Shares out a window among the kinds of work that cover it; also gives all the time in which any did, window or not.
-fn split(slices: &[Slice], window: &Spans) -> (Shares, Spans) {
+/// Splits a window among the kinds of work that cover it; also returns all time with any work, inside the window or not.
+fn split(slices: &[Slice], window: &Spans) -> (Breakdown, Spans) {
     let mut kinds: [Spans; 4] = Default::default();
     for slice in slices {
         let kind = match slice.kind {
@@ -259,7 +261,7 @@ fn split(slices: &[Slice], window: &Spans) -> (Shares, Spans) {
         own.intersect(window).total()
     });
     let idle = window.subtract(&busy).total();
-    (Shares { compute, collective, host_copies, device_copies, idle }, busy)
+    (Breakdown { compute, collective, host_copies, device_copies, idle }, busy)
 }
 
 /// Work summed up by name.
@@ -325,7 +327,7 @@ impl Row {
             cut: self.cut,
             total: Nanos(self.inside),
             mean: Nanos(self.whole / self.count.max(1)),
-            share: if all > 0 { self.inside as f64 / all as f64 } else { 0.0 },
+            fraction: if all > 0 { self.inside as f64 / all as f64 } else { 0.0 },
             bytes: self.bytes.map(Bytes),
             bytes_per_s: self.bytes.and_then(bandwidth),
         }

@@ -9,7 +9,7 @@ pub(super) enum Held<'a> {
     Four(u32),
 }
 
-/// The message does not keep to the encoding.
+/// The message is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 

@@ -16,22 +16,22 @@ use super::{ImportError, Imported, ImportedRank, top};
 use crate::run::Span;
 use crate::trace::{Clock, StepRange, Trace};
 
-/// No trace is longer; moments further apart are damage.
+/// Longest trace; longer ones are damaged.
 const LONGEST: Nanos = Nanos(30 * 24 * 3600 * 1_000_000_000);
 
-/// Traces that lie further apart are not of one run.
+/// Traces further apart than this are not of one run.
 const APART: Nanos = Nanos(600 * 1_000_000_000);
 
-/// What is known of a run besides its traces.
+/// What the user says about a run besides its traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// What to call the network.
+    /// Name of the network.
     pub model: String,
-    /// Samples a step on each worker.
+    /// Samples per step on each worker.
     pub batch: Option<u64>,
 }
 
-/// Makes a run of the traces of its ranks, one each.
+/// Builds a run from the traces of its ranks.
 pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError> {
     let mut warnings = Vec::new();
     order(&mut traces, &mut warnings)?;
@@ -70,9 +70,9 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     })
 }
 
-/// Phases that traces tell even where they took no time.
+/// Phases that traces can show, even if they took no time.
 fn tells(traces: &[Trace]) -> Vec<Phase> {
-    // A trace may show that collectives were asked for, and nothing of them.
+    // A trace may show the launch of collectives but not the collectives.
     let hidden = |trace: &Trace| trace.collectives.is_empty() && trace.names.texts().any(is_exchange);
     let mut tells = vec![Phase::Compute];
     if traces.iter().any(Trace::has_device) {
@@ -88,45 +88,45 @@ fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
     Err(ImportError::Apart { why: why.into() })
 }
 
-/// Sets traces in order of their ranks, as far as they tell them.
+/// Sorts traces by rank, as far as they name it.
 fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportError> {
     if traces.is_empty() {
-        return apart("there is none");
+        return apart("there are none");
     }
     let extents: Vec<_> = traces.iter().filter_map(Trace::extent).collect();
     let (begun, ended) =
         (extents.iter().map(|extent| extent.0).max(), extents.iter().map(|extent| extent.1).min());
     let apart_for = begun.unwrap_or_default().since(ended.unwrap_or_default());
     if traces.iter().all(|trace| trace.clock == Clock::Epoch) && apart_for > APART {
-        return apart("they are not of the same time; give each run on its own");
+        return apart("they were not recorded at the same time; import each run separately");
     }
     let Some(mut ranks) = traces.iter().map(|trace| trace.rank).collect::<Option<Vec<Rank>>>() else {
         if traces.len() > 1 {
-            warnings.push("not all traces name their rank: they are numbered in the order given".into());
+            warnings.push("not all traces name their rank: ranks are numbered in the order given".into());
         }
         return Ok(());
     };
     ranks.sort_unstable();
     if let Some(twice) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
-        return apart(format!("two are of rank {}; give each run on its own", twice[0]));
+        return apart(format!("two are of rank {}; import each run separately", twice[0]));
     }
     traces.sort_by_key(|trace| trace.rank);
     if ranks.iter().enumerate().any(|(place, rank)| rank.0 as usize != place) {
         let names: Vec<String> = ranks.iter().map(Rank::to_string).collect();
-        warnings.push(format!("traces of ranks {}: they are numbered from 0 here", names.join(", ")));
+        warnings.push(format!("these are traces of ranks {}, numbered from 0 here", names.join(", ")));
     }
     let world = traces.iter().filter_map(|trace| trace.world).max();
     if let Some(world) = world.filter(|&world| world as usize > traces.len()) {
         warnings.push(format!(
-            "traces of {} of {world} ranks: others may have been later than those seen",
+            "only {} of {world} ranks have traces: the others may have been later",
             traces.len()
         ));
     }
     Ok(())
 }
 
-/// Profilers start and stop at different moments: only steps that all ranks show are kept. Where a trace marks none, all
-/// of each trace is one step.
+/// Profilers start and stop at different times: only steps that all ranks have are kept. If a trace marks none, each
+/// trace is one step.
 fn find_common_steps(
     traces: &[Trace],
     warnings: &mut Vec<String>,
@@ -134,7 +134,7 @@ fn find_common_steps(
     let mut steps: Vec<Vec<StepRange>> = traces.iter().map(|trace| set_apart(&trace.steps)).collect();
     borrow_steps(traces, &mut steps, warnings);
     if steps.iter().any(Vec::is_empty) {
-        warnings.push("no steps are marked in all traces: each trace is taken as one step".into());
+        warnings.push("no steps are marked in all traces: each trace counts as one step".into());
         for (trace, steps) in traces.iter().zip(&mut steps) {
             let extent = trace.extent().filter(|(begin, end)| begin < end);
             let Some((begin, end)) = extent else { return apart("one of them shows no work") };
@@ -149,24 +149,24 @@ fn find_common_steps(
             common.retain(|number| own.binary_search(number).is_ok());
         }
         if common.is_empty() {
-            return apart("no step is in all of them; give each run on its own");
+            return apart("no step is in all of them; import each run separately");
         }
         let most = steps.iter().map(Vec::len).max().unwrap_or_default();
         if most > common.len() {
             let left = most - common.len();
-            warnings.push(format!("steps that not all ranks show are left out: up to {left} of {most}"));
+            warnings.push(format!("skipped steps that not all ranks have: up to {left} of {most}"));
         }
         for rank in &mut steps {
             rank.retain(|step| common.binary_search(&step.number).is_ok());
         }
     }
     match steps.iter().filter_map(|rank| window(rank)).any(|span| span.end.since(span.begin) > LONGEST) {
-        true => apart("one is said to last for more than 30 days"),
+        true => apart("one lasts more than 30 days"),
         false => Ok(steps),
     }
 }
 
-/// A torn trace may have lost marks of steps that it still shows. On one clock, another rank's tell when they were.
+/// A truncated trace may lack the marks of steps that it still covers. On one clock, those of another rank can be used.
 fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut Vec<String>) {
     let Some(lender) = (0..steps.len()).rev().max_by_key(|&rank| steps[rank].len()) else { return };
     if !share_clock(traces) {
@@ -176,13 +176,13 @@ fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut V
     for (rank, (own, trace)) in steps.iter_mut().zip(traces).enumerate() {
         let Some((begin, end)) = trace.extent() else { continue };
         let numbers: HashSet<u64> = own.iter().map(|step| step.number).collect();
-        // Only what the trace covers: profilers also begin and end at different moments.
+        // Only what the trace covers, because profilers start and stop at different times.
         let missing =
             |step: &&StepRange| !numbers.contains(&step.number) && begin <= step.begin && step.end <= end;
         let borrowed: Vec<StepRange> = lent.iter().filter(missing).copied().collect();
         if !borrowed.is_empty() {
             warnings.push(format!(
-                "rank {rank} shows {} steps that it does not mark: they are taken from rank {lender}, of the same host",
+                "rank {rank} does not mark {} of its steps: their limits come from rank {lender} on the same host",
                 borrowed.len()
             ));
             own.extend(borrowed);
@@ -192,7 +192,7 @@ fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut V
     }
 }
 
-/// Steps that follow each other, each number once: what overlaps an earlier one is cut off.
+/// Consecutive steps, each number once; overlaps with earlier ones are cut off.
 fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
     let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
     let mut seen = HashSet::new();
@@ -209,7 +209,7 @@ fn window(steps: &[StepRange]) -> Option<Span> {
     Some(Span { begin: steps.first()?.begin, end: steps.last()?.end })
 }
 
-/// How a rank's steps are written down.
+/// How a rank's steps are converted.
 #[derive(Clone, Copy)]
 struct Emit {
     shift: Shift,
@@ -232,11 +232,11 @@ fn record(trace: &Trace, steps: &[StepRange], mut exchanges: Exchanges, emit: Em
     steps.iter().map(record).collect()
 }
 
-/// What was run, as far as traces tell.
+/// What was run, as far as traces say.
 fn case(traces: &[Trace], told: &Told) -> Case {
     let backend = traces.iter().find_map(|trace| trace.backend.clone()).map(|name| ("backend".into(), name));
     let world = traces.iter().filter_map(|trace| trace.world).max();
-    // A part of the ranks is not compared with a run of as many.
+    // A subset of the ranks must not be compared with a full run of that size.
     let part = world.filter(|&world| world as usize > traces.len());
     let part = part.map(|world| ("ranks".into(), format!("{} of {world}", traces.len())));
     Case {
@@ -252,18 +252,18 @@ fn case(traces: &[Trace], told: &Told) -> Case {
 fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
     let exchanged = traces.iter().any(|trace| !trace.collectives.is_empty());
     if traces.len() == 1 && exchanged {
-        warnings.push("one rank alone cannot tell waiting for others from moving bytes".into());
+        warnings.push("with one rank, waiting for others cannot be separated from moving bytes".into());
     }
     if matching.by_time > 0 {
         let count = matching.by_time;
         warnings.push(format!(
-            "a trace lacks collectives that others show: {count} were matched by their time on the common clock"
+            "a trace lacks collectives that others have: {count} were matched by time on the common clock"
         ));
     }
     if traces.len() > 1 && matching.unmatched > 0 {
         let count = matching.unmatched;
         warnings.push(format!(
-            "{count} collectives could not be told from each other: they count as moving bytes"
+            "{count} collectives could not be matched across ranks: they count as moving bytes"
         ));
     }
     let devices = |trace: &Trace| {
@@ -273,7 +273,7 @@ fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
         devices.len()
     };
     if let Some((rank, several)) = traces.iter().map(devices).enumerate().find(|&(_, count)| count > 1) {
-        warnings.push(format!("rank {rank} drives {several} devices: they are idle where all of them are"));
+        warnings.push(format!("rank {rank} uses {several} devices: it counts as idle when all of them are"));
     }
 }
 

@@ -1,9 +1,9 @@
-//! Numbers over steps, as monitoring logs hold them, and the steps that they tell of.
+//! Series of numbers over steps from monitoring logs, and the steps they describe.
 //!
-//! Such a log has points, not steps: a rate, a loss or a time, filed under a step and a moment. A point stands for all steps
-//! since the one before, so each [`StepRecord`] made from it covers as many. How long that took is taken from the best
-//! that there is: times of steps, rates of steps, the moments of the points where they agree with the rates, and at last
-//! the rates alone.
+//! Such a log has points, not steps: a rate, a loss or a time, with a step and a wall-clock time. A point covers all steps
+//! since the previous one, and so does the [`StepRecord`] made from it. How long they took comes from the best
+//! available source: step times, rates of steps, the wall-clock times of the points if they agree with the rates, or
+//! else the rates alone.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ use paceline_record::{Nanos, Phase, Rank, Step, StepRecord};
 use super::{Imported, ImportedRank};
 use crate::stats;
 
-/// The most points of one series; what comes after is left out, with a warning.
+/// Most points of one series; further ones are skipped with a warning.
 pub const MOST_POINTS: usize = 1_000_000;
 
 /// The most points of all series together.
 pub const MOST_IN_ALL: usize = 8_000_000;
 
-/// How far moments and rates may be apart, as a share, and still tell the same.
+/// Relative difference up to which wall-clock times and rates agree.
 const AGREE: f64 = 0.1;
 
-/// The most examples of a step that are believed, so that no sum of them overflows.
+/// Most examples of a step, so that sums do not overflow.
 const MOST_EXAMPLES: f64 = 1e12;
 
 /// One number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// The step it is filed under.
+    /// Its step.
     pub step: u64,
     /// Seconds since 1970 when it was written.
     pub wall_time: f64,
@@ -40,7 +40,7 @@ pub struct Point {
 pub struct Series {
     /// Points in the order of the log.
     pub by_name: BTreeMap<String, Vec<Point>>,
-    /// What was salvaged, guessed or left out: a sentence each.
+    /// What was salvaged, guessed or skipped, one sentence each.
     pub warnings: Vec<String>,
     points: usize,
     left_out: u64,
@@ -61,11 +61,11 @@ impl Series {
         }
     }
 
-    /// Says what was left out, once all is read.
+    /// Warns about skipped points, after reading.
     pub fn close(&mut self) {
         if self.left_out > 0 {
             self.warnings.push(format!(
-                "{} points were left out: at most {MOST_POINTS} of a series and {MOST_IN_ALL} in all are kept",
+                "skipped {} points: at most {MOST_POINTS} per series and {MOST_IN_ALL} in total are kept",
                 self.left_out
             ));
         }
@@ -81,7 +81,7 @@ impl Series {
         self.points == 0
     }
 
-    /// The run of one worker that these numbers tell of.
+    /// The run of one worker that these numbers describe.
     pub fn into_run(self) -> Imported {
         let mut warnings = self.warnings.clone();
         let rows = Rows::of(&self, &mut warnings);
@@ -105,7 +105,7 @@ enum Meaning {
     Steps,
     /// Loss in training.
     Loss,
-    /// Milliseconds of a step that went to a phase.
+    /// Milliseconds of a phase per step.
     Phase(Phase),
 }
 
@@ -154,7 +154,7 @@ fn meaning_of(name: &str) -> Option<Meaning> {
     }
 }
 
-/// What is known under one step.
+/// The values of one step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     wall_time: f64,
@@ -165,13 +165,13 @@ struct Row {
     phases_ms: [Option<f32>; Phase::ALL.len()],
 }
 
-/// Rows, set out in time.
+/// Rows with times.
 #[derive(Default)]
 struct Laid {
     steps: Vec<StepRecord>,
-    /// Examples of a step, where all have the same.
+    /// Examples per step, if all steps have the same number.
     batch: Option<u64>,
-    /// Examples that a step was made up to have.
+    /// Assumed examples per step.
     nominal: Option<f64>,
 }
 
@@ -188,10 +188,10 @@ impl Rows {
             let Some(meaning) = meaning_of(name) else { continue };
             match chosen.get(&meaning) {
                 Some(&other) if series.by_name[other].len() >= points.len() => {
-                    warnings.push(format!("of the series \"{other}\" and \"{name}\" the former is used"));
+                    warnings.push(format!("used the series \"{other}\", not \"{name}\""));
                 }
                 Some(&other) => {
-                    warnings.push(format!("of the series \"{name}\" and \"{other}\" the former is used"));
+                    warnings.push(format!("used the series \"{name}\", not \"{other}\""));
                     chosen.insert(meaning, name);
                 }
                 None => drop(chosen.insert(meaning, name)),
@@ -199,7 +199,7 @@ impl Rows {
         }
         let timed = chosen.keys().any(|meaning| !matches!(meaning, Meaning::Loss | Meaning::Phase(_)));
         let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
-        // Series that tell of time come first: they decide which rows there are.
+        // Series about time come first: they decide which rows exist.
         for (&meaning, &name) in &chosen {
             let is_time = !matches!(meaning, Meaning::Loss | Meaning::Phase(_));
             for point in tidy(name, &series.by_name[name], warnings) {
@@ -217,7 +217,7 @@ impl Rows {
         }
         if let Some(most) = covered.iter().copied().max().filter(|&most| most > 1) {
             warnings.push(format!(
-                "the log has a point every {most} steps: a step is shown at the mean of those that a point stands for"
+                "the log has one point per {most} steps: each step is shown as the mean of its point"
             ));
         }
         Self { rows, covered }
@@ -230,14 +230,14 @@ impl Rows {
         Some(covered * a_step)
     }
 
-    /// Seconds from the row before to a row, by the moments of their points.
+    /// Seconds from the previous row to a row, by wall-clock times.
     fn apart(&self, at: usize) -> Option<f64> {
         let before = at.checked_sub(1)?;
         let apart = self.rows[at].1.wall_time - self.rows[before].1.wall_time;
         (apart.is_finite() && apart > 0.0).then_some(apart)
     }
 
-    /// Whether the moments tell how long steps took: they agree with `expected` seconds of each row, for most rows.
+    /// Whether wall-clock times show how long steps took: for most rows they agree with `expected`.
     fn has_clock(&self, expected: impl Fn(usize) -> Option<f64>) -> bool {
         let (mut agree, mut compared) = (0, 0);
         for at in 1..self.rows.len() {
@@ -248,7 +248,7 @@ impl Rows {
         compared > 0 && 2 * agree > compared && (1..self.rows.len()).all(|at| self.apart(at).is_some())
     }
 
-    /// The batch that rates and moments give together.
+    /// The batch that follows from rates and wall-clock times.
     fn find_batch(&self) -> Option<f64> {
         let one =
             |at: usize| Some(self.rows[at].1.examples_per_s? * self.apart(at)? / self.covered[at] as f64);
@@ -258,10 +258,10 @@ impl Rows {
         (batch >= 1.0 && self.has_clock(expected)).then_some(batch)
     }
 
-    /// Sets the rows out in time.
+    /// Assigns times to the rows.
     fn lay_out(&self, warnings: &mut Vec<String>) -> Laid {
         if self.rows.is_empty() {
-            warnings.push("no series of the log tells of a loss, a rate or the time of steps".into());
+            warnings.push("the log has no series with a loss, a rate or step times".into());
             return Laid::default();
         }
         let any = |of: fn(&Row) -> Option<f64>| self.rows.iter().any(|(_, row)| of(row).is_some());
@@ -290,9 +290,9 @@ impl Rows {
             (0..self.rows.len()).filter_map(|at| Some((pen.step(at)?, self.covered[at]))).collect();
         if steps.len() < self.rows.len() {
             let without = self.rows.len() - steps.len();
-            warnings.push(format!("{without} points do not tell how long their steps took: left out"));
+            warnings.push(format!("skipped {without} points without step times"));
         }
-        // Rates that only stand for themselves have no batch.
+        // Rates alone do not give a batch.
         let batch =
             steps.first().map(|(step, covered)| step.examples / covered).filter(|_| timed || by_clock);
         let batch = batch.filter(|&batch| {
@@ -366,10 +366,10 @@ impl Row {
     }
 }
 
-/// Points with steps that only go up. A run that was started again from a checkpoint does steps twice: the later count.
+/// Points with increasing steps. A run that restarted from a checkpoint repeats steps: the later ones count.
 fn tidy(name: &str, points: &[Point], warnings: &mut Vec<String>) -> Vec<Point> {
     if points.len() > 1 && points.iter().all(|point| point.step == points[0].step) {
-        warnings.push(format!("all points of \"{name}\" are filed under one step: numbered in their order"));
+        warnings.push(format!("all points of \"{name}\" have the same step: they are numbered in order"));
         return points.iter().zip(0..).map(|(&point, step)| Point { step, ..point }).collect();
     }
     let mut tidy: Vec<Point> = Vec::with_capacity(points.len());
@@ -381,7 +381,7 @@ fn tidy(name: &str, points: &[Point], warnings: &mut Vec<String>) -> Vec<Point> 
     }
     if tidy.len() < points.len() {
         warnings.push(format!(
-            "{} points of \"{name}\" belong to steps that were done again later: left out",
+            "skipped {} points of \"{name}\" whose steps were repeated later",
             points.len() - tidy.len()
         ));
     }

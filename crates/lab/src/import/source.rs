@@ -1,4 +1,4 @@
-//! From paths to runs: what each file is, by what it holds, and which files make a run together.
+//! From paths to runs: recognises files by content, and groups them into runs.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -14,19 +14,19 @@ use super::{
 use crate::folder::STUDY;
 use crate::trace::Trace;
 
-/// Bytes of a file that tell what it is.
+/// Bytes at the start of a file that are used to recognise it.
 const HEAD: usize = 64 << 10;
 
-/// Folders within folders that are looked into.
+/// Depth of nested folders that are searched.
 const DEEP: usize = 6;
 
-/// Files that a warning names.
+/// Most files that a warning names.
 const NAMED: usize = 3;
 
-/// The most files of one import.
+/// Most files of one import.
 const MOST_FILES: usize = 10_000;
 
-/// What a foreign file is.
+/// The format of a foreign file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -42,32 +42,32 @@ pub enum Format {
     TfCnn,
     /// A `metric.log` of TensorFlow.
     MetricLog,
-    /// What nvidia-smi printed.
+    /// Output of nvidia-smi.
     NvidiaSmi,
 }
 
 impl Format {
-    /// What files of it are called.
+    /// Its name in sentences.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Kineto => "traces of PyTorch's profiler",
-            Self::Sqlite => "profiles of nvprof or Nsight Systems",
-            Self::Horovod => "a timeline of Horovod",
-            Self::Events => "event files of TensorBoard",
-            Self::TfCnn => "a log of tf_cnn_benchmarks",
-            Self::MetricLog => "a metric.log of TensorFlow",
-            Self::NvidiaSmi => "samples of nvidia-smi",
+            Self::Kineto => "PyTorch profiler traces",
+            Self::Sqlite => "nvprof or Nsight Systems profiles",
+            Self::Horovod => "a Horovod timeline",
+            Self::Events => "TensorBoard event files",
+            Self::TfCnn => "a tf_cnn_benchmarks log",
+            Self::MetricLog => "a TensorFlow metric.log",
+            Self::NvidiaSmi => "nvidia-smi samples",
         }
     }
 }
 
-/// Tells from the first bytes of a file whether it is of a format.
+/// Recognises a format by the first bytes of a file.
 type Recognise = fn(&[u8]) -> bool;
 
-/// What a file is; `None` if it is none of what is read here.
+/// The format of a file; `None` if unknown.
 pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
     let head = open::head(path, HEAD)?;
-    // A damaged database, or one of something else, is for its reader to name.
+    // The reader reports a damaged or unrelated database.
     if sqlite::is_sqlite(path).map_err(|source| ImportError::Io { path: path.into(), source })? {
         return Ok(Some(Format::Sqlite));
     }
@@ -86,7 +86,7 @@ pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
 struct Source {
     path: PathBuf,
     format: Format,
-    /// The path that was named, and that the file belongs to: a folder holds the ranks of one run.
+    /// The path given by the user; a folder holds the ranks of one run.
     named: PathBuf,
 }
 
@@ -116,13 +116,13 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// What was read; of a file that merely lies in a folder and is damaged, nothing, and a warning that names it.
+    /// The result; a damaged file inside a folder becomes a warning.
     fn unless<T>(&mut self, source: &Source, read: Result<T, ImportError>) -> Result<Option<T>, ImportError> {
         match read {
             Ok(read) => Ok(Some(read)),
             Err(error) if source.named.as_os_str().is_empty() => Err(error),
             Err(error) => {
-                self.warnings.push(format!("left out: {error}"));
+                self.warnings.push(format!("skipped: {error}"));
                 self.first.get_or_insert(error);
                 Ok(None)
             }
@@ -130,7 +130,7 @@ impl LeftOut {
     }
 }
 
-/// Logs that one worker wrote do not say how many there were; the names of their folders may.
+/// Logs of one worker do not say how many workers there were; the names of their folders may.
 fn infer_workers(found: &mut [Found]) {
     let told = |one: &Found| {
         let logs = matches!(one.run.format, Some(Format::Events | Format::MetricLog));
@@ -142,7 +142,7 @@ fn infer_workers(found: &mut [Found]) {
     let one = alone.and_then(|place| named::rate(&found[place].run));
     for (found, workers) in found.iter_mut().zip(workers) {
         let Some(workers) = workers.filter(|&workers| workers > 1) else { continue };
-        // Beside a run of one worker, a rate of all is nearer to N times its than to itself.
+        // Compared with a run of one worker, a rate of all is closer to N times that rate.
         let all = one
             .zip(named::rate(&found.run))
             .is_some_and(|(one, rate)| 2.0 * rate > one * f64::from(workers + 1));
@@ -150,7 +150,7 @@ fn infer_workers(found: &mut [Found]) {
     }
 }
 
-/// One worker talks to nobody: what others talk through does not set it apart from them.
+/// One worker has no backend: copy that of the others, so that it is in the same group.
 fn share_backend(found: &mut [Found]) {
     let told: BTreeSet<String> =
         found.iter().filter_map(|one| one.run.case.settings.get("backend").cloned()).collect();
@@ -160,9 +160,9 @@ fn share_backend(found: &mut [Found]) {
     }
 }
 
-/// Reads paths into runs, each with a name. Traces and event files of one folder are the ranks of one run, and so are
-/// traces that are named one by one; what nvidia-smi saw goes to the runs whose files it stands beside, or to all where
-/// there are none such.
+/// Reads paths into named runs. Traces and event files of one folder are the ranks of one run, and so are
+/// traces that are given individually; nvidia-smi samples are added to the runs in the same folder, or to all if
+/// there are none.
 pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>, ImportError> {
     let mut left_out = LeftOut::default();
     let sources = gather(paths, &mut left_out)?;
@@ -208,20 +208,19 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
     let Some(first) = found.first_mut() else {
-        let only =
-            "there is no run in them, only what nvidia-smi saw of devices; `paceline explain` shows that";
+        let only = "they contain no run, only nvidia-smi samples; use `paceline explain` to see them";
         return Err(left_out.first.unwrap_or_else(|| ImportError::Apart { why: only.into() }));
     };
     first.run.warnings.splice(0..0, left_out.warnings);
     let empty = |one: &&Found| one.run.ranks.iter().any(|rank| rank.steps.is_empty());
     if let Some(Found { path, run, .. }) = found.iter().find(empty) {
-        let see = "`paceline explain` shows what there is";
+        let see = "use `paceline explain` to see what it contains";
         return Err(ImportError::bad(
             path,
-            format!("there is no step in it: {}; {see}", run.warnings.join("; ")),
+            format!("it contains no steps: {}; {see}", run.warnings.join("; ")),
         ));
     }
-    // Those that differ only in workers stand together, the fewest first.
+    // Runs that differ only in workers are adjacent, fewest workers first.
     let cases: Vec<_> = found.iter().map(|one| one.run.case.clone()).collect();
     let group = |one: &Found| cases.iter().position(|case| case.same_but_workers(&one.run.case));
     found.sort_by_cached_key(|one| (group(one), one.run.case.workers));
@@ -237,7 +236,7 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     Ok(runs)
 }
 
-/// The traces of a file that profiles a device, or is a database and should; `None` of any other file.
+/// The traces of a file that profiles a device, or of a database; `None` for other files.
 pub fn read_profile(path: &Path) -> Result<Option<Vec<Trace>>, ImportError> {
     let io = |source| ImportError::Io { path: path.into(), source };
     if sqlite::is_sqlite(path).map_err(io)? || recognise(path)? == Some(Format::Kineto) {
@@ -247,7 +246,7 @@ pub fn read_profile(path: &Path) -> Result<Option<Vec<Trace>>, ImportError> {
     Ok(None)
 }
 
-/// The traces in a file: of PyTorch's profiler one, of a database one for each process.
+/// The traces in a file: one from PyTorch's profiler, one per process from a database.
 pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
     let io = |source| ImportError::Io { path: path.into(), source };
     match sqlite::is_sqlite(path).map_err(io)? {
@@ -256,21 +255,21 @@ pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
     }
 }
 
-/// The traces in a file that show work.
+/// The traces in a file that have work.
 fn read_work(path: &Path) -> Result<Vec<Trace>, ImportError> {
     let mut traces = read_traces(path)?;
     let lasts = |trace: &Trace| trace.extent().is_some_and(|(begin, end)| begin < end);
     traces.retain(|trace| !trace.steps.is_empty() || lasts(trace));
     match traces.is_empty() {
-        true => Err(ImportError::bad(path, "it shows no work: nothing in it takes any time")),
+        true => Err(ImportError::bad(path, "it is empty: no event has a duration")),
         false => Ok(traces),
     }
 }
 
-/// Traces with the file that each is from.
+/// Traces with their files.
 type Traces<'a> = Vec<(&'a Source, Trace)>;
 
-/// Traces of one folder are one run, unless two are of the same rank and lie in different folders of it: then each of those
+/// Traces of one folder are one run, unless two are of the same rank and in different subfolders: then each of those
 /// is a run.
 fn set_apart(name: String, traces: Traces<'_>) -> Vec<(String, Traces<'_>)> {
     let mut ranks = HashSet::new();
@@ -300,8 +299,8 @@ fn tell_apart(runs: &mut [(String, Imported)]) {
     }
 }
 
-/// All recognised files below some paths. A file that was named and is nothing known is an error; one that merely lies in a
-/// folder is passed over.
+/// All recognised files below paths. An unknown file given by the user is an error; one inside a
+/// folder is skipped.
 fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, ImportError> {
     let mut sources = Vec::new();
     let mut seen: HashSet<PathBuf> = HashSet::new();
@@ -311,11 +310,11 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         let mut files = Vec::new();
         let mut passed = Vec::new();
         if is_study(named) {
-            let see = "is a study of this program, nothing to import: `paceline report` or `paceline explain` shows it";
+            let see = "is already a study: use `paceline report` or `paceline explain`";
             return Err(ImportError::bad(named, see));
         }
         collect(named, DEEP, &mut files)?;
-        // Links may lead to a file more than once.
+        // Links may reach a file more than once.
         files.retain(|path| path.canonicalize().map_or(true, |path| seen.insert(path)));
         for path in files {
             let named = if folder { named.clone() } else { PathBuf::new() };
@@ -325,7 +324,7 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
                 None => {
                     let known = "a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod timeline, a TensorBoard \
                                  event file, a tf_cnn_benchmarks log, a metric.log or nvidia-smi's output";
-                    return Err(ImportError::bad(path, format!("is nothing that can be imported: {known}")));
+                    return Err(ImportError::bad(path, format!("unknown format; supported are {known}")));
                 }
             }
         }
@@ -333,14 +332,14 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
             let more = if passed.len() > NAMED { ", ..." } else { "" };
             let names = passed.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
             let count = passed.len();
-            left_out.warnings.push(format!("left out: {count} files that are nothing known: {names}{more}"));
+            left_out.warnings.push(format!("skipped {count} files of unknown format: {names}{more}"));
         }
     }
     match sources.is_empty() {
         true => {
             let seen: String = left_out.warnings.iter().map(|warning| format!(" ({warning})")).collect();
             let path = paths.first().cloned().unwrap_or_default();
-            Err(ImportError::bad(path, format!("there is no file in it that can be imported{seen}")))
+            Err(ImportError::bad(path, format!("no file in it can be imported{seen}")))
         }
         false => Ok(sources),
     }
@@ -357,10 +356,7 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let kind = fs::metadata(path).map_err(io)?;
     if !kind.is_dir() {
         if files.len() == MOST_FILES {
-            return Err(ImportError::bad(
-                path,
-                format!("is one file too many: at most {MOST_FILES} are imported"),
-            ));
+            return Err(ImportError::bad(path, format!("too many files: at most {MOST_FILES} are imported")));
         }
         files.push(path.into());
         return Ok(());
@@ -368,8 +364,8 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(io)?.collect();
     let mut inside: Vec<PathBuf> = entries.map_err(io)?.iter().map(fs::DirEntry::path).collect();
     inside.sort_by_key(|path| natural(&path.to_string_lossy()));
-    // A folder that leads back to itself ends here; a pipe, which nobody may ever write to, is no file; and a study, such
-    // as an earlier import's, holds event files that we wrote ourselves.
+    // A folder that links back to itself ends here; a pipe, which may block forever, is not a file; and a study, such
+    // as an earlier import, has event files that we wrote ourselves.
     if deep > 0 {
         let mut readable = inside.iter().filter(|path| path.is_file() || path.is_dir() && !is_study(path));
         readable.try_for_each(|path| collect(path, deep - 1, files))?;
@@ -392,7 +388,7 @@ fn natural(text: &str) -> Vec<(String, u64)> {
     parts
 }
 
-/// Traces, those of one folder together, and those that were named one by one together.
+/// Groups traces: those of one folder, and those given individually.
 fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
     let mut runs: Vec<(PathBuf, Vec<&Source>)> = Vec::new();
     for source in sources.iter().filter(|source| matches!(source.format, Format::Kineto | Format::Sqlite)) {
@@ -424,7 +420,7 @@ fn event_folders(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
     runs
 }
 
-/// The name of a file, without what would break a line.
+/// The name of a file without control characters.
 fn name_in(path: &Path) -> String {
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     name.chars().take(60).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()

@@ -1,17 +1,17 @@
-//! Sets of moments: stretches of time in order that do not touch, and the arithmetic on them. Everything is linear in
-//! the number of stretches.
+//! Sets of times as sorted, disjoint spans, and arithmetic on them. Everything is linear in
+//! the number of spans.
 
 use paceline_record::Nanos;
 
 use crate::run::Span;
 
-/// A set of moments.
+/// A set of times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans(Vec<Span>);
 
 impl Spans {
-    /// Adds a stretch. Stretches come in order of their begins: of one that comes too late, what lies before the last
-    /// begin is left out.
+    /// Adds a span. Spans must come in order of their begin; the part of a span before the last
+    /// begin is dropped.
     pub fn push(&mut self, begin: Nanos, end: Nanos) {
         match self.0.last_mut() {
             Some(last) if begin <= last.end => last.end = last.end.max(end),
@@ -20,12 +20,12 @@ impl Spans {
         }
     }
 
-    /// The stretches, in order.
+    /// The spans, in order.
     pub fn as_slice(&self) -> &[Span] {
         &self.0
     }
 
-    /// Moments of either.
+    /// Union.
     pub fn union(&self, other: &Self) -> Self {
         let (mut mine, mut others) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut union = Self(Vec::with_capacity(self.0.len().max(other.0.len())));
@@ -41,7 +41,7 @@ impl Spans {
         }
     }
 
-    /// Moments of both.
+    /// Intersection.
     pub fn intersect(&self, other: &Self) -> Self {
         let (mut a, mut b) = (0, 0);
         let mut both = Self::default();
@@ -56,7 +56,7 @@ impl Spans {
         both
     }
 
-    /// Moments that are not of `other`.
+    /// Difference.
     pub fn subtract(&self, other: &Self) -> Self {
         let mut left = Self::default();
         let mut first = 0;
@@ -74,19 +74,19 @@ impl Spans {
         left
     }
 
-    /// All its time.
+    /// Total length.
     pub fn total(&self) -> Nanos {
         self.0.iter().map(|mine| mine.end.since(mine.begin)).sum()
     }
 
-    /// How much time of a stretch is in the set.
+    /// How much of a span is in the set.
     pub fn within(&self, span: Span) -> Nanos {
         let first = self.0.partition_point(|mine| mine.end <= span.begin);
         let inside = self.0[first..].iter().take_while(|mine| mine.begin < span.end);
         inside.map(|mine| mine.end.min(span.end).since(mine.begin.max(span.begin))).sum()
     }
 
-    /// Whether a moment is in the set.
+    /// Whether a time is in the set.
     pub fn contains(&self, moment: Nanos) -> bool {
         let next = self.0.partition_point(|mine| mine.end <= moment);
         self.0.get(next).is_some_and(|mine| mine.begin <= moment)
@@ -99,7 +99,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A set from any stretches.
+    /// A set from any spans.
     pub(crate) fn spans(stretches: &[(u64, u64)]) -> Spans {
         let mut sorted = stretches.to_vec();
         sorted.sort_unstable();

@@ -1,17 +1,17 @@
-//! What each moment of a rank went to: computation, communication that shows, copies, a device that had nothing to do.
+//! Splits a rank's time: computation, exposed communication, copies, idle device.
 //!
-//! Slices overlap. A moment counts once, for the first of these that was under way:
+//! Slices overlap. Time counts once, for the first of these that was under way:
 //!
 //! ```text
 //! a device:     update, backward, forward, other kernels; collectives; copies in, copies out, copies within and fills
 //! no device:    loading; update, backward, forward, other operators; collectives
-//! what is left: idle, by cause, with a device; no phase without one
+//! the rest:     idle, by cause, with a device; no phase without one
 //! ```
 //!
-//! - A kernel belongs to the update, to backward or to forward if the call that launched it lies within such a mark on
-//!   the host. Forward is told from backward only where a trace marks both.
+//! - A kernel belongs to the update, to backward or to forward if the call that launched it is within such a mark on
+//!   the host. Forward and backward are separated only if a trace marks both.
 //! - Copies within a device and fills count as computation.
-//! - [`super::idle`] says why a device was idle; where a batch was being got meanwhile, the time counts as loading.
+//! - [`super::idle`] says why a device was idle; time spent getting a batch counts as loading.
 
 use paceline_record::{Phase, StepRecord};
 
@@ -20,7 +20,7 @@ use super::spans::Spans;
 use crate::run::Span;
 use crate::trace::{Kind, Slice, Trace};
 
-/// What a name says of the time it stands over.
+/// What the name of a range says about its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     Load,
@@ -51,27 +51,27 @@ impl Mark {
     }
 }
 
-/// Whether an operator of this name only hands a collective over.
+/// Whether an operator with this name only launches a collective.
 pub fn is_exchange(name: &str) -> bool {
     Mark::of(name) == Mark::Exchange
 }
 
-/// Whether a range or an operator of this name gets a batch.
+/// Whether a range or an operator with this name gets a batch.
 pub fn is_loading(name: &str) -> bool {
     Mark::of(name) == Mark::Load
 }
 
-/// Where a trace shows work: on its devices, or on the host where it has none.
+/// Where a trace has work: on its devices, or on the host if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sight {
     /// Whether a device worked.
     pub device: bool,
-    /// Whether collectives show on a device; if not, those of the host count.
+    /// Whether collectives are on a device; otherwise those of the host count.
     device_collectives: bool,
 }
 
 impl Sight {
-    /// Looks through a trace.
+    /// Inspects a trace.
     pub fn of(trace: &Trace) -> Self {
         let shown =
             || trace.slices.iter().filter(|slice| slice.kind.is_device_work() && on_device(trace, slice));
@@ -81,7 +81,7 @@ impl Sight {
         }
     }
 
-    /// Whether a slice keeps the rank busy, and is not the host's side of something that does.
+    /// Whether a slice keeps the rank busy, rather than being the host's side of device work.
     pub fn counts(self, trace: &Trace, slice: &Slice) -> bool {
         match slice.kind {
             Kind::Collective => on_device(trace, slice) || !self.device_collectives,
@@ -98,14 +98,14 @@ fn on_device(trace: &Trace, slice: &Slice) -> bool {
 /// What each moment of a rank went to.
 #[derive(Clone, Debug, Default)]
 pub struct Tiling {
-    /// Moments by phase; no moment is in two.
+    /// Time by phase, without overlap.
     phases: Vec<(Phase, Spans)>,
-    /// Moments in which a collective was under way, hidden or not.
+    /// When a collective was under way, hidden or not.
     busy: Spans,
-    /// Moments in which one was, and nothing of more weight.
+    /// When a collective was exposed.
     exposed: Spans,
     idle: Causes,
-    /// Whether what no phase holds is an idle device.
+    /// Whether time outside every phase is an idle device.
     device: bool,
 }
 
@@ -169,12 +169,12 @@ impl Tiling {
         tiling
     }
 
-    /// Moments in which a collective was under way and nothing of more weight.
+    /// When a collective was exposed.
     pub fn exposed(&self) -> &Spans {
         &self.exposed
     }
 
-    /// Books what a step's time went to: with a device all of it, otherwise what the trace shows.
+    /// Fills in the phases of a step: all of its time with a device, otherwise what the trace shows.
     pub fn book(&self, span: Span, step: &mut StepRecord) {
         for (phase, spans) in &self.phases {
             step.book(*phase, spans.within(span));
@@ -189,7 +189,7 @@ impl Tiling {
     }
 }
 
-/// Work by kind, overlaps and all.
+/// Work by kind, with overlaps.
 #[derive(Default)]
 struct Work {
     update: Spans,
@@ -202,7 +202,7 @@ struct Work {
     copies_within: Spans,
 }
 
-/// Times of the host that its ranges and operators give a meaning.
+/// Times on the host with a known meaning, from ranges and operators.
 #[derive(Default)]
 struct Marks {
     forward: Spans,

@@ -1,7 +1,7 @@
-//! Profiles that are SQLite files: opened so that nothing is ever written, and read as if somebody hostile had made them.
+//! Profiles in SQLite files: opened read-only, and treated as hostile.
 //!
-//! No expression of the file is ever evaluated: views, virtual tables and generated columns are not read, and no query
-//! has a condition. So the work is one pass over each table, whose rows are counted against what the file has room for.
+//! No expression in the file is evaluated: views, virtual tables and generated columns are not read, and no query
+//! has a condition. So the work is one pass over each table, with a row limit that follows from the file's size.
 
 pub(super) mod cuda;
 mod gather;
@@ -32,22 +32,22 @@ pub(super) use name::{demangle, mpi_operation, nccl_operation, without_version};
 /// The first bytes of every SQLite file.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// A longer text or blob is not taken into memory: the output of a profiled program lies among the names.
+/// A longer text or blob is not loaded: the output of a profiled program is stored among the names.
 const LONGEST_TEXT: usize = 256 << 10;
 
 /// No row or value may be larger; SQLite gives up on those that are.
 const LONGEST_VALUE: i32 = 16 << 20;
 
-/// All strings of a file together; what comes after is left out.
+/// Limit for all strings of a file; further ones are skipped.
 const ALL_STRINGS: usize = 256 << 20;
 
-/// No row takes less: two bytes of place, one each of length, number, header and a column's type.
+/// Smallest row: two bytes of offset, one each of length, number, header and a column's type.
 const SHORTEST_ROW: u64 = 6;
 
 /// Columns that hold text or bytes; their length is asked before they are read.
 const LONG_COLUMNS: [&str; 5] = ["value", "name", "label", "text", "objectId"];
 
-/// Whose profile an SQLite file is.
+/// Which profiler wrote an SQLite file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// nvprof or the Visual Profiler.
@@ -56,19 +56,19 @@ pub enum Source {
     Nsys,
 }
 
-/// Whose profile a file is, by what it holds; `None` where it is not an SQLite file of either.
+/// Which profiler wrote a file, by its content; `None` if it is not an SQLite file of either.
 pub fn recognise(path: &Path) -> Option<Source> {
     is_sqlite(path).ok()?.then(|| Database::open(path).ok()?.source())?
 }
 
-/// Whether a file begins as SQLite files do. One that does, and is not recognised, gets its reason from [`read`].
+/// Whether a file starts like an SQLite file. [`read`] explains why one is not recognised.
 pub fn is_sqlite(path: &Path) -> io::Result<bool> {
     let mut head = Vec::with_capacity(MAGIC.len());
     File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut head)?;
     Ok(head == MAGIC)
 }
 
-/// What the profiler saw, a trace for each process.
+/// One trace per process.
 pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
     let file = |source| ImportError::Io { path: path.into(), source };
     if !is_sqlite(path).map_err(file)? {
@@ -80,19 +80,19 @@ pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
         Some(Source::Nsys) => nsys::read_tables(database),
         None => Err(ImportError::bad(
             path,
-            "is an SQLite file, but neither of nvprof nor of Nsight Systems (`nsys export --type sqlite`)",
+            "is an SQLite file, but not from nvprof or Nsight Systems (`nsys export --type sqlite`)",
         )),
     }
 }
 
-/// An SQLite file that is only ever read.
+/// A read-only SQLite file.
 pub(super) struct Database {
     connection: Connection,
     path: PathBuf,
     /// Columns of each table that may be read.
     tables: HashMap<String, HashSet<String>>,
     rows_left: u64,
-    /// What could not be read: a sentence each.
+    /// What could not be read, one sentence each.
     pub(super) warnings: Vec<String>,
 }
 
@@ -114,7 +114,8 @@ impl Database {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
         if Path::new(&log).metadata().is_ok_and(|log| log.len() > 0) {
-            let why = "a -wal file with changes lies beside it and was not read: close the program that writes it first";
+            let why =
+                "it has a -wal file with changes, which was not read: close the program that writes it first";
             database.warnings.push(why.into());
         }
         Ok(database)
@@ -163,18 +164,18 @@ impl Database {
         self.tables.keys().any(nvprof).then_some(Source::Nvprof)
     }
 
-    /// Whether there is such a table.
+    /// Whether the table exists.
     pub(super) fn has(&self, table: &str) -> bool {
         self.tables.contains_key(table)
     }
 
-    /// Whether a table has such a column.
+    /// Whether a table has the column.
     pub(super) fn has_column(&self, table: &str, column: &str) -> bool {
         self.tables.get(table).is_some_and(|columns| columns.contains(column))
     }
 
-    /// Hands over every row of a table. A table that is not there has no rows, a column that is not there is NULL. Where
-    /// the file is damaged, rows before the damage count and a warning says so.
+    /// Visits every row of a table. A missing table has no rows, a missing column is NULL. If
+    /// the file is damaged, rows before the damage are used, with a warning.
     pub(super) fn scan(
         &mut self,
         table: &str,
@@ -212,11 +213,11 @@ impl Database {
                 Err(self.bad(format!("{table} has more rows than the file has room for: it is damaged")))
             }
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
-                Err(self.bad(format!("reading {table} does not come to an end: the file is damaged")))
+                Err(self.bad(format!("reading {table} does not end: the file is damaged")))
             }
             Err(error) => {
                 self.warnings
-                    .push(format!("{table}: {error} after {count} rows; the rest of the table is left out"));
+                    .push(format!("{table}: {error} after {count} rows; the rest of the table was skipped"));
                 Ok(())
             }
         }
@@ -261,7 +262,7 @@ impl Database {
     }
 }
 
-/// Columns of a row. SQLite lets any column hold any type: what is not of the wanted one is `None`.
+/// Columns of a row. SQLite allows any type in any column: a value of another type is `None`.
 pub(super) struct Fields<'row, 'statement> {
     row: &'row Row<'statement>,
 }
@@ -300,7 +301,7 @@ impl Fields<'_, '_> {
     }
 }
 
-/// `immutable` is a promise that nobody writes, so SQLite neither locks nor looks for a journal, and leaves no file behind.
+/// `immutable` promises that nobody writes, so SQLite does not lock, look for a journal, or leave files behind.
 fn connect(path: &Path, length: u64) -> rusqlite::Result<Connection> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -1,4 +1,4 @@
-//! What tf_cnn_benchmarks prints: the case in a header, then the rate every few steps.
+//! Output of tf_cnn_benchmarks: a header that describes the case, then the rate every few steps.
 //!
 //! ```text
 //! Model:       resnet50
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The rate of a line is the batch over the mean time of *all* steps since the warm-up. The time of all steps up to a line is
-//! thus steps * batch / rate, and the time between two lines the difference of two such, as far as one printed decimal
-//! allows: lines that it does not tell apart are taken together.
+//! thus steps * batch / rate, and the time between two lines is the difference, as far as one printed decimal
+//! allows: lines that cannot be distinguished are merged.
 
 mod header;
 
@@ -24,27 +24,27 @@ use self::header::Header;
 use super::lines::Lines;
 use super::{ImportError, Imported, ImportedRank};
 
-/// How far rounding may put the time between two lines off, as a share of it.
+/// Largest relative error of the time between two lines due to rounding.
 const OFF: f64 = 0.05;
 
 /// Half of the last decimal that is printed.
 const ROUNDING: f64 = 0.05;
 
-/// The most lines of steps that are kept of a run.
+/// Most lines that are kept of a run.
 const MOST: usize = 1_000_000;
 
-/// A process that is named by a higher number is taken for damage, and so is a longer list of devices.
+/// Higher process numbers and longer lists of devices are treated as damage.
 const PROCESSES: u32 = 1 << 12;
 
 /// The most steps of all workers together.
 const MOST_STEPS: usize = 4_000_000;
 
-/// A line that tells of steps.
+/// A line about steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
     /// Steps since the warm-up.
     pub steps: u64,
-    /// Images a second over all of them.
+    /// Images per second over all of them.
     pub images_per_s: f64,
     /// Loss of the last; may be NaN.
     pub loss: Option<f32>,
@@ -55,18 +55,18 @@ pub struct Line {
 pub struct Log {
     /// What the header says.
     pub header: Header,
-    /// Lines by process; 0 where there is one.
+    /// Lines by process; 0 if there is only one.
     pub lines: BTreeMap<Rank, Vec<Line>>,
-    /// Images a second of all processes over all steps, by the clock.
+    /// Images per second of all processes over all steps, by the clock.
     pub total: Option<f64>,
-    /// Whether steps were done before those that are timed.
+    /// Whether there were warm-up steps before the timed ones.
     pub warmed_up: bool,
-    /// What was salvaged, guessed or left out: a sentence each.
+    /// What was salvaged, guessed or skipped, one sentence each.
     pub warnings: Vec<String>,
     kept: usize,
 }
 
-/// Whether a file that begins so is a log of the benchmark.
+/// Whether a file with this beginning is a log of the benchmark.
 pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let mut header = Header::default();
@@ -75,7 +75,7 @@ pub fn recognise(head: &[u8]) -> bool {
         || text.lines().any(|line| matches!(read_line(untag(line).1), Some(Told::Steps(_))))
 }
 
-/// The runs of a log: a header begins a new one once the run before has told of steps.
+/// The runs of a log: a header starts a new one if the previous run has steps.
 pub fn read(path: &Path) -> Result<Vec<Log>, ImportError> {
     let mut lines = Lines::open(path)?;
     let (mut logs, mut log, mut tagged) = (Vec::new(), Log::default(), false);
@@ -98,12 +98,15 @@ pub fn read(path: &Path) -> Result<Vec<Log>, ImportError> {
     logs.push(log);
     logs.retain(|log| !log.lines.is_empty());
     if logs.is_empty() {
-        return Err(ImportError::bad(path, "no log of tf_cnn_benchmarks: no line tells of images/sec"));
+        return Err(ImportError::bad(path, "not a tf_cnn_benchmarks log: no line has images/sec"));
     }
     for log in &mut logs {
-        log.close(tagged);
+        if !tagged {
+            log.warn_mixed();
+        }
+        log.warn_warm_up();
         if lines.passed_over > 0 {
-            log.warnings.push(format!("{} lines are too long: passed over", lines.passed_over));
+            log.warnings.push(format!("skipped {} lines that are too long", lines.passed_over));
         }
     }
     Ok(logs)
@@ -114,13 +117,13 @@ pub fn import(path: &Path) -> Result<Vec<Imported>, ImportError> {
     Ok(read(path)?.into_iter().map(Log::into_run).collect())
 }
 
-/// What a line tells.
+/// The content of a line.
 enum Told {
     Steps(Line),
     Total(f64),
 }
 
-/// Takes off what `mpirun --tag-output` and `horovodrun` put in front of a line, as `[1,3]<stdout>:`.
+/// Removes the prefix that `mpirun --tag-output` and `horovodrun` add to a line, such as `[1,3]<stdout>:`.
 fn untag(line: &str) -> (Option<Rank>, &str) {
     let tagged = line.strip_prefix("[1,").and_then(|rest| {
         let (rank, rest) = rest.split_once(']')?;
@@ -138,17 +141,17 @@ fn read_line(line: &str) -> Option<Told> {
     if before.ends_with("total") {
         return Some(Told::Total(rate));
     }
-    // A logger may have put a date, a process and a place in front.
+    // A logger may have added a date, a process and a location.
     let steps = before.rsplit([' ', '\t', ']', ':']).next()?.parse().ok().filter(|&steps| steps > 0)?;
     let loss = after.split('\t').nth(1).and_then(|loss| loss.trim().parse().ok());
     Some(Told::Steps(Line { steps, images_per_s: rate, loss }))
 }
 
 impl Log {
-    /// Adds a line. Where lines do not say whose they are, the first process that is behind is taken to have written it.
+    /// Adds a line. If lines do not name their process, the first process that is behind is assumed to have written it.
     fn push(&mut self, process: Option<Rank>, line: Line) {
         if self.kept == MOST {
-            self.warnings.push(format!("only the first {MOST} lines are kept"));
+            self.warnings.push(format!("only the first {MOST} lines were kept"));
         }
         self.kept += 1;
         if self.kept > MOST {
@@ -163,21 +166,23 @@ impl Log {
         }
     }
 
-    fn close(&mut self, tagged: bool) {
-        if self.lines.len() > 1 && !tagged {
+    fn warn_mixed(&mut self) {
+        if self.lines.len() > 1 {
             self.warnings.push(format!(
-                "lines of {} processes stand in one log and do not say whose they are: lines of a step are shared out in order",
+                "the log mixes lines of {} processes without naming them: lines of a step are assigned in order",
                 self.lines.len()
             ));
         }
+    }
+
+    fn warn_warm_up(&mut self) {
         if self.warmed_up {
-            self.warnings
-                .push("the steps of the warm-up are not in the log: step 1 is the first after it".into());
+            self.warnings.push("warm-up steps are not in the log: step 1 is the first one after them".into());
         }
     }
 
-    /// Processes that the total is over, as Horovod's is: a power of two times the only one's rate, or closely a whole number
-    /// of times. The total goes by the clock, which loses a little between steps.
+    /// Number of processes in the total, as with Horovod: it is a power of two times the rate of the only one, or close to a
+    /// whole number of times. The total is by the clock, which loses a little between steps.
     fn processes_by_total(&self) -> Option<u32> {
         let last = self.lines.values().next()?.last()?;
         let times = self.total? / last.images_per_s;
@@ -196,18 +201,18 @@ impl Log {
         let by_total = self.processes_by_total().filter(|_| processes == 1);
         let (devices, ground) = match (self.header.devices, self.header.device_count(), by_total) {
             (Some(listed), ..) => (listed, None),
-            (None, Some(shared), _) => (shared, Some("the batch of all over that of each")),
-            (None, None, Some(times)) => (times, Some("its total over the rate of its lines")),
+            (None, Some(shared), _) => (shared, Some("the global batch divided by the batch per device")),
+            (None, None, Some(times)) => (times, Some("its total divided by the rate of its lines")),
             (None, None, None) => (1, None),
         };
         let devices = devices.clamp(1, PROCESSES);
         if let Some(ground) = ground.filter(|_| devices > 1) {
-            run.warnings.push(format!("the log lists no devices: {devices} follow from {ground}"));
+            run.warnings.push(format!("the log lists no devices: {devices} is {ground}"));
         }
         // Lines of one process and a total of several: each has its own device.
         let horovod = self.header.is_horovod() || by_total.is_some_and(|times| times > 1 && times == devices);
         let highest = self.lines.keys().next_back().map_or(0, |rank| rank.0);
-        // One process drives all devices that its header lists, but under Horovod each device has its own.
+        // One process uses all devices that its header lists, but under Horovod each device has its own.
         let each = if horovod || processes > 1 { 1 } else { devices };
         let workers = if horovod { devices.max(highest + 1) } else { (highest + 1) * each }.min(PROCESSES);
         let batch = run.case.batch_per_worker;
@@ -220,12 +225,12 @@ impl Log {
         );
         if each > 1 {
             run.warnings
-                .push(format!("one process drives {each} devices: each is shown as a worker at its pace"));
+                .push(format!("one process uses {each} devices: each is shown as a worker at the same pace"));
         }
         if processes < workers / each {
             run.warnings.push(format!(
-                "the log holds lines of {processes} of {workers} processes: the others are taken to keep the pace of the first, as \
-                 the benchmark's own total does"
+                "the log has lines of {processes} of {workers} processes: the others are assumed to be as fast as the first, as \
+                 in the benchmark's own total"
             ));
         }
         let mut merged = false;
@@ -245,35 +250,35 @@ impl Log {
         }
         run.case.workers = workers;
         run.warnings.push(
-            "the log prints means since the warm-up: a step is shown at the mean of those between two lines"
+            "the log prints means since the warm-up: each step is shown as the mean of the steps between two lines"
                 .into(),
         );
         if merged {
             run.warnings.push(format!(
-                "lines are taken together where one decimal of a mean does not tell their steps' time within {:.0} %",
+                "lines are merged where one decimal of a mean does not give their step time within {:.0} %",
                 100.0 * OFF
             ));
         }
         if let Some(total) = self.total.filter(|total| (total / rate - 1.0).abs() > 0.02) {
             run.warnings.push(format!(
-                "the log's total is {total:.2} images/s by the clock, the steps' own times give {rate:.2}: the rest went between steps"
+                "the log's total is {total:.2} images/s by the clock, but the step times give {rate:.2}: the rest was between steps"
             ));
         }
         run
     }
 }
 
-/// Images over rate: what time a line's steps took, in units of a batch.
+/// Steps over rate: the time of a line's steps, in units of a batch.
 fn time(line: &Line) -> f64 {
     line.steps as f64 / line.images_per_s
 }
 
-/// How far rounding may put that off.
+/// Rounding error of that time.
 fn uncertainty(line: &Line) -> f64 {
     time(line) * ROUNDING / line.images_per_s
 }
 
-/// Lines between which the time is known; the last always is one of them.
+/// Lines between which the time is known; the last one is always included.
 fn resolve(lines: &[Line]) -> Vec<Line> {
     let tells = |before: Option<&Line>, line: &Line| {
         let (begin, off) = before.map_or((0.0, 0.0), |before| (time(before), uncertainty(before)));

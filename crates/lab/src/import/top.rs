@@ -1,4 +1,4 @@
-//! What took most time over a run: kernels, and collectives.
+//! The kernels and collectives that took most time in a run.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use super::traced::KEPT;
 use crate::run::Span;
 use crate::trace::{Kind, Slice, Trace};
 
-/// Longer names are cut off where they are kept.
+/// Longer names are cut.
 const LONGEST_NAME: usize = 400;
 
 /// All slices of one name, over all ranks.
@@ -21,32 +21,34 @@ const LONGEST_NAME: usize = 400;
 pub struct Top {
     /// The name.
     pub name: String,
-    /// How many.
+    /// Number of slices.
     pub count: u64,
-    /// Their time.
+    /// Their total time.
     pub total: Nanos,
     /// Their mean time, in seconds.
     pub mean_s: f64,
-    /// Their part in the time of all such slices.
-    pub share: f64,
+    /// Fraction of the time of all such slices.
+    #[serde(rename = "share")]
+    pub fraction: f64,
 }
 
-/// All collectives of one operation, over all ranks. What several did at once on a rank counts once.
+/// All collectives of one operation, over all ranks. Simultaneous ones on a rank count once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TopCollective {
     /// The operation.
     pub name: String,
-    /// How many.
+    /// Number of collectives.
     pub count: u64,
     /// Time in which at least one was under way, summed over ranks.
     pub busy: Nanos,
-    /// Part of that until the last rank arrived; `None` where the partners of none are known. The rest moved bytes.
+    /// Part of `busy` until the last rank arrived; `None` if no partners are known. The rest moved bytes.
     pub waited: Option<Nanos>,
     /// Their mean time, in seconds.
     pub mean_s: f64,
-    /// Their part in the time of all collectives.
-    pub share: f64,
-    /// Bytes that they moved; `None` where the traces do not say for any.
+    /// Fraction of the time of all collectives.
+    #[serde(rename = "share")]
+    pub fraction: f64,
+    /// Bytes that they moved; `None` if the traces do not say.
     pub bytes: Option<Bytes>,
 }
 
@@ -72,7 +74,7 @@ impl Sums {
             count,
             total,
             mean_s: total.seconds() / count as f64,
-            share: if all > 0.0 { total.seconds() / all } else { 0.0 },
+            fraction: if all > 0.0 { total.seconds() / all } else { 0.0 },
         };
         let mut tops: Vec<Top> = self.0.into_iter().map(top).collect();
         tops.sort_unstable_by(|a, b| (Reverse(a.total), &a.name).cmp(&(Reverse(b.total), &b.name)));
@@ -81,7 +83,7 @@ impl Sums {
     }
 }
 
-/// Kernels of the ranks, each within its window. Where there is no device: operators that are not within another.
+/// Kernels of the ranks, each within its window; without a device, outermost operators.
 pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
     let mut sums = Sums::default();
     for (trace, window) in traces.iter().zip(windows) {
@@ -107,7 +109,7 @@ pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
     sums.rank()
 }
 
-/// What is known of the collectives of one operation.
+/// Sums over the collectives of one operation.
 #[derive(Default)]
 struct Exchanged {
     count: u64,
@@ -117,7 +119,7 @@ struct Exchanged {
     bytes: Option<u64>,
 }
 
-/// Collectives of the ranks by operation, each within its window. `exchanges` says how long each waited.
+/// Collectives of the ranks by operation, each within its window. `exchanges` has their waiting times.
 pub fn collectives(traces: &[Trace], windows: &[Span], exchanges: &[Exchanges]) -> Vec<TopCollective> {
     let mut sums: HashMap<String, Exchanged> = HashMap::new();
     for ((trace, window), exchanges) in traces.iter().zip(windows).zip(exchanges) {
@@ -158,7 +160,7 @@ fn rank_collectives(sums: HashMap<String, Exchanged>) -> Vec<TopCollective> {
         busy: one.busy,
         waited: one.waited,
         mean_s: one.summed / one.count.max(1) as f64,
-        share: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
+        fraction: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
         bytes: one.bytes.map(Bytes),
     };
     let mut tops: Vec<TopCollective> = sums.into_iter().map(top).collect();
@@ -188,13 +190,14 @@ mod tests {
         let (trace, window) = (draft.trace(), Span { begin: Nanos(0), end: Nanos(100) });
         let tops = kernels(std::slice::from_ref(&trace), &[window]);
         let expected =
-            Top { name: "gemm".into(), count: 2, total: Nanos(38), mean_s: 19e-9, share: 38.0 / 40.0 };
+            Top { name: "gemm".into(), count: 2, total: Nanos(38), mean_s: 19e-9, fraction: 38.0 / 40.0 };
         assert_eq!(
             (tops.len(), &tops[0].name, tops[0].count, tops[0].total),
             (2, &expected.name, 2, Nanos(38))
         );
         assert!(
-            (tops[0].mean_s - expected.mean_s).abs() < 1e-15 && (tops[0].share - expected.share).abs() < 1e-9
+            (tops[0].mean_s - expected.mean_s).abs() < 1e-15
+                && (tops[0].fraction - expected.fraction).abs() < 1e-9
         );
         let exchanged = collectives(&[trace], &[window], &[Exchanges::default()]);
         assert_eq!((exchanged[0].name.as_str(), exchanged[0].busy), ("all_reduce", Nanos(10)));

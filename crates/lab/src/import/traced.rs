@@ -1,4 +1,4 @@
-//! What traces tell of a run beside its steps.
+//! Details of a run that only traces have.
 
 use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use super::align::{Alignment, Common};
 use super::collectives::LateStep;
 use super::names;
 use super::top::{Top, TopCollective};
-use crate::{Align, Table};
+use crate::{Align, Table, words};
 
 /// Rows of each list that are kept.
 pub const KEPT: usize = 20;
@@ -18,21 +18,21 @@ const SHOWN: usize = 10;
 /// Late steps that are shown.
 const SHOWN_LATE: usize = 3;
 
-/// What traces tell of a run beside its steps.
+/// Details of a run that only traces have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traced {
-    /// How the ranks came to one clock.
+    /// How the clocks of the ranks were aligned.
     pub alignment: Alignment,
-    /// Kernels, or operators where there is no device, those that took most first.
+    /// Kernels, or operators without a device, most time first.
     pub kernels: Vec<Top>,
-    /// Collectives by operation, those that took most first.
+    /// Collectives by operation, most time first.
     pub collectives: Vec<TopCollective>,
-    /// Steps in which ranks waited for a late one, those with most waiting first.
+    /// Steps in which ranks waited for a late one, most waiting first.
     pub late: Vec<LateStep>,
 }
 
 impl Traced {
-    /// How the ranks came to one clock, and which steps were late through whom.
+    /// How clocks were aligned, and which rank delayed which steps.
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.alignment.to_string()];
         let ms = |time: Nanos| format!("{:.1} ms", 1e3 * time.seconds());
@@ -43,8 +43,10 @@ impl Traced {
                 // A sum over several ranks may be longer than the step.
                 let waited = match longest {
                     _ if two => format!("the other waited {all}"),
-                    Some(longest) => format!("the others waited up to {} each, {all} in all,", ms(*longest)),
-                    None => format!("the others waited {all} in all"),
+                    Some(longest) => {
+                        format!("the others waited up to {} each, {all} in total,", ms(*longest))
+                    }
+                    None => format!("the others waited {all} in total"),
                 };
                 format!("in step {step}, {waited} for rank {rank}")
             },
@@ -53,7 +55,7 @@ impl Traced {
             && !matches!(self.alignment.common, Common::Alone)
             && !self.collectives.is_empty()
         {
-            sentences.push("no step is known in which ranks waited for a late one".into());
+            sentences.push("no step is known in which ranks waited for a late rank".into());
         }
         sentences
     }
@@ -66,17 +68,17 @@ impl Traced {
             ("count", Align::Right),
             ("total ms", Align::Right),
             ("mean us", Align::Right),
-            ("share %", Align::Right),
+            ("% of total", Align::Right),
         ]);
         let shown = &self.kernels[..self.kernels.len().min(SHOWN)];
         let names = names::shorten(shown.iter().map(|top| top.name.as_str()));
-        for (Top { count, total, mean_s, share, .. }, name) in shown.iter().zip(names) {
+        for (Top { count, total, mean_s, fraction, .. }, name) in shown.iter().zip(names) {
             kernels.row([
                 name,
                 count.to_string(),
                 ms(*total),
                 format!("{:.1}", 1e6 * mean_s),
-                format!("{:.1}", 100.0 * share),
+                format!("{:.1}", 100.0 * fraction),
             ]);
         }
         let mut collectives = Table::new([
@@ -87,19 +89,18 @@ impl Traced {
             ("moving ms", Align::Right),
             ("mean us", Align::Right),
             ("MB", Align::Right),
-            ("share %", Align::Right),
+            ("% of total", Align::Right),
         ]);
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         for one in self.collectives.iter().take(SHOWN) {
             collectives.row([
                 names::clean(&one.name),
                 one.count.to_string(),
                 ms(one.busy),
-                or_dash(one.waited.map(ms)),
-                or_dash(one.waited.map(|waited| ms(one.busy.since(waited)))),
+                words::or_dash(one.waited, ms),
+                words::or_dash(one.waited, |waited| ms(one.busy.since(waited))),
                 format!("{:.1}", 1e6 * one.mean_s),
-                or_dash(one.bytes.map(|bytes| format!("{:.1}", 1e-6 * bytes.0 as f64))),
-                format!("{:.1}", 100.0 * one.share),
+                words::or_dash(one.bytes, |bytes| format!("{:.1}", 1e-6 * bytes.0 as f64)),
+                format!("{:.1}", 100.0 * one.fraction),
             ]);
         }
         [(kernels, self.kernels.is_empty()), (collectives, self.collectives.is_empty())]

@@ -1,4 +1,4 @@
-//! Imported runs as the folder of a study, so that all that reads a study reads them.
+//! Writes imported runs as a study folder, so that everything that reads studies can read them.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use super::Imported;
 use crate::origin::ORIGIN_FILE;
 use crate::{Held, LabError, Machine, Planned, SCHEMA, Study, StudyFolder};
 
-/// Writes runs, each under a name, into the folder of a study: a new one, an empty one, or one that `held` says what to do
-/// with. `command` is the command line, as `study.json` keeps it.
+/// Writes named runs into a study folder that is new or empty, or that holds a study, for which `held` says what to
+/// do. `command` is the command line for `study.json`.
 pub fn write(
     runs: &[(String, Imported)],
     command: &[String],
@@ -30,7 +30,7 @@ pub fn write(
     };
     let folder = StudyFolder::start(out, &study, held)?;
     for (planned, (_, run)) in study.cases.iter().zip(runs) {
-        // A run is there at once or not at all: whatever ends the program leaves no half of one.
+        // A run is written completely or not at all, even if the program is killed.
         let path = folder.create_case(planned)?;
         let draft = out.join(".draft-case");
         if draft.exists() {
@@ -43,18 +43,18 @@ pub fn write(
     Ok((folder, study))
 }
 
-/// Whether a reader of the logs would take them.
+/// Whether the logs would be accepted by their reader.
 fn check(run: &Imported) -> Result<(), String> {
     if run.ranks.len() != run.case.workers as usize || run.ranks.is_empty() {
         return Err(format!("{} ranks of a run of {} workers", run.ranks.len(), run.case.workers));
     }
     for (place, rank) in run.ranks.iter().enumerate() {
         if rank.rank != Rank(place as u32) {
-            return Err(format!("rank {} stands in the place of rank {place}", rank.rank));
+            return Err(format!("rank {} is in the place of rank {place}", rank.rank));
         }
         if rank.steps.is_empty() || rank.steps.len() != run.ranks[0].steps.len() {
             return Err(format!(
-                "rank {place} shows {} steps, rank 0 shows {}",
+                "rank {place} has {} steps, rank 0 has {}",
                 rank.steps.len(),
                 run.ranks[0].steps.len()
             ));
@@ -82,7 +82,7 @@ fn plan(runs: &[(String, Imported)]) -> Vec<Planned> {
     planned
 }
 
-/// A name as that of a folder: without dots it is never one of the files that a study's folder holds.
+/// A name usable for a folder: without dots it cannot collide with the files of a study folder.
 fn folder_name(name: &str) -> String {
     let plain = |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '_');
     let name: String = name.chars().map(|letter| if plain(letter) { letter } else { '-' }).collect();

@@ -38,20 +38,20 @@ fn the_report_reads_from_findings_to_the_command() {
 
     ## Findings
 
-    1. **mobilenet_v2, 4 workers: 11 % of the workers' time (3.60 worker-seconds) goes to waiting for late ranks, 100 % of it for rank 1.** Rank 1 is slower than the others: look at its cores and what else runs there.
-    2. **resnet50, 4 workers: 11 % of the workers' time (3.60 worker-seconds) goes to waiting for late ranks, 100 % of it for rank 1.** Rank 1 is slower than the others: look at its cores and what else runs there.
-    3. **mobilenet_v2, 4 workers: 8 % of the workers' time (2.40 worker-seconds) goes to exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
-    4. **resnet50, 4 workers: 8 % of the workers' time (2.40 worker-seconds) goes to exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
-    5. **mobilenet_v2, 4 workers: 5 % of the workers' time (1.66 worker-seconds) goes to what is not steady steps: the run is short for its fixed costs.** It does not shrink with more workers; run longer: from 64 steps on, fixed costs take at most 5 % of the run.
-    6. **resnet50, 4 workers: 5 % of the workers' time (1.66 worker-seconds) goes to what is not steady steps: the run is short for its fixed costs.** It does not shrink with more workers; run longer: from 64 steps on, fixed costs take at most 5 % of the run.
-    7. **mobilenet_v2, 2 workers: 6 % of the workers' time (0.72 worker-seconds) goes to warming up (the first steps' surplus).** It does not shrink with more workers; run longer: from 79 steps on, fixed costs take at most 5 % of the run.
-    8. **resnet50, 2 workers: 6 % of the workers' time (0.72 worker-seconds) goes to warming up (the first steps' surplus).** It does not shrink with more workers; run longer: from 79 steps on, fixed costs take at most 5 % of the run.
+    1. **mobilenet_v2: 4 workers spend 11 % of their time (3.60 worker-seconds) waiting for late ranks, 100 % of it for rank 1.** Rank 1 is slower than the others: check its cores and what else runs on them.
+    2. **resnet50: 4 workers spend 11 % of their time (3.60 worker-seconds) waiting for late ranks, 100 % of it for rank 1.** Rank 1 is slower than the others: check its cores and what else runs on them.
+    3. **mobilenet_v2: 4 workers spend 8 % of their time (2.40 worker-seconds) in exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
+    4. **resnet50: 4 workers spend 8 % of their time (2.40 worker-seconds) in exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
+    5. **mobilenet_v2: 4 workers spend 5 % of their time (1.66 worker-seconds) outside steady steps: the run is too short for its fixed costs.** More workers do not reduce it; run longer: with at least 64 steps, fixed costs take at most 5 % of the run.
+    6. **resnet50: 4 workers spend 5 % of their time (1.66 worker-seconds) outside steady steps: the run is too short for its fixed costs.** More workers do not reduce it; run longer: with at least 64 steps, fixed costs take at most 5 % of the run.
+    7. **mobilenet_v2: 2 workers spend 6 % of their time (0.72 worker-seconds) warming up (extra time of the first steps).** More workers do not reduce it; run longer: with at least 79 steps, fixed costs take at most 5 % of the run.
+    8. **resnet50: 2 workers spend 6 % of their time (0.72 worker-seconds) warming up (extra time of the first steps).** More workers do not reduce it; run longer: with at least 79 steps, fixed costs take at most 5 % of the run.
 
     ## Results, weak scaling
 
-    Weak scaling: each worker's batch is the same at any number of workers.
+    Weak scaling: the batch per worker is the same for any number of workers.
 
-    | network | workers | init s | train s | total s | images/s | 95 % interval | speed-up by images/s | efficiency by images/s % | speed-up by time | efficiency by time % | computation : communication | exchange ms a step | update ms a step | peak memory MB |
+    | network | workers | init s | train s | total s | images/s | 95 % interval | speed-up by images/s | efficiency by images/s % | speed-up by time | efficiency by time % | computation : communication | exchange ms per step | update ms per step | peak memory MB |
     | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
     | mobilenet_v2 | 1 | 0.05 | 6.02 | 6.07 | 678.6 | 677.6 .. 679.8 | 1.00 | 100.0 | 1.00 | 100.0 | 10 : 0.00 | 0.000 | 4.000 | 110 |
     | mobilenet_v2 | 2 | 0.05 | 6.38 | 6.43 | 1276.0 | 1274.3 .. 1278.2 | 1.88 | 94.0 | 1.89 | 94.4 | 10 : 0.52 | 5.000 | 4.000 | 106 |
@@ -62,7 +62,7 @@ fn the_report_reads_from_findings_to_the_command() {
 
     ### Phases, weak scaling
 
-    Milliseconds a step of a rank.
+    Mean milliseconds per step of one rank.
 
     | network | workers | copy_in | forward | backward | comm_wait | comm_cpu | update | other |
     | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -77,44 +77,44 @@ fn the_report_reads_from_findings_to_the_command() {
 
     | network | workers | steps | repeats | median ms | 95th ms | 99th ms | variation % | outliers | steady state |
     | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |
-    | mobilenet_v2 | 1 | 60 | 1 | 94.30 | 95.05 | 95.12 | 0.54 | 1 | warm-up, steady from step 2 on |
-    | mobilenet_v2 | 2 | 60 | 1 | 100.30 | 101.05 | 101.12 | 0.51 | 1 | warm-up, steady from step 2 on |
-    | mobilenet_v2 | 4 | 60 | 1 | 124.30 | 125.05 | 125.12 | 0.41 | 1 | warm-up, steady from step 2 on; MSER-5 would begin at step 7 |
-    | resnet50 | 1 | 60 | 1 | 94.30 | 95.05 | 95.12 | 0.54 | 1 | warm-up, steady from step 2 on |
-    | resnet50 | 2 | 60 | 1 | 100.30 | 101.05 | 101.12 | 0.51 | 1 | warm-up, steady from step 2 on |
-    | resnet50 | 4 | 60 | 1 | 124.30 | 125.05 | 125.12 | 0.41 | 1 | warm-up, steady from step 2 on; MSER-5 would begin at step 7 |
+    | mobilenet_v2 | 1 | 60 | 1 | 94.30 | 95.05 | 95.12 | 0.54 | 1 | warm-up, steady from step 2 |
+    | mobilenet_v2 | 2 | 60 | 1 | 100.30 | 101.05 | 101.12 | 0.51 | 1 | warm-up, steady from step 2 |
+    | mobilenet_v2 | 4 | 60 | 1 | 124.30 | 125.05 | 125.12 | 0.41 | 1 | warm-up, steady from step 2; MSER-5 would start at step 7 |
+    | resnet50 | 1 | 60 | 1 | 94.30 | 95.05 | 95.12 | 0.54 | 1 | warm-up, steady from step 2 |
+    | resnet50 | 2 | 60 | 1 | 100.30 | 101.05 | 101.12 | 0.51 | 1 | warm-up, steady from step 2 |
+    | resnet50 | 4 | 60 | 1 | 124.30 | 125.05 | 125.12 | 0.41 | 1 | warm-up, steady from step 2; MSER-5 would start at step 7 |
 
     ### mobilenet_v2, weak scaling: why
 
-    - 2 workers: 1.88x by images/s times 94.3 / 94.0 % of the training time at the steady rate = 1.89x by training time; 1.89x with start-up and end
-    - 4 workers: 3.03x by images/s times 95.4 / 94.0 % of the training time at the steady rate = 3.08x by training time; 3.09x with start-up and end
-    - 0.40 s of every run (95 % interval 0.30 .. 0.50) do not shrink with workers
+    - 2 workers: 1.88x by images/s times 94.3 / 94.0 (% of training time at the steady rate, 2 workers / 1 worker) = 1.89x by training time; 1.89x for the whole run
+    - 4 workers: 3.03x by images/s times 95.4 / 94.0 (% of training time at the steady rate, 4 workers / 1 worker) = 3.08x by training time; 3.09x for the whole run
+    - 0.40 s of every run (95 % interval 0.30 .. 0.50) do not shrink as workers are added
 
-    Where the cost of an example comes from, in worker-milliseconds, with 95 % intervals where they can be told, and in percent of the difference to one worker; causes that make none are left out:
+    Worker-milliseconds per image by cause, with 95 % intervals where known, and as a percentage of the difference from one worker. Causes that make no difference are left out.
 
-    | cause | 2 workers, ms an example | share of the difference % | 4 workers, ms an example | share of the difference % |
+    | cause | 2 workers, ms per image | % of the difference | 4 workers, ms per image | % of the difference |
     | --- | ---: | ---: | ---: | ---: |
     | one worker | 1.582 |  | 1.582 |  |
     | slower computation | +0.016 (+0.012 .. +0.019) | 16.7 | +0.078 (+0.075 .. +0.081) | 16.7 |
     | exposed communication | +0.062 (+0.062 .. +0.063) | 66.7 | +0.156 (+0.156 .. +0.156) | 33.3 |
     | waiting for stragglers | +0.016 (+0.016 .. +0.016) | 16.7 | +0.234 (+0.234 .. +0.234) | 50.0 |
-    | all together | 1.675 |  | 2.050 |  |
+    | total | 1.675 |  | 2.050 |  |
 
     ### resnet50, weak scaling: why
 
-    - 2 workers: 1.88x by images/s times 94.3 / 94.0 % of the training time at the steady rate = 1.89x by training time; 1.89x with start-up and end
-    - 4 workers: 3.03x by images/s times 95.4 / 94.0 % of the training time at the steady rate = 3.08x by training time; 3.09x with start-up and end
-    - 0.40 s of every run (95 % interval 0.30 .. 0.50) do not shrink with workers
+    - 2 workers: 1.88x by images/s times 94.3 / 94.0 (% of training time at the steady rate, 2 workers / 1 worker) = 1.89x by training time; 1.89x for the whole run
+    - 4 workers: 3.03x by images/s times 95.4 / 94.0 (% of training time at the steady rate, 4 workers / 1 worker) = 3.08x by training time; 3.09x for the whole run
+    - 0.40 s of every run (95 % interval 0.30 .. 0.50) do not shrink as workers are added
 
-    Where the cost of an example comes from, in worker-milliseconds, with 95 % intervals where they can be told, and in percent of the difference to one worker; causes that make none are left out:
+    Worker-milliseconds per image by cause, with 95 % intervals where known, and as a percentage of the difference from one worker. Causes that make no difference are left out.
 
-    | cause | 2 workers, ms an example | share of the difference % | 4 workers, ms an example | share of the difference % |
+    | cause | 2 workers, ms per image | % of the difference | 4 workers, ms per image | % of the difference |
     | --- | ---: | ---: | ---: | ---: |
     | one worker | 1.582 |  | 1.582 |  |
     | slower computation | +0.016 (+0.012 .. +0.019) | 16.7 | +0.078 (+0.075 .. +0.081) | 16.7 |
     | exposed communication | +0.062 (+0.062 .. +0.063) | 66.7 | +0.156 (+0.156 .. +0.156) | 33.3 |
     | waiting for stragglers | +0.016 (+0.016 .. +0.016) | 16.7 | +0.234 (+0.234 .. +0.234) | 50.0 |
-    | all together | 1.675 |  | 2.050 |  |
+    | total | 1.675 |  | 2.050 |  |
 
     ## Cases that failed or were interrupted
 
@@ -202,18 +202,18 @@ fn a_report_without_anything_is_still_a_page() {
     report.machine = Machine::default();
     report.command = vec!["bench".into(), "--data".into(), "images:my pictures`".into()];
     let text = render(&report);
-    assert!(text.contains("Nothing that is worth a word."), "{text}");
-    assert!(text.contains("have not run: 2."), "{text}");
+    assert!(text.contains("None."), "{text}");
+    assert!(text.contains("have not run yet: 2."), "{text}");
     assert!(text.contains("```\npaceline bench --data 'images:my pictures`'\n```\n"), "{text}");
 }
 
 #[test]
-fn what_was_learned_is_a_table_where_any_case_tells() {
+fn learning_is_a_table_if_any_case_has_it() {
     let text = render(&fixture::report_on(&fixture::learning_plans()));
     let table =
         text.split("### Learning, weak scaling\n\n").nth(1).and_then(|rest| rest.split("\n\n").next());
     insta::assert_snapshot!(table.expect("a table"), @r"
-    | network | workers | global batch | lr | epochs | training time s | s an epoch | images/s | speed-up by time | train accuracy % | test accuracy % | 95 % interval | test loss | peak memory MB | eval s | checkpoint s |
+    | network | workers | global batch | lr | epochs | training time s | s per epoch | images/s | speed-up by time | train accuracy % | test accuracy % | 95 % interval | test loss | peak memory MB | eval s | checkpoint s |
     | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
     | resnet50 | 1 | 64 | 0.1 | 3.00 | 12.34 | 4.11 | 678.7 | 1.00 | 67.2 | 67.0 | 66.1 .. 67.9 | 0.6667 | 110 | 0.60 | 0.06 |
     | resnet50 | 2 | 128 | 0.1 | 3.00 | 7.04 | 2.35 | 1276.0 | 1.75 | 67.2 | 66.5 | 65.6 .. 67.4 | 0.6667 | 106 | 0.60 | 0.06 |

@@ -1,13 +1,13 @@
-//! Communication: what of it showed, and what was hidden behind other work.
+//! Communication: how much was exposed, and how much was hidden behind other work.
 //!
 //! ```text
 //! exposed  = comm_wait + comm_cpu
 //! overlap  = 1 - exposed / comm_busy
-//! share    = exposed / time of all steps, less evaluation and checkpoints
+//! fraction = exposed / time of all steps without evaluation and checkpoints
 //! ratio    = 10 : 10 * exposed / (forward + backward), as the FTlib tables print it
 //! ```
 //!
-//! `comm_wait` is split where the last rank arrived: until then a rank waits for a late one, from then on bytes move.
+//! `comm_wait` is split at the arrival of the last rank: before it, a rank waits for a late one; after it, bytes move.
 
 use paceline_record::{Nanos, Phase, StepRecord};
 use serde::Serialize;
@@ -19,9 +19,9 @@ use crate::run::own_time;
 /// Waiting in collectives, by cause, in seconds summed over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CommWaitSplit {
-    /// Until the last rank had arrived.
+    /// Until the last rank arrived.
     pub late_rank: f64,
-    /// From there on.
+    /// After the last rank arrived.
     pub transfer: f64,
 }
 
@@ -30,17 +30,17 @@ pub struct CommWaitSplit {
 pub struct Communication {
     /// Waiting, by cause.
     pub wait: CommWaitSplit,
-    /// Seconds in which a collective was under way at all.
+    /// Seconds in which any collective was under way.
     pub busy: f64,
-    /// Share of it that was hidden; `None` where nothing was exchanged.
+    /// Fraction of `busy` that was hidden; `None` if nothing was exchanged.
     pub overlap: Option<f64>,
-    /// Exposed communication over the time of all steps, less evaluation and checkpoints.
-    pub share: Option<f64>,
+    /// Exposed communication over the time of all steps without evaluation and checkpoints.
+    pub fraction: Option<f64>,
     /// The second number of 10 : x, computation to communication.
     pub ratio: Option<f64>,
 }
 
-/// Communication as the mean of some repeats.
+/// Communication as the mean over repeats.
 pub fn communication(repeats: &[&Run]) -> Communication {
     let mean = |of: fn(&StepRecord) -> Nanos| {
         repeats.iter().map(|run| run.sum_steps(of)).sum::<f64>() / repeats.len().max(1) as f64
@@ -56,7 +56,7 @@ pub fn communication(repeats: &[&Run]) -> Communication {
         wait: CommWaitSplit { late_rank, transfer: waited - late_rank },
         busy,
         overlap: over(busy).map(|shown| 1.0 - shown),
-        share: over(stepped),
+        fraction: over(stepped),
         ratio: over(computed).map(|ratio| 10.0 * ratio),
     }
 }

@@ -1,12 +1,12 @@
-//! How long a typical rank computes for an example: forward and backward of its steady steps over its examples.
+//! How long a typical rank computes per example: forward and backward of its steady steps over its examples.
 //!
-//! The typical rank is the lower median, so that one slow rank, or one of two, does not pass for slower computation.
+//! The typical rank is the lower median, so that one slow rank, or one of two, does not count as slower computation.
 
 use paceline_record::{Nanos, Phase, StepRecord};
 
 use crate::Run;
 
-/// Worker-seconds an example over all repeats, each with the step from which on it was steady.
+/// Worker-seconds per example over all repeats, each with its first steady step.
 pub fn typical(repeats: &[(&Run, usize)]) -> Option<f64> {
     let world = repeats.first()?.0.ranks.len();
     let mut times: Vec<f64> = (0..world).map(|rank| of_rank(repeats, rank)).collect::<Option<_>>()?;
@@ -14,7 +14,7 @@ pub fn typical(repeats: &[(&Run, usize)]) -> Option<f64> {
     times.get(world.checked_sub(1)? / 2).copied()
 }
 
-/// Forward and backward of a step.
+/// Computation time of a step.
 pub(super) fn of_step(step: &StepRecord) -> Nanos {
     step.phases[Phase::Forward] + step.phases[Phase::Backward] + step.phases[Phase::Compute]
 }

@@ -1,8 +1,8 @@
 //! How much steps and ranks differ.
 //!
-//! Percentiles and coefficient of variation (standard deviation over mean) are of the steady global steps. The slowest
-//! rank is the one whose steps, all of them, less their waiting in collectives, evaluation and checkpoints, take longest on
-//! average; it is compared with the median rank.
+//! Percentiles and the coefficient of variation (standard deviation over mean) describe the steady global steps. The
+//! slowest rank is the one whose steps take longest on average, without waiting in collectives, evaluation and
+//! checkpoints; it is compared with the median rank.
 
 use paceline_record::{Phase, Rank};
 use serde::Serialize;
@@ -16,11 +16,11 @@ use crate::stats::{self, Work};
 pub struct Dispersion {
     /// Median step in seconds.
     pub p50_s: f64,
-    /// 95 % of the steps are no longer.
+    /// 95th percentile in seconds.
     pub p95_s: f64,
-    /// 99 % of the steps are no longer.
+    /// 99th percentile in seconds.
     pub p99_s: f64,
-    /// Standard deviation over mean; `None` of a single step.
+    /// Standard deviation over mean; `None` for a single step.
     pub cv: Option<f64>,
     /// The slowest rank; `None` with one worker.
     pub slowest: Option<Slowest>,
@@ -29,13 +29,13 @@ pub struct Dispersion {
 /// The slowest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slowest {
-    /// Which.
+    /// Its number.
     pub rank: Rank,
-    /// Its time over the median rank's, waiting left out.
+    /// Its time over the median rank's, both without waiting.
     pub over_median: f64,
 }
 
-/// Spread over all repeats' steady steps; `None` where there are none.
+/// Spread of the steady steps of all repeats; `None` if there are none.
 pub fn dispersion(repeats: &[&Run], steady: &[&[Work]]) -> Option<Dispersion> {
     let mut seconds: Vec<f64> = steady.iter().flat_map(|steps| *steps).map(|step| step.seconds).collect();
     seconds.sort_by(f64::total_cmp);

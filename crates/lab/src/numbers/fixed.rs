@@ -1,32 +1,32 @@
-//! What a run costs besides its steady steps, and how long it must be for that not to matter.
+//! Fixed costs: what a run takes besides its steady steps, and how long it must be for that not to matter.
 //!
 //! ```text
 //! fixed_s      = total_s - paused_s - examples / images_per_s.mean
-//! enough_steps = steps with which fixed_s is 5 % of total_s = 19 * fixed_s / (seconds of a steady step)
+//! enough_steps = steps for which fixed_s is 5 % of total_s = 19 * fixed_s / (seconds of a steady step)
 //! ```
 //!
-//! Evaluation and checkpoints are not fixed: a longer run has more of them.
+//! Evaluation and checkpoints are not fixed costs: a longer run has more of them.
 
 use serde::Serialize;
 
 use super::speedup::Pace;
 
-/// Share of the whole run that fixed costs may take.
+/// Fraction of the whole run that fixed costs may take.
 pub const TOLERATED: f64 = 0.05;
 
 /// Fixed costs of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fixed {
-    /// Start-up, the surplus of the warm-up, and the end of the run.
+    /// Start-up, the extra time of the warm-up, and the tail.
     pub seconds: f64,
-    /// Their share of the whole run.
-    pub share: f64,
-    /// Steps with which they take at most 5 % of the run.
+    /// The same as a fraction of the whole run.
+    #[serde(rename = "share")]
+    pub fraction: f64,
+    /// Steps for which they take at most 5 % of the run.
     pub enough_steps: u64,
 }
 
-/// The fixed costs of a run of so many steps; `None` where the steady steps are slower than the others, so that none can be
-/// told.
+/// The fixed costs of a run of `steps` steps; `None` if the steady steps are slower than the others, which hides them.
 pub fn fixed(pace: &Pace, steps: u64) -> Option<Fixed> {
     let step = pace.examples as f64 / pace.images_per_s / steps as f64;
     let total_s = pace.total_s?;
@@ -34,7 +34,7 @@ pub fn fixed(pace: &Pace, steps: u64) -> Option<Fixed> {
     let enough = (seconds * (1.0 - TOLERATED) / TOLERATED / step).ceil().max(1.0);
     (seconds >= 0.0 && enough.is_finite()).then(|| Fixed {
         seconds,
-        share: seconds / total_s,
+        fraction: seconds / total_s,
         enough_steps: enough as u64,
     })
 }
@@ -54,9 +54,9 @@ mod tests {
             total_s: Some(0.1 * steps as f64 + 7.0),
         };
         let short = fixed(&pace(10), 10).expect("a rate");
-        assert!((short.seconds - 2.0).abs() < 1e-9 && (short.share - 2.0 / 8.0).abs() < 1e-9);
+        assert!((short.seconds - 2.0).abs() < 1e-9 && (short.fraction - 2.0 / 8.0).abs() < 1e-9);
         assert_eq!(short.enough_steps, 380);
         let long = fixed(&Pace { paused_s: 0.0, total_s: Some(40.0), ..pace(380) }, 380).expect("a rate");
-        assert!((long.share - TOLERATED).abs() < 1e-9);
+        assert!((long.fraction - TOLERATED).abs() < 1e-9);
     }
 }

@@ -1,8 +1,7 @@
-//! Why devices had nothing to do.
+//! Why devices were idle.
 //!
-//! Idle time is split by what the host had done. While it had handed over nothing, it was late if it was on its way to the
-//! next launch; otherwise nothing was queued. From the launch on work waited in its stream. What a trace does not tell is
-//! none of these.
+//! Idle time is split by what the host was doing. Before the next launch, the host was late if it was busy on the way to
+//! it; otherwise nothing was queued. After the launch, work waited in its stream. The rest is unknown.
 
 use paceline_record::{Nanos, Phase, StepRecord};
 use serde::Serialize;
@@ -12,17 +11,17 @@ use crate::Run;
 /// Idle time of devices by cause, in seconds summed over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct IdleSplit {
-    /// The host was on its way to hand over what came next.
+    /// The host was busy on the way to the next launch.
     pub host_late: f64,
     /// Work waited in a stream for other work.
     pub queued: f64,
-    /// Nothing was queued, and the host did nothing that shows.
+    /// Nothing was queued, and the trace shows no activity on the host.
     pub nothing_queued: f64,
-    /// The rest.
+    /// The trace does not show why.
     pub unknown: f64,
 }
 
-/// Idle time as the mean of some repeats; `None` where there was none.
+/// Idle time as the mean over repeats; `None` if there was none.
 pub fn split(repeats: &[&Run]) -> Option<IdleSplit> {
     let mean = |of: fn(&StepRecord) -> Nanos| {
         repeats.iter().map(|run| run.sum_steps(of)).sum::<f64>() / repeats.len().max(1) as f64

@@ -1,7 +1,7 @@
 //! Scaling laws fitted to a group of cases that differ only in workers; [`crate::stats::laws`] has the formulas.
 //!
-//! Throughput laws describe `images_per_s.mean` against workers. The clock law describes `total_s` against examples over
-//! workers: its constant is what does not shrink with N.
+//! Throughput laws describe `images_per_s.mean` as a function of workers. The clock law describes `total_s` as a function
+//! of examples per worker: its constant is the time that does not shrink with N.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::CaseReport;
 use crate::stats;
 use crate::stats::laws::{self, Fit, Point, Unfit};
 
-/// Pieces of a law's curve.
+/// Segments of a law's curve.
 const CURVE: u32 = 48;
 
 /// A parameter of a law, with its 95 % interval.
@@ -19,7 +19,7 @@ pub struct Parameter {
     pub name: String,
     /// Its value.
     pub value: f64,
-    /// Lower end; `None` where there are no more points than parameters.
+    /// Lower end; `None` if there are no more points than parameters.
     pub lo: Option<f64>,
     /// Upper end.
     pub hi: Option<f64>,
@@ -32,25 +32,25 @@ pub struct Law {
     pub name: String,
     /// Its formula.
     pub formula: String,
-    /// What was fitted.
+    /// Its fitted parameters.
     pub parameters: Vec<Parameter>,
-    /// Part of the variance that it explains.
+    /// Fraction of the variance that it explains.
     pub r2: Option<f64>,
     /// Corrected Akaike information criterion: less is better; `None` with too few points.
     pub aicc: Option<f64>,
-    /// By how much it misses its points: the standard deviation of the relative errors.
+    /// Standard deviation of the relative errors.
     #[serde(skip)]
     pub residual_sd: f64,
     /// The curve, for plots: workers and images/s (throughput laws only).
     pub curve: Vec<(f64, f64)>,
 }
 
-/// What a law says of more workers.
+/// A law's prediction for more workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Forecast {
-    /// How many.
+    /// Worker processes.
     pub workers: u32,
-    /// Images a second.
+    /// Images per second.
     pub images_per_s: f64,
     /// Lower end of the 95 % interval.
     pub lo: Option<f64>,
@@ -61,24 +61,24 @@ pub struct Forecast {
 /// The laws of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Laws {
-    /// Fits of the throughput, in the order linear, Amdahl, Gustafson, USL; those for which there are points enough.
+    /// Throughput laws with enough points, in the order linear, Amdahl, Gustafson, USL.
     pub throughput: Vec<Law>,
-    /// Name of the one with the lowest criterion, if that does not miss the points.
+    /// Name of the law with the lowest AICc, if it fits the points.
     pub best: Option<String>,
-    /// Name of the one with the lowest criterion, if that misses them.
+    /// Name of the law with the lowest AICc, if it does not fit the points.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rough: Option<String>,
-    /// Why there is no best one.
+    /// Why there is no best law.
     pub unfit: Option<Unfit>,
-    /// Fit of the clock: `total_s` against x, the examples of one worker.
+    /// The clock law: `total_s` as a function of x, the examples per worker.
     pub clock: Option<Law>,
-    /// Workers at which the throughput is highest, by the USL.
+    /// Worker count with the highest throughput by the USL.
     pub peak_workers: Option<f64>,
-    /// Twice as many workers as were measured, by the best law.
+    /// The best law's prediction for twice the largest measured worker count.
     pub next: Option<Forecast>,
 }
 
-/// Fits all laws to cases that finished. For throughput each repeat is a point of its own, for the clock each case.
+/// Fits all laws to the finished cases. For throughput each repeat is a point, for the clock each case.
 pub fn fit(cases: &[&CaseReport]) -> Laws {
     let done: Vec<&&CaseReport> = cases.iter().filter(|case| case.pace().is_some()).collect();
     let throughput_of = |case: &&&CaseReport| -> Vec<Point> {
@@ -113,7 +113,7 @@ fn describe(fit: &Fit, most: u32) -> Law {
         lo: parameter.lo.is_finite().then_some(parameter.lo),
         hi: parameter.hi.is_finite().then_some(parameter.hi),
     };
-    // A smooth line through the measured workers, and on to twice as many.
+    // A smooth line over the measured range and on to twice as many workers.
     let curve = (0..=CURVE).map(|at| 1.0 + (2.0 * f64::from(most) - 1.0) * f64::from(at) / f64::from(CURVE));
     let curve = curve.map(|workers| (workers, fit.predict(workers).value));
     Law {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_cost_is_found_where_the_work_is_divided() {
+    fn a_fixed_cost_is_found_if_the_work_is_divided() {
         let plan = |workers: u32| Plan {
             steps: u64::from(960 / workers),
             init: 5000.0,
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_law_that_misses_the_points_is_not_the_best() {
         let plan = |workers: u32| Plan {
-            // Steps that take ten times as long on every other number of workers.
+            // Steps take ten times as long at every other worker count.
             compute: if workers.ilog2().is_multiple_of(2) { 90.0 } else { 900.0 },
             ..Plan::calm("resnet50", workers)
         };
@@ -174,11 +174,11 @@ mod tests {
         let laws = fit(&cases.iter().collect::<Vec<_>>());
         assert_eq!((&laws.best, &laws.next), (&None, &None));
         let said = crate::words::laws(&laws);
-        assert!(laws.rough.is_some() && said[0].starts_with("no scaling law describes"), "{said:?}");
+        assert!(laws.rough.is_some() && said[0].starts_with("no scaling law fits"), "{said:?}");
     }
 
     #[test]
-    fn two_numbers_of_workers_tell_no_law_and_one_not_even_that() {
+    fn two_worker_counts_are_too_few_for_a_law_and_one_is_not_mentioned() {
         let two = cases([1, 2].into_iter().map(|workers| Plan::calm("resnet50", workers)));
         let laws = fit(&two.iter().collect::<Vec<_>>());
         assert_eq!((laws.best, laws.next), (None, None));

@@ -1,14 +1,14 @@
-//! What the network learned, and how long that took.
+//! Loss and accuracy, in training and in tests, and the time that took.
 //!
 //! ```text
 //! epochs  = examples / epoch_examples
 //! epoch_s = train_s / epochs
 //! ```
 //!
-//! Training is judged over the last epoch: the last steps that hold as many examples, all ranks together, before their
-//! updates. A test is judged as a whole, with Wilson's 95 % interval. Several repeats learn differently, and are tested on
-//! the same samples: their accuracy is the mean, and its interval the wider of Wilson's for one test and Student's over the
-//! repeats.
+//! Training loss and accuracy cover the last epoch: the last steps that together hold as many examples as an epoch, over
+//! all ranks, before their updates. Test accuracy has Wilson's 95 % interval. Repeats learn differently but are tested on
+//! the same samples: their accuracy is the mean, with the wider of Wilson's interval for one test and Student's interval
+//! over the repeats.
 
 use paceline_record::{EvalRecord, Nanos, Phase, Step, StepRecord};
 use serde::Serialize;
@@ -17,33 +17,33 @@ use crate::Run;
 use crate::stats::student::t95;
 use crate::stats::{self, proportion};
 
-/// What a case learned. Of several repeats times and the last test are means; `best` and `curve` are of the first.
+/// What a case learned. With several repeats, times and the last test are means; `best` and `curve` are of the first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Learning {
     /// Epochs done; `None` where the data has no end.
     pub epochs: Option<f64>,
     /// Training time over epochs.
     pub epoch_s: Option<f64>,
-    /// Samples a step on all workers together.
+    /// Samples per step on all workers together.
     pub step_examples: u64,
-    /// Over the last epoch; `None` where the data has no end.
+    /// Training over the last epoch; `None` if the data has no end.
     pub train: Option<Score>,
     /// The last test.
     pub test: Option<Test>,
-    /// The test with the highest accuracy, or with the least loss where there are no classes; the first of equals.
+    /// The test with the highest accuracy, or the lowest loss if there are no classes; the first of equals.
     pub best: Option<Test>,
     /// All tests, in order.
     pub curve: Vec<Test>,
-    /// Seconds of evaluation on the clock: in each step, what the rank that spent most on it spent.
+    /// Wall-clock seconds of evaluation: the sum over steps of the longest time of any rank.
     pub eval_s: f64,
-    /// The same of checkpoints.
+    /// The same for checkpoints.
     pub checkpoint_s: f64,
 }
 
-/// How well samples that the network was trained with were guessed.
+/// Loss and accuracy on training samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Score {
-    /// How many.
+    /// Number of samples.
     pub examples: u64,
     /// Mean loss; `None` where one is not a number.
     pub loss: Option<f64>,
@@ -51,7 +51,7 @@ pub struct Score {
     pub accuracy: Option<f64>,
 }
 
-/// How well samples that the network was not trained with were guessed.
+/// Loss and accuracy on test samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Test {
     /// Steps done before.
@@ -72,7 +72,7 @@ pub struct Test {
     pub hi: Option<f64>,
 }
 
-/// What some repeats of a case learned; `None` where they count no epochs and were never tested.
+/// What the repeats of a case learned; `None` if they count no epochs and were never tested.
 pub fn learning(repeats: &[&Run]) -> Option<Learning> {
     let epoch = repeats.first()?.case().epoch_examples.filter(|&examples| examples > 0);
     let curves: Vec<Vec<Test>> = repeats.iter().map(|run| test_curve(run, epoch)).collect();
@@ -97,10 +97,10 @@ pub fn learning(repeats: &[&Run]) -> Option<Learning> {
     })
 }
 
-/// Samples of each step on all ranks together.
+/// Samples of each step over all ranks.
 fn step_examples(run: &Run) -> impl Iterator<Item = u64> {
     let of_step = |k: usize| run.ranks.iter().map(move |rank| rank.steps[k].examples);
-    // A damaged log may claim any number.
+    // A damaged log may contain any number.
     (0..run.steps()).map(move |k| of_step(k).fold(0, u64::saturating_add))
 }
 
@@ -111,7 +111,7 @@ fn on_the_clock(run: &Run, phase: Phase) -> f64 {
 
 fn test_curve(run: &Run, epoch: Option<u64>) -> Vec<Test> {
     let begin = run.training().map(|span| span.begin).unwrap_or_default();
-    // A run that goes on from a checkpoint begins with a later step: those before it were like its first.
+    // A run resumed from a checkpoint starts at a later step; the steps before it are assumed to be like its first.
     let first = run.ranks.first().and_then(|rank| rank.steps.first()).map_or(0, |step| step.step.0);
     let mut seen = vec![first.saturating_mul(step_examples(run).next().unwrap_or(0))];
     seen.extend(step_examples(run).scan(seen[0], |sum, examples| {
@@ -137,7 +137,7 @@ fn test_curve(run: &Run, epoch: Option<u64>) -> Vec<Test> {
     run.ranks.iter().flat_map(|rank| &rank.evaluations).map(test).collect()
 }
 
-/// The last test of several repeats as one.
+/// The last tests of several repeats, averaged.
 fn pool(tests: &[Test]) -> Option<Test> {
     let [first, rest @ ..] = tests else { return None };
     if rest.is_empty() {
@@ -166,7 +166,7 @@ fn pool(tests: &[Test]) -> Option<Test> {
 }
 
 fn find_best(curve: &[Test]) -> Option<Test> {
-    // The last of equal maxima wins, so the search goes backwards.
+    // `max_by` returns the last of equal maxima, so search backwards.
     let by = |of: fn(&Test) -> Option<f64>| {
         let known = curve.iter().rev().filter_map(|test| Some((of(test)?, *test)));
         known.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, test)| test)
@@ -174,7 +174,7 @@ fn find_best(curve: &[Test]) -> Option<Test> {
     by(|test| test.accuracy).or_else(|| by(|test| test.loss.map(|loss| -loss)))
 }
 
-/// Loss and accuracy over the last epoch of each repeat; over all steps where a repeat has less than one.
+/// Loss and accuracy over the last epoch of each repeat, or over all its steps if it has less than one epoch.
 fn score_training(repeats: &[&Run], epoch: u64) -> Option<Score> {
     score(&repeats.iter().flat_map(|run| last_epoch(run, epoch)).collect::<Vec<_>>())
 }
@@ -199,13 +199,13 @@ fn score(steps: &[&StepRecord]) -> Option<Score> {
 pub struct Epoch {
     /// Its last step.
     pub step: Step,
-    /// When that ended.
+    /// When that step ended.
     pub end: Nanos,
-    /// How well its samples were guessed.
+    /// Loss and accuracy.
     pub score: Score,
 }
 
-/// The whole epochs of a run. A step belongs to the epoch in which its last sample lies.
+/// The complete epochs of a run. A step belongs to the epoch of its last sample.
 pub fn epochs(run: &Run) -> Vec<Epoch> {
     let Some(epoch) = run.case().epoch_examples.filter(|&examples| examples > 0) else { return Vec::new() };
     let (mut epochs, mut from, mut seen) = (Vec::new(), 0, 0);

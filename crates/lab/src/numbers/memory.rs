@@ -1,6 +1,7 @@
 //! Peak memory: measured by the system, planned by the engine.
 //!
-//! Of workers on devices it is the device's memory, of others the process's. What ranks share counts once in all, and to an equal part for each of them. Of several repeats the most counts.
+//! For workers on devices it is device memory, for others the memory of the process. Memory shared by ranks counts once in
+//! the total, and in equal parts per worker. Of several repeats, the largest counts.
 
 use paceline_record::Bytes;
 use serde::Serialize;
@@ -10,18 +11,18 @@ use crate::Run;
 /// Bytes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// The worker that took most.
+    /// Of the worker that took most.
     pub per_worker: Bytes,
-    /// All workers.
+    /// Of all workers together.
     pub total: Bytes,
 }
 
-/// The most that any repeat took; `None` where a rank did not tell.
+/// The most that any repeat took; `None` if a rank did not log it.
 pub fn peak(repeats: &[&Run]) -> Option<Memory> {
     most(repeats, peak_of)
 }
 
-/// What the engine planned, its program alone.
+/// What the engine planned for its program.
 pub fn planned(repeats: &[&Run]) -> Option<Memory> {
     most(repeats, |run| {
         let all: Option<Vec<Bytes>> = run.ranks.iter().map(|rank| rank.planned).collect();

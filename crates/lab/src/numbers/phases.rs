@@ -1,8 +1,8 @@
 //! Where each rank's time went.
 //!
-//! Every rank's time over the run's span is tiled by phases: `launch` up to its first instruction, `init` up to its
-//! first step, the steps' own phases, `tail` from the end of its last step, and `other`, what is left. The phases of a
-//! rank sum to `total_s`, those of all ranks to workers times `total_s`.
+//! Phases tile every rank's time over the span of the run: `launch` until its first instruction, `init` until its first
+//! step, the phases of its steps, `tail` after its last step, and `other` for the rest. The phases of a rank sum to
+//! `total_s`, those of all ranks to workers times `total_s`.
 
 use std::collections::BTreeMap;
 
@@ -16,22 +16,22 @@ use crate::run::Span;
 /// Seconds by phase.
 pub type PhaseSeconds = BTreeMap<Phase, f64>;
 
-/// One rank's part in a case.
+/// The phases of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankPhases {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
     /// Its seconds by phase; they sum to `total_s`.
     #[serde(serialize_with = "serialise_all")]
     pub phases_s: PhaseSeconds,
 }
 
-/// Writes every phase, `null` where it is not known.
+/// Writes every phase, `null` where it is unknown.
 fn serialise_all<S: Serializer>(phases: &PhaseSeconds, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(Phase::ALL.map(|phase| (phase, phases.get(&phase))))
 }
 
-/// Writes every phase, `null` where it is not known; or `null`, where none is.
+/// Writes every phase, `null` where it is unknown; a single `null` if all are.
 pub(crate) fn serialise_known<S: Serializer>(
     phases: &Option<PhaseSeconds>,
     serializer: S,
@@ -42,9 +42,9 @@ pub(crate) fn serialise_known<S: Serializer>(
     }
 }
 
-/// The time of a rank over a run's span; `None` where it did no step.
+/// The time of a rank over the span of the run; `None` if it did no step.
 ///
-/// `other` is negative where phases, timed on a device's own clock, overlap the host's.
+/// `other` is negative if phases timed on a device's clock overlap those of the host.
 pub fn tile(rank: &RankLog, span: Span) -> Option<PhaseSeconds> {
     let (first, last) = (rank.steps.first()?, rank.steps.last()?);
     let main = rank.main?;

@@ -1,28 +1,27 @@
-//! Images a second: examples of the steady steps over their time, all workers and all repeats together.
+//! Images per second: examples of the steady steps over their time, all workers and all repeats together.
 //!
-//! The mean is examples over time, the median that of the single steps. The 95 % interval is of the mean, by bootstrap
-//! over steady steps and, where there are several, over repeats.
+//! The mean is examples over time; the median is that of the single steps. The 95 % interval of the mean comes from a
+//! bootstrap over steady steps and, if there are several, over repeats.
 
 use serde::Serialize;
 
 use super::SEED;
 use crate::stats::{self, Work};
 
-/// Images a second over the steady steps, all workers together.
+/// Images per second over the steady steps, all workers together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate {
-    /// That of the middle step.
+    /// Median over the steps.
     pub median: f64,
     /// Examples over time.
     pub mean: f64,
-    /// Lower end of the mean's 95 % interval; `None` of a single step.
+    /// Lower end of the mean's 95 % interval; `None` for a single step.
     pub lo: Option<f64>,
     /// Upper end of the mean's 95 % interval.
     pub hi: Option<f64>,
 }
 
-/// The rate over the steady steps of some repeats; `None` where there is no step, or nobody said how many examples
-/// they were.
+/// The rate over the steady steps of all repeats; `None` without steps or example counts.
 pub fn rate(repeats: &[&[Work]]) -> Option<Rate> {
     let all: Vec<Work> = repeats.iter().flat_map(|steps| *steps).copied().collect();
     all.iter().any(|work| work.amount > 0.0).then_some(())?;

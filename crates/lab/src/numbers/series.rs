@@ -1,16 +1,16 @@
-//! The times of a case's global steps for plots: neighbours are joined until no more than some hundreds are left.
+//! The times of a case's global steps for plots: neighbouring steps are merged until at most [`MOST`] points are left.
 
 use serde::Serialize;
 
 use crate::stats::{self, Work};
 
-/// The most points that a series has.
+/// Most points of a series.
 pub const MOST: usize = 400;
 
-/// Step times over the run, in seconds. Point i stands for the steps from `every * i` on, `every` of them.
+/// Step times over the run, in seconds. Point i stands for `every` steps, starting at step `every * i`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
-    /// Steps in a point.
+    /// Steps per point.
     pub every: u64,
     /// Their median.
     pub median_s: Vec<f64>,
@@ -20,7 +20,7 @@ pub struct Series {
     pub most_s: Vec<f64>,
 }
 
-/// Joins the steps of one run, each of which stands for `covers`.
+/// Merges the records of one run, each of which stands for `covers` steps.
 pub fn series(steps: &[Work], covers: u64) -> Series {
     let every = steps.len().div_ceil(MOST).max(1);
     let chunks = || steps.chunks(every).map(|chunk| chunk.iter().map(|step| step.seconds));

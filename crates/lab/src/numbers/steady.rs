@@ -1,7 +1,7 @@
 //! Where the steady state begins: found in the times of the global steps, not assumed.
 //!
-//! [`crate::stats::steady`] has the method. Of several repeats the report names the latest begin and the most serious
-//! verdict; each repeat's rate is taken from its own begin on.
+//! [`crate::stats::steady`] has the method. Of several repeats, the report gives the latest begin and the most serious
+//! verdict; each repeat's rate starts at its own begin.
 
 use serde::Serialize;
 
@@ -15,15 +15,15 @@ pub struct Steady {
     pub from_step: u64,
     /// What the step times look like.
     pub verdict: Verdict,
-    /// After a slowdown: how it compares with before; `None` otherwise.
+    /// How much slower the steps became; `None` without a slowdown.
     pub slowdown: Option<Slowdown>,
-    /// First step that counts by the second opinion, MSER-5; `None` where there are too few steps for one.
+    /// First step that counts according to MSER-5, the second opinion; `None` with too few steps.
     pub mser_step: Option<u64>,
-    /// Whether the two differ by more than noise explains.
+    /// Whether the two methods differ by more than noise explains.
     pub mser_disagrees: bool,
-    /// Single slow or fast steps within; they count.
+    /// Single slow or fast steps in the steady state; they count.
     pub outliers: u64,
-    /// Points that it was found in, where each stands for several steps.
+    /// Number of points it was found in, if each stands for several steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub points: Option<u64>,
 }
@@ -33,11 +33,11 @@ pub struct Steady {
 pub struct Slowdown {
     /// The steady steps' mean time over that of the fastest level before.
     pub factor: f64,
-    /// Seconds that the steady steps took beyond that level's mean.
+    /// Seconds that the steady steps took beyond the mean of that level.
     pub lost_s: f64,
 }
 
-/// Looks at the steps of one repeat.
+/// The steady state of one repeat.
 pub fn find(steps: &[Work]) -> SteadyState {
     let times: Vec<f64> = steps.iter().map(|step| step.seconds).collect();
     steady::find(&times)
@@ -46,14 +46,14 @@ pub fn find(steps: &[Work]) -> SteadyState {
 /// The records of a repeat.
 #[derive(Clone, Debug)]
 pub struct Records {
-    /// What each took for a step, on average where it stands for several.
+    /// Work per step, averaged if a record stands for several.
     pub means: Vec<Work>,
-    /// How many steps each stands for.
+    /// How many steps each record stands for.
     pub covers: Vec<u64>,
 }
 
 impl Records {
-    /// Those of a repeat, of which these are the global steps.
+    /// The records of a repeat with these global steps.
     pub fn new(steps: &[Work], covers: Vec<u64>) -> Self {
         let mean = |(work, covers): (&Work, &u64)| {
             let count = *covers as f64;
@@ -62,12 +62,12 @@ impl Records {
         Self { means: steps.iter().zip(&covers).map(mean).collect(), covers }
     }
 
-    /// Whether each is a step.
+    /// Whether every record is a single step.
     pub fn are_steps(&self) -> bool {
         self.covers.iter().all(|&covers| covers == 1)
     }
 
-    /// Steps in all of them.
+    /// Steps in all records together.
     pub fn steps(&self) -> u64 {
         self.before(self.covers.len())
     }
@@ -78,7 +78,7 @@ impl Records {
     }
 }
 
-/// One answer for all repeats, each with its records; `None` of none.
+/// One answer for all repeats, each with its records; `None` without repeats.
 pub fn sum_up(repeats: &[SteadyState], records: &[Records]) -> Option<Steady> {
     let seriousness = |state: &&SteadyState| match state.verdict {
         Verdict::Flat => 0,

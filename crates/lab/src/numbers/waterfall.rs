@@ -5,14 +5,14 @@
 //! c(N) - c(1) = sum over causes of value(N) / examples(N) - value(1) / examples(1)
 //! ```
 //!
-//! A value is a cause's time, summed over ranks. Every phase belongs to one cause, but `comm_wait`, which is cut where the
-//! last rank arrived. Of the steps before the steady state, each cause keeps count times its steady mean; what they took
-//! beyond that is warm-up. Evaluation and checkpoints come when they are due, not when steps are steady: they keep all of
-//! their time. So the values sum to N * T(N), and the shares to the whole.
+//! A value is a cause's time, summed over ranks. Every phase belongs to one cause, except `comm_wait`, which is split at
+//! the arrival of the last rank. For the steps before the steady state, each cause keeps their count times its steady
+//! mean; what they took beyond that is warm-up. Evaluation and checkpoints keep all of their time, because they come when
+//! they are due, steady or not. So the values sum to N * T(N), and the parts to the whole.
 //!
-//! Intervals are by bootstrap over the steady steps; a cause outside of the steps has none, nor have evaluation and
-//! checkpoints, which nothing but the plan of the run decides. The interval of a difference
-//! takes both sides' half-widths in quadrature, as for independent errors.
+//! Intervals come from a bootstrap over the steady steps. Causes outside the steps have none, nor have evaluation and
+//! checkpoints, which the plan of the run alone decides. The interval of a difference adds the half-widths of both sides
+//! in quadrature, as for independent errors.
 
 use std::collections::BTreeMap;
 
@@ -24,36 +24,36 @@ use crate::Run;
 use crate::run::covers;
 use crate::stats::{self, Work};
 
-/// Why time is spent.
+/// A cause of time being spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// Until the first step: launch, init.
     StartUp,
-    /// What the steps before the steady state took beyond steady ones.
+    /// Time of the steps before the steady state beyond that of steady ones.
     WarmUp,
     /// Forward and backward.
     Computation,
     /// Load and copies.
     Input,
-    /// Communication that showed: moving bytes, and work for it on the worker's own cores.
+    /// Exposed communication: moving bytes, and work for it on the worker's own cores.
     Communication,
     /// Waiting for the last rank.
     Stragglers,
     /// Applying the update.
     Update,
-    /// A device that had nothing to do.
+    /// A device was idle.
     Idle,
     /// Evaluation and checkpoints.
     Evaluation,
     /// From the end of a rank's last step to the end of the run.
     Tail,
-    /// What no phase accounts for.
+    /// Time that no phase accounts for.
     Other,
 }
 
 impl Cause {
-    /// All of them, in the order in which they are shown.
+    /// All causes, in display order.
     pub const ALL: [Self; 11] = [
         Self::StartUp,
         Self::WarmUp,
@@ -116,42 +116,42 @@ impl Cause {
     }
 }
 
-/// A cause's part in the cost of an example, in worker-seconds.
+/// A cause's part of the cost of an example, in worker-seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Share {
-    /// Which.
+pub struct Part {
+    /// The cause.
     pub cause: Cause,
-    /// Worker-seconds an example.
+    /// Worker-seconds per example.
     pub seconds: f64,
-    /// Lower end of its 95 % interval, where it can be told.
+    /// Lower end of its 95 % interval, if it has one.
     pub lo: Option<f64>,
     /// Upper end.
     pub hi: Option<f64>,
 }
 
-/// What cost is counted by.
+/// What cost is counted per.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// An example.
+    /// Per example.
     Example,
-    /// A step of a worker, where nobody said how many examples it had.
+    /// Per step of a worker, if the number of examples is unknown.
     Step,
 }
 
-/// What an example cost in a case, by cause.
+/// The cost of an example in a case, by cause.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
     /// Worker processes.
     pub workers: u32,
-    /// What is called an example here.
+    /// What the cost is counted per.
     pub unit: Unit,
     /// `c(N)`.
     pub seconds: f64,
-    /// Its parts, one for each cause, in order.
-    pub shares: Vec<Share>,
+    /// Its parts, one for each cause, in order of [`Cause::ALL`].
+    pub parts: Vec<Part>,
 }
 
-/// From the cost of an example on one worker to that on N.
+/// The way from the cost of an example on one worker to that on N.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Waterfall {
     /// N.
@@ -160,11 +160,12 @@ pub struct Waterfall {
     pub from_s: f64,
     /// `c(N)`.
     pub to_s: f64,
-    /// The difference, cause by cause; they sum to it.
-    pub shares: Vec<Share>,
+    /// The difference by cause; the parts sum to it.
+    #[serde(rename = "shares")]
+    pub parts: Vec<Part>,
 }
 
-/// The cost of an example over some repeats, each with the step from which on it was steady.
+/// The cost of an example over all repeats, each with its first steady step.
 pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
     let workers = repeats.first()?.0.case().workers;
     let examples: u64 = repeats.iter().map(|(run, _)| run.examples()).sum();
@@ -177,21 +178,21 @@ pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
             *values.entry(cause).or_default() += seconds;
         }
     }
-    let share = |cause: Cause| {
+    let part = |cause: Cause| {
         let interval = interval(cause, unit, repeats);
         let seconds = values[&cause] / count as f64;
-        Share { cause, seconds, lo: interval.map(|i| seconds - i.0), hi: interval.map(|i| seconds + i.1) }
+        Part { cause, seconds, lo: interval.map(|i| seconds - i.0), hi: interval.map(|i| seconds + i.1) }
     };
     let total: f64 = repeats.iter().filter_map(|(run, _)| run.span()).map(|span| span.seconds()).sum();
     (count > 0).then(|| Cost {
         workers,
         unit,
         seconds: f64::from(workers) * total / count as f64,
-        shares: Cause::ALL.map(share).into(),
+        parts: Cause::ALL.map(part).into(),
     })
 }
 
-/// Steps that some records stand for.
+/// How many steps the records stand for.
 fn count_steps(records: &[StepRecord]) -> u64 {
     records.iter().fold(0, |sum, record| sum.saturating_add(covers(record)))
 }
@@ -226,7 +227,7 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
     Some(values)
 }
 
-/// How far the 95 % interval of a cause's share reaches below and above it.
+/// How far the 95 % interval of a cause's part extends below and above it.
 fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64, f64)> {
     if matches!(cause, Cause::StartUp | Cause::WarmUp | Cause::Evaluation | Cause::Tail) {
         return None;
@@ -251,13 +252,13 @@ fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64,
     Some((mean - lo, hi - mean))
 }
 
-/// Sets the cost on N workers against that on one; `None` where they are not both known by the example.
+/// Compares the cost on N workers with that on one; `None` unless both are known per example.
 pub fn waterfall(many: &Cost, one: &Cost) -> Option<Waterfall> {
     let alike = many.unit == Unit::Example && one.unit == Unit::Example;
-    let difference = |(many, one): (&Share, &Share)| {
+    let difference = |(many, one): (&Part, &Part)| {
         let seconds = many.seconds - one.seconds;
         let reach = |a: Option<f64>, b: Option<f64>| Some((a? - many.seconds).hypot(b? - one.seconds));
-        Share {
+        Part {
             cause: many.cause,
             seconds,
             lo: reach(many.lo, one.hi).map(|below| seconds - below),
@@ -268,6 +269,6 @@ pub fn waterfall(many: &Cost, one: &Cost) -> Option<Waterfall> {
         workers: many.workers,
         from_s: one.seconds,
         to_s: many.seconds,
-        shares: many.shares.iter().zip(&one.shares).map(difference).collect(),
+        parts: many.parts.iter().zip(&one.parts).map(difference).collect(),
     })
 }

@@ -38,15 +38,15 @@ fn the_measures_reconcile_and_the_waterfall_sums_to_the_whole() {
     let report = report_on(&[long, many]);
     let explained = &report.explained[0];
     for speedup in &explained.speedups {
-        assert!(near(speedup.time, speedup.speed * speedup.steady_share / speedup.steady_share_one));
+        assert!(near(speedup.time, speedup.speed * speedup.steady_fraction / speedup.steady_fraction_one));
     }
     let fall = &explained.waterfalls[0];
-    let sum: f64 = fall.shares.iter().map(|share| share.seconds).sum();
+    let sum: f64 = fall.parts.iter().map(|part| part.seconds).sum();
     assert!(near(sum, fall.to_s - fall.from_s), "{sum} is not {}", fall.to_s - fall.from_s);
     let case = &report.cases[1];
     assert!(near(fall.to_s, 4.0 * case.total_s.expect("done") / case.examples as f64));
-    for share in fall.shares.iter().filter(|share| share.lo.is_some()) {
-        assert!(share.lo <= Some(share.seconds) && Some(share.seconds) <= share.hi, "{share:?}");
+    for part in fall.parts.iter().filter(|part| part.lo.is_some()) {
+        assert!(part.lo <= Some(part.seconds) && Some(part.seconds) <= part.hi, "{part:?}");
     }
 }
 
@@ -54,11 +54,11 @@ fn the_measures_reconcile_and_the_waterfall_sums_to_the_whole() {
 fn groups_differ_only_in_workers_and_under_strong_scaling_in_shares() {
     let mut one = Plan::calm("resnet50", 1).run();
     let mut two = Plan::calm("resnet50", 2).run();
-    for (run, share) in [(&mut one, 128), (&mut two, 64)] {
+    for (run, batch) in [(&mut one, 128), (&mut two, 64)] {
         let case = &mut run.launcher.header.case;
         case.scaling = Some("strong".into());
         case.global_batch = Some(128);
-        case.batch_per_worker = Some(share);
+        case.batch_per_worker = Some(batch);
     }
     let mut other = Plan::calm("resnet50", 2).run();
     other.launcher.header.case.settings.insert("compress".into(), "bf16".into());
@@ -103,7 +103,7 @@ fn evaluation_and_checkpoints_are_a_cause_of_their_own_and_no_part_of_a_step() {
     for ((plain, paused), pause) in plain.cases.iter().zip(&paused.cases).zip([4.68, 33.18]) {
         let of = |case: &CaseReport| (case.images_per_s, case.steady, case.step_times.clone());
         assert_eq!(of(paused), of(plain), "steps are what they were");
-        let of = |case: &CaseReport| (case.dispersion, case.communication_share, case.computation_s);
+        let of = |case: &CaseReport| (case.dispersion, case.communication_fraction, case.computation_s);
         assert_eq!(of(paused), of(plain));
         let (Some(fixed), Some(before)) = (paused.fixed, plain.fixed) else { panic!("a rate") };
         assert!(near(fixed.seconds, before.seconds) && fixed.enough_steps == before.enough_steps);
@@ -114,17 +114,17 @@ fn evaluation_and_checkpoints_are_a_cause_of_their_own_and_no_part_of_a_step() {
     }
     let explained = &paused.explained[0];
     for speedup in &explained.speedups {
-        assert!(near(speedup.time, speedup.speed * speedup.steady_share / speedup.steady_share_one));
+        assert!(near(speedup.time, speedup.speed * speedup.steady_fraction / speedup.steady_fraction_one));
     }
     let (before, fall) = (&plain.explained[0].waterfalls[0], &explained.waterfalls[0]);
-    let sum: f64 = fall.shares.iter().map(|share| share.seconds).sum();
+    let sum: f64 = fall.parts.iter().map(|part| part.seconds).sum();
     assert!(near(sum, fall.to_s - fall.from_s), "{sum} is not {}", fall.to_s - fall.from_s);
-    for (share, before) in fall.shares.iter().zip(&before.shares) {
+    for (part, before) in fall.parts.iter().zip(&before.parts) {
         let examples = 66.0 * 64.0;
-        let expected = match share.cause {
+        let expected = match part.cause {
             waterfall::Cause::Evaluation => (33.18 - 4.68) / examples,
             _ => before.seconds,
         };
-        assert!((share.seconds - expected).abs() < 1e-9, "{share:?} is not {expected}");
+        assert!((part.seconds - expected).abs() < 1e-9, "{part:?} is not {expected}");
     }
 }

@@ -1,4 +1,4 @@
-//! Rates and their 95 % intervals by the percentile bootstrap (Efron 1979), a thousand resamples.
+//! Rates and their 95 % intervals by the percentile bootstrap (Efron 1979) with a thousand resamples.
 //!
 //! - One repeat: step times are autocorrelated, and drawing them one by one would give too narrow an interval. Whole
 //!   blocks of neighbouring steps are drawn instead, on a circle (Künsch 1989; Politis and Romano 1992). A block is
@@ -6,10 +6,10 @@
 //!   autoregressive series of their correlation r: `(1.5 n)^(1/3) (2r / (1 - r^2))^(2/3)` (Politis and White 2004),
 //!   up to a quarter of the steps.
 //! - Several repeats: two levels (Davison and Hinkley 1997, section 3.8). Repeats are drawn, then blocks of steps
-//!   within each: what differs from run to run is in the interval as well.
+//!   within each, so that the interval includes variation between runs.
 //!
-//! The percentile interval is too narrow where it stands on few independent units (repeats, or blocks of the only
-//! one). Its ends are moved out as Student's t says: from the share 2.5 % to `Phi(-t sqrt(m / (m - 1)))` for m units,
+//! The percentile interval is too narrow with few independent units (repeats, or blocks of the only
+//! one). Its ends are widened by Student's t: from the quantile 2.5 % to `Phi(-t sqrt(m / (m - 1)))` for m units,
 //! t with `m - 1` degrees of freedom (the expanded percentile interval, Hesterberg 2015).
 
 use serde::Serialize;
@@ -23,9 +23,9 @@ const RESAMPLES: usize = 1000;
 /// An amount of work, and the time it took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
-    /// How much.
+    /// The amount.
     pub amount: f64,
-    /// How long, in seconds.
+    /// The time in seconds.
     pub seconds: f64,
 }
 
@@ -40,12 +40,12 @@ pub struct Ratio {
     pub hi: f64,
 }
 
-/// Work over time of all together; `None` where no time went by.
+/// Total work over total time; `None` if that time is zero.
 pub fn rate(work: &[Work]) -> Option<f64> {
     total_rate(work.iter().copied())
 }
 
-/// The 95 % interval of [`rate`] over the pieces of one or several repeats. `None` under two pieces in all: one says
+/// The 95 % interval of [`rate`] over the pieces of one or several repeats. `None` with fewer than two pieces: one says
 /// nothing about spread.
 pub fn bootstrap_rate(repeats: &[&[Work]], seed: u64) -> Option<(f64, f64)> {
     let sample = Sample::new(repeats)?;
@@ -53,8 +53,8 @@ pub fn bootstrap_rate(repeats: &[&[Work]], seed: u64) -> Option<(f64, f64)> {
     find_interval(sample.units(), (0..RESAMPLES).filter_map(|_| sample.draw_rate(&mut draw)))
 }
 
-/// The rate of `a` over the rate of `b`; both are resampled on their own. `None` where either has under two pieces,
-/// or no rate above zero.
+/// The rate of `a` over the rate of `b`, resampled separately. `None` if either has fewer than two pieces
+/// or no positive rate.
 pub fn bootstrap_ratio(a: &[&[Work]], b: &[&[Work]], seed: u64) -> Option<Ratio> {
     let (above, below) = (Sample::new(a)?, Sample::new(b)?);
     let pooled = |repeats: &[&[Work]]| total_rate(repeats.iter().copied().flatten().copied());
@@ -81,7 +81,7 @@ fn find_interval(units: usize, estimates: impl Iterator<Item = f64>) -> Option<(
     Some((quantile(&sorted, tail)?, quantile(&sorted, 1.0 - tail)?))
 }
 
-/// What is drawn from: all repeats that hold anything.
+/// The sample: all non-empty repeats.
 struct Sample(Vec<Repeat>);
 
 impl Sample {
@@ -91,7 +91,7 @@ impl Sample {
         (pieces > 1).then_some(Self(repeats))
     }
 
-    /// How many parts of the sample are independent of each other.
+    /// Number of independent parts of the sample.
     fn units(&self) -> usize {
         match self.0.as_slice() {
             [one] => one.length / one.block,
@@ -106,7 +106,7 @@ impl Sample {
     }
 }
 
-/// One repeat, laid on a circle twice so that a block which passes the end is a difference of two sums as well.
+/// One repeat, repeated twice as on a circle, so that a block that passes the end is also a difference of two sums.
 struct Repeat {
     length: usize,
     block: usize,
@@ -141,7 +141,7 @@ impl Repeat {
 /// How many neighbouring pieces are drawn together.
 fn find_block(work: &[Work]) -> usize {
     let length = work.len() as f64;
-    // What each piece adds to the error of the rate: the series whose dependence matters.
+    // The contribution of each piece to the error of the rate: the series whose correlation matters.
     let level = rate(work).unwrap_or(0.0);
     let errors: Vec<f64> = work.iter().map(|w| w.amount - level * w.seconds).collect();
     let power: f64 = errors.iter().map(|e| e * e).sum();

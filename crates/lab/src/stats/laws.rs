@@ -1,4 +1,4 @@
-//! Laws of scaling, fitted to measured points.
+//! Scaling laws, fitted to measured points.
 //!
 //! Throughput X of N workers, one worker's being l:
 //!
@@ -9,10 +9,10 @@
 //! | Gustafson (1988) | `l (N - a (N - 1))` | a: the part that does not grow, 0 to 1 |
 //! | universal scalability (Gunther 2007) | `l N / (1 + s (N - 1) + k N (N - 1))` | s: contention, k: coherence, 0 to 1 |
 //!
-//! and the clock: `T = a + b x`, a time that is fixed and one for each unit of work x of a worker, none of them
-//! negative. Where the work is divided among N workers, x is `1 / N` of it.
+//! and the clock: `T = a + b x`, a fixed time and a time per unit of work x of a worker, neither of them
+//! negative. If the work is divided among N workers, x is `1 / N` of it.
 //!
-//! Points are weighed by their size: what is made small is the sum of squares of the relative errors. The minimum is
+//! The fit minimises the sum of squared relative errors. The minimum is
 //! found by Levenberg (1944) and Marquardt (1963), on every side that the bounds allow: each parameter is left free or
 //! set to one of its bounds, and the best that breaks none is taken. The covariance is that of the linear fit at the
 //! minimum, `s^2 (J'J)^-1`, over all parameters, bound or not; intervals are Student's t, cut at the bounds. Laws are
@@ -26,19 +26,19 @@ use super::student::t95;
 
 mod minimum;
 
-/// Relative errors below this are those of rounding: smaller ones are no better.
+/// Relative errors below this are rounding; smaller is not better.
 const ROUNDING: f64 = 1e-9;
 
-/// A law whose relative errors have a larger standard deviation describes nothing.
+/// A law whose relative errors have a larger standard deviation does not fit.
 const ROUGH: f64 = 0.15;
 
 /// Most parameters of a law.
 const MOST: usize = 3;
 
-/// Values of a law's parameters; those beyond its own are zero.
+/// Values of a law's parameters; unused ones are zero.
 type Values = [f64; MOST];
 
-/// A way in which throughput or time depends on the number of workers.
+/// How throughput or time depends on the number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Law {
@@ -48,7 +48,7 @@ pub enum Law {
     Amdahl,
     /// A part does not grow with the workers.
     Gustafson,
-    /// Workers queue for what they share, and keep each other up to date.
+    /// Workers queue for shared resources and keep each other up to date.
     Usl,
     /// A fixed time, and one for each unit of work.
     Clock,
@@ -111,12 +111,12 @@ impl Law {
         }
     }
 
-    /// How the value moves with each parameter.
+    /// Derivative with respect to each parameter.
     fn gradient(self, [a, b, c]: Values, x: f64) -> Values {
         match self {
             Self::Linear | Self::Amdahl | Self::Usl => {
-                let share = x / (1.0 + b * (x - 1.0) + c * x * (x - 1.0));
-                [share, -a * share * share * (x - 1.0) / x, -a * share * share * (x - 1.0)]
+                let ratio = x / (1.0 + b * (x - 1.0) + c * x * (x - 1.0));
+                [ratio, -a * ratio * ratio * (x - 1.0) / x, -a * ratio * ratio * (x - 1.0)]
             }
             Self::Gustafson => [x - b * (x - 1.0), -a * (x - 1.0), 0.0],
             Self::Clock => [1.0, x, 0.0],
@@ -133,33 +133,33 @@ pub struct Point {
     pub y: f64,
 }
 
-/// Why points do not tell a law.
+/// Why no law can be fitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unfit {
     /// Too few measurements for the parameters, or for a comparison.
-    #[error("{have} points, {need} are needed")]
+    #[error("{have} points, {need} needed")]
     TooFewPoints {
         /// Points given.
         have: usize,
-        /// Points that would do.
+        /// Points needed.
         need: usize,
     },
     /// Measured at too few different sizes.
-    #[error("points at {have} sizes, {need} are needed")]
+    #[error("points at {have} different sizes, {need} needed")]
     TooFewSizes {
         /// Different sizes given.
         have: usize,
-        /// Sizes that would do.
+        /// Sizes needed.
         need: usize,
     },
-    /// A point that is not a positive number, or under one worker.
+    /// A point that is not a positive number, or has less than one worker.
     #[error("point {index} is not a positive number")]
     BadPoint {
-        /// Which of the points.
+        /// Index of the point.
         index: usize,
     },
-    /// No parameters within the bounds come near the points.
+    /// No parameters within the bounds fit.
     #[error("no minimum was found")]
     NoMinimum,
 }
@@ -167,7 +167,7 @@ pub enum Unfit {
 /// A parameter of a law, with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Parameter {
-    /// What it is called in the law.
+    /// Its name in the formula.
     pub name: &'static str,
     /// Its value.
     pub value: f64,
@@ -175,11 +175,11 @@ pub struct Parameter {
     pub lo: f64,
     /// Upper end of the interval.
     pub hi: f64,
-    /// Whether the points would have it beyond what it can be: the value is the bound.
+    /// Whether the fit would exceed the bound, so that the value is the bound.
     pub at_bound: bool,
 }
 
-/// A law with the parameters that points give it.
+/// A law fitted to points.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
     /// Which law.
@@ -188,15 +188,15 @@ pub struct Fit {
     pub name: &'static str,
     /// Its parameters.
     pub parameters: Vec<Parameter>,
-    /// How many points it was fitted to.
+    /// Number of points it was fitted to.
     pub points: usize,
-    /// Share of the variance that it explains; `None` where all measurements are equal.
+    /// Fraction of the variance that it explains; `None` where all measurements are equal.
     pub r2: Option<f64>,
-    /// Corrected criterion of Akaike, for comparison on the same points; `None` where there are too few.
+    /// Corrected Akaike criterion, for comparison on the same points; `None` with too few points.
     pub aicc: Option<f64>,
     /// Standard deviation of the relative errors.
     pub residual_sd: f64,
-    /// Workers at which throughput is highest, `sqrt((1 - s) / k)`; `None` where it never falls.
+    /// Worker count with the highest throughput, `sqrt((1 - s) / k)`; `None` if it never falls.
     pub peak: Option<f64>,
     #[serde(skip)]
     values: Values,
@@ -205,12 +205,12 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Whether the law misses its points by so much that it describes nothing.
+    /// Whether the law is too far from its points to describe them.
     pub fn is_rough(&self) -> bool {
         self.residual_sd > ROUGH
     }
 
-    /// What would be measured at x, with the 95 % interval that a measurement would lie in.
+    /// The expected measurement at x, with its 95 % interval.
     pub fn predict(&self, x: f64) -> Estimate {
         let value = self.law.value(self.values, x);
         let variance = value * value + quadratic(&self.inverse, &self.law.gradient(self.values, x));
@@ -220,7 +220,7 @@ impl Fit {
     }
 }
 
-/// Fits a law to points, of which it needs one more than it has parameters.
+/// Fits a law to points; it needs one more point than it has parameters.
 pub fn fit(law: Law, points: &[Point]) -> Result<Fit, Unfit> {
     check(law, points)?;
     let (values, fixed) = minimum::find(law, points).ok_or(Unfit::NoMinimum)?;
@@ -263,8 +263,8 @@ pub fn fit(law: Law, points: &[Point]) -> Result<Fit, Unfit> {
     })
 }
 
-/// The law of throughput with the lowest criterion, of those that have one: with five points the USL, which has the most
-/// parameters, has none and does not compete; with fewer nobody does.
+/// The throughput law with the lowest AICc, of those that have one: with five points the USL, which has the most
+/// parameters, has none; with fewer points no law does.
 pub fn best(points: &[Point]) -> Result<Fit, Unfit> {
     check(Law::Linear, points)?;
     let need = MOST + 2;

@@ -1,18 +1,18 @@
 //! Where a warm-up ends, by the marginal standard error rule MSER-5 (White 1997; Franklin and White 2008).
 //!
 //! The series becomes k means of five values each. Cutting off the first d leaves `k - d` of mean m; the rule takes
-//! the d that makes `sum (z - m)^2 / (k - d)^2` smallest: what is left tells its own mean best. A minimum in the
-//! second half means that the run is too short to tell.
+//! the d that minimises `sum (z - m)^2 / (k - d)^2`: the rest then determines its mean best. A minimum in the
+//! second half means that the run is too short.
 
 const BATCH: usize = 5;
 
-/// Fewer means than this leave nothing to choose from.
+/// With fewer means than this, there is no answer.
 const FEWEST: usize = 10;
 
-/// The part of all means that is never cut off: the fewer are left, the likelier they lie close together by chance.
+/// The fraction of all means that is never cut off: the fewer are left, the likelier they are close by chance.
 const PART: usize = 5;
 
-/// How many values to cut off the start; `None` where the rule finds no answer in the first half.
+/// How many values to cut off at the start; `None` if the rule has no answer in the first half.
 pub fn truncate(values: &[f64]) -> Option<usize> {
     let means: Vec<f64> =
         values.chunks_exact(BATCH).map(|batch| batch.iter().sum::<f64>() / BATCH as f64).collect();

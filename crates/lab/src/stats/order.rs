@@ -1,6 +1,6 @@
-//! Level and spread of some values.
+//! Level and spread of values.
 //!
-//! - Quantile: linear interpolation at place `share * (n - 1)` of the sorted values, type 7 of Hyndman and Fan (1996).
+//! - Quantile: linear interpolation at place `fraction * (n - 1)` of the sorted values, type 7 of Hyndman and Fan (1996).
 //! - Median absolute deviation: median of `|x - median(x)|` (Hampel 1974), without the factor 1.4826 that makes it
 //!   the standard deviation of normal values.
 //! - Coefficient of variation: standard deviation (with `n - 1`) over mean (Pearson 1896).
@@ -12,14 +12,14 @@ pub fn sort(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The value below which a share (0 to 1) of sorted values lies; `None` of nothing.
-pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
-    let place = share.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)?) as f64;
+/// The value below which a fraction (0 to 1) of sorted values lies; `None` without values.
+pub fn quantile(sorted: &[f64], fraction: f64) -> Option<f64> {
+    let place = fraction.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)?) as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);
     Some(sorted[low] + (sorted[high] - sorted[low]) * place.fract())
 }
 
-/// The middle of some values: the mean of the two middle ones where their number is even; `None` of nothing.
+/// The median; the mean of the two middle values if their number is even; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sort(values);
     let half = sorted.len() / 2;
@@ -30,18 +30,18 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median distance from the median: a spread that outliers do not move; `None` of nothing.
+/// The median distance from the median, a spread that ignores outliers; `None` without values.
 pub fn mad(values: &[f64]) -> Option<f64> {
     let middle = median(values)?;
     median(&values.iter().map(|x| (x - middle).abs()).collect::<Vec<_>>())
 }
 
-/// The sum over the count; `None` of nothing.
+/// The mean; `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Standard deviation over mean; `None` under two values or where the mean is not positive.
+/// Standard deviation over mean; `None` with fewer than two values or if the mean is not positive.
 pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
     let level = mean(values).filter(|&m| values.len() > 1 && m > 0.0)?;
     let squares: f64 = values.iter().map(|x| (x - level).powi(2)).sum();

@@ -1,12 +1,12 @@
-//! Steps that say nothing about the level around them.
+//! Outliers: steps that say nothing about the level around them.
 //!
 //! The rule of Barrett et al. (2017, "Virtual Machine Warmup Blows Hot and Cold"): within a rolling window of 200
 //! steps, a value further than `3 (P90 - P10)` from the median is an outlier. Normal values lie that far out (7.7
 //! standard deviations) never; heavy tails and single hiccups do. Two things are added:
 //!
-//! - a run of as many outliers as make a segment is a level of its own, and none of them is marked;
-//! - slow steps at the very start are warm-up, never outliers. There is one place where a start can be, so less
-//!   evidence is asked for: `1.5 (P90 - P10)` over the median of the steps that follow (3.8 standard deviations). One
+//! - a run of outliers as long as a segment is a level of its own, and none of them is marked;
+//! - slow steps at the very start are warm-up, never outliers. A start can be in one place only, so less
+//!   evidence is needed: `1.5 (P90 - P10)` over the median of the following steps (3.8 standard deviations). One
 //!   slow step may follow another after a pause: the start is the longest of which half the steps are slow. It
 //!   is at most a quarter of the steps, or 15: longer ones are for change points to find.
 
@@ -17,16 +17,16 @@ const FAR: f64 = 3.0;
 const FAR_AT_START: f64 = 1.5;
 const LONGEST_START: usize = 15;
 
-/// What stands out of a series.
+/// Slow starts and outliers of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// How many steps at the start are slow.
+    /// Number of slow steps at the start.
     pub leading: usize,
-    /// Places of the outliers after them, ascending.
+    /// Indices of the outliers after them, ascending.
     pub outliers: Vec<usize>,
 }
 
-/// Marks what stands out of finite values; stretches of `segment` steps or more are levels and not marked.
+/// Marks outliers of finite values; runs of `segment` steps or more are levels and not marked.
 pub fn mark(values: &[f64], segment: usize) -> Marks {
     let leading = count_leading(values);
     let far = find_far(&values[leading..]);
@@ -55,14 +55,14 @@ fn count_leading(values: &[f64]) -> usize {
     leading
 }
 
-/// Places of all values far from the middle of their window.
+/// Indices of all values far from the middle of their window.
 fn find_far(values: &[f64]) -> Vec<usize> {
     let width = WINDOW.min(values.len());
     let mut window = sort(&values[..width]);
     let mut start = 0;
     let mut far = Vec::new();
     for (at, value) in values.iter().enumerate() {
-        // The window is centred, and moved inwards at both ends.
+        // The window is centred, and shifted inwards at both ends.
         if at > start + width / 2 && start + width < values.len() {
             let place = |window: &[f64], value: f64| window.partition_point(|x| x.total_cmp(&value).is_lt());
             window.remove(place(&window, values[start]));

@@ -19,7 +19,7 @@
 
 use super::order::{mad, mean, median};
 
-/// What the search may find.
+/// Limits of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pelt {
     /// Cost of a change, in units of ln n.
@@ -35,7 +35,7 @@ impl Default for Pelt {
 }
 
 impl Pelt {
-    /// The places where a new segment begins, ascending; none for values that do not change.
+    /// The indices at which a new segment begins, ascending; none for values that do not change.
     pub fn find_changes(&self, values: &[f64]) -> Vec<usize> {
         let shortest = self.shortest.max(1);
         match Cost::new(values) {
@@ -48,7 +48,7 @@ impl Pelt {
     }
 }
 
-/// The least standard deviation that a segment of these values can have; `None` where all are equal.
+/// The smallest standard deviation that a segment of these values can have; `None` if all are equal.
 pub(super) fn find_floor(values: &[f64]) -> Option<f64> {
     let positive = |&x: &f64| x > 0.0;
     let steps: Vec<f64> = values.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -86,7 +86,7 @@ impl Cost {
     }
 }
 
-/// A place that may be the last change, and the least that all up to some later place costs with it.
+/// A candidate for the last change, and the least cost up to a later index with it.
 #[derive(Clone, Copy)]
 struct Candidate {
     at: usize,
@@ -132,7 +132,7 @@ fn search(cost: &Cost, penalty: f64, shortest: usize) -> (f64, Vec<usize>) {
                 .chain(young.drain(..))
                 .map(|at| {
                     let bound = best[at] + cost.of(at, end);
-                    // A change here would do as well ever after: once a segment has had room to follow.
+                    // A change here is as good from now on, once there is room for a segment after it.
                     Candidate { at, bound, doomed: bound >= best[end] }
                 })
                 .collect();

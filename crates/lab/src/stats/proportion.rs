@@ -1,19 +1,19 @@
-//! A share of some trials, and its 95 % interval by Wilson (1927).
+//! The fraction of successful trials, and its 95 % interval by Wilson (1927).
 //!
 //! ```text
 //! (p + z^2 / 2n  +-  z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 //! ```
 //!
-//! Unlike the textbook's interval it stays within 0 and 1, and holds what it says even where the share is near one of them.
+//! Unlike the textbook interval it stays within 0 and 1, and keeps its coverage even near them.
 
-/// The z that 95 % of a normal distribution lie within, on both sides of zero.
+/// Two-sided 95 % quantile of the normal distribution.
 const Z95: f64 = 1.959_963_985;
 
-/// The interval of a share (0 to 1) of so many trials; `None` of none.
-pub fn wilson(share: f64, trials: f64) -> Option<(f64, f64)> {
+/// The interval of a fraction (0 to 1) of `trials`; `None` without trials.
+pub fn wilson(fraction: f64, trials: f64) -> Option<(f64, f64)> {
     let z2 = Z95 * Z95 / trials;
-    let middle = share + z2 / 2.0;
-    let half = (z2 * (share * (1.0 - share) + z2 / 4.0)).sqrt();
+    let middle = fraction + z2 / 2.0;
+    let half = (z2 * (fraction * (1.0 - fraction) + z2 / 4.0)).sqrt();
     (trials > 0.0).then(|| (((middle - half) / (1.0 + z2)).max(0.0), ((middle + half) / (1.0 + z2)).min(1.0)))
 }
 

@@ -1,6 +1,6 @@
 //! Random numbers that are the same on every machine: SplitMix64 (Steele, Lea and Flood 2014).
 
-/// A generator of 64 bits of state, made by its seed alone.
+/// A generator with 64 bits of state, determined by its seed.
 pub struct SplitMix(pub u64);
 
 impl SplitMix {

@@ -2,12 +2,12 @@
 //!
 //! With rows X and values y: `b = (X'X)^-1 X'y`, the residual variance `s^2 = |y - Xb|^2 / (n - k)`, the covariance
 //! of b `s^2 (X'X)^-1`; intervals with Student's t of `n - k` degrees of freedom (Draper and Smith 1998). A new value
-//! at row x strays by `s sqrt(1 + x' (X'X)^-1 x)` from `x'b`. X is split into an orthogonal and a triangular matrix by
+//! at row x deviates by `s sqrt(1 + x' (X'X)^-1 x)` from `x'b`. X is split into an orthogonal and a triangular matrix by
 //! modified Gram-Schmidt (Björck 1967), which loses less than the normal equations.
 
 use super::student::t95;
 
-/// A column whose part beyond the ones before it is smaller than this share is taken as their sum.
+/// A column counts as dependent on earlier ones if the rest of it is smaller than this fraction.
 const DEPENDENT: f64 = 1e-10;
 
 /// A value and its 95 % interval.
@@ -22,7 +22,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// A value that may be off by so much to either side.
+    /// A value with an error to either side.
     pub fn around(value: f64, reach: f64) -> Self {
         Self { value, lo: value - reach, hi: value + reach }
     }
@@ -35,7 +35,7 @@ pub struct Regression<const K: usize> {
     pub coefficients: [f64; K],
     /// Standard error of each coefficient.
     pub standard_errors: [f64; K],
-    /// Share of the variance around the mean that is explained; `None` where the values are all equal.
+    /// Fraction of the variance around the mean that is explained; `None` where the values are all equal.
     pub r2: Option<f64>,
     /// Standard deviation of the residuals.
     pub residual_sd: f64,
@@ -52,8 +52,8 @@ impl<const K: usize> Regression<K> {
         Estimate::around(self.coefficients[column], reach)
     }
 
-    /// Standard errors of the coefficients, if the values of these rows, the fitted ones, have errors of their own with these
-    /// standard deviations: those of rounding, which few residuals may not show.
+    /// Standard errors of the coefficients, if the fitted values have errors with these
+    /// standard deviations, such as rounding errors, which few residuals may not show.
     pub fn spread(&self, rows: &[[f64; K]], sds: &[f64]) -> [f64; K] {
         let weight = |at: usize, row: &[f64; K]| (0..K).map(|k| self.inverse[at][k] * row[k]).sum::<f64>();
         std::array::from_fn(|at| {
@@ -61,7 +61,7 @@ impl<const K: usize> Regression<K> {
         })
     }
 
-    /// What a new value at a row will be, with the 95 % interval it will lie in.
+    /// The expected new value at a row, with its 95 % interval.
     pub fn predict(&self, row: &[f64; K]) -> Estimate {
         let value = row.iter().zip(&self.coefficients).map(|(x, b)| x * b).sum();
         let leverage = quadratic(&self.inverse, row);
@@ -69,7 +69,7 @@ impl<const K: usize> Regression<K> {
     }
 }
 
-/// Fits values to the columns of as many rows. `None` where there are no more values than coefficients, a column is
+/// Fits values to the columns of as many rows. `None` if there are no more values than coefficients, a column is
 /// a sum of others, or anything is not finite.
 pub fn fit<const K: usize>(rows: &[[f64; K]], values: &[f64]) -> Option<Regression<K>> {
     let freedom = values.len().checked_sub(K).filter(|&freedom| freedom > 0 && rows.len() == values.len())?;
@@ -90,7 +90,7 @@ pub fn fit<const K: usize>(rows: &[[f64; K]], values: &[f64]) -> Option<Regressi
     })
 }
 
-/// The least-squares solution and `(X'X)^-1`; `None` where columns depend on each other.
+/// The least-squares solution and `(X'X)^-1`; `None` if columns depend on each other.
 pub(super) fn solve<const K: usize>(rows: &[[f64; K]], values: &[f64]) -> Option<([f64; K], [[f64; K]; K])> {
     let mut columns: [Vec<f64>; K] = std::array::from_fn(|k| rows.iter().map(|row| row[k]).collect());
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();

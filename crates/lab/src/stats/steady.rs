@@ -1,24 +1,24 @@
 //! Where the steady state of a series of step times begins, and what the series looks like.
 //!
-//! After Barrett et al. (2017): outliers are set aside ([`outliers`]), change points split the rest ([`pelt`]), and
-//! segments that cannot be told apart become one level again:
+//! After Barrett et al. (2017): outliers are removed ([`outliers`]), change points split the rest ([`pelt`]), and
+//! segments that cannot be distinguished are joined into one level:
 //!
-//! - two levels are the same where their means differ by no more than one standard deviation of a step, or three
+//! - two levels are the same if their means differ by at most one standard deviation of a step, or three
 //!   standard errors of the difference, with the autocorrelation r of the steps in it: `sqrt((1 + r) / (1 - r))`. PELT
-//!   takes steps as independent and so finds changes in the slow waves of dependent ones: this undoes it. There is no
+//!   assumes independent steps and so finds changes in slow waves of dependent ones; this undoes it. There is no
 //!   tolerance in percent: the answer is the same in any unit, and whatever constant is added to all times;
-//! - a stretch after which the old level comes back is a disturbance and belongs to that level, if it lasts no longer
+//! - a segment after which the old level returns is a disturbance and belongs to that level, if it lasts no longer
 //!   than either side of it, and a quarter of both together at most.
 //!
-//! The steady state is the last level. There is none where that
+//! The steady state is the last level. There is none if that
 //!
 //! - is less than a tenth of the run;
-//! - is one of two that take turns (five levels or more), or the last of a staircase (four or more), and has not yet
-//!   lasted longer than the ones before: twice their mean for turns, 1.5 times for stairs;
+//! - is one of two alternating levels (five levels or more), or the last of a staircase (four or more), and has not yet
+//!   lasted longer than the ones before: twice their mean if alternating, 1.5 times for a staircase;
 //! - rises or falls by more than six standard deviations of a step from its first step to its last.
 //!
 //! Otherwise the verdict compares it with what came before ([`Verdict`]). A finished case always has a rate: without a
-//! steady state, the steps that count are those of the second opinion, MSER-5 ([`mser`]), or the second half where that
+//! steady state, the steps that count are those of the second opinion, MSER-5 ([`mser`]), or the second half if that
 //! has none.
 
 use serde::Serialize;
@@ -28,22 +28,22 @@ use super::pelt::{self, Pelt};
 use super::regression::{self, Regression};
 use super::{mser, outliers};
 
-/// Under this many steps no steady state can be told.
+/// With fewer steps than this, no steady state can be found.
 const SHORT: usize = 20;
 
-/// Steps left out of a run that is too short: the first ones warm caches and fault pages in.
+/// Steps that do not count in a run that is too short: the first ones warm caches and fault pages in.
 const WARM_UP: usize = 2;
 
-/// A level that lasts less than this part of the run says too little to end it or to compare the end with.
+/// A level shorter than this fraction of the run is too short to be the steady state or to compare it with.
 const SUBSTANTIAL: f64 = 0.1;
 
-/// So many levels in turn, up and down to the end, are a period.
+/// This many levels going up and down until the end are periodic.
 const TURNS: usize = 5;
 
-/// So many levels in one direction to the end are a ramp.
+/// This many levels in one direction until the end are a ramp.
 const STAIRS: usize = 4;
 
-/// A level that moves this many standard deviations of a step on its way is none.
+/// A level that drifts by this many standard deviations of a step is not steady.
 const TREND: f64 = 6.0;
 
 /// What a series of step times looks like.
@@ -52,13 +52,13 @@ pub enum Verdict {
     /// One level from the start.
     #[serde(rename = "flat")]
     Flat,
-    /// Slower steps, then the steady state.
+    /// Slower steps first, then the steady state.
     #[serde(rename = "warm-up")]
     WarmUp,
     /// The last level is slower than one before it that lasted.
     #[serde(rename = "slowdown")]
     Slowdown,
-    /// The last level began too near the end, or times rise, fall or take turns to the end.
+    /// The last level began too close to the end, or times rise, fall or alternate until the end.
     #[serde(rename = "no steady state")]
     NoSteadyState,
     /// Too few steps to tell.
@@ -67,7 +67,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The words of the reports.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flat => "flat",
@@ -79,7 +79,7 @@ impl Verdict {
     }
 }
 
-/// What was found in a series of step times.
+/// The steady state of a series of step times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SteadyState {
     /// First step that counts.
@@ -88,11 +88,11 @@ pub struct SteadyState {
     pub verdict: Verdict,
     /// First steps of all levels after the first, ascending.
     pub changes: Vec<usize>,
-    /// Steps set aside, ascending; slow ones at the very start are warm-up and not among them.
+    /// Outliers, ascending; slow steps at the very start are warm-up and not among them.
     pub outliers: Vec<usize>,
-    /// First step that counts by MSER-5; `None` where it finds none.
+    /// First step that counts by MSER-5; `None` if it finds none.
     pub mser: Option<usize>,
-    /// Whether MSER-5 would start over a tenth of the run elsewhere, and the steps between are another level than the
+    /// Whether MSER-5 would start more than a tenth of the run elsewhere, and the steps between are at another level than the
     /// steps after.
     pub disagrees: bool,
 }
@@ -112,7 +112,7 @@ pub fn find(times: &[f64]) -> SteadyState {
     Series::new(times).judge()
 }
 
-/// The steps that are looked at, with the places they had.
+/// The steps without outliers, with their original indices.
 struct Series {
     length: usize,
     leading: usize,
@@ -160,14 +160,14 @@ impl Series {
         }
     }
 
-    /// Where a kept step stood among all. The first kept one stands for the end of the warm-up, and outliers after it
-    /// are no part of that.
+    /// The original index of a kept step. The first kept one is the end of the warm-up, and outliers after it
+    /// do not belong to that.
     fn place(&self, at: usize) -> usize {
         if at == 0 { self.leading.min(self.length - 1) } else { self.places[at] }
     }
 
     fn disagree(&self, cut: usize, mser: Option<usize>, noise: &Noise) -> bool {
-        // Without an answer MSER would drop more than half.
+        // MSER without an answer would drop more than half.
         let other = mser.unwrap_or(self.values.len() / 2);
         let (early, late) = (cut.min(other), cut.max(other));
         let between = Level::new(&self.values, early, late);
@@ -176,12 +176,12 @@ impl Series {
     }
 }
 
-/// A stretch of steps around one mean.
+/// Consecutive steps around one mean.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     from: usize,
     to: usize,
-    /// How many steps the mean and the squares are of: without disturbances.
+    /// Number of steps in the mean and the squares, without disturbances.
     count: f64,
     mean: f64,
     squares: f64,
@@ -199,7 +199,7 @@ impl Level {
         self.to - self.from
     }
 
-    /// Both as one level, and what lies between them as its disturbance.
+    /// Both as one level, with the steps between them as its disturbance.
     fn with(&self, next: &Self) -> Self {
         let count = self.count + next.count;
         let step = next.mean - self.mean;
@@ -224,15 +224,15 @@ fn fit_line(values: &[f64]) -> Option<Regression<2>> {
     regression::fit(&rows, values)
 }
 
-/// Whether a line over so many steps rises or falls more than steps stray around it.
+/// Whether a line over this many steps rises or falls more than steps deviate from it.
 fn drifts(line: &Regression<2>, steps: usize, floor: f64) -> bool {
     line.coefficients[1].abs() * steps as f64 > TREND * line.residual_sd.max(floor)
 }
 
-/// How far steps of one level stray.
+/// Spread of the steps of one level.
 struct Noise {
     floor: f64,
-    /// Times the variance of a mean of dependent steps exceeds that of independent ones.
+    /// Factor by which the variance of a mean of dependent steps exceeds that of independent ones.
     inflation: f64,
 }
 
@@ -242,7 +242,7 @@ impl Noise {
         let floor = pelt::find_floor(values).unwrap_or(0.0);
         for level in split(values, changes) {
             let part = &values[level.from..level.to];
-            // On a ramp neighbours are alike because of where it leads, not because steps depend on each other.
+            // On a ramp, neighbours are similar because of the slope, not because steps depend on each other.
             let line = fit_line(part).filter(|line| drifts(line, part.len(), floor));
             let rest: Vec<f64> = match line {
                 Some(line) => {
@@ -261,12 +261,12 @@ impl Noise {
         self.distance(a, b) <= 1.0
     }
 
-    /// Whether a level rises or falls more than steps stray around its line of regression.
+    /// Whether a level rises or falls more than steps deviate from its regression line.
     fn drifts(&self, values: &[f64]) -> bool {
         fit_line(values).is_some_and(|line| drifts(&line, values.len(), self.floor))
     }
 
-    /// How far two levels lie apart, in units of what noise explains.
+    /// Distance between two levels, in units of what noise explains.
     fn distance(&self, a: &Level, b: &Level) -> f64 {
         let spread = ((a.squares + b.squares) / (a.count + b.count)).sqrt().max(self.floor);
         let error = spread * (self.inflation * (1.0 / a.count + 1.0 / b.count)).sqrt();
@@ -315,19 +315,19 @@ fn judge(levels: &[Level], values: &[f64], noise: &Noise) -> Option<(Verdict, us
     Some((verdict, last.from))
 }
 
-/// Whether the last levels go up and down in turn, and the last of them has lasted little longer than the others.
+/// Whether the last levels alternate up and down, and the last one has lasted little longer than the others.
 fn takes_turns(levels: &[Level]) -> bool {
     let turn = |l: &[Level]| (l[1].mean > l[0].mean) == (l[1].mean > l[2].mean);
     goes_on(levels, TURNS, 2.0) && levels[levels.len() - TURNS..].windows(3).all(turn)
 }
 
-/// Whether the last levels lead in one direction, and the last of them has lasted little longer than the others.
+/// Whether the last levels go in one direction, and the last one has lasted little longer than the others.
 fn climbs(levels: &[Level]) -> bool {
     let stair = |l: &[Level]| (l[1].mean > l[0].mean) == (l[2].mean > l[1].mean);
     goes_on(levels, STAIRS, 1.5) && levels[levels.len() - STAIRS..].windows(3).all(stair)
 }
 
-/// Whether the last of so many levels lasts at most so many times the mean of the others.
+/// Whether the last of `count` levels lasts at most `times` the mean of the others.
 fn goes_on(levels: &[Level], count: usize, times: f64) -> bool {
     let Some(start) = levels.len().checked_sub(count) else { return false };
     let last = &levels[levels.len() - 1];

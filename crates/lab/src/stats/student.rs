@@ -10,25 +10,25 @@
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, SQRT_2};
 
-/// The t that 95 % of the values lie within, on both sides of zero; infinite without a degree of freedom.
+/// Two-sided 95 % quantile; infinite without a degree of freedom.
 pub fn t95(freedom: usize) -> f64 {
     t_within(0.95, freedom)
 }
 
-/// The t that a share of the values (0 to 1) lies within, on both sides of zero.
-pub fn t_within(share: f64, freedom: usize) -> f64 {
+/// Two-sided quantile: the t within which a fraction (0 to 1) of the values lies.
+pub fn t_within(fraction: f64, freedom: usize) -> f64 {
     if freedom == 0 {
         return f64::INFINITY;
     }
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     for _ in 0..60 {
         let middle = 0.5 * (low + high);
-        if share_within(middle, freedom) < share { low = middle } else { high = middle }
+        if fraction_within(middle, freedom) < fraction { low = middle } else { high = middle }
     }
     (0.5 * (low + high)).tan() * (freedom as f64).sqrt()
 }
 
-fn share_within(theta: f64, freedom: usize) -> f64 {
+fn fraction_within(theta: f64, freedom: usize) -> f64 {
     let (sin, cos) = theta.sin_cos();
     let odd = freedom % 2;
     // Terms run over the powers of the cosine with the parity of v; each follows from the one before.
@@ -41,7 +41,7 @@ fn share_within(theta: f64, freedom: usize) -> f64 {
     if odd == 1 { FRAC_2_PI * (theta + sin * sum) } else { sin * sum }
 }
 
-/// The share of a normal distribution that lies above z standard deviations, for z >= 0.
+/// The fraction of a normal distribution that lies above z standard deviations, for z >= 0.
 pub(crate) fn normal_tail(z: f64) -> f64 {
     let x = z / SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);

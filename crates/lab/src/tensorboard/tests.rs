@@ -159,7 +159,7 @@ fn a_file_is_named_by_case_and_rank_alone() {
 }
 
 #[test]
-fn what_was_learned_is_told_by_rank_0_under_its_steps() {
+fn learning_is_in_the_file_of_rank_0_at_its_steps() {
     let mut run = fixture::learning_plans()[1].run();
     run.ranks[0].evaluations[1].loss = None;
     let told = |rank: usize, tag: &str| -> Vec<(u64, f32)> {

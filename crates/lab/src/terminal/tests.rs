@@ -4,7 +4,7 @@ use super::*;
 use crate::{Finding, fixture};
 
 #[test]
-fn what_was_learned_is_a_table_where_any_case_tells() {
+fn learning_is_a_table_if_any_case_has_it() {
     let learned = render_learning(&fixture::report_on(&fixture::learning_plans()));
     insta::assert_snapshot!(learned, @r"
     learning  workers  batch   lr  epochs  train s  s/epoch  images/s  by time  train %  test %  95 % interval  test loss  memory MB  eval s  saving s
@@ -28,9 +28,9 @@ fn layers_come_slowest_first_and_the_rest_is_summed() {
     };
     let layers = [layer("conv1", 10), layer("conv2", 30), layer("head", 10)];
     insta::assert_snapshot!(render_layers(&layers, Rows::Top(2)), @r"
-    layer  forward ms  backward ms  nominal GFLOP/s  share %
-    conv2       3.000        6.000              0.3     60.0
-    conv1       1.000        2.000              1.0     20.0
+    layer  forward ms  backward ms  nominal GFLOP/s  % of time
+    conv2       3.000        6.000              0.3       60.0
+    conv1       1.000        2.000              1.0       20.0
     1 more: 20.0 %
     ");
     assert_eq!(render_layers(&layers, Rows::All).lines().count(), 4);
@@ -46,14 +46,14 @@ fn findings_beyond_the_first_few_are_counted() {
         text: "something".into(),
         advice: "do something".into(),
         lost_s: Some(1.0),
-        share: Some(0.1),
+        fraction: Some(0.1),
     };
     report.findings = vec![one; SHOWN + 3];
     let text = render_findings(&report, Colours::None);
     assert_eq!(text.matches("do something").count(), SHOWN, "{text}");
-    assert!(text.contains("3 more that cost less"), "{text}");
+    assert!(text.contains("3 smaller ones"), "{text}");
     report.findings.truncate(SHOWN);
-    assert!(!render_findings(&report, Colours::None).contains("more that cost less"));
+    assert!(!render_findings(&report, Colours::None).contains("smaller ones"));
 }
 
 #[test]

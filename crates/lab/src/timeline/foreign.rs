@@ -12,10 +12,10 @@ use crate::import::spans::Spans;
 use crate::run::Span;
 use crate::trace::Trace;
 
-/// Writes what a trace holds from the begin of a window to its end, beside its place first and then moved there.
+/// Writes the part of a trace inside a window, first as a draft and then moved to its place.
 pub fn write_trace(trace: &Trace, window: &Spans, path: &Path) -> Result<(), LabError> {
-    let ends = |all: &[Span]| Some((all.first()?.begin, all.last()?.end));
-    let window = ends(window.as_slice()).unwrap_or_default();
+    let ends = |all: &[Span]| Some(Span { begin: all.first()?.begin, end: all.last()?.end });
+    let window = ends(window.as_slice()).unwrap_or(Span { begin: Nanos(0), end: Nanos(0) });
     let mut draft = path.as_os_str().to_owned();
     draft.push(".draft");
     let write = || -> io::Result<()> {
@@ -25,13 +25,13 @@ pub fn write_trace(trace: &Trace, window: &Spans, path: &Path) -> Result<(), Lab
         fs::rename(&draft, path)
     };
     write().map_err(|error| {
-        // The draft may not even exist; the first error is the one to tell.
+        // The draft may not exist; the first error is the one to report.
         let _ = fs::remove_file(&draft);
         LabError::io("write", path)(error)
     })
 }
 
-fn draw(trace: &Trace, (from, to): (Nanos, Nanos), out: &mut dyn Write) -> io::Result<()> {
+fn draw(trace: &Trace, window: Span, out: &mut dyn Write) -> io::Result<()> {
     let micros = |time: Nanos| time.0 as f64 / 1e3;
     // The host is one process, each device another; a track is a thread of its own.
     let process =
@@ -48,15 +48,15 @@ fn draw(trace: &Trace, (from, to): (Nanos, Nanos), out: &mut dyn Write) -> io::R
             comma = ",";
         }
     }
-    for slice in trace.slices.iter().filter(|slice| slice.begin < to && slice.end > from) {
-        let (begin, end) = (slice.begin.max(from), slice.end.min(to));
+    for slice in trace.slices.iter().filter(|slice| slice.begin < window.end && slice.end > window.begin) {
+        let (begin, end) = (slice.begin.max(window.begin), slice.end.min(window.end));
         let mut event = json!({
             "ph": "X",
             "name": trace.names.text(slice.name),
             "cat": format!("{:?}", slice.kind),
             "pid": process(slice.track as usize),
             "tid": slice.track,
-            "ts": micros(begin.since(from)),
+            "ts": micros(begin.since(window.begin)),
             "dur": micros(end.since(begin)),
         });
         if let Some(bytes) = slice.bytes {

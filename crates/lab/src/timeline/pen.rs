@@ -1,4 +1,4 @@
-//! How a rank's time becomes events, one a line.
+//! A rank's time as events, one per line.
 
 use std::fmt::{self, Write as _};
 
@@ -32,9 +32,9 @@ type Stretch = (Nanos, Nanos);
 
 /// Draws the events of one process.
 pub(super) struct Pen {
-    /// What was drawn and not yet taken.
+    /// Drawn events that have not been written yet.
     pub text: String,
-    /// Events drawn in all.
+    /// Total number of events.
     pub events: usize,
     /// Whether events are drawn, or only counted.
     draws: bool,
@@ -50,7 +50,7 @@ impl Pen {
         Self { text: String::new(), events: 0, draws: true, process, origin, exchanges: Vec::new() }
     }
 
-    /// A pen without ink.
+    /// A pen that only counts.
     pub(super) fn counting() -> Self {
         Self { draws: false, ..Self::new(0, Nanos(0)) }
     }
@@ -80,18 +80,18 @@ impl Pen {
         ));
     }
 
-    /// A moment on the track of the steps.
+    /// An instant on the track of the steps.
     pub(super) fn instant(&mut self, name: &str, at: Nanos) {
         let (tid, at, name) = (self.thread_number(STEPS), Micros(at.since(self.origin)), Value::from(name));
         self.event(format_args!("\"tid\":{tid},\"ph\":\"i\",\"s\":\"t\",\"ts\":{at},\"name\":{name}"));
     }
 
-    /// A phase outside of the steps.
+    /// A phase outside the steps.
     pub(super) fn run_phase(&mut self, name: &str, stretch: Stretch) {
         self.slice(STEPS, stretch, format_args!("\"cat\":\"run\",\"name\":\"{name}\""));
     }
 
-    /// A stretch of a track; what it is called needs no escapes.
+    /// A slice of a track; its name needs no escaping.
     fn slice(&mut self, track: usize, (begin, end): Stretch, named: fmt::Arguments<'_>) {
         let (tid, ts, dur) =
             (self.thread_number(track), Micros(begin.since(self.origin)), Micros(end.since(begin)));
@@ -112,7 +112,7 @@ impl Pen {
         let mut begin = step.begin;
         for phase in ORDER {
             let booked = step.phases[phase];
-            // Phases timed on a device's own clock may overlap the host's, and be longer than the step.
+            // Phases timed on a device's clock may overlap those of the host and exceed the step.
             let end = Nanos(begin.0.saturating_add(booked.0)).min(step.end);
             if !booked.is_zero() {
                 let cut = match end.since(begin) == booked {
@@ -156,13 +156,13 @@ impl Pen {
         );
         let arrival = bucket.last_arrival.min(ended);
         if last_rank != rank && bucket.begun < arrival {
-            let named = format_args!("\"cat\":\"late\",\"name\":\"until rank {last_rank} came\"");
+            let named = format_args!("\"cat\":\"late\",\"name\":\"waiting for rank {last_rank}\"");
             self.slice(track, (bucket.begun, arrival), named);
         }
     }
 }
 
-/// Nanoseconds, written as microseconds to the last digit.
+/// Nanoseconds as microseconds with all digits.
 struct Micros(Nanos);
 
 impl fmt::Display for Micros {
@@ -172,7 +172,7 @@ impl fmt::Display for Micros {
     }
 }
 
-/// A number that may not be known.
+/// A number that may be unknown.
 struct OrNull(Option<f32>);
 
 impl fmt::Display for OrNull {

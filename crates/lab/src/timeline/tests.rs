@@ -206,7 +206,7 @@ fn the_frame_around_the_steps_tiles_the_run() {
 }
 
 #[test]
-fn an_exchange_lies_where_the_ranks_shared_clock_puts_it() {
+fn an_exchange_is_drawn_on_the_common_clock() {
     let parent = TempDir::new().expect("a folder");
     let case = save(&Plan::calm("resnet50", 2), &parent);
     let timeline = draw(std::slice::from_ref(&case));
@@ -219,7 +219,7 @@ fn an_exchange_lies_where_the_ranks_shared_clock_puts_it() {
     assert_eq!(third.args["waited_late_us"], 2.001);
     assert_eq!(third.args["last_rank"], 1);
     let wait = of(&early, "late")[3].clone();
-    assert_eq!(wait.name, "until rank 1 came");
+    assert_eq!(wait.name, "waiting for rank 1");
     assert_eq!(wait.end, of(&late, "exchange")[3].begin, "it ends when rank 1 begins");
     assert!(of(&late, "late").is_empty(), "nobody waits for itself");
 }

@@ -7,17 +7,15 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::Args;
 use paceline_train::data::cifar10::FILES;
 use tempfile::TempDir;
 
 use super::records::{self, Expected};
 use super::source::{self, Found};
-use crate::outcome::{Usage, print, say};
+use crate::outcome::{self, Usage, print, say};
 
 /// Name of the file that says where the data came from.
 const SOURCE_FILE: &str = "SOURCE.txt";
@@ -41,10 +39,7 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(path) = options.from.as_ref().filter(|path| !path.exists()) {
         return Err(Usage::new(format!("there is no {}", path.display())).into());
     }
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
-    }
+    let interrupted = outcome::watch_interrupts()?;
     let desk = Desk::open(&options.folder)?;
     let found = match &options.from {
         Some(path) => source::take(path, &interrupted)?,
@@ -71,9 +66,7 @@ fn install(found: Found, expected: &Expected<'_>, desk: Desk, folder: &Path) -> 
     let Found { origin, members } = found;
     let files = records::from_members(members)
         .and_then(|files| records::check(&files, expected).map(|()| files))
-        .with_context(|| format!("{origin} is not CIFAR-10"))
-        // One line for all of it: the cause matters most.
-        .map_err(|error| anyhow!("{error:#}"))?;
+        .with_context(|| format!("{origin} is not CIFAR-10"))?;
     for (name, bytes) in FILES.iter().zip(&files) {
         desk.write(name, bytes)?;
     }
@@ -99,7 +92,7 @@ struct Desk(TempDir);
 impl Desk {
     fn open(folder: &Path) -> Result<Self> {
         if folder.exists() && !folder.is_dir() {
-            return Err(Usage::new(format!("{} is no folder", folder.display())).into());
+            return Err(Usage::new(format!("{} is not a folder", folder.display())).into());
         }
         let parent = if folder.is_dir() { Some(folder) } else { folder.parent() };
         let parent = parent.filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -107,7 +100,7 @@ impl Desk {
             fs::create_dir_all(parent)?;
             tempfile::Builder::new().prefix(".paceline-").tempdir_in(parent)
         };
-        open().map(Self).map_err(|error| anyhow!("cannot write to {}: {error}", folder.display()))
+        open().map(Self).with_context(|| format!("cannot write to {}", folder.display()))
     }
 
     fn path(&self) -> &Path {
@@ -123,10 +116,10 @@ impl Desk {
             file.write_all(bytes)?;
             file.sync_all()
         };
-        write().map_err(|error| anyhow!("cannot write {}: {error}", path.display()))
+        write().with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Where finished files wait; what was fetched lies beside.
+    /// Where finished files wait, beside what was fetched.
     fn files(&self) -> PathBuf {
         self.path().join("files")
     }
@@ -142,7 +135,7 @@ impl Desk {
             }
             Ok(())
         };
-        move_all().map_err(|error| anyhow!("cannot write to {}: {error}", folder.display()))
+        move_all().with_context(|| format!("cannot write to {}", folder.display()))
     }
 }
 

@@ -78,7 +78,7 @@ fn read_strip(bytes: &[u8]) -> Result<Vec<u8>> {
     let (width, form) = (reader.info().width as usize, reader.output_color_type());
     ensure!(
         width == PIXELS && form == (png::ColorType::Rgb, png::BitDepth::Eight),
-        "it is no strip of pictures of 32x32 in 8-bit RGB"
+        "it is not a strip of pictures of 32x32 in 8-bit RGB"
     );
     let size = reader.output_buffer_size().filter(|&size| size <= super::members::MOST as usize);
     let mut pixels = vec![0; size.ok_or_else(|| anyhow!("it is too large"))?];

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::process;
 
+use paceline_system::cores::Ticks;
+use paceline_system::tree::{Tree, clean};
+
 use super::facts::{Activity, Busy};
-use super::tree::{Tree, clean};
 
 /// Processes that fill less of a core are not worth naming.
 const WORTH_NAMING: f64 = 0.05;
@@ -16,21 +18,12 @@ pub struct Look {
     processes: BTreeMap<u32, (String, u64)>,
 }
 
-/// Time of some cores since the start, in the kernel's ticks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Ticks {
-    cores: usize,
-    busy: u64,
-    stolen: u64,
-    all: u64,
-}
-
 impl Look {
     /// Looks now, at these cores.
     pub fn take(tree: &Tree, allowed: &[usize]) -> Self {
         Self {
             load: tree.text("/proc/loadavg").and_then(|text| parse_load(&text)),
-            cores: tree.text("/proc/stat").and_then(|text| parse_cores(&text, allowed)),
+            cores: tree.text("/proc/stat").and_then(|text| Ticks::parse(&text, allowed)),
             processes: read_processes(tree),
         }
     }
@@ -43,9 +36,9 @@ impl Look {
         if all == 0 || before.cores != after.cores {
             return activity;
         }
-        let share = |before: u64, after: u64| (after.saturating_sub(before) as f64 / all as f64).min(1.0);
-        activity.busy = Some(share(before.busy, after.busy));
-        activity.stolen = Some(share(before.stolen, after.stolen));
+        let fraction = |before: u64, after: u64| (after.saturating_sub(before) as f64 / all as f64).min(1.0);
+        activity.busy = Some(fraction(before.busy, after.busy));
+        activity.stolen = Some(fraction(before.stolen, after.stolen));
         let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
         for (id, (name, ticks)) in &later.processes {
             if let Some((_, earlier)) = self.processes.get(id) {
@@ -71,30 +64,6 @@ fn parse_load(text: &str) -> Option<f64> {
     (load.is_finite() && load >= 0.0).then_some(load)
 }
 
-/// Sums the lines of these cores: `cpu0 user nice system idle iowait irq softirq steal guest guest_nice`.
-fn parse_cores(text: &str, allowed: &[usize]) -> Option<Ticks> {
-    let mut sum = Ticks { cores: 0, busy: 0, stolen: 0, all: 0 };
-    for line in text.lines() {
-        let Some((core, rest)) = line.strip_prefix("cpu").and_then(|line| line.split_once(' ')) else {
-            continue;
-        };
-        if !core.parse().is_ok_and(|core| allowed.contains(&core)) {
-            continue;
-        }
-        // Guests' time is part of the user's.
-        let numbers: Option<Vec<u64>> =
-            rest.split_whitespace().take(8).map(|word| word.parse().ok()).collect();
-        let [user, nice, system, idle, iowait, irq, softirq, stolen] = numbers?.try_into().ok()?;
-        let add = |values: &[u64]| values.iter().try_fold(0u64, |sum, &value| sum.checked_add(value));
-        let busy = add(&[user, nice, system, irq, softirq])?;
-        sum.cores += 1;
-        sum.busy = sum.busy.checked_add(busy)?;
-        sum.stolen = sum.stolen.checked_add(stolen)?;
-        sum.all = add(&[sum.all, busy, stolen, idle, iowait])?;
-    }
-    (sum.cores > 0).then_some(sum)
-}
-
 /// Names and processor time of all processes but this one.
 fn read_processes(tree: &Tree) -> BTreeMap<u32, (String, u64)> {
     let ids = tree.names("/proc").unwrap_or_default();
@@ -116,11 +85,11 @@ mod tests {
 
     fn look(stat: &str, processes: &[(u32, &str, u64)]) -> Look {
         let processes = processes.iter().map(|&(id, name, ticks)| (id, (name.to_owned(), ticks)));
-        Look { load: Some(0.5), cores: parse_cores(stat, &[0, 2]), processes: processes.collect() }
+        Look { load: Some(0.5), cores: Ticks::parse(stat, &[0, 2]), processes: processes.collect() }
     }
 
     #[test]
-    fn shares_are_those_of_the_allowed_cores_between_two_looks() {
+    fn fractions_are_those_of_the_allowed_cores_between_two_looks() {
         let before =
             look("cpu 9 9\ncpu0 100 0 0 900 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0\n", &[]);
         let after = look("cpu0 110 5 5 920 0 0 0 10\ncpu1 99 0 0 0 0 0 0 0\ncpu2 0 0 0 50 0 0 0 0\n", &[]);
@@ -146,16 +115,6 @@ mod tests {
 
     #[test]
     fn lines_that_make_no_sense_are_unknown() {
-        for bad in [
-            "",
-            "cpu0",
-            "cpu0 1 2 3",
-            "cpu0 a b c d e f g h",
-            "cpu0 18446744073709551615 1 0 0 0 0 0 0",
-            "cpux 1",
-        ] {
-            assert_eq!(parse_cores(bad, &[0]), None, "{bad}");
-        }
         for bad in ["", "nan", "-1", "inf 2"] {
             assert_eq!(parse_load(bad), None, "{bad}");
         }

@@ -142,9 +142,9 @@ fn gigabytes(bytes: Bytes) -> String {
     }
 }
 
-fn percent(share: f64) -> String {
-    let digits = if share > 0.0 && share < 0.1 { 2 } else { 0 };
-    format!("{:.digits$} %", share * 100.0)
+fn percent(fraction: f64) -> String {
+    let digits = if fraction > 0.0 && fraction < 0.1 { 2 } else { 0 };
+    format!("{:.digits$} %", fraction * 100.0)
 }
 
 fn plural(count: usize, word: &str) -> String {

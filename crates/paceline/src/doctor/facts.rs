@@ -2,6 +2,8 @@
 
 use paceline_engine::cuda::Library;
 use paceline_record::{Bytes, Nanos};
+pub use paceline_system::cgroup::{Grant, Limit};
+use paceline_system::memory;
 use serde::Serialize;
 
 /// All that the checks look at.
@@ -46,16 +48,6 @@ pub struct Processor {
     pub caches: Option<Vec<Cache>>,
 }
 
-/// A limit that may not be there.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Limit<T> {
-    /// There is none.
-    Unlimited,
-    /// This much.
-    At(T),
-}
-
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cache {
@@ -86,15 +78,6 @@ pub struct Memory {
     pub swap_used: Option<Bytes>,
     /// Pages that went to and from swap.
     pub swapped_pages: Option<Count>,
-}
-
-/// Memory that a control group grants.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Grant {
-    /// In all.
-    pub limit: Bytes,
-    /// What is left of it.
-    pub left: Bytes,
 }
 
 /// Room on a file system.
@@ -161,9 +144,9 @@ pub struct Speed {
 pub struct Activity {
     /// Load average over one minute.
     pub load: Option<f64>,
-    /// Share of the allowed cores' time that others computed.
+    /// Fraction of the allowed cores' time that others computed.
     pub busy: Option<f64>,
-    /// Share of the allowed cores' time that the hypervisor gave to others.
+    /// Fraction of the allowed cores' time that the hypervisor gave to others.
     pub stolen: Option<f64>,
     /// Other processes that computed, by name, the busiest first.
     pub busiest: Option<Vec<Busy>>,
@@ -194,7 +177,7 @@ pub struct Probe {
 pub struct Spin {
     /// The core.
     pub core: usize,
-    /// Share of the time that went by in gaps.
+    /// Fraction of the time that went by in gaps.
     pub lost: f64,
     /// The longest gap.
     pub longest: Nanos,
@@ -242,10 +225,6 @@ impl Processor {
 impl Memory {
     /// What this process could still take.
     pub fn left(&self) -> Option<Bytes> {
-        match (self.available, self.container) {
-            (Some(machine), Some(Limit::At(grant))) => Some(machine.min(grant.left)),
-            (None, Some(Limit::At(grant))) => Some(grant.left),
-            (machine, _) => machine,
-        }
+        memory::least(self.available, self.container)
     }
 }

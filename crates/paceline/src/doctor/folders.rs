@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::tree::Tree;
+use paceline_system::tree::Tree;
 
 /// How deep configuration files may include one another.
 const DEPTH: usize = 4;

@@ -4,12 +4,12 @@ use std::hint::black_box;
 use std::thread;
 
 use paceline_record::Nanos;
-use paceline_train::clock;
+use paceline_system::clock;
+use paceline_system::tree::Tree;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::facts::Spin;
 use super::reading;
-use super::tree::Tree;
 
 /// Time that each core is watched.
 const SPAN: Nanos = Nanos(100_000_000);
@@ -55,7 +55,7 @@ fn spin_on(tree: &Tree, core: usize) -> Option<Spin> {
     Some(Spin { core, lost, longest, khz })
 }
 
-/// Watches a clock; the share of the time that went by in gaps, and the longest step between two readings.
+/// Watches a clock; the fraction of the time that went by in gaps, and the longest step between two readings.
 fn find_gaps(mut now: impl FnMut() -> Nanos) -> (f64, Nanos) {
     let began = now();
     let (mut last, mut lost, mut longest) = (began, 0, Nanos(0));

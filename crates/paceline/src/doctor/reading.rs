@@ -4,11 +4,12 @@ use std::path::Path;
 
 use paceline_engine::cpu::Simd;
 use paceline_record::Bytes;
+use paceline_system::cgroup::{self, Limit};
+use paceline_system::memory::Machine;
+use paceline_system::tree::{Tree, clean, field, parse_list};
 use rustix::fs::statvfs;
 
-use super::cgroup;
-use super::facts::{Cache, Limit, Memory, Processor, Space, Speed, System};
-use super::tree::{Tree, clean, field, parse_list};
+use super::facts::{Cache, Memory, Processor, Space, Speed, System};
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
@@ -78,16 +79,11 @@ fn parse_size(text: &str) -> Option<Bytes> {
 
 /// Memory, but for what went to swap while we watched.
 pub fn read_memory(tree: &Tree) -> Memory {
-    let info = tree.text("/proc/meminfo");
-    let amount = |name| {
-        let kilobytes = field(info.as_deref()?, name)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?;
-        kilobytes.checked_mul(1024)
-    };
-    let swap = amount("SwapTotal").zip(amount("SwapFree"));
+    let Machine { total, available, swap_used } = Machine::read(tree);
     let huge = tree.line("/sys/kernel/mm/transparent_hugepage/enabled");
     Memory {
-        total: amount("MemTotal").map(Bytes),
-        available: amount("MemAvailable").map(Bytes),
+        total,
+        available,
         container: cgroup::memory(tree),
         largest_file: read_limit(tree, "Max file size").map(|limit| match limit {
             Limit::At(bytes) => Limit::At(Bytes(bytes)),
@@ -95,7 +91,7 @@ pub fn read_memory(tree: &Tree) -> Memory {
         }),
         shm: measure_space(&tree.at("/dev/shm")),
         huge_pages: huge.and_then(|line| clean(line.split_once('[')?.1.split_once(']')?.0)),
-        swap_used: swap.map(|(total, free)| Bytes(total.saturating_sub(free))),
+        swap_used,
         swapped_pages: None,
     }
 }

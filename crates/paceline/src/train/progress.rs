@@ -1,14 +1,14 @@
-//! How a training comes along, on standard error: a bar on a terminal, plain lines elsewhere.
+//! Progress of a training on standard error: a bar on a terminal, plain lines elsewhere.
 
-use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar};
 use paceline_record::{EvalRecord, RankEvent, StepRecord};
-use paceline_train::Job;
 use paceline_train::launcher::Glance;
+use paceline_train::{Job, TrainError};
 
-use crate::outcome::{Usage, say};
+use crate::outcome::say;
+use crate::progress::{bar, workers};
 
 /// Off a terminal there is a line at most this often, tests aside.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -34,26 +34,21 @@ pub struct Progress {
 
 impl Progress {
     /// Of a job that is about to begin.
-    pub fn start(job: &Job) -> Result<Self, Usage> {
-        let bar = stderr().is_terminal().then(|| {
-            let style = "{bar:24} {percent:>3} %  {msg}";
-            let style = ProgressStyle::with_template(style).expect("invariant: a valid template");
-            ProgressBar::new(job.steps).with_style(style)
-        });
-        let step = job.global_batch() as f64 / job.epoch_len().map_err(Usage::new)? as f64;
+    pub fn start(job: &Job) -> Result<Self, TrainError> {
+        let step = job.global_batch() as f64 / job.epoch_len()? as f64;
         let first = job.milestones.resumed_at.unwrap_or(0);
-        let workers = if job.workers == 1 { "1 worker".into() } else { format!("{} workers", job.workers) };
-        let on = if first > 0 { format!(", from step {first} on") } else { String::new() };
+        let from = if first > 0 { format!(", resumed at step {first}") } else { String::new() };
         say(&format!(
-            "{} on {workers}: {} steps of {} samples ({:.4} epochs of {}){on}",
+            "{} on {}: {} steps of {} samples ({:.4} epochs of {}){from}",
             job.model,
+            workers(job),
             job.steps,
             job.global_batch(),
             job.steps as f64 * step,
             job.data
         ));
         Ok(Self {
-            bar,
+            bar: bar(job.steps),
             global_batch: job.global_batch() as f64,
             step,
             epochs: job.steps as f64 * step,
@@ -79,8 +74,8 @@ impl Progress {
                     if step.loss.is_none_or(|loss| !loss.is_finite()) && !self.warned {
                         self.warned = true;
                         self.tell(&format!(
-                            "warning: the loss of step {} is not a number: the training has diverged, and nothing \
-                             good will come of it; start anew with a lower --lr or more --warmup-epochs",
+                            "warning: the loss of step {} is not a number: the training has diverged; start again with a \
+                             lower --lr or more --warmup-epochs",
                             step.step
                         ));
                     }
@@ -89,7 +84,10 @@ impl Progress {
                 RankEvent::Saved { steps, bytes, .. } => {
                     self.tell(&format!("checkpoint of step {steps}: {:.1} MB", bytes.0 as f64 / 1e6));
                 }
-                RankEvent::Main { .. } | RankEvent::Compiled { .. } | RankEvent::Done { .. } => {}
+                RankEvent::Main { .. }
+                | RankEvent::Compiled { .. }
+                | RankEvent::Recovery(_)
+                | RankEvent::Done { .. } => {}
             }
         }
         if glance.steps == 0 {

@@ -58,7 +58,7 @@ pub(super) fn exists(path: &Path) -> Result<bool, CheckpointError> {
 /// The length of a file that must be there.
 pub(super) fn length(path: &Path) -> Result<u64, CheckpointError> {
     match fs::metadata(path) {
-        Ok(found) if !found.is_file() => Err(CheckpointError::damaged(path, "it is no file")),
+        Ok(found) if !found.is_file() => Err(CheckpointError::damaged(path, "it is not a file")),
         Ok(found) if found.len() > LONGEST => Err(CheckpointError::foreign(
             path,
             format!("{} bytes are more than any network has", found.len()),
@@ -79,12 +79,17 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, CheckpointError> {
     Ok(bytes)
 }
 
+/// The folder that a checkpoint will have, under a root that there is from now on.
+pub(super) fn prepare(root: &Path, steps: u64) -> Result<PathBuf, CheckpointError> {
+    fs::create_dir_all(root).map_err(CheckpointError::io("create", root))?;
+    Ok(root.join(name(steps)))
+}
+
 /// Writes a checkpoint's files and gives it its name when all of them are on the disk.
 pub(super) fn place(root: &Path, steps: u64, files: &[(&str, &Vec<u8>)]) -> Result<PathBuf, CheckpointError> {
-    fs::create_dir_all(root).map_err(CheckpointError::io("create", root))?;
+    let path = prepare(root, steps)?;
     sweep(root)?;
     let draft = root.join(format!(".{}.new", name(steps)));
-    let path = root.join(name(steps));
     let placed = draft_files(&draft, files).and_then(|()| {
         exchange(&draft, &path).map_err(CheckpointError::io("put in its place", &path))?;
         sync(root)

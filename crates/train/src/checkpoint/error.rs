@@ -38,7 +38,7 @@ pub enum CheckpointError {
         instead: Option<PathBuf>,
     },
     /// Reject the input: something else wrote it.
-    #[error("{path} cannot be used: {why}{}", Instead(.instead.as_deref()))]
+    #[error("cannot use {path}: {why}{}", Instead(.instead.as_deref()))]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -47,15 +47,30 @@ pub enum CheckpointError {
         /// A checkpoint beside it that can be used.
         instead: Option<PathBuf>,
     },
-    /// Reject the input: another job wrote it.
+    /// Reject the input: it was trained with other settings.
     #[error(
-        "{path} was written by another job ({differences}); ask for the same, or start again without --resume"
+        "cannot resume {path}: it was trained with {differences}; leave these options out, or start a new training without --resume"
     )]
     OtherJob {
         /// The checkpoint.
         path: PathBuf,
         /// Option by option.
         differences: String,
+    },
+    /// Reject the input: its last digits cannot be computed here.
+    #[error(
+        "cannot resume {path} with the same bits: it was computed with {what} {recorded}, and this machine has {here}; \
+         --new-numerics goes on with this machine's own (weights then differ in the last digits)"
+    )]
+    OtherNumerics {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is different.
+        what: &'static str,
+        /// What it was.
+        recorded: String,
+        /// What it is here.
+        here: String,
     },
     /// Reject the input: the weights are of another network.
     #[error("{path} does not fit {model} at {}x{} with {classes} classes: {why}", .input.0, .input.1)]
@@ -80,12 +95,19 @@ impl fmt::Display for Instead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(path) => write!(f, "; this one is good: --resume {}", path.display()),
-            None => f.write_str("; no good checkpoint lies beside it: give a whole copy, or start again"),
+            None => f.write_str(
+                "; there is no good checkpoint beside it: use a good copy, or start a new training",
+            ),
         }
     }
 }
 
 impl CheckpointError {
+    /// Whether the user must name another checkpoint, or ask for something else.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Self::Io { .. })
+    }
+
     pub(super) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, path: path.to_owned(), source }
     }

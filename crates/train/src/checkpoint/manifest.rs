@@ -1,4 +1,4 @@
-//! `checkpoint.json`: where the training stands, and what the other files must be.
+//! `checkpoint.json`: the job, where it stands, and what the other files must be.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,13 +7,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Checkpoint, CheckpointError, Description, MANIFEST_FILE, Position, STATE_FILE, WEIGHTS_FILE, disk,
+    Checkpoint, CheckpointError, MANIFEST_FILE, Position, STATE_FILE, WEIGHTS_FILE, Weights, disk, tensors,
 };
+use crate::data::Data;
+use crate::learning::OptimizerRecord;
+use crate::{Job, Numerics};
 
 const FORMAT: &str = "paceline-checkpoint";
 
 /// The version that this program writes and reads.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What a file must be.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,15 +50,27 @@ struct Files {
     state: Seal,
 }
 
+/// Where the data is, and what it is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// Its name with a path from the checkpoint's folder, for a folder that moves with its data; the job has an absolute
+    /// one.
+    relative: Option<String>,
+    pub(super) fingerprint: String,
+}
+
 /// The contents of `checkpoint.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     format: String,
     version: u32,
-    pub(super) network: Description,
+    pub(super) job: Job,
+    pub(super) numerics: Numerics,
+    optimizer: OptimizerRecord,
+    pub(super) data: Place,
     pub(super) position: Position,
     files: Files,
-    /// Of all this with an empty `sha256`.
+    /// Of the file with an empty `sha256`.
     sha256: String,
 }
 
@@ -66,12 +81,18 @@ struct Stamp {
 }
 
 impl Manifest {
-    pub(super) fn new(checkpoint: &Checkpoint, weights: &[u8], state: &[u8]) -> Self {
+    /// Of a checkpoint that will be in `folder`.
+    pub(super) fn new(checkpoint: &Checkpoint, folder: &Path, weights: &[u8], state: &[u8]) -> Self {
+        let Checkpoint { job, numerics, fingerprint, position, .. } = checkpoint;
+        let relative = job.data.parse().ok().and_then(|data: Data| data.relative_to(folder));
         let mut manifest = Self {
             format: FORMAT.to_owned(),
             version: VERSION,
-            network: checkpoint.network.clone(),
-            position: checkpoint.position.clone(),
+            job: job.without_places(),
+            numerics: numerics.clone(),
+            optimizer: job.learning.record(),
+            data: Place { relative, fingerprint: fingerprint.clone() },
+            position: position.clone(),
             files: Files { weights: Seal::of(weights), state: Seal::of(state) },
             sha256: String::new(),
         };
@@ -87,28 +108,49 @@ impl Manifest {
 
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(MANIFEST_FILE);
+        let damaged = |why: String| CheckpointError::damaged(&path, why);
         let bytes = disk::read(&path)?;
         let stamp: Stamp = serde_json::from_slice(&bytes)
-            .map_err(|error| CheckpointError::damaged(&path, format!("it is no manifest ({error})")))?;
+            .map_err(|error| damaged(format!("it is not a manifest ({error})")))?;
         if stamp.format != FORMAT {
             return Err(CheckpointError::foreign(&path, format!("its format is '{}'", stamp.format)));
         }
         if stamp.version != VERSION {
-            let why = format!("it is of version {}, and this program reads {VERSION}", stamp.version);
+            let why = format!(
+                "it has version {}, and this program reads version {VERSION}: resume it with the version of Paceline that \
+                 wrote it, or train again; `paceline eval` still reads its weights.safetensors",
+                stamp.version
+            );
             return Err(CheckpointError::foreign(&path, why));
         }
         let mut manifest: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| CheckpointError::damaged(&path, format!("it is no manifest ({error})")))?;
-        let rendered = manifest.render();
-        let sha256 = std::mem::take(&mut manifest.sha256);
-        if rendered != bytes || hash(&manifest.render()) != sha256 {
-            return Err(CheckpointError::damaged(&path, "its SHA-256 is not the one that was written"));
+            .map_err(|error| damaged(format!("it is not a manifest ({error})")))?;
+        if !manifest.is_sealed(&bytes) {
+            return Err(damaged("its SHA-256 is not the one that was written".into()));
+        }
+        let record = manifest.job.learning.record();
+        if manifest.optimizer != record {
+            let why = format!("its optimizer was {:?}, and this program's is {record:?}", manifest.optimizer);
+            return Err(CheckpointError::foreign(&path, why));
+        }
+        if let Some(found) = manifest.data.relative.as_deref().and_then(|name| Data::found_from(folder, name))
+        {
+            manifest.job.data = found;
         }
         Ok(manifest)
     }
 
-    pub(super) fn read_weights(&self, folder: &Path) -> Result<Vec<u8>, CheckpointError> {
-        self.files.weights.read(&folder.join(WEIGHTS_FILE))
+    /// Whether the file is as it was written: its hash is that of the file without the hash.
+    fn is_sealed(&self, bytes: &[u8]) -> bool {
+        let line = format!("\"sha256\": \"{}\"\n}}\n", self.sha256);
+        let empty = b"\"sha256\": \"\"\n}\n";
+        let whole = bytes.strip_suffix(line.as_bytes()).map(|start| [start, empty].concat());
+        whole.is_some_and(|whole| hash(&whole) == self.sha256)
+    }
+
+    pub(super) fn read_weights(&self, folder: &Path) -> Result<Weights, CheckpointError> {
+        let path = folder.join(WEIGHTS_FILE);
+        tensors::unpack(&self.files.weights.read(&path)?, &path)
     }
 
     pub(super) fn read_state(&self, folder: &Path) -> Result<Vec<u8>, CheckpointError> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointError, Description, Tensor};
+use super::{CheckpointError, Description, Tensor, Weights};
 
 /// The only key of a file's metadata: the order of several would change from run to run.
 const KEY: &str = "paceline";
@@ -20,7 +20,7 @@ const ORDER: &str =
     "conv: height, width, in / groups, out; transposed conv: height, width, out, in; dense: in, out";
 
 const OPTIMIZER: &str = "optimizer/";
-const SHARES: &str = "shares/";
+const SHARDS: &str = "shards/";
 
 /// What the metadata of weights say.
 #[derive(Serialize, Deserialize)]
@@ -65,19 +65,16 @@ pub(super) fn pack(network: Option<&Description>, tensors: Vec<(String, &Tensor)
         .expect("invariant: a tensor has as many values as its shape says")
 }
 
-pub(super) fn pack_state(optimizer: &[Tensor], shares: &[Tensor]) -> Vec<u8> {
+pub(super) fn pack_state(optimizer: &[Tensor], shards: &[Tensor]) -> Vec<u8> {
     let name = |prefix| move |tensor: &'_ Tensor| format!("{prefix}{}", tensor.name);
-    let (of_optimizer, of_shares) = (name(OPTIMIZER), name(SHARES));
+    let (of_optimizer, of_shards) = (name(OPTIMIZER), name(SHARDS));
     let optimizer = optimizer.iter().map(|tensor| (of_optimizer(tensor), tensor));
-    let shares = shares.iter().map(|tensor| (of_shares(tensor), tensor));
-    pack(None, optimizer.chain(shares).collect())
+    let shards = shards.iter().map(|tensor| (of_shards(tensor), tensor));
+    pack(None, optimizer.chain(shards).collect())
 }
 
-/// The tensors in a file's bytes, and what network they belong to, where the file tells; `path` is for errors.
-pub(super) fn unpack(
-    bytes: &[u8],
-    path: &Path,
-) -> Result<(Vec<Tensor>, Option<Description>), CheckpointError> {
+/// The tensors in a file's bytes; `path` is for errors.
+pub(super) fn unpack(bytes: &[u8], path: &Path) -> Result<Weights, CheckpointError> {
     // Checked here and not by the crate, whose sums overflow on lengths that only a hostile file has.
     let parsed = bytes.split_first_chunk().and_then(|(&length, rest)| {
         let (header, data) = rest.split_at_checked(u64::from_le_bytes(length).try_into().ok()?)?;
@@ -85,7 +82,7 @@ pub(super) fn unpack(
         (header.data_len() == data.len()).then_some((header, data))
     });
     let (header, data) =
-        parsed.ok_or_else(|| CheckpointError::damaged(path, "it is no whole safetensors file"))?;
+        parsed.ok_or_else(|| CheckpointError::damaged(path, "it is not a whole safetensors file"))?;
     let read = |name: String| {
         let TensorInfo { dtype, shape, data_offsets: (from, to) } =
             header.info(&name).expect("invariant: a header knows its own names");
@@ -98,7 +95,7 @@ pub(super) fn unpack(
     };
     let tensors = header.offset_keys().into_iter().map(read).collect::<Result<_, _>>()?;
     let label = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
-    Ok((tensors, label.map(|label| read_label(label, path)).transpose()?))
+    Ok(Weights { tensors, network: label.map(|label| read_label(label, path)).transpose()? })
 }
 
 fn read_label(label: &str, path: &Path) -> Result<Description, CheckpointError> {
@@ -114,18 +111,18 @@ fn read_label(label: &str, path: &Path) -> Result<Description, CheckpointError> 
     Ok(label.network)
 }
 
-/// The optimizer's tensors and those of shares.
+/// The optimizer's tensors and those of shards.
 pub(super) fn unpack_state(bytes: &[u8], path: &Path) -> Result<(Vec<Tensor>, Vec<Tensor>), CheckpointError> {
-    let (mut optimizer, mut shares) = (Vec::new(), Vec::new());
-    for tensor in unpack(bytes, path)?.0 {
+    let (mut optimizer, mut shards) = (Vec::new(), Vec::new());
+    for tensor in unpack(bytes, path)?.tensors {
         let (kept, name) = if let Some(name) = tensor.name.strip_prefix(OPTIMIZER) {
             (&mut optimizer, name)
-        } else if let Some(name) = tensor.name.strip_prefix(SHARES) {
-            (&mut shares, name)
+        } else if let Some(name) = tensor.name.strip_prefix(SHARDS) {
+            (&mut shards, name)
         } else {
             return Err(CheckpointError::foreign(path, format!("it holds {}", tensor.name)));
         };
         kept.push(Tensor { name: name.to_owned(), ..tensor });
     }
-    Ok((optimizer, shares))
+    Ok((optimizer, shards))
 }

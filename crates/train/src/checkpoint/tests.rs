@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
+use crate::OptimizerKind;
 
 fn tensor(name: &str, values: &[f32]) -> Tensor {
     Tensor { name: name.to_owned(), shape: vec![values.len()], values: values.to_vec() }
@@ -14,15 +15,13 @@ fn tensor(name: &str, values: &[f32]) -> Tensor {
 /// A checkpoint after so many steps, whose values follow from them.
 fn checkpoint(steps: u64) -> Checkpoint {
     let at = steps as f32;
+    let job = crate::job::tests::job("".as_ref());
     Checkpoint {
-        network: Description { model: "resnet50".to_owned(), input: (32, 32), classes: 10 },
-        weights: vec![tensor("a/kernel", &[at, -0.0, 1e-40]), tensor("b/bias", &[at + 0.5])],
-        optimizer: vec![tensor("momentum/a/kernel", &[0.1, at, 0.3])],
-        shares: vec![tensor("share-0/bn/moving_mean", &[at]), tensor("share-1/bn/moving_mean", &[2.0])],
+        numerics: Numerics::new(&job, numerics::here("cpu").unwrap_or_default()),
+        fingerprint: job.data.clone(),
+        job,
         position: Position {
             steps,
-            job: [("batch", "64"), ("lr", "0.1")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-            asked: vec!["--lr".to_owned(), "0.1".to_owned()],
             history: vec![EvalRecord {
                 at: paceline_record::Nanos(17),
                 steps,
@@ -31,6 +30,9 @@ fn checkpoint(steps: u64) -> Checkpoint {
                 correct: Some(9_001),
             }],
         },
+        weights: vec![tensor("a/kernel", &[at, -0.0, 1e-40]), tensor("b/bias", &[at + 0.5])],
+        optimizer: vec![tensor("momentum/a/kernel", &[0.1, at, 0.3])],
+        shards: vec![tensor("shard-0/bn/moving_mean", &[at]), tensor("shard-1/bn/moving_mean", &[2.0])],
     }
 }
 
@@ -80,14 +82,16 @@ fn what_was_written_is_read_bit_for_bit() {
         let read = Checkpoint::read(from).expect("a whole checkpoint");
         assert_eq!(bits(&read.weights), bits(&written.weights));
         assert_eq!(bits(&read.optimizer), bits(&written.optimizer));
-        assert_eq!(bits(&read.shares), bits(&written.shares));
-        assert_eq!((&read.position, &read.network), (&written.position, &written.network));
+        assert_eq!(bits(&read.shards), bits(&written.shards));
+        assert_eq!((&read.position, &read.job), (&written.position, &written.job));
+        assert_eq!((&read.numerics, &read.fingerprint), (&written.numerics, &written.fingerprint));
     }
 }
 
 #[test]
 fn the_same_weights_give_the_same_bytes_in_any_order() {
-    let Checkpoint { network, mut weights, .. } = checkpoint(7);
+    let Checkpoint { job, mut weights, .. } = checkpoint(7);
+    let network = job.network();
     let bytes = weights_file(&network, &weights);
     weights.reverse();
     assert_eq!(weights_file(&network, &weights), bytes);
@@ -103,11 +107,12 @@ fn weights_are_read_from_a_file_alone_from_a_checkpoint_and_from_a_run() {
     let alone = run.path().join("alone.safetensors");
     fs::copy(path.join(WEIGHTS_FILE), &alone).expect("a copy");
     for from in [&alone, &path, &path.join(WEIGHTS_FILE), run.path(), &run.path().join(FOLDER)] {
-        let (weights, network) = read_weights(from).expect("whole weights");
-        assert_eq!((weights, network), (written.weights.clone(), Some(written.network.clone())), "{from:?}");
+        let read = read_weights(from).expect("whole weights");
+        let network = Some(written.job.network());
+        assert_eq!(read, Weights { tensors: written.weights.clone(), network }, "{from:?}");
     }
     fs::write(&alone, tensors::pack(None, vec![("x".to_owned(), &tensor("x", &[1.0]))])).expect("room");
-    assert_eq!(read_weights(&alone).expect("a foreign file").1, None);
+    assert_eq!(read_weights(&alone).expect("a foreign file").network, None);
 }
 
 #[test]
@@ -183,14 +188,76 @@ fn going_back_moves_later_checkpoints_out_of_the_way_and_never_deletes_the_one_j
 #[test]
 fn another_job_is_told_what_differs() {
     let written = checkpoint(5);
-    let mut job = written.position.job.clone();
     let path = Path::new("run/checkpoints/step-00000005");
-    written.check_job(path, &job).expect("the same job");
-    job.insert("batch".to_owned(), "32".to_owned());
-    job.insert("momentum".to_owned(), "0.9".to_owned());
+    written.check_job(path, &written.job).expect("the same job");
+    let mut job = Job { steps: 900, workers: 1, threads: 7, seed: 8, ..written.job.clone() };
+    job.learning.set_optimizer(OptimizerKind::Adam);
+    job.data = "synthetic:imagenet".into();
     let error = written.check_job(path, &job).expect_err("another job").to_string();
-    assert!(error.contains("--batch 64, not --batch 32; no --momentum, not --momentum 0.9"), "{error}");
-    assert!(error.contains("step-00000005") && error.contains("without --resume"), "{error}");
+    for difference in [
+        "--seed 7, not --seed 8; --optimizer sgd, not --optimizer adam",
+        "--data synthetic:cifar10, not --data synthetic:imagenet",
+        "step-00000005",
+        "without --resume",
+    ] {
+        assert!(error.contains(difference), "{error}");
+    }
+}
+
+#[test]
+fn a_job_resumes_on_any_number_of_workers_with_its_own_batch_and_shards() {
+    let mut written = checkpoint(5);
+    written.job.workers = 3;
+    let path = Path::new("run/checkpoints/step-00000005");
+    let mut job = written.resume(path, OnNumerics::Keep).expect("its own numerics");
+    job.workers = 2;
+    job.settle(8).expect("a job that can run");
+    assert_eq!((job.shards(), job.global_batch(), job.threads), (3, 12, 4));
+    assert_eq!(job.milestones.resumed_at, Some(5));
+    written.check_job(path, &job).expect("the same training");
+}
+
+#[test]
+fn numerics_that_this_machine_lacks_are_refused_unless_new_ones_will_do() {
+    let path = Path::new("run/checkpoints/step-00000005");
+    let mut alien = checkpoint(5);
+    alien.numerics.engine.instruction_set = Some("sve2".into());
+    let error = alien.resume(path, OnNumerics::Keep).expect_err("no such processor").to_string();
+    let here = paceline_engine::cpu::Simd::detect().to_string();
+    assert!(error.contains("sve2") && error.contains(&here) && error.contains("--new-numerics"), "{error}");
+    let mut other = checkpoint(5);
+    other.numerics.sum_order = SumOrder::Other("ring-7".into());
+    let error = other.resume(path, OnNumerics::Keep).expect_err("no such order").to_string();
+    assert!(error.contains("ring-7") && error.contains("binary-tree-1"), "{error}");
+    for checkpoint in [alien, other] {
+        let mut job = checkpoint.resume(path, OnNumerics::Renew).expect("this machine's own");
+        job.settle(1).expect("a job that can run");
+        assert_eq!(job.numerics, numerics::here("cpu"));
+    }
+    let mut plain = checkpoint(5);
+    plain.numerics.engine.instruction_set = Some("portable".into());
+    let job = plain.resume(path, OnNumerics::Keep).expect("every machine has it");
+    assert_eq!(job.numerics, Some(plain.numerics.engine.clone()));
+}
+
+#[test]
+fn data_is_found_where_the_folder_that_holds_it_and_the_run_was_moved() {
+    let root = root();
+    let home = root.path().join("home");
+    fs::create_dir_all(home.join("pictures")).expect("a folder");
+    let mut written = checkpoint(5);
+    written.job.data = format!("images:{}", home.join("pictures").display());
+    written.write(&home.join("run/checkpoints"), keep(1)).expect("room");
+    let moved = root.path().join("moved");
+    fs::rename(&home, &moved).expect("another name");
+    let read = Checkpoint::read(&moved.join("run")).expect("a whole checkpoint");
+    let moved = moved.canonicalize().expect("it is there");
+    assert_eq!(read.job.data, format!("images:{}", moved.join("pictures").display()));
+    // The run moved by itself: the data is where it was.
+    fs::create_dir_all(home.join("pictures")).expect("a folder");
+    fs::rename(moved.join("run"), root.path().join("run")).expect("another place");
+    let read = Checkpoint::read(&root.path().join("run")).expect("a whole checkpoint");
+    assert_eq!(read.job.data, written.job.data);
 }
 
 #[test]
@@ -218,7 +285,7 @@ fn a_damaged_newest_is_an_error_that_names_the_next_good_one() {
     spoil(2, STATE_FILE);
     fs::remove_file(root.path().join("step-00000001").join(STATE_FILE)).expect("it was there");
     let error = Checkpoint::read(root.path()).expect_err("nothing good is left").to_string();
-    assert!(error.contains("no good checkpoint lies beside it"), "{error}");
+    assert!(error.contains("no good checkpoint beside it"), "{error}");
     let error = Checkpoint::read(&root.path().join("step-00000001")).expect_err("a file is gone").to_string();
     assert!(error.contains("state.safetensors is damaged: it is missing"), "{error}");
 }
@@ -241,7 +308,7 @@ fn files_of_other_programs_and_versions_are_named_for_what_they_are() {
     let text = fs::read_to_string(&manifest).expect("JSON");
     for (from, to, why) in [
         ("paceline-checkpoint", "tensorflow", "its format is 'tensorflow'"),
-        ("\"version\": 1", "\"version\": 2", "it is of version 2, and this program reads 1"),
+        ("\"version\": 2", "\"version\": 1", "it has version 1, and this program reads version 2"),
     ] {
         fs::write(&manifest, text.replacen(from, to, 1)).expect("room");
         let error = Checkpoint::read(root.path()).expect_err(why).to_string();
@@ -298,7 +365,10 @@ fn a_hostile_file_is_refused_without_a_panic_and_without_taking_memory() {
     ] {
         fs::write(&path, &bytes).expect("room");
         let error = read_weights(&path).expect_err("hostile").to_string();
-        assert!(error.contains("hostile.safetensors is damaged: it is no whole safetensors file"), "{error}");
+        assert!(
+            error.contains("hostile.safetensors is damaged: it is not a whole safetensors file"),
+            "{error}"
+        );
     }
     fs::File::create(&path).and_then(|file| file.set_len(1 << 42)).expect("a file of holes");
     let error = read_weights(&path).expect_err("too long").to_string();

@@ -53,7 +53,7 @@ pub const DEVIATION: [f32; 3] = [0.2470, 0.2435, 0.2616];
 /// Black pixels put around a picture before it is cropped.
 const PAD: usize = 4;
 
-const HELP: &str = "fetch the data anew with `paceline data cifar10 DIR`";
+const HELP: &str = "fetch the data again with `paceline data cifar10 DIR`";
 
 /// The records of a split, mapped into memory, so that all workers of a host share one copy.
 pub(super) struct Cifar10 {

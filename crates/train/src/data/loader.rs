@@ -29,12 +29,12 @@ pub struct Loading {
     pub seed: u64,
     /// Samples of one pass.
     pub batch: usize,
-    /// Passes of a share in a step.
+    /// Passes of a shard in a step.
     pub passes: usize,
-    /// This rank's shares of each global batch.
-    pub shares: Range<u32>,
-    /// Shares of all ranks.
-    pub all_shares: u32,
+    /// This rank's shards of each global batch.
+    pub shards: Range<u32>,
+    /// Shards of all ranks.
+    pub all_shards: u32,
     /// Steps done before.
     pub from_step: u64,
     /// What is done to pictures.
@@ -45,7 +45,7 @@ pub struct Loading {
     pub log: Option<PathBuf>,
 }
 
-/// Hands out the batches of a rank's steps, share by share, pass by pass.
+/// Hands out the batches of a rank's steps, shard by shard, pass by pass.
 pub struct Loader {
     course: Course,
     supply: Supply,
@@ -62,10 +62,10 @@ enum Supply {
 impl Loader {
     /// Opens the data and begins to load.
     pub fn open(loading: Loading) -> Result<Self, TrainError> {
-        let Loading { data, input, classes, seed, batch, passes, shares, all_shares, from_step, .. } =
+        let Loading { data, input, classes, seed, batch, passes, shards, all_shards, from_step, .. } =
             loading;
         data.check_classes(classes)?;
-        let course = Course { batch, passes, shares, all_shares, from_step };
+        let course = Course { batch, passes, shards, all_shards, from_step };
         let shape = Shape::new(input.0, input.1, data.shape().c);
         let supply = match data.open(Split::Train)? {
             None => Supply::Made(Pools::new(&Motif { shape, classes, seed }, &course)),

@@ -1,4 +1,4 @@
-//! A log of the samples that were handed out, for debugging: a line `epoch step share index index ...` for each batch, or
+//! A log of the samples that were handed out, for debugging: a line `epoch step shard index index ...` for each batch, or
 //! several where a batch reaches into the next epoch.
 
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ impl SampleLog {
     pub fn append(&mut self, turn: Turn, drawn: &[Drawn]) -> Result<(), TrainError> {
         self.lines.clear();
         for part in drawn.chunk_by(|a, b| a.epoch == b.epoch) {
-            let _ = write!(self.lines, "{} {} {}", part[0].epoch, turn.step, turn.share);
+            let _ = write!(self.lines, "{} {} {}", part[0].epoch, turn.step, turn.shard);
             for sample in part {
                 let _ = write!(self.lines, " {}", sample.index);
             }

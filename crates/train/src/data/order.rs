@@ -1,4 +1,4 @@
-//! Which samples a share gets, and when.
+//! Which samples a shard gets, and when.
 
 use std::ops::Range;
 
@@ -49,21 +49,21 @@ impl Order {
     }
 }
 
-/// How the stream is cut into steps, shares and passes, and which of them are a rank's.
+/// How the stream is cut into steps, shards and passes, and which of them are a rank's.
 #[derive(Clone, Debug)]
 pub struct Course {
     pub batch: usize,
     pub passes: usize,
-    pub shares: Range<u32>,
-    pub all_shares: u32,
+    pub shards: Range<u32>,
+    pub all_shards: u32,
     pub from_step: u64,
 }
 
-/// One pass of one share in one step.
+/// One pass of one shard in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     pub step: u64,
-    pub share: u32,
+    pub shard: u32,
     pub pass: usize,
 }
 
@@ -71,11 +71,11 @@ impl Course {
     /// What a rank's batch with this number is for.
     pub fn turn(&self, number: u64) -> Turn {
         let passes = self.passes as u64;
-        let in_step = self.shares.len() as u64 * passes;
+        let in_step = self.shards.len() as u64 * passes;
         let within = number % in_step;
         Turn {
             step: self.from_step + number / in_step,
-            share: self.shares.start + (within / passes) as u32,
+            shard: self.shards.start + (within / passes) as u32,
             pass: (within % passes) as usize,
         }
     }
@@ -83,7 +83,7 @@ impl Course {
     /// Where in the stream its samples begin.
     pub fn position(&self, turn: Turn) -> u64 {
         let passes = self.passes as u64;
-        let share = turn.step * u64::from(self.all_shares) + u64::from(turn.share);
-        (share * passes + turn.pass as u64) * self.batch as u64
+        let shard = turn.step * u64::from(self.all_shards) + u64::from(turn.shard);
+        (shard * passes + turn.pass as u64) * self.batch as u64
     }
 }

@@ -1,7 +1,7 @@
 //! Made pictures.
 //!
 //! They are learnable: every class has a smooth pattern of its own, which shows in each of its pictures under noise. Values have
-//! about mean 0 and variance 1. Each share has a small pool of batches, made from the seed before the first step, which its steps
+//! about mean 0 and variance 1. Each shard has a small pool of batches, made from the seed before the first step, which its steps
 //! then go round; loading one is handing over a pointer, so the `load` phase of a synthetic run is close to nothing.
 
 use std::f32::consts::TAU;
@@ -17,7 +17,7 @@ pub const POOL: usize = 8;
 /// A pool stops growing at this many values, 32 MB.
 const POOL_VALUES: usize = 8 << 20;
 
-/// All shares' pools together, at this many, 256 MB. It is all shares, not a worker's, so that a share's pool does not depend on
+/// All shards' pools together, at this many, 256 MB. It is all shards, not a worker's, so that a shard's pool does not depend on
 /// who runs it.
 const ALL_VALUES: usize = 64 << 20;
 
@@ -28,7 +28,7 @@ const NOISE: f32 = 0.6;
 /// Keeps the draws of classes apart from those of pictures.
 const CLASSES: u64 = 0xc1a5;
 
-/// Keeps the test set's pictures apart from those of the shares.
+/// Keeps the test set's pictures apart from those of the shards.
 const TEST: u64 = 0x7e57 << 32;
 
 /// What is drawn: pictures of a size, in so many classes.
@@ -39,37 +39,37 @@ pub struct Motif {
     pub seed: u64,
 }
 
-/// The pools of a rank's shares, one after another.
+/// The pools of a rank's shards, one after another.
 pub struct Pools {
     batches: Vec<Batch>,
     each: usize,
-    first_share: u32,
+    first_shard: u32,
     passes: usize,
 }
 
 impl Pools {
-    /// Makes all that the rank will ever hand out. Shares see the same classes in different pictures.
+    /// Makes all that the rank will ever hand out. Shards see the same classes in different pictures.
     pub fn new(motif: &Motif, course: &Course) -> Self {
         let values = motif.shape.len() * course.batch;
         let each =
-            pool_size(values).min(ALL_VALUES / values.max(1) / course.all_shares.max(1) as usize).max(1);
-        let pool = |share: u32| {
-            let first = share as usize * each * course.batch;
-            motif.draw_pool(u64::from(share), each, course.batch, first)
+            pool_size(values).min(ALL_VALUES / values.max(1) / course.all_shards.max(1) as usize).max(1);
+        let pool = |shard: u32| {
+            let first = shard as usize * each * course.batch;
+            motif.draw_pool(u64::from(shard), each, course.batch, first)
         };
         Self {
-            batches: course.shares.clone().flat_map(pool).collect(),
+            batches: course.shards.clone().flat_map(pool).collect(),
             each,
-            first_share: course.shares.start,
+            first_shard: course.shards.start,
             passes: course.passes,
         }
     }
 
     /// The batch of a turn.
     pub fn batch(&self, turn: Turn) -> &Batch {
-        let share = (turn.share - self.first_share) as usize;
+        let shard = (turn.shard - self.first_shard) as usize;
         let count = turn.step * self.passes as u64 + turn.pass as u64;
-        &self.batches[share * self.each + (count % self.each as u64) as usize]
+        &self.batches[shard * self.each + (count % self.each as u64) as usize]
     }
 }
 

@@ -4,6 +4,7 @@ use paceline_comm::nccl::{Call, Handle};
 use paceline_engine::Place;
 
 use super::*;
+use crate::Strategy;
 use crate::job::tests::job;
 
 /// A library that writes down what it is asked for.
@@ -33,27 +34,28 @@ impl Interface for Recorder {
     }
 
     fn init_rank(&self, _: u32, _: UniqueId, rank: Rank) -> Result<Handle, CommError> {
-        Ok(Handle(rank.0 as usize))
+        // SAFETY: it is only a number here.
+        Ok(unsafe { Handle::new(rank.0 as usize) })
     }
 
     fn all_reduce(&self, _: Handle, call: Call) -> Result<(), CommError> {
-        self.note(format!("all-reduce {} values at {} on {}", call.len, call.from, call.stream))
+        self.note(format!("all-reduce {} values at {} on {}", call.len(), call.from(), call.stream()))
     }
 
     fn reduce_scatter(&self, _: Handle, call: Call) -> Result<(), CommError> {
-        self.note(format!("reduce-scatter {} from {} into {}", call.len, call.from, call.into))
+        self.note(format!("reduce-scatter {} from {} into {}", call.len(), call.from(), call.into()))
     }
 
     fn all_gather(&self, _: Handle, call: Call) -> Result<(), CommError> {
-        self.note(format!("all-gather {} from {} into {}", call.len, call.from, call.into))
+        self.note(format!("all-gather {} from {} into {}", call.len(), call.from(), call.into()))
     }
 
     fn reduce(&self, _: Handle, root: Rank, call: Call) -> Result<(), CommError> {
-        self.note(format!("reduce {} to {root}", call.len))
+        self.note(format!("reduce {} to {root}", call.len()))
     }
 
     fn broadcast(&self, _: Handle, root: Rank, call: Call) -> Result<(), CommError> {
-        self.note(format!("broadcast {} from {root}", call.len))
+        self.note(format!("broadcast {} from {root}", call.len()))
     }
 
     fn group_start(&self) -> Result<(), CommError> {
@@ -80,11 +82,15 @@ impl Interface for Recorder {
 /// What a rank of a world of two asks for in a step over one bucket of values 128..256, and what it updates.
 fn step(strategy: Strategy, rank: u32) -> (Vec<String>, Range<usize>) {
     let library = Arc::new(Recorder::default());
-    let nccl = Nccl::join(library.clone(), [1; 128], (Rank(rank), 2), PATIENCE).expect("joined");
-    let mut weave = weave_with(nccl, strategy, &ExchangeOptions::default(), &[0..128, 128..256]);
-    let region = |address: u64, len: usize| Region { place: Place::Device(0), address, len };
+    let seat = Seat { group: [1; 128], rank: Rank(rank), world: 2 };
+    let nccl = Nccl::join(library.clone(), seat, PATIENCE).expect("joined");
+    let mut weave =
+        weave_with(nccl, strategy.plan(Rank(rank), 2), &ExchangeOptions::default(), &[0..128, 128..256]);
+    // SAFETY: nobody looks at the values: the library only takes notes.
+    let region = |address: u64, len: usize| unsafe { Region::new(Place::Device(0), address, len) };
     let gathered = weave.gathered.map(|ranks| region(5000, 128 * ranks));
-    weave.link.put_gradients(1, (region(1000, 128), gathered), 9).expect("put");
+    let exchanged = Exchanged { own: region(1000, 128), gathered };
+    weave.link.put_gradients(1, exchanged, 9).expect("put");
     weave.link.put_parameters(1, region(2000, 128), 9).expect("put");
     drop(weave.link);
     let mut calls = library.calls.lock().unwrap().clone();

@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use paceline_comm::{CommError, SegmentSize};
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Pass, Samples, Spec};
+use paceline_engine::{Engine, Pass, Samples, Spec, lay_out};
 use paceline_model::{Builder, Conv2d, Dense, Graph, ParamId, Shape, zoo};
-use paceline_record::Step;
+use paceline_record::log::{RankLog, RankWriter};
+use paceline_record::{RankHeader, Step};
 
 use super::*;
+use crate::Strategy;
 use crate::job::tests::job;
 
 const STEPS: u64 = 3;
@@ -26,7 +28,7 @@ fn plain() -> Graph {
     b.softmax_cross_entropy("loss", x).expect("logits")
 }
 
-/// Samples of a step: those of rank r are the r-th share.
+/// Samples of a step: those of rank r are the r-th shard.
 fn samples(graph: &Graph, step: u64, range: Range<usize>) -> (Vec<f32>, Vec<u32>) {
     let len = graph.input().len();
     let value =
@@ -37,11 +39,7 @@ fn samples(graph: &Graph, step: u64, range: Range<usize>) -> (Vec<f32>, Vec<u32>
 }
 
 fn weights(graph: &Graph, program: &mut dyn Program) -> Vec<f32> {
-    let read = |id: usize| {
-        let mut values = vec![0.0; graph.params[id].len()];
-        program.read_param(ParamId(id), &mut values).expect("its own length");
-        values
-    };
+    let read = |id: usize| program.to_vec(Values::Param(ParamId(id))).expect("a tensor");
     (0..graph.params.len()).filter(|&id| graph.params[id].kind.trainable()).flat_map(read).collect()
 }
 
@@ -49,43 +47,43 @@ fn weights(graph: &Graph, program: &mut dyn Program) -> Vec<f32> {
 fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
     let spec = Spec::new(BATCH);
-    let trained = engine.trained_values(graph, &spec).expect("it compiles");
+    let trained = lay_out(graph).1;
     let (own, common) = job.shared_values(trained);
-    let segment = Segment::create(SegmentSize { world: job.workers, areas: job.shares(), own, common })
+    let segment = Segment::create(SegmentSize { world: job.workers, areas: job.shards(), own, common })
         .expect("memory");
     let descriptor = segment.descriptor();
     let rank_of_world = |rank: Rank| {
         let mut exchange = Exchange::join(job, rank, descriptor).expect("the segment");
-        let spec = Spec { shares: exchange.shares().len(), ..spec };
+        let spec = Spec { shards: exchange.shards().len(), ..spec };
         let mut program = engine.compile_in(graph, &spec, &exchange.homes(trained)).expect("it compiles");
         exchange.start(&mut *program, job).expect("all ranks start");
-        let mut last = StepRecord::open(Step(0), Nanos(0));
-        for step in 0..STEPS {
-            let mut record = StepRecord::open(Step(step), clock::now());
-            let mut ready_time = Nanos(0);
-            for turn in 0..exchange.shares().len() * job.accumulate {
-                let pass = job.pass(step, &exchange.shares(), turn);
-                let first = (exchange.shares().start as usize * job.accumulate + turn) * BATCH;
-                let (images, labels) = samples(graph, step, first..first + BATCH);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let header = RankHeader { rank, world: job.workers };
+        let mut log = RankWriter::create(folder.path(), &header).expect("a log");
+        let mut book = StepBook::open(&mut log, graph, Driving::Direct);
+        for step in (0..STEPS).map(Step) {
+            book.begin(step);
+            for turn in 0..exchange.shards().len() * job.accumulate {
+                let pass = job.pass(step.0, &exchange.shards(), turn);
+                let first = (exchange.shards().start as usize * job.accumulate + turn) * BATCH;
+                let (images, labels) = samples(graph, step.0, first..first + BATCH);
                 program.feed(Samples { images: &images, labels: &labels }).expect("a batch");
                 let late = rank.0 + 1 == job.workers;
-                let mut hand_over = |ready| {
+                let mut offer = |slots| {
                     // One rank lags behind the others in backward: they must not update what it still reads.
                     if late {
                         thread::sleep(Duration::from_micros(300));
                     }
-                    if pass.share + 1 == exchange.shares().len() {
-                        exchange.gradient_ready(ready);
-                    }
+                    exchange.offer(pass, slots);
                 };
-                program.forward_backward(pass, &mut hand_over).expect("it runs");
-                ready_time += Nanos(program.finish().expect("a result").ready_ns);
+                program.forward_backward(pass, &mut offer).expect("it runs");
+                book.add_pass(&program.finish().expect("a result"), BATCH, 1);
             }
-            exchange.finish(&mut *program, &mut record, (RATE, ready_time)).expect("all take part");
-            program.finish().expect("a result");
-            record.end = clock::now();
-            last = record;
+            exchange.finish(&mut *program, &mut book, RATE).expect("all take part");
+            book.close().expect("a log");
         }
+        drop(book);
+        let last = RankLog::read(folder.path(), rank).expect("a whole log").steps.pop().expect("steps");
         // Parameters in common memory belong to all: nobody leaves before everybody has read them.
         let weights = weights(graph, &mut *program);
         exchange.peers().collective.barrier(Deadline::after(PATIENCE)).expect("all ranks end");
@@ -102,7 +100,7 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
 fn run_alone(graph: &Graph, samples_a_step: usize) -> Vec<f32> {
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
     let mut program = engine.compile(graph, &Spec::new(samples_a_step)).expect("it compiles");
-    let everything = 0..program.parameters().len;
+    let everything = 0..program.len(Values::Parameters);
     for step in 0..STEPS {
         let (images, labels) = samples(graph, step, 0..samples_a_step);
         program.feed(Samples { images: &images, labels: &labels }).expect("a batch");
@@ -151,9 +149,9 @@ fn every_strategy_gives_the_weights_of_one_worker_on_the_joint_batch() {
     }
 }
 
-/// With batch norm, and shares that do not go round evenly: what one worker does with all of them is what any number does.
+/// With batch norm, and shards that do not go round evenly: what one worker does with all of them is what any number does.
 #[test]
-fn the_same_shares_give_the_same_bits_on_any_number_of_workers() {
+fn the_same_shards_give_the_same_bits_on_any_number_of_workers() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 5).expect("a small network");
     let mut bits: Option<Vec<f32>> = None;
     for update in EXCHANGING {
@@ -169,10 +167,10 @@ fn the_same_shares_give_the_same_bits_on_any_number_of_workers() {
         }
     }
     let fewer = Job { shards: Some(5), ..job_of(Strategy::AllReduce, 2) };
-    assert!(run_world(&graph, &fewer)[0].0 != bits.expect("weights"), "other shares are another batch");
+    assert!(run_world(&graph, &fewer)[0].0 != bits.expect("weights"), "other shards are another batch");
 }
 
-/// A mean over equal shares of a batch is the mean of the shares' means, and so for its gradient: averaging the gradients
+/// A mean over equal shards of a batch is the mean of the shards' means, and so for its gradient: averaging the gradients
 /// of N workers, or concatenating their predictions under one mean loss, is the same sum in another order.
 #[test]
 fn averaging_gradients_is_the_same_sum_as_concatenating_predictions() {
@@ -201,7 +199,7 @@ fn with_batch_norm_each_worker_sees_its_own_statistics_and_all_share_the_weights
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 5).expect("a small network");
     let ranks = run_world(&graph, &job_of(Strategy::AllReduce, 2));
     assert!(ranks[0].0 == ranks[1].0);
-    // By hand: the mean of the gradients that two programs find on their own shares, as DDP has it.
+    // By hand: the mean of the gradients that two programs find on their own shards, as DDP has it.
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
     let mut programs: Vec<_> =
         (0..2).map(|_| engine.compile(&graph, &Spec::new(BATCH)).expect("it compiles")).collect();
@@ -211,17 +209,12 @@ fn with_batch_norm_each_worker_sees_its_own_statistics_and_all_share_the_weights
             program.feed(Samples { images: &images, labels: &labels }).expect("a batch");
             program.forward_backward(Pass::ONLY, &mut |_| {}).expect("it runs");
         }
-        let regions: Vec<Region> = programs.iter_mut().map(|program| program.gradients()).collect();
-        for i in 0..regions[0].len {
-            // SAFETY: both programs live, and neither runs.
-            unsafe {
-                let [a, b] = [0, 1].map(|r| (regions[r].address as *mut f32).add(i));
-                let mean = (*a + *b) * 0.5;
-                (*a, *b) = (mean, mean);
-            }
-        }
+        let gradients = Values::Gradients(0);
+        let [a, b] = [0, 1].map(|rank: usize| programs[rank].to_vec(gradients).expect("gradients"));
+        let mean: Vec<f32> = a.iter().zip(&b).map(|(a, b)| (a + b) * 0.5).collect();
         for program in &mut programs {
-            program.apply(0.1, 0..regions[0].len).expect("the range");
+            program.write(gradients, &mean).expect("gradients");
+            program.apply(0.1, 0..mean.len()).expect("the range");
             program.finish().expect("a result");
         }
     }
@@ -334,7 +327,7 @@ fn a_costly_reduction_is_booked_as_comm_cpu_and_nowhere_else() {
     let graph = plain();
     let job = job_of(Strategy::AllReduce, 1);
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
-    let trained = engine.trained_values(&graph, &Spec::new(BATCH)).expect("it compiles");
+    let trained = lay_out(&graph).1;
     let segment =
         Segment::create(SegmentSize { world: 1, areas: 1, own: trained, common: 0 }).expect("memory");
     let mut exchange = Exchange::join(&job, Rank(0), segment.descriptor()).expect("the segment");
@@ -345,15 +338,20 @@ fn a_costly_reduction_is_booked_as_comm_cpu_and_nowhere_else() {
     exchange.start(&mut *program, &job).expect("alone");
     let (images, labels) = samples(&graph, 0, 0..BATCH);
     program.feed(Samples { images: &images, labels: &labels }).expect("a batch");
-    let mut record = StepRecord::open(Step(0), clock::now());
-    program.forward_backward(Pass::ONLY, &mut |ready| exchange.gradient_ready(ready)).expect("it runs");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut log = RankWriter::create(folder.path(), &RankHeader { rank: Rank(0), world: 1 }).expect("a log");
+    let mut book = StepBook::open(&mut log, &graph, Driving::Direct);
+    program.forward_backward(Pass::ONLY, &mut |slots| exchange.offer(Pass::ONLY, slots)).expect("it runs");
     let result = program.finish().expect("a result");
+    book.add_pass(&result, BATCH, 1);
     let wall = Instant::now();
-    exchange.finish(&mut *program, &mut record, (RATE, Nanos(result.ready_ns))).expect("alone");
+    exchange.finish(&mut *program, &mut book, RATE).expect("alone");
+    let record = book.record();
     let planted = COST.as_nanos() as u64 * record.buckets.len() as u64;
     assert!(record.phases[Phase::CommCpu].0 >= planted);
     let exchange_time = record.phases[Phase::CommCpu] + record.phases[Phase::CommWait];
-    assert!(exchange_time.0 <= wall.elapsed().as_nanos() as u64 + result.ready_ns, "time is booked once");
-    assert!(result.backward_ns < planted, "backward of a tiny network takes no {planted} ns");
-    assert_eq!(record.phases[Phase::Backward], Nanos(0), "the exchange books nothing to backward");
+    assert!(exchange_time.0 <= wall.elapsed().as_nanos() as u64 + result.in_ready.0, "time is booked once");
+    let backward = result.phases[Phase::Backward];
+    assert!(backward.0 < planted, "backward of a tiny network takes no {planted} ns");
+    assert_eq!(record.phases[Phase::Backward], backward, "the exchange books nothing to backward");
 }

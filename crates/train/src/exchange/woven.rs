@@ -1,7 +1,6 @@
-//! An exchange that devices make by themselves: what the host has to do for it, and what it writes down.
+//! An exchange between devices: what the host has to do for it, and what it books.
 
 use paceline_comm::nccl::UniqueId;
-use paceline_record::RankEvent;
 
 use super::*;
 
@@ -15,7 +14,7 @@ impl Exchange {
     /// The name of the group of devices, which rank 0 makes up and the others learn.
     pub(super) fn name_group(&mut self) -> Result<UniqueId, TrainError> {
         const LEN: usize = size_of::<UniqueId>() / size_of::<f32>();
-        let first = self.rank == Rank(0);
+        let first = self.rank() == Rank(0);
         let peers = self.peers();
         let area = peers.segment.area(0);
         if first {
@@ -35,17 +34,17 @@ impl Exchange {
         Ok(group)
     }
 
-    /// Writes down what devices exchanged by themselves in a run that ended at `end`, and posts for the other ranks when
-    /// this one arrived.
-    pub fn book_woven(
+    /// Books what devices exchanged as part of a run that has just ended, and posts for the other ranks when this one
+    /// arrived.
+    pub(super) fn book_device(
         &mut self,
         program: &mut dyn Program,
         record: &mut StepRecord,
-        end: Nanos,
     ) -> Result<(), TrainError> {
+        let end = clock::now();
         let mut reached = Nanos(0);
         for (bucket, time) in self.buckets.iter().zip(program.bucket_times()?) {
-            let (begun, ended) = (end.since(Nanos(time.begun)), end.since(Nanos(time.ended)));
+            let (begun, ended) = (end.since(time.begun), end.since(time.ended));
             record.comm_busy += ended.since(begun.max(reached));
             reached = ended;
             let bytes = Bytes(4 * bucket.range.len() as u64);
@@ -53,7 +52,7 @@ impl Exchange {
                 bytes,
                 begun,
                 last_arrival: begun,
-                last_rank: self.rank,
+                last_rank: self.plan.rank,
                 ended,
                 waited_late: Nanos(0),
                 waited_transfer: Nanos(0),
@@ -61,42 +60,32 @@ impl Exchange {
                 moved: bytes,
             });
         }
-        if let Some(peers) = self.peers.as_mut().filter(|_| self.on_device) {
-            let arrivals = record.buckets.iter().map(|bucket| bucket.begun);
-            peers.post(self.posted, arrivals);
-            self.posted += 1;
-        }
+        let (rank, step) = (self.rank(), self.posted);
+        self.peers().post(rank, step, record.buckets.iter().map(|bucket| bucket.begun));
+        self.posted += 1;
         Ok(())
     }
 
-    /// Compares when the ranks arrived in the step before the last that was posted, whose events these are. A rank has posted
-    /// a step before its device begins the next, so that whoever has been through the next finds all posts of this one; and
-    /// nobody posts the step after the next before all have been through that.
-    pub fn compare_arrivals(&mut self, events: &mut [RankEvent]) {
-        self.compare(events, self.posted.saturating_sub(2));
+    /// Compares when the ranks arrived in the step before the last that was posted. A rank posts a step before its device
+    /// begins the next, so whoever has been through the next finds all posts of this one; and nobody posts the step after
+    /// the next before all have been through that.
+    pub(super) fn compare_arrivals(&self, record: &mut StepRecord) {
+        self.compare(record, self.posted.saturating_sub(2));
     }
 
     /// The same for the last step, once all ranks are done.
-    pub fn compare_last_arrivals(&mut self, events: &mut [RankEvent]) -> Result<(), TrainError> {
-        if self.on_device {
-            self.wait_for_all()?;
-        }
-        self.compare(events, self.posted.saturating_sub(1));
-        Ok(())
+    pub(super) fn compare_last_arrivals(&self, record: &mut StepRecord) {
+        self.compare(record, self.posted.saturating_sub(1));
     }
 
-    fn compare(&mut self, events: &mut [RankEvent], step: u64) {
-        let Some(peers) = self.peers.as_ref().filter(|peers| self.on_device && peers.world > 1) else {
+    fn compare(&self, record: &mut StepRecord, step: u64) {
+        let world = self.plan.world;
+        let Some(peers) = self.peers.as_ref().filter(|_| self.way == Way::Device && world > 1) else {
             return;
         };
-        for event in events {
-            if let RankEvent::Step(record) = event {
-                let posts: Vec<_> = (0..peers.world)
-                    .map(|rank| peers.posted(Rank(rank), step, record.buckets.len()))
-                    .collect();
-                blame(record, &posts);
-            }
-        }
+        let posts: Vec<_> =
+            (0..world).map(|rank| peers.posted(Rank(rank), step, record.buckets.len())).collect();
+        blame(record, &posts);
     }
 }
 
@@ -108,8 +97,8 @@ impl Peers {
         area.address().wrapping_add(start).cast()
     }
 
-    fn post(&mut self, step: u64, arrivals: impl Iterator<Item = Nanos>) {
-        let place = self.post_of(self.rank, step);
+    fn post(&mut self, rank: Rank, step: u64, arrivals: impl Iterator<Item = Nanos>) {
+        let place = self.post_of(rank, step);
         for (index, Nanos(at)) in arrivals.take(BUCKETS).enumerate() {
             // SAFETY: inside of this rank's own area, behind what operations use; nobody reads it before the next step.
             unsafe { place.add(index).write_volatile([at as u32, (at >> 32) as u32]) };
@@ -210,13 +199,13 @@ mod tests {
         let peers = |rank: u32| {
             let segment = attach();
             let collective = Box::new(segment.join(Rank(rank)).expect("a rank"));
-            Peers { collective, segment, rank: Rank(rank), world: 2 }
+            Peers { collective, segment }
         };
         let (mut first, mut second) = (peers(0), peers(1));
         let moment = u64::from(u32::MAX) + 7;
-        first.post(4, [Nanos(moment), Nanos(1)].into_iter());
-        second.post(4, [Nanos(2), Nanos(3)].into_iter());
-        second.post(5, [Nanos(8), Nanos(9)].into_iter());
+        first.post(Rank(0), 4, [Nanos(moment), Nanos(1)].into_iter());
+        second.post(Rank(1), 4, [Nanos(2), Nanos(3)].into_iter());
+        second.post(Rank(1), 5, [Nanos(8), Nanos(9)].into_iter());
         assert_eq!(first.posted(Rank(1), 4, 2), [Nanos(2), Nanos(3)]);
         assert_eq!(second.posted(Rank(0), 4, 2), [Nanos(moment), Nanos(1)]);
         assert_eq!(first.posted(Rank(1), 5, 2), [Nanos(8), Nanos(9)]);

@@ -3,35 +3,16 @@ use super::*;
 /// A small job whose logs go to `folder`.
 pub(crate) fn job(folder: &std::path::Path) -> Job {
     Job {
-        model: "mobilenet_v2".into(),
-        engine: "cpu".into(),
         layout: Layout::Nchw,
-        precision: Precision::Fp32,
-        workers: 1,
+        scaling: Scaling::Weak { batch: 4 },
         batch: 4,
-        shards: None,
-        scaling: Scaling::Weak,
-        threads: 1,
-        input: (32, 32),
-        classes: 10,
-        data: "synthetic:cifar10".into(),
-        augment: Augment::default(),
+        length: Length::Steps(5),
         steps: 5,
-        epochs: None,
-        examples: None,
         seed: 7,
         learning: Learning::at(0.125),
-        update: Strategy::AllReduce,
-        exchange: ExchangeOptions::default(),
-        share_gpu: false,
-        accumulate: 1,
-        pin: true,
         profile: true,
-        simulation: Simulation::default(),
-        milestones: Milestones::default(),
-        log_samples: false,
-        asked: Vec::new(),
         folder: folder.into(),
+        ..Job::new("mobilenet_v2")
     }
 }
 
@@ -44,7 +25,7 @@ fn an_assignment_survives_its_journey() {
 }
 
 #[test]
-fn the_share_that_running_statistics_keep_can_be_set() {
+fn the_fraction_that_running_statistics_keep_can_be_set() {
     let mut job = job("case".as_ref());
     job.learning.bn_momentum = Some(0.5);
     let graph = job.graph().expect("a network");
@@ -58,7 +39,7 @@ fn the_share_that_running_statistics_keep_can_be_set() {
 
 #[test]
 fn what_follows_from_the_workers_does_not_set_cases_apart() {
-    let mut one = Job { epochs: Some(2.0), ..job("case".as_ref()) };
+    let mut one = Job { length: Length::Epochs(2.0), ..job("case".as_ref()) };
     one.learning.warmup_epochs = 1.0;
     let mut two = Job { workers: 2, steps: 3, ..one.clone() };
     one.learning.schedule.warmup_steps = 100;
@@ -69,7 +50,7 @@ fn what_follows_from_the_workers_does_not_set_cases_apart() {
 }
 
 #[test]
-fn shares_that_leave_workers_idle_or_that_nobody_adds_up_are_refused() {
+fn shards_that_leave_workers_idle_or_that_nobody_adds_up_are_refused() {
     let few = Job { workers: 3, shards: Some(2), ..job("case".as_ref()) };
     assert!(few.check().expect_err("one has nothing to do").to_string().contains("--shards 3"));
     let lonely = Job { workers: 2, shards: Some(4), update: Strategy::Independent, ..job("case".as_ref()) };
@@ -85,6 +66,6 @@ fn data_of_another_depth_is_refused() {
 
 #[test]
 fn an_engine_that_is_not_there_is_named() {
-    let error = open_engine("abacus", 1, false).err().expect("no such engine");
+    let error = open_engine("abacus", 1, None).err().expect("no such engine");
     assert!(error.to_string().contains("'abacus'"), "{error}");
 }

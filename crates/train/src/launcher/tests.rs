@@ -1,13 +1,17 @@
 use paceline_record::log::LauncherLog;
 
 use super::*;
+use crate::Engines;
 use crate::job::tests::job;
 
 /// Launches a job whose workers are processes of some other program; what came of it, and what the log says.
 fn launch_program(program: &str, interrupted: bool) -> (Result<(), TrainError>, LauncherLog) {
     let folder = tempfile::tempdir().expect("a temporary folder");
+    let job = job(folder.path());
+    let prepared = job.prepare(&mut Engines::default()).expect("a job that can run");
     let result = launch(
-        &job(folder.path()),
+        &job,
+        &prepared,
         Surroundings {
             program: program.into(),
             interrupted: &AtomicBool::new(interrupted),

@@ -6,24 +6,23 @@ use std::str::FromStr;
 use paceline_record::{Nanos, Rank, Step};
 use serde::{Deserialize, Serialize};
 
-/// A machine and what is wrong with it. By default it is calm: each cause of lost time is absent, or so small that it
-/// hardly shows.
+/// A machine and its faults. By default it has none: each cause of lost time is absent or negligible.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Simulation {
-    /// Operations that a thread computes, in 10^9 a second.
+    /// Speed of a thread, in 10^9 operations per second.
     pub gflops: f64,
-    /// Layers whose times are chosen rather than computed: name, forward and backward of a pass.
+    /// Layers with given times: name, forward and backward of a pass.
     pub layers: Vec<(String, Nanos, Nanos)>,
-    /// Standard deviation of a rank's computation from step to step, relative.
+    /// Relative standard deviation of a rank's computation from step to step.
     pub jitter: f64,
-    /// Computation is slower by this share for each further worker.
+    /// Computation is slower by this fraction for each further worker.
     pub contention: f64,
-    /// The first so many steps compute slower: the first by this factor, from there on less and less.
+    /// This many first steps compute slower: the first by this factor, then less and less.
     pub warmup: Option<(u64, f64)>,
-    /// From this step on all compute slower by this factor.
+    /// From this step on, all ranks compute slower by this factor.
     pub slowdown: Option<(Step, f64)>,
-    /// This rank, where it has company, computes slower by this factor.
+    /// This rank computes slower by this factor, if there are several.
     pub straggler: Option<(Rank, f64)>,
     /// With this probability a rank loses this time in a step, before its backward.
     pub hiccup: Option<(f64, Nanos)>,
@@ -33,31 +32,31 @@ pub struct Simulation {
     pub launch: Nanos,
     /// From there to its first step.
     pub init: Nanos,
-    /// The same, more for each further worker.
+    /// What each further worker adds to that.
     pub init_per_worker: Nanos,
     /// Getting a batch.
     pub load: Nanos,
-    /// The same, more for each further worker.
+    /// What each further worker adds to that.
     pub load_contention: Nanos,
-    /// A message on its way, however short.
+    /// Latency of a message.
     pub latency: Nanos,
-    /// What a link carries, in 10^9 bytes a second.
+    /// Bandwidth of a link, in 10^9 bytes per second.
     pub bandwidth: f64,
-    /// Share of an exchange's time that a worker computes for it instead of for the network.
+    /// Fraction of an exchange's time that a worker computes for it instead of for the network.
     pub comm_cpu: f64,
-    /// Parameters that a worker updates, in 10^9 bytes a second.
+    /// Speed of an update, in 10^9 bytes of parameters per second.
     pub update_gbs: f64,
-    /// Updates are slower by this share for each further worker.
+    /// Updates are slower by this fraction for each further worker.
     pub update_contention: f64,
-    /// After every so many steps an evaluation, on all ranks.
+    /// An evaluation on all ranks: its interval in steps, and its time.
     pub eval: Option<(u64, Nanos)>,
-    /// After every so many steps a checkpoint, on all ranks.
+    /// A checkpoint on all ranks: its interval in steps, and its time.
     pub checkpoint: Option<(u64, Nanos)>,
-    /// Time of a step that no phase books.
+    /// Time of a step that belongs to no phase.
     pub other: Nanos,
     /// From the end of a worker's last step to its reap.
     pub tail: Nanos,
-    /// The same, more for each further worker.
+    /// What each further worker adds to that.
     pub tail_per_worker: Nanos,
     /// This rank dies in this step.
     pub fail: Option<(Rank, Step)>,
@@ -95,12 +94,12 @@ impl Default for Simulation {
     }
 }
 
-/// Where a key's value lies, and so how it is read and shown.
+/// Where a key's value is stored, and so how it is parsed and printed.
 enum Value<'a> {
     /// Above 0.
     Rate(&'a mut f64),
     /// From 0 up.
-    Share(&'a mut f64),
+    Fraction(&'a mut f64),
     /// From 0 to 1.
     Part(&'a mut f64),
     Millis(&'a mut Nanos),
@@ -114,7 +113,7 @@ enum Value<'a> {
     RankStep(&'a mut Option<(Rank, Step)>),
 }
 
-/// The longest time and the largest number that can be chosen: more would only overflow.
+/// The longest time and the largest number that can be given; larger ones would overflow.
 const MOST: f64 = 1e9;
 
 const MILLI: f64 = 1e6;
@@ -175,11 +174,11 @@ fn show_timed<A: Display>(pair: &Option<(A, Nanos)>) -> Vec<String> {
 }
 
 impl Value<'_> {
-    /// What is to be written behind the key.
+    /// The form of the value, for help texts.
     const fn form(&self) -> &'static str {
         match self {
             Self::Rate(_) => "NUMBER",
-            Self::Share(_) => "SHARE",
+            Self::Fraction(_) => "FRACTION",
             Self::Part(_) => "0..1",
             Self::Millis(_) => "MS",
             Self::Micros(_) => "US",
@@ -193,11 +192,11 @@ impl Value<'_> {
         }
     }
 
-    /// Sets the value; `None` if the text means nothing.
+    /// Sets the value; `None` if the text is not a valid one.
     fn read(self, text: &str) -> Option<()> {
         match self {
             Self::Rate(value) => *value = rate(text)?,
-            Self::Share(value) => *value = number(text)?,
+            Self::Fraction(value) => *value = number(text)?,
             Self::Part(value) => *value = part(text)?,
             Self::Millis(value) => *value = millis(text)?,
             Self::Micros(value) => *value = time(text, MICRO)?,
@@ -217,10 +216,10 @@ impl Value<'_> {
         Some(())
     }
 
-    /// The value as it is read: nothing where none is set, several for layers.
+    /// The value in the form that is parsed: none if it is unset, several for layers.
     fn show(&self) -> Vec<String> {
         match self {
-            Self::Rate(value) | Self::Share(value) | Self::Part(value) => vec![value.to_string()],
+            Self::Rate(value) | Self::Fraction(value) | Self::Part(value) => vec![value.to_string()],
             Self::Millis(value) => vec![show_time(**value, MILLI)],
             Self::Micros(value) => vec![show_time(**value, MICRO)],
             Self::Layers(layers) => {
@@ -240,13 +239,13 @@ impl Value<'_> {
 }
 
 impl Simulation {
-    /// Every key, with its place: the one table that reading, showing and complaining go by.
+    /// Every key and its place: the one table for parsing, printing and error messages.
     fn keys(&mut self) -> [(&'static str, Value<'_>); 25] {
         [
             ("gflops", Value::Rate(&mut self.gflops)),
             ("layer", Value::Layers(&mut self.layers)),
             ("jitter", Value::Part(&mut self.jitter)),
-            ("contention", Value::Share(&mut self.contention)),
+            ("contention", Value::Fraction(&mut self.contention)),
             ("warmup", Value::CountFactor(&mut self.warmup)),
             ("slowdown", Value::StepFactor(&mut self.slowdown)),
             ("straggler", Value::RankFactor(&mut self.straggler)),
@@ -261,7 +260,7 @@ impl Simulation {
             ("bandwidth", Value::Rate(&mut self.bandwidth)),
             ("comm_cpu", Value::Part(&mut self.comm_cpu)),
             ("update_gbs", Value::Rate(&mut self.update_gbs)),
-            ("update_contention", Value::Share(&mut self.update_contention)),
+            ("update_contention", Value::Fraction(&mut self.update_contention)),
             ("eval", Value::EveryMillis(&mut self.eval)),
             ("checkpoint", Value::EveryMillis(&mut self.checkpoint)),
             ("other", Value::Millis(&mut self.other)),
@@ -298,7 +297,7 @@ impl FromStr for Simulation {
     }
 }
 
-/// Every value, as it is read.
+/// All values, in the form that is parsed.
 impl Display for Simulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = self.clone();

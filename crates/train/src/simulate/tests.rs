@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use paceline_engine::Engine;
 use paceline_engine::cpu::{Cpu, CpuOptions};
+use paceline_engine::{Engine, Values, lay_out};
 use paceline_model::{Builder, Dense, Graph, Shape};
 use paceline_record::log::{LauncherLog, RankLog};
 use paceline_record::{LayerTime, Outcome};
@@ -12,6 +12,7 @@ use super::network::Window;
 use super::*;
 use crate::launcher::launch;
 use crate::strategy::{Compress, ExchangeOptions};
+use crate::{Engines, Strategy};
 
 /// A job of four workers on a machine without jitter, and with what `text` plants.
 fn job(text: &str) -> Job {
@@ -51,7 +52,8 @@ fn launch_in(folder: tempfile::TempDir, job: Job, interrupted: bool) -> Logs {
         interrupted: &AtomicBool::new(interrupted),
         progress: &mut |_| {},
     };
-    let result = launch(&job, surroundings);
+    let prepared = job.prepare(&mut Engines::default()).expect("a job that can be simulated");
+    let result = launch(&job, &prepared, surroundings);
     let read = |path: &Path| -> Vec<RankLog> {
         (0..job.workers).map(|rank| RankLog::read(path, Rank(rank)).expect("a whole log")).collect()
     };
@@ -97,6 +99,7 @@ const EVERYTHING: &str = "jitter=0.05,contention=0.1,warmup=3:2,slowdown=8:1.3,s
 #[test]
 fn phases_tile_every_step_whatever_is_planted() {
     for update in Strategy::ALL {
+        let publishes = update.plan(Rank(0), 4).publish != Publish::Nothing;
         for (overlap, accumulate) in [(true, 1), (false, 1), (true, 3)] {
             let exchange = ExchangeOptions { overlap, bucket_bytes: 1 << 20, ..ExchangeOptions::default() };
             let logs = simulate(Job { update, accumulate, exchange, ..job(EVERYTHING) });
@@ -122,7 +125,7 @@ fn phases_tile_every_step_whatever_is_planted() {
                 assert_eq!(step.phases[Phase::CommCpu], sum(|bucket| bucket.cpu));
                 let waited = sum(|bucket| bucket.waited_late) + sum(|bucket| bucket.waited_transfer);
                 assert!(step.phases[Phase::CommWait] >= waited);
-                assert!(step.phases[Phase::CommWait] == waited || update.shares_parameters());
+                assert!(step.phases[Phase::CommWait] == waited || publishes);
                 assert!(
                     step.comm_busy >= step.phases[Phase::CommWait] && step.comm_busy <= step.phases.total()
                 );
@@ -268,7 +271,7 @@ fn every_strategy_pays_for_its_messages() {
 }
 
 #[test]
-fn shares_are_updated_by_all_and_a_server_s_parameters_by_itself() {
+fn slices_are_updated_by_all_and_a_server_s_parameters_by_itself() {
     let steps = |update| tiny_step(&Job { update, ..tiny_job("") });
     let update = |step: &StepRecord| step.phases[Phase::Update];
     assert!(steps(Strategy::AllReduce).iter().all(|step| update(step) == Nanos(20_480)));
@@ -322,7 +325,7 @@ fn an_exchange_waits_for_the_network_and_for_its_last_rank() {
     };
     let parcels = [parcel(10.0, 50), parcel(20.0, 5), parcel(90.0, 5)];
     let mut lanes = [Lane::new(Nanos(0), 1.0), Lane::new(Nanos(3), 1.0)];
-    let rules = Rules { overlap: true, share: 0.0, backward: 100.0 };
+    let rules = Rules { overlap: true, fraction: 0.0, backward: 100.0 };
     let windows = network::exchange(&mut lanes, &parcels, rules);
     let window = |last_arrival, start, end| Window {
         last_arrival: Nanos(last_arrival),
@@ -347,9 +350,9 @@ fn the_buckets_are_those_of_the_real_exchange() {
     let job = Job { workers: 2, ..job("") };
     let graph = job.graph().expect("a known network");
     let cpu = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
-    let mut program = cpu.compile(&graph, &job.spec()).expect("it compiles");
-    let (slots, len) = workload::lay_out(&graph);
-    assert_eq!(len, program.gradients().len);
+    let program = cpu.compile(&graph, &job.spec()).expect("it compiles");
+    let (slots, len) = lay_out(&graph);
+    assert_eq!(len, program.len(Values::Parameters));
     assert_eq!(slots, program.slots());
 }
 
@@ -437,5 +440,11 @@ fn what_cannot_be_simulated_is_refused() {
     assert!(refuse(&Job { update: Strategy::PsCpu, workers: 1024, ..job(absurd) }).contains("centuries"));
     assert!(refuse(&Job { model: "nonesuch".into(), ..job("") }).contains("nonesuch"));
     job("").check().expect("a calm machine");
-    assert!(job("").describe_engine().expect("words").starts_with("simulated: gflops=50,jitter=0,"));
+    assert!(
+        job("")
+            .prepare(&mut Engines::default())
+            .expect("words")
+            .engine
+            .starts_with("simulated: gflops=50,jitter=0,")
+    );
 }

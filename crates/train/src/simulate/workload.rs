@@ -1,16 +1,13 @@
 //! What a job costs on a simulated machine: computed from its network, before the first step.
 
-use paceline_engine::Slot;
-use paceline_model::{Graph, gradient_order, layer_costs, summarize};
+use paceline_engine::lay_out;
+use paceline_model::{Graph, layer_costs, summarize};
 use paceline_record::{Bytes, LayerTime, Nanos, Rank};
 
-use super::network::{self, Parcel};
+use super::network::{Messages, Parcel};
 use super::scaled;
 use crate::strategy::Compress;
-use crate::{Job, Strategy, TrainError, buckets};
-
-/// Tensors begin on cache lines, as the engines lay them out.
-const GRAIN: usize = 16;
+use crate::{Job, Plan, Publish, TrainError, Updates, buckets};
 
 /// Times of a layer in a pass at full speed, in nanoseconds.
 #[derive(Clone, Debug)]
@@ -29,7 +26,7 @@ pub(super) struct Workload {
     pub forward: f64,
     /// Backward of a pass at full speed, in nanoseconds.
     pub backward: f64,
-    /// What is exchanged, in order; nothing where nobody is there to exchange with.
+    /// The buckets to exchange, in order; empty if there is nobody to exchange with.
     pub parcels: Vec<Parcel>,
     /// Getting a batch.
     pub load: Nanos,
@@ -54,24 +51,21 @@ impl Workload {
         let simulation = &job.simulation;
         let layers = time_layers(job, graph)?;
         let further = job.workers - 1;
-        let exchanges = further > 0 && job.update != Strategy::Independent;
-        let (slots, len) = lay_out(graph);
-        let server_updates = exchanges && job.update.has_server();
+        let plan = job.plan();
+        let exchanges = further > 0 && plan.exchanges();
+        let (_, len) = lay_out(graph);
+        let server_updates = exchanges && plan.publish == Publish::FromServer;
         let bytes = 4.0 * len as f64;
-        let updated = if job.update == Strategy::Sharded { bytes / f64::from(job.workers) } else { bytes };
+        let updated = if plan.updates == Updates::OwnSlice { bytes / f64::from(job.workers) } else { bytes };
         let slower = 1.0 + simulation.update_contention * f64::from(further);
         let summary = summarize(graph);
         Ok(Self {
             forward: layers.iter().map(|layer| layer.forward).sum(),
             backward: layers.iter().map(|layer| layer.backward).sum(),
-            parcels: if exchanges { pack(job, graph, &layers, (&slots, len)) } else { Vec::new() },
+            parcels: if exchanges { pack(job, graph, &layers) } else { Vec::new() },
             load: simulation.load + scaled(f64::from(further), simulation.load_contention.0 as f64),
             update: scaled(slower, updated / simulation.update_gbs),
-            fetch: if server_updates {
-                network::travel(network::messages(job.update, job.workers, bytes), simulation)
-            } else {
-                Nanos(0)
-            },
+            fetch: if server_updates { Messages::new(plan, bytes).time(simulation) } else { Nanos(0) },
             // Parameters, gradients and velocities, and every activation.
             memory: Bytes(
                 4 * summary.params_total
@@ -83,12 +77,12 @@ impl Workload {
         })
     }
 
-    /// What a rank updates, in time.
+    /// The time of a rank's update.
     pub fn update(&self, rank: Rank) -> Nanos {
-        if self.server_updates && rank != Rank(0) { Nanos(0) } else { self.update }
+        if self.server_updates && rank != Plan::SERVER { Nanos(0) } else { self.update }
     }
 
-    /// Times of the layers over a run whose passes together took as long as `passes` at full speed.
+    /// Times of the layers over a run that took as long as `passes` passes at full speed.
     pub fn layer_times(&self, calls: u64, passes: f64) -> Vec<LayerTime> {
         let time = |layer: &Layer| LayerTime {
             name: layer.name.clone(),
@@ -101,7 +95,7 @@ impl Workload {
         self.layers.iter().map(time).collect()
     }
 
-    /// Refuses a run whose end the clock could not tell, however its draws turn out.
+    /// Refuses a run that could exceed the clock's range.
     fn check_span(&self, job: &Job) -> Result<(), TrainError> {
         let simulation = &job.simulation;
         let further = f64::from(job.workers - 1);
@@ -161,21 +155,10 @@ fn time_layers(job: &Job, graph: &Graph) -> Result<Vec<Layer>, TrainError> {
     Ok(layers)
 }
 
-/// Where the gradients lie, in the order in which backward finishes them.
-pub(super) fn lay_out(graph: &Graph) -> (Vec<Slot>, usize) {
-    let mut end = 0;
-    let slot = |param| {
-        let start = end;
-        let len = graph.param(param).len();
-        end += len.next_multiple_of(GRAIN);
-        Slot { param, range: start..start + len }
-    };
-    (gradient_order(graph).into_iter().map(slot).collect(), end)
-}
-
 /// Cuts the gradients into the buckets of the real exchange, and says when each is ready.
-fn pack(job: &Job, graph: &Graph, layers: &[Layer], (slots, len): (&[Slot], usize)) -> Vec<Parcel> {
-    // Backward goes from the last layer to the first: a layer is done when all from it on are.
+fn pack(job: &Job, graph: &Graph, layers: &[Layer]) -> Vec<Parcel> {
+    let (slots, len) = lay_out(graph);
+    // Backward goes from the last layer to the first: a layer is done when it and all layers behind it are.
     let mut done = vec![0.0; layers.len()];
     let mut sum = 0.0;
     for (done, layer) in done.iter_mut().zip(layers).rev() {
@@ -185,13 +168,13 @@ fn pack(job: &Job, graph: &Graph, layers: &[Layer], (slots, len): (&[Slot], usiz
     let halved = if job.exchange.compress == Compress::None { 1.0 } else { 0.5 };
     let parcel = |bucket: buckets::Bucket| {
         let bytes = 4 * bucket.range.len() as u64;
-        let messages = network::messages(job.update, job.workers, halved * bytes as f64);
+        let messages = Messages::new(job.plan(), halved * bytes as f64);
         Parcel {
             bytes: Bytes(bytes),
             ready: done[graph.param(slots[bucket.last_slot].param).node.0],
-            transfer: network::travel(messages, &job.simulation),
-            moved: Bytes((messages.0 * messages.1).round() as u64),
+            transfer: messages.time(&job.simulation),
+            moved: messages.total(),
         }
     };
-    buckets::cut(slots, len, &job.exchange).into_iter().map(parcel).collect()
+    buckets::cut(&slots, len, &job.exchange).into_iter().map(parcel).collect()
 }

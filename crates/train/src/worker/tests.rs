@@ -3,10 +3,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_engine::{
-    EngineError, Homes, LayerTime as EngineLayer, MemoryPlan, Pass, Place, Ready, Region, Samples, Slot,
-    Spec, Weave,
+    Driving, EngineError, Homes, MemoryPlan, Pass, Program, Samples, Slot, Spec, StepResult, Values, Weave,
 };
-use paceline_model::{Graph, ParamId};
+use paceline_model::Graph;
+use paceline_record::Phase;
 use paceline_record::log::RankLog;
 
 use super::*;
@@ -54,12 +54,16 @@ impl Program for FakeProgram {
         &[]
     }
 
-    fn parameters(&mut self) -> Region {
-        Region { place: Place::Host, address: 0, len: 1024 }
+    fn len(&self, values: Values) -> usize {
+        if values == Values::Parameters { 1024 } else { 0 }
     }
 
-    fn gradients(&mut self) -> Region {
-        self.parameters()
+    fn read(&mut self, _: Values, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn write(&mut self, _: Values, _: &[f32]) -> Result<(), EngineError> {
+        Ok(())
     }
 
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError> {
@@ -68,20 +72,12 @@ impl Program for FakeProgram {
         Ok(())
     }
 
-    fn forward_backward(&mut self, _: Pass, _: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
+    fn forward_backward(&mut self, _: Pass, _: &mut dyn FnMut(usize)) -> Result<(), EngineError> {
         self.runs += 1;
         match self.runs {
             4 => Err(EngineError::Unsupported("the fourth step".into())),
             _ => Ok(()),
         }
-    }
-
-    fn statistics(&mut self, _: usize) -> Region {
-        self.parameters()
-    }
-
-    fn state(&mut self) -> Vec<Region> {
-        Vec::new()
     }
 
     fn resume_at(&mut self, _: u64) {}
@@ -98,39 +94,25 @@ impl Program for FakeProgram {
 
     fn finish(&mut self) -> Result<StepResult, EngineError> {
         assert!(self.applied == self.runs || self.applied + 1 == self.runs, "one update a step");
-        Ok(StepResult {
-            loss: 1.0 / self.runs as f32,
-            forward_ns: 300,
-            backward_ns: 600,
-            ..StepResult::default()
-        })
+        let mut result = StepResult { loss: 1.0 / self.runs as f32, ..StepResult::default() };
+        if self.applied < self.runs {
+            (result.phases[Phase::Forward], result.phases[Phase::Backward]) = (Nanos(300), Nanos(600));
+        } else {
+            result.phases[Phase::Update] = Nanos(50);
+        }
+        Ok(result)
     }
 
-    fn read_param(&mut self, _: ParamId, _: &mut [f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn write_param(&mut self, _: ParamId, _: &[f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn read_gradient(&mut self, _: ParamId, _: &mut [f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn read_output(&mut self, _: &mut [f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn layer_times(&self) -> Vec<EngineLayer> {
-        vec![EngineLayer {
+    fn measured(&mut self) -> Measured {
+        let conv = LayerTime {
             name: "conv1".into(),
             calls: self.runs,
-            forward_ns: 300 * self.runs,
-            backward_ns: 600 * self.runs,
+            forward: Nanos(300 * self.runs),
+            backward: Nanos(600 * self.runs),
             forward_flops: 10,
             backward_flops: 20,
-        }]
+        };
+        Measured { peak_device: None, layers: vec![conv] }
     }
 }
 
@@ -155,6 +137,7 @@ fn every_step_leaves_a_record_that_begins_where_the_last_ended() {
         assert_eq!(step.examples, 4);
         assert_eq!(step.phases[Phase::Forward], Nanos(300));
         assert_eq!(step.phases[Phase::Backward], Nanos(600));
+        assert_eq!(step.phases[Phase::Update], Nanos(50));
         assert_eq!(step.loss, Some(1.0 / (number + 1) as f32));
     }
     assert!(log.steps.windows(2).all(|pair| pair[0].end == pair[1].begin));
@@ -193,6 +176,7 @@ struct DistantProgram {
     calls: Arc<Mutex<Vec<String>>>,
     fails_in: Option<u64>,
     running: bool,
+    driving: Driving,
 }
 
 impl DistantProgram {
@@ -225,6 +209,7 @@ impl Engine for Distant {
             calls: self.calls.clone(),
             fails_in: self.fails_in,
             running: false,
+            driving: Driving::Queued,
         }))
     }
 }
@@ -238,20 +223,16 @@ impl Program for DistantProgram {
         &[]
     }
 
-    fn parameters(&mut self) -> Region {
-        Region { place: Place::Device(0), address: 0, len: 1024 }
+    fn len(&self, values: Values) -> usize {
+        self.inner.len(values)
     }
 
-    fn gradients(&mut self) -> Region {
-        self.parameters()
+    fn read(&mut self, _: Values, _: &mut [f32]) -> Result<(), EngineError> {
+        Ok(())
     }
 
-    fn statistics(&mut self, _: usize) -> Region {
-        Region { len: 0, ..self.parameters() }
-    }
-
-    fn state(&mut self) -> Vec<Region> {
-        Vec::new()
+    fn write(&mut self, _: Values, _: &[f32]) -> Result<(), EngineError> {
+        Ok(())
     }
 
     fn resume_at(&mut self, _: u64) {}
@@ -261,7 +242,7 @@ impl Program for DistantProgram {
         self.inner.feed(samples)
     }
 
-    fn forward_backward(&mut self, pass: Pass, _: &mut dyn FnMut(Ready)) -> Result<(), EngineError> {
+    fn forward_backward(&mut self, pass: Pass, _: &mut dyn FnMut(usize)) -> Result<(), EngineError> {
         self.note(format!("run {:?}", pass.update));
         self.running = true;
         self.inner.runs += 1;
@@ -280,13 +261,14 @@ impl Program for DistantProgram {
         panic!("the update is part of the run");
     }
 
-    fn weave(&mut self, weave: Option<Weave>) -> Result<bool, EngineError> {
+    fn weave(&mut self, weave: Option<Weave>) -> Result<(), EngineError> {
         assert!(weave.is_none(), "nobody to exchange with");
-        Ok(true)
+        self.driving = Driving::Woven;
+        Ok(())
     }
 
-    fn runs_behind(&self) -> bool {
-        true
+    fn driving(&self) -> Driving {
+        self.driving
     }
 
     fn finish(&mut self) -> Result<StepResult, EngineError> {
@@ -295,43 +277,20 @@ impl Program for DistantProgram {
             return Ok(StepResult::default());
         }
         std::thread::sleep(Duration::from_millis(2));
-        Ok(StepResult {
-            loss: 1.0,
-            copy_in_ns: 100_000,
-            forward_ns: 700_000,
-            backward_ns: 900_000,
-            update_ns: 300_000,
-            idle_ns: u64::MAX / 2,
-            ..StepResult::default()
-        })
+        let mut result = StepResult { loss: 1.0, idle: Nanos(u64::MAX / 2), ..StepResult::default() };
+        for (phase, time) in [
+            (Phase::CopyIn, 100_000),
+            (Phase::Forward, 700_000),
+            (Phase::Backward, 900_000),
+            (Phase::Update, 300_000),
+        ] {
+            result.phases[phase] = Nanos(time);
+        }
+        Ok(result)
     }
 
-    fn read_param(&mut self, _: ParamId, _: &mut [f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn write_param(&mut self, _: ParamId, _: &[f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn read_gradient(&mut self, _: ParamId, _: &mut [f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn read_output(&mut self, _: &mut [f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn read_region(&mut self, _: Region, _: &mut [f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn write_region(&mut self, _: Region, _: &[f32]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn layer_times(&self) -> Vec<EngineLayer> {
-        Vec::new()
+    fn measured(&mut self) -> Measured {
+        Measured::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The inner loops. Everything here is unsafe inside and called through the safe drivers beside this folder.
+//! The inner loops: unsafe code, called through the safe drivers in the folder above.
 
 pub(super) mod tile;
 pub(super) mod transpose;

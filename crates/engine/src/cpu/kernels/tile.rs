@@ -187,7 +187,7 @@ pub(crate) struct OuterTile<'a> {
     pub a_step: usize,
     /// Rows of the tile: neighbouring values of a position of A.
     pub rows: usize,
-    /// Packed panel of B: `vectors * LANES` values a position.
+    /// Packed panel of B: `vectors * LANES` values per position.
     pub b: *const f32,
     /// Vectors across: 1 or 2.
     pub vectors: usize,
@@ -230,7 +230,7 @@ unsafe fn outer_tile<V: Vector, const ROWS: usize, const NV: usize>(tile: &Outer
         for run in tile.runs {
             let mut a = tile.a.add(run.a as usize * tile.a_stride);
             let mut b = tile.b.add(run.b as usize * NV * V::LANES);
-            // A run is never empty; told so, the compiler keeps the sums in registers from run to run.
+            // A run is never empty. Knowing that, the compiler keeps the sums in registers from run to run.
             let mut left = run.len;
             loop {
                 let row: [V; NV] = std::array::from_fn(|j| V::load(b.add(j * V::LANES)));

@@ -1,6 +1,6 @@
-//! Packing weights for the way back: columns become rows.
+//! Packing weights for backward: columns become rows.
 
-/// Side of the blocks that are turned in registers.
+/// Side of the blocks that are transposed in registers.
 const SIDE: usize = 4;
 
 /// Writes `cols` rows of `from`, `stride` apart, as the columns of rows of `width`; further columns become zero.
@@ -37,7 +37,7 @@ pub(crate) fn transpose(from: &[f32], stride: usize, cols: usize, to: &mut [f32]
     }
 }
 
-/// Turns a block of 4x4.
+/// Transposes a block of 4x4.
 ///
 /// # Safety
 /// Four rows of four values must be valid from both pointers, at their strides.
@@ -59,7 +59,7 @@ unsafe fn turn(from: *const f32, stride: usize, to: *mut f32, width: usize) {
     }
 }
 
-/// Turns a block of 4x4.
+/// Transposes a block of 4x4.
 ///
 /// # Safety
 /// Four rows of four values must be valid from both pointers, at their strides.
@@ -74,7 +74,7 @@ unsafe fn turn(from: *const f32, stride: usize, to: *mut f32, width: usize) {
     }
 }
 
-/// Asks for the cache lines of `len` values from `at` on, if there are any.
+/// Prefetches the cache lines of `len` values from `at` on, if there are any.
 #[inline(always)]
 pub(crate) fn prefetch(values: &[f32], at: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -1,25 +1,63 @@
-//! Instructions that forward and backward have in common.
+//! Instructions that forward and backward share.
 
 use super::*;
 
-/// How rows are shared out: to be added up, or each by itself.
+/// How blocks share the rows of a map.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Passes {
+    /// Few long parts, whose sums are added up afterwards.
     One,
+    /// Many short parts, where each row is by itself.
     Many,
 }
 
-/// Blocks that fill a large GPU a few times over.
+/// How threads are laid over a map.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Threads {
+    /// Over vectors of channels, where those lie side by side.
+    AcrossChannels,
+    /// Each keeps to one channel.
+    WithinChannel,
+}
+
+/// The direction in which values move: as in forward, or back as gradients do.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Toward {
+    Output,
+    Input,
+}
+
+/// What a sweep computes from two runs of values.
+#[derive(Clone, Copy)]
+pub(crate) enum Sweep {
+    /// The first.
+    Copy,
+    Sum,
+    /// The first, kept in a range.
+    Bound(Bounds),
+    /// The first where the second lies inside a range.
+    Unbound(Bounds),
+}
+
+/// Some channels of a whole map, from one of its channels on.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub map: Map,
+    pub whole: Map,
+    pub channel: usize,
+}
+
+/// Blocks that fill a large GPU twice.
 const BLOCKS: usize = 264;
 
 /// Rows that a thread holds where a cluster of blocks holds them all, and the most blocks of a cluster.
 const HELD: usize = 4;
 const CLUSTER: usize = 8;
 
-/// Bytes of a map up to which that pays: beyond, its narrow rows cost more than the second reading.
+/// Bytes of a map up to which that is faster: beyond, its narrow rows cost more than reading twice.
 const SMALL: usize = 4 << 20;
 
-/// The largest part of `count` up to `most` that it can be divided into without a rest, where that is no small one.
+/// The largest divisor of `count` up to `most`, if it is at least half of that.
 pub(crate) fn even_part(count: usize, most: usize) -> Option<usize> {
     if count <= most {
         return Some(count);
@@ -28,16 +66,21 @@ pub(crate) fn even_part(count: usize, most: usize) -> Option<usize> {
     (most / 2..=most).rev().find(even)
 }
 
-/// Instructions that forward and backward have in common.
 impl Lowering<'_> {
     /// Threads for a kernel over the rows of a map, and the end of its name. With [`Passes::One`] the grid's height is
     /// the number of parts that sums are cut into.
     pub fn rows(&self, map: Map, passes: Passes) -> (Shape, &'static str) {
-        self.rows_of(map, passes, self.nchw() && map.pixels() > 1)
+        self.rows_of(map, passes, self.threads(map))
     }
 
-    /// The same, where `planes` says whether a thread must keep to one channel.
-    pub fn rows_of(&self, map: Map, passes: Passes, planes: bool) -> (Shape, &'static str) {
+    /// How the threads of most kernels are laid over a map.
+    fn threads(&self, map: Map) -> Threads {
+        if self.nchw() && map.pixels() > 1 { Threads::WithinChannel } else { Threads::AcrossChannels }
+    }
+
+    /// The same, with the threads laid out as given.
+    pub fn rows_of(&self, map: Map, passes: Passes, threads: Threads) -> (Shape, &'static str) {
+        let planes = threads == Threads::WithinChannel;
         let rows = self.spec.batch * map.pixels();
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
@@ -62,7 +105,7 @@ impl Lowering<'_> {
         (shape, if v == 1 { "1" } else { "v" })
     }
 
-    /// Threads for a kernel through which so many runs of rows flow, and the end of its name.
+    /// Threads for a kernel that streams so many runs of rows through shared memory, and the end of its name.
     pub fn flow(&self, map: Map, passes: Passes, runs: usize) -> (Shape, &'static str) {
         let (shape, suffix) = self.rows(map, passes);
         if suffix == "1" {
@@ -70,10 +113,10 @@ impl Lowering<'_> {
         }
         let (across, down) = (shape.block.0 as usize, shape.block.1 as usize);
         let rows = self.spec.batch * map.pixels();
-        // Sums of several runs leave registers for two blocks a multiprocessor, the others for three.
+        // Sums of several runs leave registers for two blocks per multiprocessor, the others for three.
         let blocks = if passes == Passes::One && runs > 1 { BLOCKS } else { BLOCKS + BLOCKS / 2 };
         let parts = (blocks / shape.grid.0 as usize).clamp(1, rows.div_ceil(2 * down));
-        // Rows that are under way, as the kernels have it.
+        // Rows in flight, as in the kernels.
         let depth = [8, 6, 5, 4][runs - 1];
         let shared = (16 * runs * depth * across * down).max(shape.shared as usize);
         let grid = (shape.grid.0, parts as u32, 1);
@@ -86,17 +129,17 @@ impl Lowering<'_> {
         if rows * map.c * value_bytes(self.spec.precision) > SMALL {
             return None;
         }
-        let planes = self.nchw() && map.pixels() > 1;
+        let planes = self.threads(map) == Threads::WithinChannel;
         let v = if planes { 1 } else { self.vector(map.c) };
         let vectors = map.c / v;
-        // A sector of 32 bytes is the least that memory gives; more rows than that allows take half of one.
+        // Memory is read in sectors of 32 bytes; where that allows too few rows, half a sector is taken.
         let widths = if planes { vec![1] } else { vec![16 / v.min(8), 1] };
         for most in widths {
             let across = vectors.next_power_of_two().min(most);
             let down = (512 / across).min(rows.next_power_of_two().max(v));
             let cluster = rows.div_ceil(HELD * down).next_power_of_two();
             if cluster <= CLUSTER {
-                // With fewer rows a thread, more blocks share the work.
+                // With fewer rows per thread, more blocks share the work.
                 let cluster = rows.div_ceil(down).next_power_of_two().min(CLUSTER);
                 let shape = Shape {
                     grid: (vectors.div_ceil(across) as u32, cluster as u32, 1),
@@ -112,7 +155,7 @@ impl Lowering<'_> {
 
     /// rows, C, P
     pub fn row_args(&self, map: Map) -> [Arg; 3] {
-        let planes = if self.nchw() && map.pixels() > 1 { map.pixels() } else { 0 };
+        let planes = if self.threads(map) == Threads::WithinChannel { map.pixels() } else { 0 };
         [Arg::Long((self.spec.batch * map.pixels()) as i64), Arg::Int(map.c as i32), Arg::Int(planes as i32)]
     }
 
@@ -138,13 +181,13 @@ impl Lowering<'_> {
     }
 
     /// A depthwise kernel that writes the output of a window: the one for 3x3 where it fits.
-    pub fn slide(&self, window: Window, mut args: Vec<Arg>, front: Option<Norm>) -> Action {
+    pub fn slide(&self, window: Window, mut args: Vec<Arg>, front: Option<Front>) -> Action {
         let Window { batch, channels, output: [h, w], stride, .. } = window;
         let (batch, c, h, w) = (batch as usize, channels as usize, h as usize, w as usize);
         if !self.fits_three(window) {
             return self.spread("depthwise", batch * h * w * c, c, args);
         }
-        args.extend(Norm::recipe(front));
+        args.extend(Front::recipe(front));
         let strip = if stride[0] == 1 { 4 } else { 2 };
         let threads = batch * h * w.div_ceil(strip) * (c / self.vector(c));
         Action::Kernel {
@@ -154,7 +197,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The gradient of the input of a window of 3x3 with stride 2, four places a thread.
+    /// The gradient of the input of a window of 3x3 with stride 2, four places per thread.
     pub fn slide_back_by_two(&self, name: &str, window: Window, args: Vec<Arg>) -> Action {
         let Window { batch, channels, input: [h, w], top, left, .. } = window;
         let fours = batch as usize * ((h + top + 1) / 2) as usize * ((w + left + 1) / 2) as usize;
@@ -170,13 +213,18 @@ impl Lowering<'_> {
             && self.vector(window.channels as usize) > 1
     }
 
-    /// A kernel over values wherever they lie.
+    /// A kernel over single values.
     pub(super) fn plain(&self, name: &str, values: usize, args: Vec<Arg>) -> Action {
         Action::Kernel { name: name.into(), shape: self.blocks(values), args }
     }
 
-    /// Kinds: 0 copy, 1 sum, 2 bound, 3 unbound.
-    pub fn sweep(&self, kind: i32, [a, b, out]: [Buffer; 3], count: usize, bounds: Bounds) -> Action {
+    pub fn sweep(&self, sweep: Sweep, [a, b, out]: [Buffer; 3], count: usize) -> Action {
+        let (kind, bounds) = match sweep {
+            Sweep::Copy => (0, Bounds::NONE),
+            Sweep::Sum => (1, Bounds::NONE),
+            Sweep::Bound(bounds) => (2, bounds),
+            Sweep::Unbound(bounds) => (3, bounds),
+        };
         let v = self.vector(count);
         let mut args = vec![Arg::Int(kind), a.into(), b.into(), out.into(), Arg::Long(count as i64)];
         args.extend(bounds.args());
@@ -185,25 +233,21 @@ impl Lowering<'_> {
     }
 
     /// Copies a part's channels into a whole, or back.
-    pub fn stretch(
-        &self,
-        from: Buffer,
-        to: Buffer,
-        part: Map,
-        (whole, channel): (Map, usize),
-        back: bool,
-    ) -> Action {
-        let (pixels, batch) = (part.pixels(), self.spec.batch);
+    pub fn stretch(&self, from: Buffer, to: Buffer, part: Part, toward: Toward) -> Action {
+        let Part { map, whole, channel } = part;
+        let (pixels, batch) = (map.pixels(), self.spec.batch);
         let (len, step, skip, stretches) = if self.nchw() {
-            (part.len(), whole.len(), channel * pixels, batch)
+            (map.len(), whole.len(), channel * pixels, batch)
         } else {
-            (part.c, whole.c, channel, batch * pixels)
+            (map.c, whole.c, channel, batch * pixels)
         };
         let bytes = skip * value_bytes(self.spec.precision);
         let v = [len, step, skip].map(|along| self.vector(along)).into_iter().min().unwrap_or(1);
-        let sides = match back {
-            false => [from.into(), Arg::Long(len as i64), Arg::At(to, bytes), Arg::Long(step as i64)],
-            true => [Arg::At(from, bytes), Arg::Long(step as i64), to.into(), Arg::Long(len as i64)],
+        let sides = match toward {
+            Toward::Output => {
+                [from.into(), Arg::Long(len as i64), Arg::At(to, bytes), Arg::Long(step as i64)]
+            }
+            Toward::Input => [Arg::At(from, bytes), Arg::Long(step as i64), to.into(), Arg::Long(len as i64)],
         };
         let mut args = sides.to_vec();
         args.extend([Arg::Long(len as i64), Arg::Long(stretches as i64)]);
@@ -211,13 +255,9 @@ impl Lowering<'_> {
         Action::Kernel { name: name.into(), shape: self.blocks(len / v * stretches), args }
     }
 
-    pub fn pad(
-        &self,
-        from: Buffer,
-        to: Buffer,
-        (inner, outer, border): (Map, Map, Border),
-        out: bool,
-    ) -> Action {
+    /// Puts zeros around a map, or takes the map out of them.
+    pub fn pad(&self, from: Buffer, to: Buffer, padding: Padding, toward: Toward) -> Action {
+        let Padding { inner, outer, border } = padding;
         let numbers = [
             self.spec.batch,
             inner.h,
@@ -228,17 +268,24 @@ impl Lowering<'_> {
             border.top,
             border.left,
             usize::from(self.nchw()),
-            usize::from(out),
+            usize::from(toward == Toward::Input),
         ];
         let mut args = vec![from.into(), to.into()];
         args.extend(numbers.map(|number| Arg::Int(number as i32)));
-        let count = self.spec.batch * if out { inner.len() } else { outer.len() };
-        self.spread("pad", count, inner.c, args)
+        let written = if toward == Toward::Input { inner } else { outer };
+        self.spread("pad", self.spec.batch * written.len(), inner.c, args)
     }
 
-    pub fn turn(&self, from: Buffer, to: Buffer, map: Map, back: bool) -> Action {
+    /// Whether a map lies in memory as a vector of its values does: in the order height, width, channel.
+    pub fn lies_flat(&self, id: NodeId) -> bool {
+        !self.nchw() || self.map(id).pixels() == 1
+    }
+
+    /// A map as a vector, or back.
+    pub fn turn(&self, from: Buffer, to: Buffer, map: Map, toward: Toward) -> Action {
         let mut args = vec![from.into(), to.into()];
-        let numbers = [self.spec.batch, map.pixels(), map.c, usize::from(back)];
+        let back = usize::from(toward == Toward::Input);
+        let numbers = [self.spec.batch, map.pixels(), map.c, back];
         args.extend(numbers.map(|number| Arg::Int(number as i32)));
         self.plain("turn", self.spec.batch * map.len(), args)
     }

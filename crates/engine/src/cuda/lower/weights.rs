@@ -1,8 +1,8 @@
-//! Where trained tensors lie, and the packed copies of kernels that the libraries read.
+//! The packed copies of kernels that the libraries read.
 
 use super::*;
 
-/// A kernel tensor as the kernels that pack it know it.
+/// A kernel tensor, as the CUDA kernels that pack it read it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tensor {
@@ -22,54 +22,32 @@ pub(crate) struct Packing {
     pub tensors: Vec<Tensor>,
     /// The number of the tensor of each tile.
     pub owners: Vec<i32>,
-    /// Values in all.
+    /// Values of all copies.
     pub len: usize,
     /// Where each parameter's copy starts.
     pub starts: Vec<Option<usize>>,
 }
 
-/// Rows of a tile, as the kernels have it; a tile is 32 wide.
+/// Rows of a tile, as in the CUDA kernels; a tile is 32 wide.
 const TILE_ROWS: usize = 64;
 
 impl Lowering<'_> {
-    /// Places the trained tensors in the order in which backward finishes them.
-    pub(super) fn lay_out_slots(&mut self) -> (Vec<Slot>, usize) {
-        let mut slots = Vec::new();
-        let mut offset = 0;
-        let graph = self.graph;
-        for unit in self.units.iter_mut().rev() {
-            let params = match &unit.kind {
-                Kind::Product { y, .. } | Kind::Depthwise { y, .. } => graph.node(*y).params.clone(),
-                Kind::Norm { norm, .. } => norm.gamma.into_iter().chain(norm.beta).collect(),
-                _ => Vec::new(),
-            };
-            let first = slots.len();
-            for param in params {
-                let len = graph.param(param).len();
-                slots.push(Slot { param, range: offset..offset + len });
-                offset += len.next_multiple_of(GRAIN);
-            }
-            unit.slots = first..slots.len();
-        }
-        (slots, offset)
-    }
-
     /// Lays out the packed copies of the kernel tensors that products use.
-    pub(super) fn pack(&self, slots: &[Slot]) -> Packing {
+    pub(super) fn pack(&self) -> Packing {
         let mut packing = Packing { starts: vec![None; self.graph.params.len()], ..Packing::default() };
-        for unit in &self.units {
-            let Kind::Product { y, product, .. } = unit.kind else { continue };
-            let product = &self.products[product];
-            let kernel = self.kernel(y);
-            let slot =
-                slots.iter().find(|slot| slot.param == kernel).expect("invariant: kernels are trained");
+        for (unit, kept) in self.outline.units.iter().zip(&self.kept) {
+            let (Kind::Product(layer), Kept::Product(number, _)) = (&unit.kind, kept) else { continue };
+            let product = &self.products[*number];
+            let kernel = layer.kernel;
+            let range =
+                self.outline.places.ranges[kernel.0].as_ref().expect("invariant: kernels are trained");
             let taps = product.kernel.0 * product.kernel.1;
             let (wide, outputs) = (product.input.c / product.groups, product.output.c);
-            let inputs = slot.range.len() / taps / outputs;
+            let inputs = range.len() / taps / outputs;
             let (across, down) = (outputs.div_ceil(32), (taps * inputs).div_ceil(TILE_ROWS));
             let number = packing.tensors.len() as i32;
             packing.tensors.push(Tensor {
-                canonical: slot.range.start as i64,
+                canonical: range.start as i64,
                 packed: packing.len as i64,
                 taps: taps as i32,
                 inputs: inputs as i32,

@@ -4,10 +4,10 @@
 use super::woven::completions;
 use super::*;
 
-/// All parts but the last complete at least this part of all gradients.
-const SHARE: usize = 8;
+/// All parts but the last complete at least one in so many of all gradients.
+const PARTS: usize = 8;
 
-/// Where a part of backward lies.
+/// A part of backward.
 struct Cut {
     /// Instructions.
     steps: Range<usize>,
@@ -18,8 +18,9 @@ struct Cut {
 }
 
 /// Cuts backward where enough gradients are complete.
-fn cut(backward: &[Step], slots: &[Slot], (trained, params): (usize, usize), packing: &Packing) -> Vec<Cut> {
-    let last = completions(backward, params);
+fn cut(backward: &[Step], places: &Places, packing: &Packing) -> Vec<Cut> {
+    let Places { slots, trained, .. } = places;
+    let last = completions(backward, places);
     let mut cuts: Vec<Cut> = Vec::new();
     let mut after = 0;
     for (number, slot) in slots.iter().enumerate() {
@@ -27,9 +28,9 @@ fn cut(backward: &[Step], slots: &[Slot], (trained, params): (usize, usize), pac
         let (steps, first, begin) =
             cuts.last().map_or((0, 0, 0), |cut| (cut.steps.end, cut.slots.end, cut.values.end));
         let (end, values) = match slots.get(number + 1) {
-            Some(next) if SHARE * (next.range.start - begin) < trained => continue,
+            Some(next) if PARTS * (next.range.start - begin) < *trained => continue,
             Some(next) => (after + 1, begin..next.range.start),
-            None => (backward.len(), begin..trained),
+            None => (backward.len(), begin..*trained),
         };
         let mine = |tensor: &Tensor| values.contains(&(tensor.canonical as usize));
         let start = packing.tensors.iter().position(mine).unwrap_or(0);
@@ -37,7 +38,7 @@ fn cut(backward: &[Step], slots: &[Slot], (trained, params): (usize, usize), pac
         cuts.push(Cut { steps: steps..end, slots: first..number + 1, tensors: start..start + count, values });
     }
     if cuts.is_empty() {
-        cuts.push(Cut { steps: 0..backward.len(), slots: 0..0, values: 0..trained, tensors: 0..0 });
+        cuts.push(Cut { steps: 0..backward.len(), slots: 0..0, values: 0..*trained, tensors: 0..0 });
     }
     cuts
 }
@@ -46,42 +47,44 @@ fn cut(backward: &[Step], slots: &[Slot], (trained, params): (usize, usize), pac
 pub(super) struct Part {
     cut: Cut,
     recordings: HashMap<Run, Recording>,
-    /// Its gradients are there, and on the host.
+    /// Its gradients are computed, and copied to the host.
     complete: Event,
     copied: Event,
 }
 
 impl Part {
     /// All parts of a program.
-    pub fn all(low: &Compiled, params: usize) -> Result<Vec<Self>, EngineError> {
+    pub fn all(low: &Compiled) -> Result<Vec<Self>, EngineError> {
         let new = |cut| {
             let (complete, copied) = (Event::new()?, Event::new()?);
             Ok(Self { cut, recordings: HashMap::new(), complete, copied })
         };
-        cut(&low.backward, &low.slots, (low.trained, params), &low.packing).into_iter().map(new).collect()
+        cut(&low.backward, &low.places, &low.packing).into_iter().map(new).collect()
     }
 }
 
 impl CudaProgram {
-    /// Forward and backward; tells the gradients of each part when they are on the host.
+    /// Forward and backward; calls `ready` for the gradients of each part when they are in their home on the host.
     pub(super) fn run_in_parts(
         &mut self,
-        (run, home): (Run, Region),
-        ready: &mut dyn FnMut(Ready),
+        run: Run,
+        home: Region,
+        ready: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
         let mut parts = std::mem::take(&mut self.parts);
-        let outcome = self.put_and_tell(&mut parts, (run, home), ready);
+        let outcome = self.run_all_parts(&mut parts, run, home, ready);
         self.parts = parts;
         outcome
     }
 
-    fn put_and_tell(
+    fn run_all_parts(
         &mut self,
         parts: &mut [Part],
-        (run, home): (Run, Region),
-        ready: &mut dyn FnMut(Ready),
+        run: Run,
+        home: Region,
+        ready: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
-        let Run::Training { share, .. } = run else { unreachable!("invariant: only training is cut") };
+        let shard = run.target().shard;
         let profiled = self.spec.profiling == Profiling::Layers;
         if profiled {
             self.run_profiled(run)?;
@@ -97,7 +100,7 @@ impl CudaProgram {
             stream.mark(&part.complete)?;
             copying_out.wait_for(&part.complete)?;
             let to = home.part(part.cut.values.clone());
-            let from = self.memory.grads[share].address + 4 * part.cut.values.start as u64;
+            let from = self.memory.grads[shard].address + 4 * part.cut.values.start as u64;
             copying_out.copy_out(to.address as *mut c_void, from, 4 * to.len)?;
             copying_out.mark(&part.copied)?;
         }
@@ -107,37 +110,33 @@ impl CudaProgram {
         self.end()?;
         for part in parts.iter() {
             part.copied.wait()?;
-            // What is done here while the device computes is hidden.
-            let (shows, begun) = (self.main.stream.is_idle()?, Instant::now());
-            for slot in &self.low.slots[part.cut.slots.clone()] {
-                ready(Ready { param: slot.param, range: slot.range.clone(), when: Moment::Now });
-            }
-            if shows {
-                self.telling += begun.elapsed();
+            // The calls cost no time while the device still computes.
+            let (idle, begun) = (self.main.stream.is_idle()?, Instant::now());
+            ready(part.cut.slots.end);
+            if idle {
+                self.in_ready += begun.elapsed();
             }
         }
         self.copying_out.wait()?;
         self.main.stream.wait()?;
-        // The first turn has loaded machine code, which a recording cannot.
+        // The first run has loaded machine code, which a recording cannot.
         for part in parts.iter_mut().filter(|part| !profiled && !part.recordings.contains_key(&run)) {
             let recording = self.main.stream.record(|| self.put_part(part, run, Stream::mark_recorded))?;
             part.recordings.insert(run, recording);
-            self.least_free = self.least_free.min(self.device.memory()?.0);
+            self.peak.look(&self.device)?;
         }
         Ok(())
     }
 
     fn put_part(&self, part: &Part, run: Run, mark: Mark) -> Result<(), EngineError> {
-        let Run::Training { share, adds, .. } = run else { unreachable!("invariant: only training is cut") };
-        let (stream, events, selected) = (&self.main.stream, &self.events, (share, adds));
-        let nothing = |_: usize, _: Option<&Event>| Ok(());
+        let (stream, events, target) = (&self.main.stream, &self.events, run.target());
         if part.cut.steps.start == 0 {
             mark(stream, &events.begin)?;
-            self.put(&self.low.forward, selected, nothing)?;
+            self.put(&self.low.forward, target, |_| Ok(()))?;
             mark(stream, &events.forward_end)?;
         }
-        self.put(&self.low.backward[part.cut.steps.clone()], selected, nothing)?;
-        self.unpack(stream, part.cut.tensors.clone(), selected)?;
+        self.put(&self.low.backward[part.cut.steps.clone()], target, |_| Ok(()))?;
+        self.unpack(stream, part.cut.tensors.clone(), target)?;
         if part.cut.steps.end == self.low.backward.len() { mark(stream, &events.end) } else { Ok(()) }
     }
 }
@@ -150,15 +149,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_follow_each_other_and_complete_what_they_tell() {
+    fn parts_follow_each_other_and_complete_the_slots_they_announce() {
         for name in ["resnet50", "mobilenet_v2", "vgg_19", "image_compression"] {
             let graph = zoo::build(name, Some((32, 32)), 10).unwrap();
             let lowered = lower(&graph, &Spec { precision: Precision::Bf16, ..Spec::new(2) });
-            let sizes = (lowered.trained, graph.params.len());
-            let cuts = cut(&lowered.backward, &lowered.slots, sizes, &lowered.packing);
-            assert!((2..=SHARE + 1).contains(&cuts.len()), "{name}: {} parts", cuts.len());
+            let places = &lowered.outline.places;
+            let cuts = cut(&lowered.backward, places, &lowered.packing);
+            assert!((2..=PARTS + 1).contains(&cuts.len()), "{name}: {} parts", cuts.len());
             let (mut steps, mut slots, mut values, mut tensors) = (0, 0, 0, 0);
-            let last = completions(&lowered.backward, graph.params.len());
+            let last = completions(&lowered.backward, places);
             for cut in &cuts {
                 assert_eq!(
                     (cut.steps.start, cut.slots.start, cut.values.start),
@@ -167,8 +166,8 @@ mod tests {
                 );
                 (steps, slots, values) = (cut.steps.end, cut.slots.end, cut.values.end);
                 tensors += cut.tensors.len();
-                for slot in &lowered.slots[cut.slots.clone()] {
-                    assert!(last[slot.param.0] < steps, "{name}: {} is told too early", slot.param.0);
+                for slot in &places.slots[cut.slots.clone()] {
+                    assert!(last[slot.param.0] < steps, "{name}: {} is announced too early", slot.param.0);
                     assert!(
                         cut.values.start <= slot.range.start && slot.range.end <= cut.values.end,
                         "{name}"
@@ -177,7 +176,7 @@ mod tests {
             }
             assert_eq!(
                 (steps, slots, values),
-                (lowered.backward.len(), lowered.slots.len(), lowered.trained),
+                (lowered.backward.len(), places.slots.len(), places.trained),
                 "{name}"
             );
             assert_eq!(tensors, lowered.packing.tensors.len(), "{name}");

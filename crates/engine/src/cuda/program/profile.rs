@@ -6,9 +6,10 @@ impl CudaProgram {
     /// One instruction after the other, each between two events.
     pub(super) fn run_profiled(&mut self, run: Run) -> Result<(), EngineError> {
         let stream = &self.main.stream;
-        let (selected, lists): (_, [&[Step]; 2]) = match run {
-            Run::Training { share, adds, .. } => ((share, adds), [&self.low.forward, &self.low.backward]),
-            Run::Judging => ((0, false), [&self.low.judging, &[]]),
+        let target = run.target();
+        let lists: [&[Step]; 2] = match run {
+            Run::Training { .. } => [&self.low.forward, &self.low.backward],
+            Run::Evaluation => [&self.low.evaluation, &[]],
         };
         stream.mark(&self.events.begin)?;
         let mut marks = vec![Event::new()?];
@@ -16,7 +17,7 @@ impl CudaProgram {
         for (index, steps) in lists.into_iter().enumerate() {
             let _backward = (index == 1).then(|| nvtx::range("backward"));
             for step in steps {
-                self.act(step, &self.main, selected)?;
+                self.act(step, &self.main, target)?;
                 let mark = Event::new()?;
                 stream.mark(&mark)?;
                 marks.push(mark);
@@ -26,7 +27,7 @@ impl CudaProgram {
             }
         }
         if matches!(run, Run::Training { .. }) {
-            self.unpack(stream, 0..self.low.packing.tensors.len(), selected)?;
+            self.unpack(stream, 0..self.low.packing.tensors.len(), target)?;
         }
         stream.mark(&self.events.end)?;
         let mut woven = self.woven.take();
@@ -39,8 +40,7 @@ impl CudaProgram {
         over?;
         // The first run loads machine code.
         if !std::mem::replace(&mut self.loaded, true) {
-            self.least_free = self.least_free.min(self.device.memory()?.0);
-            return Ok(());
+            return self.peak.look(&self.device);
         }
         let mut pairs = marks.windows(2);
         for (index, steps) in lists.into_iter().enumerate() {
@@ -48,7 +48,7 @@ impl CudaProgram {
                 let pair = pairs.next().expect("invariant: an event after each instruction");
                 let time = pair[1].since(&pair[0])?;
                 let unit = &mut self.times[step.unit];
-                *(if index == 0 { &mut unit.forward_ns } else { &mut unit.backward_ns }) += time;
+                *(if index == 0 { &mut unit.forward } else { &mut unit.backward }) += time;
             }
         }
         self.times.iter_mut().for_each(|time| time.calls += 1);

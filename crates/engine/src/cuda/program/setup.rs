@@ -1,16 +1,20 @@
 //! Making a program: methods, memory, and the initial weights.
 
 use super::super::lower::value_bytes;
+use super::super::product::Workspace;
 use super::*;
 use crate::cpu::{Placement, allowed_cores};
+use crate::cuda::{Cuda, Tuning};
+use crate::random::stream;
 
-/// Threads that copy a batch to where the device fetches it from.
+/// The most threads that copy a batch to pinned memory.
 const MOST_COPIERS: usize = 4;
 
-/// Stretches of trained values without packed copies, each as long as a block likes it.
+/// Stretches of trained values without packed copies, each for one block.
 fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
     const LONGEST: usize = 2048;
-    let plain = lowered.slots.iter().filter(|slot| lowered.packing.starts[slot.param.0].is_none());
+    let plain =
+        lowered.outline.places.slots.iter().filter(|slot| lowered.packing.starts[slot.param.0].is_none());
     plain
         .flat_map(|slot| {
             let end = slot.range.end;
@@ -23,15 +27,12 @@ fn stretches(lowered: &Lowered) -> Vec<[i32; 2]> {
 }
 
 impl CudaProgram {
-    pub fn new(
-        (device, kernels): (Arc<Device>, Arc<Kernels>),
-        (graph, spec): (&Graph, &Spec),
-        homes: &Homes,
-        lowered: Lowered,
-        (options, choices): (CudaOptions, &mut Choices),
-    ) -> Result<Self, EngineError> {
+    pub fn new(engine: &Cuda, graph: &Graph, spec: &Spec, homes: &Homes) -> Result<Self, EngineError> {
+        let lowered = engine.lower(graph, spec)?;
+        let device = engine.device.clone();
         device.enter()?;
-        let free_before = device.memory()?.0;
+        let kernels = engine.kernels(spec.precision)?;
+        let peak = Peak::new(&device)?;
         let values = |len: usize| Memory::new(4 * len);
         let several =
             |count: usize, len: usize| (0..count).map(|_| values(len)).collect::<Result<Vec<_>, _>>();
@@ -39,7 +40,8 @@ impl CudaProgram {
         let images = spec.batch * graph.input().len();
         let workspaces = [Memory::new(lowered.workspace)?, Memory::new(lowered.workspace)?];
         let lane = |workspace: &Memory| -> Result<Lane, EngineError> {
-            Ok(Lane { workspace: (workspace.address, workspace.bytes), stream: Stream::new()? })
+            let workspace = Workspace { address: workspace.address, bytes: workspace.bytes };
+            Ok(Lane { workspace, stream: Stream::new()? })
         };
         let (main, side) = (lane(&workspaces[0])?, lane(&workspaces[1])?);
         let libraries = Libraries {
@@ -48,16 +50,18 @@ impl CudaProgram {
             kernels: kernels.clone(),
         };
         let mut methods = HashMap::new();
+        let mut algorithms = Vec::new();
         {
-            let fill = |address: u64, bytes_in_all: usize| {
-                let args = [Word::from(address), Word::from((bytes_in_all / bytes) as u64)];
-                launch(&kernels, &main.stream, "noise", wide_shape(bytes_in_all / bytes), &args)
+            let mut choices = engine.choices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let fill = |address: u64, bytes_to_fill: usize| {
+                let args = [Word::from(address), Word::from((bytes_to_fill / bytes) as u64)];
+                launch(&kernels, &main.stream, "noise", wide_shape(bytes_to_fill / bytes), &args)
             };
-            let mut workshop = Workshop {
+            let mut tuner = Tuner {
                 libraries: &libraries,
                 lane: &main,
-                choices,
-                tuning: options.tuning,
+                choices: &mut choices,
+                tuning: &engine.options.tuning,
                 scratch: None,
                 fill: &fill,
             };
@@ -66,20 +70,23 @@ impl CudaProgram {
                 if let Action::Product { product, direction, .. } = step.action
                     && !methods.contains_key(&(product, direction))
                 {
-                    let method = workshop.method(&lowered.products[product], direction)?;
+                    let (method, algorithm) = tuner.method(&lowered.products[product], direction)?;
+                    algorithms.push(algorithm);
                     methods.insert((product, direction), method);
                 }
             }
-            workshop.choices.save();
+            tuner.choices.save();
         }
         let stretches = stretches(&lowered);
+        let Outline { units, places, .. } = lowered.outline;
+        let (trained, moving_len) = (places.trained, places.moving_len);
         // Parameters that live on the host have their update rule there.
         let at_home = homes.parameters.is_some();
         let memory = Memories {
-            params: values(lowered.trained)?,
-            grads: several(spec.shares, lowered.trained)?,
-            moving: several(spec.shares, lowered.moving_len)?,
-            state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, lowered.trained)?,
+            params: values(trained)?,
+            grads: several(spec.shards, trained)?,
+            moving: several(spec.shards, moving_len)?,
+            state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, trained)?,
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
             tensors: Memory::upload(&lowered.packing.tensors)?,
@@ -91,7 +98,7 @@ impl CudaProgram {
             staged_images: values(images)?,
             staged_labels: values(spec.batch)?,
             control: Memory::new(size_of::<Control>())?,
-            judgement: Memory::new(size_of::<Judgement>())?,
+            score: Memory::new(size_of::<Score>())?,
             _workspaces: workspaces.into(),
         };
         let sides = lowered.backward.iter().filter(|step| step.track == Track::Side).count();
@@ -113,34 +120,38 @@ impl CudaProgram {
             applied: Vec::new(),
             sides: (0..sides).map(|_| Ok((event()?, event()?))).collect::<Result<_, EngineError>>()?,
         };
-        let mut ranges = vec![None; graph.params.len()];
-        for slot in &lowered.slots {
-            ranges[slot.param.0] = Some(slot.range.clone());
-        }
         let at = |buffer: Buffer| memory.arena.address + lowered.offsets[buffer.0] as u64;
         let low = Compiled {
             input: at(lowered.input),
             output: at(lowered.output),
             forward: lowered.forward,
-            judging: lowered.judging,
+            evaluation: lowered.evaluation,
             backward: lowered.backward,
             offsets: lowered.offsets,
             wide: lowered.wide,
-            slots: lowered.slots,
-            ranges,
-            trained: lowered.trained,
-            moving: lowered.moving,
-            moving_len: lowered.moving_len,
+            places,
             packing: lowered.packing,
             stretches: stretches.len(),
             plan: lowered.plan,
-            units: lowered.units,
+            units,
         };
-        let mirror = Mirror::new(homes, low.trained, spec)?;
+        let recorded = match &engine.options.tuning {
+            Tuning::Recorded(numerics) => numerics.simd()?,
+            _ => None,
+        };
+        let mirror = Mirror::new(homes, trained, spec, recorded)?;
+        algorithms.sort_by(|one, other| one.product.cmp(&other.product));
+        let numerics = Numerics {
+            instruction_set: mirror.as_ref().and_then(Mirror::simd).map(|simd| simd.to_string()),
+            device: Some(device.name.clone()),
+            libraries: engine.libraries.clone(),
+            algorithms,
+        };
         let mut program = Self {
             recordings: HashMap::new(),
-            parts: if mirror.is_some() { Part::all(&low, graph.params.len())? } else { Vec::new() },
+            parts: if mirror.is_some() { Part::all(&low)? } else { Vec::new() },
             woven: None,
+            weaves: false,
             methods,
             libraries,
             main,
@@ -153,7 +164,7 @@ impl CudaProgram {
             copiers: Pool::new(allowed_cores().len().clamp(1, MOST_COPIERS), Placement::Anywhere)?,
             pinned_images: [Pinned::new(4 * images)?, Pinned::new(4 * images)?],
             pinned_labels: [Pinned::new(4 * spec.batch)?, Pinned::new(4 * spec.batch)?],
-            pinned_out: Pinned::new(size_of::<Judgement>())?,
+            pinned_out: Pinned::new(size_of::<Score>())?,
             pinned_control: Pinned::new(size_of::<Control>())?,
             mirror,
             fed: 0,
@@ -165,33 +176,29 @@ impl CudaProgram {
             loaded: false,
             updates: 0,
             host_update: Duration::ZERO,
-            telling: Duration::ZERO,
+            in_ready: Duration::ZERO,
             result: StepResult::default(),
             spec: *spec,
-            classes: graph.judges_labels().then_some(graph.classes),
-            input: graph.input(),
+            batch: BatchShape::new(graph, spec),
             output: graph.node(graph.output()).shape,
-            trainable: graph.params.iter().map(|param| param.kind.trainable()).collect(),
-            lens: graph.params.iter().map(|param| param.len()).collect(),
-            contents: options.contents,
-            least_free: free_before,
-            free_before,
+            contents: engine.options.contents,
+            numerics,
+            peak,
             device,
         };
-        let leave = homes.parameters.is_some_and(|(_, drawing)| drawing == Drawing::Leave);
-        program.draw(graph, leave)?;
+        program.draw(graph, homes.parameters.map_or(Drawing::Draw, |(_, drawing)| drawing))?;
         Ok(program)
     }
 
     /// Draws the initial weights on the host, as the CPU engine does, and copies them in.
-    pub(super) fn draw(&mut self, graph: &Graph, leave_trained: bool) -> Result<(), EngineError> {
+    pub(super) fn draw(&mut self, graph: &Graph, trained: Drawing) -> Result<(), EngineError> {
         const PIECE: usize = 1 << 16;
-        let mut params = vec![0.0f32; self.low.trained];
-        let mut moving = vec![0.0f32; self.low.moving_len];
+        let mut params = vec![0.0f32; self.low.places.trained];
+        let mut moving = vec![0.0f32; self.low.places.moving_len];
         let mut pieces = Vec::new();
         let mut rest: &mut [f32] = &mut params;
         let mut reached = 0;
-        for slot in &self.low.slots {
+        for slot in &self.low.places.slots {
             let (_, from) = rest.split_at_mut(slot.range.start - reached);
             let (values, after) = from.split_at_mut(slot.range.len());
             let number = slot.param.0;
@@ -210,21 +217,21 @@ impl CudaProgram {
             for pieces in dealt {
                 scope.spawn(move || {
                     for (number, first, values) in pieces {
-                        draw(&graph.params[number], (seed, number), first, values);
+                        draw(&graph.params[number], stream(seed, number), first, values);
                     }
                 });
             }
         });
-        for (index, range) in self.low.moving.iter().enumerate() {
+        for (index, range) in self.low.places.moving.iter().enumerate() {
             if let Some(range) = range {
-                draw(&graph.params[index], (seed, index), 0, &mut moving[range.clone()]);
+                draw(&graph.params[index], stream(seed, index), 0, &mut moving[range.clone()]);
             }
         }
-        for share in &self.memory.moving {
-            driver::write(share.address, &moving)?;
+        for shard in &self.memory.moving {
+            driver::write(shard.address, &moving)?;
         }
         match self.mirror.as_mut().and_then(Mirror::parameters_mut) {
-            Some(_) if leave_trained => {}
+            Some(_) if trained == Drawing::Leave => {}
             Some(home) => home.copy_from_slice(&params),
             None => driver::write(self.memory.params.address, &params)?,
         }

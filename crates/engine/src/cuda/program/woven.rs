@@ -1,9 +1,9 @@
 //! The exchange of gradients and the update as parts of a step.
 
 use super::*;
-use crate::{Link, WovenBucket};
+use crate::{Exchanged, Link, WovenBucket};
 
-/// Polls of the device between two looks at the other ranks.
+/// Polls of the device between two checks of the other ranks.
 const POLLS: u32 = 1024;
 
 /// An exchange with all that it needs on the device.
@@ -24,17 +24,17 @@ struct Bucket {
     after: usize,
     /// Its packed tensors.
     tensors: Range<usize>,
-    /// Orders the streams.
+    /// Order the streams.
     fork: Event,
     join: Event,
-    /// Tell the time.
+    /// When the exchange began and ended.
     begun: Event,
     ended: Event,
 }
 
 /// The instructions of backward after which each parameter's gradient is complete.
-pub(super) fn completions(backward: &[Step], params: usize) -> Vec<usize> {
-    let mut last = vec![0; params];
+pub(super) fn completions(backward: &[Step], places: &Places) -> Vec<usize> {
+    let mut last = vec![0; places.ranges.len()];
     for (index, step) in backward.iter().enumerate() {
         match &step.action {
             Action::Product { direction: Direction::Filter, kernel, .. } => last[kernel.0] = index,
@@ -54,12 +54,12 @@ pub(super) fn completions(backward: &[Step], params: usize) -> Vec<usize> {
 impl Woven {
     pub fn new(weave: Weave, program: &CudaProgram) -> Result<Self, EngineError> {
         let low = &program.low;
-        let last = completions(&low.backward, program.lens.len());
+        let last = completions(&low.backward, &low.places);
         let within = |range: &Range<usize>, at: usize| range.contains(&at);
         let mut after = 0;
         let mut buckets = Vec::new();
         for WovenBucket { range, updated } in weave.buckets {
-            let slots = low.slots.iter().filter(|slot| within(&range, slot.range.start));
+            let slots = low.places.slots.iter().filter(|slot| within(&range, slot.range.start));
             after = slots.map(|slot| last[slot.param.0]).fold(after, usize::max);
             let packed = &low.packing.tensors;
             let mine = |index: &usize| within(&range, packed[*index].canonical as usize);
@@ -69,7 +69,7 @@ impl Woven {
                 range,
                 updated,
                 after,
-                // Neighbours in the region are neighbours among the packed tensors, though in the other order.
+                // Neighbours in the region are neighbours among the packed tensors, in reverse order.
                 tensors: first..first + count,
                 fork: Event::new()?,
                 join: Event::new()?,
@@ -91,37 +91,39 @@ impl CudaProgram {
     pub(super) fn exchange_ready(
         &self,
         woven: &mut Woven,
-        index: usize,
-        (side, selected): (Option<&Event>, (usize, bool)),
+        put: Put,
+        target: Target,
         mark: Mark,
     ) -> Result<(), EngineError> {
         for at in 0..woven.buckets.len() {
-            if woven.buckets[at].after != index {
+            if woven.buckets[at].after != put.number {
                 continue;
             }
             let bucket = &woven.buckets[at];
             self.main.stream.mark(&bucket.fork)?;
             woven.stream.wait_for(&bucket.fork)?;
-            if let Some(side) = side {
+            if let Some(side) = put.side {
                 woven.stream.wait_for(side)?;
             }
-            self.unpack(&woven.stream, bucket.tensors.clone(), selected)?;
+            self.unpack(&woven.stream, bucket.tensors.clone(), target)?;
             self.exchange(woven, at, mark)?;
         }
         Ok(())
     }
 
-    /// Exchanges a bucket, on the stream for that.
+    /// Exchanges a bucket on the stream for exchanges.
     fn exchange(&self, woven: &mut Woven, at: usize, mark: Mark) -> Result<(), EngineError> {
         let _bucket = nvtx::range(format_args!("bucket {at}"));
         let Woven { gathered, buckets, stream, link, .. } = woven;
         let bucket = &buckets[at];
         mark(stream, &bucket.begun)?;
-        let gradients = self.place(self.memory.grads[0].address, self.low.trained).part(bucket.range.clone());
+        let gradients =
+            self.place(self.memory.grads[0].address, self.low.places.trained).part(bucket.range.clone());
         let beside = gathered
             .as_ref()
             .map(|(ranks, memory)| (*ranks, self.place(memory.address, ranks * gradients.len)));
-        link.put_gradients(at, (gradients, beside.map(|(_, region)| region)), stream.0 as u64)?;
+        let values = Exchanged { own: gradients, gathered: beside.map(|(_, region)| region) };
+        link.put_gradients(at, values, stream.0 as u64)?;
         if let Some((ranks, region)) = beside {
             let args = [
                 Word::from(region.address),
@@ -141,7 +143,7 @@ impl CudaProgram {
         let (stream, events) = (&self.main.stream, &self.events);
         let Some(woven) = woven else {
             mark(stream, &events.exchanged)?;
-            self.put_rule(0..self.low.trained)?;
+            self.put_rule(0..self.low.places.trained)?;
             mark(stream, &events.updated)?;
             mark(stream, &events.fetched)?;
             self.pack()?;
@@ -164,7 +166,7 @@ impl CudaProgram {
             self.put_rule(bucket.updated.clone())?;
         }
         mark(stream, &events.updated)?;
-        let parameters = self.place(self.memory.params.address, self.low.trained);
+        let parameters = self.place(self.memory.params.address, self.low.places.trained);
         for (at, bucket) in woven.buckets.iter().enumerate() {
             woven.link.put_parameters(at, parameters.part(bucket.range.clone()), stream.0 as u64)?;
         }
@@ -245,7 +247,7 @@ impl CudaProgram {
         launch(&self.kernels, &self.main.stream, name, wide_shape(range.len()), &args)
     }
 
-    /// Counts an update: its rate with the corrections of bias, and the root that goes with it.
+    /// Counts an update: its learning rate with Adam's bias correction, and the root of the second one.
     pub(super) fn count_update(&mut self, learning_rate: f32) -> (f32, f32) {
         self.updates += 1;
         match self.spec.optimizer {
@@ -256,7 +258,7 @@ impl CudaProgram {
         }
     }
 
-    /// Waits for the main stream, with an eye on the other ranks where they take part in what is on it.
+    /// Waits for the main stream, and watches the other ranks where an exchange is on it.
     pub(super) fn await_stream(&self, woven: Option<&mut Woven>) -> Result<(), EngineError> {
         let Some(woven) = woven else {
             return self.main.stream.wait();
@@ -273,7 +275,7 @@ impl CudaProgram {
         }
     }
 
-    /// When each bucket was exchanged, before the end of the run.
+    /// When each bucket was exchanged, as time before the end of the run.
     pub(super) fn woven_times(&self) -> Result<Vec<BucketTime>, EngineError> {
         let Some(woven) = &self.woven else { return Ok(Vec::new()) };
         let before = |event: &Event| self.events.done.since(event);

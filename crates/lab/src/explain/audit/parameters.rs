@@ -1,4 +1,4 @@
-//! Counts of parameters in the text, against the networks that are known.
+//! Compares parameter counts in the text with known networks.
 
 use paceline_model::{summarize, zoo};
 
@@ -6,7 +6,7 @@ use super::{Check, Slip, Weight};
 use crate::explain::figure::Figure;
 use crate::explain::prose::{DataSet, Fact, Topic};
 
-/// Counts of a network for a number of classes: each is a constant and a part for each class.
+/// Counts of a network as a function of classes: a constant and a part per class.
 struct Counts {
     trainable: [u64; 2],
     fixed: u64,
@@ -25,7 +25,7 @@ fn counts(model: &str) -> Option<Counts> {
 }
 
 impl Counts {
-    /// Classes with which so many values are trained; zero where the network has none.
+    /// The number of classes that gives this many trained values; zero if the network has none.
     fn classes(&self, trainable: u64) -> Option<u64> {
         let [constant, each] = self.trainable;
         let rest = trainable.checked_sub(constant)?;
@@ -36,7 +36,7 @@ impl Counts {
     }
 }
 
-/// A sentence about parameters, the network it stands under, the one that it names, and the data set that it names.
+/// A sentence about parameters, with the network of its heading, and the network and data set that it names.
 pub struct Claim<'a> {
     /// The count.
     pub fact: &'a Fact,
@@ -65,7 +65,7 @@ pub fn check(claim: &Claim) -> Vec<Slip> {
     let mut slips = Vec::new();
     if fact.topic == Topic::Tensors {
         if fact.value != counts.tensors {
-            slips.push(contradiction(counts.tensors, "tensors of the network as Keras builds it".into()));
+            slips.push(contradiction(counts.tensors, "tensors of the Keras version of the network".into()));
         }
         return slips;
     }
@@ -75,7 +75,7 @@ pub fn check(claim: &Claim) -> Vec<Slip> {
         (None, Some(classes)) => {
             let trainable = fact.value - counts.fixed;
             let how = format!(
-                "{} is the total, {} of it running statistics, which are not trained{}",
+                "{} is the total, of which {} are running statistics and not trained{}",
                 fact.value,
                 counts.fixed,
                 heads(classes)
@@ -99,7 +99,7 @@ pub fn check(claim: &Claim) -> Vec<Slip> {
             ..Slip::remark(
                 Check::Parameters,
                 place.clone(),
-                "no number of classes gives this count for the network as Keras builds it",
+                "no number of classes gives this count for the Keras version of the network",
             )
         }),
         _ => {}
@@ -132,11 +132,11 @@ mod tests {
         let slips = checked("resnet50", Topic::Trainable, 23_608_202);
         assert_eq!(slips[0].weight, Weight::Contradiction);
         assert_eq!(slips[0].computed, Some(23_555_082.0));
-        assert!(slips[0].how.contains("53120 of it running statistics"), "{}", slips[0].how);
+        assert!(slips[0].how.contains("53120 are running statistics"), "{}", slips[0].how);
     }
 
     #[test]
-    fn counts_that_no_head_gives_and_wrong_tensors_are_told() {
+    fn counts_that_no_head_gives_and_wrong_tensors_are_reported() {
         assert_eq!(checked("resnet50", Topic::Trainable, 23_555_083)[0].weight, Weight::Remark);
         assert_eq!(checked("mobilenet_v2", Topic::Tensors, 158), []);
         assert_eq!(checked("mobilenet_v2", Topic::Tensors, 159)[0].computed, Some(158.0));

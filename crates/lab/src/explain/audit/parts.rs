@@ -1,14 +1,14 @@
-//! Shares and parts of the time: whether they fit into the whole, and which hold others.
+//! Fractions and parts of the time: whether they fit into the whole, and which contain others.
 
-use super::{Check, Slip, Weight, place};
+use super::{Check, Mismatch, Slip, Weight, place};
 use crate::explain::figure::Figure;
 use crate::explain::meaning::Meaning;
 use crate::explain::series::{Column, Series};
 use crate::explain::span::{Match, Span};
 
-/// Compares the share of communication with the speed-up: what is not communication is computation, so that N workers can
-/// be at most `N (1 - share)` times as fast as one.
-pub(super) fn check_shares(series: &Series, slips: &mut Vec<Slip>) {
+/// Compares the fraction of communication with the speed-up: the rest is computation, so N workers can be at most
+/// `N (1 - fraction)` times as fast as one.
+pub(super) fn check_comm_fraction(series: &Series, slips: &mut Vec<Slip>) {
     let Some(column) = series.column(Meaning::CommShare).or_else(|| series.column(Meaning::CommRatio)) else {
         return;
     };
@@ -25,7 +25,7 @@ pub(super) fn check_shares(series: &Series, slips: &mut Vec<Slip>) {
         let computing = if ratio {
             one / (one + part.into())
         } else {
-            let left = |share: f64| (1.0 - share).clamp(0.0, 1.0);
+            let left = |fraction: f64| (1.0 - fraction).clamp(0.0, 1.0);
             Figure { value: left(part.value), half: part.half }.into()
         };
         let most = Span::exact(workers as f64) * computing;
@@ -39,20 +39,20 @@ pub(super) fn check_shares(series: &Series, slips: &mut Vec<Slip>) {
                 likely: Some("rounded too far, or part of the communication runs beside computation".into()),
                 ..Slip::remark(
                     Check::Share,
-                    format!("{}, {}", column.name, super::super::words::workers(workers)),
+                    format!("{}, {}", column.name, crate::words::workers(workers)),
                     format!("{workers} times {:.1} % computation", 100.0 * computing.value),
                 )
             });
         }
     }
-    let Some((workers, share)) = kept.last().filter(|(_, share)| *share < 0.95) else { return };
+    let Some((workers, kept)) = kept.last().filter(|(_, kept)| *kept < 0.95) else { return };
     slips.push(Slip::remark(
         Check::Share,
         column.name.clone(),
         format!(
-            "does not account for the whole loss: on {workers} workers, the rest of the time gives only {:.0} % of what as many single \
-             workers would compute. Something else slows them: shared cores or memory, waiting, or communication not counted",
-            100.0 * share
+            "does not account for the whole loss: on {workers} workers, the rest of the time yields only {:.0} % of what {workers} single \
+             workers would compute. Something else slows them down: shared cores or memory, waiting, or communication not counted",
+            100.0 * kept
         ),
     ));
 }
@@ -68,18 +68,18 @@ fn speedup(series: &Series, row: usize) -> Option<(Span, f64)> {
     Some((quotient, 0.5 * (hi - lo)))
 }
 
-/// How one part of the time stands to another.
+/// How one part of the time relates to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Containment {
     /// The part.
     pub part: String,
-    /// The one that may hold it.
+    /// The part that may contain it.
     pub holder: String,
-    /// Whether it lies in the other: the parts are too long to lie side by side, or it is too long to fit in.
+    /// Whether it is contained: separate parts would exceed the total. Otherwise it is too long to be contained.
     pub inside: bool,
 }
 
-/// Which parts of the time must lie inside communication, and which cannot.
+/// Which parts of the time must be part of communication, and which cannot be.
 pub fn containments(series: &Series) -> Vec<Containment> {
     let Some(total) = series.column(Meaning::TotalTime).or_else(|| series.column(Meaning::TrainTime)) else {
         return Vec::new();
@@ -93,7 +93,7 @@ pub fn containments(series: &Series) -> Vec<Containment> {
                     .filter_map(|row| Some((row, part.figures[row]?, holder.figures[row]?)))
             };
             let fits = rows().count() > 0 && rows().all(|(_, part, holder)| part.lo() <= holder.hi());
-            // Side by side they would be longer than the whole; with this one inside, they are not.
+            // As separate parts they would exceed the total; with this one contained, they do not.
             let sum = |row: usize, without: Option<&Column>| -> f64 {
                 let counted = parts
                     .iter()
@@ -122,10 +122,7 @@ pub(super) fn check_parts(series: &Series, slips: &mut Vec<Slip>) {
     let found = containments(series);
     let inside = |name: &str| found.iter().any(|containment| containment.inside && containment.part == name);
     for containment in found.iter().filter(|containment| containment.inside) {
-        let how = format!(
-            "lies inside {}: side by side the parts would be longer than the whole",
-            containment.holder
-        );
+        let how = format!("is part of {}: as separate parts they would exceed the total", containment.holder);
         slips.push(Slip::remark(Check::Parts, containment.part.clone(), how));
     }
     let Some(total) = series.column(Meaning::TotalTime) else { return };
@@ -136,11 +133,11 @@ pub(super) fn check_parts(series: &Series, slips: &mut Vec<Slip>) {
         let Some(whole) = total.figures[row].filter(|_| counted.len() > 1) else { continue };
         let sum = counted.iter().map(|figure| Span::from(*figure)).reduce(|a, b| a + b);
         if let Some(sum) = sum.filter(|sum| sum.ends().0 > whole.hi()) {
-            let how = "its parts add up to more than the whole".to_owned();
+            let how = "the sum of its parts".to_owned();
             slips.push(Slip::contradiction(
                 Check::Parts,
                 place(total, series.workers[row]),
-                (whole, sum.value),
+                Mismatch { printed: whole, computed: sum.value },
                 how,
             ));
         }
@@ -148,7 +145,7 @@ pub(super) fn check_parts(series: &Series, slips: &mut Vec<Slip>) {
     slips.extend(moved_wait(series));
 }
 
-/// A part that shrinks as soon as another appears, though each worker's work is the same.
+/// A part that shrinks as soon as another appears, although the work per worker is the same.
 fn moved_wait(series: &Series) -> Option<Slip> {
     let base = series.base()?;
     let whole = series.column(Meaning::TotalTime)?.figures[base]?.value;
@@ -171,9 +168,9 @@ fn moved_wait(series: &Series) -> Option<Slip> {
         Check::Wait,
         shrinking.name.clone(),
         format!(
-            "takes {} s on 1 worker but {} s on {}, though a worker's own work is the same; {}, which is there only with more workers, \
+            "takes {} s on 1 worker but {} s on {}, although the work per worker is the same; {}, which exists only with more workers, \
              takes {} s. A host timer on an asynchronous device charges the wait for the device to the first call that blocks: \
-             with one worker that is {}, with more it is {}. Neither time is that call's own work",
+             with one worker that is {}, with more it is {}. Neither time is the call's own work",
             first.print(),
             then.print(),
             series.workers[more[0]],
@@ -207,7 +204,7 @@ pub fn compare_tables(all: &[Series]) -> Vec<Slip> {
                     Check::Parts,
                     first.part.clone(),
                     format!(
-                        "lies inside {} in {} (side by side they are longer than the whole) and outside it in {} (it is longer than \
+                        "is part of {} in {} (as separate parts they would exceed the total) but not in {} (it is longer than \
                          {}): the same heading means two things",
                         first.holder,
                         inside.join(" and "),

@@ -14,7 +14,7 @@ pub(super) fn check(series: &Series, slips: &mut Vec<Slip>) {
     efficiency(series, slips);
     rates(series, slips);
     steps(series, slips);
-    shares(series, slips);
+    comm_fraction(series, slips);
 }
 
 /// Holds a column against the rule that most of its rows follow, if there is one: a rule that few follow was not meant.
@@ -105,9 +105,10 @@ fn steps(series: &Series, slips: &mut Vec<Slip>) {
     slips.extend(apart(found).filter(|_| step.figures.iter().flatten().count() > 2));
 }
 
-/// The share of communication against its time.
-fn shares(series: &Series, slips: &mut Vec<Slip>) {
-    let Some((share, comm)) = series.column(Meaning::CommShare).zip(series.column(Meaning::CommTime)) else {
+/// Compares the fraction of communication with its time.
+fn comm_fraction(series: &Series, slips: &mut Vec<Slip>) {
+    let Some((fraction, comm)) = series.column(Meaning::CommShare).zip(series.column(Meaning::CommTime))
+    else {
         return;
     };
     let wholes = [Meaning::TotalTime, Meaning::TrainTime, Meaning::EpochTime, Meaning::StepTime];
@@ -118,5 +119,5 @@ fn shares(series: &Series, slips: &mut Vec<Slip>) {
             Some((Span::from(comm) / whole.into(), format!("{} / {}", comm.print(), whole.print())))
         })
     });
-    slips.extend(apart(hold(Check::CommTime, series, share, rules.collect())));
+    slips.extend(apart(hold(Check::CommTime, series, fraction, rules.collect())));
 }

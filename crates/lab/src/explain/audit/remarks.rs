@@ -1,4 +1,4 @@
-//! What numbers do as workers are added, where that says something about how they were measured.
+//! Trends over the number of workers that say something about how the numbers were measured.
 
 use paceline_record::Bytes;
 
@@ -7,7 +7,7 @@ use crate::explain::meaning::Meaning;
 use crate::explain::series::{Column, Series};
 use crate::words;
 
-/// A fall of accuracy that is more than two runs of the same job differ by.
+/// A fall in accuracy that is larger than the difference between two runs of the same job.
 const FALL: f64 = 0.05;
 
 pub(super) fn remark(series: &Series, slips: &mut Vec<Slip>) {
@@ -15,7 +15,7 @@ pub(super) fn remark(series: &Series, slips: &mut Vec<Slip>) {
     slips.extend(falling_accuracy(series));
 }
 
-/// The rows of one worker and of the most, where both are known.
+/// The values at one worker and at the most workers, if both are known.
 fn ends(series: &Series, column: &Column) -> Option<(f64, f64, u64)> {
     let last = (0..series.workers.len())
         .filter(|row| column.figures[*row].is_some())
@@ -27,16 +27,16 @@ fn ends(series: &Series, column: &Column) -> Option<(f64, f64, u64)> {
 
 fn summed_memory(series: &Series, column: &Column) -> Option<Slip> {
     let (one, last, most) = ends(series, column)?;
-    let share = last / (one * most as f64);
+    let ratio = last / (one * most as f64);
     let amount =
         |value: f64| if column.has_unit { words::bytes(Bytes(value as u64)) } else { value.to_string() };
-    (most >= 4 && (share - 1.0).abs() < 0.02).then(|| {
+    (most >= 4 && (ratio - 1.0).abs() < 0.02).then(|| {
         Slip::remark(
             Check::Memory,
             column.name.clone(),
             format!(
-                "grows as the number of workers ({} on 1, {} on {most}): a sum over workers, each of which takes the same. \
-                 A framework that reserves a whole device shows this at any model",
+                "grows in proportion to the workers ({} on 1, {} on {most}): a sum over workers that each take the same. A \
+                 framework that reserves the whole device shows this for any model",
                 amount(one),
                 amount(last)
             ),
@@ -54,15 +54,15 @@ fn falling_accuracy(series: &Series) -> Option<Slip> {
     let global = series.context.batch.and_then(|batch| Some((batch.value, batch.value.checked_mul(most)?)));
     let batch = global.map_or_else(
         || "the global batch grows with the workers if each keeps its own".to_owned(),
-        |(one, all)| format!("{one} images a worker make a global batch of {all}"),
+        |(one, all)| format!("{one} images per worker make a global batch of {all}"),
     );
     let columns: Vec<String> = fallen.into_iter().map(|(column, _)| column).collect();
     Some(Slip::remark(
         Check::Accuracy,
-        format!("accuracy falls with workers, on {most}"),
+        format!("accuracy falls with more workers, up to {most}"),
         format!(
-            "{}. {batch}: an epoch has fewer updates, each less noisy, and at a fixed learning rate that trains less. The linear \
-             scaling rule (Goyal et al. 2017) multiplies the rate by the workers, after a warm-up",
+            "{}. {batch}: an epoch has fewer, less noisy updates, which train less at a fixed learning rate. The linear scaling \
+             rule (Goyal et al. 2017) multiplies the learning rate by the number of workers, after a warm-up",
             columns.join(", ")
         ),
     ))

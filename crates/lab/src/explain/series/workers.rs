@@ -1,11 +1,11 @@
-//! Where the workers of a table stand, and how many a cell names.
+//! Where a table has its worker counts, and how many a cell names.
 
 use super::{figure, meaning, same_name};
 use crate::explain::figure::Cell;
 use crate::explain::meaning::Meaning;
 use crate::explain::page::{Form, Grid};
 
-/// The name of the workers of a table that was turned.
+/// The name of the worker column of a transposed table.
 pub(super) const HEADER_ROW: &str = "header row";
 
 /// Most workers that a row may have.
@@ -43,7 +43,7 @@ pub(super) fn count(text: &str) -> Option<u64> {
     (named && whole).then_some(figure.value as u64)
 }
 
-/// Whether numbers of workers stand in the header and measures below each other.
+/// Whether worker counts are in the header and measures in the rows.
 pub(super) fn is_transposed(grid: &Grid, map: &[(String, Meaning)]) -> bool {
     let counts: Option<Vec<u64>> = grid.header[1..].iter().map(|name| count(name)).collect();
     let rising = counts.is_some_and(|counts| counts.windows(2).all(|pair| pair[0] < pair[1]));
@@ -65,7 +65,7 @@ pub(super) fn transpose(grid: &Grid) -> Grid {
     Grid { form: grid.form, rows: rows.collect(), header }
 }
 
-/// Puts a column of nodes and one of workers on each in one: what counts is their product.
+/// Merges a column of nodes and one of workers per node into their product.
 pub(super) fn multiply_nodes(mut grid: Grid, map: &[(String, Meaning)]) -> Grid {
     let find = |is: &dyn Fn(&str) -> bool| {
         let free = |name: &String| !map.iter().any(|(heading, _)| same_name(heading, name));

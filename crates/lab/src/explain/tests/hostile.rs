@@ -57,7 +57,7 @@ fn numbers_that_are_none_are_left_out() {
         run("GPUs,images/s,time (s)\n1,NaN,0\n2,inf,-5\n4,1e999,1e-320\n0,1,1\n-3,1,1\n99999999999,1,1\n")
             .expect("a table");
     assert_eq!(found.series[0].understood.workers, [1, 2, 4]);
-    assert!(found.warnings.iter().any(|warning| warning.contains("no finite number")));
+    assert!(found.warnings.iter().any(|warning| warning.contains("not a finite number")));
     assert!(found.warnings.iter().any(|warning| warning.contains("\"-3\" workers")));
     assert!(
         found.series[0]

@@ -49,7 +49,7 @@ const LAB_11: &str =
     "GPUs,Train time(s),Examples/s\n1,163,202\n2,93,191\n4,47,193\n8,30,191\n16,19,193\n32,14,190\n";
 
 #[test]
-fn the_figures_of_lab_11_reconcile_when_the_steps_are_told() {
+fn the_figures_of_lab_11_reconcile_if_the_steps_are_given() {
     assert_lab_11(&fitted(LAB_11, &Options { steps: Some(500), ..Options::default() }));
     let unknown = fitted(LAB_11, &Options::default());
     assert!(unknown.batch.is_none() && (unknown.examples.value / 500.0 - 62.6).abs() < 0.05);

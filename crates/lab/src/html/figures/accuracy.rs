@@ -1,18 +1,17 @@
-//! How well the network does in tests, over epochs and over time, a line for each case.
+//! Test accuracy or loss over epochs and over time, one line per case.
 
-use crate::CaseReport;
 use crate::html::chart::{Look, Plot};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::count;
 use crate::numbers::learning::Test;
+use crate::{CaseReport, words};
 
-/// The most tests of a case that are drawn.
+/// Most tests of a case that are drawn.
 const MOST: usize = 200;
 
-/// Looks of the cases, in turn.
+/// Styles of the cases, in turn.
 const LOOKS: [(Hue, Sign); 7] = [
     (Hue::Blue, Sign::Circle),
     (Hue::Vermilion, Sign::Square),
@@ -23,7 +22,7 @@ const LOOKS: [(Hue, Sign); 7] = [
     (Hue::Ink, Sign::Circle),
 ];
 
-/// What a test is judged by.
+/// The measure that is drawn.
 #[derive(Clone, Copy)]
 enum Measure {
     Accuracy,
@@ -33,7 +32,7 @@ enum Measure {
 impl Measure {
     fn of(self, test: &Test) -> Option<f64> {
         match self {
-            Self::Accuracy => test.accuracy.map(|share| 100.0 * share),
+            Self::Accuracy => test.accuracy.map(|fraction| 100.0 * fraction),
             Self::Loss => test.loss,
         }
     }
@@ -50,18 +49,19 @@ impl Measure {
     }
 }
 
-/// A case that was tested: its tests, and how it looks.
+/// A case with tests, and its style.
 struct Line<'a> {
     case: &'a CaseReport,
     tests: Vec<&'a Test>,
     look: (Hue, Sign),
 }
 
-/// Draws it where a case was tested.
+/// Draws the figure if any case was tested.
 pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
     let tests = |case: &&CaseReport| case.learning.iter().flat_map(|learned| &learned.curve).count();
     let tested = group.done.iter().copied().filter(|case| tests(case) > 0);
-    let lines: Vec<Line<'_>> = tested.zip(LOOKS.into_iter().cycle()).map(line).collect();
+    let lines: Vec<Line<'_>> =
+        tested.zip(LOOKS.into_iter().cycle()).map(|(case, look)| line(case, look)).collect();
     let all = || lines.iter().flat_map(|line| line.tests.iter().copied());
     let measure = if all().any(|test| test.accuracy.is_some()) { Measure::Accuracy } else { Measure::Loss };
     let (title, unit) = match measure {
@@ -72,8 +72,7 @@ pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
     let (low, high) = (values().min_by(f64::total_cmp)?, values().max_by(f64::total_cmp)?);
     let panel = |name: &str, label: &str, at: &dyn Fn(&Test) -> f64| {
         let last = all().map(at).fold(0.0, f64::max);
-        let mut plot =
-            Plot::new(Axis::exact((0.0, last), 5, label), Axis::linear((low, high), 5, unit), 240.0);
+        let mut plot = Plot::new(Axis::exact(0.0, last, 5, label), Axis::linear(low, high, 5, unit), 240.0);
         for line in &lines {
             draw(&mut plot, line, measure, at);
         }
@@ -84,26 +83,26 @@ pub fn accuracy(group: &Group<'_>) -> Option<Tag> {
     let (name, label) = if by_epoch { ("over epochs", "epoch") } else { ("over steps", "step") };
     let panels = [
         panel(name, label, &|test| test.epoch.filter(|_| by_epoch).unwrap_or(test.steps as f64)),
-        panel("over time", "s since training began", &|test| test.seconds),
+        panel("over time", "s since training started", &|test| test.seconds),
     ];
     let legend = lines.iter().map(|line| (line.look.1, line.look.0, workers(line.case)));
     let ends = lines.iter().filter_map(|line| {
         let last = line.case.learning.as_ref()?.test?;
         Some(format!("{}: {}", workers(line.case), measure.show(&last)?))
     });
-    let caption = format!("In the last test, {}.", ends.collect::<Vec<_>>().join("; "));
+    let caption = format!("Last test: {}.", ends.collect::<Vec<_>>().join("; "));
     let body = vec![Tag::new("div").class("panels").with_all(panels)];
     Some(Figure { name: "accuracy", title: title.into(), caption, legend: legend.collect(), body }.render())
 }
 
 fn workers(case: &CaseReport) -> String {
-    count(case.case.workers, "worker")
+    words::workers(case.case.workers)
 }
 
-fn line((case, look): (&CaseReport, (Hue, Sign))) -> Line<'_> {
+fn line(case: &CaseReport, look: (Hue, Sign)) -> Line<'_> {
     let curve = case.learning.as_ref().map_or(&[][..], |learned| &learned.curve);
     let every = curve.len().div_ceil(MOST).max(1);
-    // Counted from the end, so that the last test is among them.
+    // Counted from the end, so that the last test is included.
     let mut tests: Vec<&Test> = curve.iter().rev().step_by(every).collect();
     tests.reverse();
     Line { case, tests, look }

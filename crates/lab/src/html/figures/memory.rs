@@ -1,18 +1,18 @@
-//! Memory of a worker: measured, and planned.
+//! Memory per worker: measured and planned.
 
-use crate::CaseReport;
 use crate::html::bars::{Bar, Bars, Columns};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::{Unit, count};
+use crate::html::unit::Unit;
 use crate::numbers::memory::Memory;
+use crate::{CaseReport, words};
 
-const MEASURED: (Hue, &str) = (Hue::Blue, "measured, most of any worker");
-const PLANNED: (Hue, &str) = (Hue::Grey, "planned, the engine's program alone");
+const MEASURED: (Hue, &str) = (Hue::Blue, "measured, largest worker");
+const PLANNED: (Hue, &str) = (Hue::Grey, "planned for the engine's program");
 
-/// Draws it where memory was measured or planned.
+/// Draws the figure if memory was measured or planned.
 pub fn memory(group: &Group<'_>) -> Option<Tag> {
     let of = |case: &CaseReport| [(MEASURED, case.peak_memory_bytes), (PLANNED, case.planned_memory_bytes)];
     let known = |case: &&&CaseReport| of(case).iter().any(|(_, memory)| memory.is_some());
@@ -20,7 +20,7 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
     let all = cases.iter().flat_map(|case| of(case)).filter_map(|(_, memory)| memory);
     let most = all.map(|memory| memory.per_worker).max()?;
     let unit = Unit::of_memory(most);
-    let axis = Axis::linear((0.0, unit.factor * most.0 as f64), 4, format!("{} a worker", unit.name));
+    let axis = Axis::linear(0.0, unit.factor * most.0 as f64, 4, format!("{} per worker", unit.name));
     let mut bars = Bars::new(axis, Columns { names: 86.0, values: 78.0 });
     for case in &cases {
         for (place, ((hue, name), memory)) in of(case).into_iter().enumerate() {
@@ -30,10 +30,10 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
             let row = bars.row(14.0);
             bars.skip(3.0);
             if place == 0 || case.peak_memory_bytes.is_none() {
-                bars.name(row, &count(case.case.workers, "worker"));
+                bars.name(row, &words::workers(case.case.workers));
             }
             let (shown, total) = (unit.show(per_worker.0 as f64), unit.show(total.0 as f64));
-            let says = format!("{name}: {shown}, {total} in all");
+            let says = format!("{name}: {shown}, {total} in total");
             bars.bar(row, &Bar { from: 0.0, to: unit.factor * per_worker.0 as f64, hue, says });
             bars.value(row, &shown);
         }
@@ -45,11 +45,11 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
     let caption = last.map(|(workers, memory)| {
         let [each, all] = [memory.per_worker, memory.total].map(|bytes| unit.show(bytes.0 as f64));
         format!(
-            "{} took {each} at most, {all} in all.",
-            count(workers, "worker").replace("workers", "workers each")
+            "{} took {each} at most, {all} in total.",
+            words::workers(workers).replace("workers", "workers each")
         )
     });
-    let caption = caption.unwrap_or_else(|| "What was measured was not told; this is the plan.".into());
-    let body = vec![bars.render(&format!("Peak memory of a worker. {caption}"))];
-    Some(Figure { name: "memory", title: "Peak memory of a worker".into(), caption, legend, body }.render())
+    let caption = caption.unwrap_or_else(|| "Measured memory is unknown; this is the plan.".into());
+    let body = vec![bars.render(&format!("Peak memory per worker. {caption}"))];
+    Some(Figure { name: "memory", title: "Peak memory per worker".into(), caption, legend, body }.render())
 }

@@ -1,16 +1,16 @@
-//! Communication of a step: what of it showed, and what was hidden.
+//! Communication per step: exposed and hidden.
 
 use paceline_record::Phase;
 
-use crate::CaseReport;
 use crate::html::bars::{Bar, Bars, Columns};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::{Unit, count, percent};
+use crate::html::unit::{Unit, percent};
+use crate::{CaseReport, words};
 
-/// Communication of a case, in seconds of a rank's step.
+/// Communication of a case, in seconds per step of one rank.
 struct Parts {
     workers: u32,
     overlap: f64,
@@ -39,30 +39,30 @@ impl Parts {
     }
 }
 
-/// Draws it where something was exchanged.
+/// Draws the figure if anything was exchanged.
 pub fn overlap(group: &Group<'_>) -> Option<Tag> {
     let all: Vec<Parts> = group.done.iter().filter_map(|case| Parts::of(case)).collect();
     let most = all.iter().map(|parts| parts.busy.max(parts.exposed())).fold(0.0, f64::max);
     let last = all.last()?;
     let unit = Unit::of_time(most);
-    let axis = Axis::linear((0.0, unit.factor * most), 4, format!("{} of each rank's step", unit.name));
+    let axis = Axis::linear(0.0, unit.factor * most, 4, format!("{} of each rank's step", unit.name));
     let mut bars = Bars::new(axis, Columns { names: 86.0, values: 92.0 });
     for parts in &all {
         let row = bars.row(18.0);
         bars.skip(8.0);
-        bars.name(row, &count(parts.workers, "worker"));
+        bars.name(row, &words::workers(parts.workers));
         bars.value(row, &format!("{} hidden", percent(parts.overlap)));
         let mut from = 0.0;
         let hidden = (parts.busy - parts.exposed()).max(0.0);
         let seconds = [parts.late, parts.transfer, parts.work, hidden];
         for ((hue, name), seconds) in PARTS.into_iter().zip(seconds) {
             let to = from + unit.factor * seconds;
-            bars.bar(row, &Bar { from, to, hue, says: format!("{name}: {} a step", unit.show(seconds)) });
+            bars.bar(row, &Bar { from, to, hue, says: format!("{name}: {} per step", unit.show(seconds)) });
             from = to;
         }
     }
     let caption = format!(
-        "With {} workers an exchange is under way for {} of each step, and {} of that is hidden behind other work.",
+        "With {} workers, an exchange is under way for {} of each step, and {} of that is hidden behind other work.",
         last.workers,
         unit.show(last.busy),
         percent(last.overlap)

@@ -1,17 +1,17 @@
-//! Where each worker's time went, a bar for each rank.
+//! Where each worker's time went, one bar per rank.
 
 use paceline_record::Phase;
 
-use crate::CaseReport;
 use crate::html::bars::{Bar, Bars, Columns};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::{Unit, count};
+use crate::html::unit::Unit;
 use crate::numbers::phases::RankPhases;
+use crate::{CaseReport, words};
 
-/// Phases that share a colour, in the order in which they are drawn.
+/// Phases by colour, in drawing order.
 const FAMILIES: [(&[Phase], Hue); 11] = [
     (&[Phase::Launch, Phase::Init], Hue::Grey),
     (&[Phase::Load, Phase::CopyIn, Phase::CopyOut], Hue::Purple),
@@ -26,14 +26,14 @@ const FAMILIES: [(&[Phase], Hue); 11] = [
     (&[Phase::Other], Hue::Ink),
 ];
 
-/// Draws it where a case knows its ranks.
+/// Draws the figure if any case has per-rank phases.
 pub fn phases(group: &Group<'_>) -> Option<Tag> {
     let known = |case: &&CaseReport| whole(case).is_some() && case.ranks.is_some();
     let cases: Vec<&CaseReport> = group.done.iter().copied().filter(known).collect();
     if cases.is_empty() {
         return None;
     }
-    let axis = Axis::linear((0.0, 100.0), 5, "share of the run, %");
+    let axis = Axis::linear(0.0, 100.0, 5, "% of the run");
     let mut bars = Bars::new(axis, Columns { names: 62.0, values: 14.0 });
     for case in &cases {
         draw(&mut bars, case);
@@ -47,17 +47,17 @@ pub fn phases(group: &Group<'_>) -> Option<Tag> {
     });
     let legend = join_alike(legend.collect());
     let caption = if cases.iter().any(|case| case.is_window()) {
-        "Each bar is the time of one rank that its source shows, its steps; ranks that wait longer than others wait for them."
+        "Each bar is one rank's time as far as its source shows it: its steps. Ranks that wait longer than others wait for them."
     } else {
-        "Each bar is the whole run of one rank, from the first spawn to the last reap; ranks that wait longer than others wait \
-         for them."
+        "Each bar is one rank's whole run, from the first spawn to the last reap. Ranks that wait longer than others wait for \
+         them."
     };
     let body = vec![bars.render(caption)];
     let title = "Phases of each worker".into();
     Some(Figure { name: "phases", title, caption: caption.into(), legend, body }.render())
 }
 
-/// The length of a bar: the run, or the window of it that is known, if that shows more than steps.
+/// The length of a bar: the whole run, or the known window of it.
 fn whole(case: &CaseReport) -> Option<f64> {
     let shows =
         |(phase, seconds): (&Phase, &f64)| !matches!(phase, Phase::Other | Phase::Tail) && *seconds > 0.0;
@@ -70,8 +70,8 @@ fn draw(bars: &mut Bars, case: &CaseReport) {
         return;
     };
     let unit = Unit::of_time(total);
-    bars.heading(&format!("{}, {}", count(case.case.workers, "worker"), unit.show(total)));
-    // Bars thin out with the ranks, and so do their names.
+    bars.heading(&format!("{}, {}", words::workers(case.case.workers), unit.show(total)));
+    // With many ranks, bars get thinner and fewer are named.
     let (height, gap, every) = match ranks.len() {
         0..=8 => (14.0, 3.0, 1),
         9..=16 => (9.0, 2.0, 4),
@@ -97,12 +97,12 @@ fn draw(bars: &mut Bars, case: &CaseReport) {
     bars.skip(8.0);
 }
 
-/// A phase of a rank. `other` may be negative, which no bar can show.
+/// Seconds of a phase of a rank. `other` may be negative, which a bar cannot show.
 fn seconds(rank: &RankPhases, phase: Phase) -> f64 {
     rank.phases_s.get(&phase).copied().unwrap_or(0.0).max(0.0)
 }
 
-/// Joins entries of one colour.
+/// Merges legend entries of one colour.
 fn join_alike(entries: Vec<(Sign, Hue, String)>) -> Vec<(Sign, Hue, String)> {
     let mut joined: Vec<(Sign, Hue, String)> = Vec::new();
     for (sign, hue, names) in entries {

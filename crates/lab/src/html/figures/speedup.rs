@@ -1,4 +1,4 @@
-//! Speed-up against workers, by every measure.
+//! Speed-up over the number of workers, by every measure.
 
 use super::{BY_SPEED, BY_TIME, BY_TOTAL, MANY, workers_axis};
 use crate::html::chart::{Look, Plot};
@@ -8,7 +8,7 @@ use crate::html::markup::Tag;
 use crate::html::scale::Axis;
 use crate::numbers::speedup::Speedup;
 
-/// Draws it where a case with several workers can be compared with one.
+/// Draws the figure if a case with several workers can be compared with one worker.
 pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     let speedups = &group.explained.speedups;
     let last = speedups.last().filter(|last| last.workers > 1)?;
@@ -18,7 +18,7 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     let y = if group.most_workers() >= MANY {
         Axis::log(measures().fold(1.0, f64::min).max(1e-3), most.max(workers), "speed-up")
     } else {
-        Axis::linear((0.0, most.max(workers)), 6, "speed-up")
+        Axis::linear(0.0, most.max(workers), 6, "speed-up")
     };
     let mut plot = Plot::new(workers_axis(group), y, 300.0);
     let mut legend = vec![(Sign::Dashed, Hue::Grey, "ideal".to_owned())];
@@ -27,8 +27,8 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
         plot.line(&curve, Look { hue: Hue::Purple, sign: Sign::Line });
         legend.push((Sign::Line, Hue::Purple, format!("{name}, fitted")));
     }
-    for (workers, interval) in intervals(group) {
-        plot.whisker(workers, interval, BY_SPEED.1);
+    for (workers, (low, high)) in intervals(group) {
+        plot.whisker(workers, low, high, BY_SPEED.1);
     }
     let of: [fn(&Speedup) -> Option<f64>; 3] = [|s| s.total, |s| Some(s.time), |s| Some(s.speed)];
     for ((sign, hue, name), of) in [BY_TOTAL, BY_TIME, BY_SPEED].into_iter().zip(of) {
@@ -45,7 +45,7 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     legend.extend(shown.into_iter().flatten().map(|(sign, hue, name)| (sign, hue, name.to_owned())));
     let whole = last.total.map_or_else(String::new, |total| format!(", {total:.2} times by the whole run"));
     let caption = format!(
-        "{} workers are {:.2} times as fast as one by images/s, {:.2} times by training time{whole}. Whiskers are 95 % \
+        "{} workers are {:.2} times as fast as one by images/s and {:.2} times by training time{whole}. Whiskers: 95 % \
          intervals of images/s.",
         last.workers, last.speed, last.time
     );
@@ -53,7 +53,7 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     Some(Figure { name: "speedup", title: "Speed-up".into(), caption, legend, body }.render())
 }
 
-/// Workers, and the interval of their speed-up by images/s: that of the rate, over the mean rate of one worker.
+/// Worker counts, and the interval of their speed-up by images/s: the rate's interval over the mean rate of one worker.
 pub(super) fn intervals(group: &Group<'_>) -> impl Iterator<Item = (f64, (f64, f64))> {
     let one = group.one.and_then(|one| one.images_per_s).map(|rate| rate.mean);
     group.done.iter().filter_map(move |case| {
@@ -62,7 +62,7 @@ pub(super) fn intervals(group: &Group<'_>) -> impl Iterator<Item = (f64, (f64, f
     })
 }
 
-/// The law that fits best, as speed-ups up to the most workers.
+/// The best-fitting law, as speed-ups up to the largest worker count.
 fn best_law(group: &Group<'_>) -> Option<(String, Vec<(f64, f64)>)> {
     let laws = &group.explained.laws;
     let best = laws.best.as_ref()?;

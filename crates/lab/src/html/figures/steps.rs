@@ -1,18 +1,18 @@
-//! Step times over the run, a panel for each case.
+//! Step times over the run, one panel per case.
 
 use crate::html::chart::{Look, Plot};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use crate::html::unit::{Unit, count};
+use crate::html::unit::Unit;
 use crate::numbers::series::Series;
 use crate::{CaseReport, words};
 
-/// What is drawn of a step that takes longer than so many typical ones ends at the upper edge.
+/// Steps longer than this many typical ones are clipped at the upper edge.
 const CUT: f64 = 4.0;
 
-/// Draws it where step times are known.
+/// Draws the figure if step times are known.
 pub fn steps(group: &Group<'_>) -> Option<Tag> {
     let timed = group.done.iter().filter_map(|&case| Some((case, case.step_times.as_ref()?)));
     let cases: Vec<_> = timed.filter(|(_, series)| !series.median_s.is_empty()).collect();
@@ -22,13 +22,13 @@ pub fn steps(group: &Group<'_>) -> Option<Tag> {
     let means = cases.iter().any(|(case, _)| case.steady.is_some_and(|steady| steady.points.is_some()));
     let joined = !means && cases.iter().any(|(_, series)| series.every > 1);
     let caption = if means {
-        "The line goes through the means of the steps that the log's points stand for. Shaded steps come before the steady \
-         state and count for no rate."
+        "Each point of the line is the mean of the steps that a line of the log covers. Shaded steps come before the steady \
+         state and do not count for images/s."
     } else if joined {
-        "The line is the median of some neighbouring steps, the band their fastest and slowest. Shaded steps come before \
-         the steady state and count for no rate."
+        "The line is the median of neighbouring steps, the band their fastest and slowest. Shaded steps come before the \
+         steady state and do not count for images/s."
     } else {
-        "Each step of the first repeat. Shaded steps come before the steady state and count for no rate."
+        "Each step of the first repeat. Shaded steps come before the steady state and do not count for images/s."
     };
     let line = match (means, joined) {
         (true, _) => "mean step",
@@ -54,8 +54,8 @@ fn panel(case: &CaseReport, series: &Series, unit: Unit) -> Tag {
         seconds.iter().enumerate().map(|(point, &seconds)| (middle(point), shown(seconds))).collect()
     };
     let steps = series.every as f64 * series.median_s.len() as f64;
-    let x = Axis::exact((0.0, steps), 5, "step");
-    let y = Axis::linear((unit.factor * range.low, unit.factor * range.high), 5, unit.name);
+    let x = Axis::exact(0.0, steps, 5, "step");
+    let y = Axis::linear(unit.factor * range.low, unit.factor * range.high, 5, unit.name);
     let mut plot = Plot::new(x, y, 190.0);
     let from = case.steady.map_or(0, |steady| steady.from_step);
     if from > 0 {
@@ -74,7 +74,7 @@ fn panel(case: &CaseReport, series: &Series, unit: Unit) -> Tag {
     if range.longest > range.high {
         plot.note(&format!("\u{25b2} up to {}", Unit::of_time(range.longest).show(range.longest)));
     }
-    let workers = count(case.case.workers, "worker");
+    let workers = words::workers(case.case.workers);
     let verdict = words::steady(case).unwrap_or_else(|| "steady state unknown".into());
     let title = Tag::new("p").with(Tag::new("b").text(&workers)).text(format!(": {verdict}"));
     let drawing = plot.render(&format!("Step times of {workers}: {verdict}"));
@@ -87,7 +87,7 @@ fn typical(series: &Series) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// What of the step times is shown.
+/// The visible range of step times.
 struct Range {
     low: f64,
     high: f64,
@@ -95,7 +95,7 @@ struct Range {
 }
 
 impl Range {
-    /// Never so little that noise looks like news, nor so much that one slow step hides all the others.
+    /// Wide enough that noise looks like noise, narrow enough that one slow step does not hide the others.
     fn of(series: &Series) -> Self {
         let typical = typical(series);
         let longest = series.most_s.iter().copied().fold(0.0, f64::max);

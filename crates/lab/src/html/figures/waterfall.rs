@@ -1,11 +1,11 @@
-//! From the cost of an example on one worker to that on N, cause by cause.
+//! From the cost of an image on one worker to that on N, cause by cause.
 
 use crate::html::bars::{Bar, Bars, Columns, Row};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
 use crate::html::unit::Unit;
-use crate::numbers::waterfall::{Share, Waterfall};
+use crate::numbers::waterfall::{Part, Waterfall};
 
 const ROW: f64 = 16.0;
 const GAP: f64 = 8.0;
@@ -13,38 +13,38 @@ const GAP: f64 = 8.0;
 const MORE: Hue = Hue::Vermilion;
 const LESS: Hue = Hue::Green;
 
-/// Width of a letter, on average, in a wide font.
+/// Average width of a letter in a wide font.
 const CHARACTER: f64 = 8.4;
 
 /// Draws a waterfall.
 pub fn waterfall(fall: &Waterfall) -> Tag {
     let unit = Unit::of_time(fall.from_s.max(fall.to_s));
-    // What would be printed as zero has no bar.
-    let shows = |share: &&Share| (unit.factor * share.seconds).abs() >= 5e-4;
-    let causes: Vec<&Share> = fall.shares.iter().filter(shows).collect();
+    // A part that would be printed as zero has no bar.
+    let shows = |part: &&Part| (unit.factor * part.seconds).abs() >= 5e-4;
+    let causes: Vec<&Part> = fall.parts.iter().filter(shows).collect();
     let range = Range::of(fall, &causes);
     let label = match range.low {
-        0.0 => format!("{} of a worker's time an example", unit.name),
-        _ => format!("{} of a worker's time an example; does not begin at 0", unit.name),
+        0.0 => format!("worker-{} per image", unit.name),
+        _ => format!("worker-{} per image; does not start at 0", unit.name),
     };
-    let axis = Axis::linear((unit.factor * range.low, unit.factor * range.high), 4, label);
-    let longest = causes.iter().map(|share| share.cause.name().len()).max().unwrap_or(0).max(10);
+    let axis = Axis::linear(unit.factor * range.low, unit.factor * range.high, 4, label);
+    let longest = causes.iter().map(|part| part.cause.name().len()).max().unwrap_or(0).max(10);
     let columns = Columns { names: 8.0 + CHARACTER * longest as f64, values: 76.0 };
     let mut drawing = Drawing { bars: Bars::new(axis, columns), unit, last: None };
     drawing.end("1 worker", fall.from_s);
     let mut reached = fall.from_s;
-    for share in &causes {
-        drawing.step(share, reached);
-        reached += share.seconds;
+    for part in &causes {
+        drawing.step(part, reached);
+        reached += part.seconds;
     }
     drawing.end(&format!("{} workers", fall.workers), fall.to_s);
     let caption = format!("{}{}", says(fall, unit), most(&causes, unit));
     let title = format!("From 1 worker to {}", fall.workers);
-    let mut legend = vec![(Sign::Area, Hue::Blue, "cost of an example".into())];
-    if causes.iter().any(|share| share.seconds > 0.0) {
+    let mut legend = vec![(Sign::Area, Hue::Blue, "cost of an image".into())];
+    if causes.iter().any(|part| part.seconds > 0.0) {
         legend.push((Sign::Area, MORE, "costs more".into()));
     }
-    if causes.iter().any(|share| share.seconds < 0.0) {
+    if causes.iter().any(|part| part.seconds < 0.0) {
         legend.push((Sign::Area, LESS, "costs less".into()));
     }
     let body = vec![drawing.bars.render(&format!("{title}. {caption}"))];
@@ -53,18 +53,19 @@ pub fn waterfall(fall: &Waterfall) -> Tag {
 
 fn says(fall: &Waterfall, unit: Unit) -> String {
     format!(
-        "An example costs {} of a worker\u{2019}s time on one worker and {} on {}. ",
+        "An image costs {} of worker time on one worker and {} on {}. ",
         unit.show(fall.from_s),
         unit.show(fall.to_s),
         fall.workers
     )
 }
 
-fn most(causes: &[&Share], unit: Unit) -> String {
+fn most(causes: &[&Part], unit: Unit) -> String {
     let most = causes.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds)).filter(|most| most.seconds > 0.0);
-    let most = most
-        .map(|most| format!("Most is added by {} ({}). ", most.cause.name(), unit.show_signed(most.seconds)));
-    most.unwrap_or_default() + "The bars between the two sum to the difference; whiskers are 95 % intervals."
+    let most = most.map(|most| {
+        format!("The largest part is {} ({}). ", most.cause.name(), unit.show_signed(most.seconds))
+    });
+    most.unwrap_or_default() + "The bars in between sum to the difference; whiskers are 95 % intervals."
 }
 
 struct Drawing {
@@ -93,16 +94,16 @@ impl Drawing {
         self.bars.value(row, &shown);
     }
 
-    fn step(&mut self, share: &Share, from: f64) {
-        let row = self.row(share.cause.name(), from);
-        let (shown, factor) = (self.unit.show_signed(share.seconds), self.unit.factor);
-        let to = from + share.seconds;
-        let hue = if share.seconds > 0.0 { MORE } else { LESS };
-        let interval = share.lo.zip(share.hi);
+    fn step(&mut self, part: &Part, from: f64) {
+        let row = self.row(part.cause.name(), from);
+        let (shown, factor) = (self.unit.show_signed(part.seconds), self.unit.factor);
+        let to = from + part.seconds;
+        let hue = if part.seconds > 0.0 { MORE } else { LESS };
+        let interval = part.lo.zip(part.hi);
         let spread = interval.map(|(lo, hi)| {
             format!(" (95 % interval {} .. {})", self.unit.show_signed(lo), self.unit.show_signed(hi))
         });
-        let says = format!("{}: {shown}{}", share.cause.name(), spread.unwrap_or_default());
+        let says = format!("{}: {shown}{}", part.cause.name(), spread.unwrap_or_default());
         self.bars.bar(row, &Bar { from: factor * from, to: factor * to, hue, says });
         if let Some((lo, hi)) = interval {
             self.bars.whisker(row, factor * (from + lo), factor * (from + hi));
@@ -111,21 +112,21 @@ impl Drawing {
     }
 }
 
-/// What of the cost is shown: all of it, unless the causes would be lost in it.
+/// The visible range of the cost: from zero, unless that would make the causes too small to see.
 struct Range {
     low: f64,
     high: f64,
 }
 
 impl Range {
-    fn of(fall: &Waterfall, causes: &[&Share]) -> Self {
+    fn of(fall: &Waterfall, causes: &[&Part]) -> Self {
         let (mut low, mut high, mut reached) = (fall.from_s, fall.from_s, fall.from_s);
-        for share in causes {
-            let ends = [share.lo, share.hi, Some(share.seconds)].into_iter().flatten();
+        for part in causes {
+            let ends = [part.lo, part.hi, Some(part.seconds)].into_iter().flatten();
             for end in ends.map(|end| reached + end) {
                 (low, high) = (low.min(end), high.max(end));
             }
-            reached += share.seconds;
+            reached += part.seconds;
         }
         let span = high - low;
         let from = low - 0.25 * span;

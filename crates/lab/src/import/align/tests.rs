@@ -66,7 +66,7 @@ fn without_a_collective_in_common_it_says_so() {
     let aligned = find(&traces);
     assert_eq!((aligned.common, aligned.uncertainty), (Common::FirstStep, None));
     assert_eq!(aligned.offsets, [0, -((3 * MS) as i64)]);
-    assert!(aligned.to_string().ends_with("how well they agree is not known"));
+    assert!(aligned.to_string().ends_with("the accuracy is unknown"));
     for trace in &mut traces {
         trace.clock = Clock::Epoch;
     }

@@ -63,7 +63,7 @@ fn a_sleeping_rank_is_named_and_its_sleep_counts_once() {
 }
 
 #[test]
-fn what_several_ranks_waited_is_told_of_one_and_of_all() {
+fn waiting_of_several_ranks_is_reported_per_rank_and_in_total() {
     let steps = [(0, 100)];
     let traces = vec![
         rank(0, &steps, &[], &[("all_reduce", 10, 50)]),
@@ -74,7 +74,7 @@ fn what_several_ranks_waited_is_told_of_one_and_of_all() {
     let [LateStep { rank, waited, longest, .. }] = traced.late[..] else { panic!("{:?}", traced.late) };
     assert_eq!((rank, waited, longest), (Rank(2), Nanos(50 * MS), Some(Nanos(30 * MS))));
     let said = traced.sentences();
-    let wanted = "in step 2, the others waited up to 30.0 ms each, 50.0 ms in all, for rank 2";
+    let wanted = "in step 2, the others waited up to 30.0 ms each, 50.0 ms in total, for rank 2";
     assert!(said.iter().any(|sentence| sentence == wanted), "{said:?}");
 }
 
@@ -90,11 +90,7 @@ fn a_torn_rank_does_not_hide_the_late_step() {
         let run = join(traces, &Told::default()).expect("two ranks of one run");
         let late = &run.traced.as_ref().expect("traces").late;
         assert_eq!(late[0], late_by(80), "{lost:?} {marks}");
-        assert!(
-            run.warnings.iter().any(|warning| warning.contains("matched by their time")),
-            "{:?}",
-            run.warnings
-        );
+        assert!(run.warnings.iter().any(|warning| warning.contains("matched by time")), "{:?}", run.warnings);
     }
 }
 
@@ -136,7 +132,7 @@ fn waiting_behind_computation_does_not_show() {
 }
 
 #[test]
-fn where_neither_order_nor_a_clock_can_tell_nothing_is_claimed() {
+fn without_order_or_a_common_clock_nothing_is_claimed() {
     let mut traces = vec![
         rank(0, &[(0, 100)], &[], &[("all_reduce", 10, 60), ("broadcast", 70, 80)]),
         rank(1, &[(0, 100)], &[], &[("all_reduce", 10, 20), ("all_reduce", 50, 60), ("broadcast", 72, 80)]),
@@ -145,7 +141,7 @@ fn where_neither_order_nor_a_clock_can_tell_nothing_is_claimed() {
     let run = join(traces, &Told::default()).expect("two ranks of one run");
     assert_eq!(run.ranks[0].steps[0].buckets.len(), 1);
     assert_eq!(run.ranks[0].steps[0].late_rank, Nanos(2 * MS));
-    assert!(run.warnings.iter().any(|warning| warning.starts_with("3 collectives could not be told")));
+    assert!(run.warnings.iter().any(|warning| warning.starts_with("3 collectives could not be matched")));
 }
 
 #[test]

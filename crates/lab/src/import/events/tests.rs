@@ -136,30 +136,31 @@ fn a_damaged_file_gives_what_comes_before_the_damage() {
     let series = read_bytes(&damaged).expect("some of it");
     assert_eq!(series.len(), 2);
     assert!(
-        series.warnings[0].contains("the checksum at byte")
+        series.warnings[0].contains("wrong checksum at byte")
             && series.warnings[0].contains("3 records before")
     );
     let series = read_bytes(&whole[..whole.len() - 1]).expect("some of it");
     assert_eq!(series.len(), 3);
-    assert!(series.warnings[0].contains("is torn"));
+    assert!(series.warnings[0].contains("is truncated"));
     let broken = read_bytes(&file(&[vec![0x0b], event(1, &scalar)])).expect("an event file");
-    assert_eq!((broken.len(), broken.warnings[0].as_str()), (1, "1 records are no events: passed over"));
+    assert_eq!((broken.len(), broken.warnings[0].as_str()), (1, "skipped 1 records that are not events"));
 }
 
 #[test]
 fn what_is_no_event_file_is_one_clear_error() {
-    let why = |bytes: &[u8]| read_bytes(bytes).expect_err("no event file").to_string();
-    assert!(why(b"").ends_with("no event file: it does not begin with a whole record"));
-    assert!(why(b"{\"traceEvents\": []}").ends_with("it does not begin with a whole record"));
+    let why = |bytes: &[u8]| read_bytes(bytes).expect_err("not an event file").to_string();
+    assert!(why(b"").ends_with("not an event file: it does not start with a complete record"));
+    assert!(why(b"{\"traceEvents\": []}").ends_with("it does not start with a complete record"));
     let of_version = |version: &[u8]| {
         let mut file = Vec::new();
         tfrecord::append(&field(3, 2, version), &mut file);
         file
     };
     assert!(
-        why(&of_version(b"brain.Event:7")).ends_with("an event file of version 7; versions 1 and 2 are read")
+        why(&of_version(b"brain.Event:7"))
+            .ends_with("event file version 7; only versions 1 and 2 are supported")
     );
-    assert!(why(&of_version(b"something")).ends_with("its first record names no version"));
+    assert!(why(&of_version(b"something")).ends_with("its first record has no version"));
     assert!(recognise(&of_version(b"brain.Event:7")) && !recognise(&of_version(b"something")));
     assert!(!recognise(b"") && !recognise(b"[\n{\"ph\": \"B\"}"));
     assert!(read(Path::new("/nowhere/at/all")).is_err());

@@ -1,8 +1,8 @@
-//! The objects of a JSON array, one by one, also where the array does not end.
+//! Reads the objects of a JSON array one by one, even if the array has no end.
 
 use std::io::{self, BufRead};
 
-/// The longest object that is kept; what is longer is passed over.
+/// Longest object that is kept; longer ones are skipped.
 const LONGEST: usize = 1 << 20;
 
 /// What comes next in the array.
@@ -10,11 +10,11 @@ const LONGEST: usize = 1 << 20;
 pub(super) enum Found {
     /// An object, now in the buffer.
     Object,
-    /// An object that is too long to be one of ours.
+    /// An object that is too long.
     TooLong,
     /// The end of the file.
     End,
-    /// An object that the file ends in.
+    /// The file ends inside an object.
     Torn,
 }
 
@@ -28,7 +28,7 @@ impl<R: BufRead> Objects<R> {
         Self { source }
     }
 
-    /// Steps into the array; false where there is none.
+    /// Enters the array; false if there is none.
     pub fn enter(&mut self) -> io::Result<bool> {
         while let Some(byte) = self.byte()? {
             match byte {
@@ -40,7 +40,7 @@ impl<R: BufRead> Objects<R> {
         Ok(false)
     }
 
-    /// Finds the next object. What stands between objects is passed over: commas, and what damage left.
+    /// Finds the next object, skipping commas and damaged text in between.
     pub fn next(&mut self, object: &mut Vec<u8>) -> io::Result<Found> {
         object.clear();
         loop {
@@ -59,7 +59,7 @@ impl<R: BufRead> Objects<R> {
                 object.push(byte);
             }
             match byte {
-                // No text of a timeline runs over a line: one that does has lost its end.
+                // Strings in a timeline never span lines: one that does has lost its end.
                 b'\n' if in_text => return Ok(Found::Object),
                 _ if escaped => escaped = false,
                 b'\\' if in_text => escaped = true,

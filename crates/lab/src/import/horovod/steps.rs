@@ -1,8 +1,8 @@
 //! Steps of a run log from a timeline.
 //!
-//! A step ends when the last of its tensors has been exchanged; a tensor that comes again begins the next. From its last
-//! arrival in a step to that end a rank has nothing left to offer and is blocked: until the last rank arrives it waits for a
-//! late one, from then on bytes move. What it did before, the timeline does not tell.
+//! A step ends when the last of its tensors has been exchanged; a tensor that occurs again starts the next step. From its
+//! last arrival in a step to that end, a rank is blocked: until the last rank arrives it waits for a late one, then bytes
+//! move. The timeline does not show what it did before.
 
 use std::collections::HashSet;
 
@@ -15,10 +15,10 @@ use crate::import::collectives::late_steps;
 use crate::import::traced::Traced;
 use crate::import::{Imported, ImportedRank};
 
-/// The most exchanges of all steps and ranks that are written one by one.
+/// Most exchanges of all steps and ranks that are written individually.
 const MOST_BUCKETS: usize = 2_000_000;
 
-/// The most steps of all ranks together.
+/// Most steps of all ranks together.
 const MOST_STEPS: usize = 4_000_000;
 
 /// The exchanges of one step, and when the last of them ended.
@@ -28,7 +28,7 @@ struct Group<'a> {
 }
 
 impl Timeline {
-    /// The run that the timeline tells of, all ranks on the clock of the one that wrote it.
+    /// The run in the timeline, with all ranks on the clock of the rank that wrote it.
     pub fn to_run(&self) -> Imported {
         let mut run = Imported { warnings: self.warnings.clone(), ..Imported::default() };
         let ranks = self.exchanges.iter().flat_map(|exchange| &exchange.arrivals).map(|&(rank, _)| rank.0);
@@ -38,26 +38,23 @@ impl Timeline {
         let mut groups = self.find_groups(&mut run.warnings);
         let most = MOST_STEPS / world as usize;
         if groups.len() > most + 1 {
-            run.warnings.push(format!("only the first {most} of {} steps are kept", groups.len() - 1));
+            run.warnings.push(format!("only the first {most} of {} steps were kept", groups.len() - 1));
             groups.truncate(most + 1);
         }
         if groups.len() < 2 {
-            run.warnings.push(
-                "the timeline holds no whole step: a step is known from where the one before ends".into(),
-            );
+            run.warnings
+                .push("the timeline has no complete step: a step starts where the previous one ends".into());
         } else {
             run.warnings.push(
-                "the timeline does not tell what ranks did between exchanges, nor how many examples they worked on; the \
-                 first step, whose begin is unknown, is left out"
+                "the timeline does not show what ranks did between exchanges, nor how many examples they processed; the \
+                 first step is skipped because its begin is unknown"
                     .into(),
             );
         }
         let buckets: usize = groups.iter().skip(1).map(|group| group.exchanges.len()).sum();
         let each = buckets.saturating_mul(world as usize) <= MOST_BUCKETS;
         if !each {
-            run.warnings.push(
-                "there are too many exchanges to list: of each step the one that decided is kept".into(),
-            );
+            run.warnings.push("too many exchanges to list: only the last one of each step is kept".into());
         }
         for rank in (0..world).map(Rank) {
             let steps = groups.windows(2).zip(1..).map(|(pair, number)| {
@@ -107,19 +104,19 @@ impl Timeline {
         if let [.., before, last] = groups.as_slice()
             && last.exchanges.len() < before.exchanges.len()
         {
-            warnings.push("the last step is not whole: left out".into());
+            warnings.push("the last step is incomplete and was skipped".into());
             groups.pop();
         }
         groups
     }
 }
 
-/// Which step of which rank.
+/// A step of a rank.
 struct Place {
     rank: Rank,
     number: Step,
     begin: Nanos,
-    /// Whether all its exchanges are listed, or only the one that decided.
+    /// Whether all its exchanges are listed, or only the deciding one.
     each: bool,
 }
 

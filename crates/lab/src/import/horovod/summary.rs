@@ -1,4 +1,4 @@
-//! What a timeline says in one screen.
+//! A timeline on one screen.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,11 +14,11 @@ use crate::{Align, Table};
 /// Time of one activity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ActivityTotal {
-    /// What, as `NCCL_ALLREDUCE`.
+    /// Its name, such as `NCCL_ALLREDUCE`.
     pub name: String,
-    /// How often, each tensor counted.
+    /// Number of calls, counting each tensor.
     pub calls: u64,
-    /// Time summed over tensors, also where they are fused and share it.
+    /// Time summed over tensors, including fused ones that take place together.
     pub summed: Nanos,
     /// Time in which it was under way for at least one tensor.
     pub busy: Nanos,
@@ -27,21 +27,21 @@ pub struct ActivityTotal {
 /// How late one rank was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lateness {
-    /// Which.
+    /// Its number.
     pub rank: Rank,
-    /// Exchanges that tell when it arrived.
+    /// Exchanges with a known arrival of this rank.
     pub arrivals: u64,
-    /// Time behind the first to arrive, summed.
+    /// Total time behind the first rank to arrive.
     pub behind: Nanos,
-    /// The most of that in one exchange.
+    /// Longest such time in one exchange.
     pub worst: Nanos,
-    /// Exchanges in which it came last of all ranks.
+    /// Exchanges in which it was the last rank.
     pub last: u64,
-    /// In those, time behind the last but one: what it alone cost. Tensors that wait at once count once.
+    /// In those, time behind the second-to-last rank: the delay it alone caused. Simultaneous waits count once.
     pub alone: Nanos,
 }
 
-/// What a timeline says in one screen.
+/// Summary of a timeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Tensors that occur.
@@ -56,9 +56,9 @@ pub struct Summary {
     pub cycles: u64,
     /// First to last moment.
     pub span: Nanos,
-    /// Bytes of the exchanges that tell theirs; `None` where none does.
+    /// Bytes of the exchanges with known size; `None` if none has one.
     pub bytes: Option<Bytes>,
-    /// Ranks of the run: one more than the highest that occurs.
+    /// Number of ranks: one more than the highest that occurs.
     pub world: u32,
     /// Activities, the longest first.
     pub activities: Vec<ActivityTotal>,
@@ -66,7 +66,7 @@ pub struct Summary {
     pub ranks: Vec<Lateness>,
 }
 
-/// Time that at least one of some intervals covers.
+/// Time covered by at least one interval.
 pub(super) fn union(mut intervals: Vec<(Nanos, Nanos)>) -> Nanos {
     intervals.sort_unstable();
     let (mut covered, mut until) = (Nanos(0), Nanos(0));
@@ -107,7 +107,7 @@ impl Summary {
         }
     }
 
-    /// Its activities, as the collectives of a run: who waited for whom, the steps tell.
+    /// Its activities as collectives of a run. Who waited for whom is in the steps.
     pub(super) fn collectives(&self) -> Vec<TopCollective> {
         let all: f64 = self.activities.iter().map(|one| one.busy.seconds()).sum();
         let top = |one: &ActivityTotal| TopCollective {
@@ -116,7 +116,7 @@ impl Summary {
             busy: one.busy,
             waited: None,
             mean_s: one.summed.seconds() / one.calls.max(1) as f64,
-            share: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
+            fraction: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
             bytes: None,
         };
         self.activities.iter().take(KEPT).map(top).collect()
@@ -126,7 +126,7 @@ impl Summary {
     pub fn render(&self, most: usize) -> String {
         let count = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
         let mut text = format!(
-            "{} of {} in {:.3} s, {} ended; {}, all of them arrived for {}; {}",
+            "{} of {} in {:.3} s, {} completed; {}, all arrived for {}; {}",
             count(self.exchanges as u64, "exchange"),
             count(self.tensors as u64, "tensor"),
             self.span.seconds(),

@@ -144,10 +144,10 @@ fn steps_are_found_where_tensors_come_again_and_the_late_rank_is_waited_for() {
 fn a_torn_timeline_gives_what_is_whole() {
     let whole = write(6);
     let torn = read_text(&whole[..whole.len() - 300]);
-    assert!(torn.warnings[0].contains("the last event is torn"), "{:?}", torn.warnings);
+    assert!(torn.warnings[0].contains("the last event is truncated"), "{:?}", torn.warnings);
     let run = torn.to_run();
     assert_eq!(run.ranks[0].steps.len(), 4);
-    assert!(run.warnings.iter().any(|warning| warning.contains("the last step is not whole")));
+    assert!(run.warnings.iter().any(|warning| warning.contains("the last step is incomplete")));
 }
 
 #[test]
@@ -175,8 +175,8 @@ fn what_is_no_timeline_is_one_clear_error() {
     let why = |text: &str| read(file_of(text).path()).expect_err("no timeline").to_string();
     assert!(why("").ends_with("it is not a JSON array"));
     assert!(why("{}").ends_with("it is not a JSON array"));
-    assert!(why("[]").ends_with("it holds no events"));
-    assert!(why("[1, 2, {\"ph\": 3}]").ends_with("it holds no events"));
+    assert!(why("[]").ends_with("it has no events"));
+    assert!(why("[1, 2, {\"ph\": 3}]").ends_with("it has no events"));
     assert!(recognise(write(1).as_bytes()));
     assert!(
         !recognise(b"[]")
@@ -209,7 +209,7 @@ fn a_real_timeline_holds_what_an_independent_count_finds() {
     assert_eq!(late, [(4, 14, 0), (5, 2, 681_799), (7, 3, 640_900)]);
     let run = timeline.to_run();
     assert!(run.ranks.iter().all(|rank| rank.steps.is_empty()));
-    assert!(run.warnings.iter().any(|warning| warning.contains("no whole step")));
+    assert!(run.warnings.iter().any(|warning| warning.contains("no complete step")));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Builds a trace event by event: tracks, names, slices. What makes sense only of the whole is done at the end.
+//! Builds a trace event by event: tracks, names, slices. What needs the whole trace is done at the end.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use super::number::{parse_micros, parse_whole};
 use super::scan::Text;
 use crate::trace::{Kind, Name, Slice, Trace, Track};
 
-/// The most slices that are kept: about 1 GiB of them.
+/// Most slices that are kept: about 1 GiB.
 pub const MOST_SLICES: usize = 1 << 24;
-/// The most tracks; those beyond share one.
+/// Most tracks; further ones are merged into one.
 pub const MOST_TRACKS: usize = 1 << 16;
-/// The most memory for distinct names, about a million short ones; those beyond share one.
+/// Most memory for distinct names, about a million short ones; further ones are merged into one.
 pub const MOST_NAME_BYTES: usize = 1 << 27;
-/// What a name costs besides its text, which the table holds twice.
+/// Memory of a name besides its text, which the table holds twice.
 const NAME_COST: usize = 96;
 /// The longest name that is kept whole.
 const MOST_NAME: usize = 1 << 14;
@@ -25,14 +25,14 @@ const MOST_THREAD_NAME: usize = 1 << 8;
 /// The longest number of a process or a thread that is kept whole; some are words.
 const MOST_NUMBER: usize = 1 << 6;
 
-/// What was not as it should be, each with how often.
+/// Counts of irregular events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Oddities {
-    /// Events without a moment that can be read, or at an impossible one.
+    /// Events without a valid time.
     pub timeless: u64,
-    /// Events with a duration that is missing, negative or no number: taken as 0.
+    /// Events without a valid duration, which count as 0.
     pub endless: u64,
-    /// Events that stand in the file more than once.
+    /// Events that occur more than once.
     pub repeated: u64,
     /// Events larger than the window.
     pub large: u64,
@@ -42,17 +42,17 @@ pub struct Oddities {
     pub trackless: u64,
 }
 
-/// A trace in the making. Moments are on the file's own clock and may be negative: two's complement until the end.
+/// A trace under construction. Times are on the file's clock and may be negative: two's complement until the end.
 #[derive(Default)]
 pub struct Builder {
     pub(super) trace: Trace,
     pub(super) odd: Oddities,
-    /// What is left of each event's text, to find those that stand there twice.
+    /// Hashes of the events' text, to find duplicates.
     pub(super) prints: Vec<u64>,
     pub(super) candidates: Vec<Candidate>,
     /// Names of steps, and their numbers.
     pub(super) steps: HashMap<Name, u64>,
-    /// What moments count from, in nanoseconds since 1970.
+    /// Origin of the times, in nanoseconds since 1970.
     pub(super) base: Option<i64>,
     tracks: HashMap<Vec<u8>, u32>,
     thread_names: HashMap<Vec<u8>, String>,
@@ -65,7 +65,7 @@ pub struct Builder {
 pub enum Room {
     /// There is.
     Left,
-    /// The trace holds as many slices as it may.
+    /// The trace has the maximum number of slices.
     None,
 }
 
@@ -77,7 +77,7 @@ enum Place {
 }
 
 impl Builder {
-    /// Takes an event in.
+    /// Adds an event.
     pub fn take(&mut self, event: &Event<'_>) -> Room {
         match event.phase {
             Some(b'X') => self.take_slice(event),
@@ -126,7 +126,7 @@ impl Builder {
         self.prints.push((u64::from(crc32c::crc32c(event.text)) << 32) | u64::from(fold));
     }
 
-    /// Notes what may be a collective, in front of its slice; the bytes that go into it.
+    /// Records a possible collective, before its slice; returns the bytes that go into it.
     fn take_candidate(&mut self, event: &Event<'_>, source: Source) -> Option<Bytes> {
         let args = &event.args;
         let told = args.collective.filter(|told| !told.raw.is_empty());
@@ -206,7 +206,7 @@ impl Builder {
         names.enter(text)
     }
 
-    /// Gives threads the names that the file has for them.
+    /// Sets the names of threads.
     pub(super) fn rename_tracks(&mut self) {
         for (key, &track) in &self.tracks {
             if let Some(name) = self.thread_names.get(&key[1..]) {
@@ -216,7 +216,7 @@ impl Builder {
     }
 }
 
-/// What an event is, and where; `None` for those that say nothing of where time went: the profiler's own spans, and
+/// Kind and place of an event; `None` for those that do not show where time went: the profiler's own spans, and
 /// Python's functions, of which a trace can have millions.
 fn classify(event: &Event<'_>) -> Option<(Kind, Place)> {
     use Place::{Device, Host};
@@ -253,7 +253,7 @@ fn step_number(name: &[u8]) -> Option<u64> {
     parse_whole(name.strip_prefix(b"ProfilerStep#")?)
 }
 
-/// What tells a process or a thread from others.
+/// What identifies a process or a thread.
 fn head(number: &[u8]) -> &[u8] {
     &number[..number.len().min(MOST_NUMBER)]
 }

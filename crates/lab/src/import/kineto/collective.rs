@@ -7,7 +7,7 @@ use super::number::parse_whole;
 use super::scan::Cursor;
 use crate::trace::{Collective, Kind, Name, Slice};
 
-/// In whose account a collective shows.
+/// The source of an event about a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// `record_param_comms`: knows the arguments. Lasts as long as the transfer only where the call waits for it.
@@ -23,7 +23,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source that an event of the host with this name is.
+    /// The source of a host event with this name.
     pub fn of_host(name: &[u8]) -> Option<Self> {
         match name {
             [b'g', b'l', b'o', b'o', b':', ..]
@@ -43,9 +43,9 @@ pub fn is_kernel(name: &[u8]) -> bool {
     [b"nccl".as_slice(), b"rccl", b"msccl"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// An operation by the one name that all its spellings get: `AllReduce`, `allreduce_`, `_allreduce_base`.
+/// The canonical name of an operation for all its spellings: `AllReduce`, `allreduce_`, `_allreduce_base`.
 pub fn name_operation(text: &str) -> String {
-    // A kernel's name goes on with types, which name other things.
+    // After the operation, a kernel's name lists types, which may contain other operations.
     let head = text.split(['(', '<']).next().unwrap_or(text);
     let flat: String =
         head.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
@@ -67,7 +67,7 @@ pub fn name_operation(text: &str) -> String {
     found.map_or_else(|| head.rsplit(':').next().unwrap_or(head).to_owned(), |(_, name)| (*name).to_owned())
 }
 
-/// Bytes that go into a collective: as its arguments say, or else as the shapes of its inputs do.
+/// Bytes that go into a collective, from its arguments or else from the shapes of its inputs.
 pub fn count_bytes(args: &Args<'_>) -> Option<Bytes> {
     if let (Some(elements), Some(element)) = (args.elements, args.element) {
         return Some(Bytes(parse_whole(elements)?.checked_mul(element_size(element)?)?));
@@ -108,16 +108,16 @@ fn element_size(name: &[u8]) -> Option<u64> {
     })
 }
 
-/// An event that has to do with a collective.
+/// An event about a collective.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    /// Place of its slice.
+    /// Index of its slice.
     pub slice: u32,
-    /// In whose account.
+    /// Its source.
     pub source: Source,
     /// The operation.
     pub operation: Name,
-    /// Whether it is the waiting for a collective, and not one.
+    /// Whether it is waiting for a collective, not a collective.
     pub waits: bool,
     /// The group of ranks.
     pub group: Option<Name>,
@@ -125,9 +125,9 @@ pub struct Candidate {
     pub sequence: Option<u64>,
 }
 
-/// Of all accounts of a collective takes the one that shows the transfer, once, and marks its slice.
+/// Of all events about a collective, keeps the one that shows the transfer, and marks its slice.
 ///
-/// Kernels and `gloo:` threads move the data. Only where there are none, and no kernel was launched either, the calls on
+/// Kernels and `gloo:` threads move the data. Only if there are none, and no kernel was launched either, the calls on
 /// the host are taken, for a backend that does its work in them: `record_param_comms`, or else `c10d::`.
 /// A transfer inside a `record_param_comms` takes over what that knows.
 pub fn choose(
@@ -181,7 +181,7 @@ pub fn choose(
     }
     for candidate in candidates {
         let slice = &mut slices[candidate.slice as usize];
-        // What another account of the same collective moved is not moved twice.
+        // Bytes of another event about the same collective do not count twice.
         slice.bytes = slice.bytes.filter(|_| slice.kind == Kind::Collective);
     }
     found

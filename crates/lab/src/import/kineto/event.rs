@@ -2,10 +2,10 @@
 
 use super::scan::{Cursor, Stop, Text, Value};
 
-/// What of an event is of use; what it does not say is `None`.
+/// The useful parts of an event; missing ones are `None`.
 #[derive(Default)]
 pub struct Event<'a> {
-    /// What sort of event: `X` has a duration, `M` names something.
+    /// Kind of event: `X` has a duration, `M` names something.
     pub phase: Option<u8>,
     /// Its category.
     pub category: &'a [u8],
@@ -28,7 +28,7 @@ pub struct Event<'a> {
 /// The arguments that are of use.
 #[derive(Default)]
 pub struct Args<'a> {
-    /// What ties a launch and the work.
+    /// Connects a launch with its work.
     pub correlation: Option<&'a [u8]>,
     /// Bytes of a copy.
     pub bytes: Option<&'a [u8]>,
@@ -53,7 +53,7 @@ pub struct Args<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// Takes an event. What is no object gives an event without anything.
+    /// Reads an event. A value that is not an object gives an empty event.
     pub fn read(cursor: &mut Cursor<'a>) -> Result<Self, Stop> {
         let mut event = Self::default();
         if cursor.peek()? != b'{' {

@@ -1,4 +1,4 @@
-//! What makes sense only of a whole trace: its clock, what stands in it twice, collectives, steps.
+//! What needs the whole trace: its clock, duplicates, collectives, steps.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::collective::{self, Source};
 use super::window;
 use crate::trace::{Clock, Kind, StepRange, Trace};
 
-/// September 2001: what is later is taken for a moment since 1970, what is earlier counts from somewhere else.
+/// September 2001: later times count from 1970, earlier ones from another origin.
 const EPOCH: i64 = 1_000_000_000_000_000_000;
 
 impl Builder {
@@ -27,7 +27,7 @@ impl Builder {
         );
         if launched && trace.collectives.is_empty() {
             let why =
-                "collectives are launched, but no kernel of one is in the trace: their time is not known";
+                "collectives are launched, but their kernels are not in the trace: their time is unknown";
             trace.warnings.push(why.into());
         }
         self.find_steps();
@@ -48,11 +48,11 @@ impl Builder {
             self.trace.clock = Clock::Epoch;
             return base.into();
         }
-        // Only differences mean anything: the earliest moment may as well be 0 as negative.
+        // Only differences are meaningful, so the earliest time may be 0.
         -i128::from(begins().min().unwrap_or(0).min(0))
     }
 
-    /// Puts moments on the trace's clock, and leaves out events that fall off it or were there before.
+    /// Converts times to the trace's clock, and skips events outside it and duplicates.
     fn drop_odd(&mut self, origin: i128) {
         let prints = std::mem::take(&mut self.prints);
         let repeated = find_repeated(&prints);
@@ -86,7 +86,7 @@ impl Builder {
         });
     }
 
-    /// Steps as the host marks them; as devices do where the host does not.
+    /// Steps as marked by the host, or by devices if the host marks none.
     fn find_steps(&mut self) {
         let mut host: BTreeMap<u64, StepRange> = BTreeMap::new();
         let mut device = host.clone();
@@ -107,9 +107,9 @@ impl Builder {
             for at in 1..steps.len() {
                 steps[at - 1].end = steps[at - 1].end.min(steps[at].begin);
             }
-            self.trace.warnings.push(
-                "steps are marked on the device only: their begin and end are those of its work".into(),
-            );
+            self.trace
+                .warnings
+                .push("steps are marked on the device only: they begin and end with its work".into());
         }
         self.trace.steps = steps;
     }
@@ -117,15 +117,15 @@ impl Builder {
     fn warn(&mut self) {
         let odd = self.odd;
         let sentences = [
-            (odd.timeless, "no readable or possible time: left out".to_owned()),
-            (odd.endless, "no duration, or an impossible one: taken as 0".to_owned()),
-            (odd.repeated, "already been there: left out".to_owned()),
-            (odd.large, format!("more than {} MiB of text: left out", window::MOST >> 20)),
+            (odd.timeless, "no valid time: skipped".to_owned()),
+            (odd.endless, "no valid duration: treated as 0".to_owned()),
+            (odd.repeated, "occurred before: skipped".to_owned()),
+            (odd.large, format!("more than {} MiB of text: skipped", window::MOST >> 20)),
             (
                 odd.nameless,
-                format!("a new name when {} MiB of names were held: they share one", MOST_NAME_BYTES >> 20),
+                format!("a new name beyond {} MiB of names: merged into one", MOST_NAME_BYTES >> 20),
             ),
-            (odd.trackless, format!("a new thread when there were {MOST_TRACKS}: they share one")),
+            (odd.trackless, format!("a new thread beyond {MOST_TRACKS}: merged into one")),
         ];
         for (count, what) in sentences {
             if count > 0 {
@@ -134,14 +134,14 @@ impl Builder {
             }
         }
         if self.trace.slices.is_empty() {
-            self.trace.warnings.push("the trace holds no events with a duration".into());
+            self.trace.warnings.push("the trace has no events with a duration".into());
         }
     }
 
-    /// Says that the trace may hold no more, and where in the file that was.
+    /// Warns that the trace is full, and where in the file.
     pub fn warn_full(&mut self, offset: u64) {
         self.trace.warnings.push(format!(
-            "reading stopped at byte {offset}: a trace may hold {MOST_SLICES} events; record fewer steps"
+            "reading stopped at byte {offset}: at most {MOST_SLICES} events are read; record fewer steps"
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! What a file says besides its events.
+//! The header of a file.
 
 use paceline_record::Rank;
 
@@ -7,7 +7,7 @@ use super::number::parse_whole;
 use super::scan::{Cursor, Stop};
 use crate::trace::Trace;
 
-/// The members of the outermost object that are of use, besides the events.
+/// The useful members of the outermost object, besides the events.
 pub const MEMBERS: [&str; 4] = ["distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name"];
 
 /// Takes the value of a member.
@@ -18,7 +18,7 @@ pub fn read_member(builder: &mut Builder, key: &str, cursor: &mut Cursor<'_>) ->
     match key {
         "baseTimeNanoseconds" => builder.base = parse_whole(token).and_then(|base| i64::try_from(base).ok()),
         "host_name" => trace.host = Some(value.text().plain()).filter(|host| !host.is_empty()),
-        // The value is whole: what does not read inside it is a form that is not known, and no damage.
+        // The value is complete: if its content cannot be read, its format is unknown, not damaged.
         "distributedInfo" => drop(read_distributed(trace, &mut Cursor::new(token))),
         "deviceProperties" => drop(read_devices(trace, &mut Cursor::new(token))),
         _ => {}

@@ -1,6 +1,6 @@
-//! Numbers out of their tokens, exactly where they are written exactly.
+//! Parses numbers exactly.
 
-/// Moments and durations are below this: some 146 years.
+/// Limit for times and durations: about 146 years.
 const FAR: i64 = 1 << 62;
 
 /// Nanoseconds of a token in microseconds: exact to the nanosecond for decimals, which a double could not hold.

@@ -4,7 +4,7 @@
 
 use memchr::memchr2;
 
-/// Longer than any number, and than any word that stands for one.
+/// Longer than any number or word for a number.
 const MOST_SCALAR: usize = 1 << 10;
 
 /// Why a value was not read.
@@ -16,17 +16,17 @@ pub enum Stop {
     Odd,
 }
 
-/// A string between its quotes, escapes as they stand.
+/// A string without its quotes, with escapes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Text<'a> {
     /// The text.
     pub raw: &'a [u8],
-    /// Whether there is an escape in it.
+    /// Whether it contains an escape.
     pub escaped: bool,
 }
 
 impl Text<'_> {
-    /// The text without escapes; what is not UTF-8 is replaced.
+    /// The unescaped text; invalid UTF-8 is replaced.
     pub fn plain(&self) -> String {
         if self.escaped {
             let quoted = [b"\"", self.raw, b"\""].concat();
@@ -50,7 +50,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The token of a number or a string alike: writers quote numbers now and then.
+    /// The token of a number or a string: some writers quote numbers.
     pub fn token(self) -> &'a [u8] {
         match self {
             Self::Text(text) => text.raw,
@@ -79,7 +79,7 @@ impl<'a> Cursor<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// How far it has gone.
+    /// The position.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -89,7 +89,7 @@ impl<'a> Cursor<'a> {
         &self.bytes[begin..self.at]
     }
 
-    /// Takes the mark that some editors put in front of UTF-8.
+    /// Skips a UTF-8 byte order mark.
     pub fn skip_mark(&mut self) {
         if self.bytes[self.at..].starts_with(b"\xef\xbb\xbf") {
             self.at += 3;
@@ -137,7 +137,7 @@ impl<'a> Cursor<'a> {
         Ok(Some(key))
     }
 
-    /// Whether an array goes on: stands at its next element, or takes its end.
+    /// Whether an array has another element; otherwise skips its end.
     #[inline]
     pub fn element(&mut self) -> Result<bool, Stop> {
         loop {
@@ -214,7 +214,7 @@ pub struct Skip {
 }
 
 impl Skip {
-    /// Takes the next piece; where the value ends in it, if it does.
+    /// Takes the next piece; returns where the value ends in it, if it does.
     pub fn feed(&mut self, piece: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(&byte) = piece.get(at) {

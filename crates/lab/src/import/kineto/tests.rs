@@ -182,7 +182,7 @@ fn events_out_of_order_are_put_in_order_and_repeated_ones_count_once() {
         slices(&trace),
         [(Kind::Operator, "early", 2000, 3000), (Kind::Operator, "late", 50_000, 51_000)]
     );
-    assert_eq!(trace.warnings, ["2 events have already been there: left out"]);
+    assert_eq!(trace.warnings, ["2 events have occurred before: skipped"]);
     // The same work at the same microsecond, told apart by its number, is no repetition.
     let one = late.replace('}', r#","args":{"Ev Idx":1}}"#);
     let two = late.replace('}', r#","args":{"Ev Idx":2}}"#);
@@ -190,23 +190,23 @@ fn events_out_of_order_are_put_in_order_and_repeated_ones_count_once() {
 }
 
 #[test]
-fn a_missing_or_impossible_duration_is_nothing_and_said() {
+fn a_missing_or_impossible_duration_counts_as_zero_with_a_warning() {
     let missing = r#"{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":5}"#;
     let events =
         [missing, &operator("b", "6", "-1"), &operator("c", "7", "NaN"), &operator("d", "8", "1e300")];
     let trace = read_bytes(file_of(&events).as_bytes()).unwrap();
     assert!(trace.slices.iter().all(|slice| slice.begin == slice.end), "{:?}", trace.slices);
     assert_eq!(trace.slices.len(), 4);
-    assert_eq!(trace.warnings, ["4 events have no duration, or an impossible one: taken as 0"]);
+    assert_eq!(trace.warnings, ["4 events have no valid duration: treated as 0"]);
 }
 
 #[test]
-fn an_event_without_a_time_is_left_out_and_said() {
+fn an_event_without_a_time_is_skipped_with_a_warning() {
     let events =
         [r#"{"ph":"X","name":"a"}"#, "null", "[1]", &operator("b", "NaN", "1"), &operator("c", "1", "1")];
     let trace = read_bytes(file_of(&events).as_bytes()).unwrap();
     assert_eq!(slices(&trace), [(Kind::Operator, "c", 1000, 2000)]);
-    assert_eq!(trace.warnings, ["4 events have no readable or possible time: left out"]);
+    assert_eq!(trace.warnings, ["4 events have no valid time: skipped"]);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn one_moment_off_the_clock_does_not_move_the_others() {
     let events = [operator("a", "-2000000000000000", "2"), operator("b", "3", "1")].join(",");
     let trace = read_bytes(format!("{{{base}\"traceEvents\":[{events}]}}").as_bytes()).unwrap();
     assert_eq!(slices(&trace), [(Kind::Operator, "b", 1_719_853_884_000_003_000, 1_719_853_884_000_004_000)]);
-    assert_eq!(trace.warnings, ["1 event has no readable or possible time: left out"]);
+    assert_eq!(trace.warnings, ["1 event has no valid time: skipped"]);
 }
 
 #[test]

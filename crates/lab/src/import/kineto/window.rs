@@ -1,4 +1,4 @@
-//! A stream of bytes through a window that slides over it and grows where one value needs it.
+//! A byte stream seen through a window that slides and grows if a value needs it.
 
 use std::io::{self, Read};
 
@@ -12,7 +12,7 @@ pub const MOST: usize = 1 << 24;
 /// Why nothing more is read.
 #[derive(Debug)]
 pub enum Halt {
-    /// The stream ends here; with the error if it was not at its own end.
+    /// The stream ends here, possibly with an error.
     Ended(Option<io::Error>),
     /// The text is not JSON here.
     Odd,
@@ -36,13 +36,13 @@ impl Window {
         Self { source, buffer: vec![0; FIRST], at: 0, filled: 0, passed: 0, failed: None }
     }
 
-    /// How many bytes of the stream are behind.
+    /// Bytes of the stream before the window.
     pub fn offset(&self) -> u64 {
         self.passed + self.at as u64
     }
 
-    /// Reads something at the place in the stream and goes behind it. `read` is called again from the same place when it
-    /// came up short and there was more: it may leave traces only when it succeeds.
+    /// Reads something at the current position and advances. `read` is called again from the same position if it
+    /// ran out of input and there is more, so it must have no side effects unless it succeeds.
     pub fn read<T>(&mut self, mut read: impl FnMut(&mut Cursor<'_>) -> Result<T, Stop>) -> Result<T, Halt> {
         loop {
             let mut cursor = Cursor::new(&self.buffer[self.at..self.filled]);
@@ -57,7 +57,7 @@ impl Window {
         }
     }
 
-    /// Goes behind an array, an object or a string of any size.
+    /// Skips an array, an object or a string of any size.
     pub fn skip(&mut self) -> Result<(), Halt> {
         let mut skip = Skip::default();
         loop {
@@ -70,7 +70,7 @@ impl Window {
         }
     }
 
-    /// Takes in all that fits, so that a value is looked at a few times at most, however small the pieces come.
+    /// Fills the window, so that a value is read only a few times, however small the pieces are.
     fn fill(&mut self) -> Result<(), Halt> {
         self.buffer.copy_within(self.at..self.filled, 0);
         self.passed += self.at as u64;
@@ -88,7 +88,7 @@ impl Window {
                 Ok(0) => break,
                 Ok(got) => self.filled += got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What came before the error is looked at first.
+                // Data before the error is read first.
                 Err(error) => self.failed = Some(error),
             }
         }

@@ -61,7 +61,7 @@ fn averages_alone_give_the_rates_between_them() {
         let rate = step.examples as f64 / step.end.since(step.begin).seconds();
         assert!((rate * time / 128.0 - 1.0).abs() < 1e-4, "{rate}");
     }
-    assert!(has(&run, "follow from them"));
+    assert!(has(&run, "are computed from them"));
 }
 
 #[test]
@@ -70,12 +70,12 @@ fn current_and_average_rates_that_contradict_each_other_are_named() {
     let last = text.lines().rev().find(|line| line.contains(AVERAGE)).expect("a line");
     let run = import_text(&text.replace(last, &last.replace("256", "300")));
     assert!(
-        has(&run, "the log's average is 300.0 examples/s, its current rates give 256.0"),
+        has(&run, "the log's average is 300.0 examples/s, but its current rates give 256.0"),
         "{:?}",
         run.warnings
     );
     let run = import_text(&text.replacen(AVERAGE, "other", 1));
-    assert!(has(&run, "cannot be checked"));
+    assert!(has(&run, "cannot be compared"));
 }
 
 #[test]
@@ -102,14 +102,14 @@ fn numbers_that_json_does_not_know_and_torn_lines_cost_only_themselves() {
     let run = import_text(&text);
     assert_eq!(run.ranks[0].steps.len(), 4);
     assert_eq!(run.ranks[0].steps[0].loss, None);
-    assert!(has(&run, "1 lines cannot be read") && has(&run, "1 lines hold no value"));
+    assert!(has(&run, "1 lines cannot be read") && has(&run, "1 lines have no value"));
 }
 
 #[test]
 fn what_is_no_log_is_one_clear_error() {
     for text in ["", "hello\n", "{}\n", "[1]", "{\"name\": 5}"] {
         let error = import(file_of(text).path()).expect_err("no log").to_string();
-        assert!(error.ends_with("no line holds a name, a value and a step"), "{error}");
+        assert!(error.ends_with("no line has a name, a value and a step"), "{error}");
         assert!(!recognise(text.as_bytes()));
     }
 }

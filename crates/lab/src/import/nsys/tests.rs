@@ -157,7 +157,7 @@ fn the_third_generation_is_read() {
         [
             "the profiler reported an error: Dropped events",
             "the profiler reported a warning: No CPU counters",
-            "the profiler's own work sums to 0.002 s in 1 pieces",
+            "the profiler's own work takes 0.002 s in 1 pieces",
         ]
     );
 }

@@ -1,10 +1,10 @@
-//! Which column holds what.
+//! The columns of nvidia-smi's output.
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Index,
-    /// A name of the device that no other has.
+    /// A unique name of the device.
     Id,
     /// Percent of time in which a kernel ran.
     Utilisation,
@@ -15,7 +15,7 @@ pub(super) enum Column {
     Other,
 }
 
-/// How rows are set.
+/// The layout of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     columns: Vec<Column>,
@@ -71,7 +71,7 @@ impl Form {
         Self { columns: line.split(',').map(column).collect(), commas: true }
     }
 
-    /// Columns by the units of a row that has no header; `None` where no cell has one.
+    /// Columns identified by the units of a row without a header; `None` if no cell has a unit.
     pub fn guess(line: &str) -> Option<Self> {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
         let ends = |unit: &str, cell: &str| {
@@ -105,7 +105,7 @@ impl Form {
         self.columns.contains(&column)
     }
 
-    /// The cells of a row; `None` where they are not as many as the columns.
+    /// The cells of a row; `None` if their number differs from the columns.
     pub fn cells<'a>(&self, line: &'a str) -> Option<Vec<(Column, &'a str)>> {
         let cells: Vec<&str> = match self.commas {
             true => line.split(',').map(str::trim).collect(),

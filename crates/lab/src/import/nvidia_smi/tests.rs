@@ -69,7 +69,7 @@ fn every_way_of_printing_gives_the_same_numbers() {
 }
 
 #[test]
-fn use_is_told_by_its_mean_its_upper_end_and_how_often_there_is_hardly_any() {
+fn utilisation_has_a_mean_a_percentile_and_a_fraction_of_idle_samples() {
     // 100 samples: 20 of nothing, 75 of 50 %, 5 of 100 %.
     let mut text = String::from("index, utilization.gpu [%], memory.used [MiB]\n");
     for (count, percent) in [(20, 0), (75, 50), (5, 100)] {
@@ -80,13 +80,13 @@ fn use_is_told_by_its_mean_its_upper_end_and_how_often_there_is_hardly_any() {
     assert!((one.utilisation.expect("use") - 0.425).abs() < 1e-9, "{one:?}");
     assert_eq!((one.utilisation_p95, one.low), (Some(0.5), Some(0.2)));
     let screen = monitor.render();
-    for expected in ["42.5", "50.0", "20.0", "4.29 GB", "device 0 is idle now and then"] {
+    for expected in ["42.5", "50.0", "20.0", "4.29 GB", "device 0 is sometimes idle"] {
         assert!(screen.contains(expected), "{expected} in {screen}");
     }
 }
 
 #[test]
-fn without_a_header_units_tell_what_they_can() {
+fn without_a_header_columns_are_identified_by_units() {
     let rows = QUERY.split_once('\n').expect("a header").1;
     assert!(recognise(rows.as_bytes()));
     let monitor = read_text(rows);
@@ -102,7 +102,7 @@ fn without_a_header_units_tell_what_they_can() {
 }
 
 #[test]
-fn devices_without_a_number_are_told_apart_by_name() {
+fn devices_without_a_number_are_distinguished_by_name() {
     let text = "uuid, memory.used [MiB]\nGPU-b, 10 MiB\nGPU-a, 20 MiB\nGPU-b, 30 MiB\n";
     let monitor = read_text(text);
     assert_eq!(
@@ -112,7 +112,7 @@ fn devices_without_a_number_are_told_apart_by_name() {
     assert!(monitor.warnings[0].contains("does not number devices"));
     assert_eq!(monitor.devices[0].utilisation, None);
     let alone = read_text("utilization.gpu [%], memory.used [MiB]\n5 %, 10 MiB\n");
-    assert!(alone.warnings[0].contains("does not tell devices apart"));
+    assert!(alone.warnings[0].contains("does not identify devices"));
 }
 
 #[test]
@@ -123,9 +123,7 @@ fn memory_goes_to_the_ranks() {
     assert_eq!(run.ranks[0].peak_device, Some(Bytes(600 << 20)));
     assert_eq!(run.ranks[1].peak_device, None);
     assert_eq!(run.origin().devices, expected(), "and how the devices were used is kept");
-    assert!(
-        run.warnings.iter().any(|warning| warning.starts_with("1 devices of nvidia-smi belong to no rank"))
-    );
+    assert!(run.warnings.iter().any(|warning| warning.starts_with("skipped 1 devices of nvidia-smi")));
 }
 
 #[test]
@@ -133,7 +131,7 @@ fn damaged_rows_cost_only_themselves_and_nothing_is_an_error() {
     let monitor =
         read_text(&DMON.replace("    0   100", "    0   100   7").replace("    1   100", " 99999   100"));
     assert_eq!(monitor.devices[0].samples, 1);
-    assert!(monitor.warnings[0].starts_with("2 lines"), "{:?}", monitor.warnings);
+    assert!(monitor.warnings[0].starts_with("skipped 2 unreadable lines"), "{:?}", monitor.warnings);
     for text in ["", "hello\n", "# gpu pwr\n# Idx W\n"] {
         assert!(read(file_of(text).path()).is_err(), "{text}");
     }

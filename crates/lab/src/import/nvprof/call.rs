@@ -1,6 +1,6 @@
-//! Names of CUPTI's numbers for calls, of those that training makes.
+//! Names of CUPTI's call numbers, for calls that training makes.
 
-/// A call of the runtime, as `cudaLaunchKernel`; `runtime call 123` where it is a rare one.
+/// A call of the runtime, such as `cudaLaunchKernel`; `runtime call 123` for rare ones.
 pub(super) fn runtime(id: i64) -> String {
     let name = match id {
         3 => "GetDeviceCount",
@@ -69,7 +69,7 @@ pub(super) fn runtime(id: i64) -> String {
     format!("cuda{name}")
 }
 
-/// A call of the driver, as `cuLaunchKernel`; `driver call 123` where it is a rare one.
+/// A call of the driver, such as `cuLaunchKernel`; `driver call 123` for rare ones.
 pub(super) fn driver(id: i64) -> String {
     let name = match id {
         1 => "Init",

@@ -71,8 +71,8 @@ fn every_table_is_read() {
     assert_eq!(
         trace.warnings,
         [
-            "1 events have no times, since the profiler could not take them; they are left out",
-            "the profiler's own work sums to 0.005 s in 2 pieces",
+            "skipped 1 events that the profiler could not time",
+            "the profiler's own work takes 0.005 s in 2 pieces",
         ]
     );
 }
@@ -108,7 +108,7 @@ fn serialised_kernels_are_kernels() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_tables_are_named() {
     let trace = trace(&profile(
         "DELETE FROM StringTable WHERE _id_ = 1; DELETE FROM CUPTI_ACTIVITY_KIND_MARKER WHERE flags = 4;
          UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET processId = 43 WHERE cbid = 999; DROP TABLE CUPTI_ACTIVITY_KIND_DEVICE;

@@ -1,4 +1,4 @@
-//! When a device stood idle, and why.
+//! When a device was idle, and why.
 
 use paceline_record::Nanos;
 use serde::Serialize;
@@ -12,15 +12,15 @@ use crate::trace::{Kind, Trace};
 /// Idle time by cause; [`crate::import::idle`] has the definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Idle {
-    /// The host was on its way to launch the next work.
+    /// The host was busy on the way to launch the next work.
     pub host_late: Nanos,
     /// Work waited in a stream: for another stream, for a copy, for a device that was not ready.
     pub queued: Nanos,
-    /// Nothing was queued, and the host did nothing that the trace shows.
+    /// Nothing was queued, and the trace shows no activity on the host.
     pub nothing_queued: Nanos,
-    /// A batch was being got.
+    /// The host was getting a batch.
     pub loading: Nanos,
-    /// The trace does not tie the next work to a call, so it cannot be told.
+    /// The trace does not connect the next work with a call.
     pub unknown: Nanos,
 }
 
@@ -53,23 +53,23 @@ impl Idle {
             (self.queued, "waiting in a stream"),
             (self.nothing_queued, "nothing queued"),
             (self.loading, "getting a batch"),
-            (self.unknown, "cause not recorded"),
+            (self.unknown, "unknown"),
         ]
     }
 }
 
-/// A stretch in which a device stood idle.
+/// A time in which a device was idle.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Gap {
-    /// Which device; `None` for the host.
+    /// The device; `None` for the host.
     pub device: Option<u32>,
     /// From the trace's begin to the gap's.
     pub from: Nanos,
-    /// How long it lasted.
+    /// Its length.
     pub length: Nanos,
-    /// Why.
+    /// The cause.
     pub idle: Idle,
-    /// What the host did meanwhile: the shortest of its calls, operators and ranges that cover at least half of the gap.
+    /// What the host did in the meantime: the shortest call, operator or range that covers at least half of the gap.
     pub host: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn find(busy: &Spans, window: &Spans, causes: &Causes) -> impl Iterat
     gaps.as_slice().iter().map(gap).collect::<Vec<_>>().into_iter()
 }
 
-/// What the host did in a stretch.
+/// What the host did during a span.
 pub(super) fn host_activity(trace: &Trace, Span { begin, end }: Span) -> Option<String> {
     let half = end.since(begin).0.div_ceil(2);
     let host = trace.slices.iter().take_while(|slice| slice.begin < end).filter(|slice| {

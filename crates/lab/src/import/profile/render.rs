@@ -26,7 +26,7 @@ pub fn render(profile: &Profile) -> String {
     if profile.cut > 0 {
         let cut = profile.cut;
         let note = format!(
-            "note: the window cuts {cut} of what is counted: totals are what lies within it, means and GB/s are of whole ones"
+            "note: the window cuts {cut} of the counted events: totals cover the part inside, means and GB/s whole events"
         );
         text += &format!("{}\n", words::wrap(&note));
     }
@@ -37,31 +37,31 @@ pub fn render(profile: &Profile) -> String {
 }
 
 fn head(profile: &Profile) -> String {
-    let whose = if profile.has_device { "devices" } else { "host (no device shows)" };
-    let mut text = format!("{} from {} on", time(profile.length), time(profile.from));
+    let whose = if profile.has_device { "devices" } else { "host (no device in the profile)" };
+    let mut text = format!("{}, starting at {}", time(profile.length), time(profile.from));
     if profile.stretches > 1 {
-        text += &format!(", in {} stretches", profile.stretches);
+        text += &format!(", in {} pieces", profile.stretches);
     }
     text.push('\n');
     if let Some(part) = profile.dominant {
         text += &format!("{}\n", words::wrap(&verdict(part, profile)));
     }
-    let all = sum(&profile.shares.parts().map(|(_, time)| time)).0;
-    let shares: Vec<String> = profile
-        .shares
+    let all = sum(&profile.breakdown.parts().map(|(_, time)| time)).0;
+    let parts: Vec<String> = profile
+        .breakdown
         .parts()
         .iter()
         .filter(|(_, part)| part.0 as f64 >= 0.0005 * all as f64 && part.0 > 0)
         .map(|(part, time)| format!("{} {}", percent(time.0, all), word(*part)))
         .collect();
-    if !shares.is_empty() {
-        text += &format!("{}\n", words::wrap(&format!("{whose}: {}", shares.join(", "))));
+    if !parts.is_empty() {
+        text += &format!("{}\n", words::wrap(&format!("{whose}: {}", parts.join(", "))));
     }
     for device in &profile.devices {
-        if let (Some(number), Some(share)) = (device.device, device.utilisation) {
+        if let (Some(number), Some(busy)) = (device.device, device.utilisation) {
             let name =
                 device.name.as_deref().map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
-            let line = format!("device {number}{name}: busy {:.1} %, {}", 100.0 * share, time(device.busy));
+            let line = format!("device {number}{name}: busy {:.1} %, {}", 100.0 * busy, time(device.busy));
             text += &format!("{}\n", words::wrap(&line));
         }
     }
@@ -85,16 +85,16 @@ fn word(part: Part) -> &'static str {
 }
 
 fn verdict(part: Part, profile: &Profile) -> String {
-    let copies = profile.shares.host_copies.0;
-    let all = sum(&profile.shares.parts().map(|(_, time)| time)).0;
+    let copies = profile.breakdown.host_copies.0;
+    let all = sum(&profile.breakdown.parts().map(|(_, time)| time)).0;
     let taken = match copies as f64 >= 0.0005 * all as f64 && copies > 0 {
         true => format!("input and output take {}", percent(copies, all)),
-        false => "input and output do not hold it up".into(),
+        false => "input and output do not slow it down".into(),
     };
     match part {
         Part::Compute => format!("computation dominates; {taken}"),
         Part::Collective => {
-            format!("communication dominates: collectives run that no computation hides; {taken}")
+            format!("communication dominates: computation does not hide the collectives; {taken}")
         }
         Part::HostCopies => "input and output dominate: the device mostly copies from and to the host".into(),
         Part::DeviceCopies => format!("copies on the device dominate; {taken}"),
@@ -107,14 +107,14 @@ fn verdict(part: Part, profile: &Profile) -> String {
                 }
                 "waiting in a stream" => " although work is queued: it waits in its stream for other work",
                 "nothing queued" => {
-                    ": nothing is queued, and the host does nothing that shows (Python, input, start-up)"
+                    ": nothing is queued, and the profile shows no activity on the host (Python, input, start-up)"
                 }
-                "getting a batch" => ": it waits for input, the host is getting a batch",
-                _ => "; the profile cannot tell why",
+                "getting a batch" => ": it waits for input while the host gets a batch",
+                _ => "; the profile does not show why",
             };
-            let idle = match 2 * profile.shares.idle.0 as u128 > u128::from(all) {
-                true => "the device mostly stands idle",
-                false => "the largest part is an idle device",
+            let idle = match 2 * profile.breakdown.idle.0 as u128 > u128::from(all) {
+                true => "the device is idle most of the time",
+                false => "idle time of the device is the largest part",
             };
             format!("{idle}{why}; {taken}")
         }
@@ -125,17 +125,17 @@ fn list(title: &str, rows: &[Work]) -> String {
     let moved = rows.iter().any(|row| row.bytes.is_some());
     let mut header =
         vec![(title, Align::Left), ("count", Align::Right), ("total", Align::Right), ("mean", Align::Right)];
-    header.push(("share", Align::Right));
+    header.push(("% of time", Align::Right));
     if moved {
         header.extend([("moved", Align::Right), ("GB/s", Align::Right)]);
     }
     let mut table = Table::new(header);
     for (row, name) in rows.iter().zip(names::shorten(rows.iter().map(|row| row.name.as_str()))) {
         let mut cells = vec![name, row.count.to_string(), time(row.total), time(row.mean)];
-        cells.push(format!("{:.1} %", 100.0 * row.share));
+        cells.push(format!("{:.1} %", 100.0 * row.fraction));
         if moved {
-            cells.push(row.bytes.map_or_else(|| "-".into(), words::bytes));
-            cells.push(row.bytes_per_s.map_or_else(|| "-".into(), |rate| format!("{:.2}", rate * 1e-9)));
+            cells.push(words::or_dash(row.bytes, words::bytes));
+            cells.push(words::or_dash(row.bytes_per_s, |rate| format!("{:.2}", rate * 1e-9)));
         }
         table.row(cells);
     }
@@ -158,9 +158,9 @@ fn gaps(profile: &Profile) -> String {
     let columns: Vec<usize> = (0..causes.len()).filter(|&at| shown(at)).collect();
     let header = [("gaps", Align::Left), ("at", Align::Right)].into_iter();
     let header = header.chain(columns.iter().map(|&at| (causes[at].1, Align::Right)));
-    let mut table = Table::new(header.chain([("meanwhile on the host", Align::Left)]));
+    let mut table = Table::new(header.chain([("on the host", Align::Left)]));
     for gap in &profile.gaps {
-        let host = gap.host.as_deref().map_or_else(|| "-".into(), names::clean);
+        let host = words::or_dash(gap.host.as_deref(), names::clean);
         let cells = columns.iter().map(|&at| time(gap.idle.causes()[at].0));
         table.row([time(gap.length), time(gap.from)].into_iter().chain(cells).chain([host]));
     }

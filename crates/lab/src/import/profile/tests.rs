@@ -61,8 +61,8 @@ fn planted() -> Trace {
 fn the_window_is_shared_out_without_overlap() {
     let profile = summarise_all(&planted());
     assert_eq!(
-        profile.shares,
-        Shares {
+        profile.breakdown,
+        Breakdown {
             compute: us(45),
             collective: us(15),
             host_copies: us(10),
@@ -82,7 +82,7 @@ fn work_is_summed_by_name() {
     let rows: Vec<_> =
         profile.kernels.iter().map(|row| (row.name.as_str(), row.count, row.total, row.mean)).collect();
     assert_eq!(rows, [("gemm", 2, us(40), us(20)), ("relu", 1, us(5), us(5))]);
-    assert!((profile.kernels[0].share - 40.0 / 45.0).abs() < 1e-12);
+    assert!((profile.kernels[0].fraction - 40.0 / 45.0).abs() < 1e-12);
     assert_eq!((profile.kernels_total.count, profile.kernels_total.total), (3, us(45)));
     let copy = &profile.copies[0];
     assert_eq!(copy.bytes, Some(Bytes(30_000)));
@@ -122,7 +122,7 @@ fn the_causes_are_those_of_the_steps_of_a_run() {
         (profile.idle.host_late, profile.idle.queued, profile.idle.nothing_queued),
         (step.idle_host, step.idle_queued, step.idle_empty)
     );
-    assert_eq!(profile.shares.idle, step.phases[Phase::Idle]);
+    assert_eq!(profile.breakdown.idle, step.phases[Phase::Idle]);
     assert_eq!(step.idle_host, us(25), "and there are some");
 }
 
@@ -140,33 +140,33 @@ fn what_dominates_is_named() {
     let profile = summarise_all(&late);
     assert_eq!(profile.dominant, Some(Part::Idle));
     let text = render(&profile).replace("\n  ", " ");
-    assert!(text.contains("the host does nothing that shows (Python, input, start-up)"), "{text}");
-    assert!(text.contains("; input and output do not hold it up"), "{text}");
-    assert!(text.contains("the device mostly stands idle"), "{text}");
+    assert!(text.contains("the profile shows no activity on the host (Python, input, start-up)"), "{text}");
+    assert!(text.contains("; input and output do not slow it down"), "{text}");
+    assert!(text.contains("the device is idle most of the time"), "{text}");
     let thirds = trace(&[
         (Kind::Compute, "x", 0, 33, 0, 0, 0),
         (Kind::CopyIn, "in", 33, 65, 1, 0, 1),
         (Kind::Compute, "x", 100, 100, 0, 0, 0),
     ]);
     let text = render(&summarise_all(&thirds));
-    assert!(text.contains("the largest part is an idle device"), "{text}");
+    assert!(text.contains("idle time of the device is the largest part"), "{text}");
     let both = trace(&[(Kind::Compute, "x", 0, 90, 0, 0, 0), (Kind::CopyOut, "out", 90, 100, 0, 0, 1)]);
     assert!(render(&summarise_all(&both)).contains("computation dominates; input and output take 10.0 %"));
 }
 
 #[test]
-fn several_devices_are_told_apart() {
+fn several_devices_are_separate() {
     let two = trace(&[(Kind::Compute, "x", 0, 100, 0, 0, 0), (Kind::Compute, "x", 0, 25, 2, 0, 0)]);
     let profile = summarise_all(&two);
     let use_of: Vec<_> =
         profile.devices.iter().map(|one| (one.device, one.name.as_deref(), one.utilisation)).collect();
     assert_eq!(use_of, [(Some(0), Some("Tesla"), Some(1.0)), (Some(1), None, Some(0.25))]);
-    assert_eq!(profile.shares.idle, us(75));
+    assert_eq!(profile.breakdown.idle, us(75));
     assert_eq!(profile.gaps[0].device, Some(1));
 }
 
 #[test]
-fn the_host_stands_in_where_no_device_shows() {
+fn without_a_device_the_host_is_summarised() {
     let mut host = trace(&[
         (Kind::Compute, "aten::conv2d", 0, 30, 3, 0, 0),
         (Kind::Collective, "gloo", 20, 50, 3, 0, 8),
@@ -174,8 +174,8 @@ fn the_host_stands_in_where_no_device_shows() {
     host.tracks.iter_mut().for_each(|track| track.device = None);
     let profile = summarise_all(&host);
     assert!(!profile.has_device);
-    assert_eq!((profile.shares.compute, profile.shares.collective), (us(30), us(20)));
-    assert!(render(&profile).contains("no device shows"));
+    assert_eq!((profile.breakdown.compute, profile.breakdown.collective), (us(30), us(20)));
+    assert!(render(&profile).contains("no device in the profile"));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_window_cuts_by_time_or_by_name() {
     let window = cut(&trace, Some(20e-6), Some(55e-6), None).unwrap();
     let profile = summarise(&trace, &window);
     assert_eq!((profile.from, profile.length), (us(20), us(35)));
-    assert_eq!((profile.shares.compute, profile.shares.host_copies), (us(25), us(10)));
+    assert_eq!((profile.breakdown.compute, profile.breakdown.host_copies), (us(25), us(10)));
     assert_eq!((profile.kernels[0].total, profile.kernels[0].count), (us(25), 2));
     assert!(profile.kernels[0].mean.0 * profile.kernels[0].count > profile.kernels[0].total.0);
     assert!(render(&profile).contains("the window cuts"), "and it is said why these do not multiply");
@@ -204,7 +204,7 @@ fn a_window_cuts_by_time_or_by_name() {
     assert_eq!(named(None, "dataloader").as_slice(), stretch(1_076_000, 1_095_000));
     assert_eq!(named(Some(80e-6), "step 1").as_slice(), stretch(1_080_000, 1_100_000));
     let unknown = cut(&trace, None, None, Some("epoch")).unwrap_err();
-    assert_eq!(unknown, "no range is called \"epoch\"; there are step 1");
+    assert_eq!(unknown, "no range is named \"epoch\"; the ranges are step 1");
     for (from, to) in
         [(Some(5.0), None), (Some(-1.0), None), (None, Some(f64::NAN)), (Some(30e-6), Some(20e-6))]
     {
@@ -223,9 +223,9 @@ fn a_range_that_is_open_again_and_again_is_looked_at_only_while_it_is() {
     let window = cut(&twice, None, None, Some("forward")).unwrap();
     let profile = summarise(&twice, &window);
     assert_eq!((profile.length, profile.stretches), (us(40), 2));
-    assert_eq!((profile.shares.compute, profile.shares.idle), (us(20), us(20)));
+    assert_eq!((profile.breakdown.compute, profile.breakdown.idle), (us(20), us(20)));
     assert_eq!((profile.kernels[0].count, profile.kernels[0].total), (1, us(20)));
-    assert!(render(&profile).contains("in 2 stretches"));
+    assert!(render(&profile).contains("in 2 pieces"));
     // A device's account of the same range changes nothing; without the host's it counts.
     let name = twice.names.enter("forward");
     let (begin, end) = (Nanos(1_010_000), Nanos(1_050_000));
@@ -236,7 +236,7 @@ fn a_range_that_is_open_again_and_again_is_looked_at_only_while_it_is() {
     assert_eq!(summarise_all(&twice).ranges[0].count, 2);
     twice.slices.retain(|slice| slice.track == 0);
     let window = cut(&twice, None, None, Some("forward")).unwrap();
-    assert_eq!((window.total(), summarise(&twice, &window).shares.idle), (us(40), us(0)));
+    assert_eq!((window.total(), summarise(&twice, &window).breakdown.idle), (us(40), us(0)));
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn damaged_times_do_not_overflow_sums() {
     far.slices = (0..9).map(|track| Slice { track, ..slice }).collect();
     far.slices.push(Slice { begin: Nanos(u64::MAX / 2), end: Nanos(u64::MAX / 2), ..slice });
     let profile = summarise_all(&far);
-    assert_eq!(profile.shares.idle, Nanos(u64::MAX));
+    assert_eq!(profile.breakdown.idle, Nanos(u64::MAX));
     assert!(render(&profile).contains("idle"));
 }
 
@@ -255,7 +255,7 @@ fn damaged_times_do_not_overflow_sums() {
 fn an_empty_profile_is_still_a_screen() {
     let profile = summarise_all(&Trace::default());
     assert_eq!((profile.dominant, profile.devices.len(), profile.step_mean), (None, 0, None));
-    assert_eq!(render(&profile), "0 from 0 on\n");
+    assert_eq!(render(&profile), "0, starting at 0\n");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which part of a trace is looked at.
+//! Selects a part of a trace.
 
 use paceline_record::Nanos;
 
@@ -17,10 +17,10 @@ pub fn whole(trace: &Trace) -> Spans {
     window
 }
 
-/// Finds the window that a user asks for: seconds since the trace's begin (`from`, `to`), or the time in which a range of
-/// a name is open; both together narrow each other. A name is first taken as it is, then as a part of one, in any case.
-/// It is the host that opens a range; a device's account of it counts where there is no other, for it holds only work
-/// that the same thread launched. The error says what to ask for instead.
+/// Finds the requested window: seconds since the trace's begin (`from`, `to`), or the time in which a range with
+/// this name is open, or the intersection of both. A name must match exactly, or else as a part, ignoring case.
+/// The host opens a range; the device's copy counts only if there is no other, because it covers only work
+/// that the same thread launched. The error says which names exist.
 pub fn cut(trace: &Trace, from: Option<f64>, to: Option<f64>, range: Option<&str>) -> Result<Spans, String> {
     let extent = trace.extent().ok_or("the profile is empty")?;
     let open = match range {
@@ -30,7 +30,7 @@ pub fn cut(trace: &Trace, from: Option<f64>, to: Option<f64>, range: Option<&str
     let length = extent.1.since(extent.0).seconds();
     let moment = |seconds: f64| match seconds.is_finite() && seconds >= 0.0 {
         true => Ok(Nanos(extent.0.0.saturating_add((seconds * 1e9).round() as u64))),
-        false => Err(format!("{seconds} s is no time in a profile of {length:.3} s")),
+        false => Err(format!("{seconds} s is outside the profile, which lasts {length:.3} s")),
     };
     let begin = from.map(moment).transpose()?.unwrap_or(extent.0);
     let end = to.map(moment).transpose()?.unwrap_or(extent.1);
@@ -69,8 +69,8 @@ fn find(trace: &Trace, name: &str) -> Result<Spans, String> {
         let more = if names.len() > NAMES { ", ..." } else { "" };
         names.truncate(NAMES);
         match names.is_empty() {
-            true => format!("no range is called {name:?}: the profile has none"),
-            false => format!("no range is called {name:?}; there are {}{more}", names.join(", ")),
+            true => format!("no range is named {name:?}: the profile has no ranges"),
+            false => format!("no range is named {name:?}; the ranges are {}{more}", names.join(", ")),
         }
     })
 }

@@ -25,7 +25,7 @@ fn only_steps_that_all_ranks_show_are_kept() {
     let told = Told { model: "resnet50".into(), batch: Some(32) };
     let run = join(vec![rank(Some(1), 2..9), rank(Some(0), 4..7)], &told).expect("steps in common");
     assert_eq!((numbers(&run.ranks[0]), numbers(&run.ranks[1])), (vec![4, 5, 6], vec![4, 5, 6]));
-    assert!(run.warnings.iter().any(|warning| warning.contains("left out: up to 4 of 7")));
+    assert!(run.warnings.iter().any(|warning| warning.contains("not all ranks have: up to 4 of 7")));
     assert_eq!((run.case.workers, run.case.batch_per_worker), (2, Some(32)));
     let step = &run.ranks[1].steps[0];
     assert_eq!((step.begin, step.end, step.examples), (Nanos(0), Nanos(100), 32));
@@ -35,7 +35,7 @@ fn only_steps_that_all_ranks_show_are_kept() {
 #[test]
 fn traces_that_make_no_run_together_are_refused() {
     let refused = |traces| join(traces, &Told::default()).expect_err("no run").to_string();
-    assert!(refused(vec![]).contains("there is none"));
+    assert!(refused(vec![]).contains("there are none"));
     assert!(refused(vec![rank(Some(0), 0..2), rank(Some(0), 0..2)]).contains("two are of rank 0"));
     assert!(refused(vec![rank(Some(0), 0..2), rank(Some(1), 5..7)]).contains("no step is in all of them"));
     assert!(refused(vec![Trace::default()]).contains("shows no work"));
@@ -58,14 +58,14 @@ fn a_trace_without_steps_is_one() {
 }
 
 #[test]
-fn ranks_with_holes_are_numbered_anew_and_said_so() {
+fn ranks_with_gaps_are_renumbered_with_a_warning() {
     let mut traces = vec![rank(Some(4), 0..2), rank(Some(0), 0..2)];
     traces[0].world = Some(8);
     traces[0].warnings = vec!["torn".into()];
     let run = join(traces, &Told::default()).expect("two of eight");
     assert_eq!(run.ranks[1].rank, Rank(1));
     assert_eq!(run.case.settings["ranks"], "2 of 8", "not to be compared with a run of two");
-    for expected in ["ranks 0, 4: they are numbered", "2 of 8 ranks", "rank 1: torn"] {
+    for expected in ["traces of ranks 0, 4, numbered from 0", "2 of 8 ranks", "rank 1: torn"] {
         assert!(run.warnings.iter().any(|warning| warning.contains(expected)), "{:?}", run.warnings);
     }
 }

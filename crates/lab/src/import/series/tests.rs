@@ -77,7 +77,7 @@ fn moments_that_agree_with_rates_give_the_batch() {
     for (step, at) in steps.iter().zip(0..) {
         assert!((step.end.since(step.begin).seconds() - 640.0 / rate(at)).abs() < 1e-5, "{at}");
     }
-    assert!(has(&run, "a point every 10 steps"));
+    assert!(has(&run, "one point per 10 steps"));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_loss_alone_gives_steps_by_the_clock_and_one_that_is_no_number_is_unknown() 
     let losses: Vec<_> = run.ranks[0].steps.iter().map(|step| step.loss).collect();
     assert_eq!(losses, [Some(2.0), None, Some(2.0)], "the first has no begin");
     assert!(run.ranks[0].steps.iter().all(|step| step.end.since(step.begin) == Nanos(1_000_000_000)));
-    assert!(has(&run, "1 points do not tell how long"));
+    assert!(has(&run, "skipped 1 points without step times"));
 }
 
 #[test]
@@ -121,11 +121,11 @@ fn steps_done_again_after_a_restart_count_once() {
     let run = series(vec![("steps/sec", all)]).into_run();
     let steps: Vec<u64> = run.ranks[0].steps.iter().map(|step| step.step.0).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6]);
-    assert!(has(&run, "3 points of \"steps/sec\" belong to steps that were done again"));
+    assert!(has(&run, "skipped 3 points of \"steps/sec\""));
 }
 
 #[test]
-fn points_that_all_lie_under_one_step_are_numbered() {
+fn points_with_the_same_step_are_numbered() {
     let all = vec![Point { step: 0, wall_time: 5.0, value: 4.0 }; 3];
     let run = series(vec![("steps/sec", all)]).into_run();
     assert_eq!(run.ranks[0].steps.iter().map(|step| step.step.0).collect::<Vec<_>>(), [0, 1, 2]);
@@ -139,7 +139,7 @@ fn a_series_without_end_is_cut_with_a_warning() {
     }
     series.close();
     assert_eq!((series.len(), series.by_name["loss"].len()), (MOST_POINTS, MOST_POINTS));
-    assert!(series.warnings[0].starts_with("5 points were left out"));
+    assert!(series.warnings[0].starts_with("skipped 5 points"));
 }
 
 #[test]

@@ -67,10 +67,10 @@ fn one_bad_file_of_a_folder_is_named_and_the_rest_goes_on() {
     write("rank1.json", trace(1, 3).as_bytes());
     write("rank0.json", br#"{"schemaVersion":1,"deviceProperties":[],"traceEvents":[]}"#);
     let runs = import(&[folder.path().into()], &Told::default()).expect("one rank of three");
-    assert!(runs[0].1.warnings.iter().any(|warning| warning.contains("rank0.json: it shows no work")));
+    assert!(runs[0].1.warnings.iter().any(|warning| warning.contains("rank0.json: it is empty")));
     let empty =
         import(&[folder.path().join("rank0.json")], &Told::default()).expect_err("no work").to_string();
-    assert!(empty.contains("rank0.json: it shows no work"), "{empty}");
+    assert!(empty.contains("rank0.json: it is empty"), "{empty}");
     for name in ["rank0.json", "rank1.json"] {
         fs::remove_file(folder.path().join(name)).expect("it was written");
     }
@@ -90,7 +90,7 @@ fn a_study_is_not_read_back_as_runs() {
     let again = import(&[traces], &Told::default()).expect("the same two ranks");
     assert_eq!(again.len(), 1, "{:?}", again.iter().map(|(name, _)| name).collect::<Vec<_>>());
     let named = import(&[out], &Told::default()).expect_err("a study").to_string();
-    assert!(named.contains("is a study of this program"), "{named}");
+    assert!(named.contains("is already a study"), "{named}");
 }
 
 /// A metric.log of a worker at this rate.
@@ -107,7 +107,7 @@ fn metric_log(rate: f64) -> String {
 }
 
 #[test]
-fn workers_are_inferred_from_the_name_of_a_folder_and_said_to_be() {
+fn workers_are_inferred_from_the_name_of_a_folder_with_a_note() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let import_rates = |rates: &[(&str, f64)]| {
         for (name, rate) in rates {
@@ -126,10 +126,10 @@ fn workers_are_inferred_from_the_name_of_a_folder_and_said_to_be() {
     let own = import_rates(&[("workers_1", 100.0), ("workers_4", 95.0)]);
     assert_eq!((own[1].case.workers, own[1].ranks.len()), (4, 4));
     assert_eq!(all(&own[1]), 4 * all(&own[0]), "each does as much as one");
-    assert!(own[1].warnings.iter().any(|warning| warning.contains("the name says 4 workers")));
+    assert!(own[1].warnings.iter().any(|warning| warning.contains("only the name says there are 4 workers")));
     let global = import_rates(&[("workers_1", 100.0), ("workers_4", 380.0)]);
     assert_eq!(all(&global[1]), all(&global[0]), "they share what one does");
-    assert!(global[1].warnings.iter().any(|warning| warning.contains("that of all")));
+    assert!(global[1].warnings.iter().any(|warning| warning.contains("as that of all")));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn seconds_that_are_made_up_are_shown_nowhere() {
         let text = terminal::render_report(report, terminal::Colours::None);
         assert_eq!(text.contains("worker-seconds)"), known, "{text}");
         assert_eq!(text.contains("only rates are known"), !known, "{text}");
-        assert!(text.contains("% of the workers' time"), "{text}");
+        assert!(text.contains("% of their time"), "{text}");
     }
     let two = told.cases.iter().find(|case| case.case.workers == 2).expect("two workers");
     let expected = 32.0 * (8.0 / 25.0 + 32.0 / 90.0);
@@ -184,7 +184,7 @@ fn seconds_that_are_made_up_are_shown_nowhere() {
 }
 
 #[test]
-fn a_batch_that_is_told_gives_a_log_of_losses_its_rates() {
+fn a_given_batch_turns_a_log_of_losses_into_rates() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let line = |step: u32| {
         format!(
@@ -198,7 +198,7 @@ fn a_batch_that_is_told_gives_a_log_of_losses_its_rates() {
     let examples = |batch: Option<u64>| {
         let runs = import(std::slice::from_ref(&log), &Told { model: "lenet".into(), batch }).expect("a log");
         let run = &runs[0].1;
-        let unknown = run.warnings.iter().any(|warning| warning.contains("with --batch there are rates"));
+        let unknown = run.warnings.iter().any(|warning| warning.contains("give --batch to get rates"));
         (run.ranks[0].steps[5].examples, unknown)
     };
     assert_eq!((examples(None), examples(Some(32))), ((0, true), (320, false)));

@@ -71,7 +71,7 @@ fn us(begin: u64, end: u64) -> (u64, u64) {
 }
 
 #[test]
-fn a_step_on_a_device_is_told_to_the_last_nanosecond() {
+fn a_step_on_a_device_is_split_to_the_nanosecond() {
     let mut draft = Draft::default();
     let (host, main, side) = (draft.thread(), draft.stream(), draft.stream());
     draft.slice(host, Kind::Operator, "aten::mm", us(0, 900));
@@ -120,7 +120,7 @@ fn kernels_belong_to_where_they_were_launched() {
 }
 
 #[test]
-fn forward_is_not_told_from_backward_where_only_one_is_marked() {
+fn forward_and_backward_are_not_separated_if_only_one_is_marked() {
     let mut draft = Draft::default();
     let host = draft.thread();
     draft.slice(host, Kind::Operator, "aten::mm", us(0, 40));

@@ -1,4 +1,4 @@
-//! What profiles of CUDA have in common, whoever wrote them: kinds of copies, names of devices, how reading ends.
+//! What CUDA profiles of all profilers have in common: kinds of copies, names of devices, the final checks.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::super::ImportError;
 use super::{Database, Event, Fields, Place};
 use crate::trace::{Kind, Trace};
 
-/// More devices than a machine has are not listed.
+/// Most devices that are listed.
 const DEVICES: u32 = 256;
 
 /// How a profiler numbers kinds of memory.
@@ -95,14 +95,14 @@ pub(in super::super) fn device_names(trace: &Trace, name: impl Fn(u32) -> Option
     }
 }
 
-/// What carries the collectives.
+/// The collective backend.
 pub(in super::super) fn backend(trace: &Trace) -> Option<String> {
     let first = trace.collectives.first()?;
     let name = trace.names.text(trace.slices[first.slice].name);
     Some(if name.starts_with("MPI") { "mpi" } else { "nccl" }.into())
 }
 
-/// The traces with what is to be said of the file; an error where it is damaged and nothing is left.
+/// The traces with warnings about the file; an error if it is damaged and nothing is left.
 pub(in super::super) fn conclude(
     database: Database,
     mut traces: Vec<Trace>,
@@ -113,7 +113,7 @@ pub(in super::super) fn conclude(
     }
     warnings.splice(0..0, database.warnings);
     if traces.is_empty() {
-        warnings.push("it holds no kernels, copies, calls or ranges".into());
+        warnings.push("it has no kernels, copies, calls or ranges".into());
         traces.push(Trace::default());
     }
     traces[0].warnings = warnings;

@@ -1,4 +1,4 @@
-//! Rows of many tables become the slices of a trace for each process.
+//! Turns rows of many tables into slices of one trace per process.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,17 +7,17 @@ use paceline_record::{Bytes, Nanos};
 use super::steps;
 use crate::trace::{Clock, Collective, Kind, Slice, Trace, Track};
 
-/// Moments are kept this much later until the clock's origin is known, since profilers write some from before it.
-/// About three years: what lies further back is damage.
+/// Times are shifted by this until the clock's origin is known, because profilers write some from before it.
+/// About three years: earlier times are damage.
 const BEFORE: i64 = 100_000_000_000_000_000;
 
-/// No moment lies later: 146 years.
+/// Latest time: 146 years.
 const LATEST: i64 = 1 << 62;
 
 /// No event lasts longer: 100 days.
 const LONGEST: i64 = 100 * 86_400 * 1_000_000_000;
 
-/// From here on a moment can only be counted from 1970 (it is in 2001); machines do not run that long.
+/// Later times can only count from 1970 (this is in 2001); machines do not run that long.
 const EPOCH: i64 = 1_000_000_000_000_000_000;
 
 /// Where an event took place.
@@ -45,7 +45,7 @@ pub struct Event {
     pub begin: Option<i64>,
     /// End; a range may lack it.
     pub end: Option<i64>,
-    /// Where.
+    /// Where it took place.
     pub place: Place,
     /// What ties it to the call that launched it.
     pub correlation: Option<u64>,
@@ -53,12 +53,12 @@ pub struct Event {
     pub bytes: Option<u64>,
 }
 
-/// From where moments are counted.
+/// Origin of the times.
 #[derive(Clone, Copy, Debug)]
 pub enum Origin {
     /// The file does not say.
     Unknown,
-    /// From this many nanoseconds after 1970 on.
+    /// This many nanoseconds after 1970.
     After1970(i64),
 }
 
@@ -66,7 +66,7 @@ pub enum Origin {
 struct Part {
     trace: Trace,
     places: HashMap<Place, u32>,
-    /// Ranges whose end the profiler did not see.
+    /// Ranges without an end.
     open: HashSet<usize>,
 }
 
@@ -81,7 +81,7 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// Takes an event of a process; one whose times make no sense is counted and left out. A collective has its
+    /// Adds an event of a process; one with invalid times is counted and skipped. A collective has its
     /// `operation`.
     pub fn add(&mut self, process: u64, event: Event, name: &str, operation: Option<&str>) {
         let Some(begin) = event.begin else {
@@ -132,7 +132,7 @@ impl Gather {
         });
     }
 
-    /// The traces in order of their process, with its number, and what was left out: a sentence each.
+    /// The traces sorted by process, with its number, and what was skipped, one sentence each.
     pub fn finish(mut self, origin: Origin) -> (Vec<(u64, Trace)>, Vec<String>) {
         let mut warnings = self.complaints();
         let begins = self.parts.values().flat_map(|part| &part.trace.slices).map(|slice| slice.begin.0);
@@ -143,10 +143,8 @@ impl Gather {
             _ => (Clock::Own, (-first).max(0)),
         };
         if clock == Clock::Own && shift > 0 {
-            warnings.push(format!(
-                "its times begin at {:.6} s: they are counted from there",
-                first as f64 * 1e-9
-            ));
+            warnings
+                .push(format!("its times start at {:.6} s and are counted from there", first as f64 * 1e-9));
         }
         self.drop_bystanders(&mut warnings);
         let finish = |(process, mut part): (u64, Part)| {
@@ -167,7 +165,7 @@ impl Gather {
         (self.parts.into_iter().map(finish).collect(), warnings)
     }
 
-    /// Workers of a data loader and the like are no ranks: they neither use a device nor take part in collectives.
+    /// Workers of a data loader are not ranks: they neither use a device nor take part in collectives.
     fn drop_bystanders(&mut self, warnings: &mut Vec<String>) {
         let works = |part: &Part| part.trace.has_device() || !part.trace.collectives.is_empty();
         if self.parts.values().any(works) {
@@ -175,7 +173,7 @@ impl Gather {
                 if !works(part) {
                     let count = part.trace.slices.len();
                     warnings.push(format!(
-                        "process {process} uses no device: its {count} calls and ranges are left out"
+                        "process {process} uses no device: skipped its {count} calls and ranges"
                     ));
                 }
                 works(part)
@@ -185,10 +183,10 @@ impl Gather {
 
     fn complaints(&self) -> Vec<String> {
         let counts = [
-            (self.without_time, "have no begin or no end and are left out"),
-            (self.backwards, "end before they begin and are left out"),
-            (self.implausible, "have impossible times and are left out"),
-            (self.open, "ranges were never closed: they are taken to last to the end, and are not steps"),
+            (self.without_time, "have no begin or no end and were skipped"),
+            (self.backwards, "end before they begin and were skipped"),
+            (self.implausible, "have impossible times and were skipped"),
+            (self.open, "ranges were never closed: they are assumed to last to the end, and are not steps"),
         ];
         let said = counts.iter().filter(|(count, _)| *count > 0);
         said.map(|(count, what)| match what.starts_with("ranges") {

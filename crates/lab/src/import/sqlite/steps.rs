@@ -1,11 +1,11 @@
-//! Which of the ranges that a program named are its training steps.
+//! Finds the training steps among the ranges that a program named.
 //!
-//! A range is a step if its name, cut into words and numbers, is a word for a step, before it at most words that only
-//! say that this is training, and after it at most a number, or a number of a total: `step 12`, `ProfilerStep#4`,
-//! `train_step`, `Iteration 3/100`, `batch_7`. `optimizer step` and `eval step 3` are none: another word stands in them.
+//! A range is a step if its name, split into words and numbers, is a word for a step, preceded only by words that
+//! mean training, and followed by at most a number, or a number of a total: `step 12`, `ProfilerStep#4`,
+//! `train_step`, `Iteration 3/100`, `batch_7`. `optimizer step` and `eval step 3` are not: they contain another word.
 //!
-//! Where a program names ranges in several such ways, or on several threads, those of one way and thread are taken that
-//! cover the most time, so that the outermost win. One that lies in another of them is not counted again. Numbers are
+//! If a program names ranges in several such ways, or on several threads, the way and thread that
+//! cover the most time are used, so that the outermost win. A range inside another one is not counted. Numbers are
 //! those in the names if they grow from step to step; otherwise steps are counted from 0.
 
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ pub fn find(trace: &Trace, closed: impl Fn(usize) -> bool) -> Vec<StepRange> {
     way.iter().enumerate().map(step).collect()
 }
 
-/// In order, without those that begin before another has ended.
+/// Sorted, without those that begin before the previous one has ended.
 fn outermost(mut way: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
     way.sort_by_key(|(slice, _)| (slice.begin, std::cmp::Reverse(slice.end)));
     let mut end = Nanos(0);
@@ -61,7 +61,7 @@ fn outermost(mut way: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
     way
 }
 
-/// A step's name: how it is put, and which it is.
+/// A step's name: its pattern and its number.
 #[derive(Debug, PartialEq)]
 struct Form {
     way: String,
@@ -69,7 +69,7 @@ struct Form {
 }
 
 fn form(name: &str) -> Option<Form> {
-    // A name that is longer is not one of these, and there may be very many.
+    // Longer names are not steps, and there may be very many.
     if name.len() > 64 {
         return None;
     }

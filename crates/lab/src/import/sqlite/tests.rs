@@ -62,7 +62,7 @@ fn a_profile_is_known_by_what_it_holds_and_not_by_its_name() {
     assert_eq!(recognise(&nvprof), Some(Source::Nvprof));
     let (_foreign, foreign) = file("CREATE TABLE cookies(host)");
     assert_eq!(recognise(&foreign), None);
-    assert!(read(&foreign).unwrap_err().to_string().contains("neither of nvprof nor of Nsight Systems"));
+    assert!(read(&foreign).unwrap_err().to_string().contains("not from nvprof or Nsight Systems"));
     let text = folder.path().join("report.sqlite");
     fs::write(&text, "SQLite format 2").unwrap();
     assert_eq!(recognise(&text), None);
@@ -142,7 +142,7 @@ fn columns_of_any_type_are_taken_as_unknown() {
         "3 events have no begin",
         "1 events end before",
         "2 events have impossible times",
-        "StringIds does not hold",
+        "missing from StringIds",
     ] {
         assert!(trace.warnings.iter().any(|warning| warning.contains(said)), "{said}: {:?}", trace.warnings);
     }
@@ -164,7 +164,7 @@ fn damage_in_the_middle_leaves_the_rest() {
     assert_eq!(total(&half, Kind::Compute), total(&whole, Kind::Compute));
     assert!(
         half.warnings[0].contains("NVTX_EVENTS: ")
-            && half.warnings[0].contains("the rest of the table is left out")
+            && half.warnings[0].contains("the rest of the table was skipped")
     );
     bytes[100..4096].fill(0);
     fs::write(&path, &bytes).unwrap();
@@ -215,7 +215,7 @@ fn empty_tables_are_no_error() {
     let trace =
         trace("CREATE TABLE StringIds(id, value); CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start, end)");
     assert!(trace.slices.is_empty());
-    assert_eq!(trace.warnings, ["it holds no kernels, copies, calls or ranges"]);
+    assert_eq!(trace.warnings, ["it has no kernels, copies, calls or ranges"]);
 }
 
 proptest! {

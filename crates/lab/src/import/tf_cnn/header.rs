@@ -11,13 +11,13 @@ pub struct Header {
     pub model: Option<String>,
     /// The data.
     pub dataset: Option<String>,
-    /// Images a step on all devices.
+    /// Images per step on all devices.
     pub global_batch: Option<u64>,
-    /// Images a step on each device.
+    /// Images per step on each device.
     pub device_batch: Option<u64>,
     /// Steps asked for.
     pub batches: Option<u64>,
-    /// How many devices; under Horovod those of all processes.
+    /// Number of devices; under Horovod those of all processes.
     pub devices: Option<u32>,
     /// Order of dimensions.
     pub data_format: Option<String>,
@@ -25,13 +25,13 @@ pub struct Header {
     pub optimizer: Option<String>,
     /// How variables are kept and updated.
     pub variables: Option<String>,
-    /// How gradients are summed, where that is said.
+    /// How gradients are summed, if stated.
     pub all_reduce: Option<String>,
     horovod_devices: bool,
 }
 
 impl Header {
-    /// Reads a line; false where it is none of the header. What is said first counts: every process prints a header.
+    /// Reads a line; false if it is not part of the header. The first value counts, because every process prints a header.
     pub(super) fn read(&mut self, line: &str) -> bool {
         if let Some(batch) = line.trim().strip_suffix("per device").filter(|_| line.starts_with(' ')) {
             set(&mut self.device_batch, count(batch));
@@ -64,7 +64,7 @@ impl Header {
         true
     }
 
-    /// How many devices there are: as listed, or as many as share the batch.
+    /// Number of devices: as listed, or the global batch over the batch per device.
     pub(super) fn device_count(&self) -> Option<u32> {
         let shared = || {
             let (all, one) = self.global_batch.zip(self.device_batch)?;
@@ -78,7 +78,7 @@ impl Header {
         self.horovod_devices || self.variables.as_deref() == Some("horovod")
     }
 
-    /// The case, as far as the header tells.
+    /// The case, as far as the header describes it.
     pub(super) fn case(&self) -> Case {
         let devices = self.device_count().unwrap_or(1);
         let shared = self.global_batch.map(|batch| batch / u64::from(devices));

@@ -68,7 +68,7 @@ fn the_header_gives_the_case_and_each_device_is_a_worker() {
         assert_eq!(rank.steps.iter().map(|step| step.examples).sum::<u64>(), 40 * 64);
         assert_eq!(last.loss, Some(7.6));
     }
-    assert!(has(run, "one process drives 2 devices") && has(run, "warm-up") && !has(run, "total"));
+    assert!(has(run, "one process uses 2 devices") && has(run, "warm-up") && !has(run, "total"));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn lines_that_rounding_blurs_are_taken_together_and_the_whole_stays_exact() {
     let runs = import_text(&format!("{HEADER}{}", lines(1.0, &[0.5; 1000])));
     let steps = &runs[0].ranks[0].steps;
     assert!(steps.len() < 10, "{}", steps.len());
-    assert!(has(&runs[0], "taken together"));
+    assert!(has(&runs[0], "lines are merged"));
     let last = steps.last().expect("steps");
     assert_eq!((last.step, last.end), (Step(1000), Nanos(1000 * 128 * 500_000_000)));
     assert!(steps.windows(2).all(|pair| pair[0].end == pair[1].begin));
@@ -114,17 +114,17 @@ fn under_horovod_a_process_is_a_worker_with_or_without_tags() {
         let ends: Vec<_> =
             runs[0].ranks.iter().map(|rank| rank.steps.last().map(|step| step.end.0)).collect();
         assert_eq!(ends, [Some(10_000_000_000), Some(5_000_000_000)]);
-        assert_eq!(has(&runs[0], "do not say whose they are"), !told);
+        assert_eq!(has(&runs[0], "without naming them"), !told);
     }
     let alone = import_text(&format!("{header}{one}{}", total(300.0)));
     assert_eq!(alone[0].ranks.len(), 2);
     assert_eq!(alone[0].ranks[0].steps, alone[0].ranks[1].steps);
     assert!(has(&alone[0], "lines of 1 of 2 processes"));
-    assert!(has(&alone[0], "total is 300.00 images/s by the clock, the steps' own times give 256.00"));
+    assert!(has(&alone[0], "total is 300.00 images/s by the clock, but the step times give 256.00"));
 }
 
 #[test]
-fn several_runs_in_one_log_are_told_apart() {
+fn several_runs_in_one_log_are_separate() {
     let one = format!("{HEADER}{}{}", lines(128.0, &[0.5; 10]), total(256.0));
     let runs = import_text(&format!("{one}{}", one.replace("resnet50", "vgg19")));
     let models: Vec<&str> = runs.iter().map(|run| run.case.model.as_str()).collect();
@@ -147,7 +147,7 @@ fn a_log_without_header_keeps_its_rates() {
 fn what_is_no_log_is_one_clear_error() {
     for text in ["", "hello\nworld\n", HEADER, "10\timages/sec: -3.0 +/- 0\n", "total images/sec: 50.0\n"] {
         let error = import(file_of(text).path()).expect_err("no log").to_string();
-        assert!(error.ends_with("no line tells of images/sec"), "{error}");
+        assert!(error.ends_with("no line has images/sec"), "{error}");
     }
     assert!(!recognise(b"") && !recognise(b"Model: x\n") && !recognise(b"# gpu pwr\n"));
 }
@@ -157,7 +157,7 @@ fn devices_that_are_not_listed_follow_from_batches_or_from_the_total() {
     let unlisted = HEADER.replace("Devices:     ['/gpu:0', '/gpu:1']\n", "");
     let run = &import_text(&format!("{unlisted}{}{}", lines(128.0, &[0.5; 40]), total(256.0)))[0];
     assert_eq!((run.case.workers, run.ranks.len(), run.case.batch_per_worker), (2, 2, Some(64)));
-    assert!(has(run, "2 follow from the batch of all over that of each"), "{:?}", run.warnings);
+    assert!(has(run, "2 is the global batch divided by the batch per device"), "{:?}", run.warnings);
     // Only a total that is four times the rate of the lines, less what the clock loses.
     let bare = format!(
         "Model:       resnet50\nStep\tImg/sec\n{}{}",
@@ -166,7 +166,7 @@ fn devices_that_are_not_listed_follow_from_batches_or_from_the_total() {
     );
     let run = &import_text(&bare)[0];
     assert_eq!((run.case.workers, run.ranks.len()), (4, 4), "{:?}", run.warnings);
-    assert!(has(run, "4 follow from its total over the rate of its lines"), "{:?}", run.warnings);
+    assert!(has(run, "4 is its total divided by the rate of its lines"), "{:?}", run.warnings);
     let even = format!("Model:       resnet50\nStep\tImg/sec\n{}{}", lines(64.0, &[0.5; 40]), total(128.0));
     assert_eq!(import_text(&even)[0].case.workers, 1);
 }

@@ -5,10 +5,10 @@ use crate::stats::regression::solve;
 
 const ITERATIONS: usize = 200;
 
-/// A step that moves no parameter by more than this share has arrived.
+/// The search ends when no parameter moves by more than this fraction.
 const ARRIVED: f64 = 1e-13;
 
-/// The parameters with the least errors, and which of them lie on a bound; `None` where no search arrives within.
+/// The parameters with the smallest errors, and which of them are at a bound; `None` if no search ends within the bounds.
 pub(super) fn find(law: Law, points: &[Point]) -> Option<(Values, [bool; MOST])> {
     let bounds = law.parameters();
     let scale = points.iter().map(|p| p.y / p.x).fold(0.0, f64::max);
@@ -40,7 +40,7 @@ pub(super) fn find(law: Law, points: &[Point]) -> Option<(Values, [bool; MOST])>
     least.map(|(_, values, fixed)| (values, fixed))
 }
 
-/// The sum of squared relative errors; infinite where the law gives anything but positive numbers.
+/// The sum of squared relative errors; infinite if the law gives a value that is not positive.
 pub(super) fn sum_squares(law: Law, points: &[Point], values: Values) -> f64 {
     let square = |p: &Point| match law.value(values, p.x) {
         y if y > 0.0 => (1.0 - y / p.y).powi(2),
@@ -49,7 +49,7 @@ pub(super) fn sum_squares(law: Law, points: &[Point], values: Values) -> f64 {
     points.iter().map(square).sum()
 }
 
-/// Walks downhill over the free parameters: damped steps of Gauss and Newton, the damping less after each success.
+/// Damped Gauss-Newton steps over the free parameters, with less damping after each success.
 fn descend<const F: usize>(law: Law, points: &[Point], start: Values, free: [usize; F]) -> Values {
     let mut values = start;
     let mut squares = sum_squares(law, points, values);
@@ -59,7 +59,7 @@ fn descend<const F: usize>(law: Law, points: &[Point], start: Values, free: [usi
         let mut rows: Vec<[f64; F]> = points.iter().map(row).collect();
         let mut errors: Vec<f64> = points.iter().map(|p| 1.0 - law.value(values, p.x) / p.y).collect();
         for k in 0..F {
-            // Damping is one more row a parameter that pulls its step to zero.
+            // Damping adds one row per parameter that pulls its step to zero.
             let norm = rows[..points.len()].iter().map(|row| row[k] * row[k]).sum::<f64>();
             rows.push(std::array::from_fn(|j| if j == k { (damping * norm).sqrt() } else { 0.0 }));
             errors.push(0.0);

@@ -75,8 +75,8 @@ fn expect(
         let Truth { verdict, from, within } = truth(length);
         let right = survey.right(verdict, from, within);
         // Three standard errors below what was measured, and two series.
-        let share = measured as f64 / SEEDS as f64;
-        let least = measured as f64 - 3.0 * (SEEDS as f64 * share * (1.0 - share)).sqrt() - 2.0;
+        let fraction = measured as f64 / SEEDS as f64;
+        let least = measured as f64 - 3.0 * (SEEDS as f64 * fraction * (1.0 - fraction)).sqrt() - 2.0;
         assert!(right as f64 >= least, "{right} of {SEEDS} right with {kind:?} at {length} steps");
     }
 }

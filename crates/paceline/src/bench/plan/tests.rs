@@ -57,6 +57,15 @@ fn every_option_that_names_a_value_takes_a_list() {
         "--pin yes,no",
         "--seed 1,2",
         "--lr 0.1,0.2",
+        "--optimizer sgd,adam",
+        "--lr-rule none,linear",
+        "--schedule constant,cosine",
+        "--warmup-epochs 0,1",
+        "--momentum 0.5,0.9",
+        "--weight-decay 0,0.1",
+        "--label-smoothing 0,0.1",
+        "--bn-momentum 0.9,0.99",
+        "--augment none,standard",
     ] {
         let workers = if list.starts_with("--workers") { "" } else { "--workers 1" };
         let names = folders(&format!("mobilenet_v2 {workers} {list}"));
@@ -114,4 +123,15 @@ fn names_stay_short_and_differ_however_much_is_listed() {
     let different: BTreeSet<&String> = names.iter().collect();
     assert_eq!(different.len(), names.len());
     assert!(names.iter().all(|name| name.len() < 200 && !name.contains([':', '/'])));
+}
+
+#[test]
+fn an_optimizer_brings_its_usual_rate_and_lr_wins_over_it() {
+    let rates = |arguments: &str| -> Vec<f32> {
+        planned(arguments).iter().map(|run| run.job.learning.schedule.base).collect()
+    };
+    assert_eq!(rates("vgg_19 --workers 1 --optimizer sgd,adam,nesterov"), [0.01, 0.001, 0.01]);
+    assert_eq!(rates("vgg_19 --workers 1 --optimizer sgd,adam --lr 0.5"), [0.5, 0.5]);
+    plan(&options("vgg_19 --workers 1 --optimizer adam --momentum 0.5")).expect_err("adam has none");
+    plan(&options("vgg_19 --workers 1 --optimizer sgd,adam --momentum 0.5")).expect("sgd has one");
 }

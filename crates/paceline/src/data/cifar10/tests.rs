@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicBool;
+
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -142,7 +144,8 @@ fn other_contents_are_refused_and_nothing_is_written() {
         let folder = scratch.path().join("cifar10");
         let found = Found { origin: "somewhere".into(), members };
         let desk = Desk::open(&folder).expect("a writable folder");
-        let message = install(found, &expected(&sums), desk, &folder).expect_err(why).to_string();
+        let error = install(found, &expected(&sums), desk, &folder).expect_err(why);
+        let message = format!("{error:#}");
         assert!(message.starts_with("somewhere is not CIFAR-10: ") && message.contains(why), "{message}");
         assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 0, "{why}");
     }
@@ -165,7 +168,7 @@ fn a_place_that_cannot_be_written_is_refused_at_once() {
     let scratch = scratch();
     let file = scratch.path().join("file");
     fs::write(&file, "no folder").expect("a writable folder");
-    for (place, why) in [(file.clone(), "is no folder"), (file.join("below"), "cannot write to")] {
+    for (place, why) in [(file.clone(), "is not a folder"), (file.join("below"), "cannot write to")] {
         let message = Desk::open(&place).err().expect(why).to_string();
         assert!(message.contains(why), "{message}");
     }

@@ -2,12 +2,12 @@
 
 use paceline_engine::cuda::Library;
 use paceline_record::Bytes;
+use paceline_system::tree::write_list;
 
 use super::super::facts::{Cache, Facts, Limit};
-use super::super::tree::write_list;
 use super::{Check, Finding, Section, gigabytes, judge, plural};
 
-/// Below this share of available memory, the system is about to reclaim or swap.
+/// Below this fraction of available memory, the system is about to reclaim or swap.
 const LITTLE_MEMORY: f64 = 0.1;
 
 /// Logs and reports of a large study fit in this.

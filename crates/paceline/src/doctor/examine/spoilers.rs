@@ -9,7 +9,7 @@ use super::{Check, Finding, Section, gigabytes, judge, percent, plural};
 /// Load for each core above which others are at work.
 const LOAD: f64 = 0.3;
 
-/// Shares of the cores' time that others may take: the first is worth a note, the second a warning. The kernel counts in
+/// Fractions of the cores' time that others may take: the first is worth a note, the second a warning. The kernel counts in
 /// ticks of 10 ms, so that half a second on two cores tells 1 % from nothing.
 const BUSY: (f64, f64) = (0.03, 0.10);
 
@@ -128,7 +128,7 @@ fn throttling(facts: &Facts) -> Option<Finding> {
 }
 
 fn load(facts: &Facts) -> Option<Finding> {
-    // Load counts the whole machine, not our share of it.
+    // Load counts the whole machine, not our part of it.
     let cores = facts.processor.online.as_ref().map(Vec::len).or(facts.processor.usable())?;
     let load = facts.activity.load?;
     let value = format!("{load:.2} on {}", plural(cores, "hardware thread"));
@@ -153,13 +153,13 @@ fn others(busy: f64, busiest: &[Busy]) -> Finding {
     if busy > BUSY.1 { Finding::warning(value, advice) } else { Finding::note(value, advice) }
 }
 
-fn stolen(share: f64) -> Finding {
-    let value = percent(share);
+fn stolen(fraction: f64) -> Finding {
+    let value = percent(fraction);
     let advice =
         "The hypervisor gives these cores to other machines: ask for cores of your own, or repeat elsewhere.";
-    match share {
-        share if share > STOLEN.1 => Finding::warning(value, advice),
-        share if share > STOLEN.0 => Finding::note(value, advice),
+    match fraction {
+        fraction if fraction > STOLEN.1 => Finding::warning(value, advice),
+        fraction if fraction > STOLEN.0 => Finding::note(value, advice),
         _ => Finding::ok(value),
     }
 }

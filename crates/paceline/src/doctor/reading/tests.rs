@@ -1,12 +1,12 @@
 use std::fs;
 use std::path::Path;
 
+use paceline_system::cgroup::Grant;
 use tempfile::TempDir;
 
 use super::*;
 use crate::doctor::activity::Look;
 use crate::doctor::examine::examine;
-use crate::doctor::facts::Grant;
 use crate::doctor::folders::Folders;
 use crate::doctor::read;
 
@@ -110,34 +110,6 @@ fn speed_and_system_are_read() {
     assert!(system.disk.is_some());
     assert_eq!(read_gpus(&tree), Some(vec!["NVIDIA H200".into()]));
     assert_eq!(read_clock(&tree).as_deref(), Some("tsc"));
-}
-
-#[test]
-fn groups_of_the_first_version_are_read_too() {
-    let (root, tree) = machine();
-    // As in a container that sees the host's path, but only its own group.
-    plant(root.path(), "proc/self/cgroup", "4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n0::/\n");
-    plant(root.path(), "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "150000\n");
-    plant(root.path(), "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-    plant(root.path(), "sys/fs/cgroup/cpu,cpuacct/cpu.stat", "nr_periods 3\nnr_throttled 2\n");
-    plant(root.path(), "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-    plant(root.path(), "sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n");
-    assert_eq!(cgroup::quota(&tree), Some(Limit::At(1.5)));
-    assert_eq!(cgroup::throttled(&tree), Some(2));
-    assert_eq!(cgroup::memory(&tree), Some(Limit::Unlimited));
-    plant(root.path(), "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
-    assert_eq!(cgroup::quota(&tree), Some(Limit::Unlimited));
-}
-
-#[test]
-fn a_limit_that_cannot_be_read_is_unknown_and_not_absent() {
-    let (root, tree) = machine();
-    for odd in ["", "lots", "0 100000", "100000", "100000 0", "-5 100000", "99999999999999999999 1"] {
-        plant(root.path(), "sys/fs/cgroup/kubepods/cpu.max", odd);
-        assert_eq!(cgroup::quota(&tree), None, "{odd:?}");
-    }
-    plant(root.path(), "sys/fs/cgroup/kubepods/memory.max", "-1\n");
-    assert_eq!(cgroup::memory(&tree), None);
 }
 
 #[test]

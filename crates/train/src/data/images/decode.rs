@@ -45,7 +45,7 @@ impl Decoder {
             .set_max_width(MAX_SIDE)
             .set_max_height(MAX_SIDE)
             .set_strict_mode(true);
-        let broken = |error| format!("it is no good JPEG: {error}");
+        let broken = |error| format!("it is not a good JPEG: {error}");
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
         decoder.decode_headers().map_err(broken)?;
         let (width, height) = decoder.dimensions().expect("invariant: headers are decoded");
@@ -55,7 +55,7 @@ impl Decoder {
     }
 
     fn decode_png(&mut self, bytes: &[u8]) -> Result<(usize, usize), String> {
-        let broken = |error| format!("it is no good PNG: {error}");
+        let broken = |error| format!("it is not a good PNG: {error}");
         let mut decoder = png::Decoder::new(Cursor::new(bytes));
         decoder.set_transformations(Transformations::normalize_to_color8());
         let mut reader = decoder.read_info().map_err(broken)?;

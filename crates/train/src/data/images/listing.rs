@@ -142,7 +142,7 @@ impl Folders {
         };
         let mut pictures = names(class, is_picture)?;
         if let Some(name) = pictures.iter().find(|name| !class.join(name).is_file()) {
-            let what = "it is named like a picture, but is no file";
+            let what = "it is named like a picture, but is not a file";
             return Err(TrainError::damaged(&class.join(name), what, "take it away"));
         }
         if pictures.is_empty() {

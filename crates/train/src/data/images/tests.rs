@@ -276,7 +276,7 @@ fn a_picture_that_cannot_be_read_is_named() {
         let result = Pictures::new(files.clone(), (8, 8)).read(0, Look::Plain, &mut [0.0; 192]);
         result.expect_err("a damaged file").to_string()
     };
-    assert!(read().contains("train/cat/1.jpg: it is no good JPEG"), "{}", read());
+    assert!(read().contains("train/cat/1.jpg: it is not a good JPEG"), "{}", read());
     fs::remove_file(folder.path().join("train/cat/1.jpg")).expect("a file");
     assert!(read().contains("train/cat/1.jpg: it cannot be read"), "{}", read());
 }

@@ -3,7 +3,7 @@
 use crate::data::Draw;
 use crate::data::pixels::Window;
 
-/// Share of a picture's area that a random piece has, at least; it may be all of it.
+/// Fraction of a picture's area that a random piece has, at least; it may be all of it.
 const LEAST_AREA: f64 = 0.08;
 
 /// A random piece is stretched by at most this, either way.
@@ -12,7 +12,7 @@ const STRETCH: f64 = 4.0 / 3.0;
 /// Pieces tried before the middle one is taken.
 const TRIES: usize = 10;
 
-/// Of the largest piece in the middle, the share of its sides that is used for tests: 224 of 256.
+/// Of the largest piece in the middle, the fraction of its sides that is used for tests: 224 of 256.
 const MIDDLE: f64 = 224.0 / 256.0;
 
 /// A piece of a picture, and whether it is seen in a mirror.
@@ -33,9 +33,9 @@ impl View {
         let flip = draw.below(2) == 1;
         let shape = input.1 as f64 / input.0 as f64;
         for _ in 0..TRIES {
-            let share = LEAST_AREA + (1.0 - LEAST_AREA) * f64::from(draw.unit());
+            let fraction = LEAST_AREA + (1.0 - LEAST_AREA) * f64::from(draw.unit());
             let stretch = STRETCH.powf(2.0 * f64::from(draw.unit()) - 1.0) * shape;
-            let area = share * (height * width) as f64;
+            let area = fraction * (height * width) as f64;
             let (w, h) = ((area * stretch).sqrt().round() as usize, (area / stretch).sqrt().round() as usize);
             if (1..=width).contains(&w) && (1..=height).contains(&h) {
                 let (top, left) = (draw.below(height - h + 1) as f64, draw.below(width - w + 1) as f64);
@@ -46,10 +46,10 @@ impl View {
     }
 }
 
-/// A share of the largest window of the input's proportions that fits, in the middle.
-fn middle((height, width): (usize, usize), input: (usize, usize), share: f64) -> Window {
+/// A fraction of the largest window of the input's proportions that fits, in the middle.
+fn middle((height, width): (usize, usize), input: (usize, usize), fraction: f64) -> Window {
     let (height, width) = (height as f64, width as f64);
-    let scale = share * (height / input.0 as f64).min(width / input.1 as f64);
+    let scale = fraction * (height / input.0 as f64).min(width / input.1 as f64);
     let (h, w) = (scale * input.0 as f64, scale * input.1 as f64);
     Window { top: (height - h) / 2.0, left: (width - w) / 2.0, height: h, width: w }
 }

@@ -7,24 +7,24 @@ use super::*;
 use crate::data::TestSet;
 use crate::data::tests::{cifar10, write_cifar10};
 
-/// How a run is cut into ranks, shares and passes.
+/// How a run is cut into ranks, shards and passes.
 #[derive(Clone, Debug)]
 struct Cut {
     each: usize,
     batch: usize,
     passes: usize,
-    /// Where each rank's shares end.
+    /// Where each rank's shards end.
     ranks: Vec<u32>,
     steps: u64,
     threads: usize,
 }
 
 impl Cut {
-    fn all_shares(&self) -> u32 {
+    fn all_shards(&self) -> u32 {
         *self.ranks.last().expect("a rank")
     }
 
-    fn loading(&self, folder: &Path, shares: Range<u32>) -> Loading {
+    fn loading(&self, folder: &Path, shards: Range<u32>) -> Loading {
         Loading {
             data: cifar10(folder),
             input: (32, 32),
@@ -32,8 +32,8 @@ impl Cut {
             seed: 3,
             batch: self.batch,
             passes: self.passes,
-            shares,
-            all_shares: self.all_shares(),
+            shards,
+            all_shards: self.all_shards(),
             from_step: 0,
             augment: Augment::Standard,
             threads: self.threads,
@@ -41,25 +41,25 @@ impl Cut {
         }
     }
 
-    /// Runs steps and returns each batch by step, share and pass, and the samples of the log.
+    /// Runs steps and returns each batch by step, shard and pass, and the samples of the log.
     fn run(&self, folder: &Path, steps: Range<u64>) -> (Seen, Vec<(u64, u32)>) {
         let log = folder.join("samples.log");
         let _ = std::fs::remove_file(&log);
         let mut seen = Seen::new();
         let mut first = 0;
         for &end in &self.ranks {
-            let shares = std::mem::replace(&mut first, end)..end;
+            let shards = std::mem::replace(&mut first, end)..end;
             let loading = Loading {
                 from_step: steps.start,
                 log: Some(log.clone()),
-                ..self.loading(folder, shares.clone())
+                ..self.loading(folder, shards.clone())
             };
             let mut loader = Loader::open(loading).expect("good files");
             for step in steps.clone() {
-                for share in shares.clone() {
+                for shard in shards.clone() {
                     for pass in 0..self.passes {
                         let batch = loader.next_batch().expect("good files");
-                        seen.insert((step, share, pass), (batch.images.to_vec(), batch.labels.to_vec()));
+                        seen.insert((step, shard, pass), (batch.images.to_vec(), batch.labels.to_vec()));
                     }
                 }
             }
@@ -74,15 +74,15 @@ impl Cut {
     }
 }
 
-/// Pictures and labels of each step, share and pass.
+/// Pictures and labels of each step, shard and pass.
 type Seen = BTreeMap<(u64, u32, usize), (Vec<f32>, Vec<u32>)>;
 
 fn cuts() -> impl Strategy<Value = Cut> {
-    let shares = prop::collection::vec(1u32..4, 1..5);
-    (1usize..9, 1usize..8, 1usize..4, shares, 1u64..6, 1usize..4).prop_map(
-        |(each, batch, passes, shares, steps, threads)| {
-            let ranks = shares.iter().scan(0, |end, share| {
-                *end += share;
+    let shards = prop::collection::vec(1u32..4, 1..5);
+    (1usize..9, 1usize..8, 1usize..4, shards, 1u64..6, 1usize..4).prop_map(
+        |(each, batch, passes, shards, steps, threads)| {
+            let ranks = shards.iter().scan(0, |end, shard| {
+                *end += shard;
                 Some(*end)
             });
             Cut { each, batch, passes, ranks: ranks.collect(), steps, threads }
@@ -103,7 +103,7 @@ proptest! {
             *uses.entry(*sample).or_insert(0) += 1;
         }
         let (epoch, used) = (5 * cut.each, samples.len());
-        prop_assert_eq!(used as u64, cut.steps * u64::from(cut.all_shares()) * (cut.passes * cut.batch) as u64);
+        prop_assert_eq!(used as u64, cut.steps * u64::from(cut.all_shards()) * (cut.passes * cut.batch) as u64);
         for number in 0..used.div_ceil(epoch) {
             let expected = epoch.min(used - number * epoch);
             let of_epoch = uses.range((number as u64, 0)..(number as u64 + 1, 0));
@@ -113,11 +113,11 @@ proptest! {
     }
 
     #[test]
-    fn shares_do_not_depend_on_ranks_threads_or_resumes(cut in cuts(), threads in 1usize..4, at in 0u64..6) {
+    fn shards_do_not_depend_on_ranks_threads_or_resumes(cut in cuts(), threads in 1usize..4, at in 0u64..6) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write_cifar10(folder.path(), cut.each);
         let (whole, _) = cut.run(folder.path(), 0..cut.steps);
-        let alone = Cut { ranks: vec![cut.all_shares()], threads, ..cut.clone() };
+        let alone = Cut { ranks: vec![cut.all_shards()], threads, ..cut.clone() };
         let at = at.min(cut.steps);
         let (mut parts, _) = alone.run(folder.path(), 0..at);
         parts.extend(alone.run(folder.path(), at..cut.steps).0);

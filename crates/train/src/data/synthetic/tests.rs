@@ -1,7 +1,7 @@
 use super::*;
 use crate::data::{Augment, Loader, Loading, TestSet};
 
-fn loading(seed: u64, shares: std::ops::Range<u32>) -> Loading {
+fn loading(seed: u64, shards: std::ops::Range<u32>) -> Loading {
     Loading {
         data: "synthetic:cifar10".parse().expect("a known name"),
         input: (32, 32),
@@ -9,8 +9,8 @@ fn loading(seed: u64, shares: std::ops::Range<u32>) -> Loading {
         seed,
         batch: 64,
         passes: 1,
-        shares,
-        all_shares: 4,
+        shards,
+        all_shards: 4,
         from_step: 0,
         augment: Augment::Standard,
         threads: 1,
@@ -18,8 +18,8 @@ fn loading(seed: u64, shares: std::ops::Range<u32>) -> Loading {
     }
 }
 
-fn loader(seed: u64, share: u32) -> Loader {
-    Loader::open(loading(seed, share..share + 1)).expect("nothing can go wrong")
+fn loader(seed: u64, shard: u32) -> Loader {
+    Loader::open(loading(seed, shard..shard + 1)).expect("nothing can go wrong")
 }
 
 fn next(loader: &mut Loader) -> (Vec<f32>, Vec<u32>) {
@@ -87,7 +87,7 @@ fn the_last_batch_of_the_test_set_is_short() {
 #[test]
 fn pools_of_large_pictures_are_small() {
     let motif = Motif { shape: Shape::new(224, 224, 3), classes: 10, seed: 0 };
-    let course = |batch, all_shares| Course { batch, passes: 1, shares: 0..1, all_shares, from_step: 0 };
+    let course = |batch, all_shards| Course { batch, passes: 1, shards: 0..1, all_shards, from_step: 0 };
     assert_eq!(Pools::new(&motif, &course(64, 1)).batches.len(), 1);
     assert_eq!(Pools::new(&motif, &course(8, 1)).batches.len(), 6);
     assert_eq!(Pools::new(&motif, &course(8, 32)).batches.len(), 1, "all pools together are bounded too");
@@ -104,7 +104,7 @@ fn a_pool_goes_round() {
 }
 
 #[test]
-fn a_share_gets_the_same_whoever_runs_it_and_after_a_resume() {
+fn a_shard_gets_the_same_whoever_runs_it_and_after_a_resume() {
     let mut all = Loader::open(Loading { passes: 2, ..loading(1, 0..4) }).expect("nothing can go wrong");
     let mut resumed =
         Loader::open(Loading { passes: 2, from_step: 2, ..loading(1, 2..3) }).expect("nothing can go wrong");

@@ -25,9 +25,9 @@ fn a_file_that_is_no_trace_says_so() {
     assert!(failure(&[0; 100]).contains("not JSON"));
     assert!(failure(b"{}").contains("no traceEvents"));
     assert!(failure(br#"{"traceEvents": 7}"#).contains("no traceEvents"));
-    assert!(failure(br#"{"traceEvents": [{"ph":"#).contains("no event stands before"));
-    assert!(failure(&[0x1f, 0x8b, 9, 9]).contains("torn or damaged"));
-    assert_eq!(salvaged(br#"{"traceEvents": []}"#, 0), "the trace holds no events with a duration");
+    assert!(failure(br#"{"traceEvents": [{"ph":"#).contains("no event precedes it"));
+    assert!(failure(&[0x1f, 0x8b, 9, 9]).contains("truncated or damaged"));
+    assert_eq!(salvaged(br#"{"traceEvents": []}"#, 0), "the trace has no events with a duration");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_torn_file_gives_the_whole_events_before_the_tear() {
 }
 
 #[test]
-fn damage_in_the_middle_keeps_what_stands_before_it() {
+fn damage_in_the_middle_keeps_what_comes_before_it() {
     let whole = file_of(&[&operator("a", "1", "1"), &operator("b", "2", "1")]);
     let broken = whole.replace(r#""cat":"cpu_op","name":"b""#, r#""cat" "cpu_op","name":"b""#);
     assert!(salvaged(broken.as_bytes(), 1).contains("not JSON"));
@@ -59,11 +59,11 @@ fn a_packed_file_that_is_torn_or_has_a_wrong_checksum_gives_what_unpacks() {
     let packed = pack(&file_of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
     let trace = read_bytes(&packed[..packed.len() / 2]).unwrap();
     assert!((1000..20_000).contains(&trace.slices.len()), "{}", trace.slices.len());
-    assert!(trace.warnings[0].contains("torn or damaged"), "{:?}", trace.warnings);
+    assert!(trace.warnings[0].contains("truncated or damaged"), "{:?}", trace.warnings);
     let mut wrong = packed.clone();
     let at = wrong.len() - 6;
     wrong[at] ^= 0x55;
-    assert!(salvaged(&wrong, 20_000).contains("end is damaged"));
+    assert!(salvaged(&wrong, 20_000).contains("end of the file is damaged"));
     assert_eq!(salvaged(&packed, 20_000), "");
 }
 
@@ -80,7 +80,7 @@ fn a_gigantic_event_is_passed_over_and_a_gigantic_number_is_damage() {
     let text = "x".repeat(window::MOST + 100);
     let event = operator(&text, "1", "1");
     let warning = salvaged(file_of(&[&event, &operator("b", "2", "1")]).as_bytes(), 1);
-    assert_eq!(warning, "1 event has more than 16 MiB of text: left out");
+    assert_eq!(warning, "1 event has more than 16 MiB of text: skipped");
     let member = format!(r#"{{"comment":"{text}","traceEvents":[{}]}}"#, operator("b", "2", "1"));
     assert_eq!(salvaged(member.as_bytes(), 1), "");
     let number = operator("b", &"9".repeat(1 << 20), "1");
@@ -88,7 +88,7 @@ fn a_gigantic_event_is_passed_over_and_a_gigantic_number_is_damage() {
 }
 
 #[test]
-fn names_and_tracks_beyond_the_limit_share_one() {
+fn names_and_tracks_beyond_the_limit_are_merged() {
     struct Many {
         number: u32,
         text: Vec<u8>,
@@ -122,11 +122,11 @@ fn names_and_tracks_beyond_the_limit_share_one() {
     assert!(held < build::MOST_NAME_BYTES, "{held}");
     assert!(trace.names.find("(other names)").is_some());
     assert!(
-        trace.warnings.iter().any(|warning| warning.contains("a new name when 128 MiB")),
+        trace.warnings.iter().any(|warning| warning.contains("a new name beyond 128 MiB")),
         "{:?}",
         trace.warnings
     );
-    assert!(trace.warnings.iter().any(|warning| warning.contains("a new thread when there were 65536")));
+    assert!(trace.warnings.iter().any(|warning| warning.contains("a new thread beyond 65536")));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The kernel's files below a root, read with suspicion.
+//! The kernel's files below a root. Whatever they hold, reading them neither fails nor hangs.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -116,8 +116,38 @@ pub fn write_list(numbers: &[usize]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use tempfile::TempDir;
+
     use super::*;
+
+    /// A machine that is made up of files in a temporary folder.
+    pub struct Made {
+        pub tree: Tree,
+        root: TempDir,
+    }
+
+    impl Made {
+        pub fn new(files: &[(&str, &str)]) -> Self {
+            let root = tempfile::tempdir().expect("a temporary folder");
+            let made = Self { tree: Tree::new(root.path()), root };
+            files.iter().for_each(|(path, text)| made.plant(path, text));
+            made
+        }
+
+        /// Writes a file, and the folders that it is in.
+        pub fn plant(&self, path: &str, text: impl AsRef<[u8]>) {
+            let path = self.root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        }
+
+        /// Puts a folder where a file was.
+        pub fn obstruct(&self, path: &str) {
+            fs::remove_file(self.root.path().join(path)).expect("a file");
+            fs::create_dir(self.root.path().join(path)).expect("a folder");
+        }
+    }
 
     #[test]
     fn lists_are_read_and_written_as_the_kernel_does() {

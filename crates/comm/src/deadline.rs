@@ -1,36 +1,22 @@
-//! The clocks: one that all processes of a host share, and one that runs while a thread computes.
+//! How long a call may wait.
 
 use std::time::Duration;
 
 use paceline_record::Nanos;
-use rustix::time::{ClockId, Timespec, clock_gettime};
-
-/// Now, on the host's monotonic clock.
-pub(crate) fn now() -> Nanos {
-    nanos(clock_gettime(ClockId::Monotonic))
-}
-
-/// Time that the calling thread has computed.
-pub(crate) fn thread_cpu() -> Nanos {
-    nanos(clock_gettime(ClockId::ThreadCPUTime))
-}
-
-fn nanos(time: Timespec) -> Nanos {
-    // Neither clock is ever negative.
-    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
+use paceline_system::clock::now;
+use rustix::time::Timespec;
 
 /// The moment at which a call stops waiting, on the host's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Nanos);
 
 impl Deadline {
-    /// That moment.
+    /// A deadline at this moment.
     pub fn at(moment: Nanos) -> Self {
         Self(moment)
     }
 
-    /// So long from now.
+    /// A deadline this long from now.
     pub fn after(time: Duration) -> Self {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self(Nanos(now().0.saturating_add(time)))
@@ -55,14 +41,5 @@ mod tests {
         assert!(Deadline::at(now()).has_passed());
         assert!(!Deadline::after(Duration::from_secs(60)).has_passed());
         assert!(!Deadline::after(Duration::MAX).has_passed());
-    }
-
-    #[test]
-    fn the_clock_of_a_thread_stands_still_while_it_sleeps() {
-        let (wall, cpu) = (now(), thread_cpu());
-        std::thread::sleep(Duration::from_millis(20));
-        let (wall, cpu) = (now().since(wall), thread_cpu().since(cpu));
-        assert!(wall >= Nanos(20_000_000));
-        assert!(cpu < Nanos(10_000_000), "{cpu:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Who works on what part of a range.
+//! Which rank works on which part of a range.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ const LINE: usize = 16;
 ///
 /// # Panics
 /// If the rank is not of this world.
-pub fn share(range: Range<usize>, rank: Rank, world: u32) -> Range<usize> {
+pub fn slice(range: Range<usize>, rank: Rank, world: u32) -> Range<usize> {
     assert!(rank.0 < world, "rank {rank} is not one of a world of {world}");
     if range.is_empty() {
         return range.start..range.start;
@@ -28,7 +28,7 @@ pub fn share(range: Range<usize>, rank: Rank, world: u32) -> Range<usize> {
     edge(rank.0)..edge(rank.0 + 1)
 }
 
-/// The things out of `count` that `rank` gets when they are dealt out in order, as evenly as can be.
+/// Which of `count` items `rank` gets when they are dealt out in order, as evenly as possible.
 ///
 /// # Panics
 /// If the rank is not of this world.
@@ -46,12 +46,12 @@ mod tests {
 
     #[test]
     fn an_even_range_is_shared_evenly() {
-        let shares = [0, 1].map(|rank| share(0..64, Rank(rank), 2));
-        assert_eq!(shares, [0..32, 32..64]);
+        let slices = [0, 1].map(|rank| slice(0..64, Rank(rank), 2));
+        assert_eq!(slices, [0..32, 32..64]);
     }
 
     #[test]
-    fn what_is_dealt_out_is_dealt_out_in_order_and_evenly() {
+    fn items_are_dealt_out_in_order_and_evenly() {
         assert_eq!([0, 1, 2].map(|rank| deal(4, Rank(rank), 3)), [0..1, 1..2, 2..4]);
         assert_eq!([0, 1].map(|rank| deal(2, Rank(rank), 2)), [0..1, 1..2]);
         assert_eq!(deal(8, Rank(0), 1), 0..8);
@@ -59,30 +59,30 @@ mod tests {
 
     #[test]
     fn a_range_shorter_than_a_line_belongs_to_one_rank() {
-        let shares = [0, 1, 2].map(|rank| share(3..7, Rank(rank), 3).len());
-        assert_eq!(shares.iter().sum::<usize>(), 4);
-        assert_eq!(shares.iter().filter(|&&len| len > 0).count(), 1);
+        let slices = [0, 1, 2].map(|rank| slice(3..7, Rank(rank), 3).len());
+        assert_eq!(slices.iter().sum::<usize>(), 4);
+        assert_eq!(slices.iter().filter(|&&len| len > 0).count(), 1);
     }
 
     proptest! {
         #[test]
-        fn shares_tile_the_range_and_meet_at_cache_lines(
+        fn slices_tile_the_range_and_meet_at_cache_lines(
             start in 0..1000_usize,
             len in 0..5000_usize,
             world in 1..20_u32,
         ) {
             let range = start..start + len;
-            let shares: Vec<_> = (0..world).map(|r| share(range.clone(), Rank(r), world)).collect();
-            prop_assert_eq!(shares[0].start, range.start);
+            let slices: Vec<_> = (0..world).map(|r| slice(range.clone(), Rank(r), world)).collect();
+            prop_assert_eq!(slices[0].start, range.start);
             if len > 0 {
-                prop_assert_eq!(shares[world as usize - 1].end, range.end);
+                prop_assert_eq!(slices[world as usize - 1].end, range.end);
             }
-            for pair in shares.windows(2) {
+            for pair in slices.windows(2) {
                 prop_assert_eq!(pair[0].end, pair[1].start);
                 let edge = pair[0].end;
                 prop_assert!(edge % LINE == 0 || edge == range.start || edge == range.end);
             }
-            let longest = shares.iter().map(Range::len).max().unwrap_or(0);
+            let longest = slices.iter().map(Range::len).max().unwrap_or(0);
             prop_assert!(longest <= len.div_ceil(world as usize) + 2 * LINE);
         }
     }

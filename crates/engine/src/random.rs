@@ -22,10 +22,13 @@ pub(crate) fn normal(stream: u64, index: u64) -> f64 {
     radius * (std::f64::consts::TAU * uniform(stream, 2 * index + 1)).cos()
 }
 
-/// Draws initial values of the parameter with this number, from its `first` value on: each tensor is a stream of its own, so
-/// that no other tensor's size matters.
-pub(crate) fn draw(param: &ParamInfo, (seed, number): (u64, usize), first: usize, values: &mut [f32]) {
-    let stream = mix(seed ^ mix(number as u64));
+/// The stream of a layer or parameter with this number: each has its own, so that no other's size matters.
+pub(crate) fn stream(seed: u64, number: usize) -> u64 {
+    mix(seed ^ mix(number as u64))
+}
+
+/// Draws initial values of a parameter from its stream, from its `first` value on.
+pub(crate) fn draw(param: &ParamInfo, stream: u64, first: usize, values: &mut [f32]) {
     let fan_in = param.fan_in as f64;
     let indexed = (first as u64..).zip(values.iter_mut());
     match (param.kind, param.init) {

@@ -1,0 +1,92 @@
+//! What decides the last digits of a job's results, beside its settings.
+//!
+//! Sums in another order round differently. So the order is decided once, is the same for every worker, and is recorded
+//! in checkpoints: a training resumes with the numerics it began with.
+
+use std::fmt;
+
+use paceline_engine::cpu::Simd;
+use paceline_engine::{Layout, Precision};
+use serde::{Deserialize, Serialize};
+
+use crate::Job;
+use crate::job::CPU;
+
+/// How a training's numbers are computed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Numerics {
+    /// Order of dimensions.
+    pub layout: Layout,
+    /// Number format.
+    pub precision: Precision,
+    /// The order in which gradients of shards are added.
+    pub sum_order: SumOrder,
+    /// What the engine chose.
+    pub engine: paceline_engine::Numerics,
+}
+
+impl Numerics {
+    /// Those of a job whose engine chose so.
+    pub fn new(job: &Job, engine: paceline_engine::Numerics) -> Self {
+        Self { layout: job.layout, precision: job.precision, sum_order: SumOrder::default(), engine }
+    }
+}
+
+/// What an engine of this machine must choose, so that every worker computes alike; `None` where it is known only once a
+/// network is compiled.
+pub(crate) fn here(engine: &str) -> Option<paceline_engine::Numerics> {
+    let instruction_set = Some(Simd::detect().to_string());
+    (engine == CPU).then(|| paceline_engine::Numerics { instruction_set, ..Default::default() })
+}
+
+/// Whether this machine has a recorded instruction set. Whether it has a recorded GPU shows when the engine is opened.
+pub(crate) fn is_available(numerics: &paceline_engine::Numerics) -> bool {
+    numerics.instruction_set.is_none() || numerics.simd().is_ok_and(|simd| simd.is_none_or(Simd::available))
+}
+
+/// The order in which the gradients of a step's shards are added.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SumOrder {
+    /// A binary tree over the shards, split at the largest power of two.
+    #[default]
+    #[serde(rename = "binary-tree-1")]
+    BinaryTree,
+    /// One that this program does not have.
+    #[serde(untagged)]
+    Other(String),
+}
+
+impl fmt::Display for SumOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BinaryTree => "binary-tree-1",
+            Self::Other(name) => name,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_back_even_if_this_program_lacks_it() {
+        for (order, text) in
+            [(SumOrder::BinaryTree, "\"binary-tree-1\""), (SumOrder::Other("ring-7".into()), "\"ring-7\"")]
+        {
+            assert_eq!(serde_json::to_string(&order).expect("plain data"), text);
+            assert_eq!(serde_json::from_str::<SumOrder>(text).expect("own output"), order);
+            assert_eq!(format!("\"{order}\""), text);
+        }
+    }
+
+    #[test]
+    fn an_instruction_set_that_nobody_knows_is_not_available() {
+        let recorded = |name: &str| paceline_engine::Numerics {
+            instruction_set: Some(name.into()),
+            ..Default::default()
+        };
+        assert!(is_available(&recorded("portable")) && here(CPU).as_ref().is_some_and(is_available));
+        assert!(!is_available(&recorded("avx4096")));
+    }
+}

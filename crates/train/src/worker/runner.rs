@@ -1,0 +1,186 @@
+//! A program and its batches: runs the passes of a step.
+
+use std::ops::Range;
+
+use paceline_engine::{Driving, Pass, Program};
+use paceline_record::{Nanos, Phase, PhaseTimes, Rank, Step};
+
+use super::book::StepBook;
+use crate::data::{Loader, Loading};
+use crate::{Job, TrainError};
+
+/// A step to be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stage {
+    pub step: Step,
+    pub learning_rate: f32,
+    /// Whether the network is tested or saved after it.
+    pub then_pauses: bool,
+}
+
+/// One pass of one shard of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub pass: Pass,
+    /// Whether the next batch that the program needs is not the loader's.
+    then_pauses: bool,
+}
+
+/// Which passes of a step a rank runs.
+pub(crate) struct Deal<'a> {
+    job: &'a Job,
+    shards: Range<u32>,
+    driving: Driving,
+}
+
+impl<'a> Deal<'a> {
+    pub fn new(job: &'a Job, rank: Rank, driving: Driving) -> Self {
+        Self { job, shards: job.shards_of(rank), driving }
+    }
+
+    /// The passes of a step, shard after shard. The update is part of the last one, where a program weaves.
+    pub fn turns(&self, stage: Stage) -> impl Iterator<Item = Turn> {
+        let count = self.shards.len() * self.job.accumulate;
+        (0..count).map(move |turn| {
+            let last = turn + 1 == count;
+            let update = Some(stage.learning_rate).filter(|_| last && self.driving == Driving::Woven);
+            Turn {
+                pass: Pass { update, ..self.job.pass(stage.step.0, &self.shards, turn) },
+                then_pauses: last && stage.then_pauses,
+            }
+        })
+    }
+}
+
+/// A program, driven as it needs to be, and the loader of its batches.
+pub(crate) struct Runner {
+    program: Box<dyn Program>,
+    loader: Loader,
+    /// Batches that are still to come.
+    left: u64,
+    /// Whether the program has the next batch already.
+    fed_ahead: bool,
+    batch: usize,
+    /// Passes of a step.
+    passes: usize,
+    /// This worker's threads, where they and the loader's have cores of their own together.
+    shared_threads: Option<usize>,
+}
+
+impl Runner {
+    /// Opens the data, from the step `first` on.
+    pub fn open(job: &Job, rank: Rank, first: u64, program: Box<dyn Program>) -> Result<Self, TrainError> {
+        let passes = job.shards_of(rank).len() * job.accumulate;
+        Ok(Self {
+            left: job.steps.saturating_sub(first) * passes as u64,
+            loader: Loader::open(loading(job, rank, first)?)?,
+            program,
+            fed_ahead: false,
+            batch: job.batch,
+            passes,
+            shared_threads: job.pin.then_some(job.threads),
+        })
+    }
+
+    /// What computes.
+    pub fn program(&mut self) -> &mut dyn Program {
+        &mut *self.program
+    }
+
+    /// Loads a batch, runs forward and backward, and books what that took. `ready` is told how many slots' gradients are final.
+    pub fn run(
+        &mut self,
+        turn: &Turn,
+        book: &mut StepBook<'_>,
+        ready: &mut dyn FnMut(usize),
+    ) -> Result<(), TrainError> {
+        self.feed(book)?;
+        self.program.forward_backward(turn.pass, ready)?;
+        if self.program.driving() != Driving::Direct {
+            // The device's work hides this.
+            if !turn.then_pauses {
+                self.feed_ahead(book)?;
+            }
+            book.write()?;
+        }
+        let mut result = self.program.finish()?;
+        if let (Driving::Direct, Some(threads)) = (self.program.driving(), self.shared_threads) {
+            move_loading(&mut result.phases, Nanos(self.loader.cpu().0 / threads as u64));
+        }
+        book.add_pass(&result, self.batch, self.passes);
+        Ok(())
+    }
+
+    fn feed(&mut self, book: &mut StepBook<'_>) -> Result<(), TrainError> {
+        if std::mem::take(&mut self.fed_ahead) {
+            return Ok(());
+        }
+        self.left -= 1;
+        let batch = book.time(Phase::Load, || self.loader.next_batch())?;
+        match self.program.driving() {
+            // It books its copy by itself.
+            Driving::Direct => self.program.feed(batch)?,
+            Driving::Queued | Driving::Woven => book.time(Phase::CopyIn, || self.program.feed(batch))?,
+        }
+        Ok(())
+    }
+
+    fn feed_ahead(&mut self, book: &mut StepBook<'_>) -> Result<(), TrainError> {
+        if self.left == 0 {
+            return Ok(());
+        }
+        (self.left, self.fed_ahead) = (self.left - 1, true);
+        let batch = book.time_ahead(Phase::Load, || self.loader.next_batch())?;
+        Ok(book.time_ahead(Phase::CopyIn, || self.program.feed(batch))?)
+    }
+}
+
+/// The loader's threads computed on this worker's own cores: that time was taken from forward and backward, and is loading.
+fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
+    let (forward, backward) = (phases[Phase::Forward], phases[Phase::Backward]);
+    let both = forward + backward;
+    let taken = loading.min(both);
+    let of_forward = Nanos((u128::from(taken.0) * u128::from(forward.0) / u128::from(both.0.max(1))) as u64);
+    phases[Phase::Forward] = forward.since(of_forward);
+    phases[Phase::Backward] = backward.since(taken.since(of_forward));
+    phases[Phase::Load] += taken;
+}
+
+/// What a rank's loader hands out from a step on.
+fn loading(job: &Job, rank: Rank, from_step: u64) -> Result<Loading, TrainError> {
+    Ok(Loading {
+        data: job.data.parse()?,
+        input: job.input,
+        classes: job.classes,
+        seed: job.seed,
+        batch: job.batch,
+        passes: job.accumulate,
+        shards: job.shards_of(rank),
+        all_shards: job.shards(),
+        from_step,
+        augment: job.augment,
+        threads: job.threads,
+        log: job.log_samples.then(|| job.folder.join(format!("samples-{rank}.txt"))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loading_on_the_worker_s_cores_is_taken_from_forward_and_backward_and_nothing_is_lost() {
+        let mut phases = PhaseTimes::default();
+        (phases[Phase::Forward], phases[Phase::Backward], phases[Phase::Update]) =
+            (Nanos(100), Nanos(300), Nanos(7));
+        let mut some = phases;
+        move_loading(&mut some, Nanos(40));
+        assert_eq!((some[Phase::Forward], some[Phase::Backward]), (Nanos(90), Nanos(270)));
+        assert_eq!((some[Phase::Load], some.total()), (Nanos(40), phases.total()));
+        move_loading(&mut phases, Nanos(1000));
+        assert_eq!((phases[Phase::Load], phases.total()), (Nanos(400), Nanos(407)));
+        let mut none = PhaseTimes::default();
+        move_loading(&mut none, Nanos(5));
+        assert_eq!(none, PhaseTimes::default());
+    }
+}
