@@ -1,7 +1,8 @@
 //! Pixels on their way to a network: 8-bit red, green and blue, resized, normalised.
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 /// What becomes of each value of each channel, by the same operations as torchvision's ToTensor and Normalize.
 pub struct Normal([[f32; 256]; 3]);
@@ -54,9 +55,9 @@ impl Scaler {
 
     /// Brings a piece of a picture of some height and width to this one's size.
     pub fn scale(&mut self, pixels: &[u8], (height, width): (usize, usize), window: Window) -> &mut [u8] {
-        let from = ImageRef::new(width as u32, height as u32, pixels, PixelType::U8x3)
+        let from = TypedImageRef::<U8x3>::from_buffer(width as u32, height as u32, pixels)
             .expect("invariant: a picture has all its pixels");
-        let mut to = Image::from_slice_u8(self.size.1, self.size.0, &mut self.pixels, PixelType::U8x3)
+        let mut to = TypedImage::<U8x3>::from_buffer(self.size.1, self.size.0, &mut self.pixels)
             .expect("invariant: made for this size");
         let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
             window.left,
@@ -64,7 +65,10 @@ impl Scaler {
             window.width,
             window.height,
         );
-        self.resizer.resize(&from, &mut to, &options).expect("invariant: the window lies in the picture");
+        // Not `resize`, which brings the code for all other kinds of pixels into the program: minutes of compiling.
+        self.resizer
+            .resize_typed(&from, &mut to, &options)
+            .expect("invariant: the window lies in the picture");
         &mut self.pixels
     }
 }
