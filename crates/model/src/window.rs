@@ -202,7 +202,7 @@ mod tests {
     fn a_border_as_wide_as_a_pooling_window_is_refused() {
         let window = Window::k(2, 2).padding(Padding::Explicit(Border::even(2)));
         let error = window.meet("pool", Shape::new(4, 4, 1)).unwrap_err();
-        assert!(error.to_string().contains("layer pool: input of 4x4x1"), "{error}");
+        assert!(error.to_string().contains("layer pool: an input of 4x4x1"), "{error}");
     }
 
     #[test]

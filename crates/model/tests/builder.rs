@@ -28,7 +28,7 @@ fn maps_that_differ_are_neither_added_nor_joined() {
 fn dense_asks_for_a_vector() {
     let (mut b, x) = start(8, 8, 3);
     let error = b.dense("top", x, Dense::to(10)).unwrap_err().to_string();
-    assert!(error.contains("layer top: input of 8x8x3") && error.contains("flatten"), "{error}");
+    assert!(error.contains("layer top: an input of 8x8x3") && error.contains("flatten"), "{error}");
     let x = b.flatten("flat", x);
     assert_eq!(b.shape(x), Shape::vector(192));
     assert!(b.dense("top", x, Dense::to(10)).is_ok());

