@@ -22,7 +22,8 @@ use crate::{bench, machine, report};
 /// Trains. What cannot be run is refused before anything starts.
 pub fn run(options: &Options) -> Result<()> {
     outcome::check_name(options.out.as_deref())?;
-    let origin = options.resume.as_deref().map(Origin::read).transpose()?;
+    let numerics = if options.new_numerics { OnNumerics::Renew } else { OnNumerics::Keep };
+    let origin = options.resume.as_deref().map(|path| Origin::read(path, numerics)).transpose()?;
     let mut job = job(options, origin.as_ref())?;
     let prepared = job.prepare(&mut Engines::default())?;
     bench::warn(vec![&job]);
@@ -34,12 +35,13 @@ pub fn run(options: &Options) -> Result<()> {
 struct Origin {
     path: PathBuf,
     checkpoint: Checkpoint,
+    numerics: OnNumerics,
 }
 
 impl Origin {
-    fn read(path: &Path) -> Result<Self, TrainError> {
+    fn read(path: &Path, numerics: OnNumerics) -> Result<Self, TrainError> {
         let path = checkpoint::locate(path)?;
-        Ok(Self { checkpoint: Checkpoint::read(&path)?, path })
+        Ok(Self { checkpoint: Checkpoint::read(&path)?, path, numerics })
     }
 
     /// The folder of the training: `DIR` of `DIR/checkpoints/step-390`.
@@ -52,9 +54,8 @@ impl Origin {
 fn job(options: &Options, origin: Option<&Origin>) -> Result<Job> {
     let model = options.model.as_deref();
     let base = match origin {
-        Some(Origin { path, checkpoint }) => {
-            let numerics = if options.new_numerics { OnNumerics::Renew } else { OnNumerics::Keep };
-            let mut job = checkpoint.resume(path, numerics)?;
+        Some(Origin { path, checkpoint, numerics }) => {
+            let mut job = checkpoint.resume(path, *numerics)?;
             job.model = model.map_or(job.model, Into::into);
             job
         }
@@ -86,8 +87,16 @@ fn check(job: &Job, origin: Option<&Origin>) -> Result<()> {
             Usage::new("a simulated engine learns nothing; use `paceline bench --engine simulated`").into()
         );
     }
-    let Some(Origin { path, checkpoint }) = origin else { return Ok(()) };
-    checkpoint.check_job(path, job)?;
+    let Some(Origin { path, checkpoint, numerics }) = origin else { return Ok(()) };
+    checkpoint.check_job(path, job, *numerics)?;
+    if job.workers > job.shards() {
+        let shards = job.shards();
+        return Err(Usage::new(format!(
+            "{} was trained with --shards {shards}, so at most {shards} workers can run its steps; use --workers {shards}",
+            path.display()
+        ))
+        .into());
+    }
     let done = checkpoint.position.steps;
     if done >= job.steps {
         return Err(Usage::new(format!(
@@ -152,7 +161,9 @@ impl Run {
         progress.clear();
         let written = self.publish(&result);
         // How the run ended comes first: what could not be written may only follow from it.
-        self.conclude(result).and(written)
+        self.conclude(result).and(written)?;
+        say(&format!("Weights: {}", self.folder.path().join(checkpoint::WEIGHTS_FILE).display()));
+        Ok(())
     }
 
     fn newest_checkpoint(&self) -> Result<Option<PathBuf>, CheckpointError> {
@@ -179,10 +190,7 @@ impl Run {
     /// Says how the run ended, and how to resume it.
     fn conclude(&self, result: Result<(), TrainError>) -> Result<()> {
         let folder = self.folder.path();
-        let Err(error) = result else {
-            say(&format!("Weights: {}", folder.join(checkpoint::WEIGHTS_FILE).display()));
-            return Ok(());
-        };
+        let Err(error) = result else { return Ok(()) };
         match error {
             TrainError::Interrupted => say("interrupted"),
             error => say(&format!("error: {}", describe(&error))),

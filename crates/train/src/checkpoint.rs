@@ -159,25 +159,22 @@ impl Checkpoint {
             OnNumerics::Keep => Some(self.numerics.engine.clone()),
             OnNumerics::Renew => None,
         };
-        let other = |what, recorded: &str, here: String| CheckpointError::OtherNumerics {
-            path: path.to_owned(),
-            what,
-            recorded: recorded.to_owned(),
-            here,
-        };
-        if policy == OnNumerics::Keep && self.numerics.sum_order != SumOrder::default() {
-            let here = SumOrder::default().to_string();
-            return Err(other("sums in the order", &self.numerics.sum_order.to_string(), here));
-        }
         if let Some(recorded) = job.numerics.as_ref().filter(|recorded| !numerics::is_available(recorded)) {
             let recorded = recorded.instruction_set.clone().unwrap_or_default();
-            return Err(other("the instruction set", &recorded, Simd::detect().to_string()));
+            return Err(other_numerics(path, "the instruction set", recorded, Simd::detect()));
         }
         Ok(job)
     }
 
     /// Refuses to resume, at `path`, with settings that decide the weights and are not those of this checkpoint.
-    pub fn check_job(&self, path: &Path, job: &Job) -> Result<(), TrainError> {
+    pub fn check_job(&self, path: &Path, job: &Job, policy: OnNumerics) -> Result<(), TrainError> {
+        let (recorded, order) = (&self.numerics.sum_order, SumOrder::of(job));
+        if policy == OnNumerics::Keep && self.job.engine != job.engine {
+            return Err(other_numerics(path, "the engine", &self.job.engine, &job.engine).into());
+        }
+        if policy == OnNumerics::Keep && *recorded != order {
+            return Err(other_numerics(path, "sums in the order", recorded, order).into());
+        }
         let data = ("data", self.fingerprint.clone());
         let wrote = self.job.fixed_settings().into_iter().chain([data]);
         let asks = job.fixed_settings().into_iter().chain([("data", job.fingerprint()?)]);
@@ -200,6 +197,20 @@ impl Checkpoint {
             tensors::unpack_state(&manifest.read_state(folder)?, &folder.join(STATE_FILE))?;
         let Manifest { job, numerics, data, position, .. } = manifest;
         Ok(Self { job, numerics, fingerprint: data.fingerprint, position, weights, optimizer, shards })
+    }
+}
+
+fn other_numerics(
+    path: &Path,
+    what: &'static str,
+    recorded: impl ToString,
+    here: impl ToString,
+) -> CheckpointError {
+    CheckpointError::OtherNumerics {
+        path: path.to_owned(),
+        what,
+        recorded: recorded.to_string(),
+        here: here.to_string(),
     }
 }
 

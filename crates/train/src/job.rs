@@ -391,7 +391,7 @@ impl Job {
     }
 
     /// Settings that decide which weights a training comes to, beside the data: they cannot change where it resumes.
-    pub(crate) fn fixed_settings(&self) -> [(&'static str, String); 15] {
+    pub(crate) fn fixed_settings(&self) -> [(&'static str, String); 16] {
         let Learning { optimizer, momentum, weight_decay, label_smoothing, bn_momentum, .. } = self.learning;
         [
             ("model", self.model.clone()),
@@ -404,6 +404,7 @@ impl Job {
             ("seed", self.seed.to_string()),
             ("layout", self.layout.to_string()),
             ("precision", self.precision.to_string()),
+            ("compress", self.exchange.compress.to_string()),
             ("optimizer", optimizer.to_string()),
             ("momentum", if optimizer.has_momentum() { momentum.to_string() } else { "none".into() }),
             ("weight-decay", weight_decay.to_string()),

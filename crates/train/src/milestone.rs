@@ -8,7 +8,7 @@ use paceline_model::{Graph, ParamId};
 use paceline_record::{Bytes, EvalRecord, Phase, Rank, RankEvent, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{self, Checkpoint, Position, Tensor};
+use crate::checkpoint::{self, Checkpoint, OnNumerics, Position, Tensor};
 use crate::data::TestSet;
 use crate::exchange::Exchange;
 use crate::worker::book::StepBook;
@@ -84,7 +84,8 @@ impl<'a> Course<'a> {
             return Ok(0);
         };
         let checkpoint = Checkpoint::read(path)?;
-        checkpoint.check_job(path, self.job)?;
+        // The launcher has compared numerics already.
+        checkpoint.check_job(path, self.job, OnNumerics::Renew)?;
         let wrong = |why: String| TrainError::WrongCheckpoint { path: path.clone(), why };
         let find = |tensors: &'_ [Tensor], name: &str, len: usize| -> Result<Vec<f32>, TrainError> {
             match tensors.iter().find(|tensor| tensor.name == name) {
@@ -152,6 +153,14 @@ impl<'a> Course<'a> {
         let first = if saving.is_some() { Phase::Checkpoint } else { Phase::Eval };
         let statistics = book.time(first, || exchange.statistics(program))?;
         let own = Lent::put(program, &mean(&statistics))?;
+        // Tested first, so that a checkpoint holds the test of its own step.
+        if eval {
+            let result = book.time(Phase::Eval, || self.evaluate(done, program, exchange))?;
+            self.history.push(result);
+            if exchange.rank() == Rank(0) {
+                book.note(RankEvent::Evaluated(result));
+            }
+        }
         if let Some(saving) = saving {
             let bytes = book.time(Phase::Checkpoint, || {
                 exchange.complete_state(program)?;
@@ -167,13 +176,6 @@ impl<'a> Course<'a> {
             })?;
             if let Some(bytes) = bytes {
                 book.note(RankEvent::Saved { at: clock::now(), steps: done, bytes });
-            }
-        }
-        if eval {
-            let result = book.time(Phase::Eval, || self.evaluate(done, program, exchange))?;
-            self.history.push(result);
-            if exchange.rank() == Rank(0) {
-                book.note(RankEvent::Evaluated(result));
             }
         }
         own.give_back(program)

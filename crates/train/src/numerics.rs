@@ -1,7 +1,7 @@
 //! What decides the last digits of a job's results, beside its settings.
 //!
-//! Sums in another order round differently. So the order is decided once, is the same for every worker, and is recorded
-//! in checkpoints: a training resumes with the numerics it began with.
+//! Sums in another order round differently. So on the CPU the order is decided once and is the same for every worker; GPUs each
+//! choose their algorithms. Checkpoints record what was chosen (of GPUs: what rank 0 chose), and a training resumes with it.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub struct Numerics {
 impl Numerics {
     /// Those of a job whose engine chose so.
     pub fn new(job: &Job, engine: paceline_engine::Numerics) -> Self {
-        Self { layout: job.layout, precision: job.precision, sum_order: SumOrder::default(), engine }
+        Self { layout: job.layout, precision: job.precision, sum_order: SumOrder::of(job), engine }
     }
 }
 
@@ -51,15 +51,26 @@ pub enum SumOrder {
     #[default]
     #[serde(rename = "binary-tree-1")]
     BinaryTree,
+    /// NCCL's own, between GPUs.
+    #[serde(rename = "nccl")]
+    Nccl,
     /// One that this program does not have.
     #[serde(untagged)]
     Other(String),
+}
+
+impl SumOrder {
+    /// The order in which a job adds.
+    pub fn of(job: &Job) -> Self {
+        if job.exchanges_on_device() { Self::Nccl } else { Self::BinaryTree }
+    }
 }
 
 impl fmt::Display for SumOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BinaryTree => "binary-tree-1",
+            Self::Nccl => "nccl",
             Self::Other(name) => name,
         })
     }

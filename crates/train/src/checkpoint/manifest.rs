@@ -117,8 +117,7 @@ impl Manifest {
         }
         if stamp.version != VERSION {
             let why = format!(
-                "it has version {}, and this program reads version {VERSION}: resume it with the version of Paceline that \
-                 wrote it, or train again; `paceline eval` still reads its weights.safetensors",
+                "it has version {}, and this program reads version {VERSION}; use the version of Paceline that wrote it",
                 stamp.version
             );
             return Err(CheckpointError::foreign(&path, why));

@@ -189,13 +189,14 @@ fn going_back_moves_later_checkpoints_out_of_the_way_and_never_deletes_the_one_j
 fn another_job_is_told_what_differs() {
     let written = checkpoint(5);
     let path = Path::new("run/checkpoints/step-00000005");
-    written.check_job(path, &written.job).expect("the same job");
+    written.check_job(path, &written.job, OnNumerics::Keep).expect("the same job");
     let mut job = Job { steps: 900, workers: 1, threads: 7, seed: 8, ..written.job.clone() };
     job.learning.set_optimizer(OptimizerKind::Adam);
+    job.exchange.compress = crate::Compress::Bf16;
     job.data = "synthetic:imagenet".into();
-    let error = written.check_job(path, &job).expect_err("another job").to_string();
+    let error = written.check_job(path, &job, OnNumerics::Keep).expect_err("another job").to_string();
     for difference in [
-        "--seed 7, not --seed 8; --optimizer sgd, not --optimizer adam",
+        "--seed 7, not --seed 8; --compress none, not --compress bf16; --optimizer sgd, not --optimizer adam",
         "--data synthetic:cifar10, not --data synthetic:imagenet",
         "step-00000005",
         "without --resume",
@@ -214,7 +215,7 @@ fn a_job_resumes_on_any_number_of_workers_with_its_own_batch_and_shards() {
     job.settle(8).expect("a job that can run");
     assert_eq!((job.shards(), job.global_batch(), job.threads), (3, 12, 4));
     assert_eq!(job.milestones.resumed_at, Some(5));
-    written.check_job(path, &job).expect("the same training");
+    written.check_job(path, &job, OnNumerics::Keep).expect("the same training");
 }
 
 #[test]
@@ -227,13 +228,18 @@ fn numerics_that_this_machine_lacks_are_refused_unless_new_ones_will_do() {
     assert!(error.contains("sve2") && error.contains(&here) && error.contains("--new-numerics"), "{error}");
     let mut other = checkpoint(5);
     other.numerics.sum_order = SumOrder::Other("ring-7".into());
-    let error = other.resume(path, OnNumerics::Keep).expect_err("no such order").to_string();
+    let error = other.check_job(path, &other.job, OnNumerics::Keep).expect_err("no such order").to_string();
     assert!(error.contains("ring-7") && error.contains("binary-tree-1"), "{error}");
     for checkpoint in [alien, other] {
         let mut job = checkpoint.resume(path, OnNumerics::Renew).expect("this machine's own");
         job.settle(1).expect("a job that can run");
         assert_eq!(job.numerics, numerics::here("cpu"));
     }
+    let on_a_gpu = Job { engine: "cuda".into(), ..checkpoint(5).job };
+    let error =
+        checkpoint(5).check_job(path, &on_a_gpu, OnNumerics::Keep).expect_err("another engine").to_string();
+    assert!(error.contains("the engine") && error.contains("--new-numerics"), "{error}");
+    checkpoint(5).check_job(path, &on_a_gpu, OnNumerics::Renew).expect("new numerics");
     let mut plain = checkpoint(5);
     plain.numerics.engine.instruction_set = Some("portable".into());
     let job = plain.resume(path, OnNumerics::Keep).expect("every machine has it");
