@@ -64,7 +64,7 @@ fn a_small_study_leaves_a_report_whose_numbers_add_up() {
     assert!((sum - total).abs() < 1e-6, "{sum} is not {total}");
     let other = number(&phases["other"]);
     // A busy machine may take a worker off its core between two phases, too.
-    assert!(other.abs() < 0.05 * total, "{other} of {total} s went elsewhere");
+    assert!(other.abs() < 0.1 * total, "{other} of {total} s went elsewhere");
     assert!(number(&case["init_s"]) + number(&case["train_s"]) <= total);
     assert!(number(&case["init_s"]) < 1.0);
 
