@@ -148,7 +148,7 @@ fn a_run_too_short_for_its_fixed_costs_says_how_long_it_should_be() {
     let enough = short["cases"][1]["fixed"]["enough_steps"].as_u64().expect("a number");
     assert!(advice.contains(&format!("with at least {enough} steps")), "{advice}");
     let long = study(folder.path(), simulate, &format!("--workers 1,2 --steps {}", enough + enough / 50));
-    assert_eq!(found(&long), names(&[]), "with that many steps it is not worth a word");
+    assert_eq!(found(&long), names(&[]), "with that many steps it is not reported");
 }
 
 #[test]
