@@ -72,6 +72,8 @@ impl<'a> CaseLog<'a> {
                 LauncherEvent::Member(_)
                 | LauncherEvent::Roster(_)
                 | LauncherEvent::Recovery(_)
+                | LauncherEvent::Evaluated(_)
+                | LauncherEvent::Saved { .. }
                 | LauncherEvent::Scaled { .. } => {}
             }
         }

@@ -72,6 +72,9 @@ pub struct RankHeader {
 pub struct MemberHeader {
     /// Whose log it is. Its rank is its place in the roster of a step's generation.
     pub member: Member,
+    /// Its place on the host: the cores that it keeps to. Whoever replaces it gets the same.
+    #[serde(default)]
+    pub seat: u32,
     /// The host that it runs on, of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Host>,
@@ -135,6 +138,12 @@ pub struct StepRecord {
     /// Samples whose class was guessed right, before the update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correct: Option<u64>,
+    /// The whole step, of all shards, whoever ran them; `None` where ranks only tell of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole: Option<Whole>,
+    /// Samples among [`Self::examples`] that somebody lost had been given before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redone: u64,
     /// Part of [`Phase::CommWait`] that was spent until the last rank arrived; the rest went to moving bytes.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub late_rank: Nanos,
@@ -166,6 +175,22 @@ const fn is_one(count: &u64) -> bool {
     *count == 1
 }
 
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// A step as a whole: each sample of it once, whoever ran it and however often.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Whole {
+    /// Samples of the step.
+    pub examples: u64,
+    /// Mean loss over them, added up in the order of the shards; `None` where it is not a number.
+    pub loss: Option<f32>,
+    /// Samples whose class was guessed right, before the update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correct: Option<u64>,
+}
+
 impl StepRecord {
     /// A step that begins at `begin` and has not done anything yet.
     pub fn open(step: Step, begin: Nanos) -> Self {
@@ -179,6 +204,8 @@ impl StepRecord {
             examples: 0,
             loss: None,
             correct: None,
+            whole: None,
+            redone: 0,
             late_rank: Nanos(0),
             comm_busy: Nanos(0),
             idle_host: Nanos(0),
@@ -245,6 +272,15 @@ pub enum RankEvent {
     },
     /// A phase of a recovery, as this worker saw it. It lies between steps or within one, beside its phases.
     Recovery(Recovery),
+    /// A fault that was asked for is about to be planted in this worker.
+    Fault {
+        /// The moment before it is.
+        at: Nanos,
+        /// The step that it is in.
+        step: Step,
+        /// The fault, in the words of `--faults`.
+        fault: String,
+    },
     /// The worker has nothing left to do.
     Done {
         /// When it had come to its end.
@@ -311,7 +347,7 @@ pub enum Outcome {
 }
 
 /// What the launcher tells. On a line, an object whose one key names the event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LauncherEvent {
     /// A worker is about to be started.
@@ -336,6 +372,17 @@ pub enum LauncherEvent {
     Roster(Roster),
     /// A phase of a recovery, as the launcher saw it.
     Recovery(Recovery),
+    /// The network was tested, in a run whose workers come and go; its time is in the members' step before.
+    Evaluated(EvalRecord),
+    /// A checkpoint of such a run is on the disk; its time is in the members' step before.
+    Saved {
+        /// When it was complete.
+        at: Nanos,
+        /// Steps done before.
+        steps: u64,
+        /// Its size.
+        bytes: Bytes,
+    },
     /// Another number of workers was asked for.
     Scaled {
         /// When it was asked for.

@@ -15,7 +15,7 @@ mod units;
 pub use error::LogError;
 pub use event::{
     BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, MemberHeader, Outcome,
-    RankEvent, RankHeader, StepRecord,
+    RankEvent, RankHeader, StepRecord, Whole,
 };
 pub use membership::{Expulsion, MemberChange, MemberEvent, Recovery, RecoveryPhase, Roster};
 pub use phase::{Phase, PhaseTimes};

@@ -346,7 +346,7 @@ impl RankLog {
                     log.steps.push(step);
                 }
                 RankEvent::Evaluated(evaluation) => log.evaluations.push(evaluation),
-                RankEvent::Saved { .. } => {}
+                RankEvent::Saved { .. } | RankEvent::Fault { .. } => {}
                 RankEvent::Recovery(recovery) => log.recoveries.push(recovery),
                 RankEvent::Done { peak_resident, shared, peak_device, .. } => {
                     log.peak_resident = peak_resident;
@@ -360,7 +360,7 @@ impl RankLog {
 }
 
 /// All that the launcher told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LauncherLog {
     /// The first line: the case that was run.
     pub header: LauncherHeader,
@@ -368,7 +368,7 @@ pub struct LauncherLog {
     pub first_spawn: Option<Nanos>,
     /// When the last worker had ended.
     pub last_reap: Option<Nanos>,
-    /// Everything that it told of members, rosters and recoveries, in order.
+    /// Everything that it told of members, rosters, recoveries and tests, in order.
     pub membership: Vec<LauncherEvent>,
     /// How the case ended, and why; `None` if the launcher did not live to tell.
     pub over: Option<(Outcome, Option<String>)>,
@@ -395,7 +395,9 @@ impl LauncherLog {
                 LauncherEvent::Spawn { at, .. } => log.spawned(at),
                 LauncherEvent::Reap { at, .. } => log.reaped(at),
                 LauncherEvent::Over { outcome, reason } => log.over = Some((outcome, reason)),
+                LauncherEvent::Saved { .. } => {}
                 LauncherEvent::Member(_)
+                | LauncherEvent::Evaluated(_)
                 | LauncherEvent::Roster(_)
                 | LauncherEvent::Recovery(_)
                 | LauncherEvent::Scaled { .. } => {

@@ -41,6 +41,8 @@ pub enum Phase {
     Eval,
     /// Writing a checkpoint.
     Checkpoint,
+    /// Lost to a worker that was lost: waiting until that was noticed and dealt with, and doing its tasks again.
+    Recovery,
     /// End of the last step to the last reap of the run.
     Tail,
     /// What no other phase accounts for.
@@ -49,7 +51,7 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in the order in which they are printed.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Launch,
         Self::Init,
         Self::Load,
@@ -64,6 +66,7 @@ impl Phase {
         Self::Idle,
         Self::Eval,
         Self::Checkpoint,
+        Self::Recovery,
         Self::Tail,
         Self::Other,
     ];
@@ -85,6 +88,7 @@ impl Phase {
             Self::Idle => "idle",
             Self::Eval => "eval",
             Self::Checkpoint => "checkpoint",
+            Self::Recovery => "recovery",
             Self::Tail => "tail",
             Self::Other => "other",
         }

@@ -87,6 +87,7 @@ impl Progress {
                 RankEvent::Main { .. }
                 | RankEvent::Compiled { .. }
                 | RankEvent::Recovery(_)
+                | RankEvent::Fault { .. }
                 | RankEvent::Done { .. } => {}
             }
         }
