@@ -37,7 +37,7 @@ pub enum Mistake {
 }
 
 /// Words of data in a slice.
-const WIDTH: usize = 2;
+const WIDTH: usize = 3;
 
 /// Accesses after which a run counts as stuck.
 const PATIENCE: u64 = 1_000_000;
@@ -98,10 +98,10 @@ impl Scenario {
                 buckets: 1 + random.below(3) as u32,
                 slices: 1 + random.below(3) as u32,
             },
-            steps: 2 + random.below(5) as u64,
+            steps: 2 + random.below(6) as u64,
             dealing: if random.one_in(2) { Dealing::Static } else { Dealing::Dynamic },
-            kills: pick(random, &[0, 150, 300, 1000]),
-            stops: pick(random, &[0, 0, 500]),
+            kills: pick(random, &[0, 100, 200, 800]),
+            stops: pick(random, &[0, 60, 300]),
             leaves: pick(random, &[0, 0, 3000]),
             spares: 4 + random.below(20) as u32,
             mistake,
@@ -595,7 +595,7 @@ impl Simulation {
     fn continue_stopped(&mut self) {
         let stopped = |process: &Process| matches!(process.condition, Condition::Stopped(_));
         let victim = self.world.processes.borrow().iter().position(stopped);
-        let Some(victim) = victim.filter(|_| self.random.one_in(300)) else { return };
+        let Some(victim) = victim.filter(|_| self.random.one_in(500)) else { return };
         if self.random.one_in(2) {
             return self.kill(victim);
         }
@@ -612,6 +612,7 @@ impl Simulation {
         let launcher = self.spawn(move |view| lead(&view, board, &told));
         let mut spares = scenario.spares;
         let mut numbers = 0;
+        let mut ready = Vec::new();
         while self.bodies[launcher].is_some() {
             assert!(self.world.accesses.get() < PATIENCE, "the run is stuck");
             let start = std::mem::take(&mut orders.borrow_mut().start);
@@ -623,14 +624,17 @@ impl Simulation {
                 orders.borrow_mut().started.push((seat, process));
             }
             self.continue_stopped();
-            let ready: Vec<usize> = {
-                let processes = self.world.processes.borrow();
-                (0..processes.len()).filter(|&one| processes[one].condition == Condition::Runs).collect()
-            };
+            let processes = self.world.processes.borrow();
+            let runs = |&one: &usize| processes[one].condition == Condition::Runs;
+            ready.clear();
+            ready.extend((0..processes.len()).filter(runs));
+            drop(processes);
             let next = self.choose(&ready);
             self.resume(next);
             if self.random.one_in(60) {
-                let slow = [0, 0, 0, 5, 50, 500][self.random.below(6)];
+                // The launcher mostly sleeps until something happens.
+                let paces = if next == launcher { [0, 2, 4, 8, 12, 12] } else { [0, 0, 0, 5, 50, 500] };
+                let slow = paces[self.random.below(6)];
                 self.world.processes.borrow_mut()[next].slow = slow;
             }
             // Without a spare nobody dies, or nobody would be left.
@@ -649,7 +653,7 @@ impl Simulation {
                 return next;
             }
         }
-        ready[0]
+        ready[ready.len() - 1]
     }
 
     fn check(&self) {
