@@ -18,7 +18,7 @@ mod weave;
 
 pub use error::EngineError;
 pub use numerics::{Algorithm, Numerics, Way};
-pub use outline::lay_out;
+pub use outline::{Places, lay_out};
 pub use plan::MemoryPlan;
 pub use seam::{
     Drawing, Driving, Engine, Homes, Layout, Measured, Optimizer, Pass, Place, Precision, Profiling, Program,

@@ -445,7 +445,7 @@ fn a_program_works_in_memory_that_it_was_given() {
     let graph = zoo::small_cnn(Shape::new(8, 8, 3), 10).unwrap();
     let spec = Spec::new(4);
     let cpu = engine(1);
-    let values = lay_out(&graph).1;
+    let values = lay_out(&graph).trained;
     // One cache line more, to start on its boundary.
     let mut memory = vec![0.0f32; 2 * values + 32];
     let start = memory.as_mut_ptr().align_offset(64);
@@ -517,7 +517,7 @@ fn each_shard_has_gradients_and_statistics_of_its_own() {
         program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
         [Values::Gradients(0), Values::Statistics(0)].map(|values| program.to_vec(values).unwrap())
     };
-    let len = lay_out(&graph).1;
+    let len = lay_out(&graph).trained;
     let mut memory = vec![0.0f32; 3 * len.next_multiple_of(16) + 16];
     let start = memory.as_mut_ptr().align_offset(64);
     let homes: Vec<Region> = (0..3)

@@ -67,12 +67,13 @@ impl CpuProgram {
             Ok(view)
         };
         let Outline { units, places, .. } = compiled.outline;
-        let (trained, moving_len) = (places.trained, places.moving_len);
+        let (trained, statistics_len) = (places.trained, places.statistics_len);
         let params = take(trained, homes.parameters.map(|(region, _)| region))?;
         let grads = (0..spec.shards)
             .map(|shard| take(trained, homes.gradients.get(shard).copied()))
             .collect::<Result<Vec<_>, _>>()?;
-        let statistics = (0..spec.shards).map(|_| take(moving_len, None)).collect::<Result<Vec<_>, _>>()?;
+        let statistics =
+            (0..spec.shards).map(|_| take(statistics_len, None)).collect::<Result<Vec<_>, _>>()?;
         let arena = take(compiled.arena.len, None)?;
         let state = (0..spec.optimizer.state_per_value())
             .map(|_| take(trained, None))
@@ -132,7 +133,7 @@ impl CpuProgram {
         for Slot { param, range } in &self.places.slots {
             self.machine.grads[param.0] = grads.part(range.start, range.len());
         }
-        for (view, range) in self.machine.params.iter_mut().zip(&self.places.moving) {
+        for (view, range) in self.machine.params.iter_mut().zip(&self.places.statistics) {
             if let Some(range) = range {
                 *view = statistics.part(range.start, range.len());
             }

@@ -265,7 +265,7 @@ impl CudaProgram {
             Arg::Null => Word::from(0u64),
             Arg::Param(id) => param(&self.memory.params, id, &self.low.places.ranges),
             Arg::Grad(id) => param(&self.memory.grads[shard], id, &self.low.places.ranges),
-            Arg::Moving(id) => param(&self.memory.moving[shard], id, &self.low.places.moving),
+            Arg::Moving(id) => param(&self.memory.moving[shard], id, &self.low.places.statistics),
             Arg::Packed(id) => {
                 let start = self.low.packing.starts[id.0].expect("invariant: kernels of products are packed");
                 Word::from(self.memory.packed.address + (start * self.precise()) as u64)

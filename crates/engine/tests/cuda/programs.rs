@@ -89,7 +89,7 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
     let Some(gpu) = gpu() else { return };
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     let spec = Spec::new(8);
-    let len = lay_out(&graph).1;
+    let len = lay_out(&graph).trained;
     let mut homes = vec![vec![0.0f32; len + 16]; 2];
     let mut region = |index: usize| {
         let at = homes[index].as_mut_ptr() as u64;

@@ -19,7 +19,7 @@ impl CudaProgram {
             }
             Values::Statistics(shard) => {
                 let memory = self.memory.moving.get(shard)?;
-                Some(self.place(memory.address, self.low.places.moving_len))
+                Some(self.place(memory.address, self.low.places.statistics_len))
             }
             Values::State(number) => {
                 let home = self.mirror.as_mut().and_then(|mirror| mirror.state(number));
@@ -29,7 +29,7 @@ impl CudaProgram {
             Values::Param(param) => {
                 let (whole, range) = match self.low.places.ranges.get(param.0)?.clone() {
                     Some(range) => (Values::Parameters, range),
-                    None => (Values::Statistics(0), self.low.places.moving[param.0].clone()?),
+                    None => (Values::Statistics(0), self.low.places.statistics[param.0].clone()?),
                 };
                 Some(self.find(whole)?.part(range))
             }
@@ -84,14 +84,14 @@ impl Program for CudaProgram {
         match values {
             Values::Parameters => self.low.places.trained,
             Values::Gradients(shard) => present(shard < self.spec.shards, self.low.places.trained),
-            Values::Statistics(shard) => present(shard < self.spec.shards, self.low.places.moving_len),
+            Values::Statistics(shard) => present(shard < self.spec.shards, self.low.places.statistics_len),
             Values::State(number) => {
                 present(number < self.spec.optimizer.state_per_value(), self.low.places.trained)
             }
             Values::Param(param) => {
                 let places = &self.low.places;
                 let place = |all: &[Option<Range<usize>>]| all.get(param.0).cloned().flatten();
-                place(&places.ranges).or_else(|| place(&places.moving)).map_or(0, |range| range.len())
+                place(&places.ranges).or_else(|| place(&places.statistics)).map_or(0, |range| range.len())
             }
             Values::Gradient(param) => {
                 self.low.places.ranges.get(param.0).and_then(Option::as_ref).map_or(0, Range::len)

@@ -79,13 +79,13 @@ impl CudaProgram {
         }
         let stretches = stretches(&lowered);
         let Outline { units, places, .. } = lowered.outline;
-        let (trained, moving_len) = (places.trained, places.moving_len);
+        let (trained, statistics_len) = (places.trained, places.statistics_len);
         // Parameters that live on the host have their update rule there.
         let at_home = homes.parameters.is_some();
         let memory = Memories {
             params: values(trained)?,
             grads: several(spec.shards, trained)?,
-            moving: several(spec.shards, moving_len)?,
+            moving: several(spec.shards, statistics_len)?,
             state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, trained)?,
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
@@ -194,7 +194,7 @@ impl CudaProgram {
     pub(super) fn draw(&mut self, graph: &Graph, trained: Drawing) -> Result<(), EngineError> {
         const PIECE: usize = 1 << 16;
         let mut params = vec![0.0f32; self.low.places.trained];
-        let mut moving = vec![0.0f32; self.low.places.moving_len];
+        let mut moving = vec![0.0f32; self.low.places.statistics_len];
         let mut pieces = Vec::new();
         let mut rest: &mut [f32] = &mut params;
         let mut reached = 0;
@@ -222,7 +222,7 @@ impl CudaProgram {
                 });
             }
         });
-        for (index, range) in self.low.places.moving.iter().enumerate() {
+        for (index, range) in self.low.places.statistics.iter().enumerate() {
             if let Some(range) = range {
                 draw(&graph.params[index], stream(seed, index), 0, &mut moving[range.clone()]);
             }
