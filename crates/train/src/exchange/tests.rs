@@ -71,7 +71,7 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
                 let late = rank.0 + 1 == job.workers;
                 let mut offer = |slots| {
                     // One rank lags behind the others in backward: they must not update what it still reads.
-                    if late {
+                    if late && slots > 0 {
                         thread::sleep(Duration::from_micros(300));
                     }
                     exchange.offer(pass, slots);

@@ -132,6 +132,21 @@ impl Program for CudaProgram {
         }
     }
 
+    fn bind(&mut self, homes: &Homes) -> Result<(), EngineError> {
+        self.device.enter()?;
+        match &mut self.mirror {
+            Some(mirror) => mirror.bind(homes),
+            None => Err(EngineError::Unsupported(
+                "the values of this program are on its device: it was compiled without memory on the host"
+                    .into(),
+            )),
+        }
+    }
+
+    fn host_update(&self) -> Result<HostUpdate, EngineError> {
+        HostUpdate::new(self.spec.optimizer, self.numerics.simd()?)
+    }
+
     fn resume_at(&mut self, updates: u64) {
         self.updates = updates as i32;
     }
@@ -174,16 +189,15 @@ impl Program for CudaProgram {
         let target = Target { shard: pass.shard, adds: pass.index > 0 };
         let run = Run::Training { target, updates };
         (self.pending.trained, self.pending.updated) = (true, updates);
+        ready(0);
         let home = self.mirror.as_ref().map(|mirror| mirror.gradients(pass.shard));
         if let Some(home) = home.filter(|_| pass.is_last()) {
             return self.run_in_parts(run, home, ready);
         }
         self.run(run)?;
         self.end()?;
-        if !pass.is_last() || updates {
-            return Ok(());
-        }
-        ready(self.low.places.slots.len());
+        let complete = pass.is_last() && !updates;
+        ready(if complete { self.low.places.slots.len() } else { 0 });
         Ok(())
     }
 
@@ -204,7 +218,7 @@ impl Program for CudaProgram {
             let begun = Instant::now();
             self.updates += i32::from(first);
             self.pending.applied += 1;
-            mirror.apply(UpdateStep { learning_rate, count: self.updates }, range)?;
+            mirror.apply(learning_rate, self.updates, range)?;
             self.host_update += begun.elapsed();
             return Ok(());
         }
