@@ -230,10 +230,15 @@ impl Job {
     /// A rank's pass, by its turn in a step: shard after shard.
     pub(crate) fn pass(&self, step: u64, shards: &Range<u32>, turn: usize) -> Pass {
         let (shard, index) = (turn / self.accumulate, turn % self.accumulate);
-        let before = step * u64::from(self.shards()) + u64::from(shards.start) + shard as u64;
+        Pass { shard, ..self.pass_of(step, shards.start + shard as u32, index) }
+    }
+
+    /// A pass of any of a step's shards, for a program that has memory for one.
+    pub(crate) fn pass_of(&self, step: u64, shard: u32, index: usize) -> Pass {
+        let before = step * u64::from(self.shards()) + u64::from(shard);
         let stream = before * self.accumulate as u64 + index as u64;
         let seen = Some(step * self.accumulate as u64 + index as u64);
-        Pass { shard, index, count: self.accumulate, stream, seen, update: None }
+        Pass { shard: 0, index, count: self.accumulate, stream, seen, update: None }
     }
 
     /// The network for this job's pictures.

@@ -47,7 +47,7 @@ fn train(
     let (graph, rank) = (job.graph()?, exchange.rank());
     let mut course = Course::new(job, &graph)?;
     let spec = job.spec_of(rank);
-    let homes = exchange.homes(lay_out(&graph).1);
+    let homes = exchange.homes(lay_out(&graph).trained);
     let mut program = engine.compile_in(&graph, &spec, &homes)?;
     log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
     let first = course.resume(&mut *program, &exchange)?;

@@ -86,7 +86,7 @@ impl Job {
         let costs = paceline_model::summarize(&graph);
         let mut prepared = Prepared {
             engine: format!("{}: {}", self.engine, self.simulation),
-            trained: lay_out(&graph).1,
+            trained: lay_out(&graph).trained,
             flops: costs.flops_forward + costs.flops_backward,
             activation_bytes: costs.activation_bytes,
         };

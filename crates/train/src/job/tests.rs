@@ -69,3 +69,17 @@ fn an_engine_that_is_not_there_is_named() {
     let error = open_engine("abacus", 1, None).err().expect("no such engine");
     assert!(error.to_string().contains("'abacus'"), "{error}");
 }
+
+#[test]
+fn a_pass_is_the_same_whoever_runs_its_shard() {
+    let job = Job { workers: 2, shards: Some(5), accumulate: 3, ..job("case".as_ref()) };
+    for rank in [Rank(0), Rank(1)] {
+        let shards = job.shards_of(rank);
+        for turn in 0..shards.len() * 3 {
+            let pass = job.pass(4, &shards, turn);
+            let anywhere = job.pass_of(4, shards.start + (turn / 3) as u32, turn % 3);
+            assert_eq!(Pass { shard: pass.shard, ..anywhere }, pass);
+            assert_eq!((pass.shard, anywhere.shard), (turn / 3, 0));
+        }
+    }
+}
