@@ -149,7 +149,7 @@ fn everything() -> Vec<Value> {
     let recovery = |phase| Recovery { generation, phase, begin: no_time, end: no_time };
     let peer = Host(1);
     [
-        serde_json::to_value(MemberHeader { member: Member(0), seat: 0, host: Some(Host(0)) }),
+        serde_json::to_value(MemberHeader { member: Member(0), seat: 1, host: Some(Host(0)) }),
         serde_json::to_value(PorterHeader {
             host: Host(0),
             name: Some("a".into()),
