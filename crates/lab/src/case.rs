@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::{Case, Nanos, Outcome, Phase, Rank};
+use paceline_record::{Case, Nanos, Outcome, Phase, Who};
 use serde::Serialize;
 
+use crate::membership::Membership;
 use crate::numbers::communication::{self, CommWaitSplit};
 use crate::numbers::computation;
 use crate::numbers::dispersion::{self, Dispersion};
@@ -14,13 +15,14 @@ use crate::numbers::learning::{self, Learning};
 use crate::numbers::memory::{self, Memory};
 use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
+use crate::numbers::recovery::{self, Recovery};
 use crate::numbers::series::{self, Series};
 use crate::numbers::speedup::{self, Pace, Speedup};
 use crate::numbers::steady::{self, Records, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
 use crate::origin::Origin;
-use crate::run::Waited;
+use crate::run::{Waited, add_waits};
 use crate::stats::Work;
 use crate::stats::steady::Verdict;
 use crate::{LabError, Run};
@@ -39,6 +41,9 @@ pub struct CaseReport {
     pub case: Case,
     /// Runs pooled in these numbers.
     pub repeats: u32,
+    /// Members' lives over the time of the run; `None` where workers stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_workers: Option<f64>,
     /// Samples that all workers saw together.
     pub examples: u64,
     /// Steps of each worker.
@@ -105,6 +110,9 @@ pub struct CaseReport {
     pub loss_last: Option<f64>,
     /// Loss and accuracy; `None` if the log counts no epochs and has no test.
     pub learning: Option<Learning>,
+    /// What it cost that workers were lost, came and went; `None` where workers stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
     /// Where it was imported from, and what its source says beyond its steps; `None` for our own runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
@@ -122,8 +130,9 @@ pub struct CaseReport {
 /// A rank that others waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Straggler {
-    /// Its number.
-    pub rank: Rank,
+    /// The rank, or the member where workers come and go.
+    #[serde(flatten)]
+    pub who: Who,
     /// Fraction of all waiting for late ranks that was for this one.
     #[serde(rename = "share")]
     pub fraction: f64,
@@ -166,6 +175,7 @@ impl CaseReport {
             reason: None,
             case: case.clone(),
             repeats: 0,
+            mean_workers: None,
             examples: 0,
             steps: 0,
             total_s: None,
@@ -197,6 +207,7 @@ impl CaseReport {
             loss_first: None,
             loss_last: None,
             learning: None,
+            recovery: None,
             origin: None,
             scaled: None,
             cost: None,
@@ -257,6 +268,8 @@ impl CaseReport {
             loss_first: done[0].loss(0),
             loss_last: done[0].loss(done[0].steps().saturating_sub(1)),
             learning: learning::learning(done),
+            mean_workers: mean_workers(done),
+            recovery: recovery::recovery(done[0]),
             cost: waterfall::cost(&runs),
             steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
@@ -265,7 +278,10 @@ impl CaseReport {
             // A window shows nothing of what came before and after.
             (report.init_s, report.total_s) = (None, None);
         }
-        report.fixed = report.pace().and_then(|pace| fixed::fixed(&pace, report.steps));
+        // Where the roster changed, steps differ for other reasons than warm-up.
+        if !done.iter().any(|run| run.membership.as_ref().is_some_and(Membership::changed)) {
+            report.fixed = report.pace().and_then(|pace| fixed::fixed(&pace, report.steps));
+        }
         report
     }
 
@@ -316,6 +332,18 @@ impl CaseReport {
         Some(phases.get(&Phase::CommWait)? + phases.get(&Phase::CommCpu).unwrap_or(&0.0))
     }
 
+    /// Workers, or the mean over the run where they come and go.
+    pub fn workers_on_average(&self) -> f64 {
+        self.mean_workers.unwrap_or(f64::from(self.case.workers))
+    }
+
+    /// Whether its workers came or went between its first step and its last.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|recovery| {
+            recovery.generations > 1 || recovery.losses + recovery.expulsions + recovery.leaves > 0
+        })
+    }
+
     /// Whether its seconds are known, and not only its rates.
     pub(crate) fn is_timed(&self) -> bool {
         self.scaled.is_none()
@@ -324,7 +352,7 @@ impl CaseReport {
     /// Fills in the speed-ups over a one-worker case.
     pub(crate) fn compare(&mut self, one: &Self) -> Option<Speedup> {
         let speedup = speedup::speedup(&self.pace()?, &one.pace()?);
-        let workers = f64::from(self.case.workers);
+        let workers = self.workers_on_average();
         self.speedup_speed = Some(speedup.speed);
         self.speedup_time = Some(speedup.time);
         self.speedup_total = speedup.total;
@@ -353,18 +381,23 @@ fn mean_count(runs: &[&Run], of: fn(&Run) -> u64) -> u64 {
     sum / runs.len() as u64
 }
 
+/// Lives of all repeats over their time.
+fn mean_workers(done: &[&Run]) -> Option<f64> {
+    let lives: Option<f64> = done.iter().map(|run| run.lives_s()).sum();
+    let total: Option<f64> = done.iter().map(|run| run.span().map(|span| span.seconds())).sum();
+    Some(lives? / total.filter(|&total| total > 0.0)?)
+}
+
 fn find_straggler(done: &[&Run]) -> Option<Straggler> {
-    let mut waits: BTreeMap<Rank, Waited> = BTreeMap::new();
-    for (&rank, waited) in done.iter().flat_map(|run| &run.waited_for) {
-        let sum = waits.entry(rank).or_default();
-        sum.time += waited.time;
-        sum.steps += waited.steps;
+    let mut waits: BTreeMap<Who, Waited> = BTreeMap::new();
+    for run in done {
+        add_waits(&mut waits, run.waited_for.clone());
     }
     let all: Nanos = waits.values().map(|waited| waited.time).sum();
     let steps: u64 = waits.values().map(|waited| waited.steps).sum();
-    let (rank, most) = waits.into_iter().max_by_key(|(_, waited)| waited.time)?;
+    let (who, most) = waits.into_iter().max_by_key(|(_, waited)| waited.time)?;
     (!all.is_zero()).then(|| Straggler {
-        rank,
+        who,
         fraction: most.time.seconds() / all.seconds(),
         steps_fraction: most.steps as f64 / steps.max(1) as f64,
     })

@@ -135,14 +135,14 @@ fn steps_and_ranks(case: &CaseReport) -> Row {
     let (late, spread, steady) = (case.straggler, case.dispersion, case.steady);
     let slowest = spread.and_then(|spread| spread.slowest);
     vec![
-        cell("straggler_rank", late.map(|late| late.rank)),
+        cell("straggler_rank", late.map(|late| late.who.number())),
         number("straggler_share", late.map(|late| late.fraction)),
         number("straggler_steps_share", late.map(|late| late.steps_fraction)),
         number("step_p50_s", spread.map(|spread| spread.p50_s)),
         number("step_p95_s", spread.map(|spread| spread.p95_s)),
         number("step_p99_s", spread.map(|spread| spread.p99_s)),
         number("step_cv", spread.and_then(|spread| spread.cv)),
-        cell("slowest_rank", slowest.map(|slowest| slowest.rank)),
+        cell("slowest_rank", slowest.map(|slowest| slowest.who.number())),
         number("slowest_over_median", slowest.map(|slowest| slowest.over_median)),
         cell("steady_from_step", steady.map(|steady| steady.from_step)),
         cell("steady_verdict", steady.map(|steady| steady.verdict.name())),
@@ -200,6 +200,7 @@ const fn column(cause: Cause) -> &'static str {
         Cause::Update => "update",
         Cause::Idle => "idle",
         Cause::Evaluation => "evaluation",
+        Cause::Recovery => "recovery",
         Cause::Tail => "tail",
         Cause::Other => "other",
     }

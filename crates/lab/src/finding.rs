@@ -216,7 +216,7 @@ impl Member<'_> {
     }
 
     fn workers(&self) -> f64 {
-        f64::from(self.case.case.workers)
+        self.case.workers_on_average()
     }
 
     /// The program that made the run.
@@ -367,19 +367,16 @@ impl Member<'_> {
         let (text, advice) = match blamed {
             Some(late) => (
                 format!(
-                    "{}, {:.0} % of it for rank {}",
+                    "{}, {:.0} % of it for {}",
                     self.spends("waiting for late ranks", loss),
                     100.0 * late.fraction,
-                    late.rank
+                    late.who
                 ),
-                format!(
-                    "rank {} is slower than the others: check its cores and what else runs on them",
-                    late.rank
-                ),
+                format!("{} is slower than the others: check its cores and what else runs on them", late.who),
             ),
             None => {
                 let most = self.case.straggler.map_or_else(String::new, |late| {
-                    format!(" (rank {}: {:.0} % of the waiting)", late.rank, 100.0 * late.fraction)
+                    format!(" ({}: {:.0} % of the waiting)", late.who, 100.0 * late.fraction)
                 });
                 let spends = self.spends("waiting for each other", loss);
                 (format!("{spends}; no single rank is to blame{most}"), self.program().turns().into())

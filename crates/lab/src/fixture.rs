@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::log::{LauncherLog, RankLog};
+use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
 use paceline_record::{
-    Bytes, Case, EvalRecord, LauncherHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord,
+    Bytes, Case, EvalRecord, LauncherHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord, Who,
 };
 
 use crate::run::Waited;
@@ -96,21 +96,19 @@ impl Plan {
         let ranks: Vec<RankLog> = (0..self.workers).map(|rank| self.rank(rank, &scale)).collect();
         let last = ranks.iter().filter_map(|rank| rank.steps.last()).map(|step| step.end).max();
         let last = last.unwrap_or_default();
-        Run {
-            launcher: LauncherLog {
-                header: LauncherHeader { case: self.case(), window: false },
-                first_spawn: Some(Nanos(0)),
-                last_reap: Some(last + ms(self.tail)),
-                membership: Vec::new(),
-                over: Some((Outcome::Done, None)),
-            },
-            waited_for: if self.workers > 1 {
-                [(Rank(1), Waited { time: Nanos(MS), steps: 1 })].into()
-            } else {
-                BTreeMap::new()
-            },
-            ranks,
-        }
+        let launcher = LauncherLog {
+            header: LauncherHeader { case: self.case(), window: false },
+            first_spawn: Some(Nanos(0)),
+            last_reap: Some(last + ms(self.tail)),
+            membership: Vec::new(),
+            over: Some((Outcome::Done, None)),
+        };
+        let waited_for = if self.workers > 1 {
+            [(Who::Rank(Rank(1)), Waited { time: Nanos(MS), steps: 1 })].into()
+        } else {
+            BTreeMap::new()
+        };
+        Run::new(launcher, ranks, waited_for)
     }
 
     fn rank(&self, rank: u32, scale: &[f64]) -> RankLog {
@@ -143,11 +141,12 @@ impl Plan {
         };
         let steps: Vec<StepRecord> = scale.iter().enumerate().map(step).collect();
         RankLog {
-            header: RankHeader { rank: Rank(rank), world: self.workers },
+            header: WorkerHeader::Rank(RankHeader { rank: Rank(rank), world: self.workers }),
             main: Some(ms(self.launch)),
             planned: Some(Bytes(100_000_000)),
             evaluations: if rank == 0 { self.evaluations(&steps) } else { Vec::new() },
             recoveries: Vec::new(),
+            faults: Vec::new(),
             steps,
             peak_resident: Some(Bytes(110_000_000)),
             shared: Some(Bytes(9_000_000)),

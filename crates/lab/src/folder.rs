@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use paceline_record::log::{LAUNCHER_FILE, LauncherLog};
-use paceline_record::{Outcome, Rank};
+use paceline_record::{Outcome, Rank, Who};
 use serde::Deserialize;
 
 use crate::origin::Origin;
@@ -223,7 +223,7 @@ impl StudyFolder {
             logs.begun.iter().filter_map(|(planned, run)| Some((planned, run.as_ref().ok()?)))
         {
             for rank in &run.ranks {
-                let name = tensorboard::file_name(&planned.folder, rank.header.rank);
+                let name = tensorboard::file_name(&planned.folder, rank.header.who());
                 let path = self.path.join(&name);
                 let folder = path.parent().expect("invariant: it lies in a folder");
                 fs::create_dir_all(folder).map_err(LabError::io("create", folder))?;
@@ -261,7 +261,7 @@ impl StudyFolder {
         if !self.has_begun(planned) {
             return Ok(());
         }
-        let events = self.path.join(tensorboard::file_name(&planned.folder, Rank(0)));
+        let events = self.path.join(tensorboard::file_name(&planned.folder, Who::Rank(Rank(0))));
         let events = events.parent().and_then(Path::parent).expect("invariant: case, rank, file");
         remove(events, |path| fs::remove_dir_all(path))?;
         remove(&self.path.join(&planned.folder), |path| fs::remove_dir_all(path))

@@ -16,6 +16,7 @@ mod folder;
 pub mod html;
 pub mod import;
 pub mod markdown;
+pub mod membership;
 pub mod numbers;
 pub mod origin;
 mod report;

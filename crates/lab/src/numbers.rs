@@ -10,6 +10,7 @@ pub mod learning;
 pub mod memory;
 pub mod phases;
 pub mod rate;
+pub mod recovery;
 pub mod series;
 pub mod speedup;
 pub mod steady;

@@ -1,14 +1,18 @@
 //! The logs of one case, read and checked against each other.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use paceline_record::log::{LauncherLog, RankLog};
-use paceline_record::{Case, LogError, Nanos, Outcome, Phase, Rank, StepRecord};
+use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
+use paceline_record::{
+    Case, EvalRecord, LogError, MemberHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord, Who,
+};
 
 use crate::LabError;
+use crate::membership::{self, Membership};
 use crate::stats::Work;
 
 /// One run of a case, from its logs.
@@ -17,10 +21,12 @@ pub struct Run {
     /// The launcher's log.
     pub launcher: LauncherLog,
     /// The logs of the ranks, without the single exchanges of their steps. A rank that died before it could write anything
-    /// is missing.
+    /// is missing. Where workers come and go, the logs of all members; one that wrote nothing has an empty log.
     pub ranks: Vec<RankLog>,
     /// Waiting for late ranks, by the rank that was late.
-    pub waited_for: BTreeMap<Rank, Waited>,
+    pub waited_for: BTreeMap<Who, Waited>,
+    /// Who came and went; `None` where workers stay.
+    pub membership: Option<Membership>,
 }
 
 /// Waiting for one rank, summed over the ranks that waited.
@@ -70,35 +76,51 @@ impl Run {
     /// Reads a case's folder.
     pub fn read(folder: &Path) -> Result<Self, LabError> {
         let launcher = LauncherLog::read(folder)?;
-        let mut run = Self { launcher, ranks: Vec::new(), waited_for: BTreeMap::new() };
-        let (world, outcome) = (run.case().workers, run.launcher.outcome());
-        for (rank, read) in read_ranks(folder, world) {
+        let (world, outcome) = (launcher.header.case.workers, launcher.outcome());
+        let members = membership::members(&launcher);
+        let elastic = !members.is_empty();
+        let workers: Vec<Who> = match elastic {
+            true => members.into_iter().map(Who::Member).collect(),
+            false => (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
+        };
+        let (mut ranks, mut waited_for) = (Vec::new(), BTreeMap::new());
+        for (who, read) in read_workers(folder, &launcher, &workers) {
             match read {
-                Ok(read) if read.log.header.rank == rank && read.log.header.world == world => {
-                    for (late, waited) in read.waited_for {
-                        let sum = run.waited_for.entry(late).or_default();
-                        sum.time += waited.time;
-                        sum.steps += waited.steps;
-                    }
-                    run.ranks.push(read.log);
+                Ok(read) if is_whose(&read.log.header, who, world) => {
+                    add_waits(&mut waited_for, read.waited_for);
+                    ranks.push(read.log);
                 }
-                Ok(RankRead { log, .. }) => {
-                    return Err(LabError::Contradiction {
-                        folder: folder.into(),
-                        why: format!(
-                            "the log of rank {rank} of {world} says rank {} of {}",
-                            log.header.rank, log.header.world
-                        ),
-                    });
+                Ok(WorkerRead { log, .. }) => {
+                    let why = match &log.header {
+                        WorkerHeader::Rank(RankHeader { rank, world: said }) => {
+                            format!("the log of {who} of {world} says rank {rank} of {said}")
+                        }
+                        WorkerHeader::Member(header) => {
+                            format!("the log of {who} says member {}", header.member)
+                        }
+                    };
+                    return Err(LabError::Contradiction { folder: folder.into(), why });
+                }
+                // Whoever was lost before its first instruction left no log.
+                Err(LogError::Io { source, .. }) if elastic && source.kind() == io::ErrorKind::NotFound => {
+                    ranks.push(empty_log(who));
                 }
                 Err(error) if outcome == Outcome::Done => return Err(error.into()),
+                Err(_) if elastic => ranks.push(empty_log(who)),
                 Err(_) => {}
             }
         }
+        let run = Self::new(launcher, ranks, waited_for);
         if outcome == Outcome::Done {
             run.check_complete(folder)?;
         }
         Ok(run)
+    }
+
+    /// A run with these logs.
+    pub(crate) fn new(launcher: LauncherLog, ranks: Vec<RankLog>, waited_for: BTreeMap<Who, Waited>) -> Self {
+        let membership = Membership::new(&launcher, &ranks);
+        Self { launcher, ranks, waited_for, membership }
     }
 
     /// A finished run has a span, and all its ranks did the same steps within it.
@@ -107,21 +129,47 @@ impl Run {
         let whole = self
             .span()
             .ok_or_else(|| contradiction("the run is finished, but its spawn or reap is missing".into()))?;
+        if let Some(membership) = &self.membership {
+            return self.check_members(membership).map_err(contradiction);
+        }
         for log in &self.ranks {
-            let rank = log.header.rank;
+            let who = log.header.who();
             let (Some(main), Some(first), Some(last)) = (log.main, log.steps.first(), log.steps.last())
             else {
-                return Err(contradiction(format!("rank {rank} finished without a step")));
+                return Err(contradiction(format!("{who} finished without a step")));
             };
             if log.steps.len() != self.ranks[0].steps.len() {
                 return Err(contradiction(format!(
-                    "rank {rank} did {} steps, rank 0 did {}",
+                    "{who} did {} steps, rank 0 did {}",
                     log.steps.len(),
                     self.ranks[0].steps.len()
                 )));
             }
             if main < whole.begin || first.begin < main || whole.end < last.end {
-                return Err(contradiction(format!("rank {rank} reports times outside the run")));
+                return Err(contradiction(format!("{who} reports times outside the run")));
+            }
+        }
+        Ok(())
+    }
+
+    /// A finished run of members has steps, and each member did its own within its life, one after the other.
+    fn check_members(&self, membership: &Membership) -> Result<(), String> {
+        if membership.steps.is_empty() {
+            return Err("the run is finished, but nobody did a step".into());
+        }
+        for log in &self.ranks {
+            let who = log.header.who();
+            let Some(life) = membership.life(who) else { continue };
+            if !log.steps.is_sorted_by(|one, next| one.step < next.step) {
+                return Err(format!("{who} did a step twice"));
+            }
+            let begun = log.main.is_none_or(|main| life.span.begin <= main);
+            let (Some(first), Some(last)) = (log.steps.first(), log.steps.last()) else {
+                continue;
+            };
+            let main = log.main.ok_or_else(|| format!("{who} did steps before its first instruction"))?;
+            if !begun || first.begin < main || life.span.end < last.end {
+                return Err(format!("{who} reports times outside its life"));
             }
         }
         Ok(())
@@ -144,14 +192,76 @@ impl Run {
         Some(Span { begin: first.map(|step| step.begin).min()?, end: last.map(|step| step.end).max()? })
     }
 
-    /// Records of steps that every rank finished.
+    /// The time that a rank or member of the run is accounted for; `None` if the run has no begin or no end.
+    pub fn span_of(&self, who: Who) -> Option<Span> {
+        match &self.membership {
+            Some(membership) => membership.life(who).map(|life| life.span),
+            None => self.span(),
+        }
+    }
+
+    /// Worker-seconds of all members together; `None` where workers stay.
+    pub fn lives_s(&self) -> Option<f64> {
+        let membership = self.membership.as_ref()?;
+        let lives = membership.lives.iter().map(|life| life.span.end.since(life.span.begin));
+        (!membership.lives.is_empty()).then(|| lives.sum::<Nanos>().seconds())
+    }
+
+    /// Records of steps that every rank finished; where workers come and go, steps that anybody finished.
     pub fn steps(&self) -> usize {
+        if let Some(membership) = &self.membership {
+            return membership.steps.len();
+        }
         let finished = self.ranks.iter().map(|rank| rank.steps.len()).min();
         finished.unwrap_or(0)
     }
 
+    /// The number of the k-th step.
+    pub fn number(&self, k: usize) -> Option<Step> {
+        match &self.membership {
+            Some(membership) => membership.steps.get(k).copied(),
+            None => self.ranks.first()?.steps.get(k).map(|step| step.step),
+        }
+    }
+
+    /// The records of the k-th step, one for each rank that did it.
+    pub fn records(&self, k: usize) -> impl Iterator<Item = &StepRecord> + Clone {
+        let number = self.membership.as_ref().map(|membership| membership.steps[k]);
+        self.ranks.iter().filter_map(move |rank| match number {
+            Some(number) => {
+                let place = rank.steps.binary_search_by_key(&number, |step| step.step).ok()?;
+                Some(&rank.steps[place])
+            }
+            None => Some(&rank.steps[k]),
+        })
+    }
+
+    /// The records of a rank's steps, from the k-th of the run on.
+    pub fn steps_from<'a>(&self, rank: &'a RankLog, k: usize) -> &'a [StepRecord] {
+        match &self.membership {
+            Some(membership) => {
+                let from = membership.steps.get(k).copied().unwrap_or(Step(u64::MAX));
+                &rank.steps[rank.steps.partition_point(|step| step.step < from)..]
+            }
+            None => &rank.steps[k..],
+        }
+    }
+
+    /// Samples of the k-th step, each once.
+    pub fn step_examples(&self, k: usize) -> u64 {
+        let whole = self.membership.as_ref().and_then(|_| self.records(k).find_map(|step| step.whole));
+        // A damaged log may contain any number.
+        whole.map_or_else(
+            || self.records(k).map(|step| step.examples).fold(0, u64::saturating_add),
+            |whole| whole.examples,
+        )
+    }
+
     /// How many steps each record stands for, by the first rank.
     pub fn covers(&self) -> Vec<u64> {
+        if self.membership.is_some() {
+            return (0..self.steps()).map(|k| self.records(k).next().map_or(1, covers)).collect();
+        }
         let first = self.ranks.first().into_iter().flat_map(|rank| &rank.steps);
         first.take(self.steps()).map(covers).collect()
     }
@@ -161,10 +271,19 @@ impl Run {
         self.covers().into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Samples that all ranks processed together.
+    /// Samples that all ranks processed together; where workers come and go, those of the whole steps.
     pub fn examples(&self) -> u64 {
+        if self.membership.is_some() {
+            return (0..self.steps()).map(|k| self.step_examples(k)).fold(0, u64::saturating_add);
+        }
         let steps = self.ranks.iter().flat_map(|rank| &rank.steps);
         steps.map(|step| step.examples).sum()
+    }
+
+    /// The tests of the network, in order.
+    pub fn evaluations(&self) -> impl Iterator<Item = &EvalRecord> {
+        let launcher = self.membership.iter().flat_map(|membership| &membership.evaluations);
+        launcher.chain(self.ranks.iter().flat_map(|rank| &rank.evaluations))
     }
 
     /// The global steps: step k lasts from the latest end of k - 1 until the last rank finished k and
@@ -179,8 +298,11 @@ impl Run {
         }
         let mut begin = training.begin;
         let step = |(k, (done, end)): (usize, (Nanos, Nanos))| {
-            let examples = self.ranks.iter().map(|rank| rank.steps[k].examples as f64);
-            let work = Work { amount: examples.sum(), seconds: done.since(begin).seconds() };
+            let amount = match self.membership {
+                Some(_) => self.step_examples(k) as f64,
+                None => self.records(k).map(|step| step.examples as f64).sum(),
+            };
+            let work = Work { amount, seconds: done.since(begin).seconds() };
             begin = end;
             work
         };
@@ -189,10 +311,9 @@ impl Run {
 
     /// For each global step, the latest time at which a rank finished it, without evaluation and checkpoints, and the
     /// latest at which it ended.
-    fn ends(&self) -> impl Iterator<Item = (Nanos, Nanos)> {
-        let latest = |k: usize, of: fn(&StepRecord) -> Nanos| {
-            self.ranks.iter().map(|rank| of(&rank.steps[k])).max().unwrap_or_default()
-        };
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (Nanos, Nanos)> {
+        let latest =
+            |k: usize, of: fn(&StepRecord) -> Nanos| self.records(k).map(of).max().unwrap_or_default();
         (0..self.steps())
             .map(move |k| (latest(k, |step| step.end.since(pause(step))), latest(k, |step| step.end)))
     }
@@ -236,8 +357,12 @@ impl Run {
         steps.map(of).sum::<Nanos>().seconds()
     }
 
-    /// Mean over the ranks of the loss of a step.
+    /// Mean over the ranks of the loss of a step; where workers come and go, the loss of the whole step.
     pub fn loss(&self, step: usize) -> Option<f64> {
+        if self.membership.is_some() {
+            let whole = (step < self.steps()).then(|| self.records(step).find_map(|step| step.whole))?;
+            return whole?.loss.map(f64::from);
+        }
         let losses: Option<Vec<f64>> =
             self.ranks.iter().map(|rank| rank.steps.get(step)?.loss.map(f64::from)).collect();
         let losses = losses.filter(|losses| !losses.is_empty())?;
@@ -245,26 +370,70 @@ impl Run {
     }
 }
 
-/// The content of one rank's log.
-struct RankRead {
-    log: RankLog,
-    waited_for: BTreeMap<Rank, Waited>,
+/// Adds up what was waited for whom.
+pub(crate) fn add_waits(sums: &mut BTreeMap<Who, Waited>, more: impl IntoIterator<Item = (Who, Waited)>) {
+    for (late, waited) in more {
+        let sum = sums.entry(late).or_default();
+        sum.time += waited.time;
+        sum.steps += waited.steps;
+    }
 }
 
-/// Reads the logs of all ranks in parallel, and sorts them.
-fn read_ranks(folder: &Path, world: u32) -> Vec<(Rank, Result<RankRead, LogError>)> {
-    let next = AtomicU32::new(0);
+/// Whether a log is the one that its name says.
+fn is_whose(header: &WorkerHeader, who: Who, workers: u32) -> bool {
+    let world = match header {
+        WorkerHeader::Rank(header) => header.world == workers,
+        WorkerHeader::Member(_) => true,
+    };
+    world && header.who() == who
+}
+
+/// The log of a worker that wrote nothing.
+fn empty_log(who: Who) -> RankLog {
+    let header = match who {
+        Who::Rank(rank) => WorkerHeader::Rank(RankHeader { rank, world: 0 }),
+        Who::Member(member) => WorkerHeader::Member(MemberHeader { member, seat: 0, host: None }),
+    };
+    RankLog {
+        header,
+        main: None,
+        planned: None,
+        steps: Vec::new(),
+        evaluations: Vec::new(),
+        recoveries: Vec::new(),
+        faults: Vec::new(),
+        peak_resident: None,
+        shared: None,
+        peak_device: None,
+    }
+}
+
+/// The content of one worker's log.
+struct WorkerRead {
+    log: RankLog,
+    waited_for: BTreeMap<Who, Waited>,
+}
+
+/// Reads the logs of all workers in parallel, and sorts them.
+fn read_workers(
+    folder: &Path,
+    launcher: &LauncherLog,
+    workers: &[Who],
+) -> Vec<(Who, Result<WorkerRead, LogError>)> {
+    let places = membership::places(launcher);
+    let named = |step: &StepRecord, rank: Rank| match workers.first() {
+        Some(Who::Member(_)) => places.get(&(step.generation, rank)).copied().map(Who::Member),
+        _ => Some(Who::Rank(rank)),
+    };
+    let next = AtomicUsize::new(0);
     let read_some = || {
         let mut some = Vec::new();
-        loop {
-            let rank = Rank(next.fetch_add(1, Ordering::Relaxed));
-            if rank.0 >= world {
-                return some;
-            }
-            some.push((rank, read_rank(folder, rank)));
+        while let Some(&who) = workers.get(next.fetch_add(1, Ordering::Relaxed)) {
+            some.push((who, read_worker(folder, who, &named)));
         }
+        some
     };
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(world as usize);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(workers.len());
     let mut all = thread::scope(|scope| {
         let readers: Vec<_> = (1..threads).map(|_| scope.spawn(read_some)).collect();
         let mut all = read_some();
@@ -273,23 +442,35 @@ fn read_ranks(folder: &Path, world: u32) -> Vec<(Rank, Result<RankRead, LogError
         }
         all
     });
-    all.sort_by_key(|&(rank, _)| rank);
+    all.sort_by_key(|&(who, _)| who);
     all
 }
 
-fn read_rank(folder: &Path, rank: Rank) -> Result<RankRead, LogError> {
-    let mut waited_for: BTreeMap<Rank, Waited> = BTreeMap::new();
-    let log = RankLog::read_folding(folder, rank, |step| {
+/// Reads one log; `named` says who a rank was in a step.
+fn read_worker(
+    folder: &Path,
+    who: Who,
+    named: &impl Fn(&StepRecord, Rank) -> Option<Who>,
+) -> Result<WorkerRead, LogError> {
+    let mut waited_for: BTreeMap<Who, Waited> = BTreeMap::new();
+    let fold = |step: &mut StepRecord| {
         let buckets = std::mem::take(&mut step.buckets);
         // No number is made of it, and a long run's would fill the memory.
         step.scheduling = None;
         for bucket in &buckets {
-            waited_for.entry(bucket.last_rank).or_default().time += bucket.waited_late;
+            if let Some(late) = named(step, bucket.last_rank) {
+                waited_for.entry(late).or_default().time += bucket.waited_late;
+            }
         }
         let longest = buckets.iter().max_by_key(|bucket| bucket.waited_late);
-        if let Some(longest) = longest.filter(|bucket| !bucket.waited_late.is_zero()) {
-            waited_for.entry(longest.last_rank).or_default().steps += 1;
+        let longest = longest.filter(|bucket| !bucket.waited_late.is_zero());
+        if let Some(late) = longest.and_then(|bucket| named(step, bucket.last_rank)) {
+            waited_for.entry(late).or_default().steps += 1;
         }
-    })?;
-    Ok(RankRead { log, waited_for })
+    };
+    let log = match who {
+        Who::Rank(rank) => RankLog::read_folding(folder, rank, fold)?,
+        Who::Member(member) => RankLog::read_member_folding(folder, member, fold)?,
+    };
+    Ok(WorkerRead { log, waited_for })
 }

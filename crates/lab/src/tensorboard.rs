@@ -4,7 +4,7 @@
 //! the log. A long run is thinned: each of at most [`MOST`] points stands for as many steps, with the means of their times
 //! and the last of their losses, at the last of them.
 //!
-//! Rank 0 has the values of all ranks: `loss/test` and `accuracy/test` at the step after which the network was tested, and at the
+//! Rank 0, or the first member, has the values of all ranks: `loss/test` and `accuracy/test` at the step after which the network was tested, and at the
 //! last step of each epoch its `loss/train` and `accuracy/train`.
 //!
 //! A run's clock has no date. Times are counted from the begin of the year 2000, so that the same log gives
@@ -16,7 +16,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_record::log::RankLog;
-use paceline_record::{Nanos, Phase, Rank, StepRecord};
+use paceline_record::{EvalRecord, Nanos, Phase, Rank, StepRecord, Who};
 
 use crate::numbers::learning::{self, Epoch, Score};
 use crate::run::{Run, covers, own_time};
@@ -29,23 +29,31 @@ pub const MOST: usize = 1000;
 const ORIGIN_S: u32 = 946_684_800;
 
 /// Path of a rank's event file in the study folder.
-pub fn file_name(case: &str, rank: Rank) -> PathBuf {
-    let rank = format!("rank-{rank}");
-    Path::new("tensorboard").join(case).join(rank).join(format!("events.out.tfevents.{ORIGIN_S}.paceline"))
+pub fn file_name(case: &str, who: Who) -> PathBuf {
+    let who = who.to_string().replace(' ', "-");
+    Path::new("tensorboard").join(case).join(who).join(format!("events.out.tfevents.{ORIGIN_S}.paceline"))
 }
 
 /// The event file of one rank.
 pub fn render(log: &RankLog) -> Vec<u8> {
-    render_with(log, &[])
+    render_with(log, &[], &log.evaluations)
 }
 
 /// The event file of a rank of a run.
 pub fn render_rank(run: &Run, log: &RankLog) -> Vec<u8> {
-    let epochs = if log.header.rank == Rank(0) { learning::epochs(run) } else { Vec::new() };
-    render_with(log, &epochs)
+    let who = log.header.who();
+    let tells = match &run.membership {
+        Some(_) => run.ranks.first().is_some_and(|first| first.header.who() == who),
+        None => who == Who::Rank(Rank(0)),
+    };
+    if !tells {
+        return render(log);
+    }
+    let tests: Vec<EvalRecord> = run.evaluations().copied().collect();
+    render_with(log, &learning::epochs(run), &tests)
 }
 
-fn render_with(log: &RankLog, epochs: &[Epoch]) -> Vec<u8> {
+fn render_with(log: &RankLog, epochs: &[Epoch], tests: &[EvalRecord]) -> Vec<u8> {
     let begin = log.main.or(log.steps.first().map(|step| step.begin)).unwrap_or_default();
     let mut file = Vec::new();
     tfrecord::append(&Message::at(begin).bytes(3, b"brain.Event:2").0, &mut file);
@@ -61,7 +69,7 @@ fn render_with(log: &RankLog, epochs: &[Epoch]) -> Vec<u8> {
         let Score { loss, accuracy, .. } = epoch.score;
         (epoch.step.0, epoch.end, judgement("train", loss, accuracy))
     });
-    let tested = log.evaluations.iter().map(|test| {
+    let tested = tests.iter().map(|test| {
         let accuracy = test.correct.map(|correct| correct as f64 / test.examples as f64);
         (test.steps.saturating_sub(1), test.at, judgement("test", test.loss.map(f64::from), accuracy))
     });

@@ -9,6 +9,7 @@ use paceline_record::{
     BucketRecord, Bytes, Case, Exit, Expulsion, Faults, Generation, Host, LauncherEvent, LauncherHeader,
     Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PorterEvent, PorterHeader, Rank,
     RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Step, StepRecord, Switches, Transfer,
+    Who,
 };
 use serde_json::Value;
 
@@ -51,7 +52,7 @@ fn the_example_is_read_as_the_page_says() {
     assert_eq!((case.status, case.reason.as_deref()), (Outcome::Done, None));
     assert!(close(case.total_s.expect("an end"), 0.76) && close(case.init_s.expect("a begin"), 0.5));
     assert!(close(case.images_per_s.expect("a rate").mean, 1280.0));
-    assert_eq!(case.straggler.expect("somebody was late").rank, Rank(1));
+    assert_eq!(case.straggler.expect("somebody was late").who, Who::Rank(Rank(1)));
     let split = case.comm_wait_split_s.expect("a split");
     assert!(close(split.late_rank, 0.016) && close(split.transfer, 0.008));
     let expected = [
@@ -149,7 +150,7 @@ fn everything() -> Vec<Value> {
     let recovery = |phase| Recovery { generation, phase, begin: no_time, end: no_time };
     let peer = Host(1);
     [
-        serde_json::to_value(MemberHeader { member: Member(0), seat: 0, host: Some(Host(0)) }),
+        serde_json::to_value(MemberHeader { member: Member(0), seat: 1, host: Some(Host(0)) }),
         serde_json::to_value(PorterHeader {
             host: Host(0),
             name: Some("a".into()),

@@ -73,7 +73,7 @@ pub struct MemberHeader {
     /// Whose log it is. Its rank is its place in the roster of a step's generation.
     pub member: Member,
     /// Its place on the host: the cores that it keeps to. Whoever replaces it gets the same.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_first_seat")]
     pub seat: u32,
     /// The host that it runs on, of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,6 +173,10 @@ const fn one() -> u64 {
 
 const fn is_one(count: &u64) -> bool {
     *count == 1
+}
+
+const fn is_first_seat(seat: &u32) -> bool {
+    *seat == 0
 }
 
 const fn is_zero(count: &u64) -> bool {

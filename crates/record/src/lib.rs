@@ -21,4 +21,4 @@ pub use membership::{Expulsion, MemberChange, MemberEvent, Recovery, RecoveryPha
 pub use phase::{Phase, PhaseTimes};
 pub use porter::{PorterEvent, PorterHeader, Transfer};
 pub use scheduling::{Faults, Scheduling, Switches};
-pub use units::{Bytes, Generation, Host, Member, Nanos, Rank, Step};
+pub use units::{Bytes, Generation, Host, Member, Nanos, Rank, Step, Who};

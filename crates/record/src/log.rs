@@ -48,8 +48,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Bytes, EvalRecord, LauncherEvent, LauncherHeader, LogError, Member, MemberChange, MemberEvent,
-    MemberHeader, Nanos, Outcome, PorterEvent, PorterHeader, Rank, RankEvent, RankHeader, Recovery,
-    StepRecord,
+    MemberHeader, Nanos, Outcome, PorterEvent, PorterHeader, Rank, RankEvent, RankHeader, Recovery, Step,
+    StepRecord, Who,
 };
 
 /// The version that this program writes. It reads all versions up to it.
@@ -281,11 +281,49 @@ impl<H: DeserializeOwned, E: DeserializeOwned> Reader<H, E> {
     }
 }
 
-/// All that a rank told.
+/// The first line of a worker's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerHeader {
+    /// A rank's, of a run whose workers stay.
+    Rank(RankHeader),
+    /// A member's, of a run whose workers come and go.
+    Member(MemberHeader),
+}
+
+impl WorkerHeader {
+    /// Whose log it is.
+    pub fn who(&self) -> Who {
+        match self {
+            Self::Rank(header) => Who::Rank(header.rank),
+            Self::Member(header) => Who::Member(header.member),
+        }
+    }
+
+    /// A member's place on its host; ranks have none.
+    pub fn seat(&self) -> Option<u32> {
+        match self {
+            Self::Rank(_) => None,
+            Self::Member(header) => Some(header.seat),
+        }
+    }
+}
+
+/// A fault that was asked for, as the worker told of it the moment before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlantedFault {
+    /// The moment before.
+    pub at: Nanos,
+    /// The step that it is in.
+    pub step: Step,
+    /// The fault, in the words of `--faults`.
+    pub fault: String,
+}
+
+/// All that a rank or a member told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankLog {
-    /// The rank whose log it is.
-    pub header: RankHeader,
+    /// Whose log it is.
+    pub header: WorkerHeader,
     /// The worker's first instruction.
     pub main: Option<Nanos>,
     /// Memory that the program planned.
@@ -296,6 +334,8 @@ pub struct RankLog {
     pub evaluations: Vec<EvalRecord>,
     /// Phases of recoveries, in order.
     pub recoveries: Vec<Recovery>,
+    /// Faults that were planted in it, in order.
+    pub faults: Vec<PlantedFault>,
     /// The most memory the worker held.
     pub peak_resident: Option<Bytes>,
     /// Part of that which it shares with the other ranks.
@@ -315,16 +355,42 @@ impl RankLog {
     pub fn read_folding(
         folder: &Path,
         rank: Rank,
+        fold: impl FnMut(&mut StepRecord),
+    ) -> Result<Self, LogError> {
+        let reader = RankReader::open(folder, rank)?;
+        let header = WorkerHeader::Rank(reader.header().clone());
+        Self::collect(header, reader, fold)
+    }
+
+    /// Reads `member-<m>.jsonl` in a case's folder, as [`Self::read_folding`] does.
+    pub fn read_member_folding(
+        folder: &Path,
+        member: Member,
+        fold: impl FnMut(&mut StepRecord),
+    ) -> Result<Self, LogError> {
+        let reader = MemberReader::open(folder, member)?;
+        let header = WorkerHeader::Member(reader.header().clone());
+        Self::collect(header, reader, fold)
+    }
+
+    /// Reads `member-<m>.jsonl` in a case's folder.
+    pub fn read_member(folder: &Path, member: Member) -> Result<Self, LogError> {
+        Self::read_member_folding(folder, member, |_| {})
+    }
+
+    fn collect<H: DeserializeOwned>(
+        header: WorkerHeader,
+        mut reader: Reader<H, RankEvent>,
         mut fold: impl FnMut(&mut StepRecord),
     ) -> Result<Self, LogError> {
-        let mut reader = RankReader::open(folder, rank)?;
         let mut log = Self {
-            header: reader.header().clone(),
+            header,
             main: None,
             planned: None,
             steps: Vec::new(),
             evaluations: Vec::new(),
             recoveries: Vec::new(),
+            faults: Vec::new(),
             peak_resident: None,
             shared: None,
             peak_device: None,
@@ -346,7 +412,8 @@ impl RankLog {
                     log.steps.push(step);
                 }
                 RankEvent::Evaluated(evaluation) => log.evaluations.push(evaluation),
-                RankEvent::Saved { .. } | RankEvent::Fault { .. } => {}
+                RankEvent::Saved { .. } => {}
+                RankEvent::Fault { at, step, fault } => log.faults.push(PlantedFault { at, step, fault }),
                 RankEvent::Recovery(recovery) => log.recoveries.push(recovery),
                 RankEvent::Done { peak_resident, shared, peak_device, .. } => {
                     log.peak_resident = peak_resident;

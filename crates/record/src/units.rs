@@ -21,6 +21,34 @@ pub struct Step(pub u64);
 #[serde(transparent)]
 pub struct Member(pub u32);
 
+/// A worker, by the name that its run knows it by. In JSON one field, `rank` or `member`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Who {
+    /// A rank, where workers stay.
+    Rank(Rank),
+    /// A member, where workers come and go.
+    Member(Member),
+}
+
+impl Who {
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Rank(Rank(number)) | Self::Member(Member(number)) => number,
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rank(rank) => write!(f, "rank {rank}"),
+            Self::Member(member) => write!(f, "member {member}"),
+        }
+    }
+}
+
 /// A roster's number. The first is 0, and the only one where nobody comes or goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

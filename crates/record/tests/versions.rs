@@ -111,7 +111,7 @@ fn steps(events: &[RankEvent]) -> Vec<&StepRecord> {
 #[test]
 fn a_member_tells_its_generation_and_how_it_was_scheduled() {
     let (header, events) = read_member(&folder(3));
-    assert_eq!(header, MemberHeader { member: Member(0), host: Some(Host(1)) });
+    assert_eq!(header, MemberHeader { member: Member(0), seat: 0, host: Some(Host(1)) });
     let steps = steps(&events);
     assert_eq!((steps[0].generation, steps[1].generation), (Generation(0), Generation(1)));
     let told = Scheduling {

@@ -12,6 +12,7 @@ use paceline_model::ModelError;
 use paceline_record::{Exit, LogError, Rank, Step};
 
 use crate::checkpoint::CheckpointError;
+use crate::elastic::Bounds;
 
 /// A job that cannot be run, or did not run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +60,14 @@ pub enum TrainError {
         shards: u32,
         /// Workers.
         workers: u32,
+    },
+    /// Reject the input: an elastic job that begins outside of its own bounds.
+    #[error("--elastic {bounds} does not allow {workers} workers; use --workers {} or other bounds", bounds.max)]
+    Bounds {
+        /// Workers to begin with.
+        workers: u32,
+        /// What was asked for.
+        bounds: Bounds,
     },
     /// Reject the input: a step that cannot be cut into equal shards.
     #[error(

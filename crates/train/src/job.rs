@@ -17,6 +17,7 @@ use crate::TrainError;
 use crate::checkpoint::Description;
 use crate::data::{Augment, Data, Split};
 use crate::device::CUDA;
+use crate::elastic::Elastic;
 use crate::exchange::POSTED;
 use crate::learning::{Learning, OptimizerKind};
 use crate::milestone::{Every, Milestones, Saving};
@@ -49,7 +50,7 @@ pub struct Job {
     pub scaling: Scaling,
     /// Samples of one pass of one shard; settled.
     pub batch: usize,
-    /// Shards that each step is cut into; `None` for as many as workers.
+    /// Shards that each step is cut into; `None` for as many as workers, or as an elastic job may have.
     pub shards: Option<u32>,
     /// Threads in each worker that were asked for; `None` for all cores, divided among the workers.
     pub threads_asked: Option<usize>,
@@ -89,6 +90,9 @@ pub struct Job {
     pub milestones: Milestones,
     /// Whether each rank writes down the numbers of the samples that it was given.
     pub log_samples: bool,
+    /// How it outlives its workers; `None` where the loss of one ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<Elastic>,
     /// What the engine must choose, so that every worker computes the same bits; settled, from the checkpoint where a
     /// training resumes.
     pub numerics: Option<Numerics>,
@@ -140,6 +144,7 @@ impl Job {
             simulation: Simulation::default(),
             milestones: Milestones::default(),
             log_samples: false,
+            elastic: None,
             numerics: None,
             folder: PathBuf::new(),
         }
@@ -214,7 +219,8 @@ impl Job {
 impl Job {
     /// Shards that each step is cut into.
     pub fn shards(&self) -> u32 {
-        self.shards.unwrap_or(self.workers)
+        let most = self.elastic.as_ref().map_or(self.workers, |elastic| elastic.max);
+        self.shards.unwrap_or(most)
     }
 
     /// The shards that a rank runs.
@@ -261,6 +267,7 @@ impl Job {
 
     /// Refuses settings that do not go together, data that is not there, and GPUs that are missing.
     pub fn check(&self) -> Result<(), TrainError> {
+        self.check_elastic()?;
         if self.shards() < self.workers {
             return Err(TrainError::Shards { shards: self.shards(), workers: self.workers });
         }
@@ -286,6 +293,18 @@ impl Job {
         data.check()?;
         data.check_classes(self.classes)?;
         self.check_devices()
+    }
+
+    fn check_elastic(&self) -> Result<(), TrainError> {
+        let Some(elastic) = &self.elastic else { return Ok(()) };
+        let (bounds, workers) = (elastic.bounds(), self.workers);
+        if !(bounds.min..=bounds.max).contains(&workers) {
+            return Err(TrainError::Bounds { workers, bounds });
+        }
+        if self.shards() < bounds.max {
+            return Err(TrainError::Shards { shards: self.shards(), workers: bounds.max });
+        }
+        Ok(())
     }
 
     /// What the graph is compiled for, on the rank that runs the most shards.
@@ -347,6 +366,13 @@ impl Job {
             settings.map(|(name, value)| (name.into(), value)).into();
         if self.is_simulated() {
             settings.insert("simulate".into(), self.simulation.to_string());
+        }
+        if let Some(elastic) = &self.elastic {
+            settings.insert("elastic".into(), elastic.bounds().to_string());
+            settings.insert("deal".into(), elastic.deal.to_string());
+            if !elastic.faults.is_empty() {
+                settings.insert("faults".into(), elastic.faults.to_string());
+            }
         }
         settings.extend(self.unusual_settings());
         let (scaling, global_batch) = match self.scaling {

@@ -1,4 +1,4 @@
-use paceline_record::log::{LauncherLog, RankLog};
+use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
 use paceline_record::{Bytes, LauncherHeader, Nanos, Phase, Rank, RankHeader, Step, StepRecord};
 
 use super::*;
@@ -22,12 +22,13 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
         step
     };
     RankLog {
-        header: RankHeader { rank: Rank(rank), world },
+        header: WorkerHeader::Rank(RankHeader { rank: Rank(rank), world }),
         main: Some(Nanos(10 * MS)),
         planned: Some(Bytes(1000)),
         steps: steps.iter().enumerate().map(step).collect(),
         evaluations: Vec::new(),
         recoveries: Vec::new(),
+        faults: Vec::new(),
         peak_resident: Some(Bytes(2000 + u64::from(rank))),
         shared: Some(Bytes(500)),
         peak_device: None,
@@ -36,17 +37,14 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
 
 fn run(ranks: Vec<RankLog>, last_reap: u64) -> Run {
     let case = Case { model: "resnet50".into(), workers: ranks.len() as u32, ..Case::default() };
-    Run {
-        launcher: LauncherLog {
-            header: LauncherHeader { case, window: false },
-            first_spawn: Some(Nanos(0)),
-            last_reap: Some(Nanos(last_reap * MS)),
-            membership: Vec::new(),
-            over: Some((Outcome::Done, None)),
-        },
-        ranks,
-        waited_for: Default::default(),
-    }
+    let launcher = LauncherLog {
+        header: LauncherHeader { case, window: false },
+        first_spawn: Some(Nanos(0)),
+        last_reap: Some(Nanos(last_reap * MS)),
+        membership: Vec::new(),
+        over: Some((Outcome::Done, None)),
+    };
+    Run::new(launcher, ranks, Default::default())
 }
 
 fn near(got: Option<f64>, expected: f64) -> bool {
@@ -211,5 +209,5 @@ fn a_rank_that_saves_while_the_others_go_on_is_not_the_slowest() {
     assert!(near(report.paused_s, 0.005), "what the slower rank did not need: {:?}", report.paused_s);
     assert!(near(report.train_s, 0.087));
     let slowest = report.dispersion.and_then(|spread| spread.slowest).expect("two ranks");
-    assert_eq!(slowest.rank, Rank(1));
+    assert_eq!(slowest.who, Who::Rank(Rank(1)));
 }

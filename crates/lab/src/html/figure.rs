@@ -19,6 +19,8 @@ pub enum Hue {
     Purple,
     /// Evaluation and checkpoints.
     Yellow,
+    /// Recovery from lost workers.
+    Crimson,
     /// Start-up, tail, and what is given: the ideal, a plan.
     Grey,
     /// Time outside every phase.
@@ -36,6 +38,7 @@ impl Hue {
             Self::Vermilion => "vermilion",
             Self::Purple => "purple",
             Self::Yellow => "yellow",
+            Self::Crimson => "crimson",
             Self::Grey => "grey",
             Self::Ink => "ink",
         }

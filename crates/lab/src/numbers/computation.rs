@@ -8,6 +8,9 @@ use crate::Run;
 
 /// Worker-seconds per example over all repeats, each with its first steady step.
 pub fn typical(repeats: &[(&Run, usize)]) -> Option<f64> {
+    if repeats.first()?.0.membership.is_some() {
+        return typical_member(repeats);
+    }
     let world = repeats.first()?.0.ranks.len();
     let mut times: Vec<f64> = (0..world).map(|rank| of_rank(repeats, rank)).collect::<Option<_>>()?;
     times.sort_by(f64::total_cmp);
@@ -20,8 +23,21 @@ pub(super) fn of_step(step: &StepRecord) -> Nanos {
 }
 
 fn of_rank(repeats: &[(&Run, usize)], rank: usize) -> Option<f64> {
-    let steps = || repeats.iter().flat_map(|&(run, from)| &run.ranks[rank].steps[from..]);
-    let seconds: f64 = steps().map(|step| of_step(step).seconds()).sum();
-    let examples: u64 = steps().map(|step| step.examples).sum();
+    per_example(repeats.iter().flat_map(|&(run, from)| &run.ranks[rank].steps[from..]))
+}
+
+fn per_example<'a>(steps: impl Iterator<Item = &'a StepRecord> + Clone) -> Option<f64> {
+    let seconds: f64 = steps.clone().map(|step| of_step(step).seconds()).sum();
+    let examples: u64 = steps.map(|step| step.examples).sum();
     (examples > 0).then(|| seconds / examples as f64)
+}
+
+/// The lower median of all members of all repeats that did a steady step: repeats have different members.
+fn typical_member(repeats: &[(&Run, usize)]) -> Option<f64> {
+    let steady = repeats
+        .iter()
+        .flat_map(|&(run, from)| run.ranks.iter().map(move |member| run.steps_from(member, from)));
+    let mut times: Vec<f64> = steady.filter_map(|steps| per_example(steps.iter())).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len().checked_sub(1)? / 2).copied()
 }

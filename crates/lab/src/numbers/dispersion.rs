@@ -4,7 +4,7 @@
 //! slowest rank is the one whose steps take longest on average, without waiting in collectives, evaluation and
 //! checkpoints; it is compared with the median rank.
 
-use paceline_record::{Phase, Rank};
+use paceline_record::{Phase, StepRecord, Who};
 use serde::Serialize;
 
 use crate::Run;
@@ -29,8 +29,9 @@ pub struct Dispersion {
 /// The slowest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slowest {
-    /// Its number.
-    pub rank: Rank,
+    /// The rank, or the member where workers come and go.
+    #[serde(flatten)]
+    pub who: Who,
     /// Its time over the median rank's, both without waiting.
     pub over_median: f64,
 }
@@ -49,14 +50,36 @@ pub fn dispersion(repeats: &[&Run], steady: &[&[Work]]) -> Option<Dispersion> {
 }
 
 fn slowest(repeats: &[&Run]) -> Option<Slowest> {
-    let world = repeats.first()?.ranks.len();
+    let first = repeats.first()?;
+    if first.membership.is_some() {
+        return slowest_member(first);
+    }
+    let world = first.ranks.len();
     let own = |rank: usize| -> f64 {
         let steps = repeats.iter().flat_map(|run| &run.ranks[rank].steps);
-        steps.map(|step| own_time(step).since(step.phases[Phase::CommWait]).seconds()).sum()
+        steps.map(busy).sum()
     };
     let times: Vec<f64> = (0..world).map(own).collect();
     let median = stats::median(&times)?;
     let rank = (0..world).max_by(|&a, &b| times[a].total_cmp(&times[b]))?;
-    let slowest = Slowest { rank: Rank(rank as u32), over_median: times[rank] / median };
+    let slowest = Slowest { who: first.ranks[rank].header.who(), over_median: times[rank] / median };
     (world > 1 && median > 0.0).then_some(slowest)
+}
+
+/// Seconds of a step without waiting for others.
+fn busy(step: &StepRecord) -> f64 {
+    own_time(step).since(step.phases[Phase::CommWait]).since(step.phases[Phase::Recovery]).seconds()
+}
+
+/// Members do different numbers of steps: their mean step is compared.
+fn slowest_member(run: &Run) -> Option<Slowest> {
+    let means: Vec<(Who, f64)> = run
+        .ranks
+        .iter()
+        .filter(|log| !log.steps.is_empty())
+        .map(|log| (log.header.who(), log.steps.iter().map(busy).sum::<f64>() / log.steps.len() as f64))
+        .collect();
+    let median = stats::median(&means.iter().map(|&(_, mean)| mean).collect::<Vec<_>>())?;
+    let (who, most) = means.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (means.len() > 1 && median > 0.0).then(|| Slowest { who, over_median: most / median })
 }

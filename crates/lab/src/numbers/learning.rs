@@ -10,7 +10,9 @@
 //! the same samples: their accuracy is the mean, with the wider of Wilson's interval for one test and Student's interval
 //! over the repeats.
 
-use paceline_record::{EvalRecord, Nanos, Phase, Step, StepRecord};
+use std::ops::Range;
+
+use paceline_record::{EvalRecord, Nanos, Phase, Step, StepRecord, Whole};
 use serde::Serialize;
 
 use crate::Run;
@@ -99,20 +101,18 @@ pub fn learning(repeats: &[&Run]) -> Option<Learning> {
 
 /// Samples of each step over all ranks.
 fn step_examples(run: &Run) -> impl Iterator<Item = u64> {
-    let of_step = |k: usize| run.ranks.iter().map(move |rank| rank.steps[k].examples);
-    // A damaged log may contain any number.
-    (0..run.steps()).map(move |k| of_step(k).fold(0, u64::saturating_add))
+    (0..run.steps()).map(move |k| run.step_examples(k))
 }
 
 fn on_the_clock(run: &Run, phase: Phase) -> f64 {
-    let longest = |k: usize| run.ranks.iter().map(|rank| rank.steps[k].phases[phase]).max();
+    let longest = |k: usize| run.records(k).map(|step| step.phases[phase]).max();
     (0..run.steps()).filter_map(longest).map(|time| time.seconds()).sum()
 }
 
 fn test_curve(run: &Run, epoch: Option<u64>) -> Vec<Test> {
     let begin = run.training().map(|span| span.begin).unwrap_or_default();
     // A run resumed from a checkpoint starts at a later step; the steps before it are assumed to be like its first.
-    let first = run.ranks.first().and_then(|rank| rank.steps.first()).map_or(0, |step| step.step.0);
+    let first = run.number(0).map_or(0, |step| step.0);
     let mut seen = vec![first.saturating_mul(step_examples(run).next().unwrap_or(0))];
     seen.extend(step_examples(run).scan(seen[0], |sum, examples| {
         *sum = sum.saturating_add(examples);
@@ -134,7 +134,7 @@ fn test_curve(run: &Run, epoch: Option<u64>) -> Vec<Test> {
             hi: interval.map(|(_, hi)| hi),
         }
     };
-    run.ranks.iter().flat_map(|rank| &rank.evaluations).map(test).collect()
+    run.evaluations().map(test).collect()
 }
 
 /// The last tests of several repeats, averaged.
@@ -179,7 +179,32 @@ fn score_training(repeats: &[&Run], epoch: u64) -> Option<Score> {
     score(&repeats.iter().flat_map(|run| last_epoch(run, epoch)).collect::<Vec<_>>())
 }
 
-fn score(steps: &[&StepRecord]) -> Option<Score> {
+/// Training samples that were judged together: those of a rank's step, or of a whole step.
+#[derive(Clone, Copy)]
+struct Judged {
+    examples: u64,
+    loss: Option<f32>,
+    correct: Option<u64>,
+}
+
+impl From<&StepRecord> for Judged {
+    fn from(step: &StepRecord) -> Self {
+        Self { examples: step.examples, loss: step.loss, correct: step.correct }
+    }
+}
+
+/// What the ranks told of their samples in some steps. Where workers come and go, each tells of the whole step, and one is
+/// heard.
+fn judged(run: &Run, steps: Range<usize>) -> Vec<Judged> {
+    if run.membership.is_none() {
+        return run.ranks.iter().flat_map(|rank| &rank.steps[steps.clone()]).map(Judged::from).collect();
+    }
+    let whole = |k: usize| run.records(k).find_map(|step| step.whole);
+    let judged = |whole: Whole| Judged { examples: whole.examples, loss: whole.loss, correct: whole.correct };
+    steps.filter_map(whole).map(judged).collect()
+}
+
+fn score(steps: &[Judged]) -> Option<Score> {
     let examples = steps.iter().map(|step| step.examples).fold(0, u64::saturating_add);
     let losses: Option<f64> =
         steps.iter().map(|step| Some(f64::from(step.loss?) * step.examples as f64)).sum();
@@ -214,15 +239,19 @@ pub fn epochs(run: &Run) -> Vec<Epoch> {
         if seen < epoch * (epochs.len() as u64 + 1) {
             continue;
         }
-        let steps: Vec<&StepRecord> = run.ranks.iter().flat_map(|rank| &rank.steps[from..=k]).collect();
-        let last = &run.ranks[0].steps[k];
-        epochs.extend(score(&steps).map(|score| Epoch { step: last.step, end: last.end, score }));
+        // The first rank tells when; of members the first that was there.
+        let Some(last) = run.records(k).next() else { continue };
+        epochs.extend(score(&judged(run, from..k + 1)).map(|score| Epoch {
+            step: last.step,
+            end: last.end,
+            score,
+        }));
         from = k + 1;
     }
     epochs
 }
 
-fn last_epoch(run: &Run, epoch: u64) -> impl Iterator<Item = &StepRecord> {
+fn last_epoch(run: &Run, epoch: u64) -> Vec<Judged> {
     let counts: Vec<u64> = step_examples(run).collect();
     let mut left = epoch;
     let within = counts.iter().rev().take_while(|&&examples| {
@@ -231,7 +260,7 @@ fn last_epoch(run: &Run, epoch: u64) -> impl Iterator<Item = &StepRecord> {
         taken
     });
     let from = counts.len() - within.count();
-    run.ranks.iter().flat_map(move |rank| &rank.steps[from..counts.len()])
+    judged(run, from..counts.len())
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 //!
 //! Phases tile every rank's time over the span of the run: `launch` until its first instruction, `init` until its first
 //! step, the phases of its steps, `tail` after its last step, and `other` for the rest. The phases of a rank sum to
-//! `total_s`, those of all ranks to workers times `total_s`.
+//! `total_s`, those of all ranks to workers times `total_s`. Where workers come and go, phases tile each member's life.
 
 use std::collections::BTreeMap;
 
 use paceline_record::log::RankLog;
-use paceline_record::{Phase, PhaseTimes, Rank};
+use paceline_record::{Nanos, Phase, PhaseTimes, Who};
 use serde::{Serialize, Serializer};
 
 use crate::Run;
@@ -19,9 +19,10 @@ pub type PhaseSeconds = BTreeMap<Phase, f64>;
 /// The phases of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankPhases {
-    /// The rank.
-    pub rank: Rank,
-    /// Its seconds by phase; they sum to `total_s`.
+    /// The rank, or the member where workers come and go.
+    #[serde(flatten)]
+    pub who: Who,
+    /// Its seconds by phase; they sum to `total_s`, or to the member's life.
     #[serde(serialize_with = "serialise_all")]
     pub phases_s: PhaseSeconds,
 }
@@ -46,36 +47,45 @@ pub(crate) fn serialise_known<S: Serializer>(
 ///
 /// `other` is negative if phases timed on a device's clock overlap those of the host.
 pub fn tile(rank: &RankLog, span: Span) -> Option<PhaseSeconds> {
-    let (first, last) = (rank.steps.first()?, rank.steps.last()?);
-    let main = rank.main?;
+    (rank.main.is_some() && !rank.steps.is_empty()).then(|| tile_life(rank, span))
+}
+
+/// The same for a worker that may have done no step: it was launched, or initialised itself, to its end.
+pub fn tile_life(rank: &RankLog, span: Span) -> PhaseSeconds {
+    let main = rank.main.unwrap_or(span.end);
     let mut times = PhaseTimes::default();
     for (phase, time) in rank.steps.iter().flat_map(|step| step.phases.iter()) {
         times[phase] += time;
     }
     times[Phase::Launch] += main.since(span.begin);
-    times[Phase::Init] += first.begin.since(main);
-    times[Phase::Tail] += span.end.since(last.end);
+    times[Phase::Init] += rank.steps.first().map_or(span.end, |first| first.begin).since(main);
+    times[Phase::Tail] += rank.steps.last().map_or(Nanos(0), |last| span.end.since(last.end));
     let known = times.total().seconds() - times[Phase::Other].seconds();
     let seconds = |phase| match phase {
         Phase::Other => span.seconds() - known,
         _ => times[phase].seconds(),
     };
-    Some(Phase::ALL.map(|phase| (phase, seconds(phase))).into())
+    Phase::ALL.map(|phase| (phase, seconds(phase))).into()
+}
+
+/// The time of a rank or member of a run; `None` if it is not known.
+pub fn tile_of(run: &Run, log: &RankLog) -> Option<PhaseSeconds> {
+    let span = run.span_of(log.header.who())?;
+    if run.membership.is_some() { Some(tile_life(log, span)) } else { tile(log, span) }
 }
 
 /// The phases of every rank, as means over the repeats.
 pub fn ranks(repeats: &[&Run]) -> Option<Vec<RankPhases>> {
-    let mut means: BTreeMap<Rank, PhaseSeconds> = BTreeMap::new();
+    let mut means: BTreeMap<Who, PhaseSeconds> = BTreeMap::new();
     for run in repeats {
-        let span = run.span()?;
         for log in &run.ranks {
-            let mean = means.entry(log.header.rank).or_default();
-            for (phase, seconds) in tile(log, span)? {
+            let mean = means.entry(log.header.who()).or_default();
+            for (phase, seconds) in tile_of(run, log)? {
                 *mean.entry(phase).or_default() += seconds / repeats.len() as f64;
             }
         }
     }
-    Some(means.into_iter().map(|(rank, phases_s)| RankPhases { rank, phases_s }).collect())
+    Some(means.into_iter().map(|(who, phases_s)| RankPhases { who, phases_s }).collect())
 }
 
 /// The phases of all ranks together.

@@ -8,7 +8,11 @@
 //! A value is a cause's time, summed over ranks. Every phase belongs to one cause, except `comm_wait`, which is split at
 //! the arrival of the last rank. For the steps before the steady state, each cause keeps their count times its steady
 //! mean; what they took beyond that is warm-up. Evaluation and checkpoints keep all of their time, because they come when
-//! they are due, steady or not. So the values sum to N * T(N), and the parts to the whole.
+//! they are due, steady or not, and so does recovery. So the values sum to N * T(N), and the parts to the whole.
+//!
+//! Where workers come and go, the sum of the members' lives takes the place of N * T(N), and an example counts once, however
+//! often it was computed. Recovery is the phase of that name, the launch and init of members that replace lost ones, and of
+//! lost members the time from the end of their last step.
 //!
 //! Intervals come from a bootstrap over the steady steps. Causes outside the steps have none, nor have evaluation and
 //! checkpoints, which the plan of the run alone decides. The interval of a difference adds the half-widths of both sides
@@ -17,9 +21,9 @@
 use std::collections::BTreeMap;
 
 use paceline_record::{Phase, StepRecord};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::{SEED, phases};
+use super::{SEED, phases, recovery};
 use crate::Run;
 use crate::run::covers;
 use crate::stats::{self, Work};
@@ -46,6 +50,8 @@ pub enum Cause {
     Idle,
     /// Evaluation and checkpoints.
     Evaluation,
+    /// Workers were lost: waiting and working in their place, what they had not finished, and starting replacements.
+    Recovery,
     /// From the end of a rank's last step to the end of the run.
     Tail,
     /// Time that no phase accounts for.
@@ -54,7 +60,7 @@ pub enum Cause {
 
 impl Cause {
     /// All causes, in display order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::StartUp,
         Self::WarmUp,
         Self::Computation,
@@ -64,6 +70,7 @@ impl Cause {
         Self::Update,
         Self::Idle,
         Self::Evaluation,
+        Self::Recovery,
         Self::Tail,
         Self::Other,
     ];
@@ -80,6 +87,7 @@ impl Cause {
             Self::Update => "update",
             Self::Idle => "idle device",
             Self::Evaluation => "evaluation and checkpoints",
+            Self::Recovery => "recovery",
             Self::Tail => "tail",
             Self::Other => "other",
         }
@@ -95,6 +103,7 @@ impl Cause {
             Self::Update => &[Phase::Update],
             Self::Idle => &[Phase::Idle],
             Self::Evaluation => &[Phase::Eval, Phase::Checkpoint],
+            Self::Recovery => &[Phase::Recovery],
             Self::Tail => &[Phase::Tail],
             Self::Other => &[Phase::Other],
             Self::WarmUp | Self::Stragglers => &[],
@@ -161,8 +170,14 @@ pub struct Waterfall {
     /// `c(N)`.
     pub to_s: f64,
     /// The difference by cause; the parts sum to it.
-    #[serde(rename = "shares")]
+    #[serde(rename = "shares", serialize_with = "serialise_parts")]
     pub parts: Vec<Part>,
+}
+
+/// Leaves recovery out of runs that had none.
+fn serialise_parts<S: Serializer>(parts: &[Part], serializer: S) -> Result<S::Ok, S::Error> {
+    let told = |part: &&Part| part.cause != Cause::Recovery || part.seconds != 0.0;
+    serializer.collect_seq(parts.iter().filter(told))
 }
 
 /// The cost of an example over all repeats, each with its first steady step.
@@ -184,10 +199,11 @@ pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
         Part { cause, seconds, lo: interval.map(|i| seconds - i.0), hi: interval.map(|i| seconds + i.1) }
     };
     let total: f64 = repeats.iter().filter_map(|(run, _)| run.span()).map(|span| span.seconds()).sum();
+    let lives: Option<f64> = repeats.iter().map(|(run, _)| run.lives_s()).sum();
     (count > 0).then(|| Cost {
         workers,
         unit,
-        seconds: f64::from(workers) * total / count as f64,
+        seconds: lives.unwrap_or(f64::from(workers) * total) / count as f64,
         parts: Cause::ALL.map(part).into(),
     })
 }
@@ -199,22 +215,31 @@ fn count_steps(records: &[StepRecord]) -> u64 {
 
 /// A run's time by cause, summed over ranks.
 fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
-    let span = run.span()?;
     let mut values: BTreeMap<Cause, f64> = Cause::ALL.map(|cause| (cause, 0.0)).into();
     for rank in &run.ranks {
-        let tiled = phases::tile(rank, span)?;
-        let (early, steady) = rank.steps.split_at(from.min(rank.steps.len() - 1));
+        let tiled = phases::tile_of(run, rank)?;
+        let toll = recovery::toll(run, rank, &tiled);
+        let from = match run.membership {
+            Some(_) => rank.steps.len() - run.steps_from(rank, from).len(),
+            None => from.min(rank.steps.len() - 1),
+        };
+        let (early, steady) = rank.steps.split_at(from);
         let late_rank: f64 = rank.steps.iter().map(|step| step.late_rank.seconds()).sum();
         for cause in Cause::ALL {
             let booked: f64 = cause.phases().iter().map(|phase| tiled[phase]).sum();
             let whole = match cause {
                 Cause::Communication => booked - late_rank,
                 Cause::Stragglers => late_rank,
+                Cause::StartUp => booked - toll.replacing,
+                Cause::Tail => booked - toll.unfinished,
+                Cause::Recovery => booked + toll.replacing + toll.unfinished,
                 _ => booked,
             };
             let within = |steps: &[StepRecord]| steps.iter().map(|step| cause.within(step)).sum::<f64>();
             let surplus = match cause {
-                Cause::Evaluation => 0.0,
+                Cause::Evaluation | Cause::Recovery => 0.0,
+                // A member that came late, or was gone before the steady state, has no steps to compare.
+                _ if early.is_empty() || steady.is_empty() => 0.0,
                 _ => {
                     let counts = [early, steady].map(|steps| count_steps(steps) as f64);
                     within(early) - counts[0] * within(steady) / counts[1]
@@ -229,17 +254,20 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
 
 /// How far the 95 % interval of a cause's part extends below and above it.
 fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64, f64)> {
-    if matches!(cause, Cause::StartUp | Cause::WarmUp | Cause::Evaluation | Cause::Tail) {
+    if matches!(cause, Cause::StartUp | Cause::WarmUp | Cause::Evaluation | Cause::Recovery | Cause::Tail) {
         return None;
     }
     let steady_steps = |&(run, from): &(&Run, usize)| -> Vec<Work> {
         let step = |k: usize| {
-            let parts = run.ranks.iter().map(|rank| &rank.steps[k]);
+            let parts = run.records(k);
             let count = |step: &StepRecord| match unit {
                 Unit::Example => step.examples as f64,
                 Unit::Step => covers(step) as f64,
             };
-            let counted = parts.clone().map(count).sum();
+            let counted = match unit {
+                Unit::Example if run.membership.is_some() => run.step_examples(k) as f64,
+                _ => parts.clone().map(count).sum(),
+            };
             Work { amount: parts.map(|step| cause.within(step)).sum(), seconds: counted }
         };
         (from..run.steps()).map(step).collect()

@@ -154,7 +154,7 @@ fn what_is_not_known_has_no_point() {
 
 #[test]
 fn a_file_is_named_by_case_and_rank_alone() {
-    let name = file_name("resnet50-w2", Rank(1));
+    let name = file_name("resnet50-w2", Who::Rank(Rank(1)));
     assert_eq!(name, Path::new("tensorboard/resnet50-w2/rank-1/events.out.tfevents.946684800.paceline"));
 }
 

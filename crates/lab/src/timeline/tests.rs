@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 
-use paceline_record::log::{LauncherWriter, RankLog, RankWriter, rank_file};
+use paceline_record::log::{LauncherWriter, RankLog, RankWriter, WorkerHeader, rank_file};
 use paceline_record::{BucketRecord, Bytes, Exit, Phase};
 use tempfile::TempDir;
 
@@ -40,7 +40,8 @@ fn save(plan: &Plan, parent: &TempDir) -> (String, PathBuf) {
     let mut launcher = LauncherWriter::create(&folder, &run.launcher.header).expect("a log");
     let mut tell = |event| launcher.append(&event).expect("a line");
     for (log, late) in run.ranks.iter().zip(0..) {
-        let mut writer = RankWriter::create(&folder, &log.header).expect("a log");
+        let WorkerHeader::Rank(header) = &log.header else { unreachable!("a plan has ranks") };
+        let mut writer = RankWriter::create(&folder, header).expect("a log");
         let mut append = |event| writer.append(&event).expect("a line");
         append(RankEvent::Main { at: moment(log.main.expect("a begin")), pid: 1 });
         for step in &log.steps {
@@ -48,11 +49,18 @@ fn save(plan: &Plan, parent: &TempDir) -> (String, PathBuf) {
             let buckets = if plan.workers > 1 { buckets(late, end.0) } else { Vec::new() };
             append(RankEvent::Step(StepRecord { begin, end, buckets, ..step.clone() }));
         }
-        tell(LauncherEvent::Spawn { rank: log.header.rank, at: Nanos(CLOCK + u64::from(late)) });
+        tell(LauncherEvent::Spawn {
+            rank: Rank(log.header.who().number()),
+            at: Nanos(CLOCK + u64::from(late)),
+        });
     }
     let last_reap = moment(run.launcher.last_reap.expect("an end"));
     for log in &run.ranks {
-        tell(LauncherEvent::Reap { rank: log.header.rank, at: last_reap, exit: Exit::Code(0) });
+        tell(LauncherEvent::Reap {
+            rank: Rank(log.header.who().number()),
+            at: last_reap,
+            exit: Exit::Code(0),
+        });
     }
     tell(LauncherEvent::Over { outcome: Outcome::Done, reason: None });
     (name, folder)

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::{Case, Exit, Phase, Step};
+use crate::{Case, Exit, Phase, Whole};
 
 fn header() -> RankHeader {
     RankHeader { rank: Rank(0), world: 1 }
@@ -53,7 +53,7 @@ fn read(folder: &Path) -> Result<RankLog, LogError> {
 fn what_a_rank_writes_is_what_is_read() {
     let folder = written();
     let log = read(folder.path()).expect("a whole log");
-    assert_eq!(log.header, header());
+    assert_eq!(log.header, WorkerHeader::Rank(header()));
     assert_eq!(log.main, Some(Nanos(900)));
     assert_eq!(log.planned, Some(Bytes(4096)));
     assert_eq!(log.steps, [step(0), step(1), step(2)]);
@@ -170,4 +170,24 @@ fn a_loss_that_is_not_a_number_is_unknown() {
     lost.loss = Some(f32::NAN);
     log.append(&RankEvent::Step(lost)).expect("room for an event");
     assert_eq!(read(folder.path()).expect("a whole log").steps[0].loss, None);
+}
+
+#[test]
+fn a_member_s_log_is_read_like_a_rank_s() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let header = MemberHeader { member: Member(4), seat: 1, host: None };
+    let mut log = RankWriter::create_of_member(folder.path(), &header).expect("a new log");
+    let whole = Whole { examples: 128, loss: Some(2.0), correct: None };
+    let record = StepRecord { whole: Some(whole), redone: 16, ..step(7) };
+    for event in [
+        RankEvent::Main { at: Nanos(900), pid: 7 },
+        RankEvent::Step(record.clone()),
+        RankEvent::Fault { at: Nanos(1850), step: Step(8), fault: "kill=4@8".into() },
+    ] {
+        log.append(&event).expect("room for an event");
+    }
+    let log = RankLog::read_member(folder.path(), Member(4)).expect("a whole log");
+    assert_eq!((log.header.who(), log.header.seat()), (Who::Member(Member(4)), Some(1)));
+    assert_eq!(log.steps, [record]);
+    assert_eq!(log.faults, [PlantedFault { at: Nanos(1850), step: Step(8), fault: "kill=4@8".into() }]);
 }

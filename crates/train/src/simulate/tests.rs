@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use paceline_engine::cpu::{Cpu, CpuOptions};
 use paceline_engine::{Engine, Places, Values, lay_out};
 use paceline_model::{Builder, Dense, Graph, Shape};
-use paceline_record::log::{LauncherLog, RankLog};
+use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
 use paceline_record::{LayerTime, Outcome};
 
 use super::network::Window;
@@ -41,7 +41,7 @@ impl Logs {
 
     fn bytes(&self) -> Vec<Vec<u8>> {
         let file = |rank| fs::read(self.folder.path().join(paceline_record::log::rank_file(rank)));
-        self.ranks.iter().map(|log| file(log.header.rank).expect("a log")).collect()
+        self.ranks.iter().map(|log| file(Rank(log.header.who().number())).expect("a log")).collect()
     }
 }
 
@@ -105,7 +105,8 @@ fn phases_tile_every_step_whatever_is_planted() {
             let logs = simulate(Job { update, accumulate, exchange, ..job(EVERYTHING) });
             assert_eq!(logs.launcher.over, Some((Outcome::Done, None)));
             for (number, rank) in logs.ranks.iter().enumerate() {
-                assert_eq!((rank.header.rank, rank.header.world), (Rank(number as u32), 4));
+                let header = RankHeader { rank: Rank(number as u32), world: 4 };
+                assert_eq!(rank.header, WorkerHeader::Rank(header));
                 assert_eq!(rank.steps.len(), 12);
                 assert!(rank.steps.windows(2).all(|pair| pair[0].end == pair[1].begin));
                 assert!(rank.planned > Some(Bytes(1 << 20)) && rank.peak_resident == rank.planned);

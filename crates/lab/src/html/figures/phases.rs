@@ -12,7 +12,7 @@ use crate::numbers::phases::RankPhases;
 use crate::{CaseReport, words};
 
 /// Phases by colour, in drawing order.
-const FAMILIES: [(&[Phase], Hue); 11] = [
+const FAMILIES: [(&[Phase], Hue); 12] = [
     (&[Phase::Launch, Phase::Init], Hue::Grey),
     (&[Phase::Load, Phase::CopyIn, Phase::CopyOut], Hue::Purple),
     (&[Phase::Forward], Hue::Sky),
@@ -22,6 +22,7 @@ const FAMILIES: [(&[Phase], Hue); 11] = [
     (&[Phase::Update], Hue::Green),
     (&[Phase::Idle], Hue::Grey),
     (&[Phase::Eval, Phase::Checkpoint], Hue::Yellow),
+    (&[Phase::Recovery], Hue::Crimson),
     (&[Phase::Tail], Hue::Grey),
     (&[Phase::Other], Hue::Ink),
 ];
@@ -80,7 +81,7 @@ fn draw(bars: &mut Bars, case: &CaseReport) {
     for (place, rank) in ranks.iter().enumerate() {
         let row = bars.row(height);
         if place % every == 0 {
-            bars.name(row, &format!("rank {}", rank.rank));
+            bars.name(row, &rank.who.to_string());
         }
         let mut from = 0.0;
         for (phase, hue) in
@@ -88,7 +89,7 @@ fn draw(bars: &mut Bars, case: &CaseReport) {
         {
             let seconds = seconds(rank, phase);
             let to = from + 100.0 * seconds / total;
-            let says = format!("rank {}, {phase}: {}, {:.1} %", rank.rank, unit.show(seconds), to - from);
+            let says = format!("{}, {phase}: {}, {:.1} %", rank.who, unit.show(seconds), to - from);
             bars.bar(row, &Bar { from, to, hue, says });
             from = to;
         }

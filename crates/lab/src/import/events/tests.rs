@@ -110,7 +110,7 @@ fn files_of_a_folder_are_ranks() {
     let logs = Plan::calm("resnet50", 2).run().ranks;
     let mut paths: Vec<PathBuf> = Vec::new();
     for log in logs.iter().rev() {
-        let path = folder.path().join(tensorboard::file_name("case", log.header.rank));
+        let path = folder.path().join(tensorboard::file_name("case", log.header.who()));
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("room for it");
         std::fs::write(&path, tensorboard::render(log)).expect("room for it");
         paths.push(path);
@@ -118,7 +118,7 @@ fn files_of_a_folder_are_ranks() {
     let run = import(&paths).expect("our own files");
     assert_eq!(run.case.workers, 2);
     for (rank, log) in run.ranks.iter().zip(&logs) {
-        assert_eq!(rank.rank, log.header.rank);
+        assert_eq!(rank.rank.0, log.header.who().number());
         assert_eq!(rank.steps[7].loss, log.steps[7].loss);
     }
     let twice = import(&[paths[0].clone(), paths[0].clone()]).expect("our own files");

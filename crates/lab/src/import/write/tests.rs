@@ -64,7 +64,7 @@ fn a_written_run_is_reported_as_our_own_are() {
     assert!(near(phases[&Phase::Idle], 40.0 * 2.0 * 300e-6));
     let wait = case.comm_wait_split_s.expect("collectives");
     assert!(near(wait.late_rank, 40.0 * 50e-6) && near(wait.transfer, 40.0 * 100e-6), "{wait:?}");
-    assert_eq!(case.straggler.map(|late| (late.rank, late.fraction)), Some((Rank(1), 1.0)));
+    assert_eq!(case.straggler.map(|late| (late.who.number(), late.fraction)), Some((1, 1.0)));
     let idle = case.idle_split_s.expect("an idle device");
     assert!(near(idle.host_late, 40.0 * 2.0 * 20e-6) && near(idle.queued + idle.unknown, 0.0), "{idle:?}");
     assert!(near(idle.nothing_queued, 40.0 * 2.0 * 280e-6), "the host is seen in its calls alone: {idle:?}");

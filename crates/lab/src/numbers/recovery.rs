@@ -1,0 +1,430 @@
+//! What it cost that workers were lost, came and went.
+//!
+//! ```text
+//! worker_s = waiting + unfinished + replacing                       worker-seconds: the waterfall's cause `recovery`
+//! slower_s = sum over steps with fewer members than before a loss of (time - median at that strength)
+//! ```
+//!
+//! *Waiting* is the members' phase `recovery`: until a loss was noticed and dealt with, and doing its work again.
+//! *Unfinished* is what lost members did after their last step, *replacing* the launch and init of those that took their
+//! places. All of it is about the first repeat, because each has its own events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_record::log::RankLog;
+use paceline_record::{
+    Exit, Expulsion, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase, RecoveryPhase, Step, Who,
+};
+use serde::Serialize;
+
+use super::phases::{self, PhaseSeconds};
+use super::series;
+use crate::Run;
+use crate::membership::{Fate, Life, Membership};
+use crate::stats::{self, Work};
+
+/// Most events that a report lists.
+pub const MOST_EVENTS: usize = 200;
+
+/// How a run whose workers come and go dealt with that.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Recovery {
+    /// Members whose process ended without being asked to.
+    pub losses: u64,
+    /// Members that were expelled while their process ran.
+    pub expulsions: u64,
+    /// Members that were started in the place of lost ones.
+    pub replacements: u64,
+    /// Members that did their first step after the run's first.
+    pub joins: u64,
+    /// Members that left in good order.
+    pub leaves: u64,
+    /// Rosters.
+    pub generations: u64,
+    /// Samples that were computed again because somebody had lost them.
+    pub examples_redone: u64,
+    /// Seconds of the run by what a recovery was doing.
+    pub phases_s: RecoverySeconds,
+    /// Worker-seconds that losses cost.
+    pub worker_s: Toll,
+    /// The same as a fraction of the members' lives.
+    #[serde(rename = "share")]
+    pub fraction: f64,
+    /// Extra seconds of the steps with fewer members than before a loss; `None` if nobody was lost, or if no step shows how
+    /// long one takes at full strength.
+    pub slower_s: Option<f64>,
+    /// What happened, in order.
+    pub events: Vec<Event>,
+    /// Further events that are not listed.
+    pub more_events: u64,
+    /// Members and images per second over time.
+    pub strength: Strength,
+}
+
+/// Seconds by phase of a recovery, on the launcher's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RecoverySeconds {
+    /// Until it was noticed.
+    pub detect: f64,
+    /// Until the lost member could do no more harm.
+    pub fence: f64,
+    /// Connecting to other hosts.
+    pub rebuild: f64,
+    /// Copying state.
+    pub state: f64,
+    /// Doing lost work again.
+    pub redo: f64,
+    /// All of them.
+    pub sum: f64,
+}
+
+/// Worker-seconds that losses cost, by what they went to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Toll {
+    /// The others waited, and did lost work again.
+    pub waiting: f64,
+    /// What lost members did after their last step.
+    pub unfinished: f64,
+    /// Launch and init of replacements, and of members that were lost before their first step.
+    pub replacing: f64,
+    /// All of it.
+    pub sum: f64,
+}
+
+/// Something that happened to the membership of a run. What is not known, or does not apply, is left out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Event {
+    /// Seconds since the first spawn.
+    pub at_s: f64,
+    /// The step that was under way, or that a member began or ended with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Step>,
+    /// Whom it happened to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<Member>,
+    /// What happened.
+    pub what: What,
+    /// How a lost member's process ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<Exit>,
+    /// Why a member was expelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Expulsion>,
+    /// Whose place a started member takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Member>,
+    /// The fault that was planted in the member, in the words of `--faults`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planted: Option<String>,
+    /// Workers that were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// Worker-seconds that it cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_s: Option<f64>,
+}
+
+/// The kinds of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// A member was started after the first step.
+    Started,
+    /// It took part from then on.
+    Joined,
+    /// It left in good order.
+    Left,
+    /// It made no progress.
+    Stalled,
+    /// Its process ended without being asked to.
+    Lost,
+    /// It was expelled.
+    Expelled,
+    /// Another number of workers was asked for.
+    Scaled,
+}
+
+/// Members and rate over time. Point i stands for `every` steps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Strength {
+    /// Steps per point.
+    pub every: u64,
+    /// Seconds from the first spawn to the end of the point's last step.
+    pub to_s: Vec<f64>,
+    /// The fewest members that did one of its steps.
+    pub members: Vec<u64>,
+    /// Its images per second, without evaluation and checkpoints.
+    pub images_per_s: Vec<f64>,
+}
+
+/// The recovery of a run; `None` where workers stay, or where the run has no begin or no end.
+pub fn recovery(run: &Run) -> Option<Recovery> {
+    let membership = run.membership.as_ref()?;
+    let lives_s = run.lives_s()?;
+    let view = View::new(run, membership);
+    let count = |of: fn(&Life) -> bool| membership.lives.iter().filter(|life| of(life)).count() as u64;
+    let first = membership.steps.first();
+    let joined = |log: &&RankLog| log.steps.first().is_some_and(|step| Some(&step.step) > first);
+    let worker_s = view.worker_s();
+    let (events, more_events) = view.events();
+    Some(Recovery {
+        losses: count(|life| matches!(life.fate, Fate::Lost(..))),
+        expulsions: count(|life| matches!(life.fate, Fate::Expelled(..))),
+        replacements: count(|life| life.replaces.is_some()),
+        joins: run.ranks.iter().filter(joined).count() as u64,
+        leaves: count(|life| matches!(life.fate, Fate::Left(_))),
+        generations: membership.rosters.len() as u64,
+        examples_redone: run.ranks.iter().flat_map(|log| &log.steps).map(|step| step.redone).sum(),
+        phases_s: seconds(membership),
+        worker_s,
+        fraction: if lives_s > 0.0 { worker_s.sum / lives_s } else { 0.0 },
+        slower_s: view.slower(),
+        events,
+        more_events,
+        strength: view.strength(),
+    })
+}
+
+/// What a member's loss, or its replacing a lost one, moves from start-up and tail to recovery.
+pub(super) fn toll(run: &Run, log: &RankLog, tiled: &PhaseSeconds) -> Toll {
+    let Some(life) = run.membership.as_ref().and_then(|membership| membership.life(log.header.who())) else {
+        return Toll::default();
+    };
+    let lost = life.fate.lost_at().is_some();
+    let replacing = if life.replaces.is_some() || (lost && log.steps.is_empty()) {
+        tiled[&Phase::Launch] + tiled[&Phase::Init]
+    } else {
+        0.0
+    };
+    let unfinished = if lost { tiled[&Phase::Tail] } else { 0.0 };
+    let waiting = tiled[&Phase::Recovery];
+    Toll { waiting, unfinished, replacing, sum: waiting + unfinished + replacing }
+}
+
+fn seconds(membership: &Membership) -> RecoverySeconds {
+    let mut seconds = RecoverySeconds::default();
+    for recovery in &membership.recoveries {
+        let time = recovery.end.since(recovery.begin).seconds();
+        *match recovery.phase {
+            RecoveryPhase::Detect => &mut seconds.detect,
+            RecoveryPhase::Fence => &mut seconds.fence,
+            RecoveryPhase::Rebuild => &mut seconds.rebuild,
+            RecoveryPhase::State => &mut seconds.state,
+            RecoveryPhase::Redo => &mut seconds.redo,
+        } += time;
+        seconds.sum += time;
+    }
+    seconds
+}
+
+/// A run, and what its events are told from.
+struct View<'a> {
+    run: &'a Run,
+    membership: &'a Membership,
+    /// What each member cost.
+    tolls: BTreeMap<Member, Toll>,
+    /// The global steps.
+    steps: Vec<Work>,
+    /// Members that did each of them.
+    strengths: Vec<u64>,
+    /// Members that were lost, by the step that they were in.
+    lost: BTreeMap<Step, Vec<Member>>,
+}
+
+impl<'a> View<'a> {
+    fn new(run: &'a Run, membership: &'a Membership) -> Self {
+        let toll = |log: &RankLog| {
+            let tiled = phases::tile_of(run, log)?;
+            match log.header.who() {
+                Who::Member(member) => Some((member, toll(run, log, &tiled))),
+                Who::Rank(_) => None,
+            }
+        };
+        let mut lost: BTreeMap<Step, Vec<Member>> = BTreeMap::new();
+        for life in membership.lives.iter().filter(|life| life.fate.lost_at().is_some()) {
+            if let Some(step) = life.last {
+                lost.entry(step).or_default().push(life.member);
+            }
+        }
+        Self {
+            run,
+            membership,
+            tolls: run.ranks.iter().filter_map(toll).collect(),
+            steps: run.global_steps(),
+            strengths: (0..run.steps()).map(|k| run.records(k).count() as u64).collect(),
+            lost,
+        }
+    }
+
+    fn worker_s(&self) -> Toll {
+        self.tolls.values().fold(Toll::default(), |sum, toll| Toll {
+            waiting: sum.waiting + toll.waiting,
+            unfinished: sum.unfinished + toll.unfinished,
+            replacing: sum.replacing + toll.replacing,
+            sum: sum.sum + toll.sum,
+        })
+    }
+
+    /// Seconds of the phase `recovery` in a step, all members together.
+    fn waited(&self, k: usize) -> f64 {
+        self.run.records(k).map(|step| step.phases[Phase::Recovery]).sum::<Nanos>().seconds()
+    }
+
+    /// What the others waited for each lost member: what they spent in its step and in those up to the next loss. Members
+    /// lost in one step share it evenly.
+    fn waited_for(&self) -> BTreeMap<Member, f64> {
+        let mut waited: BTreeMap<Member, f64> = BTreeMap::new();
+        for (k, &step) in self.membership.steps.iter().enumerate() {
+            let seconds = self.waited(k);
+            if let (true, Some((_, lost))) = (seconds > 0.0, self.lost.range(..=step).next_back()) {
+                for &member in lost {
+                    *waited.entry(member).or_default() += seconds / lost.len() as f64;
+                }
+            }
+        }
+        waited
+    }
+
+    /// Extra time of the steps between a loss and the moment when as many members are there as before.
+    fn slower(&self) -> Option<f64> {
+        if self.lost.is_empty() {
+            return None;
+        }
+        let left: Vec<Step> = self
+            .membership
+            .lives
+            .iter()
+            .filter(|life| matches!(life.fate, Fate::Left(_)))
+            .filter_map(|life| life.last)
+            .collect();
+        let mut usual: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        let mut weak: Vec<(u64, f64)> = Vec::new();
+        let mut needed: Option<u64> = None;
+        for (k, (&step, work)) in self.membership.steps.iter().zip(&self.steps).enumerate() {
+            let gone = left.iter().filter(|&&gone| gone == step).count() as u64;
+            needed = needed.map(|needed| needed.saturating_sub(gone));
+            let here = self.strengths[k];
+            if self.lost.contains_key(&step) {
+                let before = k.checked_sub(1).map_or(here, |before| self.strengths[before]);
+                needed = needed.max(Some(before.saturating_sub(gone)));
+                continue;
+            }
+            match needed {
+                Some(full) if here < full => weak.push((full, work.seconds)),
+                _ => {
+                    needed = None;
+                    if self.waited(k) == 0.0 {
+                        usual.entry(here).or_default().push(work.seconds);
+                    }
+                }
+            }
+        }
+        let medians: BTreeMap<u64, f64> = usual
+            .into_iter()
+            .filter_map(|(strength, times)| Some((strength, stats::median(&times)?)))
+            .collect();
+        weak.into_iter().map(|(full, seconds)| Some(seconds - medians.get(&full)?)).sum()
+    }
+
+    /// What happened, in order, and how much of it is not listed.
+    fn events(&self) -> (Vec<Event>, u64) {
+        let waited = self.waited_for();
+        let mut events: Vec<(Nanos, Event)> = Vec::new();
+        let mut joined: BTreeSet<Member> = BTreeSet::new();
+        let first = self.run.training().map(|training| training.begin).unwrap_or_default();
+        for event in &self.run.launcher.membership {
+            match event {
+                LauncherEvent::Member(MemberEvent { member, at, change }) => match change {
+                    MemberChange::Spawned if *at >= first => {
+                        let life = self.membership.life(Who::Member(*member));
+                        let replaces = life.and_then(|life| life.replaces);
+                        let toll = self.tolls.get(member).filter(|toll| toll.replacing > 0.0);
+                        let cost_s = toll.map(|toll| toll.replacing);
+                        events.push((
+                            *at,
+                            Event { replaces, cost_s, ..self.event(*at, *member, What::Started) },
+                        ));
+                    }
+                    MemberChange::Joined if *at >= first && joined.insert(*member) => {
+                        let begun = self.log(*member).and_then(|log| log.steps.first());
+                        let step = begun.map(|step| step.step);
+                        events.push((*at, Event { step, ..self.event(*at, *member, What::Joined) }));
+                    }
+                    MemberChange::Stalled { step, .. } => {
+                        let step = Some(*step);
+                        events.push((*at, Event { step, ..self.event(*at, *member, What::Stalled) }));
+                    }
+                    _ => {}
+                },
+                LauncherEvent::Scaled { at, workers } => {
+                    let event = self.event(*at, Member(0), What::Scaled);
+                    events.push((*at, Event { member: None, workers: Some(*workers), ..event }));
+                }
+                _ => {}
+            }
+        }
+        for life in &self.membership.lives {
+            events.extend(self.end_of(life, &waited));
+        }
+        events.sort_by_key(|&(at, ref event)| (at, event.member, event.what));
+        let more = events.len().saturating_sub(MOST_EVENTS);
+        (events.into_iter().take(MOST_EVENTS).map(|(_, event)| event).collect(), more as u64)
+    }
+
+    /// How a member came to its end, unless it lasted.
+    fn end_of(&self, life: &Life, waited: &BTreeMap<Member, f64>) -> Option<(Nanos, Event)> {
+        let (at, what, exit, reason) = match &life.fate {
+            Fate::Lasted => return None,
+            Fate::Left(at) => (*at, What::Left, None, None),
+            Fate::Lost(at, exit) => (*at, What::Lost, *exit, None),
+            Fate::Expelled(at, reason) => (*at, What::Expelled, None, Some(reason.clone())),
+        };
+        let unfinished = self.tolls.get(&life.member).map_or(0.0, |toll| toll.unfinished);
+        let cost = unfinished + waited.get(&life.member).copied().unwrap_or_default();
+        // Whoever was lost before its first step, and replaces nobody, has no row for its start.
+        let planted = self.log(life.member).and_then(|log| log.faults.last());
+        let planted = planted.filter(|planted| Some(planted.step) >= life.last);
+        let event = Event {
+            step: life.last,
+            exit,
+            reason,
+            planted: planted.map(|planted| planted.fault.clone()),
+            cost_s: (what != What::Left).then_some(cost),
+            ..self.event(at, life.member, what)
+        };
+        Some((at, event))
+    }
+
+    fn log(&self, member: Member) -> Option<&RankLog> {
+        self.run.ranks.iter().find(|log| log.header.who() == Who::Member(member))
+    }
+
+    fn event(&self, at: Nanos, member: Member, what: What) -> Event {
+        let begin = self.run.launcher.first_spawn.unwrap_or_default();
+        Event {
+            at_s: at.since(begin).seconds(),
+            step: None,
+            member: Some(member),
+            what,
+            exit: None,
+            reason: None,
+            replaces: None,
+            planted: None,
+            workers: None,
+            cost_s: None,
+        }
+    }
+
+    fn strength(&self) -> Strength {
+        let begin = self.run.launcher.first_spawn.unwrap_or_default();
+        let every = self.steps.len().div_ceil(series::MOST).max(1);
+        let ends: Vec<Nanos> = self.run.ends().map(|(_, end)| end).collect();
+        let rate = |steps: &[Work]| stats::rate(steps).unwrap_or(0.0);
+        Strength {
+            every: every as u64,
+            to_s: ends.chunks(every).filter_map(|ends| Some(ends.last()?.since(begin).seconds())).collect(),
+            members: self.strengths.chunks(every).filter_map(|few| few.iter().copied().min()).collect(),
+            images_per_s: self.steps.chunks(every).map(rate).collect(),
+        }
+    }
+}
