@@ -31,7 +31,8 @@ const FIXED: usize = 3;
 /// Words of a roster before its seats.
 const ROSTER_HEAD: usize = 3;
 
-/// Notes of a seat, of a shard on each side, and of a flag.
+/// Notes of the rosters, of a seat, and of a shard on each side.
+const ROSTER_NOTES: usize = 2;
 const SEAT_NOTES: usize = 2;
 const SHARD_NOTES: usize = 2;
 
@@ -173,7 +174,7 @@ impl Board {
 
     /// When a seat's member last showed progress.
     fn beat(&self, seat: u32) -> usize {
-        SEAT_NOTES * seat as usize
+        ROSTER_NOTES + SEAT_NOTES * seat as usize
     }
 
     /// What its member is doing.
@@ -182,16 +183,21 @@ impl Board {
     }
 
     fn result(&self, shard: u32, step: u64) -> usize {
-        SEAT_NOTES * self.seats() + SHARD_NOTES * (side(step) * self.shards() + shard as usize)
+        self.beat(self.shape.seats) + SHARD_NOTES * (side(step) * self.shards() + shard as usize)
     }
 
     fn tested(&self, part: u32) -> usize {
-        SEAT_NOTES * self.seats() + SHARD_NOTES * (2 * self.shards() + part as usize)
+        self.beat(self.shape.seats) + SHARD_NOTES * (2 * self.shards() + part as usize)
+    }
+
+    /// The last step, plus 1, that a shard was begun in for a second time.
+    fn again(&self, shard: u32) -> usize {
+        self.tested(self.shape.shards) + shard as usize
     }
 
     /// When a flag was raised.
     fn raised(&self, flag: usize) -> usize {
-        self.tested(0) + SHARD_NOTES * self.shards() + flag - self.first_flag()
+        self.again(self.shape.shards) + flag - self.first_flag()
     }
 
     /// Number of notes.
@@ -267,6 +273,26 @@ impl Board {
     pub fn test_of(&self, words: &impl Words, part: u32) -> (f64, u64) {
         let at = self.tested(part);
         (f64::from_bits(words.note(at)), words.note(at + 1))
+    }
+
+    pub(super) fn note_again(&self, words: &impl Words, step: u64, shard: u32) {
+        words.set_note(self.again(shard), step + 1);
+    }
+
+    /// When the last of a step's shards that were begun for a second time was completed; `None` where there was none.
+    pub fn redone(&self, words: &impl Words, step: u64) -> Option<Nanos> {
+        let again = |&shard: &u32| words.note(self.again(shard)) == step + 1;
+        (0..self.shape.shards).filter(again).map(|shard| self.shard_done(words, shard)).max()
+    }
+
+    /// Notes since when the members of a roster's generation have suffered from what it answers.
+    pub fn note_loss(&self, words: &impl Words, generation: u32, since: Nanos) {
+        words.set_note((generation % 2) as usize, since.0);
+    }
+
+    /// Since when they have.
+    pub fn loss(&self, words: &impl Words, generation: u32) -> Nanos {
+        Nanos(words.note((generation % 2) as usize))
     }
 
     pub(super) fn note_raised(&self, words: &impl Words, flag: usize) {

@@ -1,6 +1,7 @@
 //! Shared memory of a launcher and its members: the words, the two states, and the gradients of all shards.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,7 +14,8 @@ use rustix::thread::futex;
 
 use super::{Board, Shape, Words};
 use crate::memfd::{self, PAGE};
-use crate::{Area, CommError};
+use crate::reduction::Sum;
+use crate::{Area, CommError, Reduction};
 
 /// First word of this kind of segment: "elastic1" in ASCII.
 const MAGIC: u64 = u64::from_be_bytes(*b"elastic1");
@@ -225,6 +227,37 @@ impl Ground {
         let before = (2 * (1 + self.size.state) + shards as usize) * self.plan.values;
         let number = side * shards as usize + shard as usize;
         self.area(before + number * self.plan.statistics, self.size.statistics)
+    }
+}
+
+/// Shards whose addresses are kept on the stack.
+const FEW: usize = 64;
+
+impl Ground {
+    /// The mean over all shards of a range of their gradients, added up in the order of the tree that every sum has.
+    ///
+    /// # Safety
+    /// Nobody may write to this range of any shard's gradients meanwhile.
+    ///
+    /// # Panics
+    /// If `into` has another length than the range.
+    pub unsafe fn mean_gradients(&self, range: &Range<usize>, into: &mut [f32]) {
+        assert_eq!(range.len(), into.len(), "invariant: room for the whole range");
+        let shards = self.size.shape.shards;
+        let part = |shard| self.gradients(shard).part(range);
+        let scale = Reduction::Mean.scale(shards);
+        let add = |from: &[*mut f32], into: &mut [f32]| {
+            let sum = Sum { from, into: &[into.as_mut_ptr()], len: range.len(), scale };
+            // SAFETY: the runs lie in their areas, and the caller vouches for them; `into` is borrowed.
+            unsafe { sum.run() }
+        };
+        if shards as usize <= FEW {
+            let mut from = [std::ptr::null_mut(); FEW];
+            (0..shards).for_each(|shard| from[shard as usize] = part(shard));
+            add(&from[..shards as usize], into);
+        } else {
+            add(&(0..shards).map(part).collect::<Vec<_>>(), into);
+        }
     }
 }
 

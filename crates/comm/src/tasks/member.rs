@@ -28,6 +28,8 @@ pub struct ShardTask {
     pub shard: u32,
     /// Whether somebody lost had begun it.
     pub again: bool,
+    /// Steps and shards that this member will probably run next.
+    pub upcoming: [Option<(u64, u32)>; 3],
 }
 
 /// A slice to be added up and updated.
@@ -200,11 +202,17 @@ impl<'a, M: Words> Member<'a, M> {
     }
 
     /// The shards that it will probably run next, after `shard` of a step.
-    pub fn upcoming(&self, step: u64, shard: u32) -> impl Iterator<Item = (u64, u32)> + use<'_, 'a, M> {
+    fn upcoming(&self, step: u64, shard: u32) -> [Option<(u64, u32)>; 3] {
         let own = self.own(self.board.shape().shards);
-        let free = move |&shard: &u32| self.claim_of(Task::Shard(shard)).is_free(step + 1);
-        let now = (shard + 1..own.end).filter(free).map(move |shard| (step, shard));
-        now.chain(own.clone().map(move |shard| (step + 1, shard)))
+        let free = |&shard: &u32| self.claim_of(Task::Shard(shard)).is_free(step + 1);
+        let now = own.clone().filter(|&other| other > shard).filter(free).map(|shard| (step, shard));
+        let mut next = now.chain(own.clone().map(|shard| (step + 1, shard)));
+        std::array::from_fn(|_| next.next())
+    }
+
+    /// The first shards that it will probably run in a step.
+    pub fn expected(&self, step: u64) -> impl Iterator<Item = (u64, u32)> {
+        self.own(self.board.shape().shards).map(move |shard| (step, shard))
     }
 
     /// Does its tasks of a step, until all of the step is done, whoever does it.
@@ -401,7 +409,10 @@ impl<'a, M: Words> Member<'a, M> {
         let step = self.step;
         let take = |shard: u32| {
             let again = self.claim(Task::Shard(shard), step + 1)?;
-            Some(ShardTask { step, shard, again })
+            if again {
+                self.board.note_again(self.words, step, shard);
+            }
+            Some(ShardTask { step, shard, again, upcoming: self.upcoming(step, shard) })
         };
         let count = self.board.shape().shards;
         self.own(count).find_map(take).or_else(|| {

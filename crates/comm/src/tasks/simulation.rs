@@ -396,7 +396,7 @@ impl Shards for Hands<'_> {
     type Error = ();
 
     fn run(&mut self, task: ShardTask, progress: &mut dyn FnMut(usize)) -> Result<(), ()> {
-        let ShardTask { step, shard, again } = task;
+        let ShardTask { step, shard, again, .. } = task;
         let (view, data, scenario) = (self.view, self.data(), self.view.world.scenario);
         view.world.begin(view.process, (step, u64::from(shard)));
         view.world.again.set(view.world.again.get() + u64::from(again));
