@@ -124,6 +124,14 @@ impl Board {
         (number << SEAT_BITS) | seat
     }
 
+    pub(super) fn seat_of(named: u32) -> u32 {
+        named & ((1 << SEAT_BITS) - 1)
+    }
+
+    pub(super) fn number_of(named: u32) -> u32 {
+        named >> SEAT_BITS
+    }
+
     pub(super) fn acknowledged(&self, seat: u32) -> usize {
         FIXED + 2 * (ROSTER_HEAD + self.seats()) + seat as usize
     }

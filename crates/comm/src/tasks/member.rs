@@ -185,6 +185,17 @@ impl<'a, M: Words> Member<'a, M> {
         Rank(self.roster.rank.unwrap_or(0))
     }
 
+    /// The rank of whoever sits in a seat.
+    pub fn rank_of(&self, seat: u32) -> Option<Rank> {
+        let place = self.roster.members.iter().position(|&named| Board::seat_of(named) == seat);
+        place.map(|rank| Rank(rank as u32))
+    }
+
+    /// The numbers of the members in the roster, by rank.
+    pub fn members(&self) -> impl Iterator<Item = u32> {
+        self.roster.members.iter().map(|&named| Board::number_of(named))
+    }
+
     /// Members in the roster.
     pub fn world(&self) -> u32 {
         self.roster.members.len() as u32

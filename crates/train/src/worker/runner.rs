@@ -165,7 +165,7 @@ impl Runner {
 }
 
 /// The loader's threads computed on this worker's own cores: that time was taken from forward and backward, and is loading.
-fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
+pub(crate) fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
     let (forward, backward) = (phases[Phase::Forward], phases[Phase::Backward]);
     let both = forward + backward;
     let taken = loading.min(both);
