@@ -11,7 +11,7 @@ pub(crate) struct Policy {
     pub restarts: u32,
     /// How long to wait with fewer than `min`.
     pub patience: Nanos,
-    /// How long a seat stays empty after its first loss; twice as long after each further one.
+    /// How long a seat stays empty after a loss; twice as long after each in a row that had not done a step.
     pub pause: Nanos,
     /// How many may be on their way at once; one at first where the first decides how all compute.
     pub starting: u32,
@@ -37,8 +37,9 @@ pub(crate) enum Occupant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
     pub occupant: Occupant,
-    /// Members that were lost in it.
+    /// Members that were lost in it, and of the last of them those in a row that had not done a step.
     pub losses: u32,
+    pub in_vain: u32,
     /// When it may be filled again.
     pub free_from: Nanos,
     /// Whether its member left by its own wish: it is filled again only when more are asked for.
@@ -47,7 +48,7 @@ pub(crate) struct Seat {
 
 impl Seat {
     const EMPTY: Self =
-        Self { occupant: Occupant::Nobody, losses: 0, free_from: Nanos(0), given_up: false };
+        Self { occupant: Occupant::Nobody, losses: 0, in_vain: 0, free_from: Nanos(0), given_up: false };
 
     fn member(self) -> Option<Member> {
         match self.occupant {
@@ -72,7 +73,10 @@ pub(crate) struct Crew {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// Killed, crashed, expelled: a loss.
-    Lost,
+    Lost {
+        /// Whether it had done a step.
+        worked: bool,
+    },
     /// It left by its own wish.
     Left,
     /// Fewer were asked for.
@@ -126,7 +130,7 @@ impl Crew {
     pub fn ask(&mut self, count: u32) {
         if count > self.staying() {
             for seat in &mut self.seats {
-                (seat.given_up, seat.losses, seat.free_from) = (false, 0, Nanos(0));
+                *seat = Seat { occupant: seat.occupant, ..Seat::EMPTY };
             }
         }
         self.asked = count.min(self.seats.len() as u32);
@@ -158,8 +162,9 @@ impl Crew {
         let seat = &mut self.seats[seat as usize];
         seat.occupant = Occupant::Nobody;
         match end {
-            End::Lost => {
-                let pause = policy.pause.0.saturating_mul(1 << seat.losses.min(20)).min(LONGEST_PAUSE.0);
+            End::Lost { worked } => {
+                seat.in_vain = if worked { 0 } else { seat.in_vain + 1 };
+                let pause = policy.pause.0.saturating_mul(1 << seat.in_vain.min(20)).min(LONGEST_PAUSE.0);
                 seat.losses += 1;
                 seat.free_from = now + Nanos(pause);
             }

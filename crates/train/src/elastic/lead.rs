@@ -125,6 +125,8 @@ struct Process {
     reaped: bool,
     /// A stop that was asked for ends then.
     continues: Option<Nanos>,
+    /// Steps that were done when it came into the roster.
+    joined: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -372,7 +374,7 @@ impl Lead<'_, '_, '_> {
         let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .map_err(|error| TrainError::system("watch a member")(error.into()))?;
         let process =
-            Process { member, seat, child, handle, condemned: None, reaped: false, continues: None };
+            Process { member, seat, child, handle, condemned: None, reaped: false, continues: None, joined: None };
         self.processes.insert(seat, process);
         self.crew.started(seat, member);
         Ok(())
@@ -415,17 +417,18 @@ impl Lead<'_, '_, '_> {
         }
         let is_leaving = matches!(self.crew.seats[seat as usize].occupant, Occupant::Leaving(_));
         let is_over = self.done >= self.warden.end();
+        let lost = End::Lost { worked: process.joined.is_some_and(|step| step < self.done) };
         let end = match process.condemned {
-            Some((Condemned::Stalled, _)) => End::Lost,
+            Some((Condemned::Stalled, _)) => lost,
             Some((Condemned::Dismissed | Condemned::Over, _)) => End::Dismissed,
             None if is_leaving || (is_over && exit.is_success()) => End::Dismissed,
             None if exit.is_success() => End::Left,
-            None => End::Lost,
+            None => lost,
         };
         self.crew.ended(seat, end, &self.policy, now);
         let why = match (end, process.condemned) {
-            (End::Lost, Some(_)) => Some((Expulsion::Stalled, "made no progress".to_owned())),
-            (End::Lost, None) => Some((Expulsion::Ended, self.name_exit(exit))),
+            (End::Lost { .. }, Some(_)) => Some((Expulsion::Stalled, "made no progress".to_owned())),
+            (End::Lost { .. }, None) => Some((Expulsion::Ended, self.name_exit(exit))),
             (End::Left, _) => {
                 self.tell(member, MemberChange::Left)?;
                 self.remember(format!("member {member} left"));
@@ -443,7 +446,7 @@ impl Lead<'_, '_, '_> {
             self.last_death = Some(LastDeath { member, why, words: last, log: words });
         }
         if was_in {
-            let is_loss = end == End::Lost;
+            let is_loss = matches!(end, End::Lost { .. });
             let since = if is_loss && beat > self.began { beat } else { now };
             let earlier = self.recovery.take();
             self.recovery = Some(Underway {
@@ -506,7 +509,9 @@ impl Lead<'_, '_, '_> {
     fn publish(&mut self, roster: Vec<u32>, now: Nanos) -> Result<(), TrainError> {
         let old = std::mem::replace(&mut self.crew.roster, roster.clone());
         for &seat in roster.iter().filter(|seat| !old.contains(seat)) {
-            let member = self.processes[&seat].member;
+            let process = self.processes.get_mut(&seat).expect("invariant: who is ready has a process");
+            process.joined = Some(self.done);
+            let member = process.member;
             self.tell(member, MemberChange::Joined)?;
             if self.warden.generation() > 0 {
                 self.remember(format!("member {member} joined"));

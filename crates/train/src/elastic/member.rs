@@ -116,7 +116,7 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
     }
     let mut waits = Vec::with_capacity(64);
     let mut generations = Vec::new();
-    let faults = Planted { elastic, seed: job.seed, own: own.member };
+    let faults = Planted { elastic, seed: job.seed, own: own.member, entered: Step(step) };
     while ended == Ended::Done && step < member.end() {
         book.begin(Step(step));
         faults.strike(Step(step), &member, &mut hands, &mut book, &leaves)?;
@@ -578,6 +578,8 @@ struct Planted<'a> {
     elastic: &'a Elastic,
     seed: u64,
     own: paceline_record::Member,
+    /// The step that it came in. Random faults spare it then, or whoever replaces a victim would be the next one.
+    entered: Step,
 }
 
 impl Planted<'_> {
@@ -594,7 +596,8 @@ impl Planted<'_> {
         }
         let members: Vec<_> = member.members().map(paceline_record::Member).collect();
         for fault in self.elastic.faults.due(step, self.seed, &members) {
-            if fault.member() != Some(self.own) {
+            let is_random = !self.elastic.faults.0.contains(&fault);
+            if fault.member() != Some(self.own) || (is_random && step == self.entered && step.0 > 0) {
                 continue;
             }
             book.tell(&RankEvent::Fault { at: clock::now(), step, fault: fault.to_string() })?;

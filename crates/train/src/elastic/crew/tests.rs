@@ -2,6 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+const LOST: End = End::Lost { worked: true };
+
 const POLICY: Policy =
     Policy { min: 2, restarts: 2, patience: Nanos(1000), pause: Nanos(10), starting: u32::MAX };
 
@@ -36,7 +38,7 @@ fn the_first_roster_has_all_who_are_on_their_way() {
 #[test]
 fn a_lost_member_is_out_at_once_and_its_seat_is_filled_after_a_pause() {
     let mut crew = running(3, 3);
-    crew.ended(1, End::Lost, &POLICY, Nanos(100));
+    crew.ended(1, LOST, &POLICY, Nanos(100));
     let decision = crew.decide(&POLICY, Nanos(101));
     let reason = Reason::Changed { gone: vec![1], come: vec![] };
     assert_eq!(decision.roster, Some((vec![0, 2], reason)));
@@ -52,11 +54,11 @@ fn a_lost_member_is_out_at_once_and_its_seat_is_filled_after_a_pause() {
 }
 
 #[test]
-fn pauses_double_and_restarts_come_to_an_end() {
+fn pauses_double_while_nothing_gets_done_and_restarts_come_to_an_end() {
     let mut crew = running(3, 3);
     let mut now = Nanos(0);
-    for pause in [10, 20] {
-        crew.ended(2, End::Lost, &POLICY, now);
+    for pause in [20, 40] {
+        crew.ended(2, End::Lost { worked: false }, &POLICY, now);
         crew.roster = vec![0, 1];
         assert!(crew.decide(&POLICY, now + Nanos(pause - 1)).start.is_empty());
         now = now + Nanos(pause);
@@ -65,7 +67,7 @@ fn pauses_double_and_restarts_come_to_an_end() {
         crew.ready(2);
         crew.roster = vec![0, 1, 2];
     }
-    crew.ended(2, End::Lost, &POLICY, now);
+    crew.ended(2, LOST, &POLICY, now);
     crew.roster = vec![0, 1];
     assert_eq!(crew.decide(&POLICY, now + Nanos(1_000_000)), Decision::default());
     // Asking for more is worth another try.
@@ -99,13 +101,13 @@ fn fewer_are_dismissed_from_the_end_and_more_are_started() {
 #[test]
 fn with_too_few_it_waits_while_somebody_may_come_and_then_gives_up() {
     let mut crew = running(2, 2);
-    crew.ended(0, End::Lost, &POLICY, Nanos(0));
+    crew.ended(0, LOST, &POLICY, Nanos(0));
     assert_eq!(crew.decide(&POLICY, Nanos(1)).give_up, None);
     assert_eq!(crew.decide(&POLICY, Nanos(1002)).give_up, Some(Hopeless::TooLong { there: 1 }));
     let mut crew = running(2, 2);
     for _ in 0..3 {
         crew.started(0, Member(0));
-        crew.ended(0, End::Lost, &POLICY, Nanos(0));
+        crew.ended(0, LOST, &POLICY, Nanos(0));
     }
     assert_eq!(crew.decide(&POLICY, Nanos(1)).give_up, Some(Hopeless::NobodyComes { there: 1 }));
 }
@@ -128,7 +130,7 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let end = prop_oneof![4 => Just(End::Lost), 1 => Just(End::Left), 1 => Just(End::Dismissed)];
+    let end = prop_oneof![4 => Just(LOST), 1 => Just(End::Left), 1 => Just(End::Dismissed)];
     prop_oneof![
         4 => (0..5_u32).prop_map(Event::Ready),
         3 => (0..5_u32, end).prop_map(|(seat, end)| Event::End(seat, end)),
