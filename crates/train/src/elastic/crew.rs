@@ -42,7 +42,7 @@ pub(crate) struct Seat {
     pub in_vain: u32,
     /// When it may be filled again.
     pub free_from: Nanos,
-    /// Whether its member left by its own wish: it is filled again only when more are asked for.
+    /// Whether its member left by its own wish: one fewer is asked for, and it is filled again only when more are.
     pub given_up: bool,
 }
 
@@ -168,7 +168,10 @@ impl Crew {
                 seat.losses += 1;
                 seat.free_from = now + Nanos(pause);
             }
-            End::Left => seat.given_up = true,
+            End::Left => {
+                seat.given_up = true;
+                self.asked = self.asked.saturating_sub(1).max(1);
+            }
             End::Dismissed => {}
         }
     }

@@ -306,7 +306,12 @@ impl Lead<'_, '_, '_> {
             if over && self.processes.is_empty() {
                 return Ok(None);
             }
-            if !over {
+            if over {
+                // Whoever was on its way comes too late.
+                let roster = self.warden.roster();
+                let late = self.processes.values_mut().filter(|process| !roster.contains(&process.seat));
+                late.for_each(|process| process.condemn(Condemned::Dismissed));
+            } else {
                 self.expel_stalled(now)?;
                 if let Some(hopeless) = self.act(now)? {
                     return Ok(Some(Stop::Hopeless(hopeless)));

@@ -55,6 +55,7 @@ pub(crate) struct Membership {
 /// The life of a member that began at `main`.
 pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainError> {
     let elastic = job.elastic.as_ref().expect("invariant: an elastic job has members");
+    point::listen(own.member);
     let leaves = process::leave_on_request()?;
     let seat = Rank(own.seat);
     let pinned = job.pin && affinity::pin(seat, elastic.max, job.threads)?;

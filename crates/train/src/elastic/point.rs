@@ -1,15 +1,17 @@
-//! Named points of a step, at which faults strike.
+//! Named points of a member's life, at which faults strike.
 //!
-//! `PACELINE_STRIKE=kill@in-slice:3` lets a worker kill itself the third time that it comes to the point `in-slice`; tests use
-//! it. A fault of `--faults` strikes in the middle of the next shard. Where nothing is armed, a point is one load.
+//! `PACELINE_STRIKE=kill@in-slice:3:1` lets member 1 kill itself the third time that it comes to the point `in-slice`; several are
+//! separated by commas. Tests use it. A fault of `--faults` strikes when the next bucket is complete. Where nothing is armed, a
+//! point is two loads.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use paceline_record::Member;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// The environment variable that arms a point.
-pub(crate) const VARIABLE: &str = "PACELINE_STRIKE";
+const VARIABLE: &str = "PACELINE_STRIKE";
 
 /// A place in a member's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,33 +71,39 @@ pub(crate) enum Strike {
 /// What the next point in a shard brings: nothing, or a [`Strike`].
 static ARMED: AtomicU64 = AtomicU64::new(0);
 
-/// What the environment asks for, and how often its point is still to be passed.
-static ASKED: OnceLock<Option<(Point, Strike)>> = OnceLock::new();
-static LEFT: AtomicU64 = AtomicU64::new(0);
+/// What the environment asks of this member, and how often each point is still to be passed.
+static ASKED: OnceLock<Vec<(Point, Strike, AtomicU64)>> = OnceLock::new();
+
+/// Takes note of what the environment asks of a member.
+pub(crate) fn listen(member: Member) {
+    let text = std::env::var(VARIABLE).unwrap_or_default();
+    ASKED.get_or_init(|| text.split(',').filter_map(|one| parse(one, member)).collect());
+}
+
+/// `kill@POINT:COUNT:MEMBER`, if it is for this member.
+fn parse(text: &str, own: Member) -> Option<(Point, Strike, AtomicU64)> {
+    let (strike, rest) = text.split_once('@')?;
+    let mut parts = rest.split(':');
+    let (name, count, member) = (parts.next()?, parts.next()?, parts.next()?);
+    if member.parse() != Ok(own.0) {
+        return None;
+    }
+    let strike = if strike == "kill" { Strike::Kill } else { Strike::Stop };
+    let point = Point::ALL.into_iter().find(|point| point.name() == name)?;
+    Some((point, strike, AtomicU64::new(count.parse().ok()?)))
+}
 
 /// Lets the next completed bucket be the last thing that this process does for a while, or for ever.
 pub(crate) fn arm(strike: Strike) {
     ARMED.store(strike as u64, Ordering::Relaxed);
 }
 
-fn asked() -> Option<(Point, Strike)> {
-    *ASKED.get_or_init(|| {
-        let text = std::env::var(VARIABLE).ok()?;
-        let (strike, rest) = text.split_once('@')?;
-        let (name, count) = rest.split_once(':')?;
-        let strike = if strike == "kill" { Strike::Kill } else { Strike::Stop };
-        LEFT.store(count.parse().ok()?, Ordering::Relaxed);
-        Point::ALL.into_iter().find(|point| point.name() == name).map(|point| (point, strike))
-    })
-}
-
 /// Comes to a point.
 pub(crate) fn reach(point: Point) {
-    if let Some((place, what)) = asked()
-        && place == point
-        && LEFT.fetch_sub(1, Ordering::Relaxed) == 1
-    {
-        strike(what);
+    for (place, what, left) in ASKED.get().into_iter().flatten() {
+        if *place == point && left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            strike(*what);
+        }
     }
     if point == Point::AfterFlag {
         match ARMED.swap(0, Ordering::Relaxed) {

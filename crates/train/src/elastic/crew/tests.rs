@@ -81,6 +81,7 @@ fn who_left_by_its_own_wish_is_not_replaced() {
     crew.ended(0, End::Left, &POLICY, Nanos(5));
     let decision = crew.decide(&POLICY, Nanos(1_000));
     assert_eq!((decision.roster.expect("a new one").0, decision.start), (vec![1, 2], vec![]));
+    assert_eq!(crew.asked, 2);
 }
 
 #[test]
