@@ -1,5 +1,7 @@
 //! Numbers in sentences, the same for every form of the report.
 
+mod recovery;
+
 use paceline_record::{Bytes, Outcome, Phase};
 
 use crate::numbers::law::{Forecast, Law, Laws, Parameter};
@@ -7,6 +9,8 @@ use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::steady::Verdict;
 use crate::{Align, CaseReport, Explained, Report, Table};
+
+pub use self::recovery::{event_table, recovery};
 
 /// Columns of a terminal that lines are kept within.
 const WIDTH: usize = 100;

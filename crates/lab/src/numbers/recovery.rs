@@ -330,12 +330,13 @@ impl<'a> View<'a> {
     fn events(&self) -> (Vec<Event>, u64) {
         let waited = self.waited_for();
         let mut events: Vec<(Nanos, Event)> = Vec::new();
-        let mut joined: BTreeSet<Member> = BTreeSet::new();
+        let mut started: BTreeSet<Member> = BTreeSet::new();
         let first = self.run.training().map(|training| training.begin).unwrap_or_default();
         for event in &self.run.launcher.membership {
             match event {
                 LauncherEvent::Member(MemberEvent { member, at, change }) => match change {
                     MemberChange::Spawned if *at >= first => {
+                        started.insert(*member);
                         let life = self.membership.life(Who::Member(*member));
                         let replaces = life.and_then(|life| life.replaces);
                         let toll = self.tolls.get(member).filter(|toll| toll.replacing > 0.0);
@@ -345,7 +346,7 @@ impl<'a> View<'a> {
                             Event { replaces, cost_s, ..self.event(*at, *member, What::Started) },
                         ));
                     }
-                    MemberChange::Joined if *at >= first && joined.insert(*member) => {
+                    MemberChange::Joined if started.remove(member) => {
                         let begun = self.log(*member).and_then(|log| log.steps.first());
                         let step = begun.map(|step| step.step);
                         events.push((*at, Event { step, ..self.event(*at, *member, What::Joined) }));

@@ -289,7 +289,7 @@ fn phases_longer_than_their_step_are_cut_and_say_so() {
     step.book(Phase::Backward, Nanos(700));
     step.end = Nanos(2000);
     let mut pen = Pen::new(1, Nanos(0));
-    pen.step(Rank(0), &step);
+    pen.step(Some(Rank(0)), &step);
     let drawn: Vec<Value> = pen.text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(drawn.len(), 3, "nothing is left for other");
     assert_eq!((&drawn[2]["ts"], &drawn[2]["dur"]), (&json!(1.6), &json!(0.4)));
