@@ -9,6 +9,7 @@ use paceline_lab::{CaseReport, Kind, Machine, Planned, Report, Run, SCHEMA, Stud
 use paceline_record::{Member, Outcome, Phase, Step};
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Bounds, Deal, Elastic, Engines, Job, Length};
+use proptest::prelude::*;
 
 /// An elastic job of four workers, with these faults on this machine.
 fn job(folder: &Path, faults: &str, machine: &str) -> Job {
@@ -47,6 +48,7 @@ fn planted(faults: &str, machine: &str) -> (Run, CaseReport) {
     let run = simulate(&job(folder.path(), faults, machine));
     let case = CaseReport::of(std::slice::from_ref(&run));
     assert_adds_up(&run, &case);
+    assert_eq!(case.steps, 100);
     (run, case)
 }
 
@@ -71,7 +73,7 @@ fn assert_adds_up(run: &Run, case: &CaseReport) {
     assert!(near(cost.seconds * case.examples as f64, lives));
     assert!(near(cost.parts.iter().map(|part| part.seconds).sum(), cost.seconds));
     assert!(near(case.mean_workers.expect("a mean") * case.total_s.expect("an end"), lives));
-    assert_eq!((case.steps, case.examples), (100, 100 * 240));
+    assert_eq!(case.examples, case.steps * 240);
     let told = recovery(case);
     let part = cost.parts.iter().find(|part| part.cause == Cause::Recovery).expect("a cause");
     assert!(near(part.seconds * case.examples as f64, told.worker_s.sum), "{part:?} {:?}", told.worker_s);
@@ -185,4 +187,54 @@ fn a_run_that_loses_everybody_goes_on_with_replacements_or_fails() {
     launch(&job, &prepared, surroundings).expect_err("nobody is left");
     let case = CaseReport::of(&[Run::read(folder.path()).expect("logs")]);
     assert_eq!((case.status, case.steps), (Outcome::Failed, 50));
+}
+
+/// A fault of four first members and those that may come, in one of thirty steps.
+fn any_fault() -> impl Strategy<Value = String> {
+    let (member, step) = (0u32..9, 0u64..30);
+    (0..7, member, step, 1u32..40).prop_map(|(kind, member, step, amount)| match kind {
+        0 | 1 => format!("kill={member}@{step}"),
+        2 => format!("stop={member}@{step}:{}s", f64::from(amount) / 10.0),
+        3 => format!("slow={member}@{step}:{}", 1.0 + f64::from(amount) / 10.0),
+        4 => format!("leave={member}@{step}"),
+        5 => format!("join@{step}"),
+        _ => format!("random=kill:{amount}"),
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whatever_is_planted_the_numbers_add_up(
+        faults in proptest::collection::vec(any_fault(), 0..8),
+        restarts in 0u32..6,
+        min in 1u32..4,
+        dynamic in any::<bool>(),
+    ) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut job = job(folder.path(), &faults.join(","), "jitter=0.02,spawn=1,eval=7:20,tail_per_worker=1");
+        (job.length, job.steps) = (Length::Steps(30), 30);
+        let elastic = job.elastic.as_mut().expect("elastic");
+        elastic.deal = if dynamic { Deal::Dynamic } else { Deal::Static };
+        (elastic.restarts, elastic.min) = (restarts, min);
+        let prepared = job.prepare(&mut Engines::default()).expect("a job that can be simulated");
+        let surroundings = Surroundings {
+            program: "/nowhere/paceline".into(),
+            interrupted: &AtomicBool::new(false),
+            progress: &mut |_| {},
+        };
+        let done = launch(&job, &prepared, surroundings).is_ok();
+        let run = Run::read(folder.path()).expect("logs that agree");
+        prop_assert_eq!(done, run.launcher.outcome() == Outcome::Done);
+        if done {
+            let case = CaseReport::of(std::slice::from_ref(&run));
+            assert_adds_up(&run, &case);
+            prop_assert_eq!(case.steps, 30);
+            let told = recovery(&case);
+            let lost = told.losses + told.expulsions;
+            let named = findings(case.clone()).iter().any(|(kind, _)| *kind == Kind::Recovery);
+            prop_assert_eq!(lost > 0, named);
+        }
+    }
 }

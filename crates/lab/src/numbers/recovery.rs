@@ -380,9 +380,11 @@ impl<'a> View<'a> {
             Fate::Lost(at, exit) => (*at, What::Lost, *exit, None),
             Fate::Expelled(at, reason) => (*at, What::Expelled, None, Some(reason.clone())),
         };
-        let unfinished = self.tolls.get(&life.member).map_or(0.0, |toll| toll.unfinished);
-        let cost = unfinished + waited.get(&life.member).copied().unwrap_or_default();
-        // Whoever was lost before its first step, and replaces nobody, has no row for its start.
+        let toll = self.tolls.get(&life.member).copied().unwrap_or_default();
+        // The start of a member that was there from the beginning is no event of its own.
+        let early = Some(life.span.begin) <= self.run.launcher.first_spawn;
+        let start = if early { toll.replacing } else { 0.0 };
+        let cost = toll.unfinished + start + waited.get(&life.member).copied().unwrap_or_default();
         let planted = self.log(life.member).and_then(|log| log.faults.last());
         let planted = planted.filter(|planted| Some(planted.step) >= life.last);
         let event = Event {
