@@ -262,6 +262,10 @@ pub fn steady(case: &CaseReport) -> Option<String> {
     let steady = case.steady?;
     let from = steady.from_step;
     let mut text = match steady.verdict {
+        // Which steps are slow depends on who was there.
+        Verdict::WarmUp | Verdict::Slowdown | Verdict::NoSteadyState if case.has_changed() => {
+            format!("members changed; counted from step {from}")
+        }
         Verdict::Flat => "steady from the first step".into(),
         Verdict::WarmUp => format!("warm-up, steady from step {from}"),
         Verdict::Slowdown => format!("slowdown, slower from step {from}"),

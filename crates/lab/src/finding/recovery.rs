@@ -71,7 +71,7 @@ fn count_losses(recovery: &Recovery) -> String {
 fn advise(recovery: &Recovery) -> &'static str {
     let mut ends = recovery.events.iter().filter(|event| matches!(event.what, What::Lost | What::Expelled));
     if recovery.more_events == 0 && ends.all(|event| event.planted.is_some()) {
-        return "all of them were planted with --faults; without them this time would not be lost";
+        return "every loss was planted with --faults: without faults this time would not be lost";
     }
     "find out why workers were lost: the table of events says when and how each ended"
 }
