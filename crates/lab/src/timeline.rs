@@ -52,7 +52,7 @@ struct CaseLog<'a> {
     folder: &'a Path,
     workers: Vec<Who>,
     /// Who was which rank, where workers come and go.
-    places: BTreeMap<(Generation, Rank), Member>,
+    places: BTreeMap<(Generation, Member), Rank>,
     /// What happened to whom, and when.
     marks: Vec<(Who, Nanos, String)>,
     spawns: Vec<(Who, Nanos)>,
@@ -135,7 +135,7 @@ impl<'a> CaseLog<'a> {
     fn decided(&mut self, roster: &Roster) {
         let name = format!("roster {} of {}", roster.generation, words::workers(roster.members.len() as u64));
         for (rank, &member) in (0..).map(Rank).zip(&roster.members) {
-            self.places.insert((roster.generation, rank), member);
+            self.places.insert((roster.generation, member), rank);
             self.marks.push((Who::Member(member), roster.at, name.clone()));
         }
     }
@@ -144,12 +144,7 @@ impl<'a> CaseLog<'a> {
     fn rank_of(&self, who: Who, step: &StepRecord) -> Option<Rank> {
         match who {
             Who::Rank(rank) => Some(rank),
-            Who::Member(member) => {
-                let mut places = self.places.iter();
-                let place = places
-                    .find(|&(&(generation, _), &there)| generation == step.generation && there == member);
-                place.map(|(&(_, rank), _)| rank)
-            }
+            Who::Member(member) => self.places.get(&(step.generation, member)).copied(),
         }
     }
 

@@ -69,6 +69,9 @@ pub enum TrainError {
         /// What was asked for.
         bounds: Bounds,
     },
+    /// Reject the input: workers that do not depend on each other cannot stand in for each other.
+    #[error("independent workers have no step in common, so that --elastic means nothing; leave it out")]
+    LonelyElastic,
     /// Reject the input: a step that cannot be cut into equal shards.
     #[error(
         "a global batch of {global_batch} cannot be divided equally among {shards} {among}; use a multiple of {shards}, as \

@@ -296,6 +296,9 @@ impl Job {
         if !(bounds.min..=bounds.max).contains(&workers) {
             return Err(TrainError::Bounds { workers, bounds });
         }
+        if !self.plan().exchanges() {
+            return Err(TrainError::LonelyElastic);
+        }
         if self.shards() < bounds.max {
             return Err(TrainError::Shards { shards: self.shards(), workers: bounds.max });
         }

@@ -129,3 +129,15 @@ fn a_member_s_log_that_contradicts_its_life_fails_the_case() {
     let main = (begin(10) + 60) * MS;
     assert!(change(&format!("\"at\":{main},\"pid\""), "\"at\":5,\"pid\"").contains("outside its life"));
 }
+
+#[test]
+fn repeats_with_members_of_their_own_are_pooled() {
+    let (calm, eventful) = (calm_run(), eventful_run());
+    let case = CaseReport::of(&[eventful.clone(), calm.clone()]);
+    let lives = [&calm, &eventful].map(|run| run.lives_s().expect("lives")).iter().sum::<f64>();
+    assert!(near(case.phases_s.as_ref().expect("phases").values().sum(), lives / 2.0));
+    let cost = case.cost.as_ref().expect("a cost");
+    assert!(near(cost.seconds, lives / (50.0 * 192.0)));
+    assert!(near(cost.parts.iter().map(|part| part.seconds).sum(), cost.seconds));
+    assert_eq!(recovery(&case).losses, 1, "the first repeat tells");
+}

@@ -301,6 +301,9 @@ impl<'a> Crew<'a> {
     /// Who is lost in a step. A member that stands still for less than it takes to be stalled only loses the time, and so does
     /// everybody where nobody else goes on.
     fn suffer(&mut self, step: Step, faults: &[Fault], parts: &mut [Part]) -> Result<Vec<Loss>, TrainError> {
+        if faults.is_empty() {
+            return Ok(Vec::new());
+        }
         let stalled = self.stalled_after();
         let detect = self.job.simulation.detect;
         let hit = |fault: &Fault| match *fault {
