@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use paceline_record::{Bytes, Outcome, Phase};
+use paceline_record::{Bytes, Member, Outcome, Phase, Rank, Who};
 
 use crate::numbers::memory::Memory;
+use crate::numbers::recovery::Recovery;
 use crate::numbers::waterfall::Cause;
 use crate::{CaseReport, Report};
 
@@ -36,6 +37,7 @@ fn row(case: &CaseReport, settings: &BTreeSet<String>) -> Row {
     row.extend(spent(case));
     row.extend(steps_and_ranks(case));
     row.extend(learned(case));
+    row.extend(members(case));
     row.extend(settings.iter().map(setting));
     row
 }
@@ -135,14 +137,14 @@ fn steps_and_ranks(case: &CaseReport) -> Row {
     let (late, spread, steady) = (case.straggler, case.dispersion, case.steady);
     let slowest = spread.and_then(|spread| spread.slowest);
     vec![
-        cell("straggler_rank", late.map(|late| late.who.number())),
+        cell("straggler_rank", late.and_then(|late| rank(late.who))),
         number("straggler_share", late.map(|late| late.fraction)),
         number("straggler_steps_share", late.map(|late| late.steps_fraction)),
         number("step_p50_s", spread.map(|spread| spread.p50_s)),
         number("step_p95_s", spread.map(|spread| spread.p95_s)),
         number("step_p99_s", spread.map(|spread| spread.p99_s)),
         number("step_cv", spread.and_then(|spread| spread.cv)),
-        cell("slowest_rank", slowest.map(|slowest| slowest.who.number())),
+        cell("slowest_rank", slowest.and_then(|slowest| rank(slowest.who))),
         number("slowest_over_median", slowest.map(|slowest| slowest.over_median)),
         cell("steady_from_step", steady.map(|steady| steady.from_step)),
         cell("steady_verdict", steady.map(|steady| steady.verdict.name())),
@@ -186,6 +188,54 @@ fn learned(case: &CaseReport) -> Row {
         ]);
     }
     row
+}
+
+const fn rank(who: Who) -> Option<Rank> {
+    match who {
+        Who::Rank(rank) => Some(rank),
+        Who::Member(_) => None,
+    }
+}
+
+const fn member(who: Who) -> Option<Member> {
+    match who {
+        Who::Member(member) => Some(member),
+        Who::Rank(_) => None,
+    }
+}
+
+/// What elastic cases have beside the others.
+fn members(case: &CaseReport) -> Row {
+    let recovery = case.recovery.as_ref();
+    let count = |name: &str, of: fn(&Recovery) -> u64| cell(&format!("recovery_{name}"), recovery.map(of));
+    let seconds =
+        |name: &str, of: fn(&Recovery) -> f64| number(&format!("recovery_{name}"), recovery.map(of));
+    let slowest = case.dispersion.and_then(|spread| spread.slowest);
+    vec![
+        number("mean_workers", case.mean_workers),
+        cell("straggler_member", case.straggler.and_then(|late| member(late.who))),
+        cell("slowest_member", slowest.and_then(|slowest| member(slowest.who))),
+        count("losses", |recovery| recovery.losses),
+        count("expulsions", |recovery| recovery.expulsions),
+        count("replacements", |recovery| recovery.replacements),
+        count("joins", |recovery| recovery.joins),
+        count("leaves", |recovery| recovery.leaves),
+        count("generations", |recovery| recovery.generations),
+        count("examples_redone", |recovery| recovery.examples_redone),
+        seconds("phases_s_detect", |recovery| recovery.phases_s.detect),
+        seconds("phases_s_fence", |recovery| recovery.phases_s.fence),
+        seconds("phases_s_rebuild", |recovery| recovery.phases_s.rebuild),
+        seconds("phases_s_state", |recovery| recovery.phases_s.state),
+        seconds("phases_s_redo", |recovery| recovery.phases_s.redo),
+        seconds("phases_s_sum", |recovery| recovery.phases_s.sum),
+        seconds("worker_s_waiting", |recovery| recovery.worker_s.waiting),
+        seconds("worker_s_unfinished", |recovery| recovery.worker_s.unfinished),
+        seconds("worker_s_replacing", |recovery| recovery.worker_s.replacing),
+        seconds("worker_s_sum", |recovery| recovery.worker_s.sum),
+        seconds("share", |recovery| recovery.fraction),
+        number("recovery_slower_s", recovery.and_then(|recovery| recovery.slower_s)),
+        count("more_events", |recovery| recovery.more_events),
+    ]
 }
 
 /// A cause as part of a column name.

@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod advice;
+mod recovery;
 
 use std::cmp::Ordering;
 
@@ -62,6 +63,8 @@ pub enum Kind {
     Update,
     /// Evaluation and checkpoints take a notable part of the run.
     Evaluation,
+    /// Workers were lost.
+    Recovery,
     /// The time after a rank's last step takes a notable part of the run.
     Tail,
     /// Time that no phase accounts for.
@@ -121,7 +124,7 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
     findings
 }
 
-const KINDS: [Kind; 18] = [
+const KINDS: [Kind; 19] = [
     Kind::StartUp,
     Kind::WarmUp,
     Kind::Computation,
@@ -131,6 +134,7 @@ const KINDS: [Kind; 18] = [
     Kind::Stragglers,
     Kind::Update,
     Kind::Evaluation,
+    Kind::Recovery,
     Kind::Tail,
     Kind::Other,
     Kind::Short,
@@ -189,6 +193,7 @@ impl Member<'_> {
                 let advice = "evaluate and save less often";
                 self.cost(kind, Cause::Evaluation, NOTABLE, "on evaluation and checkpoints", advice)
             }
+            Kind::Recovery => self.recovery(),
             // A log without phases is not a trace with gaps.
             Kind::Other if self.case.origin.as_ref().is_some_and(|origin| !origin.shows_work()) => None,
             Kind::Other if self.case.is_window() => {
@@ -206,6 +211,8 @@ impl Member<'_> {
                 self.cost(kind, Cause::Other, UNACCOUNTED, "outside every phase", advice)
             }
             Kind::Short => self.short(),
+            // Other members, other steps: that is no fault of the machine.
+            Kind::Slowdown | Kind::NoSteadyState if self.case.has_changed() => None,
             Kind::Slowdown => self.slowdown(),
             Kind::NoSteadyState => self.no_steady_state(),
             Kind::Uncertain => self.uncertain(),

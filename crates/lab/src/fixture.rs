@@ -1,5 +1,7 @@
 //! Synthetic runs and studies for tests.
 
+pub(crate) mod elastic;
+
 use std::collections::BTreeMap;
 
 use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};

@@ -11,6 +11,7 @@ mod foot;
 mod group;
 mod learning;
 mod markup;
+mod members;
 mod origin;
 mod scale;
 mod summary;
@@ -40,6 +41,7 @@ pub fn render(report: &Report) -> String {
         .with_all(learning::render(report))
         .with_all(summary::render_unfinished(report))
         .with_all(group::render(report))
+        .with_all(members::render(report))
         .with_all(origin::render(report))
         .with(foot::render(report));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));

@@ -6,9 +6,10 @@ use std::fmt::Write as _;
 
 use paceline_record::{Outcome, Phase};
 
+use crate::numbers::recovery::MOST_EVENTS;
 use crate::numbers::waterfall::{Cause, Part, Waterfall};
 use crate::words::{megabytes, or_dash};
-use crate::{Align, CaseReport, Explained, Machine, Report, words};
+use crate::{Align, CaseReport, Explained, Machine, Report, Table, words};
 
 /// The whole report.
 pub fn render(report: &Report) -> String {
@@ -24,6 +25,7 @@ pub fn render(report: &Report) -> String {
     for scaling in scalings {
         page.scaling(scaling);
     }
+    page.members();
     page.sources();
     page.unfinished();
     page.origin();
@@ -44,7 +46,7 @@ impl Row<'_> {
 
     /// Steps of all ranks together.
     fn rank_steps(&self) -> f64 {
-        self.case.steps as f64 * f64::from(self.case.case.workers)
+        self.case.steps as f64 * self.case.workers_on_average()
     }
 
     /// Mean milliseconds per step of one rank in these phases.
@@ -284,6 +286,34 @@ impl<'a> Page<'a> {
         self.table(&header, &rows);
     }
 
+    /// A table of plain text.
+    fn plain_table(&mut self, table: &Table) {
+        let side = |align| if align == Align::Left { Side::Left } else { Side::Right };
+        let header: Vec<_> = table.header().map(|(name, align)| (escape(name), side(align))).collect();
+        let rows: Vec<Vec<String>> =
+            table.rows().map(|row| row.iter().map(|cell| escape(cell)).collect()).collect();
+        self.table(&header, &rows);
+    }
+
+    /// What happened to the members of elastic cases.
+    fn members(&mut self) {
+        for group in &self.report.explained {
+            for case in group.cases.iter().filter_map(|&place| self.report.cases.get(place)) {
+                let sentences = words::recovery(case);
+                if sentences.is_empty() {
+                    continue;
+                }
+                let workers = words::workers(case.case.workers);
+                self.heading("##", &escape(&format!("{}, {workers}: members", group.key.label())));
+                self.list(sentences.iter().map(|sentence| escape(sentence)));
+                if let Some(table) = words::event_table(case, MOST_EVENTS) {
+                    self.text.push('\n');
+                    self.plain_table(&table);
+                }
+            }
+        }
+    }
+
     /// What the sources of imported cases say beyond their steps.
     fn sources(&mut self) {
         for group in &self.report.explained {
@@ -297,12 +327,7 @@ impl<'a> Page<'a> {
                 self.list(origin.sentences().into_iter().chain(notes).map(|sentence| escape(&sentence)));
                 for table in words::origin_tables(case) {
                     self.text.push('\n');
-                    let side = |align| if align == Align::Left { Side::Left } else { Side::Right };
-                    let header: Vec<_> =
-                        table.header().map(|(name, align)| (escape(name), side(align))).collect();
-                    let rows: Vec<Vec<String>> =
-                        table.rows().map(|row| row.iter().map(|cell| escape(cell)).collect()).collect();
-                    self.table(&header, &rows);
+                    self.plain_table(&table);
                 }
             }
         }

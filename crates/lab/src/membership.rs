@@ -225,3 +225,6 @@ fn find_replacements(lives: &mut [Life], logs: &BTreeMap<Member, &RankLog>) {
         lives[at].replaces = free.map(|free| lost.remove(free).1);
     }
 }
+
+#[cfg(test)]
+mod tests;

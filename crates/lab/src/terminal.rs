@@ -88,7 +88,30 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
     }
     text.push_str(&render_findings(report, colours));
     for (case, label) in report.cases.iter().zip(labels(report)) {
+        text.push_str(&render_members(case, &label, colours));
+    }
+    for (case, label) in report.cases.iter().zip(labels(report)) {
         text.push_str(&render_origin(case, &label, colours));
+    }
+    text
+}
+
+/// Most events of a case that a terminal shows.
+const EVENTS: usize = 20;
+
+/// What happened to the members of an elastic case.
+fn render_members(case: &CaseReport, label: &str, colours: Colours) -> String {
+    let sentences = words::recovery(case);
+    if sentences.is_empty() {
+        return String::new();
+    }
+    let title = format!("{label}, {}", words::workers(case.case.workers));
+    let mut text = format!("\n{}\n", colours.paint(Ink::Heading, &title));
+    for sentence in sentences {
+        text.push_str(&format!("  {}\n", words::plain(&sentence)));
+    }
+    if let Some(table) = words::event_table(case, EVENTS) {
+        text.push_str(&format!("\n{}", colours.head(&table)));
     }
     text
 }
@@ -223,7 +246,7 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
 
 /// Mean milliseconds per step of one rank.
 fn step_ms(case: &CaseReport, of: impl Fn(&PhaseSeconds) -> Option<f64>) -> Option<f64> {
-    let steps = case.steps as f64 * f64::from(case.case.workers);
+    let steps = case.steps as f64 * case.workers_on_average();
     Some(1e3 * of(case.phases_s.as_ref()?)? / steps)
 }
 

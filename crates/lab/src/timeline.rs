@@ -1,7 +1,8 @@
 //! `timeline.json`: every rank's time as Chrome trace events, for Perfetto and chrome://tracing.
 //!
 //! Each rank of each case is a process with a track of its steps and their phases, and tracks of its exchanges: one,
-//! or more if exchanges overlap. Ranks of a case have one clock that starts at the first spawn. Every case starts at 0,
+//! or more if exchanges overlap. Where workers come and go, each member is a process, and what happened to it, as well as each
+//! roster that it is in, is an instant on its track. Ranks of a case have one clock that starts at the first spawn. Every case starts at 0,
 //! so that the same step of different cases is near the same place.
 //!
 //! A log says how long each phase of a step took, not when: phases are drawn in the order of the step loop. A log is
@@ -13,16 +14,20 @@
 mod foreign;
 mod pen;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_record::log::{LauncherReader, RankReader};
-use paceline_record::{Exit, LauncherEvent, Nanos, Outcome, Rank, RankEvent, StepRecord};
+use paceline_record::log::{LauncherReader, MemberReader, RankReader};
+use paceline_record::{
+    Exit, Generation, LauncherEvent, LogError, Member, MemberChange, MemberEvent, Nanos, Outcome, Rank,
+    RankEvent, Roster, StepRecord, Who,
+};
 use serde_json::{Value, json};
 
 pub use self::foreign::write_trace;
 use self::pen::{Pen, STEPS};
-use crate::LabError;
+use crate::{LabError, words};
 
 /// Most events of a timeline.
 pub const MOST: usize = 200_000;
@@ -35,8 +40,8 @@ pub fn write(cases: &[(String, PathBuf)], out: &mut dyn Write) -> Result<(), Lab
 fn write_within(budget: usize, cases: &[(String, PathBuf)], out: &mut dyn Write) -> Result<(), LabError> {
     let logs = cases.iter().filter_map(|(name, folder)| CaseLog::read(name, folder));
     let logs: Vec<CaseLog<'_>> = logs.collect();
-    let ranks = logs.iter().flat_map(|case| (0..case.world).map(move |rank| (case, Rank(rank))));
-    let mut ranks: Vec<Track<'_>> = ranks.filter_map(|(case, rank)| Track::survey(case, rank)).collect();
+    let workers = logs.iter().flat_map(|case| case.workers.iter().map(move |&who| (case, who)));
+    let mut ranks: Vec<Track<'_>> = workers.filter_map(|(case, who)| Track::survey(case, who)).collect();
     share_out(budget, &mut ranks);
     draw_all(&mut ranks, out).map_err(LabError::io("write", "timeline.json"))
 }
@@ -45,9 +50,13 @@ fn write_within(budget: usize, cases: &[(String, PathBuf)], out: &mut dyn Write)
 struct CaseLog<'a> {
     name: &'a str,
     folder: &'a Path,
-    world: u32,
-    spawns: Vec<(Rank, Nanos)>,
-    reaps: Vec<(Rank, Nanos, Exit)>,
+    workers: Vec<Who>,
+    /// Who was which rank, where workers come and go.
+    places: BTreeMap<(Generation, Member), Rank>,
+    /// What happened to whom, and when.
+    marks: Vec<(Who, Nanos, String)>,
+    spawns: Vec<(Who, Nanos)>,
+    reaps: Vec<(Who, Nanos)>,
     first_spawn: Nanos,
     last_reap: Option<Nanos>,
     /// How the case ended, unless it finished.
@@ -58,48 +67,129 @@ impl<'a> CaseLog<'a> {
     /// Reads a launcher's log; `None` if it does not say when the case began.
     fn read(name: &'a str, folder: &'a Path) -> Option<Self> {
         let mut reader = LauncherReader::open(folder).ok()?;
-        let (mut spawns, mut reaps) = (Vec::new(), Vec::new());
-        let mut unfinished = Some("failed: the launcher ended before its workers did".into());
+        let world = reader.header().case.workers;
+        let mut case = Self {
+            name,
+            folder,
+            workers: (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
+            places: BTreeMap::new(),
+            marks: Vec::new(),
+            spawns: Vec::new(),
+            reaps: Vec::new(),
+            first_spawn: Nanos(0),
+            last_reap: None,
+            unfinished: Some("failed: the launcher ended before its workers did".into()),
+        };
         while let Ok(Some(event)) = reader.next_event() {
             match event {
-                LauncherEvent::Spawn { rank, at } => spawns.push((rank, at)),
-                LauncherEvent::Reap { rank, at, exit } => reaps.push((rank, at, exit)),
-                LauncherEvent::Over { outcome: Outcome::Done, .. } => unfinished = None,
+                LauncherEvent::Spawn { rank, at } => case.spawned(Who::Rank(rank), at),
+                LauncherEvent::Reap { rank, at, exit } => case.reaped(Who::Rank(rank), at, exit),
+                LauncherEvent::Over { outcome: Outcome::Done, .. } => case.unfinished = None,
                 LauncherEvent::Over { outcome, reason } => {
                     let ended = if outcome == Outcome::Failed { "failed" } else { "interrupted" };
-                    unfinished = Some(format!("{ended}: {}", reason.as_deref().unwrap_or("reason unknown")));
+                    let reason = reason.as_deref().unwrap_or("reason unknown");
+                    case.unfinished = Some(format!("{ended}: {reason}"));
                 }
-                LauncherEvent::Member(_)
-                | LauncherEvent::Roster(_)
-                | LauncherEvent::Recovery(_)
+                LauncherEvent::Member(event) => case.changed(event),
+                LauncherEvent::Roster(roster) => case.decided(&roster),
+                LauncherEvent::Recovery(_)
                 | LauncherEvent::Evaluated(_)
                 | LauncherEvent::Saved { .. }
                 | LauncherEvent::Scaled { .. } => {}
             }
         }
-        Some(Self {
-            name,
-            folder,
-            world: reader.header().case.workers,
-            first_spawn: spawns.iter().map(|&(_, at)| at).min()?,
-            last_reap: reaps.iter().map(|&(_, at, _)| at).max(),
-            spawns,
-            reaps,
-            unfinished,
-        })
+        let members: BTreeSet<Who> =
+            case.spawns.iter().map(|&(who, _)| who).filter(|who| matches!(who, Who::Member(_))).collect();
+        if !members.is_empty() {
+            case.workers = members.into_iter().collect();
+        }
+        case.first_spawn = case.spawns.iter().map(|&(_, at)| at).min()?;
+        case.last_reap = case.reaps.iter().map(|&(_, at)| at).max();
+        Some(case)
+    }
+
+    fn spawned(&mut self, who: Who, at: Nanos) {
+        self.marks.push((who, at, "spawn".into()));
+        self.spawns.push((who, at));
+    }
+
+    fn reaped(&mut self, who: Who, at: Nanos, exit: Exit) {
+        self.marks.push((who, at, format!("end: {exit}")));
+        self.reaps.push((who, at));
+    }
+
+    fn changed(&mut self, MemberEvent { member, at, change }: MemberEvent) {
+        let who = Who::Member(member);
+        let mark = match change {
+            MemberChange::Spawned => return self.spawned(who, at),
+            MemberChange::Ended(exit) => return self.reaped(who, at, exit),
+            MemberChange::Joined => "joined",
+            MemberChange::Left => "left",
+            MemberChange::Stalled { .. } => "stalled",
+            MemberChange::Expelled(_) => "expelled",
+            MemberChange::Other(_) => return,
+        };
+        self.marks.push((who, at, mark.into()));
+    }
+
+    fn decided(&mut self, roster: &Roster) {
+        let name = format!("roster {} of {}", roster.generation, words::workers(roster.members.len() as u64));
+        for (rank, &member) in (0..).map(Rank).zip(&roster.members) {
+            self.places.insert((roster.generation, member), rank);
+            self.marks.push((Who::Member(member), roster.at, name.clone()));
+        }
+    }
+
+    /// The rank that a worker had in a step, if it is known.
+    fn rank_of(&self, who: Who, step: &StepRecord) -> Option<Rank> {
+        match who {
+            Who::Rank(rank) => Some(rank),
+            Who::Member(member) => self.places.get(&(step.generation, member)).copied(),
+        }
+    }
+
+    /// From when to when a worker's time is drawn. A member's own times count, because members come and go.
+    fn span_of(&self, who: Who) -> (Nanos, Option<Nanos>) {
+        let of = |all: &[(Who, Nanos)]| all.iter().find(|(whose, _)| *whose == who).map(|&(_, at)| at);
+        match who {
+            Who::Rank(_) => (self.first_spawn, self.last_reap),
+            Who::Member(_) => (of(&self.spawns).unwrap_or(self.first_spawn), of(&self.reaps)),
+        }
+    }
+}
+
+/// A worker's log, open for reading.
+enum Log {
+    Rank(RankReader),
+    Member(MemberReader),
+}
+
+impl Log {
+    fn open(folder: &Path, who: Who) -> Option<Self> {
+        match who {
+            Who::Rank(rank) => RankReader::open(folder, rank).ok().map(Self::Rank),
+            Who::Member(member) => MemberReader::open(folder, member).ok().map(Self::Member),
+        }
+    }
+
+    fn next_event(&mut self) -> Result<Option<RankEvent>, LogError> {
+        match self {
+            Self::Rank(reader) => reader.next_event(),
+            Self::Member(reader) => reader.next_event(),
+        }
     }
 }
 
 /// The steps of a rank's log, up to the first that cannot be read.
 struct Steps {
-    reader: RankReader,
+    log: Log,
     main: Option<Nanos>,
     last_end: Nanos,
 }
 
 impl Steps {
-    fn open(folder: &Path, rank: Rank) -> Option<Self> {
-        Some(Self { reader: RankReader::open(folder, rank).ok()?, main: None, last_end: Nanos(0) })
+    fn open(folder: &Path, who: Who) -> Option<Self> {
+        Some(Self { log: Log::open(folder, who)?, main: None, last_end: Nanos(0) })
     }
 }
 
@@ -108,7 +198,7 @@ impl Iterator for Steps {
 
     fn next(&mut self) -> Option<StepRecord> {
         loop {
-            match self.reader.next_event() {
+            match self.log.next_event() {
                 Ok(Some(RankEvent::Step(step))) => {
                     let forward = self.last_end <= step.begin && step.begin <= step.end;
                     self.last_end = step.end;
@@ -125,7 +215,7 @@ impl Iterator for Steps {
 /// A rank of a case, and how much of it is drawn.
 struct Track<'a> {
     case: &'a CaseLog<'a>,
-    rank: Rank,
+    who: Who,
     main: Option<Nanos>,
     /// Begin of the first step and end of the last.
     training: Option<(Nanos, Nanos)>,
@@ -139,11 +229,11 @@ struct Track<'a> {
 
 impl<'a> Track<'a> {
     /// Reads a rank's log to its end, keeping only totals; `None` without a log.
-    fn survey(case: &'a CaseLog<'a>, rank: Rank) -> Option<Self> {
-        let mut log = Steps::open(case.folder, rank)?;
+    fn survey(case: &'a CaseLog<'a>, who: Who) -> Option<Self> {
+        let mut log = Steps::open(case.folder, who)?;
         let mut track = Self {
             case,
-            rank,
+            who,
             main: None,
             training: None,
             steps: 0,
@@ -154,7 +244,7 @@ impl<'a> Track<'a> {
         };
         let mut pen = Pen::counting();
         for step in log.by_ref() {
-            pen.step(rank, &step);
+            pen.step(case.rank_of(who, &step), &step);
             let first = track.training.map_or(step.begin, |(first, _)| first);
             track.training = Some((first, step.end));
             track.steps += 1;
@@ -181,26 +271,24 @@ impl<'a> Track<'a> {
 
     /// All but the steps.
     fn frame(&self, pen: &mut Pen, place: usize) {
-        let Self { case, rank, .. } = self;
-        pen.process("name", json!({ "name": format!("{} rank {rank}", case.name) }));
+        let Self { case, who, .. } = self;
+        pen.process("name", json!({ "name": format!("{} {who}", case.name) }));
         pen.process("sort_index", json!({ "sort_index": place }));
         if let Some(why) = &case.unfinished {
             pen.process("labels", json!({ "labels": why }));
         }
         pen.thread(STEPS, "steps");
-        for (_, at) in case.spawns.iter().filter(|(spawned, _)| spawned == rank) {
-            pen.instant("spawn", *at);
+        for (_, at, mark) in case.marks.iter().filter(|(whose, ..)| whose == who) {
+            pen.instant(mark, *at);
         }
-        for (_, at, exit) in case.reaps.iter().filter(|(reaped, ..)| reaped == rank) {
-            pen.instant(&format!("end: {exit}"), *at);
-        }
+        let (spawn, reap) = case.span_of(*who);
         let Some(main) = self.main else { return };
-        pen.run_phase("launch", (case.first_spawn, main));
-        if let Some(begun) = self.training.map(|(begin, _)| begin).or(case.last_reap) {
+        pen.run_phase("launch", (spawn, main));
+        if let Some(begun) = self.training.map(|(begin, _)| begin).or(reap) {
             pen.run_phase("init", (main, begun));
         }
-        if let (Some((_, end)), Some(last_reap)) = (self.training, case.last_reap) {
-            pen.run_phase("tail", (end, last_reap));
+        if let (Some((_, end)), Some(reap)) = (self.training, reap) {
+            pen.run_phase("tail", (end, reap));
         }
     }
 
@@ -212,9 +300,9 @@ impl<'a> Track<'a> {
             return Ok(());
         }
         out.put(&mut pen)?;
-        let steps = Steps::open(self.case.folder, self.rank).into_iter().flatten();
+        let steps = Steps::open(self.case.folder, self.who).into_iter().flatten();
         for step in steps.take(usize::try_from(most).unwrap_or(usize::MAX)) {
-            pen.step(self.rank, &step);
+            pen.step(self.case.rank_of(self.who, &step), &step);
             if pen.events > self.allowance {
                 break;
             }
@@ -225,8 +313,15 @@ impl<'a> Track<'a> {
     }
 
     fn left_out(&self) -> Option<Value> {
-        let Self { case, rank, kept, steps, .. } = self;
-        let note = json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps });
+        let Self { case, who, kept, steps, .. } = self;
+        let note = match who {
+            Who::Rank(rank) => {
+                json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps })
+            }
+            Who::Member(member) => {
+                json!({ "case": case.name, "member": member, "steps_kept": kept, "steps_total": steps })
+            }
+        };
         (kept < steps).then_some(note)
     }
 }

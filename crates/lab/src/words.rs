@@ -1,5 +1,7 @@
 //! Numbers in sentences, the same for every form of the report.
 
+mod recovery;
+
 use paceline_record::{Bytes, Outcome, Phase};
 
 use crate::numbers::law::{Forecast, Law, Laws, Parameter};
@@ -7,6 +9,8 @@ use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::steady::Verdict;
 use crate::{Align, CaseReport, Explained, Report, Table};
+
+pub use self::recovery::{event_table, recovery};
 
 /// Columns of a terminal that lines are kept within.
 const WIDTH: usize = 100;
@@ -258,6 +262,10 @@ pub fn steady(case: &CaseReport) -> Option<String> {
     let steady = case.steady?;
     let from = steady.from_step;
     let mut text = match steady.verdict {
+        // Which steps are slow depends on who was there.
+        Verdict::WarmUp | Verdict::Slowdown | Verdict::NoSteadyState if case.has_changed() => {
+            format!("members changed; counted from step {from}")
+        }
         Verdict::Flat => "steady from the first step".into(),
         Verdict::WarmUp => format!("warm-up, steady from step {from}"),
         Verdict::Slowdown => format!("slowdown, slower from step {from}"),

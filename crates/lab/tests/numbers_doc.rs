@@ -97,7 +97,9 @@ fn names(field: &Field, structs: &BTreeMap<String, Vec<Field>>) -> Vec<String> {
     let apart = TABLES.iter().any(|(name, _)| *name == field.holds);
     let held = structs.get(&field.holds).filter(|_| !apart).into_iter().flatten();
     let held = held.flat_map(|field| names(field, structs));
-    [field.name.clone()].into_iter().chain(held).collect()
+    // A flattened field has the names of what it holds.
+    let own = (!field.flat).then(|| field.name.clone());
+    own.into_iter().chain(held).collect()
 }
 
 #[test]

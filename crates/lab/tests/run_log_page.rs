@@ -6,10 +6,10 @@ use std::path::Path;
 
 use paceline_lab::{CaseReport, Machine, Planned, Study, StudyFolder};
 use paceline_record::{
-    BucketRecord, Bytes, Case, Exit, Expulsion, Faults, Generation, Host, LauncherEvent, LauncherHeader,
-    Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PorterEvent, PorterHeader, Rank,
-    RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Step, StepRecord, Switches, Transfer,
-    Who,
+    BucketRecord, Bytes, Case, EvalRecord, Exit, Expulsion, Faults, Generation, Host, LauncherEvent,
+    LauncherHeader, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PorterEvent,
+    PorterHeader, Rank, RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Step, StepRecord,
+    Switches, Transfer, Who, Whole,
 };
 use serde_json::Value;
 
@@ -113,6 +113,8 @@ fn everything() -> Vec<Value> {
     step.idle_empty = Nanos(1);
     step.covers = 10;
     step.generation = Generation(1);
+    step.whole = Some(Whole { examples: 1, loss: None, correct: Some(1) });
+    step.redone = 1;
     step.scheduling = Some(Box::new(Scheduling {
         cpu: Some(Nanos(1)),
         process_cpu: Some(Nanos(1)),
@@ -174,6 +176,14 @@ fn everything() -> Vec<Value> {
             LauncherEvent::Roster(Roster { generation, at: no_time, step: Step(0), members: Vec::new() }),
             LauncherEvent::Scaled { at: no_time, workers: 2 },
             LauncherEvent::Recovery(recovery(RecoveryPhase::Detect)),
+            LauncherEvent::Evaluated(EvalRecord {
+                at: no_time,
+                steps: 1,
+                examples: 1,
+                loss: None,
+                correct: None,
+            }),
+            LauncherEvent::Saved { at: no_time, steps: 1, bytes: Bytes(0) },
             member(MemberChange::Spawned),
         ]),
         serde_json::to_value(RankHeader { rank: Rank(0), world: 1 }),
@@ -183,6 +193,7 @@ fn everything() -> Vec<Value> {
             RankEvent::Compiled { at: no_time, planned: None },
             RankEvent::Step(step),
             RankEvent::Recovery(recovery(RecoveryPhase::Redo)),
+            RankEvent::Fault { at: no_time, step: Step(0), fault: "kill=0@0".into() },
             done,
         ]),
         serde_json::to_value([

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 mod training;
 
+use serde_json::Value;
+
 use training::{EACH, paceline, pictures, refuse, report, run, weights};
 
 /// Weights after some steps do not depend on who ran which shard, by which strategy.

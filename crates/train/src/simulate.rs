@@ -5,6 +5,7 @@
 //! Ranks meet only in the exchange. Random draws depend on the job's seed, the rank and the step, and each cause has its own
 //! stream, so planting one cause does not change another.
 
+mod elastic;
 mod machine;
 mod network;
 mod workload;
@@ -51,6 +52,9 @@ pub(crate) fn run(
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
 ) -> Result<Option<Failure>, TrainError> {
+    if let Some(elastic) = &job.elastic {
+        return elastic::run(job, elastic, surroundings, log);
+    }
     let world = World { job, workload: Workload::new(job)? };
     let mut workers = world.start(log)?;
     let mut deadline = world.foresee_death(&workers);
@@ -62,13 +66,13 @@ pub(crate) fn run(
         if interrupted || (deadline.is_some() && world.exchanges()) {
             break;
         }
-        let begins: Vec<(Rank, Nanos)> =
-            workers.iter().filter(|worker| worker.runs).map(|worker| (worker.rank, worker.at)).collect();
-        let records = world.step(step, &begins);
+        let running = workers.iter().filter(|worker| worker.runs);
+        let parts: Vec<Part> = running.map(|worker| world.part(worker.rank, worker.at)).collect();
+        let records = world.step(step, &parts);
         for (worker, record) in workers.iter_mut().filter(|worker| worker.runs).zip(records) {
             worker.live_through(record, deadline)?;
         }
-        passes += if job.profile { world.pace(Rank(0), step).factor } else { 0.0 };
+        passes += if job.profile { world.pace(0, step).factor } else { 0.0 };
         if step.0.is_multiple_of(TOLD) {
             (surroundings.progress)(Glance { steps: step.0 + 1, events: &[] });
         }
@@ -106,6 +110,22 @@ impl Worker {
         self.at = record.end;
         Ok(self.log.append(&RankEvent::Step(record))?)
     }
+}
+
+/// A rank's part in a step.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    rank: Rank,
+    /// The number that random draws and a straggler know it by.
+    number: u32,
+    /// When it begins.
+    begin: Nanos,
+    /// Passes that it runs.
+    passes: u64,
+    /// How many times slower than usual it computes.
+    slow: f64,
+    /// Time that it stands still, before its backward.
+    lost: Nanos,
 }
 
 /// How fast a rank is in a step.
@@ -153,7 +173,13 @@ impl World<'_> {
         Ok(workers)
     }
 
-    fn pace(&self, rank: Rank, step: Step) -> Pace {
+    /// The usual part of a rank.
+    fn part(&self, rank: Rank, begin: Nanos) -> Part {
+        let passes = self.job.accumulate as u64;
+        Part { rank, number: rank.0, begin, passes, slow: 1.0, lost: Nanos(0) }
+    }
+
+    fn pace(&self, number: u32, step: Step) -> Pace {
         let machine = &self.job.simulation;
         let further = self.job.workers - 1;
         let mut factor = 1.0 + machine.contention * f64::from(further);
@@ -163,10 +189,10 @@ impl World<'_> {
         if let Some((_, slower)) = machine.slowdown.filter(|&(from, _)| step >= from) {
             factor *= slower;
         }
-        if let Some((_, slower)) = machine.straggler.filter(|&(who, _)| who == rank && further > 0) {
+        if let Some((_, slower)) = machine.straggler.filter(|&(who, _)| who.0 == number && further > 0) {
             factor *= slower;
         }
-        let draw = |cause| Draw::new(&[self.job.seed, u64::from(rank.0), step.0, cause]);
+        let draw = |cause| Draw::new(&[self.job.seed, u64::from(number), step.0, cause]);
         if machine.jitter > 0.0 {
             // Log-normal, with mean 1.
             factor *= (machine.jitter * draw(JITTER).normal() - 0.5 * machine.jitter.powi(2)).exp();
@@ -176,17 +202,19 @@ impl World<'_> {
     }
 
     /// A rank's step up to the backward of its last pass.
-    fn open(&self, rank: Rank, begin: Nanos, step: Step) -> (StepRecord, Lane) {
-        let Pace { factor, lost } = self.pace(rank, step);
-        let passes = self.job.accumulate as u64;
+    fn open(&self, part: Part, step: Step) -> (StepRecord, Lane) {
+        let Part { number, begin, passes, .. } = part;
+        let pace = self.pace(number, step);
+        let (factor, lost) = (pace.factor * part.slow, pace.lost + part.lost);
         let times = |time: Nanos, count: u64| Nanos(time.0 * count);
         let backward = scaled(self.workload.backward, factor);
         let mut record = StepRecord::open(step, begin);
         record.book(Phase::Load, times(self.workload.load, passes));
         record.book(Phase::Forward, times(scaled(self.workload.forward, factor), passes) + lost);
-        record.book(Phase::Backward, times(backward, passes - 1));
-        let lane = Lane::new(begin + record.phases.total(), factor);
-        record.book(Phase::Backward, backward);
+        record.book(Phase::Backward, times(backward, passes.saturating_sub(1)));
+        // Who has nothing to compute is ready for the exchange at once.
+        let lane = Lane::new(begin + record.phases.total(), if passes > 0 { factor } else { 0.0 });
+        record.book(Phase::Backward, times(backward, passes.min(1)));
         record.examples = passes * self.job.batch as u64;
         record.loss = Some(self.loss(step));
         (record, lane)
@@ -199,16 +227,16 @@ impl World<'_> {
     }
 
     /// One step of the ranks that still run, each from its own start.
-    fn step(&self, step: Step, begins: &[(Rank, Nanos)]) -> Vec<StepRecord> {
-        let opened = begins.iter().map(|&(rank, begin)| self.open(rank, begin, step));
+    fn step(&self, step: Step, parts: &[Part]) -> Vec<StepRecord> {
+        let opened = parts.iter().map(|&part| self.open(part, step));
         let (mut records, mut lanes): (Vec<_>, Vec<_>) = opened.unzip();
         let parcels = &self.workload.parcels;
         let fraction = self.job.simulation.comm_cpu;
         let rules = Rules { overlap: self.job.exchange.overlap, fraction, backward: self.workload.backward };
         let windows = network::exchange(&mut lanes, parcels, rules);
-        for ((lane, record), &(rank, _)) in lanes.iter_mut().zip(&mut records).zip(begins) {
+        for ((lane, record), part) in lanes.iter_mut().zip(&mut records).zip(parts) {
             lane.settle(parcels, &windows, fraction, record);
-            let update = self.workload.update(rank);
+            let update = self.workload.update(part.rank);
             record.book(Phase::Update, update);
             lane.at += update;
         }
@@ -216,7 +244,7 @@ impl World<'_> {
             self.hand_out(&mut lanes, &mut records);
         }
         for (lane, record) in lanes.into_iter().zip(&mut records) {
-            self.close(lane, record);
+            self.close(lane.at, record);
         }
         records
     }
@@ -245,9 +273,9 @@ impl World<'_> {
     }
 
     /// Ends a step with what is due after it.
-    fn close(&self, lane: Lane, record: &mut StepRecord) {
+    fn close(&self, at: Nanos, record: &mut StepRecord) {
         let machine = &self.job.simulation;
-        record.end = lane.at + machine.other;
+        record.end = at + machine.other;
         for (phase, due) in [(Phase::Eval, machine.eval), (Phase::Checkpoint, machine.checkpoint)] {
             if let Some((every, time)) = due
                 && (record.step.0 + 1).is_multiple_of(every)
@@ -263,22 +291,22 @@ impl World<'_> {
         let (rank, last) = self.job.simulation.fail.filter(|_| !self.exchanges())?;
         let mut at = workers.get(rank.0 as usize)?.at;
         for step in (0..last.0.min(self.job.steps)).map(Step) {
-            at = self.step(step, &[(rank, at)])[0].end;
+            at = self.step(step, &[self.part(rank, at)])[0].end;
         }
-        (last.0 < self.job.steps).then(|| self.death(rank, last, at))
+        (last.0 < self.job.steps).then(|| self.death(self.part(rank, at), last))
     }
 
     /// When the planted death happens, if it is in this step.
     fn meet_death(&self, step: Step, workers: &[Worker]) -> Option<Nanos> {
         let (rank, last) = self.job.simulation.fail.filter(|_| self.exchanges())?;
         let worker = workers.get(rank.0 as usize)?;
-        (step == last).then(|| self.death(rank, last, worker.at))
+        (step == last).then(|| self.death(self.part(rank, worker.at), last))
     }
 
     /// A rank dies before its backward.
-    fn death(&self, rank: Rank, step: Step, begin: Nanos) -> Nanos {
-        let (record, _) = self.open(rank, begin, step);
-        begin + record.phases[Phase::Load] + record.phases[Phase::Forward]
+    fn death(&self, part: Part, step: Step) -> Nanos {
+        let (record, _) = self.open(part, step);
+        part.begin + record.phases[Phase::Load] + record.phases[Phase::Forward]
     }
 
     /// Ends the workers. A failure has a time and a rank; without a rank it is an interruption by the user.

@@ -58,7 +58,9 @@ fn column_of(path: &str) -> String {
     let renamed = match path {
         "fixed.seconds" => "fixed_s".into(),
         "dispersion.slowest.rank" => "slowest_rank".into(),
+        "dispersion.slowest.member" => "slowest_member".into(),
         "dispersion.slowest.over_median" => "slowest_over_median".into(),
+        _ if path.starts_with("recovery.") => path.replace('.', "_"),
         _ if path.starts_with("learning.") => path["learning.".len()..].replace('.', "_"),
         _ => path.replace("dispersion.", "step_"),
     };
@@ -76,11 +78,15 @@ fn column_of(path: &str) -> String {
 #[test]
 fn every_scalar_of_the_json_comes_back_from_its_column_unchanged() {
     let learned = fixture::report_on(&fixture::learning_plans());
-    for (case, cells) in
-        [fixture::report(), learned].iter().flat_map(|report| report.cases.iter().zip(read_back(report)))
+    let elastic = CaseReport::of(&[fixture::elastic::eventful_run()]);
+    let elastic = Report::new(&fixture::study(std::slice::from_ref(&elastic.case)), vec![elastic]);
+    for (case, cells) in [fixture::report(), learned, elastic]
+        .iter()
+        .flat_map(|report| report.cases.iter().zip(read_back(report)))
     {
         let mut json = serde_json::to_value(case).expect("plain data");
         json["step_times"].take();
+        json["recovery"]["strength"].take();
         let mut expected = Vec::new();
         scalars("", &json, &mut expected);
         assert!(expected.len() > 15, "{json}");

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod efficiency;
+mod members;
 mod memory;
 mod overlap;
 mod phases;
@@ -11,6 +12,7 @@ mod waterfall;
 
 pub use accuracy::accuracy;
 pub use efficiency::efficiency;
+pub use members::members;
 pub use memory::memory;
 pub use overlap::overlap;
 pub use phases::phases;

@@ -44,6 +44,7 @@ impl<'a> Group<'a> {
         let below = figures::phases(self).into_iter().chain(falls).chain(last);
         let mut section = Tag::new("div").class("group").with(cells(upper.collect()));
         section = section.with_all(figures::accuracy(self)).with_all(figures::steps(self));
+        section = section.with_all(figures::members(self));
         section.push(Tag::new("div").class("flow").with_all(below));
         if !rest.is_empty() {
             let summary = Tag::new("summary").text("With fewer workers");

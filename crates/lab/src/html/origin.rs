@@ -22,7 +22,8 @@ pub fn render(report: &Report) -> Vec<Tag> {
     sections
 }
 
-fn draw(table: &Table, title: &str) -> Tag {
+/// A table in a section.
+pub fn draw(table: &Table, title: &str) -> Tag {
     let place = |align: Align, tag: Tag| if align == Align::Left { tag.class("word") } else { tag };
     let header =
         table.header().map(|(name, align)| place(align, Tag::new("th").set("scope", "col").text(name)));

@@ -66,7 +66,7 @@ fn cells(case: &CaseReport) -> [String; 14] {
     let seconds = |value: Option<f64>| or_dash(value, |value| format!("{value:.2}"));
     let times = |value: Option<f64>| or_dash(value, |value| format!("{value:.2}"));
     let percent = |value: Option<f64>| or_dash(value, |value| format!("{:.1}", 100.0 * value));
-    let steps = case.steps as f64 * f64::from(case.case.workers);
+    let steps = case.steps as f64 * case.workers_on_average();
     let phase = |phase: Phase| case.phases_s.as_ref().and_then(|times| times.get(&phase)).copied();
     let step_ms = |seconds: Option<f64>| or_dash(seconds, |seconds| format!("{:.2}", 1e3 * seconds / steps));
     let memory = case.peak_memory_bytes;

@@ -325,3 +325,22 @@ fn a_network_without_classes_shows_its_loss_and_many_tests_are_thinned() {
         shown.contains("Test loss") && shown.contains("over steps") && shown.contains("a loss of 0.0020")
     );
 }
+
+#[test]
+fn members_that_come_and_go_are_drawn_and_listed_with_what_happened() {
+    let case = CaseReport::of(&[fixture::elastic::eventful_run()]);
+    let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+    let page = render(&report);
+    let document = parse(&page);
+    let figure = figures(&document, "members");
+    assert_eq!(figure.len(), 1);
+    assert!(marks(&figure[0]).len() >= 3, "two lines and a loss");
+    let tables = document.descendants().filter(|node| node.has_tag_name("table")).map(|node| rows(&node));
+    let events = tables.into_iter().find(|rows| rows.iter().any(|row| row.len() == 5)).expect("a table");
+    assert_eq!(events[0][2..4], ["1".to_owned(), "lost: signal 9 (SIGKILL) (planted: kill=1@10)".into()]);
+    assert_eq!(events[1][3], "started in place of member 1");
+    assert!(page.contains("member 3, recovery") || page.contains("member 0, recovery"), "bars by member");
+    let calm = CaseReport::of(&[fixture::elastic::calm_run()]);
+    let calm = render(&Report::new(&study(std::slice::from_ref(&calm.case)), vec![calm]));
+    assert!(figures(&parse(&calm), "members").is_empty());
+}

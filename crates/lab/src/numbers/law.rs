@@ -80,7 +80,9 @@ pub struct Laws {
 
 /// Fits all laws to the finished cases. For throughput each repeat is a point, for the clock each case.
 pub fn fit(cases: &[&CaseReport]) -> Laws {
-    let done: Vec<&&CaseReport> = cases.iter().filter(|case| case.pace().is_some()).collect();
+    // Where members came and went, a case has no one number of workers.
+    let known = |case: &&&CaseReport| case.pace().is_some() && !case.has_changed();
+    let done: Vec<&&CaseReport> = cases.iter().filter(known).collect();
     let throughput_of = |case: &&&CaseReport| -> Vec<Point> {
         let rates = case.steady_steps.iter().filter_map(|steps| stats::rate(steps));
         rates.map(|y| Point { x: f64::from(case.case.workers), y }).collect()

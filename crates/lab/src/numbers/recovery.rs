@@ -330,12 +330,13 @@ impl<'a> View<'a> {
     fn events(&self) -> (Vec<Event>, u64) {
         let waited = self.waited_for();
         let mut events: Vec<(Nanos, Event)> = Vec::new();
-        let mut joined: BTreeSet<Member> = BTreeSet::new();
+        let mut started: BTreeSet<Member> = BTreeSet::new();
         let first = self.run.training().map(|training| training.begin).unwrap_or_default();
         for event in &self.run.launcher.membership {
             match event {
                 LauncherEvent::Member(MemberEvent { member, at, change }) => match change {
                     MemberChange::Spawned if *at >= first => {
+                        started.insert(*member);
                         let life = self.membership.life(Who::Member(*member));
                         let replaces = life.and_then(|life| life.replaces);
                         let toll = self.tolls.get(member).filter(|toll| toll.replacing > 0.0);
@@ -345,7 +346,7 @@ impl<'a> View<'a> {
                             Event { replaces, cost_s, ..self.event(*at, *member, What::Started) },
                         ));
                     }
-                    MemberChange::Joined if *at >= first && joined.insert(*member) => {
+                    MemberChange::Joined if started.remove(member) => {
                         let begun = self.log(*member).and_then(|log| log.steps.first());
                         let step = begun.map(|step| step.step);
                         events.push((*at, Event { step, ..self.event(*at, *member, What::Joined) }));
@@ -379,9 +380,11 @@ impl<'a> View<'a> {
             Fate::Lost(at, exit) => (*at, What::Lost, *exit, None),
             Fate::Expelled(at, reason) => (*at, What::Expelled, None, Some(reason.clone())),
         };
-        let unfinished = self.tolls.get(&life.member).map_or(0.0, |toll| toll.unfinished);
-        let cost = unfinished + waited.get(&life.member).copied().unwrap_or_default();
-        // Whoever was lost before its first step, and replaces nobody, has no row for its start.
+        let toll = self.tolls.get(&life.member).copied().unwrap_or_default();
+        // The start of a member that was there from the beginning is no event of its own.
+        let early = Some(life.span.begin) <= self.run.launcher.first_spawn;
+        let start = if early { toll.replacing } else { 0.0 };
+        let cost = toll.unfinished + start + waited.get(&life.member).copied().unwrap_or_default();
         let planted = self.log(life.member).and_then(|log| log.faults.last());
         let planted = planted.filter(|planted| Some(planted.step) >= life.last);
         let event = Event {

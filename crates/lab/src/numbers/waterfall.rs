@@ -213,6 +213,11 @@ fn count_steps(records: &[StepRecord]) -> u64 {
     records.iter().fold(0, |sum, record| sum.saturating_add(covers(record)))
 }
 
+/// Samples of a member's own; the time of those that it did for lost ones is recovery.
+fn count_own(records: &[StepRecord]) -> u64 {
+    records.iter().fold(0, |sum, record| sum.saturating_add(record.examples.saturating_sub(record.redone)))
+}
+
 /// A run's time by cause, summed over ranks.
 fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
     let mut values: BTreeMap<Cause, f64> = Cause::ALL.map(|cause| (cause, 0.0)).into();
@@ -241,8 +246,12 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
                 // A member that came late, or was gone before the steady state, has no steps to compare.
                 _ if early.is_empty() || steady.is_empty() => 0.0,
                 _ => {
-                    let counts = [early, steady].map(|steps| count_steps(steps) as f64);
-                    within(early) - counts[0] * within(steady) / counts[1]
+                    let counts = match run.membership {
+                        // The fewer members, the more each has to do in a step.
+                        Some(_) => [early, steady].map(|steps| count_own(steps) as f64),
+                        None => [early, steady].map(|steps| count_steps(steps) as f64),
+                    };
+                    if counts[1] > 0.0 { within(early) - counts[0] * within(steady) / counts[1] } else { 0.0 }
                 }
             };
             *values.entry(cause).or_default() += whole - surplus;

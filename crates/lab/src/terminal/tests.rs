@@ -69,3 +69,32 @@ fn nothing_that_others_wrote_steers_the_terminal() {
     assert!(!render_report(&report, Colours::None).contains('\u{1b}'));
     assert!(!render_report(&report, Colours::Ansi).contains("evil\u{1b}"));
 }
+
+#[test]
+fn what_happened_to_members_comes_after_the_findings() {
+    let case = CaseReport::of(&[crate::fixture::elastic::eventful_run()]);
+    let report = Report::new(&crate::fixture::study(std::slice::from_ref(&case.case)), vec![case]);
+    let text = render_report(&report, Colours::None);
+    insta::assert_snapshot!(text.split_once("Findings").expect("findings").1, @r"
+      1. resnet50: with 3 workers, 1 kill cost 13 % of the workers' time (1.73 worker-seconds); most of it (87 %) was starting replacements; steps with fewer workers than before took 0.45 s longer in all
+         every loss was planted with --faults: without faults this time would not be lost
+    
+    resnet50, 3 workers
+      members: 1 lost, 1 left, 1 joined; 4 rosters, 2.78 members on average
+      losses cost 1.73 worker-seconds (13.49 % of the members' time): 1.50 starting replacements, 0.20 waiting and doing lost work again, 0.03 of unfinished steps
+      recoveries took 0.130 s of the run: 0.010 s until they were noticed, 0.020 s until the lost members were fenced, 0.100 s to do 64 images again
+      steps with fewer members than before a loss took 0.45 s longer in all
+    
+    time s  step  member  what happened                                  cost, worker-s
+      1.08    10       1  lost: signal 9 (SIGKILL) (planted: kill=1@10)            0.23
+      1.10     -       3  started in place of member 1                             1.50
+      2.60    20       3  joined                                                      -
+      3.60    30       2  left in good order                                          -
+    ");
+    assert!(text.contains("members changed; counted from step 20"), "{text}");
+    let markdown = crate::markdown::render(&report);
+    assert!(
+        markdown.contains("| 1.08 | 10 | 1 | lost: signal 9 (SIGKILL) (planted: kill=1@10) | 0.23 |"),
+        "{markdown}"
+    );
+}

@@ -12,13 +12,14 @@ pub(super) const STEPS: usize = 0;
 const TRACKS: usize = 10_000;
 
 /// Phases of a step in the order of the step loop; the rest of the step comes last.
-const ORDER: [Phase; 12] = [
+const ORDER: [Phase; 13] = [
     Phase::Load,
     Phase::CopyIn,
     Phase::Forward,
     Phase::Backward,
     Phase::Compute,
     Phase::CopyOut,
+    Phase::Recovery,
     Phase::CommCpu,
     Phase::CommWait,
     Phase::Update,
@@ -99,7 +100,7 @@ impl Pen {
     }
 
     /// A step with its phases and its exchanges.
-    pub(super) fn step(&mut self, rank: Rank, step: &StepRecord) {
+    pub(super) fn step(&mut self, rank: Option<Rank>, step: &StepRecord) {
         let (number, examples) = (step.step, step.examples);
         let loss = OrNull(step.loss);
         self.slice(
@@ -132,7 +133,7 @@ impl Pen {
     }
 
     /// An exchange, on the first track that is free, and in it the time until the last rank arrived.
-    fn exchange(&mut self, rank: Rank, number: usize, bucket: &BucketRecord) {
+    fn exchange(&mut self, rank: Option<Rank>, number: usize, bucket: &BucketRecord) {
         let ended = bucket.ended.max(bucket.begun);
         let free = self.exchanges.iter().position(|&busy_until| busy_until <= bucket.begun);
         let place = free.unwrap_or(self.exchanges.len());
@@ -155,7 +156,7 @@ impl Pen {
             ),
         );
         let arrival = bucket.last_arrival.min(ended);
-        if last_rank != rank && bucket.begun < arrival {
+        if Some(last_rank) != rank && bucket.begun < arrival {
             let named = format_args!("\"cat\":\"late\",\"name\":\"waiting for rank {last_rank}\"");
             self.slice(track, (bucket.begun, arrival), named);
         }

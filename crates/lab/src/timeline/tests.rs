@@ -289,10 +289,30 @@ fn phases_longer_than_their_step_are_cut_and_say_so() {
     step.book(Phase::Backward, Nanos(700));
     step.end = Nanos(2000);
     let mut pen = Pen::new(1, Nanos(0));
-    pen.step(Rank(0), &step);
+    pen.step(Some(Rank(0)), &step);
     let drawn: Vec<Value> = pen.text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(drawn.len(), 3, "nothing is left for other");
     assert_eq!((&drawn[2]["ts"], &drawn[2]["dur"]), (&json!(1.6), &json!(0.4)));
     assert_eq!(drawn[2]["args"]["booked_us"], 0.7);
     assert_eq!(drawn[0]["args"]["loss"], Value::Null);
+}
+
+#[test]
+fn members_have_tracks_of_their_own_with_rosters_as_instants() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    crate::fixture::elastic::write(&crate::fixture::elastic::eventful_run(), folder.path());
+    let mut out = Vec::new();
+    write(&[("case".into(), folder.path().into())], &mut out).expect("a timeline");
+    let text = String::from_utf8(out).expect("text");
+    let whole: Value = serde_json::from_str(&text).expect("JSON");
+    let events = whole["traceEvents"].as_array().expect("a list");
+    let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    let processes: Vec<&str> = events
+        .iter()
+        .filter(|event| event["name"] == "process_name")
+        .filter_map(|event| event["args"]["name"].as_str())
+        .collect();
+    assert_eq!(processes, ["case member 0", "case member 1", "case member 2", "case member 3"]);
+    assert_eq!((named("roster 0 of 3 workers"), named("roster 1 of 2 workers")), (3, 2));
+    assert_eq!((named("end: signal 9 (SIGKILL)"), named("left"), named("recovery")), (1, 1, 2));
 }

@@ -60,6 +60,10 @@ pub struct Simulation {
     pub tail_per_worker: Nanos,
     /// This rank dies in this step.
     pub fail: Option<(Rank, Step)>,
+    /// In an elastic run, from a member's death to the moment when the launcher notices.
+    pub detect: Nanos,
+    /// From there to the moment when nothing is left of the member and all others know.
+    pub fence: Nanos,
 }
 
 impl Default for Simulation {
@@ -90,6 +94,8 @@ impl Default for Simulation {
             tail: Nanos(2_000_000),
             tail_per_worker: Nanos(0),
             fail: None,
+            detect: Nanos(1_000_000),
+            fence: Nanos(40_000_000),
         }
     }
 }
@@ -240,7 +246,7 @@ impl Value<'_> {
 
 impl Simulation {
     /// Every key and its place: the one table for parsing, printing and error messages.
-    fn keys(&mut self) -> [(&'static str, Value<'_>); 25] {
+    fn keys(&mut self) -> [(&'static str, Value<'_>); 27] {
         [
             ("gflops", Value::Rate(&mut self.gflops)),
             ("layer", Value::Layers(&mut self.layers)),
@@ -267,6 +273,8 @@ impl Simulation {
             ("tail", Value::Millis(&mut self.tail)),
             ("tail_per_worker", Value::Millis(&mut self.tail_per_worker)),
             ("fail", Value::RankStep(&mut self.fail)),
+            ("detect", Value::Millis(&mut self.detect)),
+            ("fence", Value::Millis(&mut self.fence)),
         ]
     }
 }
@@ -315,7 +323,7 @@ mod tests {
     const ALL: &str = "gflops=80.5,layer=conv1:1.5:3,layer=top:0:0.25,jitter=0,contention=0.1,warmup=5:3,\
         slowdown=40:1.5,straggler=3:2,hiccup=0.01:20,spawn=0.5,launch=1,init=2,init_per_worker=3,load=4,\
         load_contention=0.5,latency_us=25.001,bandwidth=1.25,comm_cpu=0.3,update_gbs=6,update_contention=0.2,\
-        eval=10:30,checkpoint=20:40,other=0.7,tail=8,tail_per_worker=9,fail=1:7";
+        eval=10:30,checkpoint=20:40,other=0.7,tail=8,tail_per_worker=9,fail=1:7,detect=2,fence=30";
 
     #[test]
     fn every_key_is_read_and_shown_again() {

@@ -239,7 +239,8 @@ fn tiny_job(text: &str) -> Job {
 fn tiny_step(job: &Job) -> Vec<StepRecord> {
     let world = World { job, workload: Workload::of(job, &tiny()).expect("its layers") };
     let begins: Vec<_> = (0..job.workers).map(|rank| (Rank(rank), Nanos(0))).collect();
-    world.step(Step(0), &begins)
+    let parts: Vec<Part> = begins.into_iter().map(|(rank, at)| world.part(rank, at)).collect();
+    world.step(Step(0), &parts)
 }
 
 #[test]
@@ -369,7 +370,7 @@ fn jitter_has_mean_one_and_its_deviation_and_planting_more_does_not_move_it() {
     let (job, other) = (job("jitter=0.1"), job("jitter=0.1,hiccup=0.5:1"));
     let paces = |job, steps| {
         let world = World { job, workload: Workload::new(job).expect("a known network") };
-        (0..steps).map(|step| world.pace(Rank(1), Step(step))).collect::<Vec<Pace>>()
+        (0..steps).map(|step| world.pace(1, Step(step))).collect::<Vec<Pace>>()
     };
     let factors: Vec<f64> = paces(&job, 20_000).iter().map(|pace| pace.factor).collect();
     let mean = factors.iter().sum::<f64>() / factors.len() as f64;

@@ -47,7 +47,10 @@ pub fn phases(group: &Group<'_>) -> Option<Tag> {
         (!names.is_empty()).then(|| (Sign::Area, hue, names.join(", ")))
     });
     let legend = join_alike(legend.collect());
-    let caption = if cases.iter().any(|case| case.is_window()) {
+    let caption = if cases.iter().any(|case| case.recovery.is_some()) {
+        "Each bar is one member's life, from its spawn to its end, as a part of the whole run. Members that wait longer than \
+         others wait for them."
+    } else if cases.iter().any(|case| case.is_window()) {
         "Each bar is one rank's time as far as its source shows it: its steps. Ranks that wait longer than others wait for them."
     } else {
         "Each bar is one rank's whole run, from the first spawn to the last reap. Ranks that wait longer than others wait for \

@@ -1,0 +1,95 @@
+//! Members and images per second over time, one panel per case whose members changed.
+
+use crate::html::chart::{Look, Plot};
+use crate::html::figure::{Figure, Hue, Sign};
+use crate::html::group::Group;
+use crate::html::markup::Tag;
+use crate::html::scale::Axis;
+use crate::numbers::recovery::{Event, Recovery, What};
+use crate::{CaseReport, words};
+
+/// Draws the figure if the members of any case changed.
+pub fn members(group: &Group<'_>) -> Option<Tag> {
+    let changed = group.done.iter().copied().filter(|case| case.has_changed());
+    let cases: Vec<(&CaseReport, &Recovery)> = changed
+        .filter_map(|case| Some((case, case.recovery.as_ref()?)))
+        .filter(|(_, recovery)| !recovery.strength.to_s.is_empty())
+        .collect();
+    if cases.is_empty() {
+        return None;
+    }
+    let panels = cases.iter().flat_map(|(case, recovery)| panels(case, recovery));
+    let lost = cases.iter().any(|(_, recovery)| recovery.events.iter().any(is_loss));
+    let mut legend = vec![
+        (Sign::Line, Hue::Blue, "members in a step".to_owned()),
+        (Sign::Line, Hue::Green, "images/s".to_owned()),
+    ];
+    if lost {
+        legend.push((Sign::Triangle, Hue::Crimson, "a member was lost".into()));
+    }
+    let joined = cases.iter().any(|(_, recovery)| recovery.strength.every > 1);
+    let caption = if joined {
+        "Each point stands for several steps of the first repeat: the fewest members of one of them, and their images/s."
+    } else {
+        "Each step of the first repeat: the members that did it, and its images/s, over the time since the first spawn."
+    };
+    let body = vec![Tag::new("div").class("panels").with_all(panels)];
+    let title = "Members and images/s over time".into();
+    Some(Figure { name: "members", title, caption: caption.into(), legend, body }.render())
+}
+
+fn is_loss(event: &Event) -> bool {
+    matches!(event.what, What::Lost | What::Expelled)
+}
+
+fn panels(case: &CaseReport, recovery: &Recovery) -> [Tag; 2] {
+    let strength = &recovery.strength;
+    let workers = words::workers(case.case.workers);
+    let end = strength.to_s.last().copied().unwrap_or_default();
+    let axis = || Axis::exact(0.0, end, 5, "s since the first spawn");
+    let most = strength.members.iter().copied().max().unwrap_or(1) as f64;
+    let mut crew = Plot::new(axis(), Axis::linear(0.0, most, 4, "members"), 190.0);
+    crew.line(&stairs(&strength.to_s, &strength.members), Look { hue: Hue::Blue, sign: Sign::Line });
+    let losses: Vec<((f64, f64), String)> = recovery
+        .events
+        .iter()
+        .filter(|event| is_loss(event) && event.at_s <= end)
+        .map(|event| {
+            let who = words::or_dash(event.member, |member| format!("member {member}"));
+            ((event.at_s, 0.0), format!("{who} was lost after {:.2} s", event.at_s))
+        })
+        .collect();
+    crew.points(&losses, Look { hue: Hue::Crimson, sign: Sign::Triangle });
+    let fastest = strength.images_per_s.iter().copied().fold(0.0, f64::max);
+    let mut rate = Plot::new(axis(), Axis::linear(0.0, fastest, 4, "images/s"), 190.0);
+    let points: Vec<(f64, f64)> =
+        strength.to_s.iter().copied().zip(strength.images_per_s.iter().copied()).collect();
+    rate.line(&points, Look { hue: Hue::Green, sign: Sign::Line });
+    [("members", crew), ("images/s", rate)].map(|(what, plot)| {
+        let title = Tag::new("p").with(Tag::new("b").text(&workers)).text(format!(": {what}"));
+        let drawing = plot.render(&format!("{what} over time, {workers}"));
+        Tag::new("div").class("panel").with(title).with(drawing)
+    })
+}
+
+/// A count that holds from the end of the point before.
+fn stairs(to_s: &[f64], counts: &[u64]) -> Vec<(f64, f64)> {
+    let mut points = Vec::new();
+    let mut from = 0.0;
+    for (&to, &count) in to_s.iter().zip(counts) {
+        points.extend([(from, count as f64), (to, count as f64)]);
+        from = to;
+    }
+    // Only corners are needed.
+    let corners: Vec<(f64, f64)> = points
+        .iter()
+        .enumerate()
+        .filter(|&(place, point)| {
+            let same = |other: Option<&(f64, f64)>| other.is_some_and(|other| other.1 == point.1);
+            let before = place.checked_sub(1).and_then(|before| points.get(before));
+            !(same(before) && same(points.get(place + 1)))
+        })
+        .map(|(_, &point)| point)
+        .collect();
+    corners
+}

@@ -1,0 +1,121 @@
+//! What happened to the members of an elastic case.
+
+use paceline_record::Expulsion;
+
+use super::{or_dash, workers};
+use crate::numbers::recovery::{Event, Recovery, What};
+use crate::{Align, CaseReport, Table};
+
+/// The events of a case, at most so many; `None` if nothing happened.
+pub fn event_table(case: &CaseReport, most: usize) -> Option<Table> {
+    let recovery = case.recovery.as_ref().filter(|recovery| !recovery.events.is_empty())?;
+    let mut table = Table::new([
+        ("time s", Align::Right),
+        ("step", Align::Right),
+        ("member", Align::Right),
+        ("what happened", Align::Left),
+        ("cost, worker-s", Align::Right),
+    ]);
+    for event in recovery.events.iter().take(most) {
+        table.row([
+            format!("{:.2}", event.at_s),
+            or_dash(event.step, |step| step.to_string()),
+            or_dash(event.member, |member| member.to_string()),
+            what_happened(event),
+            or_dash(event.cost_s, |cost| format!("{cost:.2}")),
+        ]);
+    }
+    let more = recovery.events.len().saturating_sub(most) as u64 + recovery.more_events;
+    if more > 0 {
+        table.row(["", "", "", &format!("and {more} more events"), ""]);
+    }
+    Some(table)
+}
+
+fn what_happened(event: &Event) -> String {
+    let said = match event.what {
+        What::Started => event
+            .replaces
+            .map_or_else(|| "started".into(), |replaced| format!("started in place of member {replaced}")),
+        What::Joined => "joined".into(),
+        What::Left => "left in good order".into(),
+        What::Stalled => "made no progress".into(),
+        What::Lost => or_why("lost", event.exit.map(|exit| exit.to_string())),
+        What::Expelled => or_why("expelled", event.reason.as_ref().map(reason)),
+        What::Scaled => {
+            event.workers.map_or_else(|| "scaled".into(), |count| format!("{} asked for", workers(count)))
+        }
+    };
+    match &event.planted {
+        Some(fault) => format!("{said} (planted: {fault})"),
+        None => said,
+    }
+}
+
+fn or_why(what: &str, why: Option<String>) -> String {
+    why.map_or_else(|| what.into(), |why| format!("{what}: {why}"))
+}
+
+fn reason(reason: &Expulsion) -> String {
+    match reason {
+        Expulsion::Ended => "its process ended".into(),
+        Expulsion::Stalled => "it made no progress".into(),
+        Expulsion::Differs => "it computed other values than the others".into(),
+        Expulsion::Surplus => "fewer workers were asked for".into(),
+        Expulsion::Other(reason) => reason.to_string(),
+    }
+}
+
+/// What losses cost in sentences; none where nobody was lost, came or went.
+pub fn recovery(case: &CaseReport) -> Vec<String> {
+    let Some(recovery) = case.recovery.as_ref().filter(|_| case.has_changed()) else { return Vec::new() };
+    let mut sentences = vec![count_changes(case, recovery)];
+    if recovery.losses + recovery.expulsions == 0 {
+        return sentences;
+    }
+    let cost = recovery.worker_s;
+    sentences.push(format!(
+        "losses cost {:.2} worker-seconds ({:.2} % of the members' time): {:.2} starting replacements, {:.2} waiting and doing \
+         lost work again, {:.2} of unfinished steps",
+        cost.sum,
+        100.0 * recovery.fraction,
+        cost.replacing,
+        cost.waiting,
+        cost.unfinished
+    ));
+    let seconds = recovery.phases_s;
+    let mut phases = vec![
+        format!("{:.3} s until they were noticed", seconds.detect),
+        format!("{:.3} s until the lost members were fenced", seconds.fence),
+        format!("{:.3} s to do {} images again", seconds.redo, recovery.examples_redone),
+    ];
+    for (time, what) in [(seconds.rebuild, "to connect hosts"), (seconds.state, "to copy state")] {
+        if time > 0.0 {
+            phases.push(format!("{time:.3} s {what}"));
+        }
+    }
+    sentences.push(format!("recoveries took {:.3} s of the run: {}", seconds.sum, phases.join(", ")));
+    if let Some(slower) = recovery.slower_s {
+        sentences
+            .push(format!("steps with fewer members than before a loss took {slower:.2} s longer in all"));
+    }
+    sentences
+}
+
+fn count_changes(case: &CaseReport, recovery: &Recovery) -> String {
+    let counts = [
+        (recovery.losses, "lost"),
+        (recovery.expulsions, "expelled"),
+        (recovery.leaves, "left"),
+        (recovery.joins, "joined"),
+    ];
+    let counts: Vec<String> = counts
+        .into_iter()
+        .filter(|&(count, _)| count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let mean = case.workers_on_average();
+    let rosters = recovery.generations;
+    let whole = format!("{rosters} rosters, {mean:.2} members on average");
+    if counts.is_empty() { whole } else { format!("members: {}; {whole}", counts.join(", ")) }
+}
