@@ -17,12 +17,14 @@ mod half;
 mod handoff;
 mod ledger;
 pub mod measure;
+mod memfd;
 pub mod nccl;
 mod operation;
 mod reduction;
 mod segment;
 mod shm;
 mod slice;
+pub mod tasks;
 mod vector;
 
 pub use area::Area;

@@ -8,23 +8,14 @@ use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 use paceline_record::{Bytes, Rank};
-use paceline_system::memory;
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use rustix::io::retry_on_intr;
-use rustix::process::{Resource, getrlimit};
 
 use crate::control::{Header, Lane, MAGIC, VERSION};
+use crate::memfd::{self, PAGE};
 use crate::slice::deal;
 use crate::{Area, CommError, Shm};
 
-/// Areas begin at multiples of this.
-const PAGE: usize = 4096;
-
 /// How long a waiter spins before it sleeps, where every rank can have a core: about what a sleep and a wake-up cost.
 const SPIN: Duration = Duration::from_micros(40);
-
-/// No process can change the size any more, so no access to a mapping can fail.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// How much a segment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,19 +87,12 @@ impl Segment {
     /// Takes the memory, all of it at once. Processes that this one starts from now on inherit it.
     pub fn create(size: SegmentSize) -> Result<Self, CommError> {
         let plan = size.plan()?;
-        let room = Room::find();
-        if plan.size as u64 > room.0 {
-            return Err(room.too_small(size, plan));
+        let available = memfd::room();
+        if plan.size as u64 > available.0 {
+            let (world, needed) = (size.world, Bytes(plan.size as u64));
+            return Err(CommError::TooLarge { world, needed, available });
         }
-        // Not closed on exec: that is how workers come by it. Older systems do not know the first flag.
-        let create = |flags| rustix::fs::memfd_create("paceline", flags);
-        let file = create(MemfdFlags::NOEXEC_SEAL)
-            .or_else(|_| create(MemfdFlags::ALLOW_SEALING))
-            .map_err(CommError::system("create shared memory"))?;
-        let allocate = || rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, plan.size as u64);
-        retry_on_intr(allocate).map_err(CommError::system("allocate shared memory"))?;
-        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(CommError::system("seal shared memory"))?;
-
+        let file = memfd::create(plan.size)?;
         let mapping = Mapping::new(&file, size, plan)?;
         let header = mapping.header();
         header.version.store(VERSION, Ordering::Relaxed);
@@ -131,26 +115,12 @@ impl Segment {
 
     /// Maps a segment that this process has inherited under this number. The descriptor stays open.
     pub fn attach(descriptor: RawFd) -> Result<Self, CommError> {
-        let refused =
-            |why: String| CommError::segment(format!("file descriptor {descriptor} is none: {why}"));
-        if descriptor < 0 {
-            return Err(refused("it is negative".into()));
-        }
-        // SAFETY: it is used in this call only, and where nothing is open under this number the system says so.
-        let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let seals = rustix::fs::fcntl_get_seals(file).map_err(|error| refused(error.to_string()))?;
-        if !seals.contains(SEALS) {
-            return Err(refused("its size is not fixed".into()));
-        }
-        let length =
-            rustix::fs::fstat(file).map_err(CommError::system("look at shared memory"))?.st_size as usize;
-        if length < PAGE {
-            return Err(refused(format!("it has {length} bytes")));
-        }
+        let (file, length) = memfd::inherited(descriptor)?;
         let claimed = read_header(file)?;
         let plan = claimed.plan()?;
         if plan.size != length {
-            return Err(refused(format!("it has {length} bytes where {claimed:?} takes {}", plan.size)));
+            let why = format!("it has {length} bytes where {claimed:?} takes {}", plan.size);
+            return Err(CommError::segment(format!("file descriptor {descriptor} is none: {why}")));
         }
         Ok(Self { mapping: Arc::new(Mapping::new(file, claimed, plan)?), file: None })
     }
@@ -223,21 +193,6 @@ fn read_header(file: BorrowedFd<'_>) -> Result<SegmentSize, CommError> {
         own: values(header.own.load(Ordering::Relaxed))?,
         common: values(header.common.load(Ordering::Relaxed))?,
     })
-}
-
-/// Bytes that a file in memory may have.
-struct Room(u64);
-
-impl Room {
-    fn find() -> Self {
-        // Beyond this the system would not answer but send a signal.
-        let file = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        Self(memory::available().map_or(u64::MAX, |left| left.0).min(file))
-    }
-
-    fn too_small(&self, size: SegmentSize, plan: Plan) -> CommError {
-        CommError::TooLarge { world: size.world, needed: Bytes(plan.size as u64), available: Bytes(self.0) }
-    }
 }
 
 /// A segment in this process's address space.

@@ -16,10 +16,12 @@ mod request;
 mod seam;
 mod weave;
 
+pub use cpu::{HostUpdate, Transition};
 pub use error::EngineError;
 pub use numerics::{Algorithm, Numerics, Way};
-pub use outline::lay_out;
+pub use outline::{Places, lay_out};
 pub use plan::MemoryPlan;
+pub use random::draw;
 pub use seam::{
     Drawing, Driving, Engine, Homes, Layout, Measured, Optimizer, Pass, Place, Precision, Profiling, Program,
     Region, Samples, Slot, Spec, StepResult, Values,

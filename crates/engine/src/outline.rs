@@ -5,7 +5,7 @@ mod unit;
 
 use std::ops::Range;
 
-use paceline_model::{Graph, NodeId, ParamId, ParamKind, gradient_order};
+use paceline_model::{Graph, NodeId, ParamId, ParamInfo, ParamKind, gradient_order};
 
 pub(crate) use unit::{Bounds, Fusion, Kind, Norm, Product, Unit, Window};
 
@@ -26,7 +26,8 @@ impl Outline {
     pub fn new(graph: &Graph, spec: &Spec, fusion: Fusion) -> Self {
         let consumers = Consumers::new(graph);
         let mut units = unit::divide(graph, spec, &consumers, fusion);
-        let places = Places::new(graph, &mut units);
+        let places = lay_out(graph);
+        places.assign(&mut units);
         let mut wanted = vec![false; graph.nodes.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
             wanted[index] = !node.params.is_empty() || node.inputs.iter().any(|input| wanted[input.0]);
@@ -62,12 +63,21 @@ impl Consumers {
     }
 }
 
-/// Where each trained tensor lies in the parameters, in each shard's gradients and in the state of the update rule, and how many
-/// values each of those has, gaps included. It follows from the graph alone, so all engines and all ranks agree on it.
-pub fn lay_out(graph: &Graph) -> (Vec<Slot>, usize) {
-    let mut end = 0;
-    let slot = |param: ParamId| Slot { param, range: place(&mut end, graph.param(param).len()) };
-    (gradient_order(graph).into_iter().map(slot).collect(), end)
+/// Where parameters and running statistics lie in a program's regions. It follows from the graph alone, so all engines and all
+/// ranks agree on it.
+pub fn lay_out(graph: &Graph) -> Places {
+    let mut trained = 0;
+    let slot = |param: ParamId| Slot { param, range: place(&mut trained, graph.param(param).len()) };
+    let slots: Vec<Slot> = gradient_order(graph).into_iter().map(slot).collect();
+    let mut ranges = vec![None; graph.params.len()];
+    for Slot { param, range } in &slots {
+        ranges[param.0] = Some(range.clone());
+    }
+    let mut statistics_len = 0;
+    let mut statistic =
+        |param: &ParamInfo| (!param.kind.trainable()).then(|| place(&mut statistics_len, param.len()));
+    let statistics = graph.params.iter().map(&mut statistic).collect();
+    Places { slots, trained, ranges, statistics, statistics_len }
 }
 
 /// The place of so many values behind others, from a cache line on.
@@ -78,7 +88,8 @@ fn place(end: &mut usize, len: usize) -> Range<usize> {
 }
 
 /// Where parameters lie in a program's regions, in values.
-pub(crate) struct Places {
+#[derive(Clone, Debug)]
+pub struct Places {
     /// Trained tensors, in the order in which backward completes their gradients: in the parameters, the gradients and the
     /// state of the update rule alike.
     pub slots: Vec<Slot>,
@@ -87,42 +98,29 @@ pub(crate) struct Places {
     /// The place of each trained parameter.
     pub ranges: Vec<Option<Range<usize>>>,
     /// The place of each running statistic, in a region of their own.
-    pub moving: Vec<Option<Range<usize>>>,
+    pub statistics: Vec<Option<Range<usize>>>,
     /// Values of that region, gaps included.
-    pub moving_len: usize,
+    pub statistics_len: usize,
 }
 
 impl Places {
-    /// Lays out all parameters, and tells each unit its slots.
-    fn new(graph: &Graph, units: &mut [Unit]) -> Self {
-        let mut ranges = vec![None; graph.params.len()];
-        let (slots, trained) = lay_out(graph);
-        for Slot { param, range } in &slots {
-            ranges[param.0] = Some(range.clone());
-        }
+    /// Tells each unit its slots.
+    fn assign(&self, units: &mut [Unit]) {
         let mut reached = 0;
         for unit in units.iter_mut().rev() {
             let first = reached;
             reached += unit.trained().count();
             unit.slots = first..reached;
-            let own = slots[unit.slots.clone()].iter().map(|slot| slot.param);
+            let own = self.slots[unit.slots.clone()].iter().map(|slot| slot.param);
             assert!(own.eq(unit.trained()), "invariant: backward completes gradients in the graph's order");
         }
-        let mut moving = vec![None; graph.params.len()];
-        let mut moving_len = 0;
-        for (index, param) in graph.params.iter().enumerate() {
-            if !param.kind.trainable() {
-                moving[index] = Some(place(&mut moving_len, param.len()));
-            }
-        }
-        Self { slots, trained, ranges, moving, moving_len }
     }
 
     /// The memory of a program whose arena, and what lies around it, has so many bytes.
-    pub fn plan(&self, spec: &Spec, arena: usize, arena_unshared: usize) -> MemoryPlan {
+    pub(crate) fn plan(&self, spec: &Spec, arena: usize, arena_unshared: usize) -> MemoryPlan {
         let bytes = |values: usize| 4 * values as u64;
         MemoryPlan {
-            parameters: bytes(self.trained + self.moving_len * spec.shards),
+            parameters: bytes(self.trained + self.statistics_len * spec.shards),
             gradients: bytes(self.trained * spec.shards),
             optimizer: bytes(self.trained * spec.optimizer.state_per_value()),
             arena: arena as u64,
@@ -165,7 +163,7 @@ mod tests {
             let graph = zoo::build(name, Some((96, 96)), 10).unwrap();
             let [plain, fused] = [NOTHING, ALL].map(|fusion| Outline::new(&graph, &Spec::new(2), fusion));
             assert_eq!(plain.places.slots, fused.places.slots, "{name}");
-            assert_eq!(plain.places.moving, fused.places.moving, "{name}");
+            assert_eq!(plain.places.statistics, fused.places.statistics, "{name}");
             for outline in [plain, fused] {
                 let Places { slots, trained, ranges, .. } = &outline.places;
                 let (mut end, mut next) = (0, 0);

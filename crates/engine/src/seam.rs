@@ -8,7 +8,7 @@ use paceline_model::{Graph, ParamId};
 use paceline_record::{Bytes, LayerTime, Nanos, PhaseTimes};
 use serde::{Deserialize, Serialize};
 
-use crate::{BucketTime, EngineError, MemoryPlan, Numerics, Weave};
+use crate::{BucketTime, EngineError, HostUpdate, MemoryPlan, Numerics, Weave};
 
 /// Order of the dimensions of activations in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,8 +187,9 @@ impl Homes {
     /// itself.
     ///
     /// # Safety
-    /// The regions must stay valid as long as the program, aligned to 64 bytes, and nobody may use them while a call of
-    /// the program that reads or writes those values is under way.
+    /// The regions must stay valid as long as the programs that are compiled with them or [bound](Program::bind) to them,
+    /// aligned to 64 bytes, and nobody may use them while a call of such a program that reads or writes those values is under
+    /// way.
     pub unsafe fn new(parameters: Option<(Region, Drawing)>, gradients: Vec<Region>) -> Self {
         Self { parameters, gradients }
     }
@@ -322,7 +323,7 @@ pub struct StepResult {
     pub loss: f32,
     /// Samples whose largest output was their label; 0 for an autoencoder.
     pub correct: usize,
-    /// Time by phase. Backward excludes what the `ready` calls took; copies count only as far as they were waited for;
+    /// Time by phase. Forward and backward exclude what the `ready` calls took; copies count only as far as they were waited for;
     /// `comm_wait` is waiting for an exchange that is part of the run.
     pub phases: PhaseTimes,
     /// Time in the `ready` calls that a device's work did not hide.
@@ -403,15 +404,30 @@ pub trait Program: Send {
         Ok(copy)
     }
 
+    /// From now on the parameters, and the gradients of the first shards, are in this memory. Nothing is drawn or copied there.
+    /// What `homes` leaves out stays where it is. Refused by a program on a device that was compiled without memory on the
+    /// host for the same values.
+    fn bind(&mut self, homes: &Homes) -> Result<(), EngineError> {
+        let _ = homes;
+        Err(EngineError::Unsupported("the memory of this program's values is its own".into()))
+    }
+
+    /// The update rule by itself, with the arithmetic of [`Program::apply`] on the host. On the CPU it computes on the
+    /// program's threads.
+    fn host_update(&self) -> Result<HostUpdate, EngineError> {
+        Err(EngineError::Unsupported("this program's update rule cannot run on the host".into()))
+    }
+
     /// Goes on as if so many updates had been applied.
     fn resume_at(&mut self, updates: u64);
 
     /// Hands over a batch for the next run.
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError>;
 
-    /// Runs forward and backward in training mode. In the last pass of a shard it calls `ready` while backward goes on, with
-    /// the number of [slots](Self::slots) whose gradients are final. The program does not read those parameters again
-    /// before the next run, so that whoever shares their memory may update them.
+    /// Runs forward and backward in training mode. From time to time, on the CPU after each instruction, it calls `ready` with
+    /// the number of [slots](Self::slots) whose gradients are final: 0 in forward and in all passes of a shard but the last.
+    /// The number never falls within a run. The program does not read those parameters again before the next run, so that
+    /// whoever shares their memory may update them.
     fn forward_backward(&mut self, pass: Pass, ready: &mut dyn FnMut(usize)) -> Result<(), EngineError>;
 
     /// Runs forward in evaluation mode: running statistics, no dropout, labels as they are. Loss and right answers are those

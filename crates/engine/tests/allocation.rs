@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Pass, Samples, Spec, Values};
+use paceline_engine::{Drawing, Engine, Homes, Pass, Place, Region, Samples, Spec, Transition, Values};
 use paceline_model::zoo;
 
 struct Counting;
@@ -37,10 +37,32 @@ fn a_step_allocates_nothing() {
             let mut program = engine.compile(&graph, &Spec { layout, ..Spec::new(4) }).unwrap();
             let everything = 0..program.len(Values::Parameters);
             let (images, labels) = (vec![0.5; 4 * graph.input().len()], [0, 1, 2, 3]);
+            let mut memory = vec![0.0; 4 * everything.end + 16];
+            let start = memory.as_mut_ptr().align_offset(64);
+            let mut areas = memory[start..].chunks_exact_mut(everything.end).map(|area| {
+                // SAFETY: the memory outlives all that use it.
+                unsafe { Region::new(Place::Host, area.as_mut_ptr() as u64, area.len()) }
+            });
+            let [from, into] = [(); 2].map(|()| [(); 2].map(|()| areas.next().unwrap()));
+            // SAFETY: as above, and nothing else uses it meanwhile.
+            let homes = unsafe { Homes::new(Some((from[0], Drawing::Leave)), Vec::new()) };
+            let rule = program.host_update().unwrap();
             let mut step = || {
+                program.bind(&homes).unwrap();
                 program.feed(Samples { images: &images, labels: &labels }).unwrap();
                 program.forward_backward(Pass::ONLY, &mut |_| {}).unwrap();
                 program.apply(0.01, everything.clone()).unwrap();
+                let (range, gradients) = (everything.clone(), &|_, mean: &mut [f32]| mean.fill(0.5));
+                let transition = Transition {
+                    learning_rate: 0.01,
+                    updates: 1,
+                    range,
+                    from: &from,
+                    into: &into,
+                    gradients,
+                };
+                // SAFETY: as above.
+                unsafe { rule.run(&transition) }.unwrap();
                 program.finish().unwrap();
             };
             step();

@@ -78,10 +78,7 @@ impl Case {
             program.feed(Samples { images: &self.images, labels: &self.labels }).unwrap();
             program.forward_backward(Pass::ONLY, &mut |slots| ready.push(slots)).unwrap();
         }
-        assert!(
-            ready.is_sorted_by(|a, b| a < b) && ready.last() == Some(&program.slots().len()),
-            "{ready:?}"
-        );
+        assert!(ready.is_sorted() && ready.last() == Some(&program.slots().len()), "{ready:?}");
         let result = program.finish().unwrap();
         let mut output = vec![0.0; self.batch * self.graph.node(self.graph.output()).shape.len()];
         program.read(Values::Output, &mut output).unwrap();

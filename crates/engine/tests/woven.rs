@@ -35,7 +35,7 @@ fn train(graph: &Graph, spec: &Spec, program: &mut dyn Program, is_woven: bool) 
         let update = Some(rate).filter(|_| is_woven);
         let mut announced = 0;
         program
-            .forward_backward(Pass { stream: step, update, ..Pass::ONLY }, &mut |_| announced += 1)
+            .forward_backward(Pass { stream: step, update, ..Pass::ONLY }, &mut |slots| announced = slots)
             .unwrap();
         assert_eq!(announced > 0, !is_woven, "nobody is asked for what is part of the run");
         if !is_woven {

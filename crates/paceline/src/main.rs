@@ -3,6 +3,7 @@
 mod allreduce;
 mod bench;
 mod colour;
+mod control;
 mod data;
 mod doctor;
 mod eval;
@@ -39,6 +40,10 @@ enum Command {
     /// Train one network: data, epochs, tests, checkpoints
     #[command(args_override_self = true)]
     Train(Box<train::Options>),
+    /// Say how a running training goes: members, step, images/s, what happened last
+    Status(control::StatusOptions),
+    /// Ask a running training for another number of workers
+    Scale(control::ScaleOptions),
     /// Test a checkpoint on the test pictures of some data
     Eval(eval::Options),
     /// Report a study again, or compare two
@@ -72,6 +77,8 @@ fn main() -> ExitCode {
     outcome::exit(match cli.command {
         Command::Bench(options) => bench::run(&options),
         Command::Train(options) => train::run(&options),
+        Command::Status(options) => control::status(&options),
+        Command::Scale(options) => control::scale(&options),
         Command::Eval(options) => eval::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Import(options) => import::run(&options),

@@ -8,11 +8,16 @@ use clap::{Args, Command};
 use paceline_engine::{Layout, Precision};
 use paceline_train::data::Augment;
 use paceline_train::schedule::{Kind, Rule};
-use paceline_train::{Compress, Job, Learning, Length, OptimizerKind, Scaling, Strategy};
+use paceline_train::{
+    Bounds, Compress, Deal, Elastic, Faults, Job, Learning, Length, OptimizerKind, Scaling, Strategy,
+};
 use serde::Deserialize;
 
 use crate::outcome::Usage;
-use crate::values::{Epochs, Fill, Fraction, Int, List, Megabytes, Rate, Size, SomeEpochs, YesNo, fill_all};
+use crate::values::{
+    Epochs, Fill, Fraction, Int, List, Megabytes, Rate, Seconds, Size, SomeEpochs, WhetherElastic, YesNo,
+    fill_all,
+};
 
 /// All settings, group by group.
 #[derive(Args, Clone, Debug, Default)]
@@ -23,6 +28,8 @@ pub struct Settings {
     pub learning: LearningSettings,
     #[command(flatten)]
     pub computing: ComputingSettings,
+    #[command(flatten)]
+    pub elastic: ElasticSettings,
 }
 
 /// What is trained on, by how many workers, for how long.
@@ -156,6 +163,36 @@ pub struct ComputingSettings {
     pub share_gpu: bool,
 }
 
+/// What becomes of a job whose workers come and go.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[command(next_help_heading = "Workers that come and go")]
+#[serde(default, rename_all = "kebab-case")]
+pub struct ElasticSettings {
+    /// Outlive workers: with fewer than MIN wait for more, with at most MAX go on; the weights are the same whoever takes part
+    /// [default of MIN:MAX: 1 to --workers]
+    #[arg(long, value_name = "MIN:MAX", num_args = 0..=1, default_missing_value = "yes")]
+    #[serde(deserialize_with = "crate::values::one")]
+    pub elastic: Option<WhetherElastic>,
+    /// Times that each worker is replaced after it was lost
+    #[arg(long, value_name = "R")]
+    #[serde(deserialize_with = "crate::values::one")]
+    pub restarts: Option<Int<0, 1_000_000>>,
+    /// How shards are dealt: static, equal ranges; or dynamic, whoever is done takes the next
+    #[arg(long, value_name = "static|dynamic")]
+    pub deal: Option<List<Deal>>,
+    /// How long to wait with fewer than MIN workers, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(deserialize_with = "crate::values::one")]
+    pub elastic_wait: Option<Seconds>,
+    /// Plant faults, to see what they cost: kill=MEMBER@STEP, stop=MEMBER@STEP:5s, slow=MEMBER@STEP:3, leave=MEMBER@STEP,
+    /// join@STEP, random=kill:STEPS, random=stop:STEPS:2s, with commas between them; with `bench` the same case without them
+    /// is run too
+    #[arg(long, value_name = "FAULTS")]
+    #[serde(deserialize_with = "crate::values::one")]
+    pub faults: Option<Faults>,
+}
+
+fill_all!(ElasticSettings { elastic, restarts, deal, elastic_wait, faults });
 fill_all!(Work { data, workers, update, batch, global_batch, shards, steps, epochs, examples, seed });
 fill_all!(LearningSettings {
     optimizer,
@@ -200,6 +237,7 @@ impl Fill for Settings {
         self.work.fill(file.work);
         self.learning.fill(file.learning);
         self.computing.fill(file.computing);
+        self.elastic.fill(file.elastic);
     }
 }
 
@@ -220,7 +258,7 @@ impl Settings {
     /// What these settings make of some jobs: every combination of their values. Workers change fastest. `sizes` are the
     /// samples of a step.
     pub fn apply(&self, jobs: Vec<Job>, sizes: &[Scaling], limit: Limit) -> Result<Vec<Job>> {
-        let Self { work, learning, computing } = self;
+        let Self { work, learning, computing, elastic } = self;
         let lengths = work.lengths();
         let mut jobs = Product { jobs, limit };
         jobs.times("data", &work.data, |job, data| job.data.clone_from(data))?;
@@ -250,6 +288,20 @@ impl Settings {
         for job in &mut jobs.jobs {
             job.log_samples |= learning.log_samples;
             job.share_gpu |= computing.share_gpu;
+            elastic.apply(job, work.workers.is_some())?;
+        }
+        let is_elastic = jobs.jobs.iter().any(|job| job.elastic.is_some());
+        if elastic.deal.is_some() && !is_elastic {
+            return Err(ElasticSettings::lonely("--deal").into());
+        }
+        jobs.times("deal", &elastic.deal, |job, &deal| {
+            job.elastic.iter_mut().for_each(|elastic| elastic.deal = deal);
+        })?;
+        if let (Some(faults), Limit::Study(_)) = (&elastic.faults, limit) {
+            // The undisturbed case comes first.
+            jobs.times_values("faults", &[Faults::default(), faults.clone()], |job, faults| {
+                job.elastic.iter_mut().for_each(|elastic| elastic.faults = faults.clone());
+            })?;
         }
         Ok(jobs.jobs)
     }
@@ -298,6 +350,50 @@ impl Work {
     pub fn strong_sizes(&self) -> Vec<Scaling> {
         let batches = self.global_batch.iter().flat_map(|List(batches)| batches);
         batches.map(|batch| Scaling::Strong { global_batch: batch.0 as usize }).collect()
+    }
+}
+
+impl ElasticSettings {
+    fn lonely(option: &str) -> Usage {
+        Usage::new(format!("{option} is for workers that come and go; use it with --elastic"))
+    }
+
+    /// Makes a job elastic, or changes how it is. One that resumes may have other numbers of workers than it had.
+    fn apply(&self, job: &mut Job, says_workers: bool) -> Result<(), Usage> {
+        let usual = Bounds { min: 1, max: job.workers };
+        match (self.elastic, &mut job.elastic) {
+            (Some(WhetherElastic::No), elastic) => *elastic = None,
+            (Some(WhetherElastic::Yes), elastic) => {
+                let bounds = elastic.as_ref().map_or(usual, Elastic::bounds);
+                elastic.get_or_insert_with(|| Elastic::new(bounds));
+            }
+            (Some(WhetherElastic::Within(Bounds { min, max })), elastic) => {
+                let elastic = elastic.get_or_insert_with(|| Elastic::new(usual));
+                (elastic.min, elastic.max) = (min, max);
+                if !says_workers {
+                    job.workers = job.workers.clamp(min, max);
+                }
+            }
+            (None, Some(elastic)) if says_workers => {
+                (elastic.min, elastic.max) = (elastic.min.min(job.workers), elastic.max.max(job.workers));
+            }
+            (None, _) => {}
+        }
+        let Some(elastic) = &mut job.elastic else {
+            let given = [
+                ("--restarts", self.restarts.is_some()),
+                ("--elastic-wait", self.elastic_wait.is_some()),
+                ("--faults", self.faults.is_some()),
+            ];
+            return match given.into_iter().find(|(_, is_given)| *is_given) {
+                Some((option, _)) => Err(Self::lonely(option)),
+                None => Ok(()),
+            };
+        };
+        elastic.restarts = self.restarts.map_or(elastic.restarts, |restarts| restarts.0 as u32);
+        elastic.patience_s = self.elastic_wait.map_or(elastic.patience_s, |wait| wait.0);
+        elastic.faults = self.faults.clone().unwrap_or_else(|| elastic.faults.clone());
+        Ok(())
     }
 }
 
@@ -397,6 +493,7 @@ pub fn too_many(most: usize) -> Usage {
 fn usual_values(job: &Job) -> Vec<(&'static str, String)> {
     let yes_no = |choice: bool| if choice { "yes" } else { "no" }.to_owned();
     let adam = OptimizerKind::Adam.usual_rate();
+    let elastic = Elastic::new(Bounds { min: 1, max: 1 });
     let Learning { optimizer, schedule, warmup_epochs, momentum, .. } = job.learning;
     vec![
         ("data", job.data.clone()),
@@ -422,5 +519,8 @@ fn usual_values(job: &Job) -> Vec<(&'static str, String)> {
         ("bucket_mb", job.exchange.bucket_mb().to_string()),
         ("overlap", yes_no(job.exchange.overlap)),
         ("compress", job.exchange.compress.to_string()),
+        ("restarts", elastic.restarts.to_string()),
+        ("deal", elastic.deal.to_string()),
+        ("elastic_wait", elastic.patience_s.to_string()),
     ]
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use paceline_train::Bounds;
 use paceline_train::data::MAX_SIDE;
 use serde::de::{Deserialize, Deserializer, Error};
 
@@ -110,6 +111,45 @@ macro_rules! fill_all {
     };
 }
 pub(crate) use fill_all;
+
+/// Whether a job is elastic, and within which bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhetherElastic {
+    /// It is not, though it may have been.
+    No,
+    /// It is, within the usual bounds.
+    Yes,
+    /// It is, within these.
+    Within(Bounds),
+}
+
+impl FromStr for WhetherElastic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "yes" => Ok(Self::Yes),
+            "no" => Ok(Self::No),
+            _ => text.parse().map(Self::Within),
+        }
+    }
+}
+
+/// A time in seconds, from none to a month.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seconds(pub f64);
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('s').unwrap_or(text);
+        match number.parse() {
+            Ok(seconds) if (0.0..=2_592_000.0).contains(&seconds) => Ok(Self(seconds)),
+            _ => Err(format!("'{text}' is not a time in seconds, as 60")),
+        }
+    }
+}
 
 /// A whole number within limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use paceline_train::data::{Augment, Data, Loader, Loading};
+use paceline_train::data::{Augment, Data, Loader, Loading, Turn};
 
 /// Samples of a batch.
 const BATCH: usize = 64;
@@ -23,21 +23,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         seed: 1,
         batch: BATCH,
         passes: 1,
-        shards: 0..1,
         all_shards: 1,
-        from_step: 0,
         augment: Augment::Standard,
         threads,
         log: None,
     })?;
     // Until the threads are at work and all that was made ahead is used up.
-    for _ in 0..threads + 2 {
-        loader.next_batch()?;
+    let turn = |step: usize| Turn { step: step as u64, shard: 0, pass: 0 };
+    let turns: Vec<Turn> = (0..2 * (threads + 2) + batches).map(turn).collect();
+    for number in 0..threads + 2 {
+        loader.batch(turns[number], &turns[number + 1..])?;
     }
     loader.cpu();
     let begin = Instant::now();
-    for _ in 0..batches {
-        loader.next_batch()?;
+    for number in threads + 2..threads + 2 + batches {
+        loader.batch(turns[number], &turns[number + 1..])?;
     }
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), loader.cpu().seconds());
     let images = (batches * BATCH) as f64;

@@ -268,5 +268,22 @@ pub fn arrange(tensors: Vec<Tensor>, graph: &Graph, path: &Path) -> Result<Vec<V
     }
 }
 
+/// The values of a tensor by its name. Refuses a checkpoint without it, or with another number of them.
+pub(crate) fn find<'a>(
+    tensors: &'a [Tensor],
+    name: &str,
+    len: usize,
+    path: &Path,
+) -> Result<&'a [f32], TrainError> {
+    let wrong = |why: String| TrainError::WrongCheckpoint { path: path.to_owned(), why };
+    match tensors.iter().find(|tensor| tensor.name == name) {
+        Some(tensor) if tensor.values.len() == len => Ok(&tensor.values),
+        Some(tensor) => {
+            Err(wrong(format!("{name} has {} values where this network has {len}", tensor.values.len())))
+        }
+        None => Err(wrong(format!("it lacks {name}"))),
+    }
+}
+
 #[cfg(test)]
 mod tests;

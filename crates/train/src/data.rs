@@ -28,6 +28,7 @@ use cifar10::Cifar10;
 pub(crate) use draw::Draw;
 use images::Listing;
 pub use loader::{Loader, Loading};
+pub use order::{Sequence, Turn};
 use source::Source;
 pub use test_set::TestSet;
 
@@ -291,17 +292,11 @@ impl FromStr for Augment {
 struct Batch {
     images: Vec<f32>,
     labels: Vec<u32>,
-    /// Which samples they are.
-    drawn: Vec<order::Drawn>,
 }
 
 impl Batch {
     fn new(samples: usize, values: usize) -> Self {
-        Self {
-            images: vec![0.0; samples * values],
-            labels: vec![0; samples],
-            drawn: Vec::with_capacity(samples),
-        }
+        Self { images: vec![0.0; samples * values], labels: vec![0; samples] }
     }
 
     fn samples(&self) -> paceline_engine::Samples<'_> {

@@ -1,11 +1,22 @@
 //! How a training outlives its workers: how many it needs, how many it may have, and what is done when some are lost.
 
+pub mod control;
+mod crew;
+mod follow;
+pub(crate) mod lead;
+pub(crate) mod member;
+mod point;
+mod samples;
+mod state;
+mod watch;
+
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::faults::Faults;
+use crate::faults::{Fault, Faults};
+pub(crate) use state::Layout;
 
 /// What an elastic job is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,7 +25,7 @@ pub struct Elastic {
     pub min: u32,
     /// More members than this there never are.
     pub max: u32,
-    /// How many lost members are replaced, in all.
+    /// Times that each worker is replaced after it was lost.
     pub restarts: u32,
     /// How the shards of a step are dealt to the members.
     pub deal: Deal,
@@ -27,7 +38,7 @@ pub struct Elastic {
 impl Elastic {
     /// An elastic job with the usual value of every other setting.
     pub fn new(Bounds { min, max }: Bounds) -> Self {
-        Self { min, max, restarts: 100, deal: Deal::default(), patience_s: 60.0, faults: Faults::default() }
+        Self { min, max, restarts: 3, deal: Deal::default(), patience_s: 60.0, faults: Faults::default() }
     }
 
     /// The fewest and the most members.

@@ -13,6 +13,7 @@ use paceline_record::{Exit, LogError, Rank, Step};
 
 use crate::checkpoint::CheckpointError;
 use crate::elastic::Bounds;
+use crate::strategy::Strategy;
 
 /// A job that cannot be run, or did not run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -69,9 +70,6 @@ pub enum TrainError {
         /// What was asked for.
         bounds: Bounds,
     },
-    /// Reject the input: workers that do not depend on each other cannot stand in for each other.
-    #[error("independent workers have no step in common, so that --elastic means nothing; leave it out")]
-    LonelyElastic,
     /// Reject the input: a step that cannot be cut into equal shards.
     #[error(
         "a global batch of {global_batch} cannot be divided equally among {shards} {among}; use a multiple of {shards}, as \
@@ -164,6 +162,50 @@ pub enum TrainError {
     /// Report the failure: a worker did not finish.
     #[error("{0}")]
     Died(Death),
+    /// Report the failure: an elastic job has too few workers left.
+    #[error(
+        "{there} workers are left, and --elastic asks for at least {min}{}; {last}",
+        waited.map_or_else(|| ", and no more restarts are left".to_owned(), |s| format!(", after waiting for {s} s"))
+    )]
+    TooFew {
+        /// Workers that are left.
+        there: u32,
+        /// Workers that it takes.
+        min: u32,
+        /// Seconds waited for more; `None` where none would have come.
+        waited: Option<f64>,
+        /// What is known about the last one that was lost.
+        last: String,
+    },
+    /// Report the failure: a process that the system will not end.
+    #[error("member {member} cannot be killed, as when it waits for a disk that is gone")]
+    Unkillable {
+        /// The member.
+        member: u32,
+    },
+    /// Report a bug: everybody waits for somebody else.
+    #[error("in step {step} all workers wait for each other; please report this")]
+    Deadlock {
+        /// The step.
+        step: Step,
+    },
+    /// Report both: why a run ended, and why its last state could not be saved.
+    #[error("{error}; and its state could not be saved: {saving}")]
+    Unsaved {
+        /// Why it ended.
+        error: Box<TrainError>,
+        /// What went wrong then.
+        saving: Box<TrainError>,
+    },
+    /// Reject the input: an elastic job whose strategy needs every worker.
+    #[error("--elastic goes with --update allreduce and sharded, not {0}: it would not outlive its workers")]
+    ElasticUpdate(Strategy),
+    /// Reject the input: an elastic job that exchanges in 16 bits.
+    #[error("--elastic exchanges gradients in 32 bits; leave --compress out")]
+    ElasticCompress,
+    /// Reject the input: an elastic job that exchanges between GPUs.
+    #[error("--elastic exchanges through the host's memory; on GPUs use it with --share-gpu")]
+    ElasticDevices,
     /// Stop: the user asked for it.
     #[error("interrupted")]
     Interrupted,
@@ -196,6 +238,10 @@ impl TrainError {
             | Self::Orphaned
             | Self::System { .. }
             | Self::Died(_)
+            | Self::TooFew { .. }
+            | Self::Unkillable { .. }
+            | Self::Deadlock { .. }
+            | Self::Unsaved { .. }
             | Self::Interrupted => false,
             _ => true,
         }

@@ -151,10 +151,10 @@ impl Exchange {
         self.wait_for_all()
     }
 
-    /// Takes note during backward that the gradients of so many slots are final in a pass. A bucket is handed over when the
-    /// last of this rank's shards has completed it.
+    /// Takes note during a run that the gradients of so many slots are final in a pass. A bucket is handed over when the
+    /// last of this rank's shards has completed it. Nothing is done where no slot has become final.
     pub fn offer(&mut self, pass: Pass, slots: usize) {
-        if self.way != Way::Host || pass.shard + 1 < self.shards.len() {
+        if self.way != Way::Host || pass.shard + 1 < self.shards.len() || slots == self.ready {
             return;
         }
         self.ready = slots;

@@ -18,6 +18,7 @@ use crate::checkpoint::Description;
 use crate::data::{Augment, Data, Split};
 use crate::device::CUDA;
 use crate::elastic::Elastic;
+use crate::elastic::member::Membership;
 use crate::exchange::POSTED;
 use crate::learning::{Learning, OptimizerKind};
 use crate::milestone::{Every, Milestones, Saving};
@@ -179,7 +180,9 @@ impl Job {
     /// Sets what follows from other settings, on a machine with so many cores: threads, the batch of a shard, steps,
     /// learning rates, and the engine's numerics where no checkpoint says them.
     pub fn settle(&mut self, cores: usize) -> Result<(), TrainError> {
-        self.threads = self.threads_asked.unwrap_or_else(|| (cores / self.workers as usize).max(1));
+        // Every worker that there may be has its cores.
+        let most = self.elastic.as_ref().map_or(self.workers, |elastic| elastic.max);
+        self.threads = self.threads_asked.unwrap_or_else(|| (cores / most as usize).max(1));
         self.batch = self.batch_of_shard()?;
         let global_batch = self.global_batch();
         let by_epochs = matches!(self.length, Length::Epochs(_)) || self.learning.warmup_epochs > 0.0;
@@ -236,10 +239,15 @@ impl Job {
     /// A rank's pass, by its turn in a step: shard after shard.
     pub(crate) fn pass(&self, step: u64, shards: &Range<u32>, turn: usize) -> Pass {
         let (shard, index) = (turn / self.accumulate, turn % self.accumulate);
-        let before = step * u64::from(self.shards()) + u64::from(shards.start) + shard as u64;
+        Pass { shard, ..self.pass_of(step, shards.start + shard as u32, index) }
+    }
+
+    /// A pass of any of a step's shards, for a program that has memory for one.
+    pub(crate) fn pass_of(&self, step: u64, shard: u32, index: usize) -> Pass {
+        let before = step * u64::from(self.shards()) + u64::from(shard);
         let stream = before * self.accumulate as u64 + index as u64;
         let seen = Some(step * self.accumulate as u64 + index as u64);
-        Pass { shard, index, count: self.accumulate, stream, seen, update: None }
+        Pass { shard: 0, index, count: self.accumulate, stream, seen, update: None }
     }
 
     /// The network for this job's pictures.
@@ -296,8 +304,14 @@ impl Job {
         if !(bounds.min..=bounds.max).contains(&workers) {
             return Err(TrainError::Bounds { workers, bounds });
         }
-        if !self.plan().exchanges() {
-            return Err(TrainError::LonelyElastic);
+        if !matches!(self.plan().reduce, Reduce::ToAll | Reduce::Scatter) {
+            return Err(TrainError::ElasticUpdate(self.update));
+        }
+        if self.exchange.compress != Compress::None {
+            return Err(TrainError::ElasticCompress);
+        }
+        if self.engine == CUDA && !self.share_gpu {
+            return Err(TrainError::ElasticDevices);
         }
         if self.shards() < bounds.max {
             return Err(TrainError::Shards { shards: self.shards(), workers: bounds.max });
@@ -413,6 +427,8 @@ impl Job {
         let mut job = Self { data, folder: PathBuf::new(), ..self.clone() };
         let Milestones { saving, resume, resumed_at, .. } = &mut job.milestones;
         (*resume, *resumed_at) = (None, None);
+        // What was planted once is not planted again.
+        job.elastic.iter_mut().for_each(|elastic| elastic.faults = Default::default());
         if let Some(saving) = saving {
             saving.folder = PathBuf::new();
         }
@@ -511,6 +527,9 @@ pub(crate) struct Assignment {
     pub launcher: i32,
     /// File descriptor of the memory that the ranks share; none in a world of one.
     pub segment: Option<i32>,
+    /// Who it is in an elastic job.
+    #[serde(default)]
+    pub membership: Option<Membership>,
 }
 
 impl Assignment {

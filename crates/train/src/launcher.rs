@@ -18,13 +18,13 @@ use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Ra
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::job::Assignment;
-use crate::{Death, Job, Prepared, TrainError, clock, describe, simulate};
+use crate::{Death, Job, Prepared, TrainError, clock, describe, elastic, simulate};
 
 /// How often the launcher reads progress and checks for an interruption.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Lines of a dead worker's standard error that an error quotes.
-const LAST_WORDS: usize = 5;
+pub(crate) const LAST_WORDS: usize = 5;
 
 /// What the launcher needs from its surroundings.
 pub struct Surroundings<'a> {
@@ -66,6 +66,9 @@ fn supervise(
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
 ) -> Result<(), TrainError> {
+    if job.elastic.is_some() && !job.is_simulated() {
+        return elastic::lead::run(job, surroundings, log);
+    }
     let failed = if job.is_simulated() {
         simulate::run(job, surroundings, log)?
     } else {
@@ -183,6 +186,7 @@ impl Worker {
             rank,
             launcher: std::process::id() as i32,
             segment: segment.and_then(Segment::descriptor),
+            membership: None,
         };
         let path = words_file(&job.folder, rank);
         let words = File::create(&path).map_err(TrainError::system(format!("write {}", path.display())))?;

@@ -1,6 +1,7 @@
 //! Tests and checkpoints between two steps.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use paceline_engine::{Program, Values};
@@ -51,31 +52,105 @@ impl Every {
     }
 }
 
+/// When what is due.
+pub(crate) struct Calendar<'a> {
+    job: &'a Job,
+    /// Epochs that a step takes.
+    step: f64,
+}
+
+/// What is due after a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due<'a> {
+    pub eval: bool,
+    pub saving: Option<&'a Saving>,
+}
+
+impl Due<'_> {
+    /// Whether anything is.
+    pub fn is_any(&self) -> bool {
+        self.eval || self.saving.is_some()
+    }
+}
+
+impl<'a> Calendar<'a> {
+    pub fn new(job: &'a Job) -> Result<Self, TrainError> {
+        let step = match (job.milestones.eval, &job.milestones.saving) {
+            (None, None) => 0.0,
+            _ => job.global_batch() as f64 / job.epoch_len()? as f64,
+        };
+        Ok(Self { job, step })
+    }
+
+    /// What is due after so many steps, at least one.
+    pub fn after(&self, steps: u64) -> Due<'a> {
+        let is_due = |every: Every| every.is_due(steps, self.job.steps, self.step);
+        let Milestones { eval, saving, .. } = &self.job.milestones;
+        Due { eval: eval.is_some_and(is_due), saving: saving.as_ref().filter(|saving| is_due(saving.every)) }
+    }
+
+    /// What a step is run with, and whether a milestone follows it.
+    pub fn stage(&self, step: Step) -> Stage {
+        let learning_rate = self.job.learning.schedule.rate(step.0);
+        Stage { step, learning_rate, then_pauses: self.after(step.0 + 1).is_any() }
+    }
+}
+
+/// Tests one part of the pictures: the sum of its losses, and its right guesses. `beat` is called after each batch.
+pub(crate) fn test_part(
+    test: &mut TestSet,
+    program: &mut dyn Program,
+    part: Range<usize>,
+    batch: usize,
+    beat: &mut dyn FnMut(),
+) -> Result<(f32, u64), TrainError> {
+    let (mut loss, mut correct) = (0.0f64, 0);
+    for first in part.clone().step_by(batch) {
+        let (samples, live) = test.batch(first)?;
+        // Where the part ends, the next shard's samples begin.
+        let live = live.min(part.end - first);
+        program.feed(samples)?;
+        program.evaluate(live)?;
+        let result = program.finish()?;
+        loss += f64::from(result.loss) * live as f64;
+        correct += result.correct as u64;
+        beat();
+    }
+    Ok((loss as f32, correct))
+}
+
+/// The part of a test set that a shard has.
+pub(crate) fn part_of(samples: usize, shard: u32, shards: u32) -> Range<usize> {
+    let edge = |shard: u32| samples * shard as usize / shards as usize;
+    edge(shard)..edge(shard + 1)
+}
+
+/// The result of a test, from that of each shard's part, in their order.
+pub(crate) fn eval_record(done: u64, examples: usize, graph: &Graph, parts: &[(f32, u64)]) -> EvalRecord {
+    let loss = parts.iter().map(|&(loss, _)| f64::from(loss)).sum::<f64>() / examples.max(1) as f64;
+    EvalRecord {
+        at: clock::now(),
+        steps: done,
+        examples: examples as u64,
+        loss: Some(loss as f32).filter(|loss| loss.is_finite()),
+        correct: graph.judges_labels().then(|| parts.iter().map(|&(_, correct)| correct).sum()),
+    }
+}
+
 /// The milestones of a run, on one rank.
 pub(crate) struct Course<'a> {
     job: &'a Job,
     graph: &'a Graph,
-    /// Epochs that a step takes.
-    step: f64,
+    calendar: Calendar<'a>,
     test: Option<TestSet>,
     history: Vec<EvalRecord>,
 }
 
 impl<'a> Course<'a> {
     pub fn new(job: &'a Job, graph: &'a Graph) -> Result<Self, TrainError> {
-        let milestones = &job.milestones;
-        let step = match (milestones.eval, &milestones.saving) {
-            (None, None) => 0.0,
-            _ => job.global_batch() as f64 / job.epoch_len()? as f64,
-        };
-        let test = match milestones.eval {
-            Some(_) => {
-                let data = job.data.parse()?;
-                Some(TestSet::open(&data, job.input, job.classes, job.seed, job.batch)?)
-            }
-            None => None,
-        };
-        Ok(Self { job, graph, step, test, history: Vec::new() })
+        let calendar = Calendar::new(job)?;
+        let test = job.milestones.eval.map(|_| open_test(job)).transpose()?;
+        Ok(Self { job, graph, calendar, test, history: Vec::new() })
     }
 
     /// Loads the checkpoint that the job names, if it names one. Returns the steps done before it.
@@ -86,17 +161,6 @@ impl<'a> Course<'a> {
         let checkpoint = Checkpoint::read(path)?;
         // The launcher has compared numerics already.
         checkpoint.check_job(path, self.job, OnNumerics::Renew)?;
-        let wrong = |why: String| TrainError::WrongCheckpoint { path: path.clone(), why };
-        let find = |tensors: &'_ [Tensor], name: &str, len: usize| -> Result<Vec<f32>, TrainError> {
-            match tensors.iter().find(|tensor| tensor.name == name) {
-                Some(tensor) if tensor.values.len() == len => Ok(tensor.values.clone()),
-                Some(tensor) => Err(wrong(format!(
-                    "{name} has {} values where this network has {len}",
-                    tensor.values.len()
-                ))),
-                None => Err(wrong(format!("it lacks {name}"))),
-            }
-        };
         let weights = checkpoint::arrange(checkpoint.weights, self.graph, path)?;
         for (id, (param, values)) in self.graph.params.iter().zip(&weights).enumerate() {
             if param.kind.trainable() && exchange.writes_parameters() {
@@ -108,14 +172,15 @@ impl<'a> Course<'a> {
             let mut state = vec![0.0; program.len(kept)];
             for slot in &slots {
                 let name = format!("{kind}/{}", self.graph.params[slot.param.0].name);
-                let values = find(&checkpoint.optimizer, &name, slot.range.len())?;
-                state[slot.range.clone()].copy_from_slice(&values);
+                let values = checkpoint::find(&checkpoint.optimizer, &name, slot.range.len(), path)?;
+                state[slot.range.clone()].copy_from_slice(values);
             }
             program.write(kept, &state)?;
         }
         for (local, shard) in exchange.shards().enumerate() {
             let kept = Values::Statistics(local);
-            program.write(kept, &find(&checkpoint.shards, &shard_name(shard), program.len(kept))?)?;
+            let values = checkpoint::find(&checkpoint.shards, &shard_name(shard), program.len(kept), path)?;
+            program.write(kept, values)?;
         }
         program.resume_at(checkpoint.position.steps);
         self.history = checkpoint.position.history;
@@ -124,15 +189,7 @@ impl<'a> Course<'a> {
 
     /// What a step is run with, and whether a milestone follows it.
     pub fn stage(&self, step: Step) -> Stage {
-        let Milestones { eval, saving, .. } = &self.job.milestones;
-        let evaluates = eval.is_some_and(|every| self.is_due(every, step));
-        let saves = saving.as_ref().is_some_and(|saving| self.is_due(saving.every, step));
-        let learning_rate = self.job.learning.schedule.rate(step.0);
-        Stage { step, learning_rate, then_pauses: evaluates || saves }
-    }
-
-    fn is_due(&self, every: Every, after: Step) -> bool {
-        every.is_due(after.0 + 1, self.job.steps, self.step)
+        self.calendar.stage(step)
     }
 
     /// Tests and saves the network if that is due after a step.
@@ -147,9 +204,7 @@ impl<'a> Course<'a> {
             return Ok(());
         }
         let done = stage.step.0 + 1;
-        let Milestones { eval, saving, .. } = &self.job.milestones;
-        let eval = eval.is_some_and(|every| self.is_due(every, stage.step));
-        let saving = saving.as_ref().filter(|saving| self.is_due(saving.every, stage.step));
+        let Due { eval, saving } = self.calendar.after(done);
         let first = if saving.is_some() { Phase::Checkpoint } else { Phase::Eval };
         let statistics = book.time(first, || exchange.statistics(program))?;
         let own = Lent::put(program, &mean(&statistics))?;
@@ -189,34 +244,16 @@ impl<'a> Course<'a> {
         exchange: &mut Exchange,
     ) -> Result<EvalRecord, TrainError> {
         let test = self.test.as_mut().expect("invariant: what is tested is open");
-        let edge = |shard: u32| test.len() * shard as usize / self.job.shards() as usize;
-        let parts: Vec<_> = exchange.shards().map(|shard| edge(shard)..edge(shard + 1)).collect();
+        let (samples, shards) = (test.len(), self.job.shards());
         let mut rows = Vec::new();
-        for part in parts {
-            let (mut loss, mut correct) = (0.0f64, 0);
-            for first in part.clone().step_by(self.job.batch) {
-                let (samples, live) = test.batch(first)?;
-                // Where the part ends, the next shard's samples begin.
-                let live = live.min(part.end - first);
-                program.feed(samples)?;
-                program.evaluate(live)?;
-                let result = program.finish()?;
-                loss += f64::from(result.loss) * live as f64;
-                correct += result.correct;
-            }
-            rows.push([loss as f32, correct as f32]);
+        for shard in exchange.shards() {
+            let part = part_of(samples, shard, shards);
+            let (loss, correct) = test_part(test, program, part, self.job.batch, &mut || {})?;
+            rows.push([loss, correct as f32]);
         }
-        let rows = exchange.gather_rows(&rows)?;
-        let examples = test.len();
-        let loss = rows.iter().map(|row| f64::from(row[0])).sum::<f64>() / examples.max(1) as f64;
-        let correct = rows.iter().map(|row| row[1] as u64).sum();
-        Ok(EvalRecord {
-            at: clock::now(),
-            steps: done,
-            examples: examples as u64,
-            loss: Some(loss as f32).filter(|loss| loss.is_finite()),
-            correct: self.graph.judges_labels().then_some(correct),
-        })
+        let parts: Vec<(f32, u64)> =
+            exchange.gather_rows(&rows)?.into_iter().map(|[loss, correct]| (loss, correct as u64)).collect();
+        Ok(eval_record(done, samples, self.graph, &parts))
     }
 
     fn checkpoint(
@@ -257,18 +294,23 @@ impl<'a> Course<'a> {
     }
 }
 
+/// Opens the pictures that a job is tested on.
+pub(crate) fn open_test(job: &Job) -> Result<TestSet, TrainError> {
+    TestSet::open(&job.data.parse()?, job.input, job.classes, job.seed, job.batch)
+}
+
 /// The state of a program's update rule, with names.
 fn state_of(job: &Job, program: &dyn Program) -> Vec<(&'static str, Values)> {
     let kept = job.learning.optimizer.state_names().iter().copied().zip((0..).map(Values::State));
     kept.filter(|&(_, kept)| program.len(kept) > 0).collect()
 }
 
-fn shard_name(shard: u32) -> String {
+pub(crate) fn shard_name(shard: u32) -> String {
     format!("shard-{shard}/statistics")
 }
 
 /// The mean of several runs of values, added in their order.
-fn mean(runs: &[Vec<f32>]) -> Vec<f32> {
+pub(crate) fn mean(runs: &[Vec<f32>]) -> Vec<f32> {
     let mut sum = runs[0].clone();
     for run in &runs[1..] {
         sum.iter_mut().zip(run).for_each(|(sum, value)| *sum += value);

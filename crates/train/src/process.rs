@@ -1,7 +1,11 @@
 //! What a worker asks of its own process.
 
-pub use paceline_system::memory::{peak_resident, shared_resident};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+pub use paceline_system::memory::{peak_resident, shared_resident};
 
 use crate::TrainError;
 
@@ -23,4 +27,14 @@ pub fn wait_its_turn() {
     // SAFETY: the parameters live through the call, which changes the calling thread's scheduling and nothing else. Where it is
     // not permitted, nothing changes.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
+}
+
+/// A flag that a request to end (SIGTERM) sets. Ctrl-C, which a terminal sends to all processes, is the launcher's to answer.
+pub fn leave_on_request() -> Result<Arc<AtomicBool>, TrainError> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let asked = Arc::new(AtomicBool::new(false));
+    for (signal, flag) in [(SIGTERM, asked.clone()), (SIGINT, Arc::default())] {
+        signal_hook::flag::register(signal, flag).map_err(TrainError::system("watch for signals"))?;
+    }
+    Ok(asked)
 }

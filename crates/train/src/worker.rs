@@ -12,7 +12,7 @@ use paceline_record::{Bytes, LayerTime, Nanos, Rank, RankEvent, RankHeader, Step
 use crate::exchange::Exchange;
 use crate::job::Assignment;
 use crate::milestone::Course;
-use crate::{Job, TrainError, affinity, clock, process};
+use crate::{Job, TrainError, affinity, clock, elastic, process};
 use book::StepBook;
 use runner::{Deal, Runner};
 
@@ -26,8 +26,11 @@ pub fn is_assigned() -> bool {
 
 /// Does what the launcher assigned to this process, which began at `main`.
 pub fn run(main: Nanos) -> Result<(), TrainError> {
-    let Assignment { job, rank, launcher, segment } = Assignment::from_environment()?;
+    let Assignment { job, rank, launcher, segment, membership } = Assignment::from_environment()?;
     process::die_with(launcher)?;
+    if let Some(own) = membership {
+        return elastic::member::run(&job, &own, main);
+    }
     let pinned = job.pin && affinity::pin(rank, job.workers, job.threads)?;
     let world = job.workers;
     let mut log = RankWriter::create(&job.folder, &RankHeader { rank, world })?;
@@ -47,7 +50,7 @@ fn train(
     let (graph, rank) = (job.graph()?, exchange.rank());
     let mut course = Course::new(job, &graph)?;
     let spec = job.spec_of(rank);
-    let homes = exchange.homes(lay_out(&graph).1);
+    let homes = exchange.homes(lay_out(&graph).trained);
     let mut program = engine.compile_in(&graph, &spec, &homes)?;
     log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
     let first = course.resume(&mut *program, &exchange)?;

@@ -1,6 +1,9 @@
 use std::fs;
 
+use rustix::fs::MemfdFlags;
+
 use super::*;
+use crate::memfd::SEALS;
 
 const SMALL: SegmentSize = SegmentSize { world: 3, areas: 3, own: 100, common: 7 };
 

@@ -1,5 +1,7 @@
 //! The instructions of a compiled program: what is computed, from which buffers, into which.
 
+use std::sync::Arc;
+
 use paceline_model::ParamId;
 
 use super::columns::Columns;
@@ -179,7 +181,7 @@ pub(crate) enum Phase {
 
 /// What actions run on.
 pub(crate) struct Machine {
-    pub pool: Pool,
+    pub pool: Arc<Pool>,
     pub simd: Simd,
     /// Views of the plan's buffers.
     pub buffers: Vec<View>,
@@ -224,7 +226,7 @@ impl Machine {
 
     /// Runs one instruction.
     pub fn run(&mut self, action: &Action, phase: Phase) {
-        let pool = &self.pool;
+        let pool = &*self.pool;
         match action {
             Action::Product { plan, source, kernel, bias, dest, mode, workspace } => {
                 let operands = Operands {

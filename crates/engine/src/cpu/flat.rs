@@ -379,6 +379,28 @@ impl Dropout {
     }
 }
 
+/// Values that an update reads, and where it writes the new ones: elsewhere, or over the old ones.
+#[derive(Clone, Copy)]
+pub(crate) struct Moved {
+    pub from: View,
+    pub into: View,
+}
+
+impl Moved {
+    pub fn in_place(view: View) -> Self {
+        Self { from: view, into: view }
+    }
+
+    /// A part of both.
+    pub fn part(self, offset: usize, len: usize) -> Self {
+        Self { from: self.from.part(offset, len), into: self.into.part(offset, len) }
+    }
+
+    fn pointers(self) -> (*const f32, *mut f32) {
+        (self.from.ptr(), self.into.ptr())
+    }
+}
+
 /// One update over a range of the parameters.
 #[derive(Clone, Copy)]
 pub(crate) struct Update {
@@ -386,27 +408,26 @@ pub(crate) struct Update {
     pub learning_rate: f32,
     /// Updates so far, this one included: Adam's bias correction.
     pub count: i32,
-    pub params: View,
+    pub params: Moved,
     pub grads: View,
     /// Momentum, or Adam's first mean; as long as `params` where there is one.
-    pub first: Option<View>,
+    pub first: Option<Moved>,
     /// Adam's second mean.
-    pub second: Option<View>,
+    pub second: Option<Moved>,
 }
 
 impl Update {
     pub fn run(self, pool: &Pool, simd: Simd) {
-        chunks(pool, self.params.len(), |offset, len| {
-            let cut = Update {
-                params: self.params.part(offset, len),
-                grads: self.grads.part(offset, len),
-                first: self.first.map(|view| view.part(offset, len)),
-                second: self.second.map(|view| view.part(offset, len)),
-                ..self
-            };
+        chunks(pool, self.grads.len(), |offset, len| {
             // SAFETY: the engine checked the instruction set; each chunk is one task's.
-            unsafe { simd.run(cut) }
+            unsafe { simd.run(Update { grads: self.grads.part(offset, len), ..self.of(offset, len) }) }
         });
+    }
+
+    /// The same for some of the parameters and their state.
+    pub fn of(self, offset: usize, len: usize) -> Self {
+        let part = |moved: Moved| moved.part(offset, len);
+        Self { params: part(self.params), first: self.first.map(part), second: self.second.map(part), ..self }
     }
 }
 
@@ -415,39 +436,42 @@ impl Kernel for Update {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let (params, grads) = (self.params.ptr(), self.grads.ptr());
+        let (len, grads) = (self.grads.len(), self.grads.ptr());
+        let (params, new_params) = self.params.pointers();
         // SAFETY: all views have the same length.
         unsafe {
             let minus_rate = V::splat(-self.learning_rate);
             match (self.optimizer, self.first, self.second) {
                 (Optimizer::Sgd { momentum, nesterov, weight_decay }, Some(first), _) => {
+                    let (first, new_first) = first.pointers();
                     let (decay, keep) = (V::splat(weight_decay), V::splat(momentum));
                     each_vector::<V>(
-                        self.params.len(),
+                        len,
                         #[inline(always)]
                         |at, lanes| {
                             let p = V::load_lanes(params.add(at), lanes);
                             let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                            let v = V::load_lanes(first.ptr().add(at), lanes).mul_add(keep, g);
-                            V::store_lanes(v, first.ptr().add(at), lanes);
+                            let v = V::load_lanes(first.add(at), lanes).mul_add(keep, g);
+                            V::store_lanes(v, new_first.add(at), lanes);
                             let step = if nesterov { v.mul_add(keep, g) } else { v };
-                            V::store_lanes(step.mul_add(minus_rate, p), params.add(at), lanes);
+                            V::store_lanes(step.mul_add(minus_rate, p), new_params.add(at), lanes);
                         },
                     );
                 }
                 (Optimizer::Sgd { weight_decay, .. }, None, _) => {
                     let decay = V::splat(weight_decay);
                     each_vector::<V>(
-                        self.params.len(),
+                        len,
                         #[inline(always)]
                         |at, lanes| {
                             let p = V::load_lanes(params.add(at), lanes);
                             let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                            V::store_lanes(g.mul_add(minus_rate, p), params.add(at), lanes);
+                            V::store_lanes(g.mul_add(minus_rate, p), new_params.add(at), lanes);
                         },
                     );
                 }
                 (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }, Some(first), Some(second)) => {
+                    let ((first, new_first), (second, new_second)) = (first.pointers(), second.pointers());
                     let decay = V::splat(weight_decay);
                     let (keep1, take1) = (V::splat(beta1), V::splat(1.0 - beta1));
                     let (keep2, take2) = (V::splat(beta2), V::splat(1.0 - beta2));
@@ -455,18 +479,17 @@ impl Kernel for Update {
                     let rate = V::splat(-self.learning_rate / (1.0 - beta1.powi(self.count)));
                     let epsilon = V::splat(epsilon);
                     each_vector::<V>(
-                        self.params.len(),
+                        len,
                         #[inline(always)]
                         |at, lanes| {
                             let p = V::load_lanes(params.add(at), lanes);
                             let g = p.mul_add(decay, V::load_lanes(grads.add(at), lanes));
-                            let m = V::load_lanes(first.ptr().add(at), lanes).mul_add(keep1, g.mul(take1));
-                            let v = V::load_lanes(second.ptr().add(at), lanes)
-                                .mul_add(keep2, g.mul(g).mul(take2));
-                            V::store_lanes(m, first.ptr().add(at), lanes);
-                            V::store_lanes(v, second.ptr().add(at), lanes);
+                            let m = V::load_lanes(first.add(at), lanes).mul_add(keep1, g.mul(take1));
+                            let v = V::load_lanes(second.add(at), lanes).mul_add(keep2, g.mul(g).mul(take2));
+                            V::store_lanes(m, new_first.add(at), lanes);
+                            V::store_lanes(v, new_second.add(at), lanes);
                             let step = m.div(v.sqrt().div(root).add(epsilon));
-                            V::store_lanes(step.mul_add(rate, p), params.add(at), lanes);
+                            V::store_lanes(step.mul_add(rate, p), new_params.add(at), lanes);
                         },
                     );
                 }

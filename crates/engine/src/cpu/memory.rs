@@ -50,6 +50,11 @@ impl View {
         Ok(Self { start: region.address as *mut f32, len })
     }
 
+    /// Values that the caller borrows for as long as the view is used.
+    pub fn of_slice(values: &mut [f32]) -> Self {
+        Self { start: values.as_mut_ptr(), len: values.len() }
+    }
+
     /// A part of the view.
     pub fn part(self, offset: usize, len: usize) -> Self {
         assert!(offset + len <= self.len, "invariant: part of a view");

@@ -19,7 +19,9 @@ mod simd;
 mod weights;
 mod windows;
 
-pub(crate) use host_update::{HostUpdate, UpdateStep};
+pub(crate) use flat::{Moved, Update};
+pub use host_update::{HostUpdate, Transition};
+pub(crate) use memory::{Memory, View};
 pub(crate) use pool::{Placement, Pool, allowed_cores};
 pub use simd::Simd;
 

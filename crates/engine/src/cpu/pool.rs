@@ -63,6 +63,8 @@ struct Shared {
     round: AtomicUsize,
     next: AtomicUsize,
     busy: AtomicUsize,
+    /// Whether a job is under way: several may hold the pool, but only one may use it at a time.
+    taken: AtomicBool,
     panicked: AtomicBool,
 }
 
@@ -98,7 +100,7 @@ impl Pool {
     }
 
     /// Calls `task(index, thread)` once for each index below `tasks`, on all threads, and returns when all are done.
-    /// Any thread may run any task, so no two tasks may write to the same place.
+    /// Any thread may run any task, so no two tasks may write to the same place. A task must not call it.
     pub fn each<F: Fn(usize, usize) + Sync>(&self, tasks: usize, task: F) {
         if self.helpers.is_empty() || tasks <= 1 {
             for index in 0..tasks {
@@ -112,6 +114,7 @@ impl Pool {
         }
         let job = Job { closure: (&raw const task).cast(), call: call::<F>, tasks };
         let shared = &*self.shared;
+        assert!(!shared.taken.swap(true, Ordering::Acquire), "invariant: a pool runs one job at a time");
         shared.next.store(0, Ordering::Relaxed);
         shared.busy.store(self.helpers.len(), Ordering::Relaxed);
         {
@@ -131,6 +134,7 @@ impl Pool {
                 std::thread::yield_now();
             }
         }
+        shared.taken.store(false, Ordering::Release);
         if let Err(panic) = outcome {
             std::panic::resume_unwind(panic);
         }

@@ -1,6 +1,7 @@
 //! A compiled graph with its memory: runs the instructions, keeps the times, applies updates.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_model::{Graph, Shape};
@@ -9,7 +10,7 @@ use paceline_record::{Nanos, Phase};
 use super::Cpu;
 use super::action::{Machine, Phase as Mode};
 use super::compile::Step;
-use super::flat::Update;
+use super::flat::{Moved, Update};
 use super::memory::{Memory, View};
 use super::pool::Pool;
 use crate::outline::{Outline, Places, Unit};
@@ -18,8 +19,8 @@ use crate::profile::{UnitTime, layers};
 use crate::random;
 use crate::request::{BatchShape, check_below, check_len, check_range};
 use crate::{
-    Drawing, EngineError, Homes, Layout, Measured, MemoryPlan, Numerics, Pass, Profiling, Program, Region,
-    Samples, Slot, Spec, StepResult, Values,
+    Drawing, EngineError, Homes, HostUpdate, Layout, Measured, MemoryPlan, Numerics, Pass, Profiling,
+    Program, Region, Samples, Slot, Spec, StepResult, Values,
 };
 
 /// A program of the CPU engine.
@@ -49,6 +50,20 @@ pub(super) struct CpuProgram {
     _memory: Vec<Memory>,
 }
 
+/// Whoever is told which gradients are final, and the time that this took.
+struct Listener<'a> {
+    ready: &'a mut dyn FnMut(usize),
+    time: Nanos,
+}
+
+impl Listener<'_> {
+    fn tell(&mut self, slots: usize) {
+        let before = Instant::now();
+        (self.ready)(slots);
+        self.time += nanos(before);
+    }
+}
+
 fn nanos(since: Instant) -> Nanos {
     Nanos(since.elapsed().as_nanos() as u64)
 }
@@ -67,26 +82,23 @@ impl CpuProgram {
             Ok(view)
         };
         let Outline { units, places, .. } = compiled.outline;
-        let (trained, moving_len) = (places.trained, places.moving_len);
+        let (trained, statistics_len) = (places.trained, places.statistics_len);
         let params = take(trained, homes.parameters.map(|(region, _)| region))?;
         let grads = (0..spec.shards)
             .map(|shard| take(trained, homes.gradients.get(shard).copied()))
             .collect::<Result<Vec<_>, _>>()?;
-        let statistics = (0..spec.shards).map(|_| take(moving_len, None)).collect::<Result<Vec<_>, _>>()?;
+        let statistics =
+            (0..spec.shards).map(|_| take(statistics_len, None)).collect::<Result<Vec<_>, _>>()?;
         let arena = take(compiled.arena.len, None)?;
         let state = (0..spec.optimizer.state_per_value())
             .map(|_| take(trained, None))
             .collect::<Result<Vec<_>, _>>()?;
         let nothing = params.part(0, 0);
-        let mut param_views = vec![nothing; graph.params.len()];
-        for Slot { param, range } in &places.slots {
-            param_views[param.0] = params.part(range.start, range.len());
-        }
         let machine = Machine {
-            pool: Pool::new(engine.threads, engine.placement)?,
+            pool: Arc::new(Pool::new(engine.threads, engine.placement)?),
             simd: engine.simd,
             buffers: compiled.arena.ranges.iter().map(|range| arena.part(range.start, range.len())).collect(),
-            params: param_views,
+            params: vec![nothing; graph.params.len()],
             grads: vec![nothing; graph.params.len()],
             labels: vec![0; spec.batch],
             live: spec.batch,
@@ -116,6 +128,7 @@ impl CpuProgram {
             state,
             _memory: memory,
         };
+        program.show_parameters();
         program.select(0);
         program.draw(graph, homes.parameters.map_or(Drawing::Draw, |(_, drawing)| drawing));
         let (first, others) = program.statistics.split_first().expect("invariant: at least one shard");
@@ -126,13 +139,20 @@ impl CpuProgram {
         Ok(program)
     }
 
+    /// Points the instructions to the parameters.
+    fn show_parameters(&mut self) {
+        for Slot { param, range } in &self.places.slots {
+            self.machine.params[param.0] = self.params.part(range.start, range.len());
+        }
+    }
+
     /// Selects a shard's gradients and running statistics.
     fn select(&mut self, shard: usize) {
         let (grads, statistics) = (self.grads[shard], self.statistics[shard]);
         for Slot { param, range } in &self.places.slots {
             self.machine.grads[param.0] = grads.part(range.start, range.len());
         }
-        for (view, range) in self.machine.params.iter_mut().zip(&self.places.moving) {
+        for (view, range) in self.machine.params.iter_mut().zip(&self.places.statistics) {
             if let Some(range) = range {
                 *view = statistics.part(range.start, range.len());
             }
@@ -148,11 +168,11 @@ impl CpuProgram {
             }
             // SAFETY: each tensor is one task's.
             let values = unsafe { self.machine.params[index].write() };
-            random::draw(param, random::stream(self.spec.seed, index), 0, values);
+            random::draw_values(param, random::stream(self.spec.seed, index), 0, values);
         });
     }
 
-    fn run_forward(&mut self, mode: Mode) {
+    fn run_forward(&mut self, mode: Mode, mut after: impl FnMut()) {
         let start = Instant::now();
         for step in &self.forward {
             match self.spec.profiling {
@@ -163,6 +183,7 @@ impl CpuProgram {
                     self.times[step.unit].forward += nanos(start);
                 }
             }
+            after();
         }
         self.result.phases[Phase::Forward] = nanos(start);
         self.result.phases[Phase::Backward] = Nanos(0);
@@ -246,6 +267,24 @@ impl Program for CpuProgram {
         Ok(())
     }
 
+    fn bind(&mut self, homes: &Homes) -> Result<(), EngineError> {
+        let trained = self.places.trained;
+        check_below("number of shards with gradients", self.grads.len() + 1, homes.gradients.len())?;
+        let parameters = homes.parameters.map(|(region, _)| View::of_region(region, trained)).transpose()?;
+        homes.gradients.iter().try_for_each(|region| View::of_region(*region, trained).map(drop))?;
+        self.params = parameters.unwrap_or(self.params);
+        for (view, region) in self.grads.iter_mut().zip(&homes.gradients) {
+            *view = View::of_region(*region, trained)?;
+        }
+        self.show_parameters();
+        self.select(0);
+        Ok(())
+    }
+
+    fn host_update(&self) -> Result<HostUpdate, EngineError> {
+        Ok(HostUpdate::on(self.machine.pool.clone(), self.spec.optimizer, self.machine.simd))
+    }
+
     fn resume_at(&mut self, updates: u64) {
         self.updates = updates as i32;
     }
@@ -269,9 +308,11 @@ impl Program for CpuProgram {
         check_below("shard", self.grads.len(), pass.shard)?;
         self.select(pass.shard);
         self.machine.pass = pass;
-        self.run_forward(Mode::Training);
+        let mut listener = Listener { ready, time: Nanos(0) };
+        self.run_forward(Mode::Training, || listener.tell(0));
+        let in_forward = listener.time;
         let start = Instant::now();
-        let mut inside = Nanos(0);
+        let mut complete = 0;
         let mut steps = self.backward.iter().peekable();
         while let Some(step) = steps.next() {
             match self.spec.profiling {
@@ -284,24 +325,25 @@ impl Program for CpuProgram {
             }
             let slots = &self.units[step.unit].slots;
             if pass.is_last() && !slots.is_empty() && steps.peek().is_none_or(|next| next.unit != step.unit) {
-                let before = Instant::now();
-                ready(slots.end);
-                inside += nanos(before);
+                complete = slots.end;
             }
+            listener.tell(complete);
         }
         if self.spec.profiling == Profiling::Layers {
             self.times.iter_mut().for_each(|time| time.calls += 1);
         }
         self.select(0);
-        self.result.phases[Phase::Backward] = nanos(start).since(inside);
-        self.result.in_ready = inside;
+        let forward = self.result.phases[Phase::Forward];
+        self.result.phases[Phase::Forward] = forward.since(in_forward);
+        self.result.phases[Phase::Backward] = nanos(start).since(listener.time.since(in_forward));
+        self.result.in_ready = listener.time;
         Ok(())
     }
 
     fn evaluate(&mut self, live: usize) -> Result<(), EngineError> {
         check_below("number of samples that count", self.spec.batch + 1, live)?;
         self.machine.live = live;
-        self.run_forward(Mode::Evaluation);
+        self.run_forward(Mode::Evaluation, || {});
         Ok(())
     }
 
@@ -312,13 +354,13 @@ impl Program for CpuProgram {
             self.updates += 1;
             self.updating = true;
         }
-        let cut = |view: View| view.part(range.start, range.len());
+        let cut = |view: View| Moved::in_place(view.part(range.start, range.len()));
         Update {
             optimizer: self.spec.optimizer,
             learning_rate,
             count: self.updates,
             params: cut(self.params),
-            grads: cut(self.grads[0]),
+            grads: self.grads[0].part(range.start, range.len()),
             first: self.state.first().copied().map(cut),
             second: self.state.get(1).copied().map(cut),
         }

@@ -1,22 +1,28 @@
 //! Host memory for a program's values, where workers exchange through the host.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::Range;
 
 use cudarc::driver::sys;
 
-use crate::cpu::{HostUpdate, Simd, UpdateStep};
-use crate::{EngineError, Homes, Place, Region, Spec};
+use crate::cpu::{HostUpdate, Memory, Moved, Simd, Update, View};
+use crate::{EngineError, Homes, Optimizer, Place, Region, Spec};
 
 /// The mirrors. Others read and write gradients here, and the program copies them out and in. Where parameters have a
 /// place on the host, they live there: the update runs on the host, and each run begins with a copy in.
 pub(super) struct Mirror {
     parameters: Option<Region>,
     gradients: Vec<Region>,
-    /// The update rule and its state, where parameters live here.
+    len: usize,
+    optimizer: Optimizer,
+    simd: Simd,
+    /// The update rule, once it is asked for.
     update: Option<HostUpdate>,
-    /// What the device may copy from and to by itself; the rest goes through the driver's own buffers.
-    registered: Vec<u64>,
+    /// Its state, where parameters live here. Its pages are taken when first used: where updates are done elsewhere, never.
+    state: Vec<Memory>,
+    /// By address, whether the device may copy from and to a region by itself; else that goes through the driver's own buffers.
+    registered: BTreeMap<u64, bool>,
 }
 
 impl Mirror {
@@ -48,14 +54,58 @@ impl Mirror {
             None => None,
         };
         let gradients: Vec<Region> = homes.gradients.iter().map(|region| region.part(0..len)).collect();
-        let update = parameters.map(|_| HostUpdate::new(spec.optimizer, len, simd)).transpose()?;
-        let registered = gradients.iter().chain(&parameters).filter_map(register).collect();
-        Ok(Some(Self { parameters, gradients, update, registered }))
+        let kept = if parameters.is_some() { spec.optimizer.state_per_value() } else { 0 };
+        let mut mirror = Self {
+            parameters,
+            gradients,
+            len,
+            optimizer: spec.optimizer,
+            simd: Simd::choose(simd)?,
+            update: None,
+            state: (0..kept).map(|_| Memory::new(len)).collect::<Result<_, _>>()?,
+            registered: BTreeMap::new(),
+        };
+        mirror.register();
+        Ok(Some(mirror))
+    }
+
+    /// Goes on in other memory. What `homes` leaves out stays where it is.
+    pub fn bind(&mut self, homes: &Homes) -> Result<(), EngineError> {
+        let Self { len, .. } = *self;
+        let fits = |region: &Region| region.place == Place::Host && region.len >= len;
+        let parameters = homes.parameters.map(|(region, _)| region);
+        if homes.gradients.len() > self.gradients.len()
+            || !homes.gradients.iter().chain(&parameters).all(fits)
+        {
+            return Err(EngineError::Unsupported(format!(
+                "memory on the host for {len} parameters and the gradients of at most {} shards was expected",
+                self.gradients.len()
+            )));
+        }
+        if parameters.is_some() && self.parameters.is_none() {
+            return Err(EngineError::Unsupported(
+                "the parameters of this program are on its device: it was compiled without memory for them on the host"
+                    .into(),
+            ));
+        }
+        self.parameters = parameters.map(|region| region.part(0..len)).or(self.parameters);
+        for (own, region) in self.gradients.iter_mut().zip(&homes.gradients) {
+            *own = region.part(0..len);
+        }
+        self.register();
+        Ok(())
+    }
+
+    /// Lets the device copy from and to the regions by itself. Where the driver refuses, copies are slower.
+    fn register(&mut self) {
+        for region in self.gradients.iter().chain(&self.parameters) {
+            self.registered.entry(region.address).or_insert_with(|| register(region));
+        }
     }
 
     /// The instruction set of the update rule, if it runs here.
     pub fn simd(&self) -> Option<Simd> {
-        self.update.as_ref().map(HostUpdate::simd)
+        self.parameters.map(|_| self.simd)
     }
 
     /// Where the parameters live, if it is here.
@@ -75,33 +125,50 @@ impl Mirror {
 
     /// State of the update rule, where parameters live here.
     pub fn state(&mut self, number: usize) -> Option<Region> {
-        self.update.as_mut()?.state(number)
+        let memory = self.state.get_mut(number)?;
+        Some(Region { place: Place::Host, address: memory.view().ptr() as u64, len: self.len })
     }
 
-    /// Applies the update rule to parameters that live here.
-    pub fn apply(&mut self, step: UpdateStep, range: Range<usize>) -> Result<(), EngineError> {
-        let (update, parameters) =
-            self.update.as_mut().zip(self.parameters).expect("invariant: they live here");
-        let (parameters, gradients) = (parameters.part(range.clone()), self.gradients[0].part(range.clone()));
+    /// Applies the update rule to parameters that live here. `count` is that of the updates so far, this one included.
+    pub fn apply(&mut self, learning_rate: f32, count: i32, range: Range<usize>) -> Result<(), EngineError> {
+        let rule = match self.update.take() {
+            Some(rule) => rule,
+            None => HostUpdate::new(self.optimizer, Some(self.simd))?,
+        };
+        let rule = self.update.insert(rule);
+        let parameters = self.parameters.expect("invariant: they live here").part(range.clone());
+        let gradients = self.gradients[0].part(range.clone());
+        let cut = |memory: &mut Memory| Moved::in_place(memory.view().part(range.start, range.len()));
+        let mut state = self.state.iter_mut().map(cut);
+        let update = Update {
+            optimizer: self.optimizer,
+            learning_rate,
+            count,
+            params: Moved::in_place(View::of_region(parameters, range.len())?),
+            grads: View::of_region(gradients, range.len())?,
+            first: state.next(),
+            second: state.next(),
+        };
         // SAFETY: as above.
-        unsafe { update.apply(step, parameters, gradients, range.start) }
+        unsafe { rule.apply(update) };
+        Ok(())
     }
 }
 
 impl Drop for Mirror {
     fn drop(&mut self) {
-        for address in &self.registered {
-            // SAFETY: registered by `new`; programs wait for their copies before they are dropped.
+        for (address, _) in self.registered.iter().filter(|(_, registered)| **registered) {
+            // SAFETY: registered above; programs wait for their copies before they are dropped.
             let _ = unsafe { sys::cuMemHostUnregister(*address as *mut c_void) };
         }
     }
 }
 
-/// Lets the device copy from and to a region by itself. Where the driver refuses, copies are slower.
-fn register(region: &Region) -> Option<u64> {
+/// Whether the device may copy from and to a region by itself from now on.
+fn register(region: &Region) -> bool {
     // SAFETY: the memory is alive as long as the mirror, which ends this.
     let status = unsafe { sys::cuMemHostRegister_v2(region.address as *mut c_void, 4 * region.len, 0) };
-    (status == sys::CUresult::CUDA_SUCCESS).then_some(region.address)
+    status == sys::CUresult::CUDA_SUCCESS
 }
 
 /// # Safety

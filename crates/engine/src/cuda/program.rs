@@ -23,15 +23,15 @@ use super::lower::{Lowered, Packing, Tensor};
 use super::mirror::{Mirror, host_values};
 use super::product::{Direction, Lane, Libraries, Method, Tuner};
 use super::{Contents, backend, gemm, nvtx};
-use crate::cpu::{Pool, UpdateStep};
+use crate::cpu::Pool;
 use crate::outline::{Outline, Places, Unit};
 use crate::plan::Buffer;
 use crate::profile::{UnitTime, layers};
-use crate::random::draw;
 use crate::request::{BatchShape, check_below, check_len, check_range};
 use crate::{
-    BucketTime, Drawing, Driving, EngineError, Homes, Layout, Measured, MemoryPlan, Numerics, Optimizer,
-    Pass, Place, Precision, Profiling, Program, Region, Samples, Slot, Spec, StepResult, Values, Weave,
+    BucketTime, Drawing, Driving, EngineError, Homes, HostUpdate, Layout, Measured, MemoryPlan, Numerics,
+    Optimizer, Pass, Place, Precision, Profiling, Program, Region, Samples, Slot, Spec, StepResult, Values,
+    Weave,
 };
 use launch::{Word, launch, wide_shape};
 use parts::Part;
@@ -265,7 +265,7 @@ impl CudaProgram {
             Arg::Null => Word::from(0u64),
             Arg::Param(id) => param(&self.memory.params, id, &self.low.places.ranges),
             Arg::Grad(id) => param(&self.memory.grads[shard], id, &self.low.places.ranges),
-            Arg::Moving(id) => param(&self.memory.moving[shard], id, &self.low.places.moving),
+            Arg::Moving(id) => param(&self.memory.moving[shard], id, &self.low.places.statistics),
             Arg::Packed(id) => {
                 let start = self.low.packing.starts[id.0].expect("invariant: kernels of products are packed");
                 Word::from(self.memory.packed.address + (start * self.precise()) as u64)

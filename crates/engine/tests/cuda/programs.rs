@@ -1,7 +1,7 @@
 //! Programs apart from single steps: passes and shards, statistics, update rules, mirrors, times, refusals.
 
 use paceline_engine::{
-    Drawing, EngineError, Homes, Layout, Numerics, Optimizer, Place, Profiling, Region, lay_out,
+    Drawing, EngineError, Homes, Layout, Numerics, Optimizer, Place, Profiling, Region, Transition, lay_out,
 };
 use paceline_model::{Shape, zoo};
 use paceline_record::{Nanos, Phase};
@@ -89,7 +89,7 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
     let Some(gpu) = gpu() else { return };
     let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
     let spec = Spec::new(8);
-    let len = lay_out(&graph).1;
+    let len = lay_out(&graph).trained;
     let mut homes = vec![vec![0.0f32; len + 16]; 2];
     let mut region = |index: usize| {
         let at = homes[index].as_mut_ptr() as u64;
@@ -125,6 +125,62 @@ fn memory_on_the_host_mirrors_what_is_exchanged() {
     // The host's update rounds in another order.
     for (own, other) in seen[2].iter().zip(&seen[0]) {
         assert!(distance(own, other) < 1e-5, "off by {}", distance(own, other));
+    }
+}
+
+#[test]
+fn a_program_goes_on_in_memory_that_it_is_bound_to() {
+    let Some(gpu) = gpu() else { return };
+    let graph = zoo::small_cnn(Shape::new(12, 12, 3), 10).unwrap();
+    let spec = Spec::new(8);
+    let len = lay_out(&graph).trained;
+    let mut memory = vec![vec![0.0f32; len + 16]; 6];
+    let mut regions = memory.iter_mut().map(|home| {
+        let at = home.as_mut_ptr() as u64;
+        // SAFETY: it is inside of memory that outlives the programs.
+        unsafe { Region::new(Place::Host, at.next_multiple_of(64), len) }
+    });
+    // Parameters, velocity and gradients, twice.
+    let [one, other] = [(); 2].map(|()| [(); 3].map(|()| regions.next().unwrap()));
+    let homes = |buffer: [Region; 3], drawing| {
+        // SAFETY: all outlive the programs, and nobody else uses them while those run.
+        unsafe { Homes::new(Some((buffer[0], drawing)), vec![buffer[2]]) }
+    };
+    let batch = batch_of(&graph, 8, 1);
+    let samples = Samples { images: &batch.0, labels: &batch.1 };
+    let mut own = gpu.compile(&graph, &spec).unwrap();
+    assert!(matches!(own.bind(&homes(one, Drawing::Leave)), Err(EngineError::Unsupported(_))));
+    let mut bound = gpu.compile_in(&graph, &spec, &homes(one, Drawing::Draw)).unwrap();
+    let rule = bound.host_update().unwrap();
+    for step in 0..4 {
+        let (from, into) = if step % 2 == 0 { (one, other) } else { (other, one) };
+        bound.bind(&homes(from, Drawing::Leave)).unwrap();
+        let pass = Pass { stream: step, ..Pass::ONLY };
+        let mut told = Vec::new();
+        for program in [&mut own, &mut bound] {
+            told.clear();
+            program.feed(samples).unwrap();
+            program.forward_backward(pass, &mut |slots| told.push(slots)).unwrap();
+            program.finish().unwrap();
+            assert!(told[0] == 0 && told.is_sorted() && told.last() == Some(&program.slots().len()));
+        }
+        let gradients = bound.to_vec(Values::Gradients(0)).unwrap();
+        let transition = Transition {
+            learning_rate: 0.1,
+            updates: step + 1,
+            range: 0..len,
+            from: &from[..2],
+            into: &into[..2],
+            gradients: &|part, mean| mean.copy_from_slice(&gradients[part]),
+        };
+        // SAFETY: the regions are alive, and nobody else uses them.
+        unsafe { rule.run(&transition) }.unwrap();
+        own.apply(0.1, 0..len).unwrap();
+        own.finish().unwrap();
+        bound.bind(&homes(into, Drawing::Leave)).unwrap();
+        let [own, bound] = [&mut own, &mut bound].map(|program| program.to_vec(Values::Parameters).unwrap());
+        // The host's update rounds in another order.
+        assert!(distance(&own, &bound) < 1e-5, "step {step}: off by {}", distance(&own, &bound));
     }
 }
 

@@ -1,6 +1,5 @@
-//! Batches for a rank's steps: made ahead of time by threads, or taken from a pool.
+//! Batches by step, shard and pass: read ahead of time by threads, or taken from a pool.
 
-use std::ops::Range;
 use std::path::PathBuf;
 
 use paceline_engine::Samples;
@@ -8,15 +7,16 @@ use paceline_model::Shape;
 use paceline_record::Nanos;
 
 use super::log::SampleLog;
-use super::order::Course;
+use super::order::{Course, Order, Turn};
+use super::source::Source;
 use super::synthetic::{Motif, Pools};
-use super::{Augment, Batch, Data, Split};
+use super::{Augment, Data, Split};
 use crate::TrainError;
 
 mod ring;
 use ring::{Recipe, Ring};
 
-/// All that determines what a rank is handed.
+/// All that determines what a turn's batch is, and how it is loaded.
 #[derive(Clone, Debug)]
 pub struct Loading {
     /// The data.
@@ -31,27 +31,21 @@ pub struct Loading {
     pub batch: usize,
     /// Passes of a shard in a step.
     pub passes: usize,
-    /// This rank's shards of each global batch.
-    pub shards: Range<u32>,
     /// Shards of all ranks.
     pub all_shards: u32,
-    /// Steps done before.
-    pub from_step: u64,
     /// What is done to pictures.
     pub augment: Augment,
     /// Threads that load.
     pub threads: usize,
-    /// Where to note which samples were handed out, for debugging.
+    /// Where [`Loader::log`] writes, for debugging.
     pub log: Option<PathBuf>,
 }
 
-/// Hands out the batches of a rank's steps, shard by shard, pass by pass.
+/// Hands out the batch of any turn. It loads ahead of time what it is told to expect.
 pub struct Loader {
     course: Course,
     supply: Supply,
-    log: Option<SampleLog>,
-    /// Batches handed out.
-    number: u64,
+    log: Option<Log>,
 }
 
 enum Supply {
@@ -59,37 +53,73 @@ enum Supply {
     Read(Ring),
 }
 
+/// The log, and of samples that are read their order, from which it knows them.
+struct Log {
+    file: SampleLog,
+    order: Order,
+}
+
 impl Loader {
-    /// Opens the data and begins to load.
+    /// Opens the data.
     pub fn open(loading: Loading) -> Result<Self, TrainError> {
-        let Loading { data, input, classes, seed, batch, passes, shards, all_shards, from_step, .. } =
+        let Loading { data, input, classes, seed, batch, passes, all_shards, augment, threads, log } =
             loading;
         data.check_classes(classes)?;
-        let course = Course { batch, passes, shards, all_shards, from_step };
+        let course = Course { batch, passes, all_shards };
         let shape = Shape::new(input.0, input.1, data.shape().c);
-        let supply = match data.open(Split::Train)? {
-            None => Supply::Made(Pools::new(&Motif { shape, classes, seed }, &course)),
+        let source = data.open(Split::Train)?;
+        let log = match log {
+            Some(path) => {
+                let samples = source.as_ref().map_or(0, Source::len);
+                Some(Log { file: SampleLog::open(&path)?, order: Order::new(seed, samples) })
+            }
+            None => None,
+        };
+        let supply = match source {
+            None => Supply::Made(Pools::new(Motif { shape, classes, seed }, course)),
             Some(source) => {
-                let recipe = Recipe { source, shape, seed, course: course.clone(), augment: loading.augment };
-                Supply::Read(Ring::start(recipe, loading.threads)?)
+                Supply::Read(Ring::start(&Recipe { source, shape, seed, course, augment }, threads)?)
             }
         };
-        let log = loading.log.map(|path| SampleLog::open(&path)).transpose()?;
-        Ok(Self { course, supply, log, number: 0 })
+        Ok(Self { course, supply, log })
     }
 
-    /// The next batch. It waits only where none is ready.
-    pub fn next_batch(&mut self) -> Result<Samples<'_>, TrainError> {
-        let turn = self.course.turn(self.number);
-        let batch: &Batch = match &mut self.supply {
-            Supply::Made(pools) => pools.batch(turn),
-            Supply::Read(ring) => ring.next(self.number)?,
-        };
-        self.number += 1;
-        if let Some(log) = &mut self.log {
-            log.append(turn, &batch.drawn)?;
+    /// How many upcoming turns it loads ahead of time; more than that may be named.
+    pub fn depth(&self) -> usize {
+        match &self.supply {
+            Supply::Made(_) => 0,
+            Supply::Read(ring) => ring.depth(),
         }
+    }
+
+    /// Begins to load what will be asked for first.
+    pub fn expect(&mut self, upcoming: &[Turn]) {
+        match &mut self.supply {
+            Supply::Made(pools) => upcoming.iter().for_each(|turn| pools.prepare(turn.shard)),
+            Supply::Read(ring) => ring.expect(upcoming),
+        }
+    }
+
+    /// The batch of a turn. It waits only where it is not ready: what nobody foresaw is loaded next, before all others.
+    /// `upcoming` are the turns that will probably be asked for after it, in order; what is ready and not among them is given
+    /// up.
+    pub fn batch(&mut self, turn: Turn, upcoming: &[Turn]) -> Result<Samples<'_>, TrainError> {
+        let batch = match &mut self.supply {
+            Supply::Made(pools) => pools.batch(turn),
+            Supply::Read(ring) => ring.batch(turn, upcoming)?,
+        };
         Ok(batch.samples())
+    }
+
+    /// Writes to the log which samples a turn has; nothing where no log is kept.
+    pub fn log(&mut self, turn: Turn) -> Result<(), TrainError> {
+        let Some(Log { file, order }) = &mut self.log else { return Ok(()) };
+        match &self.supply {
+            Supply::Made(pools) => file.append(turn, pools.drawn(turn)),
+            Supply::Read(_) => {
+                file.append(turn, self.course.positions(turn).map(|position| order.at(position)))
+            }
+        }
     }
 
     /// Processor time of the threads that load, since this was last asked.
@@ -102,4 +132,4 @@ impl Loader {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

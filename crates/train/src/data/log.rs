@@ -27,15 +27,17 @@ impl SampleLog {
     }
 
     /// Writes the lines of a batch.
-    pub fn append(&mut self, turn: Turn, drawn: &[Drawn]) -> Result<(), TrainError> {
+    pub fn append(&mut self, turn: Turn, drawn: impl Iterator<Item = Drawn>) -> Result<(), TrainError> {
         self.lines.clear();
-        for part in drawn.chunk_by(|a, b| a.epoch == b.epoch) {
-            let _ = write!(self.lines, "{} {} {}", part[0].epoch, turn.step, turn.shard);
-            for sample in part {
-                let _ = write!(self.lines, " {}", sample.index);
+        let mut open = None;
+        for Drawn { epoch, index } in drawn {
+            if open.replace(epoch) != Some(epoch) {
+                self.lines.push_str(if self.lines.is_empty() { "" } else { "\n" });
+                let _ = write!(self.lines, "{epoch} {} {}", turn.step, turn.shard);
             }
-            self.lines.push('\n');
+            let _ = write!(self.lines, " {index}");
         }
+        self.lines.push('\n');
         let written = self.file.write_all(self.lines.as_bytes());
         written.map_err(TrainError::system(format!("write {}", self.path.display())))
     }

@@ -49,26 +49,30 @@ impl Order {
     }
 }
 
-/// How the stream is cut into steps, shards and passes, and which of them are a rank's.
-#[derive(Clone, Debug)]
-pub struct Course {
-    pub batch: usize,
-    pub passes: usize,
-    pub shards: Range<u32>,
-    pub all_shards: u32,
-    pub from_step: u64,
-}
-
 /// One pass of one shard in one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn {
+    /// The step.
     pub step: u64,
+    /// The shard, among those of all ranks.
     pub shard: u32,
+    /// The pass, from 0.
     pub pass: usize,
 }
 
-impl Course {
-    /// What a rank's batch with this number is for.
+/// The turns of a rank that runs the same shards in each step.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    /// The shards, among those of all ranks.
+    pub shards: Range<u32>,
+    /// Passes of a shard in a step.
+    pub passes: usize,
+    /// Steps done before.
+    pub from_step: u64,
+}
+
+impl Sequence {
+    /// The turn with this number, from 0.
     pub fn turn(&self, number: u64) -> Turn {
         let passes = self.passes as u64;
         let in_step = self.shards.len() as u64 * passes;
@@ -79,11 +83,21 @@ impl Course {
             pass: (within % passes) as usize,
         }
     }
+}
 
-    /// Where in the stream its samples begin.
-    pub fn position(&self, turn: Turn) -> u64 {
-        let passes = self.passes as u64;
+/// How the stream is cut into steps, shards and passes.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    pub batch: usize,
+    pub passes: usize,
+    pub all_shards: u32,
+}
+
+impl Course {
+    /// Where in the stream a turn's samples are.
+    pub fn positions(&self, turn: Turn) -> Range<u64> {
         let shard = turn.step * u64::from(self.all_shards) + u64::from(turn.shard);
-        (shard * passes + turn.pass as u64) * self.batch as u64
+        let before = shard * self.passes as u64 + turn.pass as u64;
+        before * self.batch as u64..(before + 1) * self.batch as u64
     }
 }

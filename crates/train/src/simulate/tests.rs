@@ -3,7 +3,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use paceline_engine::cpu::{Cpu, CpuOptions};
-use paceline_engine::{Engine, Values, lay_out};
+use paceline_engine::{Engine, Places, Values, lay_out};
 use paceline_model::{Builder, Dense, Graph, Shape};
 use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
 use paceline_record::{LayerTime, Outcome};
@@ -353,8 +353,8 @@ fn the_buckets_are_those_of_the_real_exchange() {
     let graph = job.graph().expect("a known network");
     let cpu = Cpu::new(CpuOptions { threads: 1, simd: None }).expect("a thread");
     let program = cpu.compile(&graph, &job.spec()).expect("it compiles");
-    let (slots, len) = lay_out(&graph);
-    assert_eq!(len, program.len(Values::Parameters));
+    let Places { slots, trained, .. } = lay_out(&graph);
+    assert_eq!(trained, program.len(Values::Parameters));
     assert_eq!(slots, program.slots());
 }
 

@@ -1,6 +1,6 @@
 //! What a job costs on a simulated machine: computed from its network, before the first step.
 
-use paceline_engine::lay_out;
+use paceline_engine::{Places, lay_out};
 use paceline_model::{Graph, layer_costs, summarize};
 use paceline_record::{Bytes, LayerTime, Nanos, Rank};
 
@@ -53,7 +53,7 @@ impl Workload {
         let further = job.workers - 1;
         let plan = job.plan();
         let exchanges = further > 0 && plan.exchanges();
-        let (_, len) = lay_out(graph);
+        let len = lay_out(graph).trained;
         let server_updates = exchanges && plan.publish == Publish::FromServer;
         let bytes = 4.0 * len as f64;
         let updated = if plan.updates == Updates::OwnSlice { bytes / f64::from(job.workers) } else { bytes };
@@ -157,7 +157,7 @@ fn time_layers(job: &Job, graph: &Graph) -> Result<Vec<Layer>, TrainError> {
 
 /// Cuts the gradients into the buckets of the real exchange, and says when each is ready.
 fn pack(job: &Job, graph: &Graph, layers: &[Layer]) -> Vec<Parcel> {
-    let (slots, len) = lay_out(graph);
+    let Places { slots, trained, .. } = lay_out(graph);
     // Backward goes from the last layer to the first: a layer is done when it and all layers behind it are.
     let mut done = vec![0.0; layers.len()];
     let mut sum = 0.0;
@@ -176,5 +176,5 @@ fn pack(job: &Job, graph: &Graph, layers: &[Layer]) -> Vec<Parcel> {
             moved: messages.total(),
         }
     };
-    buckets::cut(&slots, len, &job.exchange).into_iter().map(parcel).collect()
+    buckets::cut(&slots, trained, &job.exchange).into_iter().map(parcel).collect()
 }

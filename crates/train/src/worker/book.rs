@@ -110,6 +110,11 @@ impl<'a> StepBook<'a> {
         self.record.idle_host += result.idle;
     }
 
+    /// Writes an event at once.
+    pub fn tell(&mut self, event: &RankEvent) -> Result<(), TrainError> {
+        Ok(self.log.append(event)?)
+    }
+
     /// Notes something that happened after the open step.
     pub fn note(&mut self, event: RankEvent) {
         self.notes.push(event);

@@ -6,7 +6,7 @@ use paceline_engine::{Driving, Pass, Program};
 use paceline_record::{Nanos, Phase, PhaseTimes, Rank, Step};
 
 use super::book::StepBook;
-use crate::data::{Loader, Loading};
+use crate::data::{self, Loader, Loading, Sequence};
 use crate::{Job, TrainError};
 
 /// A step to be done.
@@ -56,8 +56,12 @@ impl<'a> Deal<'a> {
 pub(crate) struct Runner {
     program: Box<dyn Program>,
     loader: Loader,
-    /// Batches that are still to come.
-    left: u64,
+    /// What this rank runs, how many batches of it have been asked for, and how many there are.
+    sequence: Sequence,
+    asked: u64,
+    batches: u64,
+    /// The turns after those; kept so that a step allocates nothing.
+    upcoming: Vec<data::Turn>,
     /// Whether the program has the next batch already.
     fed_ahead: bool,
     batch: usize,
@@ -70,16 +74,25 @@ pub(crate) struct Runner {
 impl Runner {
     /// Opens the data, from the step `first` on.
     pub fn open(job: &Job, rank: Rank, first: u64, program: Box<dyn Program>) -> Result<Self, TrainError> {
-        let passes = job.shards_of(rank).len() * job.accumulate;
-        Ok(Self {
-            left: job.steps.saturating_sub(first) * passes as u64,
-            loader: Loader::open(loading(job, rank, first)?)?,
+        let sequence = Sequence { shards: job.shards_of(rank), passes: job.accumulate, from_step: first };
+        let passes = sequence.shards.len() * job.accumulate;
+        let loader = Loader::open(loading(job, rank)?)?;
+        let mut runner = Self {
+            batches: job.steps.saturating_sub(first) * passes as u64,
+            asked: 0,
+            upcoming: Vec::with_capacity(passes.max(loader.depth())),
+            sequence,
+            loader,
             program,
             fed_ahead: false,
             batch: job.batch,
             passes,
             shared_threads: job.pin.then_some(job.threads),
-        })
+        };
+        // All shards of a step, so that those of made pictures are made now.
+        runner.look_ahead(runner.upcoming.capacity());
+        runner.loader.expect(&runner.upcoming);
+        Ok(runner)
     }
 
     /// What computes.
@@ -115,28 +128,44 @@ impl Runner {
         if std::mem::take(&mut self.fed_ahead) {
             return Ok(());
         }
-        self.left -= 1;
-        let batch = book.time(Phase::Load, || self.loader.next_batch())?;
+        let turn = self.next_turn();
+        let batch = book.time(Phase::Load, || self.loader.batch(turn, &self.upcoming))?;
         match self.program.driving() {
             // It books its copy by itself.
             Driving::Direct => self.program.feed(batch)?,
             Driving::Queued | Driving::Woven => book.time(Phase::CopyIn, || self.program.feed(batch))?,
         }
-        Ok(())
+        book.time(Phase::Load, || self.loader.log(turn))
     }
 
     fn feed_ahead(&mut self, book: &mut StepBook<'_>) -> Result<(), TrainError> {
-        if self.left == 0 {
+        if self.asked == self.batches {
             return Ok(());
         }
-        (self.left, self.fed_ahead) = (self.left - 1, true);
-        let batch = book.time_ahead(Phase::Load, || self.loader.next_batch())?;
-        Ok(book.time_ahead(Phase::CopyIn, || self.program.feed(batch))?)
+        self.fed_ahead = true;
+        let turn = self.next_turn();
+        let batch = book.time_ahead(Phase::Load, || self.loader.batch(turn, &self.upcoming))?;
+        book.time_ahead(Phase::CopyIn, || self.program.feed(batch))?;
+        book.time_ahead(Phase::Load, || self.loader.log(turn))
+    }
+
+    /// The turn whose batch is due, and those after it.
+    fn next_turn(&mut self) -> data::Turn {
+        let turn = self.sequence.turn(self.asked);
+        self.asked += 1;
+        self.look_ahead(self.loader.depth());
+        turn
+    }
+
+    fn look_ahead(&mut self, depth: usize) {
+        let numbers = self.asked..self.batches.min(self.asked + depth as u64);
+        self.upcoming.clear();
+        self.upcoming.extend(numbers.map(|number| self.sequence.turn(number)));
     }
 }
 
 /// The loader's threads computed on this worker's own cores: that time was taken from forward and backward, and is loading.
-fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
+pub(crate) fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
     let (forward, backward) = (phases[Phase::Forward], phases[Phase::Backward]);
     let both = forward + backward;
     let taken = loading.min(both);
@@ -146,8 +175,8 @@ fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
     phases[Phase::Load] += taken;
 }
 
-/// What a rank's loader hands out from a step on.
-fn loading(job: &Job, rank: Rank, from_step: u64) -> Result<Loading, TrainError> {
+/// How a rank loads its batches.
+fn loading(job: &Job, rank: Rank) -> Result<Loading, TrainError> {
     Ok(Loading {
         data: job.data.parse()?,
         input: job.input,
@@ -155,9 +184,7 @@ fn loading(job: &Job, rank: Rank, from_step: u64) -> Result<Loading, TrainError>
         seed: job.seed,
         batch: job.batch,
         passes: job.accumulate,
-        shards: job.shards_of(rank),
         all_shards: job.shards(),
-        from_step,
         augment: job.augment,
         threads: job.threads,
         log: job.log_samples.then(|| job.folder.join(format!("samples-{rank}.txt"))),

@@ -19,7 +19,7 @@ impl CudaProgram {
             }
             Values::Statistics(shard) => {
                 let memory = self.memory.moving.get(shard)?;
-                Some(self.place(memory.address, self.low.places.moving_len))
+                Some(self.place(memory.address, self.low.places.statistics_len))
             }
             Values::State(number) => {
                 let home = self.mirror.as_mut().and_then(|mirror| mirror.state(number));
@@ -29,7 +29,7 @@ impl CudaProgram {
             Values::Param(param) => {
                 let (whole, range) = match self.low.places.ranges.get(param.0)?.clone() {
                     Some(range) => (Values::Parameters, range),
-                    None => (Values::Statistics(0), self.low.places.moving[param.0].clone()?),
+                    None => (Values::Statistics(0), self.low.places.statistics[param.0].clone()?),
                 };
                 Some(self.find(whole)?.part(range))
             }
@@ -84,14 +84,14 @@ impl Program for CudaProgram {
         match values {
             Values::Parameters => self.low.places.trained,
             Values::Gradients(shard) => present(shard < self.spec.shards, self.low.places.trained),
-            Values::Statistics(shard) => present(shard < self.spec.shards, self.low.places.moving_len),
+            Values::Statistics(shard) => present(shard < self.spec.shards, self.low.places.statistics_len),
             Values::State(number) => {
                 present(number < self.spec.optimizer.state_per_value(), self.low.places.trained)
             }
             Values::Param(param) => {
                 let places = &self.low.places;
                 let place = |all: &[Option<Range<usize>>]| all.get(param.0).cloned().flatten();
-                place(&places.ranges).or_else(|| place(&places.moving)).map_or(0, |range| range.len())
+                place(&places.ranges).or_else(|| place(&places.statistics)).map_or(0, |range| range.len())
             }
             Values::Gradient(param) => {
                 self.low.places.ranges.get(param.0).and_then(Option::as_ref).map_or(0, Range::len)
@@ -130,6 +130,21 @@ impl Program for CudaProgram {
                 Ok(())
             }
         }
+    }
+
+    fn bind(&mut self, homes: &Homes) -> Result<(), EngineError> {
+        self.device.enter()?;
+        match &mut self.mirror {
+            Some(mirror) => mirror.bind(homes),
+            None => Err(EngineError::Unsupported(
+                "the values of this program are on its device: it was compiled without memory on the host"
+                    .into(),
+            )),
+        }
+    }
+
+    fn host_update(&self) -> Result<HostUpdate, EngineError> {
+        HostUpdate::new(self.spec.optimizer, self.numerics.simd()?)
     }
 
     fn resume_at(&mut self, updates: u64) {
@@ -174,16 +189,15 @@ impl Program for CudaProgram {
         let target = Target { shard: pass.shard, adds: pass.index > 0 };
         let run = Run::Training { target, updates };
         (self.pending.trained, self.pending.updated) = (true, updates);
+        ready(0);
         let home = self.mirror.as_ref().map(|mirror| mirror.gradients(pass.shard));
         if let Some(home) = home.filter(|_| pass.is_last()) {
             return self.run_in_parts(run, home, ready);
         }
         self.run(run)?;
         self.end()?;
-        if !pass.is_last() || updates {
-            return Ok(());
-        }
-        ready(self.low.places.slots.len());
+        let complete = pass.is_last() && !updates;
+        ready(if complete { self.low.places.slots.len() } else { 0 });
         Ok(())
     }
 
@@ -204,7 +218,7 @@ impl Program for CudaProgram {
             let begun = Instant::now();
             self.updates += i32::from(first);
             self.pending.applied += 1;
-            mirror.apply(UpdateStep { learning_rate, count: self.updates }, range)?;
+            mirror.apply(learning_rate, self.updates, range)?;
             self.host_update += begun.elapsed();
             return Ok(());
         }

@@ -108,14 +108,10 @@ impl CudaProgram {
         drop(step);
         self.pending.copied_out = true;
         self.end()?;
+        self.tell(0, ready)?;
         for part in parts.iter() {
             part.copied.wait()?;
-            // The calls cost no time while the device still computes.
-            let (idle, begun) = (self.main.stream.is_idle()?, Instant::now());
-            ready(part.cut.slots.end);
-            if idle {
-                self.in_ready += begun.elapsed();
-            }
+            self.tell(part.cut.slots.end, ready)?;
         }
         self.copying_out.wait()?;
         self.main.stream.wait()?;
@@ -124,6 +120,16 @@ impl CudaProgram {
             let recording = self.main.stream.record(|| self.put_part(part, run, Stream::mark_recorded))?;
             part.recordings.insert(run, recording);
             self.peak.look(&self.device)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `ready`. That costs no time while the device still computes.
+    fn tell(&mut self, slots: usize, ready: &mut dyn FnMut(usize)) -> Result<(), EngineError> {
+        let (idle, begun) = (self.main.stream.is_idle()?, Instant::now());
+        ready(slots);
+        if idle {
+            self.in_ready += begun.elapsed();
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::super::product::Workspace;
 use super::*;
 use crate::cpu::{Placement, allowed_cores};
 use crate::cuda::{Cuda, Tuning};
-use crate::random::stream;
+use crate::random::draw;
 
 /// The most threads that copy a batch to pinned memory.
 const MOST_COPIERS: usize = 4;
@@ -79,13 +79,13 @@ impl CudaProgram {
         }
         let stretches = stretches(&lowered);
         let Outline { units, places, .. } = lowered.outline;
-        let (trained, moving_len) = (places.trained, places.moving_len);
+        let (trained, statistics_len) = (places.trained, places.statistics_len);
         // Parameters that live on the host have their update rule there.
         let at_home = homes.parameters.is_some();
         let memory = Memories {
             params: values(trained)?,
             grads: several(spec.shards, trained)?,
-            moving: several(spec.shards, moving_len)?,
+            moving: several(spec.shards, statistics_len)?,
             state: several(if at_home { 0 } else { spec.optimizer.state_per_value() }, trained)?,
             packed: Memory::new(lowered.packing.len * bytes)?,
             raw: Memory::new(lowered.packing.len * bytes)?,
@@ -192,41 +192,10 @@ impl CudaProgram {
 
     /// Draws the initial weights on the host, as the CPU engine does, and copies them in.
     pub(super) fn draw(&mut self, graph: &Graph, trained: Drawing) -> Result<(), EngineError> {
-        const PIECE: usize = 1 << 16;
         let mut params = vec![0.0f32; self.low.places.trained];
-        let mut moving = vec![0.0f32; self.low.places.moving_len];
-        let mut pieces = Vec::new();
-        let mut rest: &mut [f32] = &mut params;
-        let mut reached = 0;
-        for slot in &self.low.places.slots {
-            let (_, from) = rest.split_at_mut(slot.range.start - reached);
-            let (values, after) = from.split_at_mut(slot.range.len());
-            let number = slot.param.0;
-            for (piece, values) in values.chunks_mut(PIECE).enumerate() {
-                pieces.push((number, piece * PIECE, values));
-            }
-            (rest, reached) = (after, slot.range.end);
-        }
+        let mut moving = vec![0.0f32; self.low.places.statistics_len];
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        let seed = self.spec.seed;
-        let mut dealt: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
-        for (index, piece) in pieces.into_iter().enumerate() {
-            dealt[index % threads].push(piece);
-        }
-        std::thread::scope(|scope| {
-            for pieces in dealt {
-                scope.spawn(move || {
-                    for (number, first, values) in pieces {
-                        draw(&graph.params[number], stream(seed, number), first, values);
-                    }
-                });
-            }
-        });
-        for (index, range) in self.low.places.moving.iter().enumerate() {
-            if let Some(range) = range {
-                draw(&graph.params[index], stream(seed, index), 0, &mut moving[range.clone()]);
-            }
-        }
+        draw(graph, self.spec.seed, threads, &mut params, &mut moving)?;
         for shard in &self.memory.moving {
             driver::write(shard.address, &moving)?;
         }

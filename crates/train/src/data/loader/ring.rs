@@ -1,24 +1,23 @@
 //! Threads that fill batches ahead of time.
 //!
 //! There is a fixed number of batches, and each is in one of four places: free, with a thread that fills it, ready, or with
-//! whoever computes. A thread takes a free one and the next number, so at most that many numbers are under way, and a ready batch
-//! has a place of its own by its number.
+//! whoever computes. Threads fill what is wanted, the most urgent first. As at most all batches but one are filled ahead of time,
+//! one is always left for a turn that nobody foresaw.
 
-use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
+use std::{iter, mem};
 
 use paceline_model::Shape;
 use paceline_record::Nanos;
 
-use crate::data::order::{Course, Order};
+use crate::data::order::{Course, Order, Turn};
 use crate::data::source::{Look, Reader, Source};
 use crate::data::{Augment, Batch};
 use crate::{TrainError, clock, process};
 
 /// All that a thread needs to make any of the batches.
-#[derive(Clone)]
 pub struct Recipe {
     pub source: Source,
     pub shape: Shape,
@@ -31,77 +30,150 @@ pub struct Recipe {
 pub struct Ring {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    held: Option<Batch>,
+    held: Option<Held>,
+    /// Whether an error was told: nothing comes after it.
+    failed: bool,
     told: Nanos,
+}
+
+struct Held {
+    turn: Turn,
+    batch: Batch,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Something was freed, or there is no more to do.
-    freed: Condvar,
+    /// There is something to fill, or no more to do.
+    asked: Condvar,
     /// Something became ready, or a thread ended.
     readied: Condvar,
     over: AtomicBool,
     cpu: AtomicU64,
 }
 
+/// None of its lists outgrows the number of batches.
 struct State {
     free: Vec<Batch>,
-    ready: Vec<Option<Result<Batch, TrainError>>>,
-    /// The next number to be filled.
-    next: u64,
-    /// Whether one could not be filled: then none after it is begun.
-    failed: bool,
-    /// Threads at work.
-    alive: usize,
+    ready: Vec<Loaded>,
+    filling: Vec<Turn>,
+    /// What is asked for and then what is upcoming, whether or not it is being filled or ready.
+    wanted: Vec<Turn>,
+    /// Whether a thread has ended, as none does while others wait for it unless it panics.
+    broken: bool,
+}
+
+struct Loaded {
+    turn: Turn,
+    batch: Batch,
+    outcome: Result<(), TrainError>,
+}
+
+impl State {
+    /// Makes `turns` what is wanted, as far as that is allowed, and takes back what is ready and no longer wanted.
+    fn want(&mut self, turns: impl Iterator<Item = Turn>, most: usize) {
+        self.wanted.clear();
+        for turn in turns {
+            if self.wanted.len() == most {
+                break;
+            }
+            if !self.wanted.contains(&turn) {
+                self.wanted.push(turn);
+            }
+        }
+        let Self { free, ready, wanted, .. } = self;
+        let unwanted = ready.extract_if(.., |loaded| !wanted.contains(&loaded.turn));
+        free.extend(unwanted.map(|loaded| loaded.batch));
+    }
+
+    /// Wanted turns that nobody has begun to fill.
+    fn missing(&self) -> impl Iterator<Item = Turn> {
+        let begun =
+            |turn: &Turn| self.filling.contains(turn) || self.ready.iter().any(|loaded| loaded.turn == *turn);
+        self.wanted.iter().copied().filter(move |turn| !begun(turn))
+    }
+
+    /// The most urgent turn, and a batch for it.
+    fn assign(&mut self) -> Option<(Turn, Batch)> {
+        let turn = self.missing().next()?;
+        let batch = self.free.pop()?;
+        self.filling.push(turn);
+        Some((turn, batch))
+    }
 }
 
 impl Ring {
-    /// Starts the threads, which begin at once.
-    pub fn start(recipe: Recipe, threads: usize) -> Result<Self, TrainError> {
+    /// Starts the threads.
+    pub fn start(recipe: &Recipe, threads: usize) -> Result<Self, TrainError> {
         let threads = threads.max(1);
         // One in use, one ready, and one for each thread.
         let batches = threads + 2;
         let state = State {
             free: (0..batches).map(|_| Batch::new(recipe.course.batch, recipe.shape.len())).collect(),
-            ready: (0..batches).map(|_| None).collect(),
-            next: 0,
-            failed: false,
-            alive: 0,
+            ready: Vec::with_capacity(batches),
+            filling: Vec::with_capacity(batches),
+            wanted: Vec::with_capacity(batches),
+            broken: false,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            freed: Condvar::new(),
+            asked: Condvar::new(),
             readied: Condvar::new(),
             over: AtomicBool::new(false),
             cpu: AtomicU64::new(0),
         });
-        let mut ring = Self { shared, threads: Vec::new(), held: None, told: Nanos(0) };
+        let mut ring = Self { shared, threads: Vec::new(), held: None, failed: false, told: Nanos(0) };
         for number in 0..threads {
-            let mut worker = Worker::new(&recipe, ring.shared.clone());
+            let mut worker = Worker::new(recipe, ring.shared.clone());
             let thread = thread::Builder::new().name(format!("load-{number}")).spawn(move || worker.run());
             ring.threads.push(thread.map_err(TrainError::system("start a thread"))?);
         }
         Ok(ring)
     }
 
-    /// The batch with this number; they are asked for in order. The one before goes back.
-    pub fn next(&mut self, number: u64) -> Result<&Batch, TrainError> {
+    /// How many upcoming turns are filled ahead of time.
+    pub fn depth(&self) -> usize {
+        self.threads.len() + 1
+    }
+
+    /// Begins to fill what will be asked for next.
+    pub fn expect(&mut self, upcoming: &[Turn]) {
         let mut state = self.shared.lock();
-        if let Some(batch) = self.held.take() {
-            state.free.push(batch);
-            self.shared.freed.notify_one();
+        state.want(upcoming.iter().copied(), self.depth());
+        self.shared.wake(&state);
+    }
+
+    /// The batch of a turn; the one before goes back. `upcoming` is filled meanwhile, and nothing else.
+    pub fn batch(&mut self, turn: Turn, upcoming: &[Turn]) -> Result<&Batch, TrainError> {
+        if self.failed {
+            return Err(TrainError::LoaderEnded);
         }
-        let place = (number % state.ready.len() as u64) as usize;
-        let batch = loop {
-            match state.ready[place].take() {
-                Some(result) => break result?,
-                None if state.alive == 0 => return Err(TrainError::LoaderEnded),
-                None => state = self.shared.readied.wait(state).expect("invariant: no holder panics"),
+        if self.held.as_ref().is_none_or(|held| held.turn != turn) {
+            let batch = self.load(turn, upcoming)?;
+            self.held = Some(Held { turn, batch });
+        } else {
+            self.expect(upcoming);
+        }
+        Ok(&self.held.as_ref().expect("invariant: it is held now").batch)
+    }
+
+    /// Waits until a turn's batch is filled.
+    fn load(&mut self, turn: Turn, upcoming: &[Turn]) -> Result<Batch, TrainError> {
+        let mut state = self.shared.lock();
+        state.free.extend(self.held.take().map(|held| held.batch));
+        state.want(iter::once(turn).chain(upcoming.iter().copied()), self.depth() + 1);
+        self.shared.wake(&state);
+        let Loaded { batch, outcome, .. } = loop {
+            if let Some(place) = state.ready.iter().position(|loaded| loaded.turn == turn) {
+                break state.ready.swap_remove(place);
             }
+            if state.broken {
+                return Err(TrainError::LoaderEnded);
+            }
+            state = self.shared.readied.wait(state).expect("invariant: no holder panics");
         };
-        drop(state);
-        Ok(self.held.insert(batch))
+        state.wanted.retain(|wanted| *wanted != turn);
+        self.failed = outcome.is_err();
+        outcome.map(|()| batch)
     }
 
     /// Processor time of the threads since this was last asked.
@@ -116,7 +188,7 @@ impl Drop for Ring {
         let state = self.shared.lock();
         self.shared.over.store(true, Ordering::Relaxed);
         drop(state);
-        self.shared.freed.notify_all();
+        self.shared.asked.notify_all();
         for thread in self.threads.drain(..) {
             // A panic has been printed, and there is nothing to add.
             let _ = thread.join();
@@ -127,6 +199,15 @@ impl Drop for Ring {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("invariant: no holder panics")
+    }
+
+    /// Wakes as many threads as have something to do.
+    fn wake(&self, state: &State) {
+        match state.missing().take(state.free.len()).count() {
+            0 => {}
+            1 => self.asked.notify_one(),
+            _ => self.asked.notify_all(),
+        }
     }
 }
 
@@ -144,10 +225,9 @@ struct Worker {
 
 impl Worker {
     fn new(recipe: &Recipe, shared: Arc<Shared>) -> Self {
-        shared.lock().alive += 1;
         Self {
             shared,
-            course: recipe.course.clone(),
+            course: recipe.course,
             augment: recipe.augment,
             seed: recipe.seed,
             order: Order::new(recipe.seed, recipe.source.len()),
@@ -159,30 +239,28 @@ impl Worker {
     /// Fills batch after batch. One that cannot be filled is told to whoever asks for it.
     fn run(&mut self) {
         process::wait_its_turn();
-        while let Some((number, mut batch)) = self.take() {
-            let result = self.fill(number, &mut batch).map(|()| batch);
+        while let Some((turn, mut batch)) = self.take() {
+            let outcome = self.fill(turn, &mut batch);
             self.tell_time();
             let mut state = self.shared.lock();
-            if result.is_err() {
-                state.failed = true;
-                self.shared.freed.notify_all();
+            state.filling.retain(|filling| *filling != turn);
+            if state.wanted.contains(&turn) {
+                state.ready.push(Loaded { turn, batch, outcome });
+                self.shared.readied.notify_one();
+            } else {
+                state.free.push(batch);
             }
-            let place = (number % state.ready.len() as u64) as usize;
-            state.ready[place] = Some(result);
-            self.shared.readied.notify_one();
         }
     }
 
-    /// A free batch and its number; `None` when there is no more to do.
-    fn take(&self) -> Option<(u64, Batch)> {
+    /// A turn and a batch for it; `None` when there is no more to do.
+    fn take(&self) -> Option<(Turn, Batch)> {
         let mut state = self.shared.lock();
-        while !state.failed && !self.is_over() {
-            if let Some(batch) = state.free.pop() {
-                let number = state.next;
-                state.next += 1;
-                return Some((number, batch));
+        while !self.is_over() {
+            if let Some(assigned) = state.assign() {
+                return Some(assigned);
             }
-            state = self.shared.freed.wait(state).expect("invariant: no holder panics");
+            state = self.shared.asked.wait(state).expect("invariant: no holder panics");
         }
         None
     }
@@ -191,12 +269,10 @@ impl Worker {
         self.shared.over.load(Ordering::Relaxed)
     }
 
-    fn fill(&mut self, number: u64, batch: &mut Batch) -> Result<(), TrainError> {
-        let first = self.course.position(self.course.turn(number));
+    fn fill(&mut self, turn: Turn, batch: &mut Batch) -> Result<(), TrainError> {
         let values = batch.images.len() / batch.labels.len();
-        batch.drawn.clear();
         let samples = batch.images.chunks_exact_mut(values).zip(&mut batch.labels);
-        for (position, (image, label)) in (first..).zip(samples) {
+        for (position, (image, label)) in self.course.positions(turn).zip(samples) {
             if self.is_over() {
                 return Ok(());
             }
@@ -206,7 +282,6 @@ impl Worker {
                 Augment::Standard => Look::varied(self.seed, drawn.epoch, drawn.index),
             };
             *label = self.reader.read(drawn.index, look, image)?;
-            batch.drawn.push(drawn);
         }
         Ok(())
     }
@@ -221,7 +296,7 @@ impl Worker {
 impl Drop for Worker {
     /// However the thread ends, nobody waits for it in vain.
     fn drop(&mut self) {
-        self.shared.lock().alive -= 1;
+        self.shared.lock().broken = true;
         self.shared.readied.notify_one();
     }
 }

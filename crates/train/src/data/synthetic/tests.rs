@@ -1,7 +1,8 @@
 use super::*;
-use crate::data::{Augment, Loader, Loading, TestSet};
+use crate::data::loader::tests::InOrder;
+use crate::data::{Augment, Loading, TestSet};
 
-fn loading(seed: u64, shards: std::ops::Range<u32>) -> Loading {
+fn loading(seed: u64) -> Loading {
     Loading {
         data: "synthetic:cifar10".parse().expect("a known name"),
         input: (32, 32),
@@ -9,21 +10,19 @@ fn loading(seed: u64, shards: std::ops::Range<u32>) -> Loading {
         seed,
         batch: 64,
         passes: 1,
-        shards,
         all_shards: 4,
-        from_step: 0,
         augment: Augment::Standard,
         threads: 1,
         log: None,
     }
 }
 
-fn loader(seed: u64, shard: u32) -> Loader {
-    Loader::open(loading(seed, shard..shard + 1)).expect("nothing can go wrong")
+fn loader(seed: u64, shard: u32) -> InOrder {
+    InOrder::open(loading(seed), shard..shard + 1, 0)
 }
 
-fn next(loader: &mut Loader) -> (Vec<f32>, Vec<u32>) {
-    let batch = loader.next_batch().expect("nothing can go wrong");
+fn next(loader: &mut InOrder) -> (Vec<f32>, Vec<u32>) {
+    let batch = loader.next().expect("nothing can go wrong");
     (batch.images.to_vec(), batch.labels.to_vec())
 }
 
@@ -60,7 +59,7 @@ fn the_class_shows_in_pictures_of_the_test_set() {
         }
     }
     let norm = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>().sqrt();
-    let Loading { data, input, classes, .. } = loading(5, 0..1);
+    let Loading { data, input, classes, .. } = loading(5);
     let mut test = TestSet::open(&data, input, classes, 5, 64).expect("nothing can go wrong");
     let (batch, live) = test.batch(0).expect("nothing can go wrong");
     assert_eq!(live, 64);
@@ -77,7 +76,7 @@ fn the_class_shows_in_pictures_of_the_test_set() {
 
 #[test]
 fn the_last_batch_of_the_test_set_is_short() {
-    let Loading { data, input, classes, .. } = loading(0, 0..1);
+    let Loading { data, input, classes, .. } = loading(0);
     let mut test = TestSet::open(&data, input, classes, 0, 64).expect("nothing can go wrong");
     assert_eq!(test.len(), 10_000);
     let (batch, live) = test.batch(156 * 64).expect("nothing can go wrong");
@@ -87,10 +86,10 @@ fn the_last_batch_of_the_test_set_is_short() {
 #[test]
 fn pools_of_large_pictures_are_small() {
     let motif = Motif { shape: Shape::new(224, 224, 3), classes: 10, seed: 0 };
-    let course = |batch, all_shards| Course { batch, passes: 1, shards: 0..1, all_shards, from_step: 0 };
-    assert_eq!(Pools::new(&motif, &course(64, 1)).batches.len(), 1);
-    assert_eq!(Pools::new(&motif, &course(8, 1)).batches.len(), 6);
-    assert_eq!(Pools::new(&motif, &course(8, 32)).batches.len(), 1, "all pools together are bounded too");
+    let each = |batch, all_shards| Pools::new(motif, Course { batch, passes: 1, all_shards }).each;
+    assert_eq!(each(64, 1), 1);
+    assert_eq!(each(8, 1), 6);
+    assert_eq!(each(8, 32), 1, "all pools together are bounded too");
 }
 
 #[test]
@@ -105,9 +104,9 @@ fn a_pool_goes_round() {
 
 #[test]
 fn a_shard_gets_the_same_whoever_runs_it_and_after_a_resume() {
-    let mut all = Loader::open(Loading { passes: 2, ..loading(1, 0..4) }).expect("nothing can go wrong");
-    let mut resumed =
-        Loader::open(Loading { passes: 2, from_step: 2, ..loading(1, 2..3) }).expect("nothing can go wrong");
+    let loading = Loading { passes: 2, ..loading(1) };
+    let mut all = InOrder::open(loading.clone(), 0..4, 0);
+    let mut resumed = InOrder::open(loading, 2..3, 2);
     let steps: Vec<Vec<_>> = (0..4).map(|_| (0..8).map(|_| next(&mut all)).collect()).collect();
     for step in &steps[2..] {
         assert!(step[4] == next(&mut resumed) && step[5] == next(&mut resumed));

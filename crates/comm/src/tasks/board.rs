@@ -1,0 +1,333 @@
+//! Which word and which note is what.
+
+use paceline_record::Nanos;
+
+use super::{Words, flag};
+
+/// How much there is to coordinate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Places for members: the most that there can be at once.
+    pub seats: u32,
+    /// Shards of a step, and parts of a test.
+    pub shards: u32,
+    /// Buckets of the gradients.
+    pub buckets: u32,
+    /// Slices of each bucket. It does not depend on who takes part, or a flag would change its meaning.
+    pub slices: u32,
+}
+
+/// Which of the two states holds the parameters before a step.
+pub fn side(step: u64) -> usize {
+    (step % 2) as usize
+}
+
+/// Seats that a claim can name.
+const SEAT_BITS: u32 = 9;
+
+/// Words before the rosters.
+const FIXED: usize = 3;
+
+/// Words of a roster before its seats.
+const ROSTER_HEAD: usize = 3;
+
+/// Notes of the rosters, of a seat, and of a shard on each side.
+const ROSTER_NOTES: usize = 2;
+const SEAT_NOTES: usize = 2;
+const SHARD_NOTES: usize = 2;
+
+/// The words and notes of a [`Shape`].
+#[derive(Clone, Copy, Debug)]
+pub struct Board {
+    shape: Shape,
+}
+
+/// A task that is claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Shard(u32),
+    Slice { bucket: u32, slice: u32 },
+    Test(u32),
+}
+
+/// What a claim says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// Low bits of the step's number plus 1.
+    pub count: u32,
+    /// Who holds it; `None` where it was taken from somebody lost.
+    pub seat: Option<u32>,
+}
+
+impl Claim {
+    pub fn read(value: u32) -> Self {
+        let seat = value & ((1 << SEAT_BITS) - 1);
+        Self { count: value >> SEAT_BITS, seat: seat.checked_sub(1) }
+    }
+
+    pub fn word(count: u64, seat: Option<u32>) -> u32 {
+        (flag::count_bits(count) << SEAT_BITS) | seat.map_or(0, |seat| seat + 1)
+    }
+
+    /// Whether nobody has it in the step that makes the count `count`.
+    pub fn is_free(self, count: u64) -> bool {
+        let is_older = !flag::is_at_least(self.count, count);
+        is_older || (self.count == flag::count_bits(count) && self.seat.is_none())
+    }
+}
+
+impl Board {
+    /// Words on which members sleep while they wait for the launcher.
+    pub(super) const GENERATION: usize = 0;
+    pub(super) const GO: usize = 1;
+    pub(super) const PASSED: usize = 2;
+
+    /// The words of a shape.
+    ///
+    /// # Panics
+    /// If there is nothing to coordinate, or more than a word can name.
+    pub fn new(shape: Shape) -> Self {
+        let Shape { seats, shards, buckets, slices } = shape;
+        assert!(seats > 0 && shards > 0 && buckets > 0 && slices > 0, "invariant: there is something to do");
+        assert!(seats < 1 << SEAT_BITS, "invariant: a claim can name every seat");
+        Self { shape }
+    }
+
+    /// What it coordinates.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn seats(&self) -> usize {
+        self.shape.seats as usize
+    }
+
+    fn shards(&self) -> usize {
+        self.shape.shards as usize
+    }
+
+    fn slices(&self) -> usize {
+        self.shape.buckets as usize * self.shape.slices as usize
+    }
+
+    pub(super) fn roster(&self, generation: u32) -> usize {
+        FIXED + (generation % 2) as usize * (ROSTER_HEAD + self.seats())
+    }
+
+    pub(super) fn roster_place(&self, generation: u32, place: usize) -> usize {
+        self.roster(generation) + ROSTER_HEAD + place
+    }
+
+    /// How a roster names a member. The seat alone would not do: whoever is started in it while the old roster still holds
+    /// would take itself for the one that was lost.
+    pub(super) fn named(seat: u32, number: u32) -> u32 {
+        (number << SEAT_BITS) | seat
+    }
+
+    pub(super) fn seat_of(named: u32) -> u32 {
+        named & ((1 << SEAT_BITS) - 1)
+    }
+
+    pub(super) fn number_of(named: u32) -> u32 {
+        named >> SEAT_BITS
+    }
+
+    pub(super) fn acknowledged(&self, seat: u32) -> usize {
+        FIXED + 2 * (ROSTER_HEAD + self.seats()) + seat as usize
+    }
+
+    /// The word that says which member, plus 1, is ready in a seat.
+    pub(super) fn ready(&self, seat: u32) -> usize {
+        self.acknowledged(0) + self.seats() + seat as usize
+    }
+
+    /// The word of the claim of a task.
+    pub(super) fn claim(&self, task: Task) -> usize {
+        let first = self.ready(0) + self.seats();
+        match task {
+            Task::Shard(shard) => first + shard as usize,
+            Task::Test(part) => first + self.shards() + part as usize,
+            Task::Slice { bucket, slice } => {
+                first + 2 * self.shards() + (bucket * self.shape.slices + slice) as usize
+            }
+        }
+    }
+
+    fn first_flag(&self) -> usize {
+        self.ready(0) + self.seats() + 2 * self.shards() + self.slices()
+    }
+
+    /// The flag of a shard's bucket.
+    pub(super) fn shard_flag(&self, shard: u32, bucket: u32) -> usize {
+        self.first_flag() + shard as usize * self.shape.buckets as usize + bucket as usize
+    }
+
+    pub(super) fn test_flag(&self, part: u32) -> usize {
+        self.shard_flag(0, 0) + self.shards() * self.shape.buckets as usize + part as usize
+    }
+
+    pub(super) fn slice_flag(&self, bucket: u32, slice: u32) -> usize {
+        self.test_flag(0) + self.shards() + (bucket * self.shape.slices + slice) as usize
+    }
+
+    /// All words that somebody may sleep on.
+    pub(super) fn flags(&self) -> impl Iterator<Item = usize> + use<> {
+        [Self::GO, Self::PASSED].into_iter().chain(self.first_flag()..self.words())
+    }
+
+    /// Number of words.
+    pub fn words(&self) -> usize {
+        self.slice_flag(0, 0) + self.slices()
+    }
+
+    /// When a seat's member last showed progress.
+    fn beat(&self, seat: u32) -> usize {
+        ROSTER_NOTES + SEAT_NOTES * seat as usize
+    }
+
+    /// What its member is doing.
+    fn doing(&self, seat: u32) -> usize {
+        self.beat(seat) + 1
+    }
+
+    fn result(&self, shard: u32, step: u64) -> usize {
+        self.beat(self.shape.seats) + SHARD_NOTES * (side(step) * self.shards() + shard as usize)
+    }
+
+    fn tested(&self, part: u32) -> usize {
+        self.beat(self.shape.seats) + SHARD_NOTES * (2 * self.shards() + part as usize)
+    }
+
+    /// The last step, plus 1, that a shard was begun in for a second time.
+    fn again(&self, shard: u32) -> usize {
+        self.tested(self.shape.shards) + shard as usize
+    }
+
+    /// When a flag was raised.
+    fn raised(&self, flag: usize) -> usize {
+        self.again(self.shape.shards) + flag - self.first_flag()
+    }
+
+    /// Number of notes.
+    pub fn notes(&self) -> usize {
+        self.raised(self.words())
+    }
+
+    /// Sets all flags to `steps` steps done.
+    pub fn begin_at(&self, words: &impl Words, steps: u64) {
+        for word in self.first_flag()..self.words() {
+            flag::lower(words, word, steps);
+        }
+        flag::lower(words, Self::PASSED, steps);
+    }
+
+    /// Steps that are done, of which `about` is a recent number.
+    pub fn steps_done(&self, words: &impl Words, about: u64) -> u64 {
+        let all = self.slice_flag(0, 0)..self.words();
+        all.map(|word| flag::count(words, word, about)).min().unwrap_or(about)
+    }
+
+    /// Whether all parts of the test after so many steps are done.
+    pub fn is_tested(&self, words: &impl Words, steps: u64) -> bool {
+        (0..self.shape.shards).all(|part| flag::has_reached(words, self.test_flag(part), steps))
+    }
+
+    /// Lets members go on after the tests and checkpoints that follow so many steps.
+    pub fn pass(&self, words: &impl Words, steps: u64) {
+        flag::raise(words, Self::PASSED, steps);
+    }
+
+    /// When a seat's member last showed progress, and what it has been doing.
+    pub fn progress_of(&self, words: &impl Words, seat: u32) -> (Nanos, u64) {
+        (Nanos(words.note(self.beat(seat))), words.note(self.doing(seat)))
+    }
+
+    pub(super) fn note_beat(&self, words: &impl Words, seat: u32) {
+        words.set_note(self.beat(seat), words.now().0);
+    }
+
+    /// Notes what a seat's member is doing from now on, in its caller's own code; 0 for nothing.
+    pub fn note_doing(&self, words: &impl Words, seat: u32, doing: u64) {
+        words.set_note(self.doing(seat), doing);
+        self.note_beat(words, seat);
+    }
+
+    /// Notes the result of a shard: its loss, and how many guesses were right.
+    pub fn note_result(&self, words: &impl Words, step: u64, shard: u32, (loss, correct): (f64, u64)) {
+        let at = self.result(shard, step);
+        words.set_note(at, loss.to_bits());
+        words.set_note(at + 1, correct);
+    }
+
+    /// The results of all shards of a step that is done, handed to `visit` in order; `false` where later steps have replaced
+    /// some of them: a member with nothing to do may fall behind.
+    pub fn results(&self, words: &impl Words, step: u64, mut visit: impl FnMut(f64, u64)) -> bool {
+        for shard in 0..self.shape.shards {
+            let at = self.result(shard, step);
+            visit(f64::from_bits(words.note(at)), words.note(at + 1));
+        }
+        // The step after the next one replaces them.
+        self.steps_done(words, step + 1) <= step + 1
+    }
+
+    /// Notes the result of a part of a test.
+    pub fn note_test(&self, words: &impl Words, part: u32, (loss, correct): (f64, u64)) {
+        let at = self.tested(part);
+        words.set_note(at, loss.to_bits());
+        words.set_note(at + 1, correct);
+    }
+
+    /// The result of a part of a test that is done.
+    pub fn test_of(&self, words: &impl Words, part: u32) -> (f64, u64) {
+        let at = self.tested(part);
+        (f64::from_bits(words.note(at)), words.note(at + 1))
+    }
+
+    pub(super) fn note_again(&self, words: &impl Words, step: u64, shard: u32) {
+        words.set_note(self.again(shard), step + 1);
+    }
+
+    /// When the last of a step's shards that were begun for a second time was completed; `None` where there was none.
+    pub fn redone(&self, words: &impl Words, step: u64) -> Option<Nanos> {
+        let again = |&shard: &u32| words.note(self.again(shard)) == step + 1;
+        (0..self.shape.shards).filter(again).map(|shard| self.shard_done(words, shard)).max()
+    }
+
+    /// Notes since when the members of a roster's generation have suffered from what it answers.
+    pub fn note_loss(&self, words: &impl Words, generation: u32, since: Nanos) {
+        words.set_note((generation % 2) as usize, since.0);
+    }
+
+    /// Since when they have.
+    pub fn loss(&self, words: &impl Words, generation: u32) -> Nanos {
+        Nanos(words.note((generation % 2) as usize))
+    }
+
+    pub(super) fn note_raised(&self, words: &impl Words, flag: usize) {
+        words.set_note(self.raised(flag), words.now().0);
+    }
+
+    /// When the last shard completed a bucket of the step at work, and which one it was.
+    pub fn last_arrival(&self, words: &impl Words, bucket: u32) -> (Nanos, u32) {
+        let at = |shard| Nanos(words.note(self.raised(self.shard_flag(shard, bucket))));
+        (0..self.shape.shards).map(|shard| (at(shard), shard)).max().expect("invariant: there is a shard")
+    }
+
+    /// When a shard was completed, all its buckets and its results.
+    pub fn shard_done(&self, words: &impl Words, shard: u32) -> Nanos {
+        let flags = (0..self.shape.buckets).map(|bucket| self.shard_flag(shard, bucket));
+        flags.map(|flag| Nanos(words.note(self.raised(flag)))).max().expect("invariant: there is a bucket")
+    }
+
+    /// When the last slice of a bucket was done.
+    pub fn bucket_done(&self, words: &impl Words, bucket: u32) -> Nanos {
+        let flags = (0..self.shape.slices).map(|slice| self.slice_flag(bucket, slice));
+        flags.map(|flag| Nanos(words.note(self.raised(flag)))).max().expect("invariant: there is a slice")
+    }
+
+    /// Which seat holds a shard of the step after `steps` steps, if one does.
+    pub fn holder(&self, words: &impl Words, shard: u32, steps: u64) -> Option<u32> {
+        let claim = Claim::read(words.load(self.claim(Task::Shard(shard))));
+        claim.seat.filter(|_| claim.count == flag::count_bits(steps + 1))
+    }
+}

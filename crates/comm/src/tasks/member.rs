@@ -1,0 +1,536 @@
+//! A member's side: which task comes next, and what to wait for.
+
+use std::ops::Range;
+
+use paceline_record::{Nanos, Rank};
+
+use super::board::{Claim, Task};
+use super::flag::{self, Waited};
+use super::{Board, Words};
+use crate::deal;
+
+/// How tasks are dealt to members. The bits do not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dealing {
+    /// Each member has a range of shards and of slices, by its rank.
+    #[default]
+    Static,
+    /// The same, but whoever is done takes tasks that others have not begun.
+    Dynamic,
+}
+
+/// A shard to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardTask {
+    /// The step.
+    pub step: u64,
+    /// The shard.
+    pub shard: u32,
+    /// Whether somebody lost had begun it.
+    pub again: bool,
+    /// Steps and shards that this member will probably run next.
+    pub upcoming: [Option<(u64, u32)>; 3],
+}
+
+/// A slice to be added up and updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceTask {
+    /// The step.
+    pub step: u64,
+    /// The bucket.
+    pub bucket: u32,
+    /// Its number in the bucket.
+    pub slice: u32,
+}
+
+/// Computes shards.
+pub trait Shards {
+    /// Why one could not be computed.
+    type Error;
+
+    /// Computes a shard's gradients from the state before the step. It calls `progress` from time to time with the number of
+    /// buckets that are complete. When it returns, the shard's results are noted.
+    fn run(&mut self, task: ShardTask, progress: &mut dyn FnMut(usize)) -> Result<(), Self::Error>;
+}
+
+/// Adds up slices of gradients, and updates the state.
+pub trait Slices {
+    /// Adds up a slice over all shards, and writes that part of the state after the step.
+    fn run(&mut self, task: SliceTask);
+}
+
+/// Tests the network.
+pub trait Tests {
+    /// Why it could not be tested.
+    type Error;
+
+    /// Tests a part, and notes its result. It calls `progress` from time to time.
+    fn run(&mut self, part: u32, progress: &mut dyn FnMut()) -> Result<(), Self::Error>;
+}
+
+/// How a member's step, or its whole part, ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It is done.
+    Done,
+    /// This member is in the roster no more, or was asked to leave.
+    Left,
+}
+
+/// What a member waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Somebody's gradients of a bucket.
+    Gradients(u32),
+    /// Somebody's slices.
+    Slices,
+    /// Parts of a test.
+    Tests,
+    /// The launcher, which goes over to a new roster.
+    Roster,
+    /// The launcher, which ends a test or writes a checkpoint.
+    Launcher,
+}
+
+/// A time in which a member waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// For what.
+    pub on: Waiting,
+    /// When it began.
+    pub begin: Nanos,
+    /// When it ended.
+    pub end: Nanos,
+}
+
+/// Who takes part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Roster {
+    generation: u32,
+    /// Members, as the roster names them, by rank.
+    members: Vec<u32>,
+    /// This member's rank; `None` where it is not of them.
+    rank: Option<u32>,
+    /// Steps after which the run ends.
+    end: u64,
+}
+
+/// One member, in a seat.
+pub struct Member<'a, M> {
+    words: &'a M,
+    board: Board,
+    seat: u32,
+    number: u32,
+    dealing: Dealing,
+    roster: Roster,
+    /// Whether work goes on by this roster.
+    goes: bool,
+    step: u64,
+    /// Buckets that were found complete in this step.
+    complete: u32,
+    /// Buckets whose own slices were done, or found to be taken.
+    past: u32,
+    waits: Vec<Wait>,
+    /// Generations that were acknowledged in this step.
+    generations: Vec<u32>,
+    spin: Nanos,
+}
+
+impl<'a, M: Words> Member<'a, M> {
+    /// A member that has all it needs, in the seat that the launcher gave it. `number` is its own, never used again.
+    pub fn enter(words: &'a M, board: Board, seat: u32, number: u32, dealing: Dealing, spin: Nanos) -> Self {
+        board.note_doing(words, seat, 0);
+        words.store(board.ready(seat), number + 1);
+        Self {
+            words,
+            board,
+            seat,
+            number,
+            dealing,
+            roster: Roster::default(),
+            goes: false,
+            step: 0,
+            complete: 0,
+            past: 0,
+            waits: Vec::with_capacity(64),
+            generations: Vec::new(),
+            spin,
+        }
+    }
+
+    /// Waits until the launcher has taken it in. Returns the step that is at work, of which `about` is a recent number.
+    pub fn join(&mut self, about: u64) -> (Ended, u64) {
+        let mut known = 0;
+        // The roster that has it is the first that it acknowledges.
+        loop {
+            let roster = self.read_roster();
+            if roster.rank.is_some() {
+                break;
+            }
+            // The launcher calls this flag with every roster.
+            known = known.max(roster.generation);
+            flag::wait_for_call(self.words, Board::GO, known);
+        }
+        let ended = self.settle();
+        (ended, self.board.steps_done(self.words, about))
+    }
+
+    /// The generation of the roster that it works by.
+    pub fn generation(&self) -> u32 {
+        self.roster.generation
+    }
+
+    /// Its place in the roster.
+    pub fn rank(&self) -> Rank {
+        Rank(self.roster.rank.unwrap_or(0))
+    }
+
+    /// The rank of whoever sits in a seat.
+    pub fn rank_of(&self, seat: u32) -> Option<Rank> {
+        let place = self.roster.members.iter().position(|&named| Board::seat_of(named) == seat);
+        place.map(|rank| Rank(rank as u32))
+    }
+
+    /// The numbers of the members in the roster, by rank.
+    pub fn members(&self) -> impl Iterator<Item = u32> {
+        self.roster.members.iter().map(|&named| Board::number_of(named))
+    }
+
+    /// Members in the roster.
+    pub fn world(&self) -> u32 {
+        self.roster.members.len() as u32
+    }
+
+    /// Steps after which the run ends.
+    pub fn end(&self) -> u64 {
+        self.roster.end
+    }
+
+    /// What it waited for since this was last asked, and the rosters that it went over to.
+    pub fn take_waits(&mut self, waits: &mut Vec<Wait>, generations: &mut Vec<u32>) {
+        waits.append(&mut self.waits);
+        generations.append(&mut self.generations);
+    }
+
+    /// The shards that it will probably run next, after `shard` of a step.
+    fn upcoming(&self, step: u64, shard: u32) -> [Option<(u64, u32)>; 3] {
+        let own = self.own(self.board.shape().shards);
+        let free = |&shard: &u32| self.claim_of(Task::Shard(shard)).is_free(step + 1);
+        let now = own.clone().filter(|&other| other > shard).filter(free).map(|shard| (step, shard));
+        let mut next = now.chain(own.clone().map(|shard| (step + 1, shard)));
+        std::array::from_fn(|_| next.next())
+    }
+
+    /// The first shards that it will probably run in a step.
+    pub fn expected(&self, step: u64) -> impl Iterator<Item = (u64, u32)> {
+        self.own(self.board.shape().shards).map(move |shard| (step, shard))
+    }
+
+    /// Does its tasks of a step, until all of the step is done, whoever does it.
+    pub fn step<S: Shards>(
+        &mut self,
+        step: u64,
+        shards: &mut S,
+        slices: &mut impl Slices,
+        leaves: &dyn Fn() -> bool,
+    ) -> Result<Ended, S::Error> {
+        (self.step, self.complete, self.past) = (step, 0, 0);
+        loop {
+            if self.settle() == Ended::Left || leaves() {
+                return Ok(Ended::Left);
+            }
+            if let Some(task) = self.claim_shard() {
+                self.run_shard(task, shards, slices)?;
+                continue;
+            }
+            if self.do_slices(slices, self.dealing) {
+                continue;
+            }
+            if self.wait_in_step().is_none() {
+                return Ok(Ended::Done);
+            }
+        }
+    }
+
+    fn run_shard<S: Shards>(
+        &mut self,
+        task: ShardTask,
+        shards: &mut S,
+        slices: &mut impl Slices,
+    ) -> Result<(), S::Error> {
+        let buckets = self.board.shape().buckets;
+        let mut raised = 0;
+        shards.run(task, &mut |complete| {
+            self.beat();
+            #[cfg(test)]
+            let complete = complete + usize::from(self.words.has(super::simulation::Mistake::FlagBeforeData));
+            // The last bucket waits for the shard's results.
+            let complete = (complete as u32).min(buckets - 1);
+            while raised < complete {
+                self.raise(self.board.shard_flag(task.shard, raised));
+                raised += 1;
+            }
+            if self.goes {
+                self.do_slices(slices, Dealing::Static);
+            }
+        })?;
+        (raised..buckets).for_each(|bucket| self.raise(self.board.shard_flag(task.shard, bucket)));
+        Ok(())
+    }
+
+    /// Does its parts of a test after so many steps, waits for the others', then for the launcher.
+    pub fn pause<T: Tests>(
+        &mut self,
+        steps: u64,
+        tests: Option<&mut T>,
+        leaves: &dyn Fn() -> bool,
+        ring: &dyn Fn(),
+    ) -> Result<Ended, T::Error> {
+        if let Some(tests) = tests
+            && self.test(steps, tests, leaves)? == Ended::Left
+        {
+            return Ok(Ended::Left);
+        }
+        ring();
+        loop {
+            if self.settle() == Ended::Left {
+                return Ok(Ended::Left);
+            }
+            if self.wait(Board::PASSED, steps, Waiting::Launcher) == Waited::Reached {
+                return Ok(Ended::Done);
+            }
+        }
+    }
+
+    fn test<T: Tests>(
+        &mut self,
+        steps: u64,
+        tests: &mut T,
+        leaves: &dyn Fn() -> bool,
+    ) -> Result<Ended, T::Error> {
+        let parts = self.board.shape().shards;
+        loop {
+            if self.settle() == Ended::Left || leaves() {
+                return Ok(Ended::Left);
+            }
+            let own = self.own(parts);
+            let others = (0..parts).rev().filter(|_| self.dealing == Dealing::Dynamic);
+            let claimed = own.chain(others).find(|&part| self.claim(Task::Test(part), steps).is_some());
+            if let Some(part) = claimed {
+                tests.run(part, &mut || self.beat())?;
+                self.raise_to(self.board.test_flag(part), steps);
+                continue;
+            }
+            let missing = (0..parts)
+                .map(|part| self.board.test_flag(part))
+                .find(|&flag| !flag::has_reached(self.words, flag, steps));
+            match missing {
+                Some(flag) => {
+                    self.wait(flag, steps, Waiting::Tests);
+                }
+                None => return Ok(Ended::Done),
+            }
+        }
+    }
+
+    /// Shows that it is alive, and acknowledges a new roster. It must not be reading anybody's gradients.
+    fn beat(&mut self) {
+        self.board.note_beat(self.words, self.seat);
+        if self.words.load(Board::GENERATION) != self.roster.generation {
+            self.acknowledge();
+        }
+        if !self.goes {
+            self.goes =
+                flag::has_reached(self.words, Board::GO, u64::from(self.roster.generation)) && self.is_in();
+        }
+    }
+
+    fn is_in(&self) -> bool {
+        self.roster.rank.is_some()
+    }
+
+    /// Goes over to the newest roster, and waits until work goes on by it.
+    fn settle(&mut self) -> Ended {
+        loop {
+            self.beat();
+            if !self.is_in() {
+                return Ended::Left;
+            }
+            if self.goes {
+                return Ended::Done;
+            }
+            self.wait(Board::GO, u64::from(self.roster.generation), Waiting::Roster);
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        self.roster = self.read_roster();
+        self.goes = false;
+        // Flags may be taken back, and other slices are its own.
+        (self.complete, self.past) = (0, 0);
+        self.generations.push(self.roster.generation);
+        self.words.store(self.board.acknowledged(self.seat), self.roster.generation);
+    }
+
+    fn read_roster(&self) -> Roster {
+        let words = self.words;
+        loop {
+            let generation = words.load(Board::GENERATION);
+            let at = self.board.roster(generation);
+            let is_it = || generation > 0 && words.load(at) == generation;
+            if is_it() {
+                let count = words.load(at + 1).min(self.board.shape().seats);
+                let end = words.load(at + 2);
+                let member = |place| words.load(self.board.roster_place(generation, place));
+                let members: Vec<u32> = (0..count as usize).map(member).collect();
+                if is_it() {
+                    let own = Board::named(self.seat, self.number);
+                    let rank = members.iter().position(|&member| member == own).map(|rank| rank as u32);
+                    return Roster { generation, members, rank, end: u64::from(end) };
+                }
+            } else if generation == 0 {
+                return Roster::default();
+            }
+        }
+    }
+
+    fn own(&self, count: u32) -> Range<u32> {
+        self.roster.rank.map_or(0..0, |rank| deal(count, Rank(rank), self.world()))
+    }
+
+    fn claim_of(&self, task: Task) -> Claim {
+        Claim::read(self.words.load(self.board.claim(task)))
+    }
+
+    /// Claims a task of the step that makes the count `count`; whether somebody lost had it before.
+    fn claim(&self, task: Task, count: u64) -> Option<bool> {
+        let word = self.board.claim(task);
+        let value = self.words.load(word);
+        let claim = Claim::read(value);
+        if !claim.is_free(count) {
+            return None;
+        }
+        let again = claim.count == flag::count_bits(count);
+        let own = Claim::word(count, Some(self.seat));
+        self.words.exchange(word, value, own).is_ok().then_some(again)
+    }
+
+    fn claim_shard(&self) -> Option<ShardTask> {
+        let step = self.step;
+        let take = |shard: u32| {
+            let again = self.claim(Task::Shard(shard), step + 1)?;
+            if again {
+                self.board.note_again(self.words, step, shard);
+            }
+            Some(ShardTask { step, shard, again, upcoming: self.upcoming(step, shard) })
+        };
+        let count = self.board.shape().shards;
+        self.own(count).find_map(take).or_else(|| {
+            // What its owner would come to last.
+            let others = (0..count).rev().filter(|_| self.dealing == Dealing::Dynamic);
+            others.into_iter().find_map(take)
+        })
+    }
+
+    fn is_complete(&self, bucket: u32) -> bool {
+        let flag = |shard| self.board.shard_flag(shard, bucket);
+        (0..self.board.shape().shards).all(|shard| flag::has_reached(self.words, flag(shard), self.step + 1))
+    }
+
+    /// Slices of each bucket.
+    fn slices(&self) -> u32 {
+        #[cfg(test)]
+        if self.words.has(super::simulation::Mistake::SlicesByRoster) {
+            return self.world().min(self.board.shape().slices);
+        }
+        self.board.shape().slices
+    }
+
+    /// Does slices that can be done, its own and, with a dynamic deal, others'; whether there was one.
+    fn do_slices(&mut self, slices: &mut impl Slices, dealing: Dealing) -> bool {
+        let buckets = self.board.shape().buckets;
+        while self.complete < buckets && self.is_complete(self.complete) {
+            self.complete += 1;
+        }
+        let mut any = false;
+        let own = self.own(self.slices());
+        for bucket in self.past..self.complete {
+            for slice in own.clone() {
+                any |= self.do_slice(bucket, slice, slices);
+            }
+        }
+        self.past = self.complete;
+        if dealing == Dealing::Dynamic && !any {
+            for bucket in 0..self.complete {
+                for slice in (0..self.slices()).rev().filter(|slice| !own.contains(slice)) {
+                    if self.do_slice(bucket, slice, slices) {
+                        return true;
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    fn do_slice(&mut self, bucket: u32, slice: u32, slices: &mut impl Slices) -> bool {
+        if self.claim(Task::Slice { bucket, slice }, self.step + 1).is_none() {
+            return false;
+        }
+        slices.run(SliceTask { step: self.step, bucket, slice });
+        self.raise(self.board.slice_flag(bucket, slice));
+        // Not a beat: a roster is acknowledged only where the caller looks at it.
+        self.board.note_beat(self.words, self.seat);
+        true
+    }
+
+    fn raise(&mut self, flag: usize) {
+        self.raise_to(flag, self.step + 1);
+    }
+
+    fn raise_to(&mut self, flag: usize, count: u64) {
+        self.board.note_raised(self.words, flag);
+        flag::raise(self.words, flag, count);
+    }
+
+    /// Waits for something of this step that somebody else does; `None` where nothing is missing.
+    fn wait_in_step(&mut self) -> Option<Waited> {
+        let shape = self.board.shape();
+        let count = self.step + 1;
+        let is_missing = |&flag: &usize| !flag::has_reached(self.words, flag, count);
+        if self.complete < shape.buckets {
+            let bucket = self.complete;
+            let mut flags = (0..shape.shards).map(|shard| self.board.shard_flag(shard, bucket));
+            let flag = flags.find(is_missing);
+            return Some(
+                flag.map_or(Waited::Reached, |flag| self.wait(flag, count, Waiting::Gradients(bucket))),
+            );
+        }
+        let slices = self.slices();
+        let mut flags = (0..shape.buckets)
+            .flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)))
+            .map(|(bucket, slice)| self.board.slice_flag(bucket, slice));
+        let flag = flags.find(is_missing)?;
+        Some(self.wait(flag, count, Waiting::Slices))
+    }
+
+    fn wait(&mut self, word: usize, count: u64, on: Waiting) -> Waited {
+        let begin = self.words.now();
+        let mut reached = flag::has_reached(self.words, word, count);
+        while !reached && self.words.now().since(begin) < self.spin {
+            for _ in 0..8 {
+                std::hint::spin_loop();
+            }
+            reached = flag::has_reached(self.words, word, count);
+        }
+        let waited = match reached {
+            true => Waited::Reached,
+            false => flag::wait(self.words, word, count, self.roster.generation),
+        };
+        let end = self.words.now();
+        self.board.note_beat(self.words, self.seat);
+        if end > begin {
+            self.waits.push(Wait { on, begin, end });
+        }
+        waited
+    }
+}

@@ -1,0 +1,195 @@
+//! The launcher's side: who takes part, and what becomes of the tasks of the lost.
+
+use super::board::{Claim, Task};
+use super::{Board, Words, flag};
+
+/// Keeps the roster. It never waits: [`Warden::tend`] does what can be done now.
+///
+/// A new roster takes effect in three moves. It is published, and every flag called, so members that sleep wake. Members
+/// acknowledge it where they read nobody's gradients. When all that live have, nobody can be reading what the lost left
+/// behind: claims of their unfinished tasks are freed, flags of their unfinished shards are taken back, and work goes on.
+pub struct Warden<'a, M> {
+    words: &'a M,
+    board: Board,
+    generation: u32,
+    end: u64,
+    /// Seats of the roster, by rank.
+    roster: Vec<u32>,
+    /// Seats with a living member that has been in a roster.
+    attached: Vec<u32>,
+    /// Seats whose members were lost, and whose tasks are still to be freed.
+    lost: Vec<u32>,
+    /// Whether the roster has been acknowledged, and work goes on.
+    settled: bool,
+    /// Whether work may go on.
+    runs: bool,
+}
+
+/// Tasks that were begun and are to be done again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Shards.
+    pub shards: u32,
+    /// Slices.
+    pub slices: u32,
+    /// Parts of tests.
+    pub tests: u32,
+}
+
+/// A roster that has taken effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fenced {
+    /// Its generation.
+    pub generation: u32,
+    /// Tasks to be done again.
+    pub lost: Lost,
+    /// The shards among them.
+    pub shards: Vec<u32>,
+}
+
+impl<'a, M: Words> Warden<'a, M> {
+    /// The warden of a run that ends after so many steps. Nobody takes part yet.
+    pub fn new(words: &'a M, board: Board, end: u64) -> Self {
+        Self {
+            words,
+            board,
+            generation: 0,
+            end,
+            roster: Vec::new(),
+            attached: Vec::new(),
+            lost: Vec::new(),
+            settled: true,
+            runs: true,
+        }
+    }
+
+    /// The generation of the newest roster.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Seats of the newest roster, by rank.
+    pub fn roster(&self) -> &[u32] {
+        &self.roster
+    }
+
+    /// Steps after which the run ends.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The member that is ready in a seat.
+    pub fn ready(&self, seat: u32) -> Option<u32> {
+        self.words.load(self.board.ready(seat)).checked_sub(1)
+    }
+
+    /// Notes that the process in a seat has ended, and that nothing is left of it.
+    pub fn bury(&mut self, seat: u32) {
+        self.words.store(self.board.ready(seat), 0);
+        self.roster.retain(|&other| other != seat);
+        if self.attached.contains(&seat) {
+            self.attached.retain(|&other| other != seat);
+            self.lost.push(seat);
+        }
+    }
+
+    /// Publishes a roster of seats whose members are ready. `runs` says whether work goes on by it, or stands still.
+    ///
+    /// # Panics
+    /// If one of them is not.
+    pub fn publish(&mut self, roster: &[u32], end: u64, runs: bool) {
+        (self.roster, self.end, self.runs, self.settled) = (roster.to_vec(), end, runs, false);
+        for &seat in roster {
+            if !self.attached.contains(&seat) {
+                self.attached.push(seat);
+            }
+        }
+        self.generation += 1;
+        let (words, generation) = (self.words, self.generation);
+        let at = self.board.roster(generation);
+        // Not a generation: who reads meanwhile tries again.
+        words.store(at, 0);
+        words.store(at + 1, roster.len() as u32);
+        words.store(at + 2, end as u32);
+        for (place, &seat) in roster.iter().enumerate() {
+            let number = self.ready(seat).expect("invariant: whoever is taken in is ready");
+            words.store(self.board.roster_place(generation, place), Board::named(seat, number));
+        }
+        words.store(at, generation);
+        words.store(Board::GENERATION, generation);
+        #[cfg(test)]
+        if words.has(super::simulation::Mistake::NoCall) {
+            return;
+        }
+        self.board.flags().for_each(|word| flag::call(words, word, generation));
+    }
+
+    /// Whether all that live have acknowledged the newest roster.
+    fn is_acknowledged(&self) -> bool {
+        #[cfg(test)]
+        if self.words.has(super::simulation::Mistake::NoFence) {
+            return true;
+        }
+        let has = |&seat: &u32| self.words.load(self.board.acknowledged(seat)) == self.generation;
+        self.attached.iter().all(has)
+    }
+
+    /// Lets the newest roster take effect, if it can now.
+    pub fn tend(&mut self) -> Option<Fenced> {
+        if self.settled || !self.is_acknowledged() {
+            return None;
+        }
+        let mut fenced = Fenced { generation: self.generation, lost: Lost::default(), shards: Vec::new() };
+        for seat in std::mem::take(&mut self.lost) {
+            self.free_tasks(seat, &mut fenced);
+        }
+        self.settled = true;
+        if self.runs {
+            flag::raise(self.words, Board::GO, u64::from(self.generation));
+        }
+        Some(fenced)
+    }
+
+    fn free_tasks(&self, seat: u32, fenced: &mut Fenced) {
+        let shape = self.board.shape();
+        for shard in 0..shape.shards {
+            let flags = || (0..shape.buckets).map(|bucket| self.board.shard_flag(shard, bucket));
+            if let Some(count) = self.unfinished(Task::Shard(shard), seat, flags()) {
+                flags().for_each(|word| flag::lower(self.words, word, count - 1));
+                self.free(Task::Shard(shard), count);
+                fenced.lost.shards += 1;
+                fenced.shards.push(shard);
+            }
+            let test = std::iter::once(self.board.test_flag(shard));
+            if let Some(count) = self.unfinished(Task::Test(shard), seat, test) {
+                self.free(Task::Test(shard), count);
+                fenced.lost.tests += 1;
+            }
+        }
+        for bucket in 0..shape.buckets {
+            for slice in 0..shape.slices {
+                let task = Task::Slice { bucket, slice };
+                let done = std::iter::once(self.board.slice_flag(bucket, slice));
+                if let Some(count) = self.unfinished(task, seat, done) {
+                    self.free(task, count);
+                    fenced.lost.slices += 1;
+                }
+            }
+        }
+    }
+
+    /// The count that a task's flags should have come to, where a seat claimed it and did not complete it.
+    fn unfinished(&self, task: Task, seat: u32, mut flags: impl Iterator<Item = usize>) -> Option<u64> {
+        let claim = Claim::read(self.words.load(self.board.claim(task)));
+        if claim.seat != Some(seat) {
+            return None;
+        }
+        // Flags and claims are compared by their low bits, which are those of any count near them.
+        let count = u64::from(claim.count) + (1 << 32);
+        flags.any(|word| !flag::has_reached(self.words, word, count)).then_some(count)
+    }
+
+    fn free(&self, task: Task, count: u64) {
+        self.words.store(self.board.claim(task), Claim::word(count, None));
+    }
+}

@@ -1,0 +1,898 @@
+//! The launcher of an elastic job: starts members, replaces the lost, expels the stuck, tests, saves, and answers questions.
+//!
+//! One loop, which never waits for a member: it sleeps until a process ends, a member rings, somebody asks, or a tick passes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+
+use paceline_comm::tasks::{Bell, Board, Ground, Warden};
+use paceline_record::log::LauncherWriter;
+use paceline_record::{
+    Bytes, EvalRecord, Exit, Expulsion, Generation, LauncherEvent, Member, MemberChange, MemberEvent, Nanos,
+    Rank, RankEvent, Recovery, RecoveryPhase, Roster, Step,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::Timespec;
+
+use super::control::{Answer, Control, EventStatus, MemberStatus, Request, Status};
+use super::crew::{Crew, Decision, End, Hopeless, Occupant, Policy};
+use super::follow::Follower;
+use super::member::{Membership, NUMERICS_FILE};
+use super::state::{Layout, State};
+use super::watch::{Doing, Run, Sight, Stalled, Watch};
+use super::{Elastic, Fault};
+use crate::checkpoint::Checkpoint;
+use crate::job::Assignment;
+use crate::launcher::{Glance, LAST_WORDS, Surroundings};
+use crate::milestone::{Calendar, eval_record};
+use crate::{Job, TrainError, clock};
+
+/// How often it looks around, and while a roster is about to take effect.
+const TICK: Nanos = Nanos(50_000_000);
+const SHORT_TICK: Nanos = Nanos(1_000_000);
+
+/// How often progress is shown.
+const SHOWN: Nanos = Nanos(100_000_000);
+
+/// How long an empty seat waits after its first loss.
+const PAUSE: Nanos = Nanos(100_000_000);
+
+/// How long a process may take to end after SIGKILL.
+const UNKILLABLE: Nanos = Nanos(10_000_000_000);
+
+/// Events that are kept for who asks.
+const KEPT_EVENTS: usize = 12;
+
+/// Time over which the rate is told.
+const RATE_WINDOW: Nanos = Nanos(5_000_000_000);
+
+/// How long nobody may make progress with nobody at work: longer means that this program is wrong.
+const DEADLOCK: Nanos = Nanos(120_000_000_000);
+
+/// Runs an elastic job, and waits for it.
+pub(crate) fn run(
+    job: &Job,
+    surroundings: Surroundings<'_>,
+    log: &mut LauncherWriter,
+) -> Result<(), TrainError> {
+    let elastic = job.elastic.as_ref().expect("invariant: an elastic job");
+    let graph = job.graph()?;
+    let layout = Layout::new(job, &graph);
+    let ground = Ground::create(layout.size)?;
+    let bell = Bell::create()?;
+    let state = State { job, graph: &graph, layout: &layout, ground: &ground };
+    let position = state.begin()?;
+    let board = ground.board();
+    board.begin_at(&ground, position.steps);
+    let lead = Lead {
+        job,
+        elastic,
+        board,
+        warden: Warden::new(&ground, board, job.steps),
+        state: &state,
+        ground: &ground,
+        bell,
+        control: Control::open(&job.folder)?,
+        crew: Crew::new(elastic.max, job.workers),
+        policy: Policy {
+            min: elastic.min,
+            restarts: elastic.restarts,
+            patience: Nanos((elastic.patience_s * 1e9) as u64),
+            pause: PAUSE,
+            starting: if job.numerics.is_some() { u32::MAX } else { 1 },
+        },
+        numerics: job.numerics.clone(),
+        calendar: Calendar::new(job)?,
+        history: position.history,
+        processes: BTreeMap::new(),
+        next_member: 0,
+        first: position.steps,
+        done: position.steps,
+        passed: position.steps,
+        began: clock::now(),
+        watch: Watch::new(elastic.max),
+        pace: Pace::default(),
+        recovery: None,
+        redo: None,
+        joined: 0,
+        events: VecDeque::new(),
+        last_death: None,
+        stalled_since: None,
+        oom: oom_kills(),
+        waits: false,
+        follower: Follower::new(&job.folder),
+        shown: Nanos(0),
+        surroundings,
+        log,
+    };
+    lead.run()
+}
+
+/// A member's process. It is killed if it is dropped before it is reaped.
+struct Process {
+    member: Member,
+    seat: u32,
+    child: Child,
+    handle: OwnedFd,
+    /// Why it was sent a signal that it cannot survive, and when.
+    condemned: Option<(Condemned, Nanos)>,
+    reaped: bool,
+    /// A stop that was asked for ends then.
+    continues: Option<Nanos>,
+    /// Steps that were done when it came into the roster.
+    joined: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condemned {
+    Stalled,
+    Dismissed,
+    Over,
+}
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        // It fails only if the process has ended, and then its end is about to be noticed.
+        let _ = pidfd_send_signal(&self.handle, signal);
+    }
+
+    fn condemn(&mut self, why: Condemned) {
+        if self.condemned.is_none() {
+            self.condemned = Some((why, clock::now()));
+            self.signal(Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.reaped {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// When steps were done.
+#[derive(Default)]
+struct Pace {
+    /// Recent moments at which a number of steps was seen to be done.
+    seen: VecDeque<(Nanos, u64)>,
+    /// Times of recent steps.
+    steps: VecDeque<Nanos>,
+}
+
+impl Pace {
+    fn see(&mut self, done: u64, now: Nanos) {
+        if let Some(&(at, before)) = self.seen.back() {
+            if before == done {
+                return;
+            }
+            self.steps.push_back(Nanos(now.since(at).0 / (done - before)));
+            if self.steps.len() > 31 {
+                self.steps.pop_front();
+            }
+        }
+        self.seen.push_back((now, done));
+        while self.seen.len() > 2 && now.since(self.seen[0].0) > RATE_WINDOW {
+            self.seen.pop_front();
+        }
+    }
+
+    fn median(&self) -> Option<Nanos> {
+        let mut steps: Vec<Nanos> = self.steps.iter().copied().collect();
+        steps.sort_unstable();
+        // The first ones are slow.
+        (steps.len() >= 3).then(|| steps[steps.len() / 2])
+    }
+
+    fn steps_per_s(&self) -> Option<f64> {
+        let (&(from, first), &(to, last)) = (self.seen.front()?, self.seen.back()?);
+        (to > from).then(|| (last - first) as f64 / to.since(from).seconds())
+    }
+}
+
+/// A roster that is about to take effect.
+struct Underway {
+    /// When what it answers began to hurt, and when it was noticed.
+    since: Nanos,
+    noticed: Nanos,
+    /// Whether somebody was lost.
+    is_loss: bool,
+}
+
+/// What is known of a member that was lost.
+struct LastDeath {
+    member: Member,
+    why: String,
+    words: String,
+    log: PathBuf,
+}
+
+struct Lead<'a, 's, 'l> {
+    job: &'a Job,
+    elastic: &'a Elastic,
+    state: &'a State<'a>,
+    ground: &'a Ground,
+    board: Board,
+    warden: Warden<'a, Ground>,
+    bell: Bell,
+    control: Control,
+    crew: Crew,
+    policy: Policy,
+    numerics: Option<paceline_engine::Numerics>,
+    calendar: Calendar<'a>,
+    history: Vec<EvalRecord>,
+    processes: BTreeMap<u32, Process>,
+    next_member: u32,
+    first: u64,
+    done: u64,
+    passed: u64,
+    began: Nanos,
+    watch: Watch,
+    pace: Pace,
+    recovery: Option<Underway>,
+    /// A generation whose lost shards are being done again, the step, and since when.
+    redo: Option<(u32, u64, Nanos)>,
+    /// Joins that were asked for by `--faults` and are done.
+    joined: usize,
+    events: VecDeque<EventStatus>,
+    last_death: Option<LastDeath>,
+    /// Since when nobody works and nothing moves.
+    stalled_since: Option<(Nanos, u64)>,
+    oom: Option<u64>,
+    /// Whether work stands still because there are too few.
+    waits: bool,
+    follower: Follower,
+    shown: Nanos,
+    surroundings: Surroundings<'s>,
+    log: &'l mut LauncherWriter,
+}
+
+/// How a run ends before its steps are done.
+enum Stop {
+    Interrupted,
+    Hopeless(Hopeless),
+    Stuck(u32),
+}
+
+impl Lead<'_, '_, '_> {
+    fn run(mut self) -> Result<(), TrainError> {
+        let stop = match self.lead() {
+            Ok(None) => {
+                self.show();
+                return self.merge_samples();
+            }
+            Ok(Some(stop)) => stop,
+            Err(error) => {
+                self.end_all()?;
+                return Err(error);
+            }
+        };
+        self.end_all()?;
+        let saved = self.save_last();
+        let error = self.explain(stop);
+        // How the run ended comes first; what could not be saved is told with it.
+        match saved {
+            Ok(()) => Err(error),
+            Err(saving) => Err(TrainError::Unsaved { error: Box::new(error), saving: Box::new(saving) }),
+        }
+    }
+
+    /// Leads until all steps are done; `Some` if it stops before.
+    fn lead(&mut self) -> Result<Option<Stop>, TrainError> {
+        loop {
+            self.sleep()?;
+            let now = clock::now();
+            if self.surroundings.interrupted.load(Ordering::Relaxed) {
+                return Ok(Some(Stop::Interrupted));
+            }
+            if let Some(member) = self.reap(now)? {
+                return Ok(Some(Stop::Stuck(member)));
+            }
+            self.note_ready()?;
+            self.done = self.board.steps_done(self.ground, self.done);
+            self.pace.see(self.done, now);
+            self.answer(now)?;
+            self.plant_joins();
+            self.continue_stopped(now);
+            let over = self.done >= self.warden.end() && self.passed_all();
+            if over && self.processes.is_empty() {
+                return Ok(None);
+            }
+            if !over {
+                self.expel_stalled(now)?;
+                if let Some(hopeless) = self.act(now)? {
+                    return Ok(Some(Stop::Hopeless(hopeless)));
+                }
+                self.check_deadlock(now)?;
+            }
+            self.tend()?;
+            self.follow_redo()?;
+            self.reach_milestone()?;
+            self.show();
+        }
+    }
+
+    fn passed_all(&self) -> bool {
+        !self.calendar_is_due(self.done) || self.passed >= self.done
+    }
+
+    fn calendar_is_due(&self, steps: u64) -> bool {
+        steps > self.first && self.calendar.after(steps).is_any()
+    }
+
+    /// Sleeps until something happens, or a tick passes.
+    fn sleep(&self) -> Result<(), TrainError> {
+        let tick = if self.recovery.is_some() || self.redo.is_some() { SHORT_TICK } else { TICK };
+        let mut files: Vec<PollFd<'_>> = vec![
+            PollFd::new(&self.bell, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN),
+        ];
+        files.extend(self.processes.values().map(|process| PollFd::new(&process.handle, PollFlags::IN)));
+        let time = Timespec { tv_sec: 0, tv_nsec: tick.0 as i64 };
+        match poll(&mut files, Some(&time)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(TrainError::system("wait for members")(error.into())),
+        }
+        self.bell.silence().map_err(TrainError::system("hear members"))
+    }
+
+    fn tell(&mut self, member: Member, change: MemberChange) -> Result<(), TrainError> {
+        let at = clock::now();
+        Ok(self.log.append(&LauncherEvent::Member(MemberEvent { member, at, change }))?)
+    }
+
+    fn remember(&mut self, what: String) {
+        let seconds = clock::now().since(self.began).seconds();
+        if self.events.len() == KEPT_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(EventStatus { seconds, what });
+    }
+
+    /// Starts a member in a seat.
+    fn start(&mut self, seat: u32) -> Result<(), TrainError> {
+        let member = Member(self.next_member);
+        self.next_member += 1;
+        self.tell(member, MemberChange::Spawned)?;
+        let own = Membership {
+            member,
+            seat,
+            ground: self.ground.descriptor().expect("invariant: it was created here"),
+            bell: self.bell.descriptor(),
+            about: self.done,
+        };
+        let job = Job { numerics: self.numerics.clone(), ..self.job.clone() };
+        let child = spawn(job, own, &self.surroundings.program)?;
+        let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .map_err(|error| TrainError::system("watch a member")(error.into()))?;
+        let process = Process {
+            member,
+            seat,
+            child,
+            handle,
+            condemned: None,
+            reaped: false,
+            continues: None,
+            joined: None,
+        };
+        self.processes.insert(seat, process);
+        self.crew.started(seat, member);
+        Ok(())
+    }
+
+    /// Takes note of all that have ended. Gives the member that will not end, if there is one.
+    fn reap(&mut self, now: Nanos) -> Result<Option<u32>, TrainError> {
+        let ended: Vec<u32> = self
+            .processes
+            .iter_mut()
+            .filter_map(|(&seat, process)| process.child.try_wait().ok().flatten().map(|_| seat))
+            .collect();
+        for seat in ended {
+            self.bury(seat, now)?;
+        }
+        let stuck = self
+            .processes
+            .values()
+            .find(|process| process.condemned.is_some_and(|(_, since)| now.since(since) > UNKILLABLE));
+        Ok(stuck.map(|process| process.member.0))
+    }
+
+    /// Nothing is left of the process in a seat: its tasks are anybody's.
+    fn bury(&mut self, seat: u32, now: Nanos) -> Result<(), TrainError> {
+        let mut process = self.processes.remove(&seat).expect("invariant: it was there");
+        let status = process.child.wait().map_err(TrainError::system("reap a member"))?;
+        process.reaped = true;
+        let exit = match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, signal) => Exit::Signal(signal.unwrap_or_default()),
+        };
+        let member = process.member;
+        let (beat, _) = self.board.progress_of(self.ground, seat);
+        let was_in = self.warden.roster().contains(&seat);
+        self.warden.bury(seat);
+        self.tell(member, MemberChange::Ended(exit))?;
+        let words = words_file(&self.job.folder, member);
+        if fs::metadata(&words).is_ok_and(|file| file.len() == 0) {
+            // An empty file does no harm.
+            let _ = fs::remove_file(&words);
+        }
+        let is_leaving = matches!(self.crew.seats[seat as usize].occupant, Occupant::Leaving(_));
+        let is_over = self.done >= self.warden.end();
+        let lost = End::Lost { worked: process.joined.is_some_and(|step| step < self.done) };
+        let end = match process.condemned {
+            Some((Condemned::Stalled, _)) => lost,
+            Some((Condemned::Dismissed | Condemned::Over, _)) => End::Dismissed,
+            None if is_leaving || (is_over && exit.is_success()) => End::Dismissed,
+            None if exit.is_success() => End::Left,
+            None => lost,
+        };
+        self.crew.ended(seat, end, &self.policy, now);
+        let why = match (end, process.condemned) {
+            (End::Lost { .. }, Some(_)) => Some((Expulsion::Stalled, "made no progress".to_owned())),
+            (End::Lost { .. }, None) => Some((Expulsion::Ended, self.name_exit(exit))),
+            (End::Left, _) => {
+                self.tell(member, MemberChange::Left)?;
+                self.remember(format!("member {member} left"));
+                None
+            }
+            (End::Dismissed, _) => None,
+        };
+        if let Some((expulsion, why)) = why {
+            self.tell(member, MemberChange::Expelled(expulsion))?;
+            self.remember(format!("member {member} was lost: {why}"));
+            let text = fs::read(&words).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n");
+            self.last_death = Some(LastDeath { member, why, words: last, log: words });
+        }
+        if was_in {
+            let is_loss = matches!(end, End::Lost { .. });
+            let since = if is_loss && beat > self.began { beat } else { now };
+            let earlier = self.recovery.take();
+            self.recovery = Some(Underway {
+                since: earlier.as_ref().map_or(since, |earlier| earlier.since.min(since)),
+                noticed: earlier.as_ref().map_or(now, |earlier| earlier.noticed),
+                is_loss: is_loss || earlier.is_some_and(|earlier| earlier.is_loss),
+            });
+        }
+        Ok(())
+    }
+
+    /// How a process ended, and what that means.
+    fn name_exit(&mut self, exit: Exit) -> String {
+        if exit == Exit::Signal(9) {
+            let now = oom_kills();
+            if let (Some(before), Some(now)) = (self.oom, now)
+                && now > before
+            {
+                self.oom = Some(now);
+                return format!("{exit}: the system ran out of memory and killed it");
+            }
+        }
+        exit.to_string()
+    }
+
+    /// Takes note of members that have become ready.
+    fn note_ready(&mut self) -> Result<(), TrainError> {
+        for seat in 0..self.elastic.max {
+            let Occupant::Starting(member) = self.crew.seats[seat as usize].occupant else { continue };
+            if self.warden.ready(seat) != Some(member.0) {
+                continue;
+            }
+            if self.numerics.is_none() {
+                self.numerics = Some(read_numerics(&self.job.folder)?);
+                self.policy.starting = u32::MAX;
+            }
+            self.crew.ready(seat);
+        }
+        Ok(())
+    }
+
+    /// Does what the state of the crew asks for.
+    fn act(&mut self, now: Nanos) -> Result<Option<Hopeless>, TrainError> {
+        let Decision { start, roster, dismiss, give_up } = self.crew.decide(&self.policy, now);
+        for seat in dismiss {
+            if let Some(process) = self.processes.get_mut(&seat) {
+                process.condemn(Condemned::Dismissed);
+                self.crew.leaving(seat);
+            }
+        }
+        for seat in start {
+            self.start(seat)?;
+        }
+        if let Some((roster, _)) = roster {
+            self.publish(roster, now)?;
+        }
+        Ok(give_up)
+    }
+
+    fn publish(&mut self, roster: Vec<u32>, now: Nanos) -> Result<(), TrainError> {
+        let old = std::mem::replace(&mut self.crew.roster, roster.clone());
+        for &seat in roster.iter().filter(|seat| !old.contains(seat)) {
+            let process = self.processes.get_mut(&seat).expect("invariant: who is ready has a process");
+            process.joined = Some(self.done);
+            let member = process.member;
+            self.tell(member, MemberChange::Joined)?;
+            if self.warden.generation() > 0 {
+                self.remember(format!("member {member} joined"));
+            }
+        }
+        // Whoever is ready and not asked for any more does no new task, and ends.
+        for seat in 0..self.elastic.max {
+            let is_ready = matches!(self.crew.seats[seat as usize].occupant, Occupant::Ready(_));
+            if is_ready && !roster.contains(&seat) {
+                self.crew.leaving(seat);
+                let member = self.processes[&seat].member;
+                self.tell(member, MemberChange::Left)?;
+                self.remember(format!("member {member} was dismissed"));
+            }
+        }
+        self.waits = (roster.len() as u32) < self.elastic.min;
+        let underway = self.recovery.get_or_insert(Underway { since: now, noticed: now, is_loss: false });
+        let since = underway.since;
+        self.board.note_loss(self.ground, self.warden.generation() + 1, since);
+        self.warden.publish(&roster, self.job.steps, !self.waits);
+        let members = roster.iter().map(|seat| self.processes[seat].member).collect();
+        self.log.append(&LauncherEvent::Roster(Roster {
+            generation: Generation(u64::from(self.warden.generation())),
+            at: clock::now(),
+            step: Step(self.done),
+            members,
+        }))?;
+        Ok(())
+    }
+
+    /// Lets a roster take effect, and tells what that took.
+    fn tend(&mut self) -> Result<(), TrainError> {
+        let Some(fenced) = self.warden.tend() else { return Ok(()) };
+        let now = clock::now();
+        let Some(Underway { since, noticed, is_loss }) = self.recovery.take() else { return Ok(()) };
+        if fenced.generation > 1 {
+            let generation = Generation(u64::from(fenced.generation));
+            let phases = [(RecoveryPhase::Detect, since, noticed), (RecoveryPhase::Fence, noticed, now)];
+            for (phase, begin, end) in phases.into_iter().filter(|_| is_loss) {
+                self.log.append(&LauncherEvent::Recovery(Recovery { generation, phase, begin, end }))?;
+            }
+            if !is_loss {
+                let phase = RecoveryPhase::Fence;
+                let recovery = Recovery { generation, phase, begin: noticed, end: now };
+                self.log.append(&LauncherEvent::Recovery(recovery))?;
+            }
+        }
+        if fenced.lost.shards > 0 {
+            self.redo = Some((fenced.generation, self.done, now));
+        }
+        Ok(())
+    }
+
+    /// Tells when the tasks of the lost have been done again.
+    fn follow_redo(&mut self) -> Result<(), TrainError> {
+        let Some((generation, step, begin)) = self.redo else { return Ok(()) };
+        if self.done <= step {
+            return Ok(());
+        }
+        self.redo = None;
+        let end = self.board.redone(self.ground, step).unwrap_or(begin).max(begin);
+        let (generation, phase) = (Generation(u64::from(generation)), RecoveryPhase::Redo);
+        Ok(self.log.append(&LauncherEvent::Recovery(Recovery { generation, phase, begin, end }))?)
+    }
+
+    /// Ends a test, writes a checkpoint, and lets members go on.
+    fn reach_milestone(&mut self) -> Result<(), TrainError> {
+        let steps = self.done;
+        if self.passed >= steps || !self.calendar_is_due(steps) {
+            return Ok(());
+        }
+        let due = self.calendar.after(steps);
+        if due.eval && !self.board.is_tested(self.ground, steps) {
+            return Ok(());
+        }
+        if due.eval {
+            let mut examples = 0;
+            let parts = (0..self.job.shards()).map(|part| {
+                let (loss, counts) = self.board.test_of(self.ground, part);
+                examples += (counts >> 32) as usize;
+                (loss as f32, counts & u64::from(u32::MAX))
+            });
+            let parts: Vec<(f32, u64)> = parts.collect();
+            let record = eval_record(steps, examples, self.state.graph, &parts);
+            self.history.push(record);
+            self.follower.add(RankEvent::Evaluated(record));
+            self.log.append(&LauncherEvent::Evaluated(record))?;
+        }
+        if due.saving.is_some() {
+            self.save(steps)?;
+        }
+        self.passed = steps;
+        self.board.pass(self.ground, steps);
+        Ok(())
+    }
+
+    fn save(&mut self, steps: u64) -> Result<(), TrainError> {
+        let Some(saving) = &self.job.milestones.saving else { return Ok(()) };
+        let numerics = self.numerics.clone().unwrap_or_default();
+        let checkpoint: Checkpoint = self.state.checkpoint(steps, self.history.clone(), &numerics)?;
+        let written = checkpoint.write(&saving.folder, saving.keep)?;
+        let saved = LauncherEvent::Saved { at: clock::now(), steps, bytes: Bytes(written.bytes) };
+        self.log.append(&saved)?;
+        self.remember(format!("saved after step {steps}"));
+        Ok(())
+    }
+
+    /// Saves the last complete state once no member is left, unless that has been saved.
+    fn save_last(&mut self) -> Result<(), TrainError> {
+        let steps = self.board.steps_done(self.ground, self.done);
+        let saved = self.passed >= steps && steps > self.first && self.calendar.after(steps).saving.is_some();
+        if steps == self.first || saved {
+            return Ok(());
+        }
+        self.save(steps)
+    }
+
+    /// Kills all members, and waits until nothing is left of them.
+    fn end_all(&mut self) -> Result<(), TrainError> {
+        for process in self.processes.values_mut() {
+            process.condemn(Condemned::Over);
+        }
+        let begin = clock::now();
+        while !self.processes.is_empty() && clock::now().since(begin) < UNKILLABLE {
+            let mut files: Vec<PollFd<'_>> = Vec::new();
+            files.extend(self.processes.values().map(|one| PollFd::new(&one.handle, PollFlags::IN)));
+            let time = Timespec { tv_sec: 0, tv_nsec: TICK.0 as i64 };
+            let _ = poll(&mut files, Some(&time));
+            drop(files);
+            self.reap(clock::now())?;
+        }
+        Ok(())
+    }
+
+    fn explain(&mut self, stop: Stop) -> TrainError {
+        match stop {
+            Stop::Interrupted => TrainError::Interrupted,
+            Stop::Stuck(member) => TrainError::Unkillable { member },
+            Stop::Hopeless(hopeless) => {
+                let (there, waited) = match hopeless {
+                    Hopeless::NobodyComes { there } => (there, None),
+                    Hopeless::TooLong { there } => (there, Some(self.elastic.patience_s)),
+                };
+                let last = self.last_death.take().map(|death| {
+                    let LastDeath { member, why, words, log } = death;
+                    let words = if words.is_empty() { String::new() } else { format!("\n{words}") };
+                    format!("member {member} was lost last ({why}); its log is {}{words}", log.display())
+                });
+                TrainError::TooFew { there, min: self.elastic.min, waited, last: last.unwrap_or_default() }
+            }
+        }
+    }
+
+    /// Kills whoever holds a task and does not move.
+    fn expel_stalled(&mut self, now: Nanos) -> Result<(), TrainError> {
+        let sights: Vec<Sight> = self
+            .processes
+            .values()
+            .filter(|process| self.warden.roster().contains(&process.seat) && process.condemned.is_none())
+            .map(|process| {
+                let (beat, doing) = self.board.progress_of(self.ground, process.seat);
+                let run = run_of(process.child.id());
+                Sight { seat: process.seat, beat, doing: Doing::read(doing), run }
+            })
+            .collect();
+        let stalled = self.watch.look(&sights, self.pace.median(), Step(self.done), now);
+        for Stalled { seat, since, step } in stalled {
+            let process = self.processes.get_mut(&seat).expect("invariant: it was just seen");
+            process.condemn(Condemned::Stalled);
+            let member = process.member;
+            self.tell(member, MemberChange::Stalled { step, since })?;
+        }
+        Ok(())
+    }
+
+    /// A run in which nobody works and nothing moves would wait for ever.
+    fn check_deadlock(&mut self, now: Nanos) -> Result<(), TrainError> {
+        let works = |process: &Process| {
+            let (_, doing) = self.board.progress_of(self.ground, process.seat);
+            Doing::read(doing) != Doing::Nothing
+        };
+        let is_idle = !self.waits
+            && !self.processes.is_empty()
+            && !self.processes.values().any(works)
+            && self.crew.seats.iter().all(|seat| !matches!(seat.occupant, Occupant::Starting(_)));
+        let since = match self.stalled_since {
+            Some((since, done)) if is_idle && done == self.done => since,
+            _ => {
+                self.stalled_since = is_idle.then_some((now, self.done));
+                return Ok(());
+            }
+        };
+        if now.since(since) > DEADLOCK {
+            return Err(TrainError::Deadlock { step: Step(self.done) });
+        }
+        Ok(())
+    }
+
+    /// Starts the members that `--faults join@STEP` asks for.
+    fn plant_joins(&mut self) {
+        let joins = self.elastic.faults.0.iter().filter_map(|fault| match fault {
+            Fault::Join { at } => Some(at.0),
+            _ => None,
+        });
+        let due = joins.filter(|&at| at <= self.done).count();
+        if due > self.joined {
+            let more = (due - self.joined) as u32;
+            self.joined = due;
+            let asked = (self.crew.asked.max(self.crew.staying()) + more).min(self.elastic.max);
+            self.crew.ask(asked);
+        }
+    }
+
+    /// Lets members go on that were stopped by a fault, when their time is over.
+    fn continue_stopped(&mut self, now: Nanos) {
+        let longest = self.elastic.faults.0.iter().filter_map(|fault| match fault {
+            Fault::Stop { time, .. } | Fault::RandomStop { time, .. } => Some(*time),
+            _ => None,
+        });
+        let Some(time) = longest.max() else { return };
+        for process in self.processes.values_mut() {
+            let is_stopped = state_of(process.child.id()) == Some('T');
+            match process.continues {
+                None if is_stopped => process.continues = Some(now + time),
+                Some(until) if until <= now => {
+                    process.signal(Signal::CONT);
+                    process.continues = None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Shows how far it is.
+    fn show(&mut self) {
+        let now = clock::now();
+        if now.since(self.shown) < SHOWN && !self.processes.is_empty() {
+            return;
+        }
+        self.shown = now;
+        let first = self.warden.roster().first().and_then(|seat| self.processes.get(seat));
+        let events = self.follower.look(first.map(|process| process.member));
+        (self.surroundings.progress)(Glance { steps: self.done - self.first, events: &events });
+    }
+
+    fn answer(&mut self, now: Nanos) -> Result<(), TrainError> {
+        let mut scaled = Vec::new();
+        let status = || self.status(now);
+        let (max, threads, cores) =
+            (self.elastic.max, self.job.threads, std::thread::available_parallelism().map_or(1, usize::from));
+        let asked = self.crew.asked;
+        self.control.serve(|request| match request {
+            Request::Status => Answer::Status(Box::new(status())),
+            Request::Scale(0) => Answer::Refused("a training needs at least 1 worker; Ctrl-C ends it".into()),
+            Request::Scale(workers) if workers > max => Answer::Refused(format!(
+                "it can have at most {max} workers; start it with --elastic MIN:{workers} to allow for more"
+            )),
+            Request::Scale(workers) => {
+                scaled.push(workers);
+                let cores_needed = workers as usize * threads;
+                let thread = if threads == 1 { "thread" } else { "threads" };
+                let means = if cores_needed > cores {
+                    format!(
+                        "each keeps its {threads} {thread}; {cores_needed} threads share {cores} cores, and each will be slower"
+                    )
+                } else {
+                    let free = max as usize * threads <= cores && self.job.pin;
+                    let whose = if free { "on cores of its own" } else { "on any of the cores" };
+                    format!("each has {threads} {thread} {whose}; {} of {cores} cores stay free", cores - cores_needed)
+                };
+                Answer::Scaled { workers, means }
+            }
+        });
+        for workers in scaled {
+            self.log.append(&LauncherEvent::Scaled { at: now, workers })?;
+            self.remember(format!("asked for {workers} workers instead of {asked}"));
+            self.crew.ask(workers);
+        }
+        Ok(())
+    }
+
+    fn status(&self, now: Nanos) -> Status {
+        let roster = self.warden.roster();
+        let members = self.processes.values().map(|process| {
+            let rank = roster.iter().position(|&seat| seat == process.seat).map(|rank| rank as u32);
+            let state = match self.crew.seats[process.seat as usize].occupant {
+                Occupant::Starting(_) => "starting",
+                Occupant::Leaving(_) => "leaving",
+                _ if rank.is_none() => "waiting",
+                _ => "training",
+            };
+            MemberStatus { member: process.member.0, pid: process.child.id(), rank, state: state.into() }
+        });
+        Status {
+            model: self.job.model.clone(),
+            pid: std::process::id(),
+            step: self.done,
+            steps: self.job.steps,
+            images_per_s: self.pace.steps_per_s().map(|steps| steps * self.job.global_batch() as f64),
+            workers: self.crew.asked,
+            min: self.elastic.min,
+            max: self.elastic.max,
+            generation: u64::from(self.warden.generation()),
+            waits: self.waits,
+            seconds: now.since(self.began).seconds(),
+            members: members.collect(),
+            events: self.events.iter().cloned().collect(),
+        }
+    }
+
+    /// Puts what members noted of their samples into one file, each batch once.
+    fn merge_samples(&self) -> Result<(), TrainError> {
+        if !self.job.log_samples {
+            return Ok(());
+        }
+        super::samples::merge(&self.job.folder, (0..self.next_member).map(Member))
+    }
+}
+
+fn spawn(job: Job, own: Membership, program: &Path) -> Result<Child, TrainError> {
+    let words = words_file(&job.folder, own.member);
+    let out = File::create(&words).map_err(TrainError::system(format!("write {}", words.display())))?;
+    let name = own.member.to_string();
+    let assignment = Assignment {
+        job,
+        rank: Rank(own.seat),
+        launcher: std::process::id() as i32,
+        segment: None,
+        membership: Some(own),
+    };
+    Command::new(program)
+        .args(["worker", &name])
+        .env(Assignment::VARIABLE, assignment.to_json())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(out)
+        .spawn()
+        .map_err(TrainError::system(format!("start {}", program.display())))
+}
+
+/// The file for a member's standard error.
+fn words_file(folder: &Path, member: Member) -> PathBuf {
+    folder.join(format!("member-{member}.stderr"))
+}
+
+fn read_numerics(folder: &Path) -> Result<paceline_engine::Numerics, TrainError> {
+    let path = folder.join(NUMERICS_FILE);
+    let refused = || TrainError::system(format!("read {}", path.display()));
+    let text = fs::read(&path).map_err(refused())?;
+    serde_json::from_slice(&text).map_err(|error| refused()(error.into()))
+}
+
+/// Times that the system has killed for lack of memory, as far as this process can see.
+fn oom_kills() -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// The state of a process, as the system names it: `R` for running, `T` for stopped.
+fn state_of(pid: u32) -> Option<char> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether a process runs or would like to, and the processor time that it has had.
+fn run_of(pid: u32) -> Run {
+    let read = || -> Option<Run> {
+        if state_of(pid)? != 'R' {
+            return None;
+        }
+        let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+        text.split_whitespace().next()?.parse().ok().map(|cpu| Run::Runnable(Nanos(cpu)))
+    };
+    read().unwrap_or(Run::Blocked)
+}

@@ -1,0 +1,617 @@
+//! A member's process: the step loop of a worker that others can do without.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use paceline_comm::tasks::{
+    Bell, Board, Dealing, Ended, Ground, Member, ShardTask, Shards, SliceTask, Slices, Tests, Wait, Waiting,
+    side,
+};
+use paceline_comm::{Area, slice};
+use paceline_engine::{
+    Drawing, Driving, Homes, HostUpdate, Place, Program, Region, StepResult, Transition, Values,
+};
+use paceline_record::log::RankWriter;
+use paceline_record::{
+    BucketRecord, Bytes, Generation, MemberHeader, Nanos, Phase, PhaseTimes, Rank, RankEvent, Step,
+    StepRecord, Whole,
+};
+use serde::{Deserialize, Serialize};
+
+use super::point::{self, Point};
+use super::state::Layout;
+use super::watch::Doing;
+use super::{Deal, Elastic};
+use crate::data::{Loader, Loading, TestSet, Turn};
+use crate::faults::Fault;
+use crate::milestone::{Calendar, mean, open_test, part_of, test_part};
+use crate::worker::book::StepBook;
+use crate::worker::runner::move_loading;
+use crate::{Job, TrainError, affinity, clock, process};
+
+/// How long a member spins before it sleeps, where every one has a core.
+const SPIN: Nanos = Nanos(40_000);
+
+/// The file in which the first member leaves how its engine computes, so that all others compute alike.
+pub(crate) const NUMERICS_FILE: &str = "numerics.json";
+
+/// Who a member is, and where it finds what it shares.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Membership {
+    pub member: paceline_record::Member,
+    pub seat: u32,
+    /// File descriptors of the shared memory and of the launcher's bell.
+    pub ground: i32,
+    pub bell: i32,
+    /// Steps done when it was started.
+    pub about: u64,
+}
+
+/// The life of a member that began at `main`.
+pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainError> {
+    let elastic = job.elastic.as_ref().expect("invariant: an elastic job has members");
+    let leaves = process::leave_on_request()?;
+    let seat = Rank(own.seat);
+    let pinned = job.pin && affinity::pin(seat, elastic.max, job.threads)?;
+    let header = MemberHeader { member: own.member, seat: own.seat, host: None };
+    let mut log = RankWriter::create_of_member(&job.folder, &header)?;
+    log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
+    let engine = job.open_engine_of(seat, pinned)?;
+    let ground = Ground::attach(own.ground)?;
+    let bell = Bell::attach(own.bell)?;
+    let graph = job.graph()?;
+    let layout = Layout::new(job, &graph);
+    let spec = paceline_engine::Spec { shards: 1, ..job.spec() };
+    let program = engine.compile_in(&graph, &spec, &homes(&ground, Some(0), Some(0)))?;
+    log.append(&RankEvent::Compiled { at: clock::now(), planned: Some(Bytes(program.plan().total())) })?;
+    if job.numerics.is_none() {
+        leave_numerics(&job.folder, &program.numerics())?;
+    }
+
+    let board = ground.board();
+    let calendar = Calendar::new(job)?;
+    let update = program.host_update()?;
+    let judges = graph.judges_labels();
+    let driving = program.driving();
+    let mut hands = Hands {
+        job,
+        ground: &ground,
+        layout: &layout,
+        seat: own.seat,
+        program,
+        loader: Loader::open(loading(job, own)?)?,
+        upcoming: Vec::new(),
+        test: job.milestones.eval.map(|_| open_test(job)).transpose()?,
+        steps: 0,
+        tally: Tally::default(),
+        ahead: Vec::new(),
+        slowness: Cell::new(1.0),
+        judges,
+    };
+    let mut sums = Sums { ground: &ground, layout: &layout, update, rate: 0.0, times: SumTimes::default() };
+    let dealing = match elastic.deal {
+        Deal::Static => Dealing::Static,
+        Deal::Dynamic => Dealing::Dynamic,
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let spin = if pinned || elastic.max as usize <= cores { SPIN } else { Nanos(0) };
+    point::reach(Point::BeforeJoin);
+    let mut member = Member::enter(&ground, board, own.seat, own.member.0, dealing, spin);
+    bell.ring();
+    let (mut ended, mut step) = member.join(own.about);
+    point::reach(Point::AfterJoin);
+    hands.expect(member.expected(step));
+
+    let asked = || leaves.load(Ordering::Relaxed);
+    let first = job.milestones.resumed_at.unwrap_or(0);
+    let mut book = StepBook::open(&mut log, &graph, driving);
+    // Who comes in while the others stand at a test or a checkpoint takes part in it.
+    if ended == Ended::Done && step > first && calendar.after(step).is_any() {
+        ended = pause(&mut member, step, &calendar, &mut hands, &mut book, &asked, &bell)?;
+    }
+    let mut waits = Vec::with_capacity(64);
+    let mut generations = Vec::new();
+    let faults = Planted { elastic, seed: job.seed, own: own.member, entered: Step(step) };
+    while ended == Ended::Done && step < member.end() {
+        book.begin(Step(step));
+        faults.strike(Step(step), &member, &mut hands, &mut book, &leaves)?;
+        (sums.rate, hands.steps) = (calendar.stage(Step(step)).learning_rate, step + 1);
+        ended = member.step(step, &mut hands, &mut sums, &asked)?;
+        member.take_waits(&mut waits, &mut generations);
+        if ended == Ended::Left {
+            break;
+        }
+        let account = Account { board, ground: &ground, layout: &layout, member: &member, waits: &waits };
+        account.book(step, &mut hands, &mut sums, &generations, book.record());
+        waits.clear();
+        generations.clear();
+        if calendar.after(step + 1).is_any() {
+            ended = pause(&mut member, step + 1, &calendar, &mut hands, &mut book, &asked, &bell)?;
+            member.take_waits(&mut waits, &mut generations);
+            waits.clear();
+            generations.clear();
+        }
+        book.close()?;
+        // With nothing to do, others may have gone ahead.
+        step = board.steps_done(&ground, step + 1).max(step + 1);
+    }
+    drop(book);
+    point::reach(Point::BeforeEnd);
+    let peak_device = hands.program.measured().peak_device;
+    log.append(&RankEvent::Done {
+        at: clock::now(),
+        peak_resident: process::peak_resident(),
+        shared: process::shared_resident(),
+        peak_device,
+    })?;
+    Ok(())
+}
+
+/// Tests the network and waits for the launcher, as far as that is due after so many steps.
+fn pause(
+    member: &mut Member<'_, Ground>,
+    steps: u64,
+    calendar: &Calendar<'_>,
+    hands: &mut Hands<'_>,
+    book: &mut StepBook<'_>,
+    leaves: &dyn Fn() -> bool,
+    bell: &Bell,
+) -> Result<Ended, TrainError> {
+    let due = calendar.after(steps);
+    hands.steps = steps;
+    let begin = clock::now();
+    let tested = Cell::new(begin);
+    let ring = || {
+        tested.set(clock::now());
+        point::reach(Point::InCheckpoint);
+        bell.ring();
+    };
+    let ended = member.pause(steps, due.eval.then_some(&mut *hands), leaves, &ring)?;
+    let end = clock::now();
+    let waiting = if due.saving.is_some() { Phase::Checkpoint } else { Phase::Eval };
+    book.record().book(Phase::Eval, tested.get().since(begin));
+    book.record().book(waiting, end.since(tested.get()));
+    Ok(ended)
+}
+
+fn loading(job: &Job, own: &Membership) -> Result<Loading, TrainError> {
+    Ok(Loading {
+        data: job.data.parse()?,
+        input: job.input,
+        classes: job.classes,
+        seed: job.seed,
+        batch: job.batch,
+        passes: job.accumulate,
+        all_shards: job.shards(),
+        augment: job.augment,
+        threads: job.threads,
+        log: job.log_samples.then(|| samples_file(&job.folder, own.member)),
+    })
+}
+
+/// Where a member notes which samples it used.
+pub(crate) fn samples_file(folder: &Path, member: paceline_record::Member) -> PathBuf {
+    folder.join(format!("samples-{member}.txt"))
+}
+
+fn leave_numerics(folder: &Path, numerics: &paceline_engine::Numerics) -> Result<(), TrainError> {
+    let (path, draft) = (folder.join(NUMERICS_FILE), folder.join(".numerics"));
+    let text = serde_json::to_vec_pretty(numerics).expect("invariant: numerics are plain data");
+    let put = || fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
+    put().map_err(TrainError::system(format!("write {}", path.display())))
+}
+
+/// Where a program finds the parameters of a side, and puts the gradients of a shard.
+fn homes(ground: &Ground, side: Option<usize>, shard: Option<u32>) -> Homes {
+    let parameters = side.map(|side| (region(ground.parameters(side)), Drawing::Leave));
+    let gradients = shard.map(|shard| region(ground.gradients(shard))).into_iter().collect();
+    // SAFETY: the ground outlives the program. Nobody writes to the parameters of a side while a task may read them, and a
+    // shard's gradients are its claimant's until their flags are up.
+    unsafe { Homes::new(parameters, gradients) }
+}
+
+fn region(area: Area) -> Region {
+    // SAFETY: areas are as long-lived as the ground, which outlives everything that uses them.
+    unsafe { Region::new(Place::Host, area.address() as u64, area.len()) }
+}
+
+/// What a member did in a step.
+#[derive(Default)]
+struct Tally {
+    phases: PhaseTimes,
+    in_ready: Nanos,
+    examples: u64,
+    redone: u64,
+    /// Sum of the losses of its shards, and how many there were.
+    loss: f64,
+    shards: u32,
+    correct: u64,
+}
+
+/// Computes shards and tests.
+struct Hands<'a> {
+    job: &'a Job,
+    ground: &'a Ground,
+    layout: &'a Layout,
+    seat: u32,
+    program: Box<dyn Program>,
+    loader: Loader,
+    upcoming: Vec<Turn>,
+    test: Option<TestSet>,
+    /// Steps done when the network is tested.
+    steps: u64,
+    tally: Tally,
+    /// Scratch for running statistics.
+    ahead: Vec<f32>,
+    /// How many times slower than it could it is made to be.
+    slowness: Cell<f64>,
+    judges: bool,
+}
+
+impl Hands<'_> {
+    fn board(&self) -> Board {
+        self.ground.board()
+    }
+
+    fn note(&self, doing: Doing) {
+        self.board().note_doing(self.ground, self.seat, doing as u64);
+    }
+
+    /// Begins to load what will be needed first.
+    fn expect(&mut self, shards: impl Iterator<Item = (u64, u32)>) {
+        self.upcoming.clear();
+        self.upcoming.extend(shards.map(|(step, shard)| Turn { step, shard, pass: 0 }));
+        self.loader.expect(&self.upcoming);
+    }
+
+    fn turns_after(&mut self, task: &ShardTask, pass: usize) {
+        let passes = self.job.accumulate;
+        let depth = self.loader.depth();
+        let ShardTask { step, shard, .. } = *task;
+        let own = (pass + 1..passes).map(|pass| Turn { step, shard, pass });
+        let next = task.upcoming.into_iter().flatten().filter(|&(step, _)| step < self.job.steps);
+        let next = next.flat_map(|(step, shard)| (0..passes).map(move |pass| Turn { step, shard, pass }));
+        self.upcoming.clear();
+        self.upcoming.extend(own.chain(next).take(depth));
+    }
+
+    fn load_and_feed(&mut self, turn: Turn, phases: &mut PhaseTimes) -> Result<(), TrainError> {
+        let board = self.board();
+        self.note(Doing::Loading);
+        let begin = clock::now();
+        let batch = self.loader.batch(turn, &self.upcoming)?;
+        phases[Phase::Load] += clock::now().since(begin);
+        board.note_doing(self.ground, self.seat, Doing::Computing as u64);
+        let begin = clock::now();
+        self.program.feed(batch)?;
+        if self.program.driving() != Driving::Direct {
+            phases[Phase::CopyIn] += clock::now().since(begin);
+        }
+        Ok(())
+    }
+
+    fn pass(
+        &mut self,
+        task: &ShardTask,
+        index: usize,
+        phases: &mut PhaseTimes,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<StepResult, TrainError> {
+        let turn = Turn { step: task.step, shard: task.shard, pass: index };
+        self.turns_after(task, index);
+        self.load_and_feed(turn, phases)?;
+        let pass = self.job.pass_of(task.step, task.shard, index);
+        let mut brake = Brake { slowness: self.slowness.get(), last: clock::now() };
+        let (buckets, mut complete) = (&self.layout.buckets, 0);
+        self.program.forward_backward(pass, &mut |slots| {
+            brake.apply();
+            while buckets.get(complete).is_some_and(|bucket| slots > bucket.last_slot) {
+                complete += 1;
+            }
+            if complete > 0 {
+                point::reach(Point::BeforeFlag);
+            }
+            progress(complete);
+            if complete > 0 {
+                point::reach(Point::AfterFlag);
+            }
+        })?;
+        let mut result = self.program.finish()?;
+        if self.program.driving() == Driving::Direct && self.job.pin {
+            move_loading(&mut result.phases, Nanos(self.loader.cpu().0 / self.job.threads as u64));
+        }
+        // Before the shard counts as done: what is noted twice can be told apart, what is not noted cannot.
+        self.loader.log(turn)?;
+        Ok(result)
+    }
+}
+
+/// Makes a worker slower than it could be.
+struct Brake {
+    slowness: f64,
+    last: Nanos,
+}
+
+impl Brake {
+    fn apply(&mut self) {
+        if self.slowness > 1.0 {
+            let worked = clock::now().since(self.last).seconds();
+            thread::sleep(Duration::from_secs_f64(worked * (self.slowness - 1.0)));
+            self.last = clock::now();
+        }
+    }
+}
+
+impl Shards for Hands<'_> {
+    type Error = TrainError;
+
+    fn run(&mut self, task: ShardTask, progress: &mut dyn FnMut(usize)) -> Result<(), TrainError> {
+        let ShardTask { step, shard, again, .. } = task;
+        point::reach(Point::InShard);
+        self.note(Doing::Computing);
+        self.program.bind(&homes(self.ground, Some(side(step)), Some(shard)))?;
+        // SAFETY: these are the shard's alone: of the side before the step they are read only, the others are its claimant's.
+        let (before, after) = unsafe {
+            let whole = 0..self.layout.size.statistics;
+            let now = self.ground.statistics(side(step), shard).read(whole.clone());
+            (now, self.ground.statistics(side(step + 1), shard).write(whole))
+        };
+        self.program.write(Values::Statistics(0), before)?;
+        let passes = self.job.accumulate;
+        let (mut phases, mut loss, mut correct) = (PhaseTimes::default(), 0.0, 0);
+        for index in 0..passes {
+            let result = self.pass(&task, index, &mut phases, progress)?;
+            phases += result.phases;
+            self.tally.in_ready += result.in_ready;
+            loss += result.loss / passes as f32;
+            correct += result.correct as u64;
+        }
+        self.program.read(Values::Statistics(0), after)?;
+        self.board().note_result(self.ground, step, shard, (f64::from(loss), correct));
+        let examples = (self.job.batch * passes) as u64;
+        let tally = &mut self.tally;
+        tally.examples += examples;
+        tally.loss += f64::from(loss);
+        tally.shards += 1;
+        tally.correct += correct;
+        if again {
+            tally.redone += examples;
+            tally.phases[Phase::Recovery] += phases.total();
+        } else {
+            tally.phases += phases;
+        }
+        point::reach(Point::BeforeLastFlag);
+        self.note(Doing::Nothing);
+        Ok(())
+    }
+}
+
+impl Tests for Hands<'_> {
+    type Error = TrainError;
+
+    fn run(&mut self, part: u32, progress: &mut dyn FnMut()) -> Result<(), TrainError> {
+        self.note(Doing::Testing);
+        point::reach(Point::InTest);
+        let now = side(self.steps);
+        self.program.bind(&homes(self.ground, Some(now), None))?;
+        let shards = self.job.shards();
+        // SAFETY: the next step has not begun, so nobody writes to this side.
+        let read = |shard| unsafe { self.ground.statistics(now, shard).read(0..self.layout.size.statistics) };
+        let all: Vec<Vec<f32>> = (0..shards).map(|shard| read(shard).to_vec()).collect();
+        self.ahead = mean(&all);
+        self.program.write(Values::Statistics(0), &self.ahead)?;
+        let test = self.test.as_mut().expect("invariant: what is tested is open");
+        let range = part_of(test.len(), part, shards);
+        let examples = range.len() as u64;
+        let (loss, correct) = test_part(test, &mut *self.program, range, self.job.batch, progress)?;
+        self.board().note_test(self.ground, part, (f64::from(loss), (examples << 32) | correct));
+        self.note(Doing::Nothing);
+        Ok(())
+    }
+}
+
+/// Time of slices.
+#[derive(Default)]
+struct SumTimes {
+    all: Nanos,
+    /// Of that, adding up; the rest is the update.
+    adding: Nanos,
+    moved: u64,
+}
+
+/// Adds up slices, and updates.
+struct Sums<'a> {
+    ground: &'a Ground,
+    layout: &'a Layout,
+    update: HostUpdate,
+    rate: f32,
+    times: SumTimes,
+}
+
+impl Slices for Sums<'_> {
+    fn run(&mut self, task: SliceTask) {
+        let SliceTask { step, bucket, slice: number } = task;
+        let slices = self.layout.size.shape.slices;
+        let range = slice(self.layout.buckets[bucket as usize].range.clone(), Rank(number), slices);
+        point::reach(Point::BeforeSlice);
+        if range.is_empty() {
+            return;
+        }
+        let regions = |side: usize| -> [Region; 3] {
+            let kept = self.layout.size.state;
+            let state = |number| region(self.ground.state(side, number));
+            let parameters = region(self.ground.parameters(side));
+            [
+                parameters,
+                if kept > 0 { state(0) } else { parameters },
+                if kept > 1 { state(1) } else { parameters },
+            ]
+        };
+        let (from, into) = (regions(side(step)), regions(side(step + 1)));
+        let count = 1 + self.layout.size.state;
+        let adding = AtomicU64::new(0);
+        let begin = clock::now();
+        let transition = Transition {
+            learning_rate: self.rate,
+            updates: step + 1,
+            range: range.clone(),
+            from: &from[..count],
+            into: &into[..count],
+            gradients: &|part, into| {
+                let begin = clock::now();
+                // SAFETY: all shards have flagged this bucket, so nobody writes to it before the step is done.
+                unsafe { self.ground.mean_gradients(&part, into) };
+                adding.fetch_add(clock::now().since(begin).0, Ordering::Relaxed);
+                point::reach(Point::InSlice);
+            },
+        };
+        // SAFETY: nobody writes to the state before the step, and this slice of the next one is its claimant's.
+        let done = unsafe { self.update.run(&transition) };
+        done.expect("invariant: slices lie in the parameters");
+        let all = clock::now().since(begin);
+        self.times.all += all;
+        self.times.adding += Nanos(adding.into_inner()).min(all);
+        let values = range.len() * (self.layout.size.shape.shards as usize + 2 * count);
+        self.times.moved += 4 * values as u64;
+    }
+}
+
+/// Books what a step took.
+struct Account<'a> {
+    board: Board,
+    ground: &'a Ground,
+    layout: &'a Layout,
+    member: &'a Member<'a, Ground>,
+    waits: &'a [Wait],
+}
+
+impl Account<'_> {
+    fn book(
+        &self,
+        step: u64,
+        hands: &mut Hands<'_>,
+        sums: &mut Sums<'_>,
+        generations: &[u32],
+        record: &mut StepRecord,
+    ) {
+        let tally = std::mem::take(&mut hands.tally);
+        let times = std::mem::take(&mut sums.times);
+        record.generation = Generation(u64::from(self.member.generation()));
+        record.phases += tally.phases;
+        record.examples = tally.examples;
+        record.redone = tally.redone;
+        record.loss = (tally.shards > 0).then(|| (tally.loss / f64::from(tally.shards)) as f32);
+        record.correct = hands.judges.then_some(tally.correct);
+        record.whole = self.whole(step, hands);
+        // What calls took between layers, and was not slices, kept the exchange going.
+        record.book(Phase::Update, times.all.since(times.adding));
+        record.book(Phase::CommCpu, times.adding);
+
+        // Since the loss until what was lost is done, waiting is recovery.
+        let window = generations.iter().map(|&generation| self.board.loss(self.ground, generation)).min();
+        let window = window.map(|since| (since, self.board.redone(self.ground, step).unwrap_or(since)));
+        for wait in self.waits {
+            let time = wait.end.since(wait.begin);
+            let recovery = match (wait.on, window) {
+                (Waiting::Roster, _) => time,
+                (_, Some((since, until))) => wait.end.min(until).since(wait.begin.max(since)).min(time),
+                _ => Nanos(0),
+            };
+            record.book(Phase::Recovery, recovery);
+            let left = time.since(recovery);
+            record.book(Phase::CommWait, left);
+            if let Waiting::Gradients(bucket) = wait.on {
+                let (arrival, _) = self.board.last_arrival(self.ground, bucket);
+                let late = arrival.clamp(wait.begin, wait.end).since(wait.begin).min(left);
+                record.late_rank += late;
+            }
+        }
+        self.book_buckets(step, times.moved, record);
+    }
+
+    fn whole(&self, step: u64, hands: &Hands<'_>) -> Option<Whole> {
+        let (mut loss, mut correct) = (0.0, 0);
+        let known = self.board.results(self.ground, step, |shard, right| {
+            loss += shard;
+            correct += right;
+        });
+        let shards = f64::from(hands.job.shards());
+        known.then(|| Whole {
+            examples: hands.job.global_batch(),
+            loss: Some((loss / shards) as f32).filter(|loss| loss.is_finite()),
+            correct: hands.judges.then_some(correct),
+        })
+    }
+
+    fn book_buckets(&self, step: u64, moved: u64, record: &mut StepRecord) {
+        let count = self.layout.buckets.len() as u64;
+        let mut reached = Nanos(0);
+        for (number, bucket) in (0..).zip(&self.layout.buckets) {
+            let (last_arrival, shard) = self.board.last_arrival(self.ground, number);
+            let ended = self.board.bucket_done(self.ground, number).max(last_arrival);
+            let waited = self.waits.iter().filter(|wait| wait.on == Waiting::Gradients(number));
+            let late: Nanos =
+                waited.map(|wait| last_arrival.clamp(wait.begin, wait.end).since(wait.begin)).sum();
+            let begun = last_arrival.since(late).max(record.begin);
+            record.comm_busy += ended.since(begun.max(reached));
+            reached = reached.max(ended);
+            let holder = self.board.holder(self.ground, shard, step);
+            record.buckets.push(BucketRecord {
+                bytes: Bytes(4 * bucket.range.len() as u64),
+                begun,
+                last_arrival,
+                last_rank: holder.and_then(|seat| self.member.rank_of(seat)).unwrap_or(self.member.rank()),
+                ended,
+                waited_late: late,
+                waited_transfer: Nanos(0),
+                cpu: Nanos(record.phases[Phase::CommCpu].0 / count),
+                moved: Bytes(moved / count),
+            });
+        }
+    }
+}
+
+/// Faults that this member was asked to plant in itself.
+struct Planted<'a> {
+    elastic: &'a Elastic,
+    seed: u64,
+    own: paceline_record::Member,
+    /// The step that it came in. Random faults spare it then, or whoever replaces a victim would be the next one.
+    entered: Step,
+}
+
+impl Planted<'_> {
+    fn strike(
+        &self,
+        step: Step,
+        member: &Member<'_, Ground>,
+        hands: &mut Hands<'_>,
+        book: &mut StepBook<'_>,
+        leaves: &Arc<AtomicBool>,
+    ) -> Result<(), TrainError> {
+        if self.elastic.faults.is_empty() {
+            return Ok(());
+        }
+        let members: Vec<_> = member.members().map(paceline_record::Member).collect();
+        for fault in self.elastic.faults.due(step, self.seed, &members) {
+            let is_random = !self.elastic.faults.0.contains(&fault);
+            if fault.member() != Some(self.own) || (is_random && step == self.entered && step.0 > 0) {
+                continue;
+            }
+            book.tell(&RankEvent::Fault { at: clock::now(), step, fault: fault.to_string() })?;
+            match fault {
+                Fault::Kill { .. } => point::arm(point::Strike::Kill),
+                Fault::Stop { .. } => point::arm(point::Strike::Stop),
+                Fault::Slow { factor, .. } => hands.slowness.set(factor),
+                Fault::Leave { .. } => leaves.store(true, Ordering::Relaxed),
+                Fault::Join { .. } | Fault::RandomKill { .. } | Fault::RandomStop { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}
