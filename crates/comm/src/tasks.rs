@@ -26,7 +26,7 @@ mod words;
 
 pub use board::{Board, Shape, side};
 pub use ground::{Bell, Ground, GroundSize};
-pub use member::{Dealing, Ended, Member, Shards, ShardTask, SliceTask, Slices, Tests, Wait, Waiting};
+pub use member::{Dealing, Ended, Member, ShardTask, Shards, SliceTask, Slices, Tests, Wait, Waiting};
 pub use warden::{Fenced, Lost, Warden};
 pub use words::Words;
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use paceline_record::{Case, Nanos, Outcome, Phase, Who};
 use serde::Serialize;
 
-use crate::membership::Membership;
 use crate::numbers::communication::{self, CommWaitSplit};
 use crate::numbers::computation;
 use crate::numbers::dispersion::{self, Dispersion};
@@ -279,7 +278,7 @@ impl CaseReport {
             (report.init_s, report.total_s) = (None, None);
         }
         // Where the roster changed, steps differ for other reasons than warm-up.
-        if !done.iter().any(|run| run.membership.as_ref().is_some_and(Membership::changed)) {
+        if !report.has_changed() {
             report.fixed = report.pace().and_then(|pace| fixed::fixed(&pace, report.steps));
         }
         report
@@ -340,7 +339,7 @@ impl CaseReport {
     /// Whether its workers came or went between its first step and its last.
     pub(crate) fn has_changed(&self) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| {
-            recovery.generations > 1 || recovery.losses + recovery.expulsions + recovery.leaves > 0
+            recovery.losses + recovery.expulsions + recovery.joins + recovery.leaves > 0
         })
     }
 

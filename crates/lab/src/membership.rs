@@ -154,6 +154,8 @@ impl Membership {
                 (_, Some(at), _) | (_, _, Some((at, Expulsion::Surplus))) => Fate::Left(at),
                 (_, _, Some((at, Expulsion::Ended))) => Fate::Lost(at, told.ended.map(|(_, exit)| exit)),
                 (_, _, Some((at, why))) => Fate::Expelled(at, why),
+                // Whoever was on the way, and no longer asked for, is gone without a word.
+                (_, _, None) if done.is_none() && !self.listed(member) => Fate::Left(ended),
                 (_, _, None) => Fate::Lost(ended, told.ended.map(|(_, exit)| exit)),
             };
             let span = Span {
@@ -184,9 +186,9 @@ impl Membership {
         self.lives.iter().find(|life| Who::Member(life.member) == who)
     }
 
-    /// Whether anybody came or went between the first step and the last.
-    pub fn changed(&self) -> bool {
-        self.rosters.len() > 1 || self.lives.iter().any(|life| life.fate != Fate::Lasted)
+    /// Whether a member was in any roster.
+    fn listed(&self, member: Member) -> bool {
+        self.rosters.iter().any(|roster| roster.members.contains(&member))
     }
 }
 

@@ -64,7 +64,8 @@ fn ask(folder: &Path, request: &Request) -> Result<Answer> {
     if let Some(answer) = control::ask(folder, request)? {
         return Ok(answer);
     }
-    let mut cases: Vec<PathBuf> = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut cases: Vec<PathBuf> =
+        fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     cases.sort();
     for case in cases.iter().filter(|case| case.join(control::SOCKET).exists()) {
         if let Some(answer) = control::ask(case, request)? {
@@ -80,7 +81,8 @@ fn ask(folder: &Path, request: &Request) -> Result<Answer> {
 }
 
 fn describe(status: &Status) -> String {
-    let Status { model, step, steps, workers, min, max, generation, waits, seconds, members, events, .. } = status;
+    let Status { model, step, steps, workers, min, max, generation, waits, seconds, members, events, .. } =
+        status;
     let rate = status.images_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
     let mut text = format!(
         "{model}: step {step} of {steps}, {rate} images/s, {seconds:.0} s since the start\n\

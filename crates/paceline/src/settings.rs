@@ -15,7 +15,8 @@ use serde::Deserialize;
 
 use crate::outcome::Usage;
 use crate::values::{
-    Epochs, Fill, Fraction, Int, List, Megabytes, Rate, Seconds, Size, SomeEpochs, WhetherElastic, YesNo, fill_all,
+    Epochs, Fill, Fraction, Int, List, Megabytes, Rate, Seconds, Size, SomeEpochs, WhetherElastic, YesNo,
+    fill_all,
 };
 
 /// All settings, group by group.

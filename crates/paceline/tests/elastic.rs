@@ -22,7 +22,8 @@ const STEPS: u64 = 23;
 /// Steps of the newest checkpoint of a run.
 fn newest(run: &Path) -> u64 {
     let checkpoints = fs::read_dir(run.join("checkpoints")).expect("checkpoints").flatten();
-    let newest = checkpoints.filter_map(|entry| entry.file_name().into_string().ok()).max().expect("one of them");
+    let newest =
+        checkpoints.filter_map(|entry| entry.file_name().into_string().ok()).max().expect("one of them");
     newest.trim_start_matches("step-").parse().expect("a step")
 }
 
@@ -43,7 +44,8 @@ impl Outcome {
         let manifest = fs::read(manifest).expect("a manifest");
         let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
         let history = manifest["position"]["history"].as_array().expect("tests");
-        let tests = history.iter().map(|test| serde_json::json!([test["steps"], test["loss"], test["correct"]]));
+        let tests =
+            history.iter().map(|test| serde_json::json!([test["steps"], test["loss"], test["correct"]]));
         Self {
             weights: weights(run, steps),
             losses: vec![case["loss_first"].clone(), case["loss_last"].clone()],
@@ -169,7 +171,9 @@ fn each_sample_of_an_epoch_is_used_once_whoever_was_lost() {
     pictures(folder.path());
     run(
         folder.path(),
-        &format!("train {RECIPE} --elastic --workers 3 --log-samples --restarts 99 --faults random=kill:4 --out run"),
+        &format!(
+            "train {RECIPE} --elastic --workers 3 --log-samples --restarts 99 --faults random=kill:4 --out run"
+        ),
     );
     let text = fs::read_to_string(folder.path().join("run/mobilenet_v2-w3/samples.txt")).expect("samples");
     for epoch in 0..2 {
@@ -190,12 +194,17 @@ fn a_run_goes_on_from_a_checkpoint_with_other_workers_and_other_losses() {
     let whole = undisturbed(folder.path(), "");
     run(
         folder.path(),
-        &format!("train {RECIPE} --elastic --workers 3 --faults kill=1@3 --epochs 1.4 --checkpoint-every 0.2 --out cut"),
+        &format!(
+            "train {RECIPE} --elastic --workers 3 --faults kill=1@3 --epochs 1.4 --checkpoint-every 0.2 --out cut"
+        ),
     );
     run(folder.path(), "train --resume cut --epochs 3 --workers 2 --faults kill=0@13,kill=1@17");
     assert!(weights(&folder.path().join("cut"), STEPS) == whole.weights);
     // And without --elastic.
-    run(folder.path(), &format!("train {RECIPE} --elastic --workers 2 --faults kill=1@3 --epochs 1 --out back"));
+    run(
+        folder.path(),
+        &format!("train {RECIPE} --elastic --workers 2 --faults kill=1@3 --epochs 1 --out back"),
+    );
     run(folder.path(), "train --resume back --epochs 3 --workers 4 --elastic no");
     assert!(weights(&folder.path().join("back"), STEPS) == whole.weights);
 }
@@ -242,7 +251,8 @@ impl Background {
     /// Ends it by a signal to the launcher; what it said.
     fn end(mut self, signal: Signal) -> Output {
         Self::signal(self.child.id().into(), signal);
-        let child = std::mem::replace(&mut self.child, paceline(&self.folder, "models").spawn().expect("starts"));
+        let child =
+            std::mem::replace(&mut self.child, paceline(&self.folder, "models").spawn().expect("starts"));
         child.wait_with_output().expect("it ends")
     }
 }
@@ -327,7 +337,8 @@ fn a_killed_launcher_takes_its_workers_along_and_its_training_resumes() {
 fn with_too_few_workers_left_it_saves_and_says_why() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());
-    let command = format!("train {RECIPE} --elastic 2:2 --workers 2 --restarts 0 --faults kill=1@5 --out few");
+    let command =
+        format!("train {RECIPE} --elastic 2:2 --workers 2 --restarts 0 --faults kill=1@5 --out few");
     let output = paceline(folder.path(), &command).output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -335,7 +346,8 @@ fn with_too_few_workers_left_it_saves_and_says_why() {
     assert!(said.contains("member 1 was lost last") && said.contains("--resume few"), "{said}");
     leaves_nothing_behind(&folder.path().join("few"));
     // All of them: the launcher still holds their state.
-    let command = format!("train {RECIPE} --elastic --workers 2 --restarts 0 --faults kill=1@5,kill=0@5 --out none");
+    let command =
+        format!("train {RECIPE} --elastic --workers 2 --restarts 0 --faults kill=1@5,kill=0@5 --out none");
     let output = paceline(folder.path(), &command).output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -22,7 +22,7 @@ fn job(folder: &Path, faults: &str, machine: &str) -> Job {
         scaling: paceline_train::Scaling::Weak { batch: 60 },
         threads_asked: Some(1),
         simulation: machine.parse().expect("known keys"),
-        elastic: Some(Elastic { faults: faults.parse().expect("known faults"), ..elastic }),
+        elastic: Some(Elastic { faults: faults.parse().expect("known faults"), restarts: 100, ..elastic }),
         folder: folder.into(),
         ..Job::new("mobilenet_v2")
     };

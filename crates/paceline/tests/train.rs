@@ -1,15 +1,14 @@
 //! `paceline train` and `paceline eval`: the same weights on any number of workers, across checkpoints, and after a kill.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 mod training;
 
 use serde_json::Value;
-
 use training::{EACH, paceline, pictures, refuse, report, run, weights};
 
 /// Weights after some steps do not depend on who ran which shard, by which strategy.

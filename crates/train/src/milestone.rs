@@ -86,10 +86,7 @@ impl<'a> Calendar<'a> {
     pub fn after(&self, steps: u64) -> Due<'a> {
         let is_due = |every: Every| every.is_due(steps, self.job.steps, self.step);
         let Milestones { eval, saving, .. } = &self.job.milestones;
-        Due {
-            eval: eval.is_some_and(is_due),
-            saving: saving.as_ref().filter(|saving| is_due(saving.every)),
-        }
+        Due { eval: eval.is_some_and(is_due), saving: saving.as_ref().filter(|saving| is_due(saving.every)) }
     }
 
     /// What a step is run with, and whether a milestone follows it.
@@ -182,8 +179,7 @@ impl<'a> Course<'a> {
         }
         for (local, shard) in exchange.shards().enumerate() {
             let kept = Values::Statistics(local);
-            let values =
-                checkpoint::find(&checkpoint.shards, &shard_name(shard), program.len(kept), path)?;
+            let values = checkpoint::find(&checkpoint.shards, &shard_name(shard), program.len(kept), path)?;
             program.write(kept, values)?;
         }
         program.resume_at(checkpoint.position.steps);

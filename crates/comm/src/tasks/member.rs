@@ -263,8 +263,7 @@ impl<'a, M: Words> Member<'a, M> {
         shards.run(task, &mut |complete| {
             self.beat();
             #[cfg(test)]
-            let complete =
-                complete + usize::from(self.words.has(super::simulation::Mistake::FlagBeforeData));
+            let complete = complete + usize::from(self.words.has(super::simulation::Mistake::FlagBeforeData));
             // The last bucket waits for the shard's results.
             let complete = (complete as u32).min(buckets - 1);
             while raised < complete {
@@ -502,9 +501,9 @@ impl<'a, M: Words> Member<'a, M> {
             let bucket = self.complete;
             let mut flags = (0..shape.shards).map(|shard| self.board.shard_flag(shard, bucket));
             let flag = flags.find(is_missing);
-            return Some(flag.map_or(Waited::Reached, |flag| {
-                self.wait(flag, count, Waiting::Gradients(bucket))
-            }));
+            return Some(
+                flag.map_or(Waited::Reached, |flag| self.wait(flag, count, Waiting::Gradients(bucket))),
+            );
         }
         let slices = self.slices();
         let mut flags = (0..shape.buckets)

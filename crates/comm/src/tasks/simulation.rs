@@ -401,10 +401,14 @@ impl Shards for Hands<'_> {
         view.world.begin(view.process, (step, u64::from(shard)));
         view.world.again.set(view.world.again.get() + u64::from(again));
         let before = view.read(Place::Data(data.statistic(side(step), shard)));
-        assert_eq!(before, view.world.truth.statistics[step as usize][shard as usize], "statistics are wrong");
+        assert_eq!(
+            before, view.world.truth.statistics[step as usize][shard as usize],
+            "statistics are wrong"
+        );
         progress(0);
         for bucket in 0..scenario.shape.buckets {
-            let values = scenario.range(bucket, 0).start..scenario.range(bucket, scenario.shape.slices - 1).end;
+            let values =
+                scenario.range(bucket, 0).start..scenario.range(bucket, scenario.shape.slices - 1).end;
             for value in values.clone() {
                 // Gradients are added up in place: half-way they are wrong.
                 view.write(Place::Data(data.gradient(shard, value)), 13);
@@ -475,7 +479,7 @@ fn live(view: View, board: Board, seat: u32, number: u32) {
         return;
     }
     // Who comes in while the others stand at a test takes part in it.
-    if step > 0 && step % TESTED == 0 {
+    if step > 0 && step.is_multiple_of(TESTED) {
         let mut examiner = Examiner { hands: hands(), steps: step };
         if member.pause(step, Some(&mut examiner), &leaves, &|| {}) != Ok(Ended::Done) {
             return;
@@ -491,7 +495,7 @@ fn live(view: View, board: Board, seat: u32, number: u32) {
             assert!(expected.eq(results), "a result of step {step} is wrong");
         }
         step += 1;
-        if step % TESTED == 0 {
+        if step.is_multiple_of(TESTED) {
             let mut examiner = Examiner { hands: hands(), steps: step };
             if member.pause(step, Some(&mut examiner), &leaves, &|| {}) != Ok(Ended::Done) {
                 return;
@@ -700,7 +704,7 @@ fn lead(view: &View, board: Board, orders: &RefCell<Orders>) {
             asked.retain(|&other| other != seat);
         }
         let done = board.steps_done(view, passed);
-        if done == scenario.steps && (done % TESTED != 0 || passed == done) {
+        if done == scenario.steps && (!done.is_multiple_of(TESTED) || passed == done) {
             if orders.borrow().started.is_empty() && asked.is_empty() {
                 return;
             }
@@ -717,7 +721,7 @@ fn lead(view: &View, board: Board, orders: &RefCell<Orders>) {
             warden.publish(&wanted, scenario.steps, !wanted.is_empty());
         }
         warden.tend();
-        if done > passed && done % TESTED == 0 && board.is_tested(view, done) {
+        if done > passed && done.is_multiple_of(TESTED) && board.is_tested(view, done) {
             for part in 0..scenario.shape.shards {
                 let state = view.world.truth.states[done as usize][0];
                 assert_eq!(board.test_of(view, part).1, tested(done, part, state), "a test is wrong");

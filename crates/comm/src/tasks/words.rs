@@ -2,7 +2,6 @@
 
 use paceline_record::Nanos;
 
-
 /// Words of 32 bits by number, on which processes can sleep, and notes of 64 bits beside them.
 ///
 /// Words order what was written before them: who has seen a word's value sees all that its writer had written. Notes order

@@ -82,7 +82,7 @@ fn what_happened_to_members_comes_after_the_findings() {
     resnet50, 3 workers
       members: 1 lost, 1 left, 1 joined; 4 rosters, 2.78 members on average
       losses cost 1.73 worker-seconds (13.49 % of the members' time): 1.50 starting replacements, 0.20 waiting and doing lost work again, 0.03 of unfinished steps
-      recoveries took 0.130 s of the run: 0.010 s until they were noticed, 0.020 s until the lost members were fenced, 0.100 s to do 64 images again
+      changes of the roster took 0.130 s of the run: 0.010 s to notice losses, 0.020 s until a new roster held, 0.100 s to do 64 images again
       steps with fewer members than before a loss took 0.45 s longer in all
     
     time s  step  member  what happened                                  cost, worker-s

@@ -85,8 +85,8 @@ pub fn recovery(case: &CaseReport) -> Vec<String> {
     ));
     let seconds = recovery.phases_s;
     let mut phases = vec![
-        format!("{:.3} s until they were noticed", seconds.detect),
-        format!("{:.3} s until the lost members were fenced", seconds.fence),
+        format!("{:.3} s to notice losses", seconds.detect),
+        format!("{:.3} s until a new roster held", seconds.fence),
         format!("{:.3} s to do {} images again", seconds.redo, recovery.examples_redone),
     ];
     for (time, what) in [(seconds.rebuild, "to connect hosts"), (seconds.state, "to copy state")] {
@@ -94,7 +94,11 @@ pub fn recovery(case: &CaseReport) -> Vec<String> {
             phases.push(format!("{time:.3} s {what}"));
         }
     }
-    sentences.push(format!("recoveries took {:.3} s of the run: {}", seconds.sum, phases.join(", ")));
+    sentences.push(format!(
+        "changes of the roster took {:.3} s of the run: {}",
+        seconds.sum,
+        phases.join(", ")
+    ));
     if let Some(slower) = recovery.slower_s {
         sentences
             .push(format!("steps with fewer members than before a loss took {slower:.2} s longer in all"));

@@ -60,7 +60,12 @@ impl From<Error> for Fault {
 
 fn read(text: &str) -> Result<File, Fault> {
     let table = rename(DeTable::parse(text)?)?;
-    let settings = Settings { work: group(&table)?, learning: group(&table)?, computing: group(&table)?, elastic: group(&table)? };
+    let settings = Settings {
+        work: group(&table)?,
+        learning: group(&table)?,
+        computing: group(&table)?,
+        elastic: group(&table)?,
+    };
     settings.check_length().map_err(|error| Fault { why: error.to_string(), at: None })?;
     Ok(File { settings, study: group(&table)? })
 }

@@ -148,7 +148,9 @@ fn respond(stream: &UnixStream, answer: &mut impl FnMut(Request) -> Answer) -> i
     io::Read::take(&mut BufReader::new(stream), 4096).read_line(&mut line)?;
     let own = rustix::process::geteuid();
     let reply = match serde_json::from_str(&line) {
-        _ if peer.uid != own && !peer.uid.is_root() => Answer::Refused("this training is another user's".into()),
+        _ if peer.uid != own && !peer.uid.is_root() => {
+            Answer::Refused("this training is another user's".into())
+        }
         Ok(request) => answer(request),
         Err(_) => Answer::Refused("that is no request".into()),
     };

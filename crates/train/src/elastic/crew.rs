@@ -219,8 +219,7 @@ impl Crew {
             let missing_from = |from: &[u32], seat: &&u32| !from.contains(*seat);
             let gone = self.roster.iter().filter(|seat| missing_from(&wanted, seat)).copied().collect();
             let come = wanted.iter().filter(|seat| missing_from(&self.roster, seat)).copied().collect();
-            let reason =
-                if self.roster.is_empty() { Reason::First } else { Reason::Changed { gone, come } };
+            let reason = if self.roster.is_empty() { Reason::First } else { Reason::Changed { gone, come } };
             decision.roster = Some((wanted, reason));
         }
         decision

@@ -378,8 +378,16 @@ impl Lead<'_, '_, '_> {
         let child = spawn(job, own, &self.surroundings.program)?;
         let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .map_err(|error| TrainError::system("watch a member")(error.into()))?;
-        let process =
-            Process { member, seat, child, handle, condemned: None, reaped: false, continues: None, joined: None };
+        let process = Process {
+            member,
+            seat,
+            child,
+            handle,
+            condemned: None,
+            reaped: false,
+            continues: None,
+            joined: None,
+        };
         self.processes.insert(seat, process);
         self.crew.started(seat, member);
         Ok(())
@@ -395,9 +403,10 @@ impl Lead<'_, '_, '_> {
         for seat in ended {
             self.bury(seat, now)?;
         }
-        let stuck = self.processes.values().find(|process| {
-            process.condemned.is_some_and(|(_, since)| now.since(since) > UNKILLABLE)
-        });
+        let stuck = self
+            .processes
+            .values()
+            .find(|process| process.condemned.is_some_and(|(_, since)| now.since(since) > UNKILLABLE));
         Ok(stuck.map(|process| process.member.0))
     }
 

@@ -14,7 +14,7 @@ use paceline_comm::tasks::{
 };
 use paceline_comm::{Area, slice};
 use paceline_engine::{
-    Drawing, Driving, HostUpdate, Homes, Place, Program, Region, StepResult, Transition, Values,
+    Drawing, Driving, Homes, HostUpdate, Place, Program, Region, StepResult, Transition, Values,
 };
 use paceline_record::log::RankWriter;
 use paceline_record::{
@@ -79,7 +79,9 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
     let update = program.host_update()?;
     let judges = graph.judges_labels();
     let driving = program.driving();
+    let in_shard = Cell::new(false);
     let mut hands = Hands {
+        in_shard: &in_shard,
         job,
         ground: &ground,
         layout: &layout,
@@ -94,7 +96,14 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
         slowness: Cell::new(1.0),
         judges,
     };
-    let mut sums = Sums { ground: &ground, layout: &layout, update, rate: 0.0, times: SumTimes::default() };
+    let mut sums = Sums {
+        ground: &ground,
+        layout: &layout,
+        update,
+        rate: 0.0,
+        times: SumTimes::default(),
+        in_shard: &in_shard,
+    };
     let dealing = match elastic.deal {
         Deal::Static => Dealing::Static,
         Deal::Dynamic => Dealing::Dynamic,
@@ -236,6 +245,7 @@ struct Tally {
 
 /// Computes shards and tests.
 struct Hands<'a> {
+    in_shard: &'a Cell<bool>,
     job: &'a Job,
     ground: &'a Ground,
     layout: &'a Layout,
@@ -366,7 +376,9 @@ impl Shards for Hands<'_> {
         let passes = self.job.accumulate;
         let (mut phases, mut loss, mut correct) = (PhaseTimes::default(), 0.0, 0);
         for index in 0..passes {
+            self.in_shard.set(true);
             let result = self.pass(&task, index, &mut phases, progress)?;
+            self.in_shard.set(false);
             phases += result.phases;
             self.tally.in_ready += result.in_ready;
             loss += result.loss / passes as f32;
@@ -422,6 +434,8 @@ struct SumTimes {
     all: Nanos,
     /// Of that, adding up; the rest is the update.
     adding: Nanos,
+    /// Of all, what was done between the layers of a shard.
+    within: Nanos,
     moved: u64,
 }
 
@@ -432,6 +446,8 @@ struct Sums<'a> {
     update: HostUpdate,
     rate: f32,
     times: SumTimes,
+    /// Whether the member is computing a shard.
+    in_shard: &'a Cell<bool>,
 }
 
 impl Slices for Sums<'_> {
@@ -447,7 +463,11 @@ impl Slices for Sums<'_> {
             let kept = self.layout.size.state;
             let state = |number| region(self.ground.state(side, number));
             let parameters = region(self.ground.parameters(side));
-            [parameters, if kept > 0 { state(0) } else { parameters }, if kept > 1 { state(1) } else { parameters }]
+            [
+                parameters,
+                if kept > 0 { state(0) } else { parameters },
+                if kept > 1 { state(1) } else { parameters },
+            ]
         };
         let (from, into) = (regions(side(step)), regions(side(step + 1)));
         let count = 1 + self.layout.size.state;
@@ -472,6 +492,9 @@ impl Slices for Sums<'_> {
         done.expect("invariant: slices lie in the parameters");
         let all = clock::now().since(begin);
         self.times.all += all;
+        if self.in_shard.get() {
+            self.times.within += all;
+        }
         self.times.adding += Nanos(adding.into_inner()).min(all);
         let values = range.len() * (self.layout.size.shape.shards as usize + 2 * count);
         self.times.moved += 4 * values as u64;
@@ -505,9 +528,9 @@ impl Account<'_> {
         record.loss = (tally.shards > 0).then(|| (tally.loss / f64::from(tally.shards)) as f32);
         record.correct = hands.judges.then_some(tally.correct);
         record.whole = self.whole(step, hands);
-        // What calls took between layers, and was not slices, kept the exchange going.
         record.book(Phase::Update, times.all.since(times.adding));
-        record.book(Phase::CommCpu, times.adding);
+        // Calls between layers look after the exchange, and do slices of it.
+        record.book(Phase::CommCpu, times.adding + tally.in_ready.since(times.within));
 
         // Since the loss until what was lost is done, waiting is recovery.
         let window = generations.iter().map(|&generation| self.board.loss(self.ground, generation)).min();
@@ -552,9 +575,8 @@ impl Account<'_> {
             let (last_arrival, shard) = self.board.last_arrival(self.ground, number);
             let ended = self.board.bucket_done(self.ground, number).max(last_arrival);
             let waited = self.waits.iter().filter(|wait| wait.on == Waiting::Gradients(number));
-            let late: Nanos = waited
-                .map(|wait| last_arrival.clamp(wait.begin, wait.end).since(wait.begin))
-                .sum();
+            let late: Nanos =
+                waited.map(|wait| last_arrival.clamp(wait.begin, wait.end).since(wait.begin)).sum();
             let begun = last_arrival.since(late).max(record.begin);
             record.comm_busy += ended.since(begun.max(reached));
             reached = reached.max(ended);

@@ -33,7 +33,9 @@ pub(super) fn merge(folder: &Path, members: impl Iterator<Item = Member>) -> Res
             let common = known.len().min(lines.len());
             if known[..common] != lines[..common] {
                 let why = format!("members disagree on the samples of shard {} in step {}", key.1, key.0);
-                return Err(TrainError::system(format!("merge {}", path.display()))(std::io::Error::other(why)));
+                return Err(TrainError::system(format!("merge {}", path.display()))(std::io::Error::other(
+                    why,
+                )));
             }
             if lines.len() > known.len() {
                 *known = lines;

@@ -67,18 +67,12 @@ impl State<'_> {
     fn draw(&self) -> Result<(), TrainError> {
         let threads = self.job.threads * self.job.workers as usize;
         let mut statistics = vec![0.0; self.layout.places.statistics_len];
-        let parameters = self.write(self.ground.parameters(0));
+        let parameters = write(self.ground.parameters(0));
         paceline_engine::draw(self.graph, self.job.seed, threads, parameters, &mut statistics)?;
         for shard in 0..self.job.shards() {
-            self.write(self.ground.statistics(0, shard)).copy_from_slice(&statistics);
+            write(self.ground.statistics(0, shard)).copy_from_slice(&statistics);
         }
         Ok(())
-    }
-
-    /// Values to write, before anybody else is there.
-    fn write(&self, area: Area) -> &mut [f32] {
-        // SAFETY: no member has been started.
-        unsafe { area.write(0..area.len()) }
     }
 
     fn resume(&self, path: &Path) -> Result<Position, TrainError> {
@@ -87,12 +81,12 @@ impl State<'_> {
         checkpoint.check_job(path, self.job, OnNumerics::Renew)?;
         let now = side(checkpoint.position.steps);
         let weights = checkpoint::arrange(checkpoint.weights, self.graph, path)?;
-        let parameters = self.write(self.ground.parameters(now));
+        let parameters = write(self.ground.parameters(now));
         for slot in &self.layout.places.slots {
             parameters[slot.range.clone()].copy_from_slice(&weights[slot.param.0]);
         }
         for (number, name) in self.kept() {
-            let state = self.write(self.ground.state(now, number));
+            let state = write(self.ground.state(now, number));
             for slot in &self.layout.places.slots {
                 let name = format!("{name}/{}", self.graph.params[slot.param.0].name);
                 let values = checkpoint::find(&checkpoint.optimizer, &name, slot.range.len(), path)?;
@@ -100,7 +94,7 @@ impl State<'_> {
             }
         }
         for shard in 0..self.job.shards() {
-            let area = self.write(self.ground.statistics(now, shard));
+            let area = write(self.ground.statistics(now, shard));
             let values = checkpoint::find(&checkpoint.shards, &shard_name(shard), area.len(), path)?;
             area.copy_from_slice(values);
         }
@@ -161,4 +155,10 @@ impl State<'_> {
             shards: shards.collect(),
         })
     }
+}
+
+/// Values to write, before anybody else is there.
+fn write<'a>(area: Area) -> &'a mut [f32] {
+    // SAFETY: no member has been started, and nobody keeps what it was given.
+    unsafe { area.write(0..area.len()) }
 }

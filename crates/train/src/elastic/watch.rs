@@ -198,15 +198,19 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_processor_gets_more_time_and_a_livelock_does_not() {
-        let starved = |now| vec![sight(0, now, Doing::Computing), Sight {
-            run: Run::Runnable(Nanos(5)),
-            ..sight(1, 7, Doing::Computing)
-        }];
+        let starved = |now| {
+            vec![
+                sight(0, now, Doing::Computing),
+                Sight { run: Run::Runnable(Nanos(5)), ..sight(1, 7, Doing::Computing) },
+            ]
+        };
         assert_eq!(watch(7, Some(20), starved), None);
-        let livelocked = |now| vec![sight(0, now, Doing::Computing), Sight {
-            run: Run::Runnable(Nanos(now)),
-            ..sight(1, 7, Doing::Computing)
-        }];
+        let livelocked = |now| {
+            vec![
+                sight(0, now, Doing::Computing),
+                Sight { run: Run::Runnable(Nanos(now)), ..sight(1, 7, Doing::Computing) },
+            ]
+        };
         assert!(watch(2, Some(20), livelocked).is_some());
     }
 

@@ -18,8 +18,13 @@ pub(crate) fn job(folder: &std::path::Path) -> Job {
 
 #[test]
 fn an_assignment_survives_its_journey() {
-    let assignment =
-        Assignment { job: job("case".as_ref()), rank: Rank(0), launcher: 4711, segment: Some(5), membership: None };
+    let assignment = Assignment {
+        job: job("case".as_ref()),
+        rank: Rank(0),
+        launcher: 4711,
+        segment: Some(5),
+        membership: None,
+    };
     let arrived: Assignment = serde_json::from_str(&assignment.to_json()).expect("own output");
     assert_eq!(arrived, assignment);
 }

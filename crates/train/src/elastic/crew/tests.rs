@@ -61,7 +61,7 @@ fn pauses_double_while_nothing_gets_done_and_restarts_come_to_an_end() {
         crew.ended(2, End::Lost { worked: false }, &POLICY, now);
         crew.roster = vec![0, 1];
         assert!(crew.decide(&POLICY, now + Nanos(pause - 1)).start.is_empty());
-        now = now + Nanos(pause);
+        now += Nanos(pause);
         assert_eq!(crew.decide(&POLICY, now).start, [2]);
         crew.started(2, Member(9));
         crew.ready(2);
@@ -153,7 +153,7 @@ proptest! {
                 }
                 Event::End(..) => {}
                 Event::Ask(count) => crew.ask(count),
-                Event::Pass(time) => now = now + Nanos(time),
+                Event::Pass(time) => now += Nanos(time),
             }
             let decision = crew.decide(&POLICY, now);
             // A seat is filled only where nobody sits, and never while it pauses.
