@@ -424,7 +424,7 @@ pub trait Program: Send {
     /// Hands over a batch for the next run.
     fn feed(&mut self, samples: Samples<'_>) -> Result<(), EngineError>;
 
-    /// Runs forward and backward in training mode. From time to time, on the CPU after each instruction, it calls `ready` with
+    /// Runs forward and backward in training mode. From time to time, on the CPU at least every few instructions, it calls `ready` with
     /// the number of [slots](Self::slots) whose gradients are final: 0 in forward and in all passes of a shard but the last.
     /// The number never falls within a run. The program does not read those parameters again before the next run, so that
     /// whoever shares their memory may update them.

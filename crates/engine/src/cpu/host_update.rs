@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::flat::{Moved, Update};
 use super::memory::View;
 use super::pool::{Placement, Pool, allowed_cores};
-use super::simd::Simd;
+use super::simd::{Simd, settle_streams};
 use crate::request::{check_len, check_range};
 use crate::{EngineError, Optimizer, Region};
 
@@ -96,6 +96,7 @@ impl HostUpdate {
                 // SAFETY: the instruction set was checked; the caller vouches for the regions, and each block is one task's.
                 unsafe { self.simd.run(block) };
             }
+            settle_streams();
         });
         Ok(())
     }

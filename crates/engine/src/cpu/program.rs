@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paceline_model::{Graph, Shape};
 use paceline_record::{Nanos, Phase};
@@ -54,13 +54,27 @@ pub(super) struct CpuProgram {
 struct Listener<'a> {
     ready: &'a mut dyn FnMut(usize),
     time: Nanos,
+    slots: usize,
+    told: Instant,
 }
 
-impl Listener<'_> {
+/// How often whoever listens is told that nothing is new.
+const PULSE: Duration = Duration::from_micros(500);
+
+impl<'a> Listener<'a> {
+    fn new(ready: &'a mut dyn FnMut(usize)) -> Self {
+        Self { ready, time: Nanos(0), slots: 0, told: Instant::now() }
+    }
+
+    /// Tells what is final, if there is more of it, or after a while.
     fn tell(&mut self, slots: usize) {
-        let before = Instant::now();
+        let now = Instant::now();
+        if slots == self.slots && now.duration_since(self.told) < PULSE {
+            return;
+        }
         (self.ready)(slots);
-        self.time += nanos(before);
+        (self.slots, self.told) = (slots, Instant::now());
+        self.time += Nanos(self.told.duration_since(now).as_nanos() as u64);
     }
 }
 
@@ -308,7 +322,7 @@ impl Program for CpuProgram {
         check_below("shard", self.grads.len(), pass.shard)?;
         self.select(pass.shard);
         self.machine.pass = pass;
-        let mut listener = Listener { ready, time: Nanos(0) };
+        let mut listener = Listener::new(ready);
         self.run_forward(Mode::Training, || listener.tell(0));
         let in_forward = listener.time;
         let start = Instant::now();

@@ -144,6 +144,15 @@ pub(crate) fn each_vector<V: Vector>(len: usize, mut visit: impl FnMut(usize, us
     }
 }
 
+/// Puts this thread's streamed stores before all stores that follow: whoever sees one of those sees them.
+pub(crate) fn settle_streams() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has it, and it touches nothing.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 /// A vector of 32-bit floats.
 ///
 /// # Safety of all methods
@@ -159,6 +168,13 @@ pub(crate) trait Vector: Copy {
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn store(self, to: *mut f32);
+    /// Stores all lanes past the caches where that saves reading what was there, at an aligned address. Such stores come after
+    /// others until [`settle_streams`].
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32) {
+        // SAFETY: as the caller vouches.
+        unsafe { self.store(to) }
+    }
     /// The first `count` lanes, the rest zero.
     unsafe fn load_part(from: *const f32, count: usize) -> Self;
     /// Stores the first `count` lanes only.
@@ -327,6 +343,12 @@ mod x86 {
             unsafe { _mm512_storeu_ps(to, self.0) }
         }
         #[inline(always)]
+        unsafe fn stream(self, to: *mut f32) {
+            unsafe {
+                if to.addr().is_multiple_of(64) { _mm512_stream_ps(to, self.0) } else { self.store(to) }
+            }
+        }
+        #[inline(always)]
         unsafe fn load_part(from: *const f32, count: usize) -> Self {
             Self(unsafe { _mm512_maskz_loadu_ps(mask16(count), from) })
         }
@@ -404,6 +426,12 @@ mod x86 {
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
             unsafe { _mm256_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn stream(self, to: *mut f32) {
+            unsafe {
+                if to.addr().is_multiple_of(32) { _mm256_stream_ps(to, self.0) } else { self.store(to) }
+            }
         }
         #[inline(always)]
         unsafe fn load_part(from: *const f32, count: usize) -> Self {
