@@ -83,10 +83,11 @@ fn ask(folder: &Path, request: &Request) -> Result<Answer> {
 fn describe(status: &Status) -> String {
     let Status { model, step, steps, workers, min, max, generation, waits, seconds, members, events, .. } =
         status;
+    let asked = if *workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers") };
     let rate = status.images_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
     let mut text = format!(
         "{model}: step {step} of {steps}, {rate} images/s, {seconds:.0} s since the start\n\
-         {workers} workers asked for ({min} to {max}), roster {generation}\n"
+         {asked} asked for ({min} to {max}), roster {generation}\n"
     );
     if *waits {
         text.push_str(&format!("waiting: there are fewer than {min} workers\n"));

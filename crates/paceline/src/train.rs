@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use paceline_lab::{Held, Planned, Report, Study, StudyFolder};
 use paceline_train::checkpoint::{self, Checkpoint, CheckpointError, OnNumerics};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Engines, Job, Prepared, TrainError, describe};
+use paceline_train::{Engines, Job, Prepared, TrainError, awaits_test, describe};
 
 pub use options::Options;
 use progress::Progress;
@@ -98,7 +98,7 @@ fn check(job: &Job, origin: Option<&Origin>) -> Result<()> {
         .into());
     }
     let done = checkpoint.position.steps;
-    if done >= job.steps {
+    if done >= job.steps && !awaits_test(job, &checkpoint.position)? {
         return Err(Usage::new(format!(
             "{} has done {done} of {} steps: nothing is left to do; ask for more with --epochs or --steps",
             path.display(),

@@ -275,7 +275,7 @@ fn a_running_training_is_asked_scaled_and_stopped() {
     let run = Background::start(folder.path(), "--workers 1 --elastic 1:3");
     let text = paceline(folder.path(), "status run").output().expect("it answers");
     let text = String::from_utf8(text.stdout).expect("text");
-    assert!(text.contains("mobilenet_v2: step ") && text.contains("1 workers asked for (1 to 3)"), "{text}");
+    assert!(text.contains("mobilenet_v2: step ") && text.contains("1 worker asked for (1 to 3)"), "{text}");
     let more = paceline(folder.path(), "scale run 3").output().expect("it answers");
     assert!(more.status.success());
     let said = String::from_utf8_lossy(&more.stdout).into_owned();
@@ -298,6 +298,59 @@ fn a_running_training_is_asked_scaled_and_stopped() {
     leaves_nothing_behind(&folder.path().join("run"));
     assert!(refuse(folder.path(), "status run").contains("no elastic training is running in run"));
     assert!(refuse(folder.path(), "scale nowhere 2").contains("there is no folder nowhere"));
+}
+
+fn pid(status: &Value, place: usize) -> u64 {
+    status["members"][place]["pid"].as_u64().expect("a process")
+}
+
+#[test]
+fn workers_stopped_while_they_wait_and_two_of_three_are_expelled() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Member 0 is so slow that the others wait for it nearly all the time.
+    let run = Background::start(folder.path(), "--workers 3 --elastic --faults slow=0@2:20 --restarts 9");
+    let status = run.wait_for("all", |status| training(status) == 3);
+    let stopped = [pid(&status, 1), pid(&status, 2)];
+    stopped.map(|pid| Background::signal(pid, Signal::STOP));
+    let is_there = |status: &Value, pid: u64| {
+        status["members"].as_array().expect("members").iter().any(|member| member["pid"] == pid)
+    };
+    let status = run.wait_for("replacements", |status| {
+        training(status) == 3 && stopped.iter().all(|&pid| !is_there(status, pid))
+    });
+    // A member that is dismissed and killed before it has finished its task leaves nothing that others wait for.
+    assert!(paceline(folder.path(), "scale run 2").output().expect("it answers").status.success());
+    let _ = kill_process(Pid::from_raw(pid(&status, 2) as i32).expect("a process"), Signal::KILL);
+    let step = status["step"].as_u64().expect("a step");
+    run.wait_for("more steps", |status| status["step"].as_u64() > Some(step + 5));
+    assert!(refuse(folder.path(), "scale run 0").contains("at least 1 worker"));
+    let output = run.end(Signal::INT);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--resume run"));
+    leaves_nothing_behind(&folder.path().join("run"));
+}
+
+#[test]
+fn a_test_that_was_interrupted_is_made_up_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    pictures(folder.path());
+    let whole = undisturbed(folder.path(), "");
+    // All workers stop in the test after the last step, and the user interrupts.
+    let arguments = format!("train {RECIPE} --elastic --workers 2 --out cut");
+    let mut command = paceline(folder.path(), &arguments);
+    command.env("PACELINE_STRIKE", "stop@in-test:5:0,stop@in-test:5:1");
+    let child = command.spawn().expect("the program starts");
+    let background = Background { child, folder: folder.path().into() };
+    let begin = Instant::now();
+    let asks = || paceline(folder.path(), "status cut --json").output().expect("it answers");
+    while serde_json::from_slice::<Value>(&asks().stdout).is_ok_and(|status| status["step"] != STEPS) {
+        assert!(begin.elapsed() < Duration::from_secs(120), "the last step is not reached");
+        thread::sleep(Duration::from_millis(5));
+    }
+    background.end(Signal::INT);
+    run(folder.path(), "train --resume cut");
+    let found = Outcome::of(&folder.path().join("cut"));
+    assert!(found.weights == whole.weights);
+    assert_eq!(found.tests, whole.tests);
 }
 
 #[test]
@@ -342,7 +395,7 @@ fn with_too_few_workers_left_it_saves_and_says_why() {
     let output = paceline(folder.path(), &command).output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("1 workers are left, and --elastic asks for at least 2"), "{said}");
+    assert!(said.contains("1 worker is left and --elastic needs 2, and no restarts remain"), "{said}");
     assert!(said.contains("member 1 was lost last") && said.contains("--resume few"), "{said}");
     leaves_nothing_behind(&folder.path().join("few"));
     // All of them: the launcher still holds their state.

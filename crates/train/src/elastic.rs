@@ -16,6 +16,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::faults::{Fault, Faults};
+pub use lead::awaits_test;
 pub(crate) use state::Layout;
 
 /// What an elastic job is asked for.
@@ -65,7 +66,7 @@ impl FromStr for Bounds {
             Some((min, max)) if 0 < min && min <= max => Ok(Self { min, max }),
             Some((0, _)) => Err(format!("'{text}' allows no workers at all; write 1:MAX")),
             Some((min, max)) => Err(format!("{min} workers are more than {max}; write {max}:{min}")),
-            None => Err(format!("'{text}' is not MIN:MAX, as 2:4")),
+            None => Err(format!("'{text}' is not MIN:MAX, as 2:4; a network comes before --elastic")),
         }
     }
 }

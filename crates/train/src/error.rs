@@ -164,8 +164,10 @@ pub enum TrainError {
     Died(Death),
     /// Report the failure: an elastic job has too few workers left.
     #[error(
-        "{there} workers are left, and --elastic asks for at least {min}{}; {last}",
-        waited.map_or_else(|| ", and no more restarts are left".to_owned(), |s| format!(", after waiting for {s} s"))
+        "{} left and --elastic needs {min}{}{}{last}",
+        match there { 0 => "no worker is".to_owned(), 1 => "1 worker is".to_owned(), _ => format!("{there} workers are") },
+        waited.map_or_else(|| ", and no restarts remain".to_owned(), |s| format!(", after waiting for {s} s")),
+        if last.is_empty() { "" } else { "; " }
     )]
     TooFew {
         /// Workers that are left.

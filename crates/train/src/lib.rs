@@ -28,7 +28,7 @@ pub mod worker;
 use paceline_system::clock;
 
 pub use device::devices;
-pub use elastic::{Bounds, Deal, Elastic, control};
+pub use elastic::{Bounds, Deal, Elastic, awaits_test, control};
 pub use error::{Death, TrainError, describe};
 pub use faults::{Fault, Faults};
 pub use job::{Engines, Job, Length, Prepared, Scaling, open_engine};

@@ -136,6 +136,10 @@ impl Board {
         FIXED + 2 * (ROSTER_HEAD + self.seats()) + seat as usize
     }
 
+    /// In a seat's word: its member has been in a roster. Who waits for its first one would else wait for ever where that has
+    /// been replaced by one without it.
+    pub(super) const ADMITTED: u32 = 1 << 31;
+
     /// The word that says which member, plus 1, is ready in a seat.
     pub(super) fn ready(&self, seat: u32) -> usize {
         self.acknowledged(0) + self.seats() + seat as usize
@@ -213,12 +217,38 @@ impl Board {
         self.raised(self.words())
     }
 
-    /// Sets all flags to `steps` steps done.
-    pub fn begin_at(&self, words: &impl Words, steps: u64) {
+    /// Sets all flags and claims to `steps` steps done, and what is due after steps to `passed`.
+    pub fn begin_at(&self, words: &impl Words, steps: u64, passed: u64) {
+        for claim in self.claim(Task::Shard(0))..self.first_flag() {
+            words.store(claim, Claim::word(passed, None));
+        }
         for word in self.first_flag()..self.words() {
             flag::lower(words, word, steps);
         }
-        flag::lower(words, Self::PASSED, steps);
+        for word in self.tests().chain([Self::PASSED]) {
+            flag::lower(words, word, passed);
+        }
+    }
+
+    fn tests(&self) -> impl Iterator<Item = usize> + use<> {
+        let first = self.test_flag(0);
+        first..first + self.shards()
+    }
+
+    /// Brings counts up to `steps` that rise only where a test or a checkpoint is due, and none is due up to there: counts are
+    /// compared by their low bits, so none may fall far behind.
+    pub fn refresh(&self, words: &impl Words, steps: u64) {
+        for word in self.tests().chain([Self::PASSED]) {
+            flag::raise(words, word, steps);
+        }
+        for part in 0..self.shape.shards {
+            let word = self.claim(Task::Test(part));
+            let value = words.load(word);
+            if Claim::read(value).is_free(steps) {
+                // Whoever claims it meanwhile has brought it up.
+                let _ = words.exchange(word, value, Claim::word(steps, None));
+            }
+        }
     }
 
     /// Steps that are done, of which `about` is a recent number.

@@ -164,7 +164,9 @@ impl<'a, M: Words> Member<'a, M> {
         // The roster that has it is the first that it acknowledges.
         loop {
             let roster = self.read_roster();
-            if roster.rank.is_some() {
+            // Asked after the roster was read: it is in, or there is a newer one, or it was dismissed before it knew.
+            let was_in = self.words.load(self.board.ready(self.seat)) & Board::ADMITTED != 0;
+            if roster.rank.is_some() || was_in {
                 break;
             }
             // The launcher calls this flag with every roster.

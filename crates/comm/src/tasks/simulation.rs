@@ -683,10 +683,12 @@ struct Orders {
 /// The launcher: fills every seat, and goes over to a new roster when somebody ends or is ready.
 fn lead(view: &View, board: Board, orders: &RefCell<Orders>) {
     let scenario = view.world.scenario;
-    board.begin_at(view, 0);
+    board.begin_at(view, 0, 0);
     let mut warden = Warden::new(view, board, scenario.steps);
     let mut asked: Vec<u32> = Vec::new();
     let mut passed = 0;
+    // Members that fewer are asked for than, until they have ended.
+    let mut dismissed: Vec<u32> = Vec::new();
     loop {
         view.access();
         let ended: Vec<(u32, usize)> = {
@@ -702,6 +704,12 @@ fn lead(view: &View, board: Board, orders: &RefCell<Orders>) {
         for &(seat, _) in &ended {
             warden.bury(seat);
             asked.retain(|&other| other != seat);
+            dismissed.retain(|&other| other != seat);
+        }
+        if let [seat, _, ..] = *warden.roster()
+            && view.world.random.borrow_mut().one_in(100)
+        {
+            dismissed.push(seat);
         }
         let done = board.steps_done(view, passed);
         if done == scenario.steps && (!done.is_multiple_of(TESTED) || passed == done) {
@@ -716,8 +724,8 @@ fn lead(view: &View, board: Board, orders: &RefCell<Orders>) {
         }
         let mut wanted: Vec<u32> = asked.clone();
         wanted.sort_unstable();
-        wanted.retain(|&seat| warden.ready(seat).is_some());
-        if !ended.is_empty() || wanted != warden.roster() {
+        wanted.retain(|&seat| warden.ready(seat).is_some() && !dismissed.contains(&seat));
+        if warden.has_lost() || wanted != warden.roster() {
             warden.publish(&wanted, scenario.steps, !wanted.is_empty());
         }
         warden.tend();

@@ -80,7 +80,7 @@ impl<'a, M: Words> Warden<'a, M> {
 
     /// The member that is ready in a seat.
     pub fn ready(&self, seat: u32) -> Option<u32> {
-        self.words.load(self.board.ready(seat)).checked_sub(1)
+        (self.words.load(self.board.ready(seat)) & !Board::ADMITTED).checked_sub(1)
     }
 
     /// Notes that the process in a seat has ended, and that nothing is left of it.
@@ -91,6 +91,11 @@ impl<'a, M: Words> Warden<'a, M> {
             self.attached.retain(|&other| other != seat);
             self.lost.push(seat);
         }
+    }
+
+    /// Whether tasks of the lost wait for a roster to be published.
+    pub fn has_lost(&self) -> bool {
+        self.settled && !self.lost.is_empty()
     }
 
     /// Publishes a roster of seats whose members are ready. `runs` says whether work goes on by it, or stands still.
@@ -117,6 +122,11 @@ impl<'a, M: Words> Warden<'a, M> {
         }
         words.store(at, generation);
         words.store(Board::GENERATION, generation);
+        // Whoever sees this sees a roster that it is in, or a later one.
+        for &seat in roster {
+            let ready = self.board.ready(seat);
+            words.store(ready, words.load(ready) | Board::ADMITTED);
+        }
         #[cfg(test)]
         if words.has(super::simulation::Mistake::NoCall) {
             return;

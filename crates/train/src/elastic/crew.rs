@@ -207,7 +207,8 @@ impl Crew {
         let there = wanted.len() as u32;
         let is_short = there < policy.min;
         self.short_since = is_short.then(|| self.short_since.unwrap_or(now));
-        let hopeless = coming == 0 && usable.is_empty();
+        // Whoever left may be asked for again.
+        let hopeless = coming == 0 && usable.is_empty() && !self.seats.iter().any(|seat| seat.given_up);
         decision.give_up = match self.short_since {
             Some(_) if hopeless => Some(Hopeless::NobodyComes { there }),
             Some(since) if now.since(since) > policy.patience => Some(Hopeless::TooLong { there }),

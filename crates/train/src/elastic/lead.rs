@@ -27,7 +27,7 @@ use super::member::{Membership, NUMERICS_FILE};
 use super::state::{Layout, State};
 use super::watch::{Doing, Run, Sight, Stalled, Watch};
 use super::{Elastic, Fault};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Position};
 use crate::job::Assignment;
 use crate::launcher::{Glance, LAST_WORDS, Surroundings};
 use crate::milestone::{Calendar, eval_record};
@@ -45,6 +45,15 @@ const PAUSE: Nanos = Nanos(100_000_000);
 
 /// How long a process may take to end after SIGKILL.
 const UNKILLABLE: Nanos = Nanos(10_000_000_000);
+
+/// Steps after which counts that rise only with tests are brought up: they are compared by their low bits.
+const REFRESH: u64 = 1 << 20;
+
+/// How long members may take to end when all is done.
+const FAREWELL: Nanos = Nanos(5_000_000_000);
+
+/// How long a member may take to become ready.
+const BIRTH: Nanos = Nanos(600_000_000_000);
 
 /// Events that are kept for who asks.
 const KEPT_EVENTS: usize = 12;
@@ -69,7 +78,10 @@ pub(crate) fn run(
     let state = State { job, graph: &graph, layout: &layout, ground: &ground };
     let position = state.begin()?;
     let board = ground.board();
-    board.begin_at(&ground, position.steps);
+    let calendar = Calendar::new(job)?;
+    // A training that was interrupted in a test makes up for it.
+    let passed = position.steps - u64::from(lacks_test(&position, &calendar));
+    board.begin_at(&ground, position.steps, passed);
     let lead = Lead {
         job,
         elastic,
@@ -88,30 +100,43 @@ pub(crate) fn run(
             starting: if job.numerics.is_some() { u32::MAX } else { 1 },
         },
         numerics: job.numerics.clone(),
-        calendar: Calendar::new(job)?,
+        calendar,
         history: position.history,
         processes: BTreeMap::new(),
         next_member: 0,
         first: position.steps,
         done: position.steps,
-        passed: position.steps,
+        refreshed: position.steps,
+        passed,
         began: clock::now(),
         watch: Watch::new(elastic.max),
         pace: Pace::default(),
         recovery: None,
-        redo: None,
+        redo: Vec::new(),
         joined: 0,
         events: VecDeque::new(),
         last_death: None,
         stalled_since: None,
         oom: oom_kills(),
         waits: false,
+        over_since: None,
         follower: Follower::new(&job.folder),
         shown: Nanos(0),
         surroundings,
         log,
     };
     lead.run()
+}
+
+/// Whether a training that stands here was interrupted in a test, which it makes up for when it resumes.
+pub fn awaits_test(job: &Job, position: &Position) -> Result<bool, TrainError> {
+    Ok(job.elastic.is_some() && lacks_test(position, &Calendar::new(job)?))
+}
+
+/// Whether the test that was due where a training stands is missing.
+fn lacks_test(position: &Position, calendar: &Calendar<'_>) -> bool {
+    let is_tested = position.history.last().is_some_and(|test| test.steps == position.steps);
+    position.steps > 0 && calendar.after(position.steps).eval && !is_tested
 }
 
 /// A member's process. It is killed if it is dropped before it is reaped.
@@ -125,6 +150,7 @@ struct Process {
     reaped: bool,
     /// A stop that was asked for ends then.
     continues: Option<Nanos>,
+    started: Nanos,
     /// Steps that were done when it came into the roster.
     joined: Option<u64>,
 }
@@ -192,9 +218,10 @@ impl Pace {
         (steps.len() >= 3).then(|| steps[steps.len() / 2])
     }
 
-    fn steps_per_s(&self) -> Option<f64> {
-        let (&(from, first), &(to, last)) = (self.seen.front()?, self.seen.back()?);
-        (to > from).then(|| (last - first) as f64 / to.since(from).seconds())
+    /// Over the last seconds; it falls while nothing is done.
+    fn steps_per_s(&self, now: Nanos) -> Option<f64> {
+        let (&(from, first), &(_, last)) = (self.seen.front()?, self.seen.back()?);
+        (last > first).then(|| (last - first) as f64 / now.since(from).seconds())
     }
 }
 
@@ -233,13 +260,15 @@ struct Lead<'a, 's, 'l> {
     next_member: u32,
     first: u64,
     done: u64,
+    /// Steps done when counts that seldom rise were last brought up.
+    refreshed: u64,
     passed: u64,
     began: Nanos,
     watch: Watch,
     pace: Pace,
     recovery: Option<Underway>,
     /// A generation whose lost shards are being done again, the step, and since when.
-    redo: Option<(u32, u64, Nanos)>,
+    redo: Vec<(u32, u64, Nanos)>,
     /// Joins that were asked for by `--faults` and are done.
     joined: usize,
     events: VecDeque<EventStatus>,
@@ -249,6 +278,8 @@ struct Lead<'a, 's, 'l> {
     oom: Option<u64>,
     /// Whether work stands still because there are too few.
     waits: bool,
+    /// Since when all has been done.
+    over_since: Option<Nanos>,
     follower: Follower,
     shown: Nanos,
     surroundings: Surroundings<'s>,
@@ -269,15 +300,12 @@ impl Lead<'_, '_, '_> {
                 self.show();
                 return self.merge_samples();
             }
-            Ok(Some(stop)) => stop,
-            Err(error) => {
-                self.end_all()?;
-                return Err(error);
-            }
+            Ok(Some(stop)) => Ok(stop),
+            Err(error) => Err(error),
         };
         self.end_all()?;
         let saved = self.save_last();
-        let error = self.explain(stop);
+        let error = stop.map_or_else(|error| error, |stop| self.explain(stop));
         // How the run ended comes first; what could not be saved is told with it.
         match saved {
             Ok(()) => Err(error),
@@ -299,6 +327,10 @@ impl Lead<'_, '_, '_> {
             self.note_ready()?;
             self.done = self.board.steps_done(self.ground, self.done);
             self.pace.see(self.done, now);
+            if self.done - self.refreshed > REFRESH && !self.calendar_is_due(self.done) {
+                self.refreshed = self.done;
+                self.board.refresh(self.ground, self.done);
+            }
             self.answer(now)?;
             self.plant_joins();
             self.continue_stopped(now);
@@ -307,9 +339,12 @@ impl Lead<'_, '_, '_> {
                 return Ok(None);
             }
             if over {
-                // Whoever was on its way comes too late.
+                let since = *self.over_since.get_or_insert(now);
+                // Whoever was on its way comes too late, and whoever does not end by itself is ended.
                 let roster = self.warden.roster();
-                let late = self.processes.values_mut().filter(|process| !roster.contains(&process.seat));
+                let is_late =
+                    |process: &&mut Process| !roster.contains(&process.seat) || now.since(since) > FAREWELL;
+                let late = self.processes.values_mut().filter(is_late);
                 late.for_each(|process| process.condemn(Condemned::Dismissed));
             } else {
                 self.expel_stalled(now)?;
@@ -330,12 +365,12 @@ impl Lead<'_, '_, '_> {
     }
 
     fn calendar_is_due(&self, steps: u64) -> bool {
-        steps > self.first && self.calendar.after(steps).is_any()
+        steps > self.passed && self.calendar.after(steps).is_any()
     }
 
     /// Sleeps until something happens, or a tick passes.
     fn sleep(&self) -> Result<(), TrainError> {
-        let tick = if self.recovery.is_some() || self.redo.is_some() { SHORT_TICK } else { TICK };
+        let tick = if self.recovery.is_some() || !self.redo.is_empty() { SHORT_TICK } else { TICK };
         let mut files: Vec<PollFd<'_>> = vec![
             PollFd::new(&self.bell, PollFlags::IN),
             PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN),
@@ -373,6 +408,7 @@ impl Lead<'_, '_, '_> {
             ground: self.ground.descriptor().expect("invariant: it was created here"),
             bell: self.bell.descriptor(),
             about: self.done,
+            passed: self.passed,
         };
         let job = Job { numerics: self.numerics.clone(), ..self.job.clone() };
         let child = spawn(job, own, &self.surroundings.program)?;
@@ -386,6 +422,7 @@ impl Lead<'_, '_, '_> {
             condemned: None,
             reaped: false,
             continues: None,
+            started: clock::now(),
             joined: None,
         };
         self.processes.insert(seat, process);
@@ -430,7 +467,7 @@ impl Lead<'_, '_, '_> {
             let _ = fs::remove_file(&words);
         }
         let is_leaving = matches!(self.crew.seats[seat as usize].occupant, Occupant::Leaving(_));
-        let is_over = self.done >= self.warden.end();
+        let is_over = self.done >= self.warden.end() && self.passed_all();
         let lost = End::Lost { worked: process.joined.is_some_and(|step| step < self.done) };
         let end = match process.condemned {
             Some((Condemned::Stalled, _)) => lost,
@@ -480,7 +517,7 @@ impl Lead<'_, '_, '_> {
                 && now > before
             {
                 self.oom = Some(now);
-                return format!("{exit}: the system ran out of memory and killed it");
+                return format!("{exit}, when the system ran out of memory and killed processes");
             }
         }
         exit.to_string()
@@ -514,8 +551,11 @@ impl Lead<'_, '_, '_> {
         for seat in start {
             self.start(seat)?;
         }
-        if let Some((roster, _)) = roster {
-            self.publish(roster, now)?;
+        match roster {
+            Some((roster, _)) => self.publish(roster, now)?,
+            // Whoever had left the roster before it ended may have left a task behind.
+            None if self.warden.has_lost() => self.publish(self.crew.roster.clone(), now)?,
+            None => {}
         }
         Ok(give_up)
     }
@@ -536,7 +576,12 @@ impl Lead<'_, '_, '_> {
             let is_ready = matches!(self.crew.seats[seat as usize].occupant, Occupant::Ready(_));
             if is_ready && !roster.contains(&seat) {
                 self.crew.leaving(seat);
-                let member = self.processes[&seat].member;
+                let process = self.processes.get_mut(&seat).expect("invariant: who is ready has a process");
+                let member = process.member;
+                if process.joined.is_none() {
+                    // It waits for a roster that it will not be in.
+                    process.condemn(Condemned::Dismissed);
+                }
                 self.tell(member, MemberChange::Left)?;
                 self.remember(format!("member {member} was dismissed"));
             }
@@ -574,21 +619,19 @@ impl Lead<'_, '_, '_> {
             }
         }
         if fenced.lost.shards > 0 {
-            self.redo = Some((fenced.generation, self.done, now));
+            self.redo.push((fenced.generation, self.done, now));
         }
         Ok(())
     }
 
     /// Tells when the tasks of the lost have been done again.
     fn follow_redo(&mut self) -> Result<(), TrainError> {
-        let Some((generation, step, begin)) = self.redo else { return Ok(()) };
-        if self.done <= step {
-            return Ok(());
+        for (generation, step, begin) in self.redo.extract_if(.., |&mut (_, step, _)| self.done > step) {
+            let end = self.board.redone(self.ground, step).unwrap_or(begin).max(begin);
+            let (generation, phase) = (Generation(u64::from(generation)), RecoveryPhase::Redo);
+            self.log.append(&LauncherEvent::Recovery(Recovery { generation, phase, begin, end }))?;
         }
-        self.redo = None;
-        let end = self.board.redone(self.ground, step).unwrap_or(begin).max(begin);
-        let (generation, phase) = (Generation(u64::from(generation)), RecoveryPhase::Redo);
-        Ok(self.log.append(&LauncherEvent::Recovery(Recovery { generation, phase, begin, end }))?)
+        Ok(())
     }
 
     /// Ends a test, writes a checkpoint, and lets members go on.
@@ -637,7 +680,7 @@ impl Lead<'_, '_, '_> {
     fn save_last(&mut self) -> Result<(), TrainError> {
         let steps = self.board.steps_done(self.ground, self.done);
         let saved = self.passed >= steps && steps > self.first && self.calendar.after(steps).saving.is_some();
-        if steps == self.first || saved {
+        if steps == self.first || steps == 0 || saved {
             return Ok(());
         }
         self.save(steps)
@@ -671,8 +714,13 @@ impl Lead<'_, '_, '_> {
                 };
                 let last = self.last_death.take().map(|death| {
                     let LastDeath { member, why, words, log } = death;
-                    let words = if words.is_empty() { String::new() } else { format!("\n{words}") };
-                    format!("member {member} was lost last ({why}); its log is {}{words}", log.display())
+                    // A file without words is not kept.
+                    let log = if words.is_empty() {
+                        String::new()
+                    } else {
+                        format!("; its log is {}\n{words}", log.display())
+                    };
+                    format!("member {member} was lost last ({why}){log}")
                 });
                 TrainError::TooFew { there, min: self.elastic.min, waited, last: last.unwrap_or_default() }
             }
@@ -684,13 +732,20 @@ impl Lead<'_, '_, '_> {
         let sights: Vec<Sight> = self
             .processes
             .values()
-            .filter(|process| self.warden.roster().contains(&process.seat) && process.condemned.is_none())
+            .filter(|process| process.condemned.is_none())
             .map(|process| {
                 let (beat, doing) = self.board.progress_of(self.ground, process.seat);
                 let run = run_of(process.child.id());
-                Sight { seat: process.seat, beat, doing: Doing::read(doing), run }
+                let is_in = process.joined.is_some();
+                let doing = if is_in { Doing::read(doing) } else { Doing::Nothing };
+                Sight { seat: process.seat, beat, doing, run }
             })
             .collect();
+        for process in self.processes.values_mut().filter(|process| process.joined.is_none()) {
+            if now.since(process.started) > BIRTH {
+                process.condemn(Condemned::Stalled);
+            }
+        }
         let stalled = self.watch.look(&sights, self.pace.median(), Step(self.done), now);
         for Stalled { seat, since, step } in stalled {
             let process = self.processes.get_mut(&seat).expect("invariant: it was just seen");
@@ -741,12 +796,17 @@ impl Lead<'_, '_, '_> {
 
     /// Lets members go on that were stopped by a fault, when their time is over.
     fn continue_stopped(&mut self, now: Nanos) {
-        let longest = self.elastic.faults.0.iter().filter_map(|fault| match fault {
-            Fault::Stop { time, .. } | Fault::RandomStop { time, .. } => Some(*time),
-            _ => None,
-        });
-        let Some(time) = longest.max() else { return };
+        let faults = &self.elastic.faults.0;
         for process in self.processes.values_mut() {
+            let own = faults.iter().find_map(|fault| match *fault {
+                Fault::Stop { member, time, .. } if member == process.member => Some(time),
+                _ => None,
+            });
+            let random = faults.iter().find_map(|fault| match *fault {
+                Fault::RandomStop { time, .. } => Some(time),
+                _ => None,
+            });
+            let Some(time) = own.or(random) else { continue };
             let is_stopped = state_of(process.child.id()) == Some('T');
             match process.continues {
                 None if is_stopped => process.continues = Some(now + time),
@@ -774,12 +834,16 @@ impl Lead<'_, '_, '_> {
     fn answer(&mut self, now: Nanos) -> Result<(), TrainError> {
         let mut scaled = Vec::new();
         let status = || self.status(now);
-        let (max, threads, cores) =
-            (self.elastic.max, self.job.threads, std::thread::available_parallelism().map_or(1, usize::from));
+        let Elastic { min, max, .. } = *self.elastic;
+        let (threads, cores) =
+            (self.job.threads, std::thread::available_parallelism().map_or(1, usize::from));
         let asked = self.crew.asked;
         self.control.serve(|request| match request {
             Request::Status => Answer::Status(Box::new(status())),
             Request::Scale(0) => Answer::Refused("a training needs at least 1 worker; Ctrl-C ends it".into()),
+            Request::Scale(workers) if workers < min => {
+                Answer::Refused(format!("it needs at least {min} workers, as --elastic {min}:{max} says"))
+            }
             Request::Scale(workers) if workers > max => Answer::Refused(format!(
                 "it can have at most {max} workers; start it with --elastic MIN:{workers} to allow for more"
             )),
@@ -801,7 +865,9 @@ impl Lead<'_, '_, '_> {
         });
         for workers in scaled {
             self.log.append(&LauncherEvent::Scaled { at: now, workers })?;
-            self.remember(format!("asked for {workers} workers instead of {asked}"));
+            if workers != asked {
+                self.remember(format!("asked for {workers} workers instead of {asked}"));
+            }
             self.crew.ask(workers);
         }
         Ok(())
@@ -824,7 +890,7 @@ impl Lead<'_, '_, '_> {
             pid: std::process::id(),
             step: self.done,
             steps: self.job.steps,
-            images_per_s: self.pace.steps_per_s().map(|steps| steps * self.job.global_batch() as f64),
+            images_per_s: self.pace.steps_per_s(now).map(|steps| steps * self.job.global_batch() as f64),
             workers: self.crew.asked,
             min: self.elastic.min,
             max: self.elastic.max,
@@ -893,8 +959,10 @@ fn state_of(pid: u32) -> Option<char> {
 /// Whether a process runs or would like to, and the processor time that it has had.
 fn run_of(pid: u32) -> Run {
     let read = || -> Option<Run> {
-        if state_of(pid)? != 'R' {
-            return None;
+        match state_of(pid)? {
+            'R' => {}
+            'T' | 't' => return Some(Run::Stopped),
+            _ => return None,
         }
         let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
         text.split_whitespace().next()?.parse().ok().map(|cpu| Run::Runnable(Nanos(cpu)))

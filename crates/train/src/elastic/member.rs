@@ -50,6 +50,8 @@ pub(crate) struct Membership {
     pub bell: i32,
     /// Steps done when it was started.
     pub about: u64,
+    /// Steps after which all that was due had been done.
+    pub passed: u64,
 }
 
 /// The life of a member that began at `main`.
@@ -103,6 +105,7 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
         rate: 0.0,
         times: SumTimes::default(),
         in_shard: &in_shard,
+        seat: own.seat,
     };
     let dealing = match elastic.deal {
         Deal::Static => Dealing::Static,
@@ -118,14 +121,17 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
     hands.expect(member.expected(step));
 
     let asked = || leaves.load(Ordering::Relaxed);
-    let first = job.milestones.resumed_at.unwrap_or(0);
     let mut book = StepBook::open(&mut log, &graph, driving);
     // Who comes in while the others stand at a test or a checkpoint takes part in it.
-    if ended == Ended::Done && step > first && calendar.after(step).is_any() {
+    if ended == Ended::Done && step > own.passed && calendar.after(step).is_any() {
         ended = pause(&mut member, step, &calendar, &mut hands, &mut book, &asked, &bell)?;
     }
     let mut waits = Vec::with_capacity(64);
     let mut generations = Vec::new();
+    // What it waited for before its first step is not that step's.
+    member.take_waits(&mut waits, &mut generations);
+    waits.clear();
+    generations.clear();
     let faults = Planted { elastic, seed: job.seed, own: own.member, entered: Step(step) };
     while ended == Ended::Done && step < member.end() {
         book.begin(Step(step));
@@ -317,7 +323,7 @@ impl Hands<'_> {
         self.turns_after(task, index);
         self.load_and_feed(turn, phases)?;
         let pass = self.job.pass_of(task.step, task.shard, index);
-        let mut brake = Brake { slowness: self.slowness.get(), last: clock::now() };
+        let mut brake = Brake { slowness: self.slowness.get(), last: clock::now(), slept: Nanos(0) };
         let (buckets, mut complete) = (&self.layout.buckets, 0);
         self.program.forward_backward(pass, &mut |slots| {
             brake.apply();
@@ -333,6 +339,9 @@ impl Hands<'_> {
             }
         })?;
         let mut result = self.program.finish()?;
+        // A slow worker computes slowly.
+        result.in_ready = result.in_ready.since(brake.slept);
+        result.phases[Phase::Backward] += brake.slept;
         if self.program.driving() == Driving::Direct && self.job.pin {
             move_loading(&mut result.phases, Nanos(self.loader.cpu().0 / self.job.threads as u64));
         }
@@ -346,14 +355,17 @@ impl Hands<'_> {
 struct Brake {
     slowness: f64,
     last: Nanos,
+    slept: Nanos,
 }
 
 impl Brake {
     fn apply(&mut self) {
         if self.slowness > 1.0 {
-            let worked = clock::now().since(self.last).seconds();
+            let begin = clock::now();
+            let worked = begin.since(self.last).seconds();
             thread::sleep(Duration::from_secs_f64(worked * (self.slowness - 1.0)));
             self.last = clock::now();
+            self.slept += self.last.since(begin);
         }
     }
 }
@@ -448,6 +460,7 @@ struct Sums<'a> {
     times: SumTimes,
     /// Whether the member is computing a shard.
     in_shard: &'a Cell<bool>,
+    seat: u32,
 }
 
 impl Slices for Sums<'_> {
@@ -459,6 +472,8 @@ impl Slices for Sums<'_> {
         if range.is_empty() {
             return;
         }
+        let note = |doing: Doing| self.ground.board().note_doing(self.ground, self.seat, doing as u64);
+        note(Doing::Computing);
         let regions = |side: usize| -> [Region; 3] {
             let kept = self.layout.size.state;
             let state = |number| region(self.ground.state(side, number));
@@ -498,6 +513,9 @@ impl Slices for Sums<'_> {
         self.times.adding += Nanos(adding.into_inner()).min(all);
         let values = range.len() * (self.layout.size.shape.shards as usize + 2 * count);
         self.times.moved += 4 * values as u64;
+        if !self.in_shard.get() {
+            self.ground.board().note_doing(self.ground, self.seat, Doing::Nothing as u64);
+        }
     }
 }
 

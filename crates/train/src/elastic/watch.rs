@@ -1,8 +1,9 @@
 //! Who is stuck: a pure function of what was seen of each member.
 //!
-//! A member is stalled if it holds a task and shows no progress, although the launcher itself ran all the while, and not all
-//! members that hold tasks stand still: a frozen machine, a disk that is slow for all, or a laptop that slept stalls nobody.
-//! One that waits for a processor is slow, not stuck, and gets more time.
+//! A member is stalled if it holds a task and shows no progress, although the launcher itself ran all the while. Where all
+//! members that hold tasks stand still, it is probably the machine, and they get far more time: a disk that is slow for all
+//! stalls nobody, nor does a frozen machine or a laptop that slept, as the launcher did not run then. One that waits for a
+//! processor is slow, not stuck, and gets more time too. One that a signal has stopped is stalled whatever it does, unless all are.
 
 use paceline_record::{Nanos, Step};
 
@@ -15,7 +16,7 @@ const STEPS: u64 = 4;
 /// What is allowed for what has no median step yet, and for what is not computing: loading, testing.
 const GENEROUS: Nanos = Nanos(60_000_000_000);
 
-/// How much longer somebody gets who only waits for a processor.
+/// How much longer somebody gets who only waits for a processor, or where all stand still.
 const STARVED: u64 = 10;
 
 /// The most time between two looks that counts: more means that the launcher itself stood still.
@@ -51,8 +52,10 @@ impl Doing {
 pub(crate) enum Run {
     /// It runs, or would if it had a processor; the processor time it has had.
     Runnable(Nanos),
-    /// It sleeps, waits for a disk, or was stopped.
+    /// It sleeps, or waits for a disk.
     Blocked,
+    /// A signal has stopped it.
+    Stopped,
 }
 
 /// What was seen of a member.
@@ -105,7 +108,7 @@ impl Watch {
         for sight in sights {
             let seat = &mut self.seats[sight.seat as usize];
             let moved = sight.beat != seat.beat;
-            if moved || sight.doing == Doing::Nothing {
+            if moved || (sight.doing == Doing::Nothing && sight.run != Run::Stopped) {
                 *seat = Standing { beat: sight.beat, ..Standing::default() };
             } else {
                 seat.stood += passed;
@@ -121,12 +124,14 @@ impl Watch {
             holders += u32::from(sight.doing != Doing::Nothing);
             standing += u32::from(sight.doing != Doing::Nothing && seat.stood > Nanos(LEAST.0 / 2));
         }
-        // All who could work stand still: the machine does, not they. One alone has nobody to be compared with.
-        if holders > 1 && standing == holders {
-            return Vec::new();
-        }
+        // All who could work stand still: probably the machine does. One alone has nobody to be compared with.
+        let all_stand = holders > 1 && standing == holders;
+        let all_stopped = sights.len() > 1 && sights.iter().all(|sight| sight.run == Run::Stopped);
         let is_stalled = |sight: &&Sight| {
             let Standing { stood, starved, .. } = self.seats[sight.seat as usize];
+            if sight.run == Run::Stopped {
+                return stood > LEAST && !all_stopped;
+            }
             let allowed = match (sight.doing, median) {
                 (Doing::Nothing, _) => return false,
                 (Doing::Computing, Some(median)) => LEAST.max(Nanos(STEPS * median.0)),
@@ -135,7 +140,7 @@ impl Watch {
                 (_, None) => GENEROUS,
             };
             let is_starved = starved.0 > stood.0 / 2;
-            stood > if is_starved { Nanos(STARVED * allowed.0) } else { allowed }
+            stood > if is_starved || all_stand { Nanos(STARVED * allowed.0) } else { allowed }
         };
         let stalled = sights.iter().filter(is_stalled);
         stalled.map(|sight| Stalled { seat: sight.seat, since: sight.beat, step }).collect()
@@ -183,7 +188,21 @@ mod tests {
     #[test]
     fn a_stall_that_everybody_shares_expels_nobody() {
         let see = |_| vec![sight(0, 7, Doing::Computing), sight(1, 9, Doing::Computing)];
+        assert_eq!(watch(7, Some(20), see), None);
+        let see = |_| vec![sight(0, 7, Doing::Loading), sight(1, 9, Doing::Loading)];
         assert_eq!(watch(300, Some(20), see), None);
+        let stopped = |seat| Sight { run: Run::Stopped, ..sight(seat, 7, Doing::Computing) };
+        assert_eq!(watch(300, Some(20), |_| vec![stopped(0), stopped(1)]), None);
+    }
+
+    #[test]
+    fn whoever_was_stopped_is_stalled_whatever_it_does_and_however_many_there_are() {
+        let stopped = |seat, doing| Sight { run: Run::Stopped, ..sight(seat, 7, doing) };
+        let waiting = |now| vec![sight(0, now, Doing::Computing), stopped(1, Doing::Nothing)];
+        assert_eq!(watch(2, Some(20), waiting).map(|(_, seat)| seat), Some(1));
+        let two =
+            |_| vec![sight(0, 7, Doing::Nothing), stopped(1, Doing::Computing), stopped(2, Doing::Computing)];
+        assert_eq!(watch(2, Some(1000), two).map(|(_, seat)| seat), Some(1));
     }
 
     #[test]
