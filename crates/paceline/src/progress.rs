@@ -55,12 +55,12 @@ impl Progress {
         if self.bar.is_none() {
             let left = self.time_left(0.0).map_or_else(String::new, |left| format!("; about {left} left"));
             say(&format!(
-                "[{}/{}] {}: {} steps of {}{left}",
+                "[{}/{}] {}: {} steps of {} samples{left}",
                 self.run,
                 self.runs,
                 name(job),
                 job.steps,
-                job.batch
+                job.global_batch()
             ));
         }
         self.show(job, 0);
@@ -126,7 +126,9 @@ impl Progress {
 }
 
 fn name(job: &Job) -> String {
-    format!("{} on {}", job.model, workers(job))
+    let faults = job.elastic.as_ref().filter(|elastic| !elastic.faults.is_empty());
+    let faults = faults.map_or_else(String::new, |elastic| format!(" with {}", elastic.faults));
+    format!("{} on {}{faults}", job.model, workers(job))
 }
 
 /// Seconds that a job may take: products at a rate that a core reaches, activations at what its memory gives. What

@@ -202,6 +202,14 @@ pub enum TrainError {
     /// Reject the input: an elastic job whose strategy needs every worker.
     #[error("--elastic goes with --update allreduce and sharded, not {0}: it would not outlive its workers")]
     ElasticUpdate(Strategy),
+    /// Reject the input: a fault that would never come.
+    #[error("{fault} is after the last of {steps} steps, which are counted from 0; choose an earlier step")]
+    LateFault {
+        /// The fault.
+        fault: String,
+        /// Steps of the run.
+        steps: u64,
+    },
     /// Reject the input: an elastic job that exchanges in 16 bits.
     #[error("--elastic exchanges gradients in 32 bits; leave --compress out")]
     ElasticCompress,

@@ -313,6 +313,11 @@ impl Job {
         if self.engine == CUDA && !self.share_gpu {
             return Err(TrainError::ElasticDevices);
         }
+        if let Some(fault) =
+            elastic.faults.0.iter().find(|fault| fault.step().is_some_and(|at| at.0 >= self.steps))
+        {
+            return Err(TrainError::LateFault { fault: fault.to_string(), steps: self.steps });
+        }
         if self.shards() < bounds.max {
             return Err(TrainError::Shards { shards: self.shards(), workers: bounds.max });
         }
