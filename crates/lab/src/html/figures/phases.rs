@@ -35,7 +35,9 @@ pub fn phases(group: &Group<'_>) -> Option<Tag> {
         return None;
     }
     let axis = Axis::linear(0.0, 100.0, 5, "% of the run");
-    let mut bars = Bars::new(axis, Columns { names: 62.0, values: 14.0 });
+    let has_members = cases.iter().any(|case| case.recovery.is_some());
+    let names = if has_members { 82.0 } else { 62.0 };
+    let mut bars = Bars::new(axis, Columns { names, values: 14.0 });
     for case in &cases {
         draw(&mut bars, case);
     }
