@@ -342,7 +342,7 @@ fn with_too_few_workers_left_it_saves_and_says_why() {
     let output = paceline(folder.path(), &command).output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("1 workers are left, and --elastic asks for at least 2"), "{said}");
+    assert!(said.contains("1 worker is left, and --elastic asks for at least 2"), "{said}");
     assert!(said.contains("member 1 was lost last") && said.contains("--resume few"), "{said}");
     leaves_nothing_behind(&folder.path().join("few"));
     // All of them: the launcher still holds their state.

@@ -164,7 +164,12 @@ pub enum TrainError {
     Died(Death),
     /// Report the failure: an elastic job has too few workers left.
     #[error(
-        "{there} workers are left, and --elastic asks for at least {min}{}; {last}",
+        "{}, and --elastic asks for at least {min}{}; {last}",
+        match there {
+            0 => "no workers are left".to_owned(),
+            1 => "1 worker is left".to_owned(),
+            _ => format!("{there} workers are left"),
+        },
         waited.map_or_else(|| ", and no more restarts are left".to_owned(), |s| format!(", after waiting for {s} s"))
     )]
     TooFew {
