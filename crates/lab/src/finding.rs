@@ -65,6 +65,8 @@ pub enum Kind {
     Evaluation,
     /// Workers were lost.
     Recovery,
+    /// Planted faults made the run longer or not, compared with the same run without them.
+    Faults,
     /// The time after a rank's last step takes a notable part of the run.
     Tail,
     /// Time that no phase accounts for.
@@ -113,7 +115,7 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
         let done = group.cases.iter().filter(|&&place| cases[place].status == Outcome::Done);
         let one = done.clone().map(|&place| &cases[place]).find(|case| case.case.workers == 1);
         let members: Vec<Member<'_>> =
-            done.map(|&place| Member { place, case: &cases[place], one, group, machine }).collect();
+            done.map(|&place| Member { place, case: &cases[place], one, cases, group, machine }).collect();
         for kind in KINDS {
             // A cause that shows at several worker counts is reported once, where it costs most.
             let found = members.iter().filter_map(|member| member.look(kind));
@@ -124,7 +126,7 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
     findings
 }
 
-const KINDS: [Kind; 19] = [
+const KINDS: [Kind; 20] = [
     Kind::StartUp,
     Kind::WarmUp,
     Kind::Computation,
@@ -135,6 +137,7 @@ const KINDS: [Kind; 19] = [
     Kind::Update,
     Kind::Evaluation,
     Kind::Recovery,
+    Kind::Faults,
     Kind::Tail,
     Kind::Other,
     Kind::Short,
@@ -158,6 +161,8 @@ struct Member<'a> {
     case: &'a CaseReport,
     /// The one-worker case of the same group.
     one: Option<&'a CaseReport>,
+    /// All cases of the study.
+    cases: &'a [CaseReport],
     group: &'a Explained,
     machine: &'a Machine,
 }
@@ -194,6 +199,7 @@ impl Member<'_> {
                 self.cost(kind, Cause::Evaluation, NOTABLE, "on evaluation and checkpoints", advice)
             }
             Kind::Recovery => self.recovery(),
+            Kind::Faults => self.faults(),
             // A log without phases is not a trace with gaps.
             Kind::Other if self.case.origin.as_ref().is_some_and(|origin| !origin.shows_work()) => None,
             Kind::Other if self.case.is_window() => {
@@ -398,7 +404,7 @@ impl Member<'_> {
         let loss = grown.or(large)?;
         let what =
             if grown.is_some() { "on the update beyond what one worker needs" } else { "on the update" };
-        let advice = self.program().update();
+        let advice = self.program().update(&self.case.case);
         Some(self.finding(Kind::Update, self.spends(what, loss), advice.into(), Some(loss)))
     }
 

@@ -25,8 +25,11 @@ pub struct Membership {
     pub recoveries: Vec<Recovery>,
     /// Tests of the network, in order.
     pub evaluations: Vec<EvalRecord>,
-    /// The steps that somebody completed, in order: each once.
+    /// The steps that somebody completed and logged, in order: each once.
     pub steps: Vec<Step>,
+    /// Steps that were done and are in no log, because everybody who did them was lost before the end of the test or
+    /// checkpoint that followed.
+    pub unlogged: u64,
 }
 
 /// A member's life.
@@ -38,6 +41,8 @@ pub struct Life {
     pub span: Span,
     /// How it ended.
     pub fate: Fate,
+    /// When it took part from.
+    pub joined: Option<Nanos>,
     /// The lost member whose place it took.
     pub replaces: Option<Member>,
     /// The step that it was in, or would have come to, when it was lost or left.
@@ -95,6 +100,7 @@ pub(crate) fn places(launcher: &LauncherLog) -> BTreeMap<(Generation, Rank), Mem
 #[derive(Default)]
 struct Told {
     spawned: Option<Nanos>,
+    joined: Option<Nanos>,
     left: Option<Nanos>,
     ended: Option<(Nanos, Exit)>,
     expelled: Option<(Nanos, Expulsion)>,
@@ -110,6 +116,7 @@ impl Membership {
         let mut told: BTreeMap<Member, Told> =
             members.into_iter().map(|member| (member, Told::default())).collect();
         let (mut rosters, mut recoveries, mut evaluations) = (Vec::new(), Vec::new(), Vec::new());
+        let mut done = 0;
         for event in &launcher.membership {
             match event {
                 LauncherEvent::Member(event) => {
@@ -117,14 +124,19 @@ impl Membership {
                 }
                 LauncherEvent::Roster(roster) => rosters.push(roster.clone()),
                 LauncherEvent::Recovery(recovery) => recoveries.push(*recovery),
-                LauncherEvent::Evaluated(test) => evaluations.push(*test),
+                LauncherEvent::Evaluated(test) => {
+                    done = done.max(test.steps);
+                    evaluations.push(*test);
+                }
+                LauncherEvent::Saved { steps, .. } => done = done.max(*steps),
                 _ => {}
             }
         }
         let steps: BTreeSet<Step> =
             logs.iter().flat_map(|log| log.steps.iter().map(|step| step.step)).collect();
         let steps: Vec<Step> = steps.into_iter().collect();
-        let mut membership = Self { lives: Vec::new(), rosters, recoveries, evaluations, steps };
+        let unlogged = count_unlogged(&steps, rosters.first(), done);
+        let mut membership = Self { lives: Vec::new(), rosters, recoveries, evaluations, steps, unlogged };
         if let (Some(begin), Some(end)) = (launcher.first_spawn, launcher.last_reap) {
             membership.lives = membership.live(Span { begin, end }, told, logs);
         }
@@ -146,8 +158,9 @@ impl Membership {
             let log = by_member.get(&member);
             let done = log.and_then(|log| log.steps.last()).map(|step| step.step);
             let early = first.is_none_or(|first| told.spawned.is_none_or(|spawned| spawned < first));
-            let lasted = told.ended.is_none_or(|(at, _)| last.is_none_or(|last| at >= last))
+            let late = told.ended.is_none_or(|(at, _)| last.is_none_or(|last| at >= last))
                 || (done.is_some() && done == self.steps.last().copied());
+            let lasted = late && told.left.is_none() && told.expelled.is_none();
             let ended = told.ended.map_or(run.end, |(at, _)| at);
             let fate = match (lasted, told.left, told.expelled) {
                 (true, ..) => Fate::Lasted,
@@ -163,7 +176,7 @@ impl Membership {
                 end: if lasted { run.end } else { ended },
             };
             let last = self.step_of_end(done, &span, &fate, logs);
-            lives.push(Life { member, span, fate, replaces: None, last });
+            lives.push(Life { member, span, fate, joined: told.joined, replaces: None, last });
         }
         find_replacements(&mut lives, &by_member);
         lives
@@ -201,9 +214,18 @@ impl Told {
             MemberChange::Expelled(why) => {
                 self.expelled = self.expelled.take().or_else(|| Some((*at, why.clone())));
             }
-            MemberChange::Joined | MemberChange::Stalled { .. } | MemberChange::Other(_) => {}
+            MemberChange::Joined => self.joined = self.joined.or(Some(*at)),
+            MemberChange::Stalled { .. } | MemberChange::Other(_) => {}
         }
     }
+}
+
+/// Steps that nobody logged: gaps, and those after the last logged step that a test or a checkpoint tells of.
+fn count_unlogged(steps: &[Step], roster: Option<&Roster>, done: u64) -> u64 {
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 0 };
+    let first = roster.map_or(*first, |roster| roster.step.min(*first));
+    let all = last.0.saturating_add(1).max(done) - first.0;
+    all.saturating_sub(steps.len() as u64)
 }
 
 /// Whoever was spawned after a loss, on the lost member's seat, replaces it. One that wrote no log, and so has no known seat,

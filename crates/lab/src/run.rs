@@ -268,13 +268,18 @@ impl Run {
 
     /// Steps that every rank finished.
     pub fn steps_done(&self) -> u64 {
-        self.covers().into_iter().fold(0, u64::saturating_add)
+        let unlogged = self.membership.as_ref().map_or(0, |membership| membership.unlogged);
+        self.covers().into_iter().fold(unlogged, u64::saturating_add)
     }
 
     /// Samples that all ranks processed together; where workers come and go, those of the whole steps.
     pub fn examples(&self) -> u64 {
-        if self.membership.is_some() {
-            return (0..self.steps()).map(|k| self.step_examples(k)).fold(0, u64::saturating_add);
+        if let Some(membership) = &self.membership {
+            let logged: Vec<u64> = (0..self.steps()).map(|k| self.step_examples(k)).collect();
+            // Steps that nobody logged had as many as the others, if those all had as many.
+            let same = logged.first().filter(|first| logged.iter().all(|examples| examples == *first));
+            let unlogged = same.map_or(0, |examples| examples.saturating_mul(membership.unlogged));
+            return logged.into_iter().fold(unlogged, u64::saturating_add);
         }
         let steps = self.ranks.iter().flat_map(|rank| &rank.steps);
         steps.map(|step| step.examples).sum()

@@ -8,7 +8,7 @@ use paceline_lab::numbers::waterfall::Cause;
 use paceline_lab::{CaseReport, Kind, Machine, Planned, Report, Run, SCHEMA, Study};
 use paceline_record::{Member, Outcome, Phase, Step};
 use paceline_train::launcher::{Surroundings, launch};
-use paceline_train::{Bounds, Deal, Elastic, Engines, Job, Length};
+use paceline_train::{Bounds, Deal, Elastic, Engines, Job, Length, TrainError};
 use proptest::prelude::*;
 
 /// An elastic job of four workers, with these faults on this machine.
@@ -30,14 +30,18 @@ fn job(folder: &Path, faults: &str, machine: &str) -> Job {
     job
 }
 
-fn simulate(job: &Job) -> Run {
+fn attempt(job: &Job) -> Result<(), TrainError> {
     let prepared = job.prepare(&mut Engines::default()).expect("a job that can be simulated");
     let surroundings = Surroundings {
         program: "/nowhere/paceline".into(),
         interrupted: &AtomicBool::new(false),
         progress: &mut |_| {},
     };
-    launch(job, &prepared, surroundings).expect("it runs");
+    launch(job, &prepared, surroundings)
+}
+
+fn simulate(job: &Job) -> Run {
+    attempt(job).expect("it runs");
     let run = Run::read(&job.folder).expect("whole logs");
     assert_eq!(run.launcher.outcome(), Outcome::Done);
     run
@@ -177,16 +181,50 @@ fn a_run_that_loses_everybody_goes_on_with_replacements_or_fails() {
     assert_eq!((told.losses, told.replacements, told.examples_redone), (4, 4, 240));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut job = job(folder.path(), everybody, CALM);
-    job.elastic.as_mut().expect("elastic").restarts = 0;
-    let prepared = job.prepare(&mut Engines::default()).expect("a job that can be simulated");
-    let surroundings = Surroundings {
-        program: "/nowhere/paceline".into(),
-        interrupted: &AtomicBool::new(false),
-        progress: &mut |_| {},
-    };
-    launch(&job, &prepared, surroundings).expect_err("nobody is left");
+    let elastic = job.elastic.as_mut().expect("elastic");
+    (elastic.restarts, elastic.max) = (0, 4);
+    let error = attempt(&job).expect_err("nobody is left");
+    let words = "no worker is left and --elastic needs 1, and no restarts remain; member 2 was lost last, in \
+                 step 50 (planted: kill=2@50)";
+    assert_eq!(error.to_string(), words);
     let case = CaseReport::of(&[Run::read(folder.path()).expect("logs")]);
     assert_eq!((case.status, case.steps), (Outcome::Failed, 50));
+}
+
+#[test]
+fn each_seat_has_its_own_restarts_and_then_stays_empty() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Member 4 replaces member 0, member 5 replaces member 1, and nobody replaces member 4.
+    let mut job = job(folder.path(), "kill=0@10,kill=1@30,kill=4@60", "jitter=0,launch=1,init=1");
+    let elastic = job.elastic.as_mut().expect("elastic");
+    (elastic.restarts, elastic.max) = (1, 4);
+    let run = simulate(&job);
+    let case = CaseReport::of(std::slice::from_ref(&run));
+    assert_adds_up(&run, &case);
+    assert_eq!((recovery(&case).losses, recovery(&case).replacements), (3, 2));
+    assert_eq!(recovery(&case).strength.members.last(), Some(&3));
+    assert_eq!(run.ranks[5].header.seat(), Some(1));
+}
+
+#[test]
+fn random_faults_spare_members_in_the_step_that_they_join() {
+    for restarts in [3, 1000] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut job = job(folder.path(), "random=kill:1", "jitter=0,launch=0,init=0,spawn=0");
+        job.elastic.as_mut().expect("elastic").restarts = restarts;
+        let result = attempt(&job);
+        assert_eq!(result.is_ok(), restarts == 1000, "{result:?}");
+        let run = Run::read(folder.path()).expect("logs");
+        let came = run.ranks.iter().skip(4).filter(|log| !log.faults.is_empty());
+        for log in came {
+            assert!(!log.steps.is_empty(), "{} was lost in the step that it came in", log.header.who());
+        }
+        if let Err(error) = result {
+            let said = error.to_string();
+            assert!(said.contains("no restarts remain; member "), "{said}");
+            assert!(said.contains("(planted: kill="), "{said}");
+        }
+    }
 }
 
 /// A fault of four first members and those that may come, in one of thirty steps.
@@ -218,13 +256,10 @@ proptest! {
         let elastic = job.elastic.as_mut().expect("elastic");
         elastic.deal = if dynamic { Deal::Dynamic } else { Deal::Static };
         (elastic.restarts, elastic.min) = (restarts, min);
-        let prepared = job.prepare(&mut Engines::default()).expect("a job that can be simulated");
-        let surroundings = Surroundings {
-            program: "/nowhere/paceline".into(),
-            interrupted: &AtomicBool::new(false),
-            progress: &mut |_| {},
-        };
-        let done = launch(&job, &prepared, surroundings).is_ok();
+        let result = attempt(&job);
+        let is_true = matches!(result, Ok(()) | Err(TrainError::TooFew { .. }));
+        prop_assert!(is_true, "{:?}", result);
+        let done = result.is_ok();
         let run = Run::read(folder.path()).expect("logs that agree");
         prop_assert_eq!(done, run.launcher.outcome() == Outcome::Done);
         if done {

@@ -53,7 +53,7 @@ pub(crate) fn run(
     log: &mut LauncherWriter,
 ) -> Result<Option<Failure>, TrainError> {
     if let Some(elastic) = &job.elastic {
-        return elastic::run(job, elastic, surroundings, log);
+        return elastic::run(job, elastic, surroundings, log).map(|()| None);
     }
     let world = World { job, workload: Workload::new(job)? };
     let mut workers = world.start(log)?;

@@ -123,8 +123,11 @@ impl Program {
     }
 
     /// The update takes long.
-    pub fn update(self) -> &'static str {
+    pub fn update(self, case: &Case) -> &'static str {
         match self {
+            Self::Paceline if case.settings.contains_key("elastic") => {
+                "use fewer updates: a larger --batch or --accumulate"
+            }
             Self::Paceline => {
                 "try --update sharded (each worker updates a slice), or fewer updates through a larger --batch or --accumulate"
             }
@@ -197,6 +200,10 @@ fn communication_of_ours(case: &Case) -> &'static str {
     let set = |name: &str| case.settings.get(name).map(String::as_str);
     if set("overlap") == Some("no") {
         return "exchange during the backward pass: --overlap yes";
+    }
+    // Workers that come and go all keep the whole state, and exchange in 32 bits.
+    if set("elastic").is_some() {
+        return "try a larger --batch or --accumulate";
     }
     match case.update.as_deref() {
         Some("allreduce") if set("compress") == Some("none") => {

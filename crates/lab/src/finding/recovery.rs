@@ -1,8 +1,9 @@
 //! What lost workers cost.
 
-use paceline_record::Exit;
+use paceline_record::{Exit, Outcome};
 
 use super::{Finding, Kind, Loss, Member};
+use crate::CaseReport;
 use crate::numbers::recovery::{Recovery, What};
 
 /// A part of the cost is named if it is more than this fraction of it.
@@ -46,10 +47,48 @@ impl Member<'_> {
         }
         if let Some(slower) = recovery.slower_s.filter(|&slower| slower >= 0.005) {
             text.push_str(&format!(
-                "; steps with fewer workers than before took {slower:.2} s longer in all"
+                "; steps with fewer workers than before a loss took {slower:.2} s longer in all"
             ));
         }
         Some(self.finding(Kind::Recovery, text, advise(recovery).into(), Some(loss)))
+    }
+}
+
+/// A difference below this fraction is not told from none.
+const SAME: f64 = 0.005;
+
+impl Member<'_> {
+    /// How long a run with planted faults took beside the same run without them.
+    pub(super) fn faults(&self) -> Option<Finding> {
+        let faults = self.case.case.settings.get("faults").filter(|faults| !faults.is_empty())?;
+        let is_twin = |other: &&CaseReport| {
+            let mut case = other.case.clone();
+            let planted = case.settings.insert("faults".into(), faults.clone());
+            other.status == Outcome::Done
+                && planted.is_none_or(|faults| faults.is_empty())
+                && case == self.case.case
+        };
+        let twin = self.cases.iter().find(is_twin)?;
+        let (with, without) = (self.case.total_s?, twin.total_s.filter(|&seconds| seconds > 0.0)?);
+        let longer = with / without - 1.0;
+        let percent = 100.0 * longer.abs();
+        let change = match longer {
+            _ if longer.abs() < SAME => "about as long".into(),
+            _ if longer > 0.0 => format!("{percent:.0} % longer"),
+            _ => format!("{percent:.0} % shorter"),
+        };
+        let digits = if with.min(without) < 9.95 { 2 } else { 1 };
+        let text = format!(
+            "with {} and {faults}, the run took {with:.digits$} s instead of {without:.digits$} s ({change})",
+            self.worker_count()
+        );
+        let advice = match self.case.repeats.min(twin.repeats) {
+            0 | 1 => {
+                "this compares one run with one: runs differ by chance too, and --repeat 3 shows by how much"
+            }
+            _ => "this compares the means of the repeats",
+        };
+        Some(self.finding(Kind::Faults, text, advice.into(), None))
     }
 }
 

@@ -71,7 +71,34 @@ pub fn tile_life(rank: &RankLog, span: Span) -> PhaseSeconds {
 /// The time of a rank or member of a run; `None` if it is not known.
 pub fn tile_of(run: &Run, log: &RankLog) -> Option<PhaseSeconds> {
     let span = run.span_of(log.header.who())?;
-    if run.membership.is_some() { Some(tile_life(log, span)) } else { tile(log, span) }
+    match &run.membership {
+        Some(_) => {
+            let mut tiled = tile_life(log, span);
+            take_part(&mut tiled, run, log, span);
+            Some(tiled)
+        }
+        None => tile(log, span),
+    }
+}
+
+/// Moves what a member without a step did after it had joined out of its init: a test that was under way then, or else a step
+/// that it did not finish.
+fn take_part(tiled: &mut PhaseSeconds, run: &Run, log: &RankLog, span: Span) {
+    let membership = run.membership.as_ref().filter(|_| log.steps.is_empty());
+    let life = membership.and_then(|membership| membership.life(log.header.who()));
+    let (Some(main), Some(joined)) = (log.main, life.and_then(|life| life.joined)) else { return };
+    let joined = joined.max(main).min(span.end);
+    let ends = run.ends().last().map(|(done, end)| (done, end.max(tested(run))));
+    let test =
+        ends.filter(|&(done, _)| joined >= done).map_or(joined, |(_, end)| end.clamp(joined, span.end));
+    *tiled.entry(Phase::Init).or_default() -= span.end.since(joined).seconds();
+    *tiled.entry(Phase::Eval).or_default() += test.since(joined).seconds();
+    *tiled.entry(Phase::Tail).or_default() += span.end.since(test).seconds();
+}
+
+/// When the last test of the network was over.
+fn tested(run: &Run) -> Nanos {
+    run.evaluations().map(|test| test.at).max().unwrap_or_default()
 }
 
 /// The phases of every rank, as means over the repeats.

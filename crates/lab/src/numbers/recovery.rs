@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paceline_record::log::RankLog;
+use paceline_record::log::{PlantedFault, RankLog};
 use paceline_record::{
     Exit, Expulsion, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase, RecoveryPhase, Step, Who,
 };
@@ -35,7 +35,7 @@ pub struct Recovery {
     pub expulsions: u64,
     /// Members that were started in the place of lost ones.
     pub replacements: u64,
-    /// Members that did their first step after the run's first.
+    /// Members that took part from after the run's first step on.
     pub joins: u64,
     /// Members that left in good order.
     pub leaves: u64,
@@ -142,6 +142,8 @@ pub enum What {
     Expelled,
     /// Another number of workers was asked for.
     Scaled,
+    /// A fault was planted in it that nothing else here tells of.
+    Planted,
 }
 
 /// Members and rate over time. Point i stands for `every` steps.
@@ -164,7 +166,14 @@ pub fn recovery(run: &Run) -> Option<Recovery> {
     let view = View::new(run, membership);
     let count = |of: fn(&Life) -> bool| membership.lives.iter().filter(|life| of(life)).count() as u64;
     let first = membership.steps.first();
-    let joined = |log: &&RankLog| log.steps.first().is_some_and(|step| Some(&step.step) > first);
+    let begin = run.training().map(|training| training.begin);
+    let joined = |log: &&RankLog| match log.steps.first() {
+        Some(step) => Some(&step.step) > first,
+        None => {
+            let life = membership.life(log.header.who());
+            life.and_then(|life| life.joined).is_some_and(|joined| Some(joined) > begin)
+        }
+    };
     let worker_s = view.worker_s();
     let (events, more_events) = view.events();
     Some(Recovery {
@@ -215,6 +224,11 @@ fn seconds(membership: &Membership) -> RecoverySeconds {
         seconds.sum += time;
     }
     seconds
+}
+
+/// Whether a fault, in the words of `--faults`, ends whoever it is planted in.
+fn ends_a_member(fault: &str) -> bool {
+    ["kill=", "leave="].iter().any(|kind| fault.starts_with(kind))
 }
 
 /// A run, and what its events are told from.
@@ -351,7 +365,7 @@ impl<'a> View<'a> {
                         let step = begun.map(|step| step.step);
                         events.push((*at, Event { step, ..self.event(*at, *member, What::Joined) }));
                     }
-                    MemberChange::Stalled { step, .. } => {
+                    MemberChange::Stalled { step, .. } if !self.was_expelled_stalled(*member) => {
                         let step = Some(*step);
                         events.push((*at, Event { step, ..self.event(*at, *member, What::Stalled) }));
                     }
@@ -366,6 +380,7 @@ impl<'a> View<'a> {
         }
         for life in &self.membership.lives {
             events.extend(self.end_of(life, &waited));
+            events.extend(self.planted_in(life));
         }
         events.sort_by_key(|&(at, ref event)| (at, event.member, event.what));
         let more = events.len().saturating_sub(MOST_EVENTS);
@@ -385,8 +400,7 @@ impl<'a> View<'a> {
         let early = Some(life.span.begin) <= self.run.launcher.first_spawn;
         let start = if early { toll.replacing } else { 0.0 };
         let cost = toll.unfinished + start + waited.get(&life.member).copied().unwrap_or_default();
-        let planted = self.log(life.member).and_then(|log| log.faults.last());
-        let planted = planted.filter(|planted| Some(planted.step) >= life.last);
+        let planted = self.planted_end(life);
         let event = Event {
             step: life.last,
             exit,
@@ -396,6 +410,34 @@ impl<'a> View<'a> {
             ..self.event(at, life.member, what)
         };
         Some((at, event))
+    }
+
+    /// Whether its standing still is told with its expulsion.
+    fn was_expelled_stalled(&self, member: Member) -> bool {
+        let life = self.membership.life(Who::Member(member));
+        life.is_some_and(|life| matches!(life.fate, Fate::Expelled(_, Expulsion::Stalled)))
+    }
+
+    /// Faults that its end does not tell: those that slow it, or stop it for a while.
+    fn planted_in<'b>(&'b self, life: &'b Life) -> impl Iterator<Item = (Nanos, Event)> + 'b {
+        let faults = self.log(life.member).map(|log| log.faults.as_slice()).unwrap_or_default();
+        let told = self.planted_end(life);
+        let untold = faults.iter().filter(move |fault| Some(*fault) != told && !ends_a_member(&fault.fault));
+        untold.map(|planted| {
+            let event = Event {
+                step: Some(planted.step),
+                planted: Some(planted.fault.clone()),
+                ..self.event(planted.at, life.member, What::Planted)
+            };
+            (planted.at, event)
+        })
+    }
+
+    /// The planted fault that a member came to its end by.
+    fn planted_end(&self, life: &Life) -> Option<&PlantedFault> {
+        let faults = &self.log(life.member)?.faults;
+        let planted = faults.iter().rev().find(|planted| !planted.fault.starts_with("slow="));
+        planted.filter(|planted| life.fate != Fate::Lasted && Some(planted.step) >= life.last)
     }
 
     fn log(&self, member: Member) -> Option<&RankLog> {

@@ -40,6 +40,12 @@ fn what_happened(event: &Event) -> String {
         What::Joined => "joined".into(),
         What::Left => "left in good order".into(),
         What::Stalled => "made no progress".into(),
+        What::Planted => {
+            return event
+                .planted
+                .as_ref()
+                .map_or_else(|| "planted".into(), |fault| format!("planted: {fault}"));
+        }
         What::Lost => or_why("lost", event.exit.map(|exit| exit.to_string())),
         What::Expelled => or_why("expelled", event.reason.as_ref().map(reason)),
         What::Scaled => {
@@ -99,7 +105,7 @@ pub fn recovery(case: &CaseReport) -> Vec<String> {
         seconds.sum,
         phases.join(", ")
     ));
-    if let Some(slower) = recovery.slower_s {
+    if let Some(slower) = recovery.slower_s.filter(|&slower| slower >= 0.005) {
         sentences
             .push(format!("steps with fewer members than before a loss took {slower:.2} s longer in all"));
     }

@@ -2,7 +2,7 @@
 //!
 //! Members meet at the end of each step, and the roster changes there: who is ready joins, who leaves is gone. A member that is
 //! lost within a step is noticed after `detect`, fenced, and its shards are done again by those that are left. Its replacement is
-//! started then.
+//! started then, on the lowest free seat that has not lost more members than `restarts`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use paceline_record::{
 
 use super::workload::Workload;
 use super::{Part, TOLD, World, scaled};
-use crate::launcher::{Failure, Glance, Surroundings};
+use crate::launcher::{Glance, Surroundings};
 use crate::{Deal, Elastic, Fault, Job, TrainError};
 
 /// A member counts as stalled after this long, or after so many usual steps.
@@ -33,18 +33,17 @@ pub(super) fn run(
     elastic: &Elastic,
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
-) -> Result<Option<Failure>, TrainError> {
+) -> Result<(), TrainError> {
     let sizes: Vec<Job> =
         (1..=elastic.max).map(|workers| Job { workers, shards: Some(job.shards()), ..job.clone() }).collect();
     let mut crew = Crew::start(job, elastic, &sizes)?;
     let mut failure = None;
     for step in (0..job.steps).map(Step) {
         if surroundings.interrupted.load(Ordering::Relaxed) {
-            failure = Some(Failure::Interrupted);
+            failure = Some(TrainError::Interrupted);
             break;
         }
-        let faults = elastic.faults.due(step, job.seed, &crew.members());
-        crew.gather(step, &faults)?;
+        let faults = crew.gather(step)?;
         failure = crew.work(step, &faults)?;
         if failure.is_some() {
             break;
@@ -58,7 +57,7 @@ pub(super) fn run(
     for (_, event) in &crew.told {
         log.append(event)?;
     }
-    Ok(failure)
+    failure.map_or(Ok(()), Err)
 }
 
 /// A member that takes part.
@@ -66,6 +65,8 @@ struct Hand {
     member: Member,
     seat: u32,
     log: RankWriter,
+    /// The step that it came in.
+    entered: Step,
     /// Where its last step ended.
     at: Nanos,
     slow: f64,
@@ -89,6 +90,23 @@ struct Loss {
     fault: Fault,
 }
 
+/// A place for a member.
+#[derive(Clone, Copy, Default)]
+struct Seat {
+    /// Members that were lost in it.
+    losses: u32,
+    /// Whether its member left, so that one fewer is asked for.
+    given_up: bool,
+}
+
+/// How waiting for members ended.
+enum Wait {
+    /// Enough were there then.
+    Enough(Nanos),
+    /// Too few came for so many seconds; `None` where nobody was to come.
+    InVain { waited: Option<f64> },
+}
+
 struct Crew<'a> {
     job: &'a Job,
     elastic: &'a Elastic,
@@ -100,7 +118,9 @@ struct Crew<'a> {
     coming: Vec<Coming>,
     next: u32,
     generation: Generation,
-    restarts: u32,
+    seats: Vec<Seat>,
+    /// Members that are asked for.
+    asked: usize,
     /// How long each step took.
     times: Vec<Nanos>,
     /// What the launcher tells, and when.
@@ -120,7 +140,8 @@ impl<'a> Crew<'a> {
             coming: Vec::new(),
             next: 0,
             generation: Generation(0),
-            restarts: elastic.restarts,
+            seats: vec![Seat::default(); elastic.max.max(job.workers) as usize],
+            asked: job.workers as usize,
             times: Vec::new(),
             told: Vec::new(),
         };
@@ -128,7 +149,7 @@ impl<'a> Crew<'a> {
             crew.spawn(Nanos(job.simulation.spawn.0 * u64::from(number)), number);
         }
         let begin = crew.coming.iter().map(|coming| coming.ready).max().unwrap_or_default();
-        crew.admit(begin)?;
+        crew.admit(begin, Step(0))?;
         crew.tell_roster(begin, Step(0));
         Ok(crew)
     }
@@ -166,13 +187,22 @@ impl<'a> Crew<'a> {
         self.tell(member, at, MemberChange::Spawned);
     }
 
-    /// The lowest seat that nobody has.
-    fn free_seat(&self) -> u32 {
-        let taken = |seat: &u32| {
-            self.hands.iter().any(|hand| hand.seat == *seat)
-                || self.coming.iter().any(|coming| coming.seat == *seat)
-        };
-        (0..).find(|seat| !taken(seat)).expect("invariant: seats have no end")
+    /// Starts members on the lowest free seats until there are as many as are asked for, or no seat is left.
+    fn fill(&mut self, at: Nanos) {
+        let restarts = self.elastic.restarts;
+        for number in 0..self.seats.len() as u32 {
+            let taken = self.hands.iter().any(|hand| hand.seat == number)
+                || self.coming.iter().any(|coming| coming.seat == number);
+            let Seat { losses, given_up } = self.seats[number as usize];
+            if self.staying() < self.asked && !taken && !given_up && losses <= restarts {
+                self.spawn(at, number);
+            }
+        }
+    }
+
+    /// Members that are there or on their way.
+    fn staying(&self) -> usize {
+        self.hands.len() + self.coming.len()
     }
 
     fn open_log(&self, coming: &Coming) -> Result<RankWriter, TrainError> {
@@ -184,7 +214,7 @@ impl<'a> Crew<'a> {
     }
 
     /// Lets everybody in who is ready; says whether somebody was.
-    fn admit(&mut self, at: Nanos) -> Result<bool, TrainError> {
+    fn admit(&mut self, at: Nanos, step: Step) -> Result<bool, TrainError> {
         let (ready, coming) =
             std::mem::take(&mut self.coming).into_iter().partition(|coming| coming.ready <= at);
         self.coming = coming;
@@ -194,27 +224,46 @@ impl<'a> Crew<'a> {
             let mut log = self.open_log(coming)?;
             log.append(&RankEvent::Compiled { at: coming.ready, planned })?;
             self.tell(coming.member, at, MemberChange::Joined);
-            self.hands.push(Hand { member: coming.member, seat: coming.seat, log, at, slow: 1.0 });
+            let Coming { member, seat, .. } = *coming;
+            self.hands.push(Hand { member, seat, log, entered: step, at, slow: 1.0 });
         }
         Ok(!ready.is_empty())
     }
 
-    /// Between two steps: who is ready joins, who is asked to leaves.
-    fn gather(&mut self, step: Step, faults: &[Fault]) -> Result<(), TrainError> {
+    /// The faults of a step. Random ones spare whoever comes in it, or whoever replaces a victim would be the next one.
+    fn due(&self, step: Step) -> Vec<Fault> {
+        let planted = &self.elastic.faults;
+        let came = |fault: &Fault| {
+            let hand = self.hands.iter().find(|hand| Some(hand.member) == fault.member());
+            step > Step(0) && hand.is_some_and(|hand| hand.entered == step)
+        };
+        let mut due = planted.due(step, self.job.seed, &self.members());
+        due.retain(|fault| planted.0.contains(fault) || !came(fault));
+        due
+    }
+
+    /// Between two steps: who is ready joins, who is asked to leaves. Says which faults the step has.
+    fn gather(&mut self, step: Step) -> Result<Vec<Fault>, TrainError> {
         let now = self.hands.iter().map(|hand| hand.at).max().unwrap_or_default();
-        let mut changed = self.admit(now)?;
-        for &fault in faults {
+        let mut changed = self.admit(now, step)?;
+        let faults = self.due(step);
+        for &fault in &faults {
             match fault {
                 Fault::Leave { member, .. } if self.hands.len() > self.elastic.min as usize => {
                     let leaves = |hand: &mut Hand| hand.member == member;
                     for mut hand in self.hands.extract_if(.., leaves).collect::<Vec<_>>() {
                         hand.log.append(&self.fault(hand.at, fault))?;
+                        self.seats[hand.seat as usize].given_up = true;
+                        self.asked = (self.asked - 1).max(1);
                         self.finish(hand, now, Some(MemberChange::Left))?;
                         changed = true;
                     }
                 }
-                Fault::Join { .. } if self.hands.len() + self.coming.len() < self.elastic.max as usize => {
-                    self.spawn(now, self.free_seat());
+                Fault::Join { .. } if self.staying() < self.elastic.max as usize => {
+                    self.asked = (self.asked.max(self.staying()) + 1).min(self.elastic.max as usize);
+                    // Where there are to be more, every seat is worth another try.
+                    self.seats.fill(Seat::default());
+                    self.fill(now);
                 }
                 Fault::Slow { member, factor, .. } => {
                     let told = self.fault(now, fault);
@@ -230,7 +279,7 @@ impl<'a> Crew<'a> {
             self.generation.0 += 1;
             self.tell_roster(now, step);
         }
-        Ok(())
+        Ok(faults)
     }
 
     fn fault(&self, at: Nanos, fault: Fault) -> RankEvent {
@@ -272,7 +321,7 @@ impl<'a> Crew<'a> {
     }
 
     /// One step, with what happens to members in it.
-    fn work(&mut self, step: Step, faults: &[Fault]) -> Result<Option<Failure>, TrainError> {
+    fn work(&mut self, step: Step, faults: &[Fault]) -> Result<Option<TrainError>, TrainError> {
         let mut parts = self.deal(step)?;
         let before = parts.iter().map(|part| part.begin).max().unwrap_or_default();
         let losses = self.suffer(step, faults, &mut parts)?;
@@ -353,12 +402,11 @@ impl<'a> Crew<'a> {
         step: Step,
         parts: Vec<Part>,
         losses: Vec<Loss>,
-    ) -> Result<Option<Failure>, TrainError> {
+    ) -> Result<Option<TrainError>, TrainError> {
         let fence = self.job.simulation.fence;
         let began = losses.iter().map(|loss| loss.at).min().unwrap_or_default();
         let noticed = losses.iter().map(|loss| loss.noticed).max().unwrap_or_default();
         let fenced = noticed + fence;
-        let first = parts[losses[0].place].number;
         let world = self.world(parts.len())?;
         let loss = world.loss(step);
         let lost_passes: u64 = losses.iter().map(|loss| parts[loss.place].passes).sum();
@@ -377,9 +425,18 @@ impl<'a> Crew<'a> {
             record.late_rank += late;
             record.comm_busy += late;
         }
+        let last = losses.iter().max_by_key(|loss| loss.noticed).map(|loss| {
+            let (member, fault) = (parts[loss.place].number, loss.fault);
+            format!("member {member} was lost last, in step {step} (planted: {fault})")
+        });
         self.bury(losses, fence, fenced)?;
-        let Some(resumed) = self.wait_for_enough(fenced)? else {
-            return Ok(Some(Failure::Died(Rank(first), KILLED)));
+        let there = self.hands.len() as u32;
+        let resumed = match self.wait_for_enough(fenced, step)? {
+            Wait::Enough(at) => at,
+            Wait::InVain { waited } => {
+                let (min, last) = (self.elastic.min, last.unwrap_or_default());
+                return Ok(Some(TrainError::TooFew { there, min, waited, last }));
+            }
         };
         // Whoever joined within the step has nothing of its own to do.
         for hand in &self.hands[records.len()..] {
@@ -417,12 +474,11 @@ impl<'a> Crew<'a> {
     /// Ends lost members, and starts their replacements.
     fn bury(&mut self, mut losses: Vec<Loss>, fence: Nanos, fenced: Nanos) -> Result<(), TrainError> {
         losses.sort_by_key(|loss| std::cmp::Reverse(loss.place));
-        let mut seats = Vec::new();
         for Loss { place, at, noticed, fault } in losses {
             let mut hand = self.hands.remove(place);
             hand.log.append(&self.fault(at, fault))?;
             hand.log.flush()?;
-            seats.push(hand.seat);
+            self.seats[hand.seat as usize].losses += 1;
             if let Fault::Stop { at: step, .. } = fault {
                 self.tell(hand.member, noticed, MemberChange::Stalled { step, since: at });
                 self.tell(hand.member, noticed, MemberChange::Expelled(Expulsion::Stalled));
@@ -432,31 +488,28 @@ impl<'a> Crew<'a> {
                 self.tell(hand.member, noticed, MemberChange::Expelled(Expulsion::Ended));
             }
         }
-        for seat in seats.into_iter().rev() {
-            if self.restarts > 0 {
-                self.restarts -= 1;
-                self.spawn(fenced, seat);
-            }
-        }
+        self.fill(fenced);
         Ok(())
     }
 
-    /// When enough members are there to go on; `None` if that takes too long.
-    fn wait_for_enough(&mut self, now: Nanos) -> Result<Option<Nanos>, TrainError> {
+    /// Waits until enough members are there to go on.
+    fn wait_for_enough(&mut self, now: Nanos, step: Step) -> Result<Wait, TrainError> {
         let missing = (self.elastic.min as usize).saturating_sub(self.hands.len());
         if missing == 0 {
-            return Ok(Some(now));
+            return Ok(Wait::Enough(now));
         }
         let mut ready: Vec<Nanos> = self.coming.iter().map(|coming| coming.ready).collect();
         ready.sort();
-        let Some(&enough) = ready.get(missing - 1) else { return Ok(None) };
-        let patience = scaled(1e9, self.elastic.patience_s);
-        if enough.since(now) > patience {
-            return Ok(None);
+        let patience = self.elastic.patience_s;
+        match ready.get(missing - 1) {
+            Some(&enough) if enough.since(now) <= scaled(1e9, patience) => {
+                let at = enough.max(now);
+                self.admit(at, step)?;
+                Ok(Wait::Enough(at))
+            }
+            None if ready.is_empty() => Ok(Wait::InVain { waited: None }),
+            _ => Ok(Wait::InVain { waited: Some(patience) }),
         }
-        let at = enough.max(now);
-        self.admit(at)?;
-        Ok(Some(at))
     }
 
     /// Does lost passes again, dealt evenly, and says when that is done.
