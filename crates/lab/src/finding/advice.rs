@@ -220,8 +220,21 @@ fn communication_of_ours(case: &Case) -> &'static str {
 mod tests {
     use paceline_record::{Nanos, Phase};
 
+    use super::{Case, Program};
     use crate::fixture::{Plan, learning_plans, study};
     use crate::{CaseReport, Kind, Report};
+
+    #[test]
+    fn an_elastic_run_is_not_told_to_use_options_that_mean_nothing_to_it() {
+        let mut case = Plan::calm("resnet50", 2).case();
+        case.update = Some("allreduce".into());
+        case.settings.extend([("compress".into(), "none".into()), ("overlap".into(), "yes".into())]);
+        let advice = |case: &Case| [Program::Paceline.communication(case), Program::Paceline.update(case)];
+        let misfit = |advice: &str| ["--update", "--compress"].iter().any(|option| advice.contains(option));
+        assert!(advice(&case).into_iter().all(misfit));
+        case.settings.insert("elastic".into(), "1..2".into());
+        assert!(!advice(&case).into_iter().any(misfit));
+    }
 
     /// A run of two workers in which half the time of each step belongs to no phase.
     fn unaccounted(engine: &str) -> Report {

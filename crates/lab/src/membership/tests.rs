@@ -1,14 +1,14 @@
 use std::fs;
 
-use paceline_record::log::member_file;
-use paceline_record::{Phase, Step};
+use paceline_record::log::{PlantedFault, member_file};
+use paceline_record::{Outcome, Phase, Step};
 
 use super::*;
-use crate::fixture::MS;
-use crate::fixture::elastic::{AFTER, begin, calm_run, eventful_run, write};
+use crate::fixture::elastic::{AFTER, begin, calm_run, eventful_run, tested_run, write};
+use crate::fixture::{MS, study};
 use crate::numbers::recovery::{Recovery, What};
 use crate::numbers::waterfall::Cause;
-use crate::{CaseReport, Run};
+use crate::{CaseReport, Kind, Report, Run, words};
 
 fn near(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-9
@@ -139,4 +139,94 @@ fn repeats_with_members_of_their_own_are_pooled() {
     assert!(near(cost.seconds, lives / (50.0 * 192.0)));
     assert!(near(cost.parts.iter().map(|part| part.seconds).sum(), cost.seconds));
     assert_eq!(recovery(&case).losses, 1, "the first repeat tells");
+}
+
+#[test]
+fn a_step_that_everybody_died_after_is_counted_and_so_are_they() {
+    let run = tested_run();
+    let case = CaseReport::of(std::slice::from_ref(&run));
+    assert_eq!((case.steps, case.examples), (10, 1920));
+    let told = recovery(&case);
+    assert_eq!((told.losses, told.replacements, told.joins), (3, 1, 1));
+    assert!(near(case.phases_s.as_ref().expect("phases").values().sum(), run.lives_s().expect("lives")));
+    assert!(near(told.events.iter().filter_map(|event| event.cost_s).sum(), told.worker_s.sum));
+}
+
+#[test]
+fn what_a_member_does_in_a_test_that_it_joins_is_no_start() {
+    let case = CaseReport::of(&[tested_run()]);
+    let phases = &case.ranks.as_ref().expect("members")[3].phases_s;
+    for (phase, seconds) in
+        [(Phase::Launch, 0.01), (Phase::Init, 0.02), (Phase::Eval, 0.3), (Phase::Tail, 0.02)]
+    {
+        assert!(near(phases[&phase], seconds), "{phases:?}");
+    }
+    assert!(near(phases.values().sum(), 0.35));
+    assert!(near(recovery(&case).worker_s.replacing, 0.03));
+}
+
+#[test]
+fn an_expulsion_is_one_event_and_planted_slowness_another() {
+    let mut run = eventful_run();
+    let at = Nanos((begin(10) + 30) * MS);
+    let tell = |change| LauncherEvent::Member(MemberEvent { member: Member(1), at, change });
+    for event in &mut run.launcher.membership {
+        if *event == tell(MemberChange::Expelled(Expulsion::Ended)) {
+            *event = tell(MemberChange::Expelled(Expulsion::Stalled));
+        }
+    }
+    let step = Step(10);
+    run.launcher.membership.push(tell(MemberChange::Stalled { step, since: Nanos(begin(10) * MS) }));
+    let planted = |fault: &str| PlantedFault { at: Nanos(begin(5) * MS), step: Step(5), fault: fault.into() };
+    run.ranks[0].faults.push(planted("slow=0@5:2"));
+    let run = Run::new(run.launcher, run.ranks, run.waited_for);
+    let case = CaseReport::of(&[run]);
+    let events: Vec<_> = recovery(&case).events.iter().map(|event| (event.what, event.member)).collect();
+    let first = [(What::Planted, Some(Member(0))), (What::Expelled, Some(Member(1)))];
+    assert_eq!(events[..2], first);
+    assert!(events.iter().all(|(what, _)| *what != What::Stalled), "{events:?}");
+    let table = words::event_table(&case, 9).expect("events").to_string();
+    assert!(
+        table.contains("planted: slow=0@5:2") && table.contains("expelled: it made no progress"),
+        "{table}"
+    );
+}
+
+#[test]
+fn steps_that_were_not_slower_are_not_told_as_slower() {
+    let mut case = CaseReport::of(&[eventful_run()]);
+    let longer = |case: &CaseReport| words::recovery(case).iter().any(|told| told.contains("longer in all"));
+    assert!(longer(&case));
+    case.recovery.as_mut().expect("an elastic case").slower_s = Some(-0.29);
+    assert!(!longer(&case));
+    let found = findings_of(vec![case], Kind::Recovery);
+    assert!(!found[0].contains("longer"), "{found:?}");
+    let found = findings_of(vec![CaseReport::of(&[eventful_run()])], Kind::Recovery);
+    assert!(found[0].contains("steps with fewer workers than before a loss took 0.45 s longer"), "{found:?}");
+}
+
+fn findings_of(cases: Vec<CaseReport>, kind: Kind) -> Vec<String> {
+    let planned: Vec<_> = cases.iter().map(|case| case.case.clone()).collect();
+    let findings = Report::new(&study(&planned), cases).findings;
+    findings.into_iter().filter(|finding| finding.kind == kind).map(|finding| finding.text).collect()
+}
+
+#[test]
+fn a_run_with_faults_is_compared_with_the_same_run_without() {
+    let with = |total_s: f64, settings: &[(&str, &str)]| {
+        let mut case = CaseReport::of(&[eventful_run()]);
+        let held = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        case.case.settings.extend(held);
+        case.total_s = Some(total_s);
+        case
+    };
+    let (calm, planted) = (with(2.9, &[]), with(3.1, &[("faults", "kill=1@10")]));
+    let found = findings_of(vec![calm.clone(), planted.clone()], Kind::Faults);
+    let words = "with 3 workers and kill=1@10, the run took 3.10 s instead of 2.90 s (7 % longer)";
+    assert!(found.len() == 1 && found[0].ends_with(words), "{found:?}");
+    let other = with(2.9, &[("deal", "dynamic")]);
+    assert!(findings_of(vec![other, planted.clone()], Kind::Faults).is_empty());
+    let mut failed = calm;
+    failed.status = Outcome::Failed;
+    assert!(findings_of(vec![failed, planted], Kind::Faults).is_empty());
 }
