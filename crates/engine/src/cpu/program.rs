@@ -63,7 +63,8 @@ const PULSE: Duration = Duration::from_micros(500);
 
 impl<'a> Listener<'a> {
     fn new(ready: &'a mut dyn FnMut(usize)) -> Self {
-        Self { ready, time: Nanos(0), slots: 0, told: Instant::now() }
+        // No number that it is told: the first call comes at once.
+        Self { ready, time: Nanos(0), slots: usize::MAX, told: Instant::now() }
     }
 
     /// Tells what is final, if there is more of it, or after a while.
