@@ -89,8 +89,8 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     study = Path(sys.argv[1])
-    logs = {(log.parent.name, log.stem): log for log in sorted(study.glob("*/rank-*.jsonl"))}
-    folders = {(folder.parent.name, folder.name): folder for folder in sorted(study.glob("tensorboard/*/rank-*"))}
+    logs = {(log.parent.name, log.stem): log for log in sorted([*study.glob("*/rank-*.jsonl"), *study.glob("*/member-*.jsonl")])}
+    folders = {(folder.parent.name, folder.name): folder for folder in sorted([*study.glob("tensorboard/*/rank-*"), *study.glob("tensorboard/*/member-*")])}
     passed, failed = 0, 0
     for key in sorted(logs.keys() | folders.keys()):
         if key not in logs or key not in folders:

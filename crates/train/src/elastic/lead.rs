@@ -3,32 +3,32 @@
 //! One loop, which never waits for a member: it sleeps until a process ends, a member rings, somebody asks, or a tick passes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use paceline_comm::tasks::{Bell, Board, Ground, Warden};
 use paceline_record::log::LauncherWriter;
 use paceline_record::{
     Bytes, EvalRecord, Exit, Expulsion, Generation, LauncherEvent, Member, MemberChange, MemberEvent, Nanos,
-    Rank, RankEvent, Recovery, RecoveryPhase, Roster, Step,
+    RankEvent, Recovery, RecoveryPhase, Roster, Step,
 };
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::time::Timespec;
 
 use super::control::{Answer, Control, EventStatus, MemberStatus, Request, Status};
 use super::crew::{Crew, Decision, End, Hopeless, Occupant, Policy};
 use super::follow::Follower;
 use super::member::{Membership, NUMERICS_FILE};
+use super::pace::Pace;
+use super::process::{Condemned, Process, oom_kills, run_of, spawn, state_of, words_file};
 use super::state::{Layout, State};
-use super::watch::{Doing, Run, Sight, Stalled, Watch};
+use super::watch::{Doing, Sight, Stalled, Watch};
 use super::{Elastic, Fault};
 use crate::checkpoint::{Checkpoint, Position};
-use crate::job::Assignment;
 use crate::launcher::{Glance, LAST_WORDS, Surroundings};
 use crate::milestone::{Calendar, eval_record};
 use crate::{Job, TrainError, clock};
@@ -57,9 +57,6 @@ const BIRTH: Nanos = Nanos(600_000_000_000);
 
 /// Events that are kept for who asks.
 const KEPT_EVENTS: usize = 12;
-
-/// Time over which the rate is told.
-const RATE_WINDOW: Nanos = Nanos(5_000_000_000);
 
 /// How long nobody may make progress with nobody at work: longer means that this program is wrong.
 const DEADLOCK: Nanos = Nanos(120_000_000_000);
@@ -137,92 +134,6 @@ pub fn awaits_test(job: &Job, position: &Position) -> Result<bool, TrainError> {
 fn lacks_test(position: &Position, calendar: &Calendar<'_>) -> bool {
     let is_tested = position.history.last().is_some_and(|test| test.steps == position.steps);
     position.steps > 0 && calendar.after(position.steps).eval && !is_tested
-}
-
-/// A member's process. It is killed if it is dropped before it is reaped.
-struct Process {
-    member: Member,
-    seat: u32,
-    child: Child,
-    handle: OwnedFd,
-    /// Why it was sent a signal that it cannot survive, and when.
-    condemned: Option<(Condemned, Nanos)>,
-    reaped: bool,
-    /// A stop that was asked for ends then.
-    continues: Option<Nanos>,
-    started: Nanos,
-    /// Steps that were done when it came into the roster.
-    joined: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Condemned {
-    Stalled,
-    Dismissed,
-    Over,
-}
-
-impl Process {
-    fn signal(&self, signal: Signal) {
-        // It fails only if the process has ended, and then its end is about to be noticed.
-        let _ = pidfd_send_signal(&self.handle, signal);
-    }
-
-    fn condemn(&mut self, why: Condemned) {
-        if self.condemned.is_none() {
-            self.condemned = Some((why, clock::now()));
-            self.signal(Signal::KILL);
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if !self.reaped {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-/// When steps were done.
-#[derive(Default)]
-struct Pace {
-    /// Recent moments at which a number of steps was seen to be done.
-    seen: VecDeque<(Nanos, u64)>,
-    /// Times of recent steps.
-    steps: VecDeque<Nanos>,
-}
-
-impl Pace {
-    fn see(&mut self, done: u64, now: Nanos) {
-        if let Some(&(at, before)) = self.seen.back() {
-            if before == done {
-                return;
-            }
-            self.steps.push_back(Nanos(now.since(at).0 / (done - before)));
-            if self.steps.len() > 31 {
-                self.steps.pop_front();
-            }
-        }
-        self.seen.push_back((now, done));
-        while self.seen.len() > 2 && now.since(self.seen[0].0) > RATE_WINDOW {
-            self.seen.pop_front();
-        }
-    }
-
-    fn median(&self) -> Option<Nanos> {
-        let mut steps: Vec<Nanos> = self.steps.iter().copied().collect();
-        steps.sort_unstable();
-        // The first ones are slow.
-        (steps.len() >= 3).then(|| steps[steps.len() / 2])
-    }
-
-    /// Over the last seconds; it falls while nothing is done.
-    fn steps_per_s(&self, now: Nanos) -> Option<f64> {
-        let (&(from, first), &(_, last)) = (self.seen.front()?, self.seen.back()?);
-        (last > first).then(|| (last - first) as f64 / now.since(from).seconds())
-    }
 }
 
 /// A roster that is about to take effect.
@@ -911,61 +822,9 @@ impl Lead<'_, '_, '_> {
     }
 }
 
-fn spawn(job: Job, own: Membership, program: &Path) -> Result<Child, TrainError> {
-    let words = words_file(&job.folder, own.member);
-    let out = File::create(&words).map_err(TrainError::system(format!("write {}", words.display())))?;
-    let name = own.member.to_string();
-    let assignment = Assignment {
-        job,
-        rank: Rank(own.seat),
-        launcher: std::process::id() as i32,
-        segment: None,
-        membership: Some(own),
-    };
-    Command::new(program)
-        .args(["worker", &name])
-        .env(Assignment::VARIABLE, assignment.to_json())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(out)
-        .spawn()
-        .map_err(TrainError::system(format!("start {}", program.display())))
-}
-
-/// The file for a member's standard error.
-fn words_file(folder: &Path, member: Member) -> PathBuf {
-    folder.join(format!("member-{member}.stderr"))
-}
-
 fn read_numerics(folder: &Path) -> Result<paceline_engine::Numerics, TrainError> {
     let path = folder.join(NUMERICS_FILE);
     let refused = || TrainError::system(format!("read {}", path.display()));
     let text = fs::read(&path).map_err(refused())?;
     serde_json::from_slice(&text).map_err(|error| refused()(error.into()))
-}
-
-/// Times that the system has killed for lack of memory, as far as this process can see.
-fn oom_kills() -> Option<u64> {
-    let text = fs::read_to_string("/proc/vmstat").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-}
-
-/// The state of a process, as the system names it: `R` for running, `T` for stopped.
-fn state_of(pid: u32) -> Option<char> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    text.rsplit_once(") ")?.1.chars().next()
-}
-
-/// Whether a process runs or would like to, and the processor time that it has had.
-fn run_of(pid: u32) -> Run {
-    let read = || -> Option<Run> {
-        match state_of(pid)? {
-            'R' => {}
-            'T' | 't' => return Some(Run::Stopped),
-            _ => return None,
-        }
-        let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-        text.split_whitespace().next()?.parse().ok().map(|cpu| Run::Runnable(Nanos(cpu)))
-    };
-    read().unwrap_or(Run::Blocked)
 }

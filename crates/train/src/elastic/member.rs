@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ use super::point::{self, Point};
 use super::state::Layout;
 use super::watch::Doing;
 use super::{Deal, Elastic};
-use crate::data::{Loader, Loading, TestSet, Turn};
+use crate::data::{Loader, TestSet, Turn};
 use crate::faults::Fault;
 use crate::milestone::{Calendar, mean, open_test, part_of, test_part};
 use crate::worker::book::StepBook;
@@ -89,7 +89,7 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
         layout: &layout,
         seat: own.seat,
         program,
-        loader: Loader::open(loading(job, own)?)?,
+        loader: Loader::open(job.loading(own.member.0)?)?,
         upcoming: Vec::new(),
         test: job.milestones.eval.map(|_| open_test(job)).transpose()?,
         steps: 0,
@@ -121,11 +121,12 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
     hands.expect(member.expected(step));
 
     let asked = || leaves.load(Ordering::Relaxed);
-    let mut book = StepBook::open(&mut log, &graph, driving);
-    // Who comes in while the others stand at a test or a checkpoint takes part in it.
+    // Who comes in while the others stand at a test or a checkpoint takes part in it, before its first step.
     if ended == Ended::Done && step > own.passed && calendar.after(step).is_any() {
-        ended = pause(&mut member, step, &calendar, &mut hands, &mut book, &asked, &bell)?;
+        let mut before = StepRecord::open(Step(step), clock::now());
+        ended = pause(&mut member, step, &calendar, &mut hands, &mut before, &asked, &bell)?;
     }
+    let mut book = StepBook::open(&mut log, &graph, driving);
     let mut waits = Vec::with_capacity(64);
     let mut generations = Vec::new();
     // What it waited for before its first step is not that step's.
@@ -147,7 +148,7 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
         waits.clear();
         generations.clear();
         if calendar.after(step + 1).is_any() {
-            ended = pause(&mut member, step + 1, &calendar, &mut hands, &mut book, &asked, &bell)?;
+            ended = pause(&mut member, step + 1, &calendar, &mut hands, book.record(), &asked, &bell)?;
             member.take_waits(&mut waits, &mut generations);
             waits.clear();
             generations.clear();
@@ -174,7 +175,7 @@ fn pause(
     steps: u64,
     calendar: &Calendar<'_>,
     hands: &mut Hands<'_>,
-    book: &mut StepBook<'_>,
+    record: &mut StepRecord,
     leaves: &dyn Fn() -> bool,
     bell: &Bell,
 ) -> Result<Ended, TrainError> {
@@ -190,29 +191,9 @@ fn pause(
     let ended = member.pause(steps, due.eval.then_some(&mut *hands), leaves, &ring)?;
     let end = clock::now();
     let waiting = if due.saving.is_some() { Phase::Checkpoint } else { Phase::Eval };
-    book.record().book(Phase::Eval, tested.get().since(begin));
-    book.record().book(waiting, end.since(tested.get()));
+    record.book(Phase::Eval, tested.get().since(begin));
+    record.book(waiting, end.since(tested.get()));
     Ok(ended)
-}
-
-fn loading(job: &Job, own: &Membership) -> Result<Loading, TrainError> {
-    Ok(Loading {
-        data: job.data.parse()?,
-        input: job.input,
-        classes: job.classes,
-        seed: job.seed,
-        batch: job.batch,
-        passes: job.accumulate,
-        all_shards: job.shards(),
-        augment: job.augment,
-        threads: job.threads,
-        log: job.log_samples.then(|| samples_file(&job.folder, own.member)),
-    })
-}
-
-/// Where a member notes which samples it used.
-pub(crate) fn samples_file(folder: &Path, member: paceline_record::Member) -> PathBuf {
-    folder.join(format!("samples-{member}.txt"))
 }
 
 fn leave_numerics(folder: &Path, numerics: &paceline_engine::Numerics) -> Result<(), TrainError> {

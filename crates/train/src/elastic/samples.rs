@@ -6,8 +6,8 @@ use std::path::Path;
 
 use paceline_record::Member;
 
-use super::member::samples_file;
 use crate::TrainError;
+use crate::worker::runner::samples_file;
 
 /// The file of a finished run.
 pub const SAMPLES_FILE: &str = "samples.txt";
@@ -18,7 +18,7 @@ pub const SAMPLES_FILE: &str = "samples.txt";
 pub(super) fn merge(folder: &Path, members: impl Iterator<Item = Member>) -> Result<(), TrainError> {
     let mut shards: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
     for member in members {
-        let path = samples_file(folder, member);
+        let path = samples_file(folder, member.0);
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let mut own: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
         // The last line of a lost member may be torn.
@@ -56,7 +56,7 @@ mod tests {
     fn a_shard_that_two_have_noted_counts_once_and_a_torn_line_does_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |member: u32, text: &str| {
-            fs::write(samples_file(folder.path(), Member(member)), text).expect("written");
+            fs::write(samples_file(folder.path(), member), text).expect("written");
         };
         write(0, "0 0 0 1 2\n0 0 1 3 4\n0 1 0 5 6\n0 1 1 7");
         write(1, "0 1 0 5 6\n0 1 1 7 8\n");

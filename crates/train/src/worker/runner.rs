@@ -1,6 +1,7 @@
 //! A program and its batches: runs the passes of a step.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use paceline_engine::{Driving, Pass, Program};
 use paceline_record::{Nanos, Phase, PhaseTimes, Rank, Step};
@@ -76,7 +77,7 @@ impl Runner {
     pub fn open(job: &Job, rank: Rank, first: u64, program: Box<dyn Program>) -> Result<Self, TrainError> {
         let sequence = Sequence { shards: job.shards_of(rank), passes: job.accumulate, from_step: first };
         let passes = sequence.shards.len() * job.accumulate;
-        let loader = Loader::open(loading(job, rank)?)?;
+        let loader = Loader::open(job.loading(rank.0)?)?;
         let mut runner = Self {
             batches: job.steps.saturating_sub(first) * passes as u64,
             asked: 0,
@@ -175,20 +176,27 @@ pub(crate) fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
     phases[Phase::Load] += taken;
 }
 
-/// How a rank loads its batches.
-fn loading(job: &Job, rank: Rank) -> Result<Loading, TrainError> {
-    Ok(Loading {
-        data: job.data.parse()?,
-        input: job.input,
-        classes: job.classes,
-        seed: job.seed,
-        batch: job.batch,
-        passes: job.accumulate,
-        all_shards: job.shards(),
-        augment: job.augment,
-        threads: job.threads,
-        log: job.log_samples.then(|| job.folder.join(format!("samples-{rank}.txt"))),
-    })
+impl Job {
+    /// How a worker loads its batches; it notes its samples in the file `samples-NAME.txt` where that is asked for.
+    pub(crate) fn loading(&self, name: u32) -> Result<Loading, TrainError> {
+        Ok(Loading {
+            data: self.data.parse()?,
+            input: self.input,
+            classes: self.classes,
+            seed: self.seed,
+            batch: self.batch,
+            passes: self.accumulate,
+            all_shards: self.shards(),
+            augment: self.augment,
+            threads: self.threads,
+            log: self.log_samples.then(|| samples_file(&self.folder, name)),
+        })
+    }
+}
+
+/// Where a worker notes which samples it used.
+pub(crate) fn samples_file(folder: &Path, name: u32) -> PathBuf {
+    folder.join(format!("samples-{name}.txt"))
 }
 
 #[cfg(test)]
