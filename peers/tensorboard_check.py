@@ -39,8 +39,9 @@ def expect_points(steps: list[dict]) -> dict[str, list[tuple[int, float, float]]
         last = chunk[-1]
         seconds = sum(step["end"] - step["begin"] for step in chunk) * 1e-9
         values = {"step_ms": 1e3 * seconds / len(chunk)}
-        if seconds > 0:
-            values["examples_per_s"] = sum(step["examples"] for step in chunk) / seconds
+        examples = sum(step["examples"] for step in chunk)
+        if seconds > 0 and examples > 0:  # a member that came late to a step may have had nothing to do
+            values["examples_per_s"] = examples / seconds
         losses = [step["loss"] for step in chunk if step["loss"] is not None]
         if losses:
             values["loss"] = losses[-1]
