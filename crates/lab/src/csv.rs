@@ -17,10 +17,16 @@ pub fn render(report: &Report) -> String {
     let settings = report.cases.iter().flat_map(|case| case.case.settings.keys());
     let settings: BTreeSet<String> = settings.map(|name| snake(name)).collect();
     let rows: Vec<Row> = report.cases.iter().map(|case| row(case, &settings)).collect();
-    let Some(first) = rows.first() else { return String::new() };
-    let header = line(first.iter().map(|(name, _)| name.clone()));
-    let cells = |row: &Row| line(row.iter().map(|(_, cell)| cell.clone().unwrap_or_default()));
-    [header].into_iter().chain(rows.iter().map(cells)).collect()
+    let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(Vec::new());
+    let mut write = |cells: Vec<&str>| writer.write_record(cells).expect("invariant: rows are equally long");
+    if let Some(first) = rows.first() {
+        write(first.iter().map(|(name, _)| name.as_str()).collect());
+    }
+    for row in &rows {
+        write(row.iter().map(|(_, cell)| cell.as_deref().unwrap_or_default()).collect());
+    }
+    let bytes = writer.into_inner().expect("invariant: memory can be written to");
+    String::from_utf8(bytes).expect("invariant: made of text")
 }
 
 /// Names of columns with their cells. The names are the same for every case of a study.
@@ -268,16 +274,6 @@ fn number(name: &str, value: Option<f64>) -> (String, Option<String>) {
 /// An option as part of a column name.
 fn snake(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
-}
-
-/// A line of cells, quoted where necessary.
-fn line(cells: impl IntoIterator<Item = String>) -> String {
-    let quote = |cell: String| match cell.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell,
-    };
-    let cells: Vec<String> = cells.into_iter().map(quote).collect();
-    cells.join(",") + "\r\n"
 }
 
 #[cfg(test)]

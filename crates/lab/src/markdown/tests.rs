@@ -1,6 +1,7 @@
 use paceline_record::Outcome;
 
 use super::*;
+use crate::Machine;
 use crate::fixture::{self, Plan};
 use crate::numbers::law::{Law, Laws, Parameter};
 
@@ -140,7 +141,7 @@ fn the_report_reads_from_findings_to_the_command() {
 fn weak_and_strong_cases_never_share_a_table() {
     let mut plans = vec![Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)];
     let weak = render(&fixture::report_on(&plans));
-    assert!(weak.contains("## Results, weak scaling") && !weak.contains("strong"), "{weak}");
+    assert!(weak.contains("## Results\n\nweak scaling (") && !weak.contains("strong"), "{weak}");
     plans.truncate(1);
     let mut report = fixture::report_on(&[plans[0].clone(), plans[0].clone()]);
     report.explained.truncate(1);
@@ -202,16 +203,15 @@ fn a_report_without_anything_is_still_a_page() {
     report.machine = Machine::default();
     report.command = vec!["bench".into(), "--data".into(), "images:my pictures`".into()];
     let text = render(&report);
-    assert!(text.contains("None."), "{text}");
-    assert!(text.contains("have not run yet: 2."), "{text}");
+    assert!(text.contains("None: no case finished."), "{text}");
+    assert!(text.contains("2 of 2 cases are left"), "{text}");
     assert!(text.contains("```\npaceline bench --data 'images:my pictures`'\n```\n"), "{text}");
 }
 
 #[test]
 fn learning_is_a_table_if_any_case_has_it() {
     let text = render(&fixture::report_on(&fixture::learning_plans()));
-    let table =
-        text.split("### Learning, weak scaling\n\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+    let table = text.split("## Learning\n\n").nth(1).and_then(|rest| rest.split("\n\n").next());
     insta::assert_snapshot!(table.expect("a table"), @r"
     | network | workers | global batch | lr | epochs | training time s | s per epoch | images/s | speed-up by time | train accuracy % | test accuracy % | 95 % interval | test loss | peak memory MB | eval s | checkpoint s |
     | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
