@@ -57,18 +57,29 @@ fn render_block(block: &Block) -> String {
     }
 }
 
+/// A table in which an interval shares the cell of its value.
 fn render_table(table: &Table) -> String {
     let columns = table.columns();
-    let line = |cells: &mut dyn Iterator<Item = String>| {
-        cells.fold(String::from("|"), |line, cell| format!("{line} {cell} |")) + "\n"
+    let line = |cells: Vec<String>| {
+        cells.iter().fold(String::from("|"), |line, cell| format!("{line} {cell} |")) + "\n"
     };
-    let rule = |align| if align == Align::Left { "---" } else { "---:" };
-    let mut text = line(&mut columns.iter().map(|column| escape(column.name())));
-    text.push_str(&line(&mut columns.iter().map(|column| rule(column.align()).to_owned())));
+    let shown: Vec<usize> = (0..columns.len()).filter(|&at| !columns[at].is_interval()).collect();
+    let interval =
+        |at: usize| columns.get(at + 1).filter(|next| next.is_interval()).map(|next| (at + 1, next.name()));
+    let name = |&at: &usize| {
+        let name = escape(columns[at].name());
+        interval(at).map_or_else(|| name.clone(), |(_, interval)| format!("{name} ({interval})"))
+    };
+    let rule = |&at: &usize| if columns[at].align() == Align::Left { "---".into() } else { "---:".into() };
+    let mut text = line(shown.iter().map(name).collect()) + &line(shown.iter().map(rule).collect());
     for row in table.rows() {
-        let missing = columns.len().saturating_sub(row.cells.len());
-        let cells = row.cells.iter().map(|cell| escape(cell));
-        text.push_str(&line(&mut cells.chain(std::iter::repeat_n(String::new(), missing))));
+        let known = |at: usize| row.cells.get(at).filter(|cell| !matches!(cell.as_str(), "" | "-"));
+        let cell = |&at: &usize| {
+            let cell = row.cells.get(at).map_or_else(String::new, |cell| escape(cell));
+            let range = interval(at).and_then(|(at, _)| known(at));
+            range.map_or_else(|| cell.clone(), |range| format!("{cell} ({})", escape(range)))
+        };
+        text.push_str(&line(shown.iter().map(cell).collect()));
     }
     text
 }

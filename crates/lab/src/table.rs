@@ -125,8 +125,8 @@ pub struct Table {
 pub struct Fitted {
     /// The lines; the first is the header.
     pub lines: Vec<String>,
-    /// Names of the columns that are left out for lack of room.
-    pub left_out: Vec<String>,
+    /// The columns that are left out for lack of room.
+    pub left_out: Vec<Column>,
 }
 
 impl Table {
@@ -218,7 +218,7 @@ impl Table {
             }
         }
         left_out.sort_unstable();
-        let left_out = left_out.into_iter().map(|at| filled.describe(at)).collect();
+        let left_out = left_out.into_iter().map(|at| filled.columns[at].clone()).collect();
         let mut table = filled.select(&shown);
         for row in &mut table.rows {
             let fixed = row.fixed();
@@ -231,14 +231,6 @@ impl Table {
             row.cells[fixed..].iter_mut().for_each(|cell| *cell = cut(cell, width.saturating_sub(before)));
         }
         Fitted { lines: table.lines().iter().map(|line| clip(line, width)).collect(), left_out }
-    }
-
-    /// A column's name where its neighbours are not seen.
-    fn describe(&self, at: usize) -> String {
-        match &self.columns[at] {
-            interval if interval.is_interval => format!("{} of {}", interval.name, self.columns[at - 1].name),
-            column => column.name.clone(),
-        }
     }
 
     fn widths(&self) -> Vec<usize> {

@@ -2,7 +2,7 @@
 
 use crate::section::{Block, Medium, Section, Topic};
 use crate::words::{self, fill};
-use crate::{Report, Table, sections};
+use crate::{Column, Report, Table, sections};
 
 /// Whether to write colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +68,21 @@ impl Screen {
         }
         if !fitted.left_out.is_empty() {
             let place = whole.map_or_else(String::new, |whole| format!(" ({whole} has all columns)"));
-            let text = format!("no room for {}{place}", fitted.left_out.join(", "));
+            let text = format!("left out: {}{place}", name_all(&fitted.left_out));
             self.wrap(into, Ink::Faint, &text, ["", "  "]);
         }
     }
+}
+
+/// The names of columns; intervals, which all have the same, are counted.
+fn name_all(columns: &[Column]) -> String {
+    let names = columns.iter().filter(|column| !column.is_interval()).map(|column| column.name().to_owned());
+    let intervals = match columns.iter().filter(|column| column.is_interval()).count() {
+        0 => None,
+        1 => Some("1 interval".into()),
+        count => Some(format!("{count} intervals")),
+    };
+    names.chain(intervals).collect::<Vec<_>>().join(", ")
 }
 
 /// The report of a study.

@@ -26,14 +26,14 @@ pub fn wrap(line: &str) -> String {
 }
 
 /// Breaks a text between words into lines of this width; the first begins with the first indent, the others with the second.
-/// Options and paths stay whole.
+/// Options and paths stay whole, and a number keeps its percent sign.
 pub fn fill(text: &str, width: usize, indents: [&str; 2]) -> String {
     let options = textwrap::Options::new(width)
         .initial_indent(indents[0])
         .subsequent_indent(indents[1])
         .break_words(false)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    textwrap::fill(text, options)
+    textwrap::fill(&text.replace(" %", "\u{a0}%"), options).replace("\u{a0}%", " %")
 }
 
 /// An amount of memory in a readable unit.

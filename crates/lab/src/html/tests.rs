@@ -4,6 +4,7 @@ use roxmltree::{Document, Node};
 use super::*;
 use crate::fixture::{self, Plan, report_on, study};
 use crate::numbers::law::{Law, Laws};
+use crate::numbers::speedup::Interval;
 use crate::words;
 
 /// The part of a page that says something; it is well-formed XML.
@@ -132,17 +133,26 @@ fn the_table_holds_the_numbers_of_the_report() {
     let rate = case.images_per_s.expect("done");
     let phases = case.phases_s.as_ref().expect("done");
     let a_step = |seconds: f64| format!("{:.2}", 1e3 * seconds / 4.0 / case.steps as f64);
+    let with = |value: String, interval: Option<Interval>, factor: f64, places: usize| {
+        let Interval { lo, hi } = interval.expect("compared");
+        format!("{value}{:.places$} .. {:.places$}", factor * lo, factor * hi)
+    };
+    let ratio =
+        |value: Option<f64>, interval| with(format!("{:.2}", value.expect("compared")), interval, 1.0, 2);
+    let percent = |value: Option<f64>, interval| {
+        with(format!("{:.1}", 100.0 * value.expect("compared")), interval, 100.0, 1)
+    };
     let expected = [
         "4".to_owned(),
         format!("{:.2}", case.init_s.expect("done")),
         format!("{:.2}", case.train_s.expect("done")),
         format!("{:.2}", case.total_s.expect("done")),
         format!("{:.1}{:.1} .. {:.1}", rate.mean, rate.lo.expect("many steps"), rate.hi.expect("many steps")),
-        format!("{:.2}", case.speedup_speed.expect("compared")),
-        format!("{:.2}", case.speedup_time.expect("compared")),
-        format!("{:.2}", case.speedup_total.expect("compared")),
-        format!("{:.1}", 100.0 * case.efficiency_speed.expect("compared")),
-        format!("{:.1}", 100.0 * case.efficiency_time.expect("compared")),
+        ratio(case.speedup_speed, case.speedup_speed_interval),
+        ratio(case.speedup_time, case.speedup_time_interval),
+        ratio(case.speedup_total, case.speedup_total_interval),
+        percent(case.efficiency_speed, case.efficiency_speed_interval),
+        percent(case.efficiency_time, case.efficiency_time_interval),
         format!("10 : {:.2}", case.communication_ratio.expect("done")),
         a_step(phases[&Phase::CommWait] + phases[&Phase::CommCpu]),
         a_step(phases[&Phase::Update]),

@@ -4,6 +4,7 @@ use paceline_record::{Outcome, Phase};
 
 use super::Cases;
 use crate::numbers::phases::PhaseSeconds;
+use crate::numbers::speedup::Interval;
 use crate::words::{self, digits, megabytes, or_dash, range};
 use crate::{CaseReport, Column, Table};
 
@@ -58,7 +59,9 @@ pub fn cases(cases: &Cases<'_>) -> Table {
         let percent = |value: Option<f64>| digits(value.filter(|_| compared).map(|value| 100.0 * value), 1);
         let rate = case.images_per_s;
         let step_ms = |seconds: Option<f64>| digits(seconds.and_then(|seconds| step_ms(case, seconds)), 2);
-        let unknown = || "-".to_owned();
+        let spread = |interval: Option<Interval>, factor: f64, places| {
+            range(interval.map(|Interval { lo, hi }| (factor * lo, factor * hi)), places)
+        };
         table.row([
             label.clone(),
             workers,
@@ -68,15 +71,15 @@ pub fn cases(cases: &Cases<'_>) -> Table {
             digits(rate.map(|rate| rate.mean), 1),
             range(rate.and_then(|rate| rate.lo.zip(rate.hi)), 1),
             ratio(case.speedup_speed),
-            unknown(),
+            spread(case.speedup_speed_interval, 1.0, 2),
             ratio(case.speedup_time),
-            unknown(),
+            spread(case.speedup_time_interval, 1.0, 2),
             ratio(case.speedup_total),
-            unknown(),
+            spread(case.speedup_total_interval, 1.0, 2),
             percent(case.efficiency_speed),
-            unknown(),
+            spread(case.efficiency_speed_interval, 100.0, 1),
             percent(case.efficiency_time),
-            unknown(),
+            spread(case.efficiency_time_interval, 100.0, 1),
             or_dash(case.communication_ratio, |ratio| format!("10 : {ratio:.2}")),
             step_ms(case.exchange_s()),
             step_ms(phase_s(case, Phase::Update)),

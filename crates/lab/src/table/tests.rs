@@ -58,16 +58,14 @@ fn the_least_columns_go_first_and_are_named() {
         [
             "case                  images/s    95 % interval",
             "resnet50,..verlap no    1000.5  999.1 .. 1002.3",
-            "resnet50,..erlap yes  failed: a reason that is lo.."
+            "resnet50,..erlap yes  failed: a reason that is l.."
         ]
         .map(str::to_owned)
     );
-    assert_eq!(fitted.left_out, ["seconds of everything else"]);
-    assert_eq!(
-        wide().fit(40).left_out,
-        ["95 % interval of images/s", "seconds of everything else"],
-        "an interval says whose it is"
-    );
+    let names =
+        |width| wide().fit(width).left_out.iter().map(|column| column.name().to_owned()).collect::<Vec<_>>();
+    assert_eq!(names(50), ["seconds of everything else"]);
+    assert_eq!(names(40), ["95 % interval", "seconds of everything else"]);
     assert!(wide().fit(1000).left_out.is_empty());
 }
 
