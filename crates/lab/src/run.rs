@@ -460,8 +460,6 @@ fn read_worker(
     let mut waited_for: BTreeMap<Who, Waited> = BTreeMap::new();
     let fold = |step: &mut StepRecord| {
         let buckets = std::mem::take(&mut step.buckets);
-        // No number is made of it, and a long run's would fill the memory.
-        step.scheduling = None;
         for bucket in &buckets {
             if let Some(late) = named(step, bucket.last_rank) {
                 waited_for.entry(late).or_default().time += bucket.waited_late;
