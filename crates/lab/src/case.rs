@@ -13,6 +13,7 @@ use crate::numbers::fixed::{self, Fixed};
 use crate::numbers::idle::{self, IdleSplit};
 use crate::numbers::learning::{self, Learning};
 use crate::numbers::memory::{self, Memory};
+use crate::numbers::off_core::{self, OffCore};
 use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
 use crate::numbers::recovery::{self, Recovery};
@@ -82,6 +83,9 @@ pub struct CaseReport {
     /// source cannot tell are missing.
     #[serde(serialize_with = "phases::serialise_known")]
     pub phases_s: Option<PhaseSeconds>,
+    /// Part of the phases of the steps in which a thread could have run and was not on a core, and what the system says about it;
+    /// `None` where the log does not tell.
+    pub off_core: Option<OffCore>,
     /// The same for each rank.
     pub ranks: Option<Vec<RankPhases>>,
     /// `comm_wait`, by cause.
@@ -204,6 +208,7 @@ impl CaseReport {
             efficiency_speed_interval: None,
             efficiency_time_interval: None,
             phases_s: None,
+            off_core: None,
             ranks: None,
             comm_wait_split_s: None,
             idle_split_s: None,
@@ -258,6 +263,7 @@ impl CaseReport {
             total_s: mean(|times| times.total_s),
             images_per_s: rate::rate(&steady),
             phases_s: ranks.as_deref().map(phases::sum),
+            off_core: off_core::off_core(done),
             ranks,
             comm_wait_split_s: Some(communication.wait),
             idle_split_s: idle::split(done),
@@ -289,6 +295,9 @@ impl CaseReport {
             steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
         };
+        if let Some(steady) = &mut report.steady {
+            steady::judge_spread(steady, report.dispersion.as_ref());
+        }
         if window {
             // A window shows nothing of what came before and after.
             (report.init_s, report.total_s) = (None, None);

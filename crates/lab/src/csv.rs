@@ -82,6 +82,19 @@ fn asked(report: &CaseReport) -> Row {
 fn measured(case: &CaseReport) -> Row {
     let rate = case.images_per_s;
     let fixed = case.fixed;
+    let intervals = [
+        ("speedup_speed", case.speedup_speed_interval),
+        ("speedup_time", case.speedup_time_interval),
+        ("speedup_total", case.speedup_total_interval),
+        ("efficiency_speed", case.efficiency_speed_interval),
+        ("efficiency_time", case.efficiency_time_interval),
+    ];
+    let ends = intervals.into_iter().flat_map(|(name, interval)| {
+        [
+            number(&format!("{name}_interval_lo"), interval.map(|interval| interval.lo)),
+            number(&format!("{name}_interval_hi"), interval.map(|interval| interval.hi)),
+        ]
+    });
     let mut row = vec![
         number("init_s", case.init_s),
         number("train_s", case.train_s),
@@ -100,16 +113,7 @@ fn measured(case: &CaseReport) -> Row {
         number("fixed_share", fixed.map(|fixed| fixed.fraction)),
         cell("fixed_enough_steps", fixed.map(|fixed| fixed.enough_steps)),
     ];
-    for (name, interval) in [
-        ("speedup_speed", case.speedup_speed_interval),
-        ("speedup_time", case.speedup_time_interval),
-        ("speedup_total", case.speedup_total_interval),
-        ("efficiency_speed", case.efficiency_speed_interval),
-        ("efficiency_time", case.efficiency_time_interval),
-    ] {
-        row.push(number(&format!("{name}_interval_lo"), interval.map(|interval| interval.lo)));
-        row.push(number(&format!("{name}_interval_hi"), interval.map(|interval| interval.hi)));
-    }
+    row.extend(ends);
     row
 }
 
@@ -130,6 +134,7 @@ fn spent(case: &CaseReport) -> Row {
         |name, memory: Option<Memory>, of: fn(Memory) -> Bytes| cell(name, memory.map(|memory| of(memory).0));
     let mut row: Row = Phase::ALL.map(phase).into();
     row.extend([
+        number("off_core_s", case.off_core.as_ref().map(|off| off.seconds)),
         number("comm_wait_late_rank_s", case.comm_wait_split_s.map(|split| split.late_rank)),
         number("comm_wait_transfer_s", case.comm_wait_split_s.map(|split| split.transfer)),
         number("comm_busy_s", case.comm_busy_s),
@@ -167,6 +172,11 @@ fn steps_and_ranks(case: &CaseReport) -> Row {
         cell("steady_verdict", steady.map(|steady| steady.verdict.name())),
         number("steady_slowdown_factor", steady.and_then(|steady| Some(steady.slowdown?.factor))),
         number("steady_slowdown_lost_s", steady.and_then(|steady| Some(steady.slowdown?.lost_s))),
+        cell("steady_slowdown_from_step", steady.and_then(|steady| Some(steady.slowdown?.from_step))),
+        cell(
+            "steady_slowdown_compared_steps",
+            steady.and_then(|steady| Some(steady.slowdown?.compared_steps)),
+        ),
         cell("steady_mser_step", steady.and_then(|steady| steady.mser_step)),
         cell("steady_mser_disagrees", steady.map(|steady| steady.mser_disagrees)),
         cell("steady_outliers", steady.map(|steady| steady.outliers)),
@@ -260,6 +270,7 @@ const fn column(cause: Cause) -> &'static str {
     match cause {
         Cause::StartUp => "start_up",
         Cause::WarmUp => "warm_up",
+        Cause::OffCore => "off_core",
         Cause::Computation => "computation",
         Cause::Input => "input",
         Cause::Communication => "communication",

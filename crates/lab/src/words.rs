@@ -223,8 +223,15 @@ pub fn steady(case: &CaseReport) -> Option<String> {
             format!("members changed; counted from step {from}")
         }
         Verdict::Flat => "steady from the first step".into(),
+        Verdict::Noisy => {
+            let cv = case.dispersion.and_then(|spread| spread.cv).unwrap_or_default();
+            format!("not steady: steps vary by {:.0} %; counted from step {from}", 100.0 * cv)
+        }
         Verdict::WarmUp => format!("warm-up, steady from step {from}"),
-        Verdict::Slowdown => format!("slowdown, slower from step {from}"),
+        Verdict::Slowdown => {
+            let slower = steady.slowdown.map_or(from, |slowdown| slowdown.from_step);
+            format!("slowdown, slower from step {slower}; counted from step {from}")
+        }
         Verdict::NoSteadyState => format!("no steady state; counted from step {from}"),
         Verdict::TooShort if steady.points.is_some() => {
             format!("too few points to tell: {}", steady.points.unwrap_or_default())

@@ -44,6 +44,7 @@ fn reports() -> Vec<Report> {
             advice: "and advice that is not much shorter than that ".repeat(4),
             lost_s: Some(1.0),
             fraction: Some(0.1),
+            size: 0.0,
         };
         3
     ];

@@ -30,6 +30,7 @@ fn findings_beyond_the_first_few_are_counted() {
         advice: "do something".into(),
         lost_s: Some(1.0),
         fraction: Some(0.1),
+        size: 0.0,
     };
     report.findings = vec![one; SHOWN + 3];
     let text = render_report(&report, Screen::PLAIN);
