@@ -82,19 +82,6 @@ fn asked(report: &CaseReport) -> Row {
 fn measured(case: &CaseReport) -> Row {
     let rate = case.images_per_s;
     let fixed = case.fixed;
-    let intervals = [
-        ("speedup_speed", case.speedup_speed_interval),
-        ("speedup_time", case.speedup_time_interval),
-        ("speedup_total", case.speedup_total_interval),
-        ("efficiency_speed", case.efficiency_speed_interval),
-        ("efficiency_time", case.efficiency_time_interval),
-    ];
-    let ends = intervals.into_iter().flat_map(|(name, interval)| {
-        [
-            number(&format!("{name}_interval_lo"), interval.map(|interval| interval.lo)),
-            number(&format!("{name}_interval_hi"), interval.map(|interval| interval.hi)),
-        ]
-    });
     let mut row = vec![
         number("init_s", case.init_s),
         number("train_s", case.train_s),
@@ -113,7 +100,16 @@ fn measured(case: &CaseReport) -> Row {
         number("fixed_share", fixed.map(|fixed| fixed.fraction)),
         cell("fixed_enough_steps", fixed.map(|fixed| fixed.enough_steps)),
     ];
-    row.extend(ends);
+    for (name, interval) in [
+        ("speedup_speed", case.speedup_speed_interval),
+        ("speedup_time", case.speedup_time_interval),
+        ("speedup_total", case.speedup_total_interval),
+        ("efficiency_speed", case.efficiency_speed_interval),
+        ("efficiency_time", case.efficiency_time_interval),
+    ] {
+        row.push(number(&format!("{name}_interval_lo"), interval.map(|interval| interval.lo)));
+        row.push(number(&format!("{name}_interval_hi"), interval.map(|interval| interval.hi)));
+    }
     row
 }
 
