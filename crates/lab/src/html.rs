@@ -28,7 +28,7 @@ const NAMED: usize = 4;
 pub fn render(report: &Report) -> String {
     let title = title(report);
     let header = Tag::new("header")
-        .with(Tag::new("p").class("kind").text(sections::kind(report)))
+        .with(Tag::new("p").class("kind").text(format_args!("Paceline \u{b7} {}", sections::kind(report))))
         .with(Tag::new("h1").text(&title))
         .with(Tag::new("p").class("facts").text(facts(report)));
     let sections = sections::of(report, Medium::Page);
@@ -72,7 +72,8 @@ fn title(report: &Report) -> String {
 
 /// Scaling, engine, update strategy and input size.
 fn facts(report: &Report) -> String {
-    let scaling = unique(report, |case| case.case.scaling.clone());
+    let scales = unique(report, |case| Some(case.case.workers.to_string())).len() > 1;
+    let scaling = unique(report, |case| case.case.scaling.clone().filter(|_| scales));
     let engine = unique(report, |case| case.case.engine.clone());
     let input = unique(report, |case| case.case.input.clone());
     let update = unique(report, |case| case.case.update.clone());

@@ -5,7 +5,7 @@ use paceline_record::Outcome;
 use super::markup::Tag;
 use super::{figures, section};
 use crate::section::{Section, Topic};
-use crate::{CaseReport, Explained, Key, Report};
+use crate::{CaseReport, Explained, Report};
 
 /// Groups that are expanded; the rest are collapsed.
 const OPEN: usize = 3;
@@ -79,10 +79,9 @@ pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
         parts.push(Tag::new("nav").set("aria-label", "groups").with(list));
     }
     for (place, (group, told)) in groups.iter().enumerate() {
-        let key = &group.explained.key;
-        let name = Tag::new("h2").text(key.label());
+        let name = Tag::new("h2").text(group.explained.key.label());
         let id = format!("group-{place}");
-        let facts = Tag::new("p").class("facts").text(facts(key));
+        let facts = Tag::new("p").class("facts").text(facts(group));
         parts.push(if place < OPEN {
             Tag::new("section").set("id", id).with(name).with(facts).with(group.render(*told))
         } else {
@@ -95,7 +94,8 @@ pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
 }
 
 /// What the cases of a group have in common.
-fn facts(key: &Key) -> String {
+fn facts(group: &Group<'_>) -> String {
+    let key = &group.explained.key;
     let batch = key.batch.map(|batch| match key.scaling.as_deref() {
         Some("strong") => format!("{batch} images per step"),
         _ => format!("{batch} images per step on each worker"),
@@ -104,7 +104,8 @@ fn facts(key: &Key) -> String {
         1 => "1 thread per worker".to_owned(),
         threads => format!("{threads} threads per worker"),
     });
-    let scaling = key.scaling.as_ref().map(|scaling| format!("{scaling} scaling"));
+    let scales = group.done.iter().any(|case| case.case.workers != group.done[0].case.workers);
+    let scaling = key.scaling.as_ref().filter(|_| scales).map(|scaling| format!("{scaling} scaling"));
     let named = [key.engine.clone(), key.precision.clone(), key.layout.clone(), key.update.clone()];
     let facts = [scaling, batch, threads].into_iter().chain(named).flatten();
     facts.collect::<Vec<_>>().join(" \u{b7} ")
