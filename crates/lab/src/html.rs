@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 use markup::Tag;
 
-use crate::{CaseReport, Report};
+use crate::{CaseReport, Report, words};
 
 /// Most names that a title lists.
 const NAMED: usize = 4;
@@ -32,7 +32,14 @@ pub fn render(report: &Report) -> String {
     let header = Tag::new("header")
         .with(Tag::new("p").class("kind").text("Paceline scaling study"))
         .with(Tag::new("h1").text(&title))
-        .with(Tag::new("p").class("facts").text(facts(report)));
+        .with(Tag::new("p").class("facts").text(facts(report)))
+        .with(Tag::new("p").class("facts").text(words::made(report)))
+        .with_all(
+            words::under_way(report)
+                .into_iter()
+                .chain(words::loaded(report))
+                .map(|sentence| Tag::new("p").text(sentence)),
+        );
     let table = Tag::new("section").with(Tag::new("h2").text("All cases")).with(summary::render(report));
     let main = Tag::new("main")
         .with(header)

@@ -22,6 +22,7 @@ pub mod origin;
 mod report;
 pub mod run;
 pub mod stats;
+mod status;
 mod study;
 mod table;
 pub mod tensorboard;
@@ -33,10 +34,11 @@ pub mod words;
 
 pub use case::{CaseReport, Straggler};
 pub use error::LabError;
-pub use finding::{Finding, Kind};
+pub use finding::{Finding, Kind, every_advice};
 pub use folder::{CaseLogs, Held, StudyFolder};
 pub use report::{Explained, Key, Report};
 pub use run::Run;
+pub use status::{SoFar, Status};
 pub use study::{Machine, Planned, Study};
 pub use table::{Align, Table};
 

@@ -4,16 +4,17 @@
 
 use std::fmt::Write as _;
 
-use paceline_record::{Outcome, Phase};
+use paceline_record::Phase;
 
 use crate::numbers::recovery::MOST_EVENTS;
 use crate::numbers::waterfall::{Cause, Part, Waterfall};
 use crate::words::{megabytes, or_dash};
-use crate::{Align, CaseReport, Explained, Machine, Report, Table, words};
+use crate::{Align, CaseReport, Explained, Machine, Report, Status, Table, words};
 
 /// The whole report.
 pub fn render(report: &Report) -> String {
-    let mut page = Page { text: "# Scaling study\n".into(), report };
+    let mut page = Page { text: format!("# Scaling study\n\n{}\n", escape(&words::made(report))), report };
+    page.list(words::under_way(report).into_iter().chain(words::loaded(report)));
     page.findings();
     let mut scalings: Vec<Option<&str>> = Vec::new();
     for group in &report.explained {
@@ -119,7 +120,7 @@ impl<'a> Page<'a> {
         let done: Vec<Row<'_>> = places
             .into_iter()
             .map(|(place, label)| Row { case: &report.cases[place], label })
-            .filter(|row| row.case.status == Outcome::Done)
+            .filter(|row| row.case.status == Status::Done)
             .collect();
         if done.is_empty() {
             return;
@@ -337,14 +338,13 @@ impl<'a> Page<'a> {
         let report = self.report;
         let bad: Vec<&CaseReport> = report.cases.iter().filter(|case| case.reason.is_some()).collect();
         if !bad.is_empty() {
-            self.heading("##", "Cases that failed or were interrupted");
+            self.heading("##", "Cases that are not done");
             let header = ["network", "update", "workers", "status", "steps", "reason"];
             let header = header.map(|name| (name.into(), Side::Left));
             let cells = |case: &&CaseReport| {
                 let status = match case.status {
-                    Outcome::Done => "partly done",
-                    Outcome::Failed => "failed",
-                    Outcome::Interrupted => "interrupted",
+                    Status::Done => "partly done",
+                    status => status.name(),
                 };
                 let reason = case.reason.as_deref().unwrap_or_default();
                 vec![

@@ -1,6 +1,6 @@
 //! The report as text. Rendering only: nothing is computed here except units.
 
-use paceline_record::{Case, LayerTime, Outcome, Phase};
+use paceline_record::{Case, LayerTime, Phase};
 
 use crate::compare::{Comparison, Difference};
 use crate::finding::SHOWN;
@@ -8,7 +8,7 @@ use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::rate::Rate;
 use crate::numbers::waterfall::{Cause, Waterfall};
 use crate::words::{megabytes, or_dash};
-use crate::{Align, CaseReport, Explained, Report, Table, words};
+use crate::{Align, CaseReport, Explained, Report, Status, Table, words};
 
 /// Whether to write colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,10 @@ impl Colours {
 
 /// The report of a study: the cases, the phases of their steps, the waterfalls, and the findings.
 pub fn render_report(report: &Report, colours: Colours) -> String {
-    let mut text = String::new();
+    let mut text = format!("{}\n", colours.paint(Ink::Faint, &words::made(report)));
+    for sentence in words::under_way(report).into_iter().chain(words::loaded(report)) {
+        text.push_str(&format!("{}\n", colours.paint(Ink::Bad, &sentence)));
+    }
     for scaling in scalings(report) {
         let cases: Vec<&CaseReport> =
             report.cases.iter().filter(|case| case.case.scaling == scaling).collect();
@@ -66,7 +69,7 @@ pub fn render_report(report: &Report, colours: Colours) -> String {
         }
         text.push_str(&format!("{}\n", colours.head(&render_cases(report, &scaling))));
     }
-    let done: Vec<_> = report.cases.iter().filter(|case| case.status == Outcome::Done).collect();
+    let done: Vec<_> = report.cases.iter().filter(|case| case.status == Status::Done).collect();
     if !done.is_empty() {
         text.push_str(&format!("{}\n", colours.head(&render_phases(report))));
     }
@@ -209,12 +212,8 @@ fn render_cases(report: &Report, scaling: &Option<String>) -> Table {
     let labels = labels(report);
     for (case, label) in report.cases.iter().zip(labels).filter(|(case, _)| case.case.scaling == *scaling) {
         let workers = case.case.workers.to_string();
-        let ended = match case.status {
-            Outcome::Done => None,
-            Outcome::Failed => Some("failed"),
-            Outcome::Interrupted => Some("interrupted"),
-        };
-        if let Some(ended) = ended {
+        if case.status != Status::Done {
+            let ended = case.status.name();
             let reason = case.reason.as_deref().unwrap_or("unknown reason");
             // A reason may span several lines; the table has room for one.
             let first = reason.lines().next().unwrap_or_default();
@@ -270,7 +269,7 @@ fn render_phases(report: &Report) -> Table {
     let last = [("overlap %", Align::Right), ("p95 ms", Align::Right), ("steady state", Align::Left)];
     let mut table = Table::new(first.into_iter().chain(numbers).chain(last));
     for (case, label) in report.cases.iter().zip(labels(report)) {
-        if case.status != Outcome::Done {
+        if case.status != Status::Done {
             continue;
         }
         let cells = shown.iter().map(|phase| {
@@ -324,7 +323,7 @@ fn render_waterfall(group: &Explained) -> Table {
 
 fn render_findings(report: &Report, colours: Colours) -> String {
     let mut text = format!("{}\n", colours.paint(Ink::Heading, "Findings"));
-    if report.findings.is_empty() && report.cases.iter().any(|case| case.status == Outcome::Done) {
+    if report.findings.is_empty() && report.cases.iter().any(|case| case.status == Status::Done) {
         text.push_str("  none: no cause takes a notable part of the time\n");
     }
     for (number, finding) in report.findings.iter().take(SHOWN).enumerate() {
@@ -342,20 +341,22 @@ fn render_findings(report: &Report, colours: Colours) -> String {
     for case in report.cases.iter().filter(|case| case.reason.is_some()) {
         let reason = case.reason.as_deref().unwrap_or_default();
         let ended = match case.status {
-            Outcome::Done => "",
-            Outcome::Failed => "failed: ",
-            Outcome::Interrupted => "interrupted ",
+            Status::Done => "",
+            Status::Failed => "failed: ",
+            Status::Interrupted => "interrupted ",
+            Status::Running => "running: ",
         };
         let line =
             format!("  !  {} on {}: {ended}{reason}", case.case.model, words::workers(case.case.workers));
         text.push_str(&format!("{}\n", colours.paint(Ink::Bad, &line)));
     }
-    let interrupted = report.cases.iter().filter(|case| case.status == Outcome::Interrupted).count() as u32;
+    let interrupted = report.cases.iter().filter(|case| case.status == Status::Interrupted).count() as u32;
     // `train` resumes from a checkpoint and says so itself.
     let is_training = report.command.first().is_some_and(|command| command == "train");
     if report.missing + interrupted > 0 && !is_training {
+        let go_on = if report.running { "" } else { "; run the same command again to continue" };
         let line = format!(
-            "  !  {} of {} cases are left; run the same command again to continue",
+            "  !  {} of {} cases are left{go_on}",
             report.missing + interrupted,
             report.cases.len() as u32 + report.missing
         );

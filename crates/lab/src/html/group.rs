@@ -1,10 +1,8 @@
 //! The sections about groups of cases that differ only in the number of workers.
 
-use paceline_record::Outcome;
-
 use super::figures;
 use super::markup::Tag;
-use crate::{CaseReport, Explained, Key, Report, words};
+use crate::{CaseReport, Explained, Key, Report, Status, words};
 
 /// Groups that are expanded; the rest are collapsed.
 const OPEN: usize = 3;
@@ -25,7 +23,7 @@ pub struct Group<'a> {
 impl<'a> Group<'a> {
     fn new(report: &'a Report, explained: &'a Explained) -> Option<Self> {
         let cases = explained.cases.iter().filter_map(|&place| report.cases.get(place));
-        let done: Vec<&CaseReport> = cases.filter(|case| case.status == Outcome::Done).collect();
+        let done: Vec<&CaseReport> = cases.filter(|case| case.status == Status::Done).collect();
         let one = done.iter().copied().find(|case| case.case.workers == 1);
         (!done.is_empty()).then_some(Self { explained, done, one })
     }

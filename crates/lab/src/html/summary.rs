@@ -1,10 +1,10 @@
 //! The table of all cases, and the list of unfinished ones.
 
-use paceline_record::{Outcome, Phase};
+use paceline_record::Phase;
 
 use super::markup::Tag;
 use crate::words::{self, or_dash};
-use crate::{CaseReport, Explained, Report};
+use crate::{CaseReport, Explained, Report, Status};
 
 /// Column groups and their columns; a group without columns is a column itself.
 const HEADER: [(&str, &[&str]); 8] = [
@@ -52,12 +52,12 @@ fn body(report: &Report, group: &Explained) -> Tag {
 
 fn row(case: &CaseReport) -> Tag {
     let row = Tag::new("tr").with(Tag::new("th").set("scope", "row").text(case.case.workers));
-    if case.status != Outcome::Done {
+    if case.status != Status::Done {
         // A reason may span several lines; the table has room for one.
         let reason = case.reason.as_deref().and_then(|reason| reason.lines().next()).unwrap_or("");
         let colon = if reason.is_empty() { "" } else { ": " };
         let cell = Tag::new("td").class("failed").set("colspan", width() - 1);
-        return row.with(cell.text(format_args!("{}{colon}{reason}", ended(case.status))));
+        return row.with(cell.text(format_args!("{}{colon}{reason}", case.status.name())));
     }
     row.with_all(cells(case).into_iter().map(|text| Tag::new("td").text(text)))
 }
@@ -90,22 +90,14 @@ fn cells(case: &CaseReport) -> [String; 14] {
     ]
 }
 
-const fn ended(status: Outcome) -> &'static str {
-    match status {
-        Outcome::Done => "done",
-        Outcome::Failed => "failed",
-        Outcome::Interrupted => "interrupted",
-    }
-}
-
 /// The cases that did not finish, and why.
 pub fn render_unfinished(report: &Report) -> Option<Tag> {
     let mut list = Vec::new();
     for group in &report.explained {
         let cases = group.cases.iter().filter_map(|&place| report.cases.get(place));
-        for case in cases.filter(|case| case.status != Outcome::Done || case.reason.is_some()) {
+        for case in cases.filter(|case| case.status != Status::Done || case.reason.is_some()) {
             let what = format!("{}, {}", group.key.label(), words::workers(case.case.workers));
-            list.push(Tag::new("dt").text(format_args!("{what}: {}", ended(case.status))));
+            list.push(Tag::new("dt").text(format_args!("{what}: {}", case.status.name())));
             let reason = case.reason.as_deref().unwrap_or("unknown reason");
             list.push(Tag::new("dd").class("reason").text(reason));
         }

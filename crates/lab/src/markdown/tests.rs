@@ -1,5 +1,3 @@
-use paceline_record::Outcome;
-
 use super::*;
 use crate::fixture::{self, Plan};
 use crate::numbers::law::{Law, Laws, Parameter};
@@ -35,6 +33,8 @@ fn pinned() -> Report {
 fn the_report_reads_from_findings_to_the_command() {
     insta::assert_snapshot!(render(&pinned()), @r"
     # Scaling study
+
+    Paceline 0.1.0, 2026-11-16 08:33:34 UTC, on abacus
 
     ## Findings
 
@@ -116,7 +116,7 @@ fn the_report_reads_from_findings_to_the_command() {
     | waiting for stragglers | +0.016 (+0.016 .. +0.016) | 16.7 | +0.234 (+0.234 .. +0.234) | 50.0 |
     | total | 1.675 |  | 2.050 |  |
 
-    ## Cases that failed or were interrupted
+    ## Cases that are not done
 
     | network | update | workers | status | steps | reason |
     | --- | --- | --- | --- | --- | --- |
@@ -174,7 +174,7 @@ fn every_row_has_as_many_cells_as_its_header_whatever_the_names_hold() {
     let mut report = fixture::report();
     for case in &mut report.cases {
         case.case.model = "a|b\nc".into();
-        if case.status == Outcome::Failed {
+        if case.status == Status::Failed {
             case.reason = Some("pipe | and\r\nline\\|".into());
         }
     }
