@@ -14,7 +14,9 @@ use crate::{Align, CaseReport, Explained, Machine, Report, Status, Table, words}
 /// The whole report.
 pub fn render(report: &Report) -> String {
     let mut page = Page { text: format!("# Scaling study\n\n{}\n", escape(&words::made(report))), report };
-    page.list(words::under_way(report).into_iter().chain(words::loaded(report)));
+    for sentence in words::under_way(report).into_iter().chain(words::loaded(report)) {
+        page.paragraph(&format!("\n{}.", escape(&sentence)));
+    }
     page.findings();
     let mut scalings: Vec<Option<&str>> = Vec::new();
     for group in &report.explained {

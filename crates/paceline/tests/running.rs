@@ -81,7 +81,7 @@ fn names(folder: &Path) -> Vec<String> {
 #[test]
 fn a_running_study_is_told_as_running_and_a_killed_one_as_cut_off() {
     let mut bench =
-        Running::start("bench mobilenet_v2 --workers 1,2 --threads 1 --batch 1 --steps 200 --out study");
+        Running::start("bench mobilenet_v2 --workers 1,2 --threads 1 --batch 1 --steps 100 --out study");
     bench.wait_for("mobilenet_v2-w2/rank-0.jsonl", "\"step\"");
     // What happens to the workers now is not looked at by anybody: the second case cannot end.
     bench.signal(Signal::STOP);
@@ -91,7 +91,7 @@ fn a_running_study_is_told_as_running_and_a_killed_one_as_cut_off() {
         let text = printed(&output);
         assert!(output.status.success(), "{command}: {text}");
         assert!(text.contains("This study is running: 1 of 2 cases are done so far"), "{command}: {text}");
-        assert!(text.contains("running: step ") && text.contains(" of 200 done "), "{command}: {text}");
+        assert!(text.contains("running: step ") && text.contains(" of 100 done "), "{command}: {text}");
         assert!(!text.contains("fail") && !text.contains("run the same command"), "{command}: {text}");
     }
     let later = "The report will be study/report.html when the study ends.";
@@ -102,8 +102,8 @@ fn a_running_study_is_told_as_running_and_a_killed_one_as_cut_off() {
     assert_eq!(report["running"], true);
     assert_eq!((&cases[0]["status"], &cases[1]["status"]), (&"done".into(), &"running".into()));
     assert!(cases[0]["images_per_s"]["mean"].is_number(), "a finished case is told in full");
-    assert!(cases[1]["running"]["step"].as_u64().is_some_and(|step| (1..=200).contains(&step)));
-    assert_eq!(cases[1]["running"]["of_steps"], 200);
+    assert!(cases[1]["running"]["step"].as_u64().is_some_and(|step| (1..=100).contains(&step)));
+    assert_eq!(cases[1]["running"]["of_steps"], 100);
 
     bench.child.kill().expect("a process of our own");
     bench.child.wait().expect("a process of our own");

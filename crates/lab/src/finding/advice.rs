@@ -268,7 +268,9 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
             [program.slowdown(repeats), program.uncertain(repeats), program.compared(repeats)]
         });
         let advice = plain.into_iter().chain(repeated).chain(accuracy::every_advice(program));
-        let advice = advice.chain([recovery::PLANTED, recovery::NOT_PLANTED]);
+        // Only our own runs have members that can be lost.
+        let lost = [recovery::PLANTED, recovery::NOT_PLANTED].into_iter().filter(|_| program.is_ours());
+        let advice = advice.chain(lost);
         all.extend(advice.map(|advice| program.fit(&case, advice)));
     }
     all

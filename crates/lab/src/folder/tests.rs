@@ -154,6 +154,22 @@ fn the_date_and_the_host_do_not_set_studies_apart_and_may_be_missing() {
 }
 
 #[test]
+fn one_repeat_is_told_by_its_own_numbers() {
+    let asked = study(&cases("resnet50"));
+    let planned: Vec<Planned> = (1..=3).map(|repeat| Planned { repeat, ..asked.cases[0].clone() }).collect();
+    let run = |compute: f64| Ok(Plan { compute, ..Plan::calm("resnet50", 1) }.run());
+    let begun = vec![(&planned[0], run(90.0)), (&planned[1], run(180.0))];
+    let logs = CaseLogs { begun, origin: Ok(None), missing: 1 };
+    let rate = |case: &CaseReport| case.images_per_s.expect("done").mean;
+    let [first, second] = [1, 2].map(|repeat| logs.report_repeat(repeat).expect("it has run"));
+    assert_eq!(logs.report_repeat(3), None);
+    assert!(rate(&first) > 1.8 * rate(&second), "{} {}", rate(&first), rate(&second));
+    assert_eq!((first.repeats, first.reason), (1, None), "of the other repeats nothing is said");
+    let pooled = logs.report();
+    assert!(rate(&second) < rate(&pooled) && pooled.repeats == 2);
+}
+
+#[test]
 fn a_written_report_leaves_no_draft() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let started = StudyFolder::start(folder.path(), &study(&[]), Held::Resume).expect("a study");

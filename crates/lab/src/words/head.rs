@@ -83,16 +83,18 @@ pub fn loaded(report: &Report) -> Vec<String> {
     let busy = worst(|_, load| load.busy_cores.filter(|&taken| is_notable(taken, load.cores)));
     let stolen = worst(|_, load| load.stolen_cores.filter(|&taken| is_notable(taken, load.cores)));
     let short = worst(short_quota);
-    let taken = |who: &str, (count, most, cores): (usize, f64, u32)| {
-        format!(
+    let taken = |who: &str, (count, most, cores): (usize, f64, u32)| match all {
+        1 => format!("{who} {most:.1} of {cores} cores just before the run: its times may include that"),
+        _ => format!(
             "{who} up to {most:.1} of {cores} cores just before {count} of {all} cases: their times may include that"
-        )
+        ),
     };
     let sentences = [
         busy.map(|worst| taken("Other programs used", worst)),
         stolen.map(|worst| taken("The hypervisor took", worst)),
         short.map(|(count, quota, _)| {
-            format!("A quota granted {quota:.1} cores, fewer than the threads of {count} of {all} cases")
+            let whose = if all == 1 { "the run".into() } else { format!("{count} of {all} cases") };
+            format!("A quota granted {quota:.1} cores, fewer than the threads of {whose}")
         }),
     ];
     sentences.into_iter().flatten().collect()
