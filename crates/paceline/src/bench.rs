@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use paceline_lab::{
-    CaseReport, Held, Key, LabError, Planned, Report, SCHEMA, Study, StudyFolder, terminal, words,
+    CaseReport, Held, Key, LabError, Planned, Report, SCHEMA, Study, StudyFolder, sections, words,
 };
 use paceline_record::{Case, LayerTime, Nanos, date};
 use paceline_system::clock;
@@ -201,7 +201,7 @@ impl Bench<'_> {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let layers: Vec<LayerTime> =
             serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
-        let table = format!("{}\n{}\n", job.model, terminal::render_layers(&layers, rows));
+        let table = format!("{}\n{}\n", job.model, sections::layers(&layers, rows));
         match Show::json(self.options.json) {
             Show::Json => {
                 say(&table);

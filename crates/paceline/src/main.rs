@@ -15,6 +15,7 @@ mod models;
 mod outcome;
 mod progress;
 mod report;
+mod screen;
 mod settings;
 mod train;
 mod values;

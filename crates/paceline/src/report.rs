@@ -1,14 +1,13 @@
 //! `paceline report`: the tables and files of a study that has run, or what sets two of them apart.
 
-use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use paceline_lab::{Report, Status, Study, StudyFolder, compare, terminal, words};
 
-use crate::colour;
 use crate::outcome::{self, Show, Usage, print, say};
+use crate::screen::screen;
 
 /// Options of `paceline report`.
 #[derive(Args)]
@@ -94,7 +93,7 @@ fn compare_two(before: &Path, after: &Path, show: Show) -> Result<()> {
         return outcome::print_json(&comparison);
     }
     let names = [before, after].map(|path| path.display().to_string());
-    print(&terminal::render_comparison(&comparison, &names, colours()))
+    print(&terminal::render(&compare::sections(&comparison, &names), screen(), None))
 }
 
 /// Says where the report is.
@@ -113,10 +112,6 @@ fn page(folder: &StudyFolder) -> PathBuf {
 pub fn print_report(report: &Report, show: Show) -> Result<()> {
     match show {
         Show::Json => outcome::print_json(report),
-        Show::Text => print(&terminal::render_report(report, colours())),
+        Show::Text => print(&terminal::render_report(report, screen())),
     }
-}
-
-fn colours() -> terminal::Colours {
-    if colour::wanted(stdout().is_terminal()) { terminal::Colours::Ansi } else { terminal::Colours::None }
 }

@@ -73,12 +73,16 @@ impl Program {
                 "each worker's part of the batch is smaller, so its matrix products are less efficient: use a larger global \
                  batch or fewer workers"
             }
-            (None, _) if on_host => {
-                "workers share memory bandwidth, cache or clock: try fewer workers with more --threads, or a smaller --batch \
+            (None, _) if on_host && self == Self::Train => {
+                "workers may share memory bandwidth, caches or clock: try fewer workers with more --threads, or a smaller --batch \
                  that fits the cache; `paceline doctor` lists what the cores share"
             }
+            (None, _) if on_host => {
+                "workers may share memory bandwidth, caches or clock: compare with --update independent, and try fewer workers with \
+                 more --threads, or a smaller --batch that fits the cache; `paceline doctor` lists what the cores share"
+            }
             (None, _) => {
-                "workers share memory bandwidth, cache, power or clock: try fewer workers per machine, or a batch that fits \
+                "workers may share memory bandwidth, caches, power or clock: try fewer workers per machine, or a batch that fits \
                  each worker's part of them"
             }
         }
@@ -211,6 +215,14 @@ impl Program {
         }
     }
 
+    /// A run has too few steps.
+    pub fn more_steps(self) -> &'static str {
+        match self.is_ours() {
+            true => "run at least 20 steps, better 60: --steps 60",
+            false => "log at least 20 steps",
+        }
+    }
+
     /// The rate is uncertain: because steps of one run vary, which repeats do not change, or because repeats do.
     pub fn uncertain(self, repeats: u32) -> &'static str {
         match self {
@@ -258,6 +270,7 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
             program.unmeasured(),
             program.turns(),
             program.unsteady(),
+            program.more_steps(),
             program.diverged(),
             program.computation(&case),
             program.update(&case),

@@ -31,8 +31,13 @@ fn is_simulated(report: &Report) -> bool {
     !report.cases.is_empty() && report.cases.iter().all(|case| is_simulated(&case.case))
 }
 
-/// What a study whose cases are not all there is to be told by.
-pub fn under_way(report: &Report) -> Option<String> {
+/// What to know before reading on.
+pub fn notices(report: &Report) -> Vec<String> {
+    under_way(report).into_iter().chain(loaded(report)).collect()
+}
+
+/// How far a running study is.
+fn under_way(report: &Report) -> Option<String> {
     let all = report.cases.len() + report.missing as usize;
     let done = report.cases.iter().filter(|case| case.status == Status::Done).count();
     report.running.then(|| format!("This study is running: {done} of {all} cases are done so far"))
@@ -69,7 +74,7 @@ fn short_quota(case: &Case, load: &Load) -> Option<f64> {
 }
 
 /// What disturbed the cases of a study, one sentence for each kind.
-pub fn loaded(report: &Report) -> Vec<String> {
+fn loaded(report: &Report) -> Vec<String> {
     let all = report.cases.len();
     let worst = |of: fn(&Case, &Load) -> Option<f64>| {
         let found = report.cases.iter().filter_map(|case| {
