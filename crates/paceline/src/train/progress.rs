@@ -30,6 +30,7 @@ pub struct Progress {
     began: Option<Instant>,
     spoke: Instant,
     warned: bool,
+    stops: bool,
 }
 
 impl Progress {
@@ -58,6 +59,7 @@ impl Progress {
             began: None,
             spoke: Instant::now(),
             warned: false,
+            stops: false,
         })
     }
 
@@ -102,6 +104,13 @@ impl Progress {
             }
             None if self.spoke.elapsed() >= PAUSE => self.tell(&line),
             None => {}
+        }
+    }
+
+    /// Says once what follows an interruption.
+    pub fn say_that_it_stops(&mut self) {
+        if !std::mem::replace(&mut self.stops, true) {
+            self.tell("interrupted: a checkpoint is saved after this step; Ctrl-C again ends at once");
         }
     }
 
