@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod advice;
+mod following;
 mod recovery;
 
 use std::cmp::Ordering;
@@ -85,6 +86,8 @@ pub enum Kind {
     Diverged,
     /// More workers reach a lower test accuracy.
     Accuracy,
+    /// Tests are much worse than training at the same time, and not for overfitting alone.
+    TestBehind,
 }
 
 /// Findings that are always visible; the rest are folded away.
@@ -126,7 +129,7 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
     findings
 }
 
-const KINDS: [Kind; 20] = [
+const KINDS: [Kind; 21] = [
     Kind::StartUp,
     Kind::WarmUp,
     Kind::Computation,
@@ -147,6 +150,7 @@ const KINDS: [Kind; 20] = [
     Kind::Crowded,
     Kind::Diverged,
     Kind::Accuracy,
+    Kind::TestBehind,
 ];
 
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
@@ -225,6 +229,7 @@ impl Member<'_> {
             Kind::Crowded => self.crowded(),
             Kind::Diverged => self.diverged(),
             Kind::Accuracy => self.accuracy(),
+            Kind::TestBehind => self.test_behind(),
         }
     }
 

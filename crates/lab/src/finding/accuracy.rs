@@ -49,7 +49,7 @@ impl Member<'_> {
     }
 }
 
-fn with_interval(test: &Test) -> Option<String> {
+pub(super) fn with_interval(test: &Test) -> Option<String> {
     let [accuracy, lo, hi] = [test.accuracy?, test.lo?, test.hi?].map(|fraction| 100.0 * fraction);
     Some(format!("{accuracy:.1} % (95 % interval {lo:.1} .. {hi:.1})"))
 }
