@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -106,10 +106,15 @@ enum To {
 
 impl Endless {
     fn start(folder: &Path, workers: u32, options: &str) -> Self {
-        let arguments = format!(
-            "train {RECIPE} --global-batch 8 {options} --workers {workers} --steps 1000000 --out cut"
-        );
-        let child = paceline(folder, &arguments).process_group(0).spawn().expect("the program starts");
+        Self::spawn(folder, workers, paceline(folder, &Self::arguments(workers, options)))
+    }
+
+    fn arguments(workers: u32, options: &str) -> String {
+        format!("train {RECIPE} --global-batch 8 {options} --workers {workers} --steps 1000000 --out cut")
+    }
+
+    fn spawn(folder: &Path, workers: u32, mut command: Command) -> Self {
+        let child = command.process_group(0).spawn().expect("the program starts");
         let endless = Self { child, folder: folder.into(), workers };
         let begin = Instant::now();
         while endless.steps() < 3 {
@@ -261,15 +266,38 @@ fn weights_that_find_no_room_are_not_announced_and_leave_no_fragment() {
     assert!(folder.path().join("run/weights.safetensors").exists());
 }
 
+/// The program with files of at most 1 MB: the system refuses in the middle of one that becomes longer, as a full disk does.
+fn without_room(folder: &Path, arguments: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.current_dir(folder).args(["-c", r#"trap "" XFSZ; ulimit -f 2048; exec "$@""#, "sh"]);
+    command.arg(training::PROGRAM).args(arguments.split_whitespace());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn an_interrupted_training_that_finds_no_room_says_that_its_state_is_not_saved() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    pictures(folder.path());
+    // Alone, as memory that workers share is a file too.
+    let command = without_room(folder.path(), &Endless::arguments(1, ""));
+    let endless = Endless::spawn(folder.path(), 1, command);
+    endless.signal(Signal::INT, To::Group);
+    let output = endless.wait();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("interrupted; and its state could not be saved: rank 0 ended"), "{said}");
+    assert!(said.contains("weights.safetensors: File too large"), "{said}");
+    assert!(said.contains("there is no checkpoint to resume from"), "{said}");
+    assert_eq!(report(&folder.path().join("cut"))["cases"][0]["status"], "interrupted");
+}
+
 #[test]
 fn a_checkpoint_that_finds_no_room_names_the_file_the_reason_and_the_last_good_one() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     pictures(folder.path());
     run(folder.path(), &format!("train {RECIPE} --batch 8 --steps 1 --out run"));
-    // Files may be 1 MB long: the system then refuses in the middle of one, as a full disk does.
-    let mut command = std::process::Command::new("sh");
-    command.current_dir(folder.path()).args(["-c", r#"trap "" XFSZ; ulimit -f 2048; exec "$@""#, "sh"]);
-    command.arg(training::PROGRAM).args("train --resume run --steps 2".split_whitespace());
+    let mut command = without_room(folder.path(), "train --resume run --steps 2");
     let output = command.output().expect("the program runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
