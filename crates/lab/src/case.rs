@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use paceline_record::{Case, Nanos, Outcome, Phase, Who};
 use serde::Serialize;
 
+use crate::numbers::SEED;
 use crate::numbers::communication::{self, CommWaitSplit};
 use crate::numbers::computation;
 use crate::numbers::dispersion::{self, Dispersion};
@@ -12,18 +13,19 @@ use crate::numbers::fixed::{self, Fixed};
 use crate::numbers::idle::{self, IdleSplit};
 use crate::numbers::learning::{self, Learning};
 use crate::numbers::memory::{self, Memory};
+use crate::numbers::off_core::{self, OffCore};
 use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
 use crate::numbers::recovery::{self, Recovery};
 use crate::numbers::series::{self, Series};
-use crate::numbers::speedup::{self, Pace, Speedup};
+use crate::numbers::speedup::{self, Clocked, Interval, Pace, Speedup};
 use crate::numbers::steady::{self, Records, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
 use crate::origin::Origin;
 use crate::run::{Waited, add_waits};
-use crate::stats::Work;
 use crate::stats::steady::Verdict;
+use crate::stats::{self, Ratio, Work};
 use crate::{LabError, Run};
 
 /// The numbers of one case. What is not known is `None`.
@@ -67,10 +69,23 @@ pub struct CaseReport {
     pub efficiency_speed: Option<f64>,
     /// `speedup_time` over workers.
     pub efficiency_time: Option<f64>,
+    /// 95 % interval of `speedup_speed`; `None` where it has none, as on one worker.
+    pub speedup_speed_interval: Option<Interval>,
+    /// The same for `speedup_time`.
+    pub speedup_time_interval: Option<Interval>,
+    /// The same for `speedup_total`.
+    pub speedup_total_interval: Option<Interval>,
+    /// The same for `efficiency_speed`.
+    pub efficiency_speed_interval: Option<Interval>,
+    /// The same for `efficiency_time`.
+    pub efficiency_time_interval: Option<Interval>,
     /// Seconds by phase, summed over ranks; they add up to workers times `total_s`. Of an imported run phases that its
     /// source cannot tell are missing.
     #[serde(serialize_with = "phases::serialise_known")]
     pub phases_s: Option<PhaseSeconds>,
+    /// Part of the phases of the steps in which a thread could have run and was not on a core, and what the system says about it;
+    /// `None` where the log does not tell.
+    pub off_core: Option<OffCore>,
     /// The same for each rank.
     pub ranks: Option<Vec<RankPhases>>,
     /// `comm_wait`, by cause.
@@ -187,7 +202,13 @@ impl CaseReport {
             speedup_total: None,
             efficiency_speed: None,
             efficiency_time: None,
+            speedup_speed_interval: None,
+            speedup_time_interval: None,
+            speedup_total_interval: None,
+            efficiency_speed_interval: None,
+            efficiency_time_interval: None,
             phases_s: None,
+            off_core: None,
             ranks: None,
             comm_wait_split_s: None,
             idle_split_s: None,
@@ -242,6 +263,7 @@ impl CaseReport {
             total_s: mean(|times| times.total_s),
             images_per_s: rate::rate(&steady),
             phases_s: ranks.as_deref().map(phases::sum),
+            off_core: off_core::off_core(done),
             ranks,
             comm_wait_split_s: Some(communication.wait),
             idle_split_s: idle::split(done),
@@ -273,6 +295,9 @@ impl CaseReport {
             steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
         };
+        if let Some(steady) = &mut report.steady {
+            steady::judge_spread(steady, report.dispersion.as_ref());
+        }
         if window {
             // A window shows nothing of what came before and after.
             (report.init_s, report.total_s) = (None, None);
@@ -357,7 +382,30 @@ impl CaseReport {
         self.speedup_total = speedup.total;
         self.efficiency_speed = Some(speedup.speed / workers);
         self.efficiency_time = Some(speedup.time / workers);
+        // One worker compared with itself is exactly as fast.
+        if self.case.workers > 1 {
+            self.speedup_speed_interval = self.speed_interval(one);
+            self.speedup_time_interval = self.clock_interval(one, |pace| Some(pace.train_s));
+            self.speedup_total_interval = self.clock_interval(one, |pace| pace.total_s);
+            self.efficiency_speed_interval =
+                self.speedup_speed_interval.map(|interval| interval.over(workers));
+            self.efficiency_time_interval = self.speedup_time_interval.map(|interval| interval.over(workers));
+        }
         Some(speedup)
+    }
+
+    fn speed_interval(&self, one: &Self) -> Option<Interval> {
+        let many: Vec<&[Work]> = self.steady_steps.iter().map(Vec::as_slice).collect();
+        let alone: Vec<&[Work]> = one.steady_steps.iter().map(Vec::as_slice).collect();
+        stats::bootstrap_ratio(&many, &alone, SEED).map(|Ratio { lo, hi, .. }| Interval { lo, hi })
+    }
+
+    fn clock_interval(&self, one: &Self, of: fn(&Pace) -> Option<f64>) -> Option<Interval> {
+        let clocked = |case: &Self| {
+            let pace = case.pace()?;
+            Some(Clocked { seconds: of(&pace)? / pace.examples as f64, rate: case.images_per_s? })
+        };
+        speedup::clock_interval(&clocked(self)?, &clocked(one)?)
     }
 }
 

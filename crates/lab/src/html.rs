@@ -9,19 +9,17 @@ mod figures;
 mod findings;
 mod foot;
 mod group;
-mod learning;
 mod markup;
-mod members;
-mod origin;
 mod scale;
-mod summary;
+mod section;
 mod unit;
 
 use std::collections::BTreeSet;
 
 use markup::Tag;
 
-use crate::{CaseReport, Report};
+use crate::section::{Medium, Topic};
+use crate::{CaseReport, Report, sections};
 
 /// Most names that a title lists.
 const NAMED: usize = 4;
@@ -30,20 +28,20 @@ const NAMED: usize = 4;
 pub fn render(report: &Report) -> String {
     let title = title(report);
     let header = Tag::new("header")
-        .with(Tag::new("p").class("kind").text("Paceline scaling study"))
+        .with(Tag::new("p").class("kind").text(sections::kind(report)))
         .with(Tag::new("h1").text(&title))
         .with(Tag::new("p").class("facts").text(facts(report)));
-    let table = Tag::new("section").with(Tag::new("h2").text("All cases")).with(summary::render(report));
+    let sections = sections::of(report, Medium::Page);
+    let about =
+        |topic: Topic| sections.iter().filter(move |section| section.topic == topic).map(section::render);
     let main = Tag::new("main")
         .with(header)
         .with(findings::render(report))
-        .with(table)
-        .with_all(learning::render(report))
-        .with_all(summary::render_unfinished(report))
-        .with_all(group::render(report))
-        .with_all(members::render(report))
-        .with_all(origin::render(report))
-        .with(foot::render(report));
+        .with_all(about(Topic::Unfinished))
+        .with_all(about(Topic::Cases))
+        .with_all(group::render(report, &sections))
+        .with_all(about(Topic::Case))
+        .with(foot::render(report, &sections));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
     // The style sheet is ours and needs no escaping.
     let style = include_str!("html/style.css");

@@ -1,14 +1,13 @@
 //! `paceline report`: the tables and files of a study that has run, or what sets two of them apart.
 
-use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use paceline_lab::{Report, Study, StudyFolder, compare, terminal};
 
-use crate::colour;
 use crate::outcome::{self, Show, Usage, print};
+use crate::screen::screen;
 
 /// Options of `paceline report`.
 #[derive(Args)]
@@ -68,7 +67,7 @@ fn compare_two(before: &Path, after: &Path, show: Show) -> Result<()> {
         return outcome::print_json(&comparison);
     }
     let names = [before, after].map(|path| path.display().to_string());
-    print(&terminal::render_comparison(&comparison, &names, colours()))
+    print(&terminal::render(&compare::sections(&comparison, &names), screen(), None))
 }
 
 /// Says where the report is.
@@ -83,10 +82,6 @@ pub fn point_to(folder: &StudyFolder, show: Show) -> Result<()> {
 pub fn print_report(report: &Report, show: Show) -> Result<()> {
     match show {
         Show::Json => outcome::print_json(report),
-        Show::Text => print(&terminal::render_report(report, colours())),
+        Show::Text => print(&terminal::render_report(report, screen())),
     }
-}
-
-fn colours() -> terminal::Colours {
-    if colour::wanted(stdout().is_terminal()) { terminal::Colours::Ansi } else { terminal::Colours::None }
 }

@@ -2,9 +2,10 @@
 
 use paceline_record::Outcome;
 
-use super::figures;
 use super::markup::Tag;
-use crate::{CaseReport, Explained, Key, Report, words};
+use super::{figures, section};
+use crate::section::{Section, Topic};
+use crate::{CaseReport, Explained, Key, Report};
 
 /// Groups that are expanded; the rest are collapsed.
 const OPEN: usize = 3;
@@ -35,69 +36,58 @@ impl<'a> Group<'a> {
         self.done.iter().map(|case| case.case.workers).max().unwrap_or(1)
     }
 
-    fn render(&self) -> Tag {
+    /// Its figures, and the same in words and numbers.
+    fn render(&self, told: Option<&Section>) -> Tag {
         let cells = |figures: Vec<Tag>| Tag::new("div").class("pair").with_all(figures);
         let upper = [figures::speedup(self), figures::efficiency(self)].into_iter().flatten();
         let mut falls: Vec<Tag> = self.explained.waterfalls.iter().rev().map(figures::waterfall).collect();
         let rest = falls.split_off(falls.len().min(OPEN_FALLS));
         let last = [figures::overlap(self), figures::memory(self)].into_iter().flatten();
         let below = figures::phases(self).into_iter().chain(falls).chain(last);
-        let mut section = Tag::new("div").class("group").with(cells(upper.collect()));
-        section = section.with_all(figures::accuracy(self)).with_all(figures::steps(self));
-        section = section.with_all(figures::members(self));
-        section.push(Tag::new("div").class("flow").with_all(below));
+        let mut drawn = Tag::new("div").class("group").with(cells(upper.collect()));
+        drawn = drawn.with_all(figures::accuracy(self)).with_all(figures::steps(self));
+        drawn = drawn.with_all(figures::members(self));
+        drawn.push(Tag::new("div").class("flow").with_all(below));
         if !rest.is_empty() {
             let summary = Tag::new("summary").text("With fewer workers");
-            section.push(Tag::new("details").with(summary).with(cells(rest)));
+            drawn.push(Tag::new("details").with(summary).with(cells(rest)));
         }
-        section.with_all(self.words())
+        let told = told.map(|told| {
+            let title = Tag::new("h3").text(&told.title);
+            Tag::new("div").class("words").with(title).with_all(section::blocks(told))
+        });
+        drawn.with_all(told)
     }
-
-    /// Its figures in sentences.
-    fn words(&self) -> Option<Tag> {
-        let speedups = self.explained.speedups.iter().filter(|speedup| speedup.workers > 1);
-        let mut lists = Vec::new();
-        let reconciled: Vec<String> = speedups.map(words::reconcile).collect();
-        if !reconciled.is_empty() {
-            lists.push(Tag::new("h3").text("How the speed-up measures relate"));
-            lists.push(sentences(reconciled));
-        }
-        let laws = words::laws(&self.explained.laws);
-        if !laws.is_empty() {
-            lists.push(Tag::new("h3").text("Scaling laws"));
-            lists.push(sentences(laws));
-        }
-        (!lists.is_empty()).then(|| Tag::new("div").class("words").with_all(lists))
-    }
-}
-
-fn sentences(all: Vec<String>) -> Tag {
-    Tag::new("ul").with_all(all.into_iter().map(|sentence| Tag::new("li").text(sentence)))
 }
 
 /// The groups of a report; if there are many, with an index and only the first ones expanded.
-pub fn render(report: &Report) -> Vec<Tag> {
-    let groups: Vec<Group<'_>> =
-        report.explained.iter().filter_map(|explained| Group::new(report, explained)).collect();
+pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
+    let told = |place: usize| sections.iter().find(|section| section.topic == Topic::Group(place));
+    let groups: Vec<(Group<'_>, Option<&Section>)> = report
+        .explained
+        .iter()
+        .enumerate()
+        .filter_map(|(place, explained)| Some((Group::new(report, explained)?, told(place))))
+        .collect();
     let mut parts = Vec::new();
     if groups.len() > OPEN {
-        let link = |(place, group): (usize, &Group<'_>)| {
+        let link = |(place, (group, _)): (usize, &(Group<'_>, _))| {
             let link = Tag::new("a").set("href", format_args!("#group-{place}"));
             Tag::new("li").with(link.text(group.explained.key.label()))
         };
         let list = Tag::new("ul").with_all(groups.iter().enumerate().map(link));
         parts.push(Tag::new("nav").set("aria-label", "groups").with(list));
     }
-    for (place, group) in groups.iter().enumerate() {
+    for (place, (group, told)) in groups.iter().enumerate() {
         let key = &group.explained.key;
         let name = Tag::new("h2").text(key.label());
         let id = format!("group-{place}");
         let facts = Tag::new("p").class("facts").text(facts(key));
         parts.push(if place < OPEN {
-            Tag::new("section").set("id", id).with(name).with(facts).with(group.render())
+            Tag::new("section").set("id", id).with(name).with(facts).with(group.render(*told))
         } else {
             // A browser expands the section that contains the link's target, so the id is inside.
-            let inside = Tag::new("div").set("id", id).with(facts).with(group.render());
+            let inside = Tag::new("div").set("id", id).with(facts).with(group.render(*told));
             Tag::new("details").class("section").with(Tag::new("summary").with(name)).with(inside)
         });
     }
