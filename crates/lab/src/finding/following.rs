@@ -29,7 +29,7 @@ impl Member<'_> {
     /// to it.
     pub(super) fn test_behind(&self) -> Option<Finding> {
         let learning = self.case.learning.as_ref()?;
-        let fresh = learning.curve.iter().filter(|test| self.is_fresh(learning, test)).next_back();
+        let fresh = learning.curve.iter().rfind(|test| self.is_fresh(learning, test));
         let fresh = fresh.filter(|test| is_behind(test)).map(|test| (test, Reason::NotOverfitting));
         let (test, reason) = fresh.or_else(|| {
             let (last, classes) = (learning.curve.last()?, self.case.case.classes?);

@@ -80,16 +80,17 @@ impl Exchange {
     /// rank 0 contributes to it after this, so after the step all of them know.
     pub fn agree_to_stop(&mut self, step: Step) {
         let is_asked = self.asked.load(Ordering::Relaxed);
-        let is_first = self.rank() == Rank(0);
-        match &self.peers {
-            None if is_asked => self.stops_after = self.stops_after.or(Some(step.0 + 1)),
-            Some(Peers { segment, .. }) if is_first && (is_asked || segment.is_asked_to_stop()) => {
-                if segment.stops_after().is_none() {
-                    segment.stop_after(step.0 + 1);
-                }
+        let after = step.0 + 1;
+        let Some(Peers { segment, .. }) = &self.peers else {
+            self.stops_after = self.stops_after.or(is_asked.then_some(after));
+            return;
+        };
+        if self.rank() != Rank(0) {
+            if is_asked {
+                segment.ask_to_stop();
             }
-            Some(Peers { segment, .. }) if is_asked => segment.ask_to_stop(),
-            _ => {}
+        } else if (is_asked || segment.is_asked_to_stop()) && segment.stops_after().is_none() {
+            segment.stop_after(after);
         }
     }
 
