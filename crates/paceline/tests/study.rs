@@ -64,7 +64,7 @@ fn the_markdown_shows_the_study() {
     let study = Study::new();
     study.done(SHOWN);
     let text = fs::read_to_string(study.path("study/report.md")).expect("a report");
-    let machine = text.find("## Machine").expect("the machine stands at the end");
+    let machine = text.find("## Command and machine").expect("the machine stands at the end");
     insta::assert_snapshot!("markdown", &text[..machine]);
 }
 
