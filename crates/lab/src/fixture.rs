@@ -99,7 +99,7 @@ impl Plan {
         let last = ranks.iter().filter_map(|rank| rank.steps.last()).map(|step| step.end).max();
         let last = last.unwrap_or_default();
         let launcher = LauncherLog {
-            header: LauncherHeader { case: self.case(), window: false },
+            header: LauncherHeader::new(self.case()),
             first_spawn: Some(Nanos(0)),
             last_reap: Some(last + ms(self.tail)),
             membership: Vec::new(),
@@ -189,6 +189,8 @@ pub(crate) fn study(cases: &[Case]) -> Study {
         schema: SCHEMA,
         program: "0.1.0".into(),
         command: vec!["bench".into(), "--workers".into(), "1,2,4".into()],
+        date: Some("2026-11-16T08:33:34Z".into()),
+        host: Some("abacus".into()),
         machine: Machine {
             cpu: Some("Abacus 9000".into()),
             cores: Some(4),

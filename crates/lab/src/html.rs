@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use markup::Tag;
 
 use crate::section::{Medium, Topic};
-use crate::{CaseReport, Report, sections};
+use crate::{CaseReport, Report, sections, words};
 
 /// Most names that a title lists.
 const NAMED: usize = 4;
@@ -30,7 +30,9 @@ pub fn render(report: &Report) -> String {
     let header = Tag::new("header")
         .with(Tag::new("p").class("kind").text(format_args!("Paceline \u{b7} {}", sections::kind(report))))
         .with(Tag::new("h1").text(&title))
-        .with(Tag::new("p").class("facts").text(facts(report)));
+        .with(Tag::new("p").class("facts").text(facts(report)))
+        .with(Tag::new("p").class("facts").text(words::made(report)))
+        .with_all(words::notices(report).into_iter().map(|notice| Tag::new("p").text(notice)));
     let sections = sections::of(report, Medium::Page);
     let about =
         |topic: Topic| sections.iter().filter(move |section| section.topic == topic).map(section::render);

@@ -10,12 +10,12 @@ mod why;
 
 use std::collections::BTreeSet;
 
-use paceline_record::{Case, Outcome};
+use paceline_record::Case;
 
 use crate::numbers::recovery::MOST_EVENTS;
 use crate::section::{Block, Medium, Section, Topic};
 use crate::words::{self, megabytes};
-use crate::{CaseReport, Explained, Report};
+use crate::{CaseReport, Explained, Report, Status};
 
 pub use layers::{Rows, layers};
 
@@ -99,7 +99,7 @@ impl<'a> Cases<'a> {
     /// Those that finished.
     fn done(&self) -> impl Iterator<Item = (&'a CaseReport, &str)> {
         let all = self.all.iter().map(|(case, label)| (*case, label.as_str()));
-        all.filter(|(case, _)| case.status == Outcome::Done)
+        all.filter(|(case, _)| case.status == Status::Done)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use paceline_lab::import::ImportError;
-use paceline_lab::{LabError, words};
+use paceline_lab::{CaseReport, LabError, Report, Status, words};
 use paceline_model::ModelError;
 use paceline_record::LogError;
 use paceline_train::checkpoint::CheckpointError;
@@ -40,6 +40,15 @@ impl Usage {
 #[derive(Debug, thiserror::Error)]
 #[error("not all cases finished")]
 pub struct Unfinished;
+
+/// Whether all cases of a study are done, with all their repeats.
+pub fn check_done(report: &Report) -> Result<(), Unfinished> {
+    let is_done = |case: &CaseReport| case.status == Status::Done && case.reason.is_none();
+    match report.missing == 0 && report.cases.iter().all(is_done) {
+        true => Ok(()),
+        false => Err(Unfinished),
+    }
+}
 
 /// The exit status of a result; an error is printed.
 pub fn exit(result: Result<()>) -> ExitCode {

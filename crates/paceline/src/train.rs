@@ -5,6 +5,7 @@ mod progress;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use paceline_lab::{Held, Planned, Report, Study, StudyFolder};
@@ -15,6 +16,7 @@ use paceline_train::{Engines, Job, Prepared, TrainError, awaits_test, describe};
 pub use options::Options;
 use progress::Progress;
 
+use crate::load::Watch;
 use crate::outcome::{self, Show, Unfinished, Usage, say};
 use crate::settings::Limit;
 use crate::{bench, machine, report};
@@ -151,11 +153,14 @@ impl Run {
         let program = outcome::own_program()?;
         let interrupted = outcome::watch_interrupts()?;
         self.folder.create_case(&self.planned)?;
-        let mut progress = Progress::start(job)?;
+        let mut progress = Progress::start(job, Instant::now())?;
+        let (load, warning) = Watch::default().look(job);
+        warning.iter().for_each(|warning| say(warning));
         let surroundings = Surroundings {
             program,
             interrupted: &interrupted,
-            progress: &mut |glance| progress.show(glance),
+            load,
+            progress: &mut |glance| progress.show(glance, Instant::now()),
         };
         let result = launch(job, prepared, surroundings);
         progress.clear();

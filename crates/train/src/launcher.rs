@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use paceline_comm::{Segment, SegmentSize};
 use paceline_record::log::{LauncherWriter, RankLog, RankReader};
-use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Rank, RankEvent, Step};
+use paceline_record::{Exit, LauncherEvent, LauncherHeader, Load, LogError, Outcome, Rank, RankEvent, Step};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::job::Assignment;
@@ -32,6 +32,8 @@ pub struct Surroundings<'a> {
     pub program: PathBuf,
     /// Set when the user wants to stop.
     pub interrupted: &'a AtomicBool,
+    /// What else the machine does, for the record.
+    pub load: Option<Load>,
     /// Called regularly with the progress of rank 0.
     pub progress: &'a mut dyn FnMut(Glance<'_>),
 }
@@ -48,7 +50,12 @@ pub struct Glance<'a> {
 /// Runs a job in worker processes, or on a simulated machine, and waits for it. The logs in the job's folder record how it
 /// ended, whatever this returns.
 pub fn launch(job: &Job, prepared: &Prepared, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
-    let header = LauncherHeader { case: job.case(), window: false };
+    let header = LauncherHeader {
+        // A simulated clock has no date.
+        started: (!job.is_simulated()).then(clock::started),
+        load: surroundings.load,
+        ..LauncherHeader::new(job.case())
+    };
     let mut log = LauncherWriter::create(&job.folder, &header)?;
     let result = supervise(job, prepared, surroundings, &mut log);
     let (outcome, reason) = match &result {

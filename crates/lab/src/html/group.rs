@@ -1,11 +1,9 @@
 //! The sections about groups of cases that differ only in the number of workers.
 
-use paceline_record::Outcome;
-
 use super::markup::Tag;
 use super::{figures, section};
 use crate::section::{Section, Topic};
-use crate::{CaseReport, Explained, Report};
+use crate::{CaseReport, Explained, Report, Status};
 
 /// Groups that are expanded; the rest are collapsed.
 const OPEN: usize = 3;
@@ -26,7 +24,7 @@ pub struct Group<'a> {
 impl<'a> Group<'a> {
     fn new(report: &'a Report, explained: &'a Explained) -> Option<Self> {
         let cases = explained.cases.iter().filter_map(|&place| report.cases.get(place));
-        let done: Vec<&CaseReport> = cases.filter(|case| case.status == Outcome::Done).collect();
+        let done: Vec<&CaseReport> = cases.filter(|case| case.status == Status::Done).collect();
         let one = done.iter().copied().find(|case| case.case.workers == 1);
         (!done.is_empty()).then_some(Self { explained, done, one })
     }

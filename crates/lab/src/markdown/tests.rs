@@ -1,5 +1,3 @@
-use paceline_record::Outcome;
-
 use super::*;
 use crate::Machine;
 use crate::fixture::{self, Plan};
@@ -36,6 +34,8 @@ fn pinned() -> Report {
 fn the_report_reads_from_findings_to_the_command() {
     insta::assert_snapshot!(render(&pinned()), @r"
     # Scaling study
+
+    Paceline 0.1.0, 2026-11-16 08:33:34 UTC, on abacus
 
     ## Findings
 
@@ -176,7 +176,7 @@ fn every_row_has_as_many_cells_as_its_header_whatever_the_names_hold() {
     let mut report = fixture::report();
     for case in &mut report.cases {
         case.case.model = "a|b\nc".into();
-        if case.status == Outcome::Failed {
+        if case.status == crate::Status::Failed {
             case.reason = Some("pipe | and\r\nline\\|".into());
         }
     }

@@ -1,12 +1,12 @@
 //! Tables with a row for each case: results, phases and steps.
 
-use paceline_record::{Outcome, Phase};
+use paceline_record::Phase;
 
 use super::Cases;
 use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::speedup::Interval;
 use crate::words::{self, digits, megabytes, or_dash, range};
-use crate::{CaseReport, Column, Table};
+use crate::{CaseReport, Column, Status, Table};
 
 /// The columns that every table of cases begins with.
 fn columns(rest: impl IntoIterator<Item = Column>) -> Table {
@@ -47,10 +47,10 @@ pub fn cases(cases: &Cases<'_>) -> Table {
     let compared = cases.done().any(|(case, _)| case.case.workers > 1 && case.speedup_speed.is_some());
     for (case, label) in &cases.all {
         let workers = case.case.workers.to_string();
-        if case.status != Outcome::Done {
+        if case.status != Status::Done {
             // A reason may span several lines; the table has room for one.
             let reason = case.reason.as_deref().and_then(|reason| reason.lines().next());
-            let ended = words::ended(case.status);
+            let ended = case.status.name();
             let ended = reason.map_or_else(|| ended.into(), |reason| format!("{ended}: {reason}"));
             table.row([label.clone(), workers, ended]);
             continue;

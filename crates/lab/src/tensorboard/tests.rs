@@ -153,9 +153,32 @@ fn what_is_not_known_has_no_point() {
 }
 
 #[test]
-fn a_file_is_named_by_case_and_rank_alone() {
-    let name = file_name("resnet50-w2", Who::Rank(Rank(1)));
-    assert_eq!(name, Path::new("tensorboard/resnet50-w2/rank-1/events.out.tfevents.946684800.paceline"));
+fn a_file_is_named_by_case_and_rank_and_when_its_run_began() {
+    let name = |started| file_name("resnet50-w2", Who::Rank(Rank(1)), started);
+    let expected = |began: u64| {
+        PathBuf::from(format!("tensorboard/resnet50-w2/rank-1/events.out.tfevents.{began}.paceline"))
+    };
+    assert_eq!(name(None), expected(946_684_800));
+    let started = Started { at: Nanos(7), unix: Nanos(1_794_818_014_900_000_000) };
+    assert_eq!(name(Some(started)), expected(1_794_818_014));
+}
+
+#[test]
+fn points_have_the_date_that_the_launcher_noted() {
+    let mut run = Plan::calm("resnet50", 2).run();
+    let times = |run: &Run, rank: usize| -> Vec<f64> {
+        read(&render_rank(run, &run.ranks[rank])).iter().map(|event| event.wall_time).collect()
+    };
+    let undated = times(&run, 0);
+    assert_eq!(undated[1], 946_684_800.0 + run.ranks[0].steps[0].end.seconds());
+    run.launcher.header.started =
+        Some(Started { at: Nanos(2_000_000_000), unix: Nanos(1_794_818_014_000_000_000) });
+    for rank in [0, 1] {
+        let dated = times(&run, rank);
+        let first = 1_794_818_012.0 + run.ranks[rank].steps[0].end.seconds();
+        assert!((dated[1] - first).abs() < 1e-6, "{} {first}", dated[1]);
+        assert_eq!(dated.len(), undated.len());
+    }
 }
 
 #[test]
