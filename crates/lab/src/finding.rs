@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod advice;
+mod following;
 mod off_core;
 mod recovery;
 
@@ -93,6 +94,8 @@ pub enum Kind {
     Diverged,
     /// More workers reach a lower test accuracy.
     Accuracy,
+    /// Tests are much worse than training at the same time, and not for overfitting alone.
+    TestBehind,
 }
 
 /// Findings that are always visible; the rest are folded away.
@@ -154,7 +157,7 @@ impl Kind {
     }
 }
 
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 24] = [
     Kind::StartUp,
     Kind::WarmUp,
     Kind::OffCore,
@@ -178,6 +181,7 @@ const KINDS: [Kind; 23] = [
     Kind::Crowded,
     Kind::Diverged,
     Kind::Accuracy,
+    Kind::TestBehind,
 ];
 
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
@@ -266,6 +270,7 @@ impl Member<'_> {
             Kind::Crowded => self.crowded(),
             Kind::Diverged => self.diverged(),
             Kind::Accuracy => self.accuracy(),
+            Kind::TestBehind => self.test_behind(),
         }
     }
 

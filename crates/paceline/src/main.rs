@@ -67,7 +67,10 @@ enum Command {
 fn main() -> ExitCode {
     let began = clock::now();
     if worker::is_assigned() {
-        return outcome::exit(worker::run(began).map_err(Into::into));
+        return match worker::run(began) {
+            Ok(worker::Ending::Stopped) => ExitCode::from(worker::STOPPED),
+            ended => outcome::exit(ended.map(drop).map_err(Into::into)),
+        };
     }
     if measure::is_assigned() {
         return outcome::exit(measure::run().map_err(Into::into));

@@ -84,7 +84,7 @@ pub(super) fn every_advice(program: Program) -> [&'static str; 4] {
         .map(|learned| advise(program, learned))
 }
 
-fn with_interval(test: &Test) -> Option<String> {
+pub(super) fn with_interval(test: &Test) -> Option<String> {
     let [accuracy, lo, hi] = [test.accuracy?, test.lo?, test.hi?].map(|fraction| 100.0 * fraction);
     Some(format!("{accuracy:.1} % (95 % interval {lo:.1} .. {hi:.1})"))
 }

@@ -27,6 +27,7 @@ pub struct Progress {
     began: Option<Instant>,
     pulse: Pulse,
     warned: bool,
+    stops: bool,
 }
 
 impl Progress {
@@ -55,6 +56,7 @@ impl Progress {
             began: None,
             pulse: Pulse::start(now),
             warned: false,
+            stops: false,
         })
     }
 
@@ -99,6 +101,13 @@ impl Progress {
             }
             None if self.pulse.is_due(now) => say(&line),
             None => {}
+        }
+    }
+
+    /// Says once what follows an interruption.
+    pub fn say_that_it_stops(&mut self) {
+        if !std::mem::replace(&mut self.stops, true) {
+            self.tell("interrupted: a checkpoint is saved after this step; Ctrl-C again ends at once");
         }
     }
 
