@@ -83,6 +83,15 @@ impl Pen<'_> {
         }
     }
 
+    fn sections(&mut self, sections: &[Section]) {
+        for section in sections {
+            if !self.text.is_empty() {
+                self.text.push('\n');
+            }
+            self.section(section);
+        }
+    }
+
     fn section(&mut self, section: &Section) {
         self.wrap(Ink::Heading, &section.title, ["", "  "]);
         let quiet = if section.topic == Topic::Unfinished { Ink::Bad } else { Ink::Faint };
@@ -134,22 +143,17 @@ fn name_all(columns: &[Column]) -> String {
 
 /// The report of a study.
 pub fn render_report(report: &Report, screen: Screen) -> String {
-    let mut text = String::new();
-    screen.wrap(&mut text, Ink::Faint, &words::made(report), ["", "  "]);
-    words::notices(report).iter().for_each(|notice| screen.wrap(&mut text, Ink::Bad, notice, ["", "  "]));
-    text.push('\n');
-    text + &render(&sections::of(report, Medium::Screen), screen, Some("report.html"))
+    let mut pen = Pen { text: String::new(), screen, whole: Some("report.html") };
+    pen.wrap(Ink::Faint, &words::made(report), ["", "  "]);
+    words::notices(report).iter().for_each(|notice| pen.wrap(Ink::Bad, notice, ["", "  "]));
+    pen.sections(&sections::of(report, Medium::Screen));
+    pen.text
 }
 
-/// Sections one below the other. Tables are cut to the columns that fit; `whole` names a file that has all of them.
-pub fn render(sections: &[Section], screen: Screen, whole: Option<&str>) -> String {
-    let mut pen = Pen { text: String::new(), screen, whole };
-    for section in sections {
-        if !pen.text.is_empty() {
-            pen.text.push('\n');
-        }
-        pen.section(section);
-    }
+/// Sections one below the other, in tables that are cut to the columns that fit.
+pub fn render(sections: &[Section], screen: Screen) -> String {
+    let mut pen = Pen { text: String::new(), screen, whole: None };
+    pen.sections(sections);
     pen.text
 }
 
