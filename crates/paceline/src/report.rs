@@ -93,7 +93,7 @@ fn compare_two(before: &Path, after: &Path, show: Show) -> Result<()> {
         return outcome::print_json(&comparison);
     }
     let names = [before, after].map(|path| path.display().to_string());
-    print(&terminal::render(&compare::sections(&comparison, &names), screen(), None))
+    print(&terminal::render(&compare::sections(&comparison, &names), screen()))
 }
 
 /// Says where the report is.
