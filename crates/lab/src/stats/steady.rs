@@ -45,6 +45,9 @@ const COMPARABLE: f64 = 0.15;
 /// A level that is faster than what came before must last for this fraction of the run to be its steady state.
 const SETTLED: f64 = 0.5;
 
+/// Distance from the levels before at which a short fast level at the end is not chance, in units of what noise explains.
+const CLEAR: f64 = 2.0;
+
 /// After a slowdown, the slower steps are those that count if they are at least this fraction of the run.
 const LASTING: f64 = 0.25;
 
@@ -357,7 +360,12 @@ fn judge(levels: &[Level], values: &[f64], noise: &Noise) -> Option<Verdict> {
         None if before.iter().all(|level| level.mean < last.mean) => return Some(Verdict::Flat),
         _ => {}
     }
-    (last.length() as f64 >= SETTLED * values.len() as f64).then_some(Verdict::WarmUp)
+    if last.length() as f64 >= SETTLED * values.len() as f64 {
+        return Some(Verdict::WarmUp);
+    }
+    // A last stretch that is a little faster is chance; one that is much faster is another level.
+    let nearest = before.iter().map(|level| noise.distance(level, last)).fold(f64::INFINITY, f64::min);
+    (nearest <= CLEAR).then_some(Verdict::Flat)
 }
 
 fn is_substantial(level: &Level, steps: usize) -> bool {
