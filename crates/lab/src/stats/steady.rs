@@ -8,7 +8,8 @@
 //!   assumes independent steps and so finds changes in slow waves of dependent ones; this undoes it. There is no
 //!   tolerance in percent: the answer is the same in any unit, and whatever constant is added to all times;
 //! - a segment after which the old level returns is a disturbance and belongs to that level, if it lasts no longer
-//!   than either side of it, and a quarter of both together at most.
+//!   than either side of it, and a quarter of both together at most;
+//! - a level of less than a tenth of the run at its end belongs to the one before, if that lasted: nobody knows what came next.
 //!
 //! The steady state is the last level. There is none if that
 //!
@@ -45,7 +46,7 @@ const COMPARABLE: f64 = 0.15;
 /// A level that is faster than what came before must last for this fraction of the run to be its steady state.
 const SETTLED: f64 = 0.5;
 
-/// Distance from the levels before at which a short fast level at the end is not chance, in units of what noise explains.
+/// Distance from the levels before at which a short level at the end is not chance, in units of what noise explains.
 const CLEAR: f64 = 2.0;
 
 /// After a slowdown, the slower steps are those that count if they are at least this fraction of the run.
@@ -175,7 +176,7 @@ impl Series {
     fn judge(self) -> SteadyState {
         let changes = Pelt::default().find_changes(&self.values);
         let noise = Noise::new(&self.values, &changes);
-        let levels = noise.join(split(&self.values, &changes));
+        let levels = join_end(noise.join(split(&self.values, &changes)), self.values.len());
         let mser = mser::truncate(&self.values);
         let (cut, verdict) = match judge(&levels, &self.values, &noise) {
             Some(Verdict::Flat) => (0, Verdict::Flat),
@@ -364,8 +365,21 @@ fn judge(levels: &[Level], values: &[f64], noise: &Noise) -> Option<Verdict> {
         return Some(Verdict::WarmUp);
     }
     // A last stretch that is a little faster is chance; one that is much faster is another level.
-    let nearest = before.iter().map(|level| noise.distance(level, last)).fold(f64::INFINITY, f64::min);
-    (nearest <= CLEAR).then_some(Verdict::Flat)
+    let lasted = neighbour(before, values.len()).or(before.last().copied())?;
+    (noise.distance(&lasted, last) <= CLEAR).then_some(Verdict::Flat)
+}
+
+/// Joins a level of the last moment with one before that lasted: whether it would have, nobody knows.
+fn join_end(mut levels: Vec<Level>, steps: usize) -> Vec<Level> {
+    if let [.., before, last] = levels[..]
+        && is_substantial(&before, steps)
+        && !is_substantial(&last, steps)
+    {
+        levels.truncate(levels.len() - 2);
+        // The last one's steps belong to it as a disturbance does: they do not change its mean.
+        levels.push(Level { to: last.to, ..before });
+    }
+    levels
 }
 
 fn is_substantial(level: &Level, steps: usize) -> bool {

@@ -77,7 +77,16 @@ fn expect(
         // Three standard errors below what was measured, and two series.
         let fraction = measured as f64 / SEEDS as f64;
         let least = measured as f64 - 3.0 * (SEEDS as f64 * fraction * (1.0 - fraction)).sqrt() - 2.0;
-        assert!(right as f64 >= least, "{right} of {SEEDS} right with {kind:?} at {length} steps");
+        let others: Vec<&SteadyState> = survey
+            .0
+            .iter()
+            .filter(|found| found.verdict != verdict || found.from.abs_diff(from) > within)
+            .collect();
+        assert!(
+            right as f64 >= least,
+            "{right} of {SEEDS} right with {kind:?} at {length} steps; {:?}",
+            others.first()
+        );
     }
 }
 
@@ -202,10 +211,10 @@ fn levels_that_take_turns_to_the_end_are_no_steady_state() {
 }
 
 #[test]
-fn a_level_of_the_last_moment_is_no_steady_state() {
-    let rows = [(NORMAL, 100, 500), (AR_6, 300, 500), (HEAVY, 300, 499)];
+fn a_level_of_the_last_moment_says_nothing() {
+    let rows = [(NORMAL, 100, 500), (AR_6, 300, 500), (HEAVY, 300, 489)];
     let level = |at: usize, n: usize| if at * 20 >= n * 19 { 1.5 } else { 1.0 };
-    expect(&rows, level, |n| truth(Verdict::NoSteadyState, n / 4, n / 4));
+    expect(&rows, level, |_| truth(Verdict::Flat, 0, 0));
 }
 
 /// Slow, fast, slower, and then faster again, but not as fast as ever.
