@@ -6,7 +6,8 @@
 //! like another level. `5.7 (P75 - P25)` is as far for normal values as their `3 (P90 - P10)`: 7.7 standard deviations. Normal
 //! values never lie that far out; heavy tails and single hiccups do. Two things are added:
 //!
-//! - a run of outliers as long as a segment is a level of its own, and none of them is marked;
+//! - a run of outliers as long as a segment is a level of its own, and none of them is marked; nor is one with four others among the
+//!   five steps before and after it;
 //! - slow steps at the very start are warm-up, never outliers. A start can be in one place only, so less
 //!   evidence is needed: `1.5 (P90 - P10)` over the median of the following steps (3.8 standard deviations). One
 //!   slow step may follow another after a pause: the start is the longest of which half the steps are slow. It
@@ -18,6 +19,8 @@ const WINDOW: usize = 200;
 const FAR: f64 = 5.7;
 const FAR_AT_START: f64 = 1.5;
 const LONGEST_START: usize = 15;
+/// With so many others around it, a value is one of a level.
+const CROWD: usize = 4;
 
 /// Slow starts and outliers of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +37,17 @@ pub fn mark(values: &[f64], segment: usize) -> Marks {
     let far = find_far(&values[leading..]);
     let mut outliers = Vec::new();
     for run in far.chunk_by(|a, b| a + 1 == *b).filter(|run| run.len() < segment) {
-        outliers.extend(run.iter().map(|at| at + leading));
+        let alone = run.iter().filter(|&&at| count_around(&far, at, segment) < CROWD);
+        outliers.extend(alone.map(|at| at + leading));
     }
     Marks { leading, outliers }
+}
+
+/// How many others lie within a segment's length on either side.
+fn count_around(far: &[usize], at: usize, segment: usize) -> usize {
+    let from = far.partition_point(|&other| other + segment < at);
+    let to = far.partition_point(|&other| other <= at + segment);
+    to - from - 1
 }
 
 fn count_leading(values: &[f64]) -> usize {
