@@ -103,6 +103,9 @@ pub struct CaseReport {
     pub steady: Option<Steady>,
     /// Step times over the first repeat.
     pub step_times: Option<Series>,
+    /// The same with more points, to zoom into.
+    #[serde(skip)]
+    pub step_detail: Option<Series>,
     /// Loss of the first step.
     pub loss_first: Option<f64>,
     /// Loss of the last step.
@@ -203,6 +206,7 @@ impl CaseReport {
             planned_memory_bytes: None,
             steady: None,
             step_times: None,
+            step_detail: None,
             loss_first: None,
             loss_last: None,
             learning: None,
@@ -233,6 +237,11 @@ impl CaseReport {
         let mean = |of: fn(&time::Times) -> f64| {
             (!times.is_empty()).then(|| times.iter().map(of).sum::<f64>() / times.len() as f64)
         };
+        let step_series = |points: usize| {
+            let records = records.first()?;
+            let covers = records.steps() as f64 / records.covers.len().max(1) as f64;
+            Some(series::series(&records.means, covers.round() as u64, points))
+        };
         let communication = communication::communication(done);
         let ranks = phases::ranks(done);
         let mut report = Self {
@@ -260,10 +269,8 @@ impl CaseReport {
             peak_memory_bytes: memory::peak(done),
             planned_memory_bytes: memory::planned(done),
             steady: steady::sum_up(&states, &records),
-            step_times: records.first().map(|records| {
-                let covers = records.steps() as f64 / records.covers.len().max(1) as f64;
-                series::series(&records.means, covers.round() as u64)
-            }),
+            step_times: step_series(series::MOST),
+            step_detail: step_series(series::MOST_DETAIL),
             loss_first: done[0].loss(0),
             loss_last: done[0].loss(done[0].steps().saturating_sub(1)),
             learning: learning::learning(done),
@@ -299,7 +306,8 @@ impl CaseReport {
         if origin.rates_only {
             self.scaled = self.pace();
             (self.train_s, self.paused_s, self.total_s, self.fixed) = (None, None, None, None);
-            (self.phases_s, self.ranks, self.dispersion, self.step_times) = (None, None, None, None);
+            (self.phases_s, self.ranks, self.dispersion) = (None, None, None);
+            (self.step_times, self.step_detail) = (None, None);
             (self.comm_wait_split_s, self.comm_busy_s, self.idle_split_s) = (None, None, None);
         }
         self.origin = Some(origin);

@@ -94,7 +94,36 @@ fn round_step(least: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn an_axis_covers_what_it_was_made_for_and_is_marked_where_its_values_are(
+            exponent in -6..7i32,
+            low in -10.0..10.0f64,
+            width in 1e-3..20.0f64,
+            room in 2..8u32,
+        ) {
+            let unit = 10f64.powi(exponent);
+            let (low, high) = (low * unit, (low + width) * unit);
+            for axis in [Axis::linear(low, high, room, "x"), Axis::exact(low, high, room, "x")] {
+                let inside = |value: f64| (-1e-6..=1.0 + 1e-6).contains(&axis.scale.at(value));
+                prop_assert!(inside(low) && inside(high), "{axis:?}");
+                prop_assert!(axis.scale.at(low) < axis.scale.at(high));
+                prop_assert!(axis.ticks.iter().all(|(value, _)| inside(*value)), "{axis:?}");
+                let step = round_step((high - low) / f64::from(room));
+                for (value, name) in &axis.ticks {
+                    let said: f64 = name.parse().expect("a number");
+                    prop_assert!((said - value).abs() < 1e-6 * step, "{name} at {value}");
+                }
+            }
+            let axis = Axis::log(low.abs().max(1e-3), low.abs().max(1e-3) + width * unit, "x");
+            prop_assert!(axis.scale.at(low.abs().max(1e-3)) >= -1e-6);
+            prop_assert!(axis.scale.at(low.abs().max(1e-3) + width * unit) <= 1.0 + 1e-6);
+        }
+    }
 
     #[test]
     fn axes_end_at_round_numbers() {
