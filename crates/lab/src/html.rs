@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 use markup::Tag;
 
-use crate::{CaseReport, Report};
+use crate::{CaseReport, Report, words};
 
 /// Most names that a title lists.
 const NAMED: usize = 4;
@@ -32,14 +32,15 @@ pub fn render(report: &Report) -> String {
     let header = Tag::new("header")
         .with(Tag::new("p").class("kind").text("Paceline scaling study"))
         .with(Tag::new("h1").text(&title))
-        .with(Tag::new("p").class("facts").text(facts(report)));
+        .with(Tag::new("p").class("facts").text(facts(report)))
+        .with_all(words::verdict(report).into_iter().map(|line| Tag::new("p").class("verdict").text(line)));
     let table = Tag::new("section").with(Tag::new("h2").text("All cases")).with(summary::render(report));
     let main = Tag::new("main")
         .with(header)
+        .with_all(summary::render_unfinished(report))
         .with(findings::render(report))
         .with(table)
         .with_all(learning::render(report))
-        .with_all(summary::render_unfinished(report))
         .with_all(group::render(report))
         .with_all(members::render(report))
         .with_all(origin::render(report))

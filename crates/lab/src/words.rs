@@ -1,6 +1,7 @@
 //! Numbers in sentences, the same for every form of the report.
 
 mod recovery;
+mod verdict;
 
 use paceline_record::{Bytes, Outcome, Phase};
 
@@ -11,6 +12,7 @@ use crate::stats::steady::Verdict;
 use crate::{Align, CaseReport, Explained, Report, Table};
 
 pub use self::recovery::{event_table, recovery};
+pub use self::verdict::verdict;
 
 /// Columns of a terminal that lines are kept within.
 const WIDTH: usize = 100;

@@ -6,8 +6,8 @@ use super::figures;
 use super::markup::Tag;
 use crate::{CaseReport, Explained, Key, Report, words};
 
-/// Groups that are expanded; the rest are collapsed.
-const OPEN: usize = 3;
+/// More groups than these get an index.
+const LISTED: usize = 3;
 
 /// Waterfalls that are expanded: those with the most workers.
 const OPEN_FALLS: usize = 2;
@@ -75,12 +75,22 @@ fn sentences(all: Vec<String>) -> Tag {
     Tag::new("ul").with_all(all.into_iter().map(|sentence| Tag::new("li").text(sentence)))
 }
 
-/// The groups of a report; if there are many, with an index and only the first ones expanded.
+/// The groups of a report. Several are compared in one figure first, and all but the first are collapsed.
 pub fn render(report: &Report) -> Vec<Tag> {
     let groups: Vec<Group<'_>> =
         report.explained.iter().filter_map(|explained| Group::new(report, explained)).collect();
+    if let [only] = &groups[..] {
+        let key = &only.explained.key;
+        let name = Tag::new("h2").text(key.label());
+        let facts = Tag::new("p").class("facts").text(facts(key));
+        return vec![Tag::new("section").set("id", "group-0").with(name).with(facts).with(only.render())];
+    }
     let mut parts = Vec::new();
-    if groups.len() > OPEN {
+    if let Some(overlay) = figures::overlay(&groups) {
+        let heading = Tag::new("h2").text("All groups together");
+        parts.push(Tag::new("section").class("overlay").with(heading).with(overlay));
+    }
+    if groups.len() > LISTED {
         let link = |(place, group): (usize, &Group<'_>)| {
             let link = Tag::new("a").set("href", format_args!("#group-{place}"));
             Tag::new("li").with(link.text(group.explained.key.label()))
@@ -91,15 +101,13 @@ pub fn render(report: &Report) -> Vec<Tag> {
     for (place, group) in groups.iter().enumerate() {
         let key = &group.explained.key;
         let name = Tag::new("h2").text(key.label());
-        let id = format!("group-{place}");
         let facts = Tag::new("p").class("facts").text(facts(key));
-        parts.push(if place < OPEN {
-            Tag::new("section").set("id", id).with(name).with(facts).with(group.render())
-        } else {
-            // A browser expands the section that contains the link's target, so the id is inside.
-            let inside = Tag::new("div").set("id", id).with(facts).with(group.render());
-            Tag::new("details").class("section").with(Tag::new("summary").with(name)).with(inside)
-        });
+        // A browser expands the section that contains the link's target, so the id is inside.
+        let inside =
+            Tag::new("div").set("id", format_args!("group-{place}")).with(facts).with(group.render());
+        let section = Tag::new("details").class("section");
+        let section = if place == 0 { section.set("open", "") } else { section };
+        parts.push(section.with(Tag::new("summary").with(name)).with(inside));
     }
     parts
 }

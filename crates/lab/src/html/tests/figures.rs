@@ -1,0 +1,172 @@
+use super::*;
+use crate::numbers::series::Series;
+
+/// Where the values of a drawing's axes lie, by what the drawing says of itself.
+struct Frame {
+    x: (f64, f64),
+    y: (f64, f64),
+    height: f64,
+}
+
+impl Frame {
+    fn of(svg: &Node<'_, '_>) -> Self {
+        let numbers = |name: &str| -> Vec<f64> {
+            let text = svg.attribute(name).expect("an attribute");
+            text.split(' ').map(|number| number.parse().expect("a number")).collect()
+        };
+        let (x, y, frame) = (numbers("data-x"), numbers("data-y"), numbers("viewBox"));
+        Self { x: (x[0], x[1]), y: (y[0], y[1]), height: frame[3] }
+    }
+
+    /// Values of the points of a path.
+    fn values(&self, path: &str) -> Vec<(f64, f64)> {
+        let points = path.split(['M', 'L', 'Z']).filter(|point| !point.is_empty());
+        let value = |point: &str| {
+            let (x, y) = point.split_once(' ').expect("two numbers");
+            let (x, y): (f64, f64) = (x.parse().expect("a number"), y.parse().expect("a number"));
+            let (right, down) = ((x - 46.0) / (480.0 - 46.0 - 22.0), (y - 28.0) / (self.height - 28.0 - 44.0));
+            (self.x.0 + right * (self.x.1 - self.x.0), self.y.1 - down * (self.y.1 - self.y.0))
+        };
+        points.map(value).collect()
+    }
+}
+
+fn drawings<'a>(figure: &Node<'a, 'a>) -> Vec<Node<'a, 'a>> {
+    figure.descendants().filter(|node| node.has_tag_name("svg")).collect()
+}
+
+fn line<'a>(svg: &Node<'a, 'a>) -> &'a str {
+    let line = marks(svg).into_iter().find(|mark| has_class(mark, "line")).expect("a line");
+    line.attribute("d").expect("a path")
+}
+
+/// Sets step times in place of those of a fixture.
+fn set_times(report: &mut Report, times: &[&[f64]]) {
+    for (case, times) in report.cases.iter_mut().zip(times) {
+        let times = times.to_vec();
+        case.step_times =
+            Some(Series { every: 1, median_s: times.clone(), least_s: times.clone(), most_s: times });
+        case.step_detail = case.step_times.clone();
+    }
+}
+
+/// Checks that every step is drawn at its place, or marked where it lies above the axis.
+fn check_steps(report: &Report) {
+    let page = render(report);
+    let document = parse(&page);
+    let panels = drawings(&drawn(&document, "step-times")[0]);
+    assert_eq!(panels.len(), report.cases.len());
+    for (svg, case) in panels.iter().zip(&report.cases) {
+        let frame = Frame::of(svg);
+        let arrows: Vec<String> =
+            marks(svg).iter().filter(|mark| has_class(mark, "arrow")).map(text).collect();
+        let times = &case.step_times.as_ref().expect("set").median_s;
+        let mut above = 0;
+        for (step, ((x, y), seconds)) in frame.values(line(svg)).into_iter().zip(times).enumerate() {
+            let (ms, pixel) = (1e3 * seconds, (frame.y.1 - frame.y.0) / 118.0);
+            assert!((x - step as f64 - 0.5).abs() < 0.01 * times.len() as f64);
+            if ms > frame.y.1 {
+                above += 1;
+                let time = unit::Unit::of_time(*seconds).show(*seconds);
+                assert!(arrows.contains(&format!("step {step}: {time}")), "step {step}, {arrows:?}");
+                assert!((y - frame.y.1).abs() < 0.02 * pixel, "it goes up to the edge");
+            } else {
+                assert!((y - ms).abs() < 0.02 * pixel, "step {step}: {ms} ms is drawn at {y}");
+            }
+        }
+        assert_eq!(above, arrows.len());
+    }
+}
+
+#[test]
+fn a_step_far_above_the_others_is_marked_with_its_time_and_hides_none() {
+    let mut report = report_on(&[Plan::calm("resnet50", 1)]);
+    set_times(&mut report, &[&[0.294, 0.0425, 0.0431, 0.0419, 0.0425, 0.199, 0.0428]]);
+    check_steps(&report);
+    let page = render(&report);
+    assert!(page.contains(">294 ms</text>") && page.contains("\u{25b2} lies above the axis"), "its time is said");
+    let document = parse(&page);
+    let frame = Frame::of(&drawings(&drawn(&document, "step-times")[0])[0]);
+    assert!(frame.y.1 < 250.0, "the others can be told apart");
+}
+
+#[test]
+fn panels_side_by_side_share_an_axis() {
+    let mut report = report_on(&[Plan::calm("resnet50", 1), Plan::calm("resnet50", 4)]);
+    set_times(&mut report, &[&[0.05, 0.04, 0.042], &[0.021, 0.011, 0.012]]);
+    check_steps(&report);
+    let page = render(&report);
+    let document = parse(&page);
+    let frames: Vec<_> = drawings(&drawn(&document, "step-times")[0]).iter().map(Frame::of).collect();
+    assert_eq!(frames[0].y, frames[1].y);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn every_step_is_drawn_at_its_place_or_marked(
+        times in proptest::collection::vec(0.01f64..0.2, 2..30),
+        slow in proptest::collection::vec((0usize..30, 0.5f64..20.0), 0..4),
+    ) {
+        let mut times = times;
+        for (place, seconds) in slow {
+            let place = place % times.len();
+            times[place] = seconds;
+        }
+        let mut report = report_on(&[Plan::calm("resnet50", 1)]);
+        set_times(&mut report, &[&times]);
+        let series = report.cases[0].step_times.as_ref().expect("set");
+        let mut sorted = series.median_s.clone();
+        sorted.sort_by(f64::total_cmp);
+        // Axes in seconds are checked by the property of the axis itself.
+        proptest::prop_assume!(sorted[sorted.len() / 2] < 1.0);
+        check_steps(&report);
+    }
+}
+
+#[test]
+fn one_or_two_worker_counts_are_bars_and_more_are_a_line() {
+    let lines = |counts: &[u32]| {
+        let plans: Vec<Plan> = counts.iter().map(|&workers| Plan::calm("resnet50", workers)).collect();
+        let page = render(&report_on(&plans));
+        let document = parse(&page);
+        ["speedup", "efficiency"].map(|name| {
+            let marks = marks(&drawn(&document, name)[0]);
+            let count = |of: &dyn Fn(&Node<'_, '_>) -> bool| marks.iter().filter(|mark| of(mark)).count();
+            let dots = count(&|mark| has_class(mark, "dot"));
+            (dots, count(&|mark| mark.has_tag_name("rect") && !has_class(mark, "dot")))
+        })
+    };
+    assert_eq!(lines(&[1, 2]), [(0, 3), (0, 2)]);
+    assert_eq!(lines(&[1, 2, 4]), [(9, 0), (6, 0)]);
+}
+
+#[test]
+fn several_groups_are_drawn_together_before_each_alone() {
+    let run = |update: &str, workers: u32| {
+        let mut run = Plan::calm("resnet50", workers).run();
+        run.launcher.header.case.update = Some(update.into());
+        CaseReport::of(&[run])
+    };
+    let variants = ["allreduce", "sharded"];
+    let cases: Vec<CaseReport> =
+        variants.into_iter().flat_map(|update| [1, 2, 4].map(|workers| run(update, workers))).collect();
+    let asked: Vec<Case> = cases.iter().map(|case| case.case.clone()).collect();
+    let page = render(&Report::new(&study(&asked), cases));
+    let document = parse(&page);
+    let overlay = drawn(&document, "overlay");
+    assert_eq!(overlay.len(), 1);
+    assert!(overlay[0].range().start < drawn(&document, "speedup")[0].range().start);
+    let panels = drawings(&overlay[0]);
+    let dots = |svg| marks(svg).iter().filter(|mark| has_class(mark, "dot")).count();
+    assert_eq!(panels.iter().map(dots).collect::<Vec<_>>(), [6, 6], "images/s and speed-up");
+    let legend = text(&overlay[0]);
+    assert!(legend.contains("resnet50, sharded") && legend.contains("ideal"));
+    let other = render(&report_on(&[Plan::calm("resnet50", 1), Plan::calm("mobilenet_v2", 1)]));
+    let document = parse(&other);
+    let bars = marks(&drawn(&document, "overlay")[0]).into_iter().filter(|mark| mark.has_tag_name("rect"));
+    assert_eq!(bars.count(), 2);
+    let alone = render(&report_on(&[Plan::calm("resnet50", 1)]));
+    assert!(drawn(&parse(&alone), "overlay").is_empty());
+}
