@@ -20,6 +20,7 @@ mod unit;
 use std::collections::BTreeSet;
 
 use markup::Tag;
+use sha2::{Digest, Sha256};
 
 use crate::{CaseReport, Report, words};
 
@@ -46,14 +47,34 @@ pub fn render(report: &Report) -> String {
         .with_all(origin::render(report))
         .with(foot::render(report));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
-    // The style sheet is ours and needs no escaping.
-    let style = include_str!("html/style.css");
+    page(&title, &main)
+}
+
+/// A whole page around its content. It runs our script and no other, and asks for nothing.
+fn page(title: &Tag, main: &Tag) -> String {
+    // Style sheet and script are ours and need no escaping.
+    let (style, script) = (include_str!("html/style.css"), include_str!("html/script.js"));
+    let policy = format!("default-src 'none'; style-src 'unsafe-inline'; script-src '{}'", digest(script));
+    let policy = Tag::new("meta").set("http-equiv", "Content-Security-Policy").set("content", policy);
     format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{}\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n{title}\n<style>\n{style}</style>\n</head>\n\
-         <body>\n{main}\n</body>\n</html>\n"
+         <body>\n{main}\n<script>{script}</script>\n</body>\n</html>\n",
+        policy.void()
     )
+}
+
+/// How a content security policy names a script.
+fn digest(script: &str) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = "sha256-".to_owned();
+    for three in Sha256::digest(script).chunks(3) {
+        let bits = (0..3).fold(0, |bits, place| bits << 8 | u32::from(*three.get(place).unwrap_or(&0)));
+        let letter = |place: usize| char::from(LETTERS[(bits >> (18 - 6 * place) & 63) as usize]);
+        text.extend((0..4).map(|place| if place <= three.len() { letter(place) } else { '=' }));
+    }
+    text
 }
 
 /// Networks and worker counts.

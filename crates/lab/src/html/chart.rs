@@ -164,10 +164,14 @@ impl Plot {
         self.data = Some(data);
     }
 
-    /// The drawing. It says where its axes begin and end, so that its marks can be read back.
+    /// The drawing. It says where its frame lies and what its axes show, so that its marks can be read back.
     pub fn render(self, says: &str) -> Tag {
         let ends = |axis: &Axis| format!("{} {}", axis.scale.low, axis.scale.high);
-        let mut drawing = canvas(self.height, says).set("data-x", ends(&self.x)).set("data-y", ends(&self.y));
+        let frame = [LEFT, TOP, WIDTH - RIGHT, self.height - BOTTOM].map(|edge| Px(edge).to_string());
+        let mut drawing = canvas(self.height, says)
+            .set("data-frame", frame.join(" "))
+            .set("data-x", ends(&self.x))
+            .set("data-y", ends(&self.y));
         if let Some(data) = self.data {
             drawing = drawing.set("data-steps", data);
         }

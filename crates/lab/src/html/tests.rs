@@ -46,9 +46,14 @@ fn rows(table: &Node<'_, '_>) -> Vec<Vec<String>> {
 #[test]
 fn the_page_needs_nothing_but_itself() {
     let page = render(&fixture::report());
-    for foreign in ["http:", "https:", "src=", "url(", "@import", "<script", "<link"] {
+    for foreign in ["http:", "https:", "src=", "url(", "@import", "<link", "eval(", "innerHTML", "fetch("] {
         assert!(!page.contains(foreign), "the page has {foreign}");
     }
+    let scripts: Vec<&str> = page.split("<script>").skip(1).collect();
+    assert_eq!(scripts.len(), 1, "and one script, which the policy names");
+    let script = scripts[0].split("</script>").next().expect("an end");
+    assert!(page.contains(&format!("script-src &#39;{}&#39;", digest(script))));
+    assert_eq!(digest("alert(1)"), "sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI=", "as any browser has it");
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
     assert!(page.contains("prefers-color-scheme: dark") && page.contains("@media print"));
 }
@@ -115,7 +120,7 @@ fn hostile_names_are_escaped() {
         runs.iter().map(|run| CaseReport::of(std::slice::from_ref(run))).collect(),
     ));
     let document = parse(&page);
-    assert!(!page.contains("<script") && !page.contains('\u{1b}'));
+    assert!(!body(&page).contains("<script") && !page.contains('\u{1b}'));
     let shown = hostile.replace('\u{1b}', "\u{fffd}");
     let headings = document.descendants().filter(|node| node.has_tag_name("h2"));
     assert!(headings.map(|node| text(&node)).any(|name| name == shown));

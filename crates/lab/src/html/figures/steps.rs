@@ -138,16 +138,20 @@ fn typical(series: &Series) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// What the script draws when it zooms: the unit, steps per point, and the times in that unit; extremes where points are joined.
+/// What the script draws when it zooms: the unit, what a point is, steps per point, the first step that counts, and the times
+/// in that unit; extremes where points are joined.
 fn data(timed: &Timed<'_>, unit: Unit, carried: usize) -> String {
-    let Timed { series, detail, .. } = *timed;
+    let Timed { case, series, detail } = *timed;
     let finer = if detail.median_s.len() > carried { series } else { detail };
     let list = |seconds: &[f64]| {
         let shown: Vec<String> = seconds.iter().map(|seconds| digits(unit.factor * seconds)).collect();
         shown.join(" ")
     };
-    let mut data = format!("{}|{}|{}", unit.name, finer.every, list(&finer.median_s));
-    if finer.every > 1 {
+    let means = case.steady.is_some_and(|steady| steady.points.is_some());
+    let kind = if means { "mean" } else { "median" };
+    let counted = case.steady.map_or(0, |steady| steady.from_step);
+    let mut data = format!("{}|{kind}|{}|{counted}|{}", unit.name, finer.every, list(&finer.median_s));
+    if finer.every > 1 && !means {
         data += &format!("|{}|{}", list(&finer.least_s), list(&finer.most_s));
     }
     data

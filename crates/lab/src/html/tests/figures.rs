@@ -5,7 +5,7 @@ use crate::numbers::series::Series;
 struct Frame {
     x: (f64, f64),
     y: (f64, f64),
-    height: f64,
+    edges: Vec<f64>,
 }
 
 impl Frame {
@@ -14,8 +14,8 @@ impl Frame {
             let text = svg.attribute(name).expect("an attribute");
             text.split(' ').map(|number| number.parse().expect("a number")).collect()
         };
-        let (x, y, frame) = (numbers("data-x"), numbers("data-y"), numbers("viewBox"));
-        Self { x: (x[0], x[1]), y: (y[0], y[1]), height: frame[3] }
+        let (x, y) = (numbers("data-x"), numbers("data-y"));
+        Self { x: (x[0], x[1]), y: (y[0], y[1]), edges: numbers("data-frame") }
     }
 
     /// Values of the points of a path.
@@ -24,7 +24,8 @@ impl Frame {
         let value = |point: &str| {
             let (x, y) = point.split_once(' ').expect("two numbers");
             let (x, y): (f64, f64) = (x.parse().expect("a number"), y.parse().expect("a number"));
-            let (right, down) = ((x - 46.0) / (480.0 - 46.0 - 22.0), (y - 28.0) / (self.height - 28.0 - 44.0));
+            let (left, top) = (self.edges[0], self.edges[1]);
+            let (right, down) = ((x - left) / (self.edges[2] - left), (y - top) / (self.edges[3] - top));
             (self.x.0 + right * (self.x.1 - self.x.0), self.y.1 - down * (self.y.1 - self.y.0))
         };
         points.map(value).collect()
