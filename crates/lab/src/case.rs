@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use paceline_record::{Case, Nanos, Outcome, Phase, Who};
 use serde::Serialize;
 
+use crate::numbers::SEED;
 use crate::numbers::communication::{self, CommWaitSplit};
 use crate::numbers::computation;
 use crate::numbers::dispersion::{self, Dispersion};
@@ -16,14 +17,14 @@ use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
 use crate::numbers::recovery::{self, Recovery};
 use crate::numbers::series::{self, Series};
-use crate::numbers::speedup::{self, Pace, Speedup};
+use crate::numbers::speedup::{self, Clocked, Interval, Pace, Speedup};
 use crate::numbers::steady::{self, Records, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
 use crate::origin::Origin;
 use crate::run::{Waited, add_waits};
-use crate::stats::Work;
 use crate::stats::steady::Verdict;
+use crate::stats::{self, Ratio, Work};
 use crate::{LabError, Run};
 
 /// The numbers of one case. What is not known is `None`.
@@ -67,6 +68,16 @@ pub struct CaseReport {
     pub efficiency_speed: Option<f64>,
     /// `speedup_time` over workers.
     pub efficiency_time: Option<f64>,
+    /// 95 % interval of `speedup_speed`; `None` where it has none, as on one worker.
+    pub speedup_speed_interval: Option<Interval>,
+    /// The same for `speedup_time`.
+    pub speedup_time_interval: Option<Interval>,
+    /// The same for `speedup_total`.
+    pub speedup_total_interval: Option<Interval>,
+    /// The same for `efficiency_speed`.
+    pub efficiency_speed_interval: Option<Interval>,
+    /// The same for `efficiency_time`.
+    pub efficiency_time_interval: Option<Interval>,
     /// Seconds by phase, summed over ranks; they add up to workers times `total_s`. Of an imported run phases that its
     /// source cannot tell are missing.
     #[serde(serialize_with = "phases::serialise_known")]
@@ -190,6 +201,11 @@ impl CaseReport {
             speedup_total: None,
             efficiency_speed: None,
             efficiency_time: None,
+            speedup_speed_interval: None,
+            speedup_time_interval: None,
+            speedup_total_interval: None,
+            efficiency_speed_interval: None,
+            efficiency_time_interval: None,
             phases_s: None,
             ranks: None,
             comm_wait_split_s: None,
@@ -365,7 +381,30 @@ impl CaseReport {
         self.speedup_total = speedup.total;
         self.efficiency_speed = Some(speedup.speed / workers);
         self.efficiency_time = Some(speedup.time / workers);
+        // One worker compared with itself is exactly as fast.
+        if self.case.workers > 1 {
+            self.speedup_speed_interval = self.speed_interval(one);
+            self.speedup_time_interval = self.clock_interval(one, |pace| Some(pace.train_s));
+            self.speedup_total_interval = self.clock_interval(one, |pace| pace.total_s);
+            self.efficiency_speed_interval =
+                self.speedup_speed_interval.map(|interval| interval.over(workers));
+            self.efficiency_time_interval = self.speedup_time_interval.map(|interval| interval.over(workers));
+        }
         Some(speedup)
+    }
+
+    fn speed_interval(&self, one: &Self) -> Option<Interval> {
+        let many: Vec<&[Work]> = self.steady_steps.iter().map(Vec::as_slice).collect();
+        let alone: Vec<&[Work]> = one.steady_steps.iter().map(Vec::as_slice).collect();
+        stats::bootstrap_ratio(&many, &alone, SEED).map(|Ratio { lo, hi, .. }| Interval { lo, hi })
+    }
+
+    fn clock_interval(&self, one: &Self, of: fn(&Pace) -> Option<f64>) -> Option<Interval> {
+        let clocked = |case: &Self| {
+            let pace = case.pace()?;
+            Some(Clocked { seconds: of(&pace)? / pace.examples as f64, rate: case.images_per_s? })
+        };
+        speedup::clock_interval(&clocked(self)?, &clocked(one)?)
     }
 }
 

@@ -9,8 +9,58 @@
 //!
 //! `s` is the fraction of the training time that ran at the steady rate. It explains why the two measures differ. The rest
 //! of the time is warm-up, evaluation and checkpoints.
+//!
+//! Intervals cover the uncertainty of both sides. That of `speedup_speed` comes from a bootstrap of both rates. The time of an
+//! example by the clock is as uncertain as the steady rate makes it: `t + 1/rate.lo - 1/rate.mean` at most; what comes once a
+//! run, as start-up, counts as it was. The distances of both sides are added in quadrature, as logarithms.
 
 use serde::Serialize;
+
+use super::rate::Rate;
+
+/// A 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// Lower end.
+    pub lo: f64,
+    /// Upper end.
+    pub hi: f64,
+}
+
+impl Interval {
+    /// The interval of a value that is this one's over a number.
+    pub fn over(self, divisor: f64) -> Self {
+        Self { lo: self.lo / divisor, hi: self.hi / divisor }
+    }
+}
+
+/// How many seconds an example took by a clock, and the rate that makes this uncertain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clocked {
+    /// Seconds per example.
+    pub seconds: f64,
+    /// The steady rate.
+    pub rate: Rate,
+}
+
+impl Clocked {
+    /// Its interval, as factors of it.
+    fn spread(&self) -> Option<Interval> {
+        let Rate { mean, lo: Some(lo), hi: Some(hi), .. } = self.rate else { return None };
+        let part = |rate: f64| 1.0 + (1.0 / rate - 1.0 / mean) / self.seconds;
+        let spread = Interval { lo: part(hi), hi: part(lo) };
+        (spread.lo > 0.0 && spread.hi.is_finite()).then_some(spread)
+    }
+}
+
+/// The interval of a speed-up by the clock; `None` where a rate has none.
+pub fn clock_interval(case: &Clocked, one: &Clocked) -> Option<Interval> {
+    let (many, alone) = (case.spread()?, one.spread()?);
+    let ratio = one.seconds / case.seconds;
+    let below = alone.lo.ln().hypot(many.hi.ln());
+    let above = alone.hi.ln().hypot(many.lo.ln());
+    Some(Interval { lo: ratio * (-below).exp(), hi: ratio * above.exp() })
+}
 
 /// The numbers of a case that speed-ups are computed from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,6 +124,26 @@ pub fn speedup(case: &Pace, one: &Pace) -> Speedup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn clocked(seconds: f64, half: f64) -> Clocked {
+        let (mean, lo, hi) = (100.0, Some(100.0 - half), Some(100.0 + half));
+        Clocked { seconds, rate: Rate { median: mean, mean, lo, hi } }
+    }
+
+    #[test]
+    fn a_speed_up_by_the_clock_is_as_uncertain_as_both_rates_make_it() {
+        let interval = |many, one| clock_interval(&many, &one).expect("rates with intervals");
+        // All time at the steady rate: the interval is that of the rate.
+        let one_sided = interval(clocked(0.01, 5.0), clocked(0.01, 0.0));
+        assert!((one_sided.lo - 0.95).abs() < 1e-9 && (one_sided.hi - 1.05).abs() < 1e-9, "{one_sided:?}");
+        let both = interval(clocked(0.01, 5.0), clocked(0.01, 5.0));
+        assert!(both.lo < one_sided.lo && both.hi > one_sided.hi, "{both:?}");
+        // Half of the time comes once a run: the rate moves only the other half.
+        let half = interval(clocked(0.02, 5.0), clocked(0.02, 0.0));
+        assert!(half.lo > 0.973 && half.hi < 1.025, "{half:?}");
+        let unknown = Rate { lo: None, ..clocked(0.01, 5.0).rate };
+        assert_eq!(clock_interval(&Clocked { seconds: 0.01, rate: unknown }, &clocked(0.01, 5.0)), None);
+    }
 
     proptest::proptest! {
         #[test]
