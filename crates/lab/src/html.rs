@@ -34,12 +34,16 @@ pub fn render(report: &Report) -> String {
         .with(Tag::new("p").class("kind").text("Paceline scaling study"))
         .with(Tag::new("h1").text(&title))
         .with(Tag::new("p").class("facts").text(facts(report)))
-        .with_all(words::verdict(report).into_iter().map(|line| Tag::new("p").class("verdict").text(line)));
+        .with_all(words::verdict(report).iter().map(|line| {
+            // Percent signs stay with their numbers.
+            Tag::new("p").class("verdict").text(line.replace(" %", "\u{a0}%"))
+        }));
     let table = Tag::new("section").with(Tag::new("h2").text("All cases")).with(summary::render(report));
     let main = Tag::new("main")
         .with(header)
         .with_all(summary::render_unfinished(report))
         .with(findings::render(report))
+        .with_all(group::render_together(report))
         .with(table)
         .with_all(learning::render(report))
         .with_all(group::render(report))

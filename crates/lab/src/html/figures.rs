@@ -29,6 +29,7 @@ use super::chart::{Look, Plot};
 use super::figure::{Hue, Sign};
 use super::group::Group;
 use super::scale::{Axis, Scale, Spread};
+use crate::numbers::speedup::Interval;
 use crate::{CaseReport, words};
 
 /// The measures of a speed-up, and how each is drawn.
@@ -68,12 +69,6 @@ fn worker_counts_axis(counts: BTreeSet<u32>) -> Axis {
         }
     }
     Axis { scale, ticks, label: "workers".into() }
-}
-
-#[derive(Clone, Copy)]
-struct Interval {
-    lo: f64,
-    hi: f64,
 }
 
 /// Whether bars say more than a line: with one or two worker counts a line has nothing between its ends.
@@ -146,9 +141,4 @@ fn bars(group: &Group<'_>, measures: &[&Measure], label: &str, ideal: &dyn Fn(f6
         bars.skip(6.0);
     }
     bars
-}
-
-/// The interval of a case's speed-up by images/s.
-fn speedup_within(_case: &CaseReport) -> Option<Interval> {
-    None
 }

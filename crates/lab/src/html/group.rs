@@ -75,10 +75,18 @@ fn sentences(all: Vec<String>) -> Tag {
     Tag::new("ul").with_all(all.into_iter().map(|sentence| Tag::new("li").text(sentence)))
 }
 
-/// The groups of a report. Several are compared in one figure first, and all but the first are collapsed.
+fn finished(report: &Report) -> Vec<Group<'_>> {
+    report.explained.iter().filter_map(|explained| Group::new(report, explained)).collect()
+}
+
+/// All groups in one figure, where there are several.
+pub fn render_together(report: &Report) -> Option<Tag> {
+    figures::overlay(&finished(report)).map(|overlay| Tag::new("section").class("overlay").with(overlay))
+}
+
+/// The groups of a report. Of several all but the first are collapsed.
 pub fn render(report: &Report) -> Vec<Tag> {
-    let groups: Vec<Group<'_>> =
-        report.explained.iter().filter_map(|explained| Group::new(report, explained)).collect();
+    let groups = finished(report);
     if let [only] = &groups[..] {
         let key = &only.explained.key;
         let name = Tag::new("h2").text(key.label());
@@ -86,10 +94,6 @@ pub fn render(report: &Report) -> Vec<Tag> {
         return vec![Tag::new("section").set("id", "group-0").with(name).with(facts).with(only.render())];
     }
     let mut parts = Vec::new();
-    if let Some(overlay) = figures::overlay(&groups) {
-        let heading = Tag::new("h2").text("All groups together");
-        parts.push(Tag::new("section").class("overlay").with(heading).with(overlay));
-    }
     if groups.len() > LISTED {
         let link = |(place, group): (usize, &Group<'_>)| {
             let link = Tag::new("a").set("href", format_args!("#group-{place}"));

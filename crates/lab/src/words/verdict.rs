@@ -3,7 +3,7 @@
 use paceline_record::Outcome;
 
 use super::workers;
-use crate::numbers::speedup::Speedup;
+use crate::numbers::speedup::{Interval, Speedup};
 use crate::numbers::waterfall::{Part, Waterfall};
 use crate::{CaseReport, Explained, Report};
 
@@ -44,14 +44,11 @@ fn tell(report: &Report, group: &Explained) -> Vec<String> {
 
 fn scale(case: &CaseReport, speedup: &Speedup, fall: Option<&Waterfall>) -> String {
     let Speedup { speed, total, .. } = *speedup;
-    let within = interval(case).map_or_else(String::new, |(lo, hi)| format!(" [{lo:.2} .. {hi:.2}]"));
+    let within = case.speedup_speed_interval;
+    let within = within.map_or_else(String::new, |Interval { lo, hi }| format!(" [{lo:.2} .. {hi:.2}]"));
     let whole = total.map_or_else(String::new, |total| format!(", {total:.2}x by the clock"));
     let rest = total.and(fall).and_then(rest).unwrap_or_default();
     format!("{}: {speed:.2}x{within} by images/s{whole}{rest}", workers(case.case.workers))
-}
-
-fn interval(_case: &CaseReport) -> Option<(f64, f64)> {
-    None
 }
 
 /// What the difference to the ideal went to. Only causes that are certain to cost something are named.
@@ -125,9 +122,11 @@ mod tests {
             part(Cause::Stragglers, 0.18, Some((-0.1, 0.3))),
         ];
         let (speed, total) = (report.cases[1].speedup_speed, report.cases[1].speedup_total);
+        let within = report.cases[1].speedup_speed_interval.expect("many steps");
         let said = verdict(&report);
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].starts_with(&format!("2 workers: {:.2}x", speed.expect("compared"))), "{}", said[0]);
+        let begin = format!("2 workers: {:.2}x [{:.2} .. {:.2}]", speed.expect("compared"), within.lo, within.hi);
+        assert!(said[0].starts_with(&begin), "{}", said[0]);
         let end = format!(
             "by images/s, {:.2}x by the clock; the rest went to exposed communication (50 %), start-up (20 %)",
             total.expect("compared")
@@ -154,7 +153,7 @@ mod tests {
     fn a_training_is_summed_up_by_its_last_test() {
         let said = verdict(&report_on(&fixture::learning_plans()));
         assert_eq!(said.len(), 2, "{said:?}");
-        assert!(said[0].starts_with("4 workers: ") && said[0].contains("x by images/s"), "{}", said[0]);
+        assert!(said[0].starts_with("4 workers: ") && said[0].contains("] by images/s"), "{}", said[0]);
         assert!(said[1].starts_with("4 workers: test accuracy 58.0 % [57.0 .. 59.0] after 3 epochs, "), "{}", said[1]);
     }
 

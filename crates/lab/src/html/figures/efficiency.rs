@@ -9,8 +9,8 @@ use crate::html::scale::Axis;
 
 /// The measures, in the order in which they are drawn.
 const MEASURES: [Measure; 2] = [
-    Measure { look: BY_TIME, of: |case| case.efficiency_time, within: |_| None },
-    Measure { look: BY_SPEED, of: |case| case.efficiency_speed, within: |_| None },
+    Measure { look: BY_TIME, of: |case| case.efficiency_time, within: |case| case.efficiency_time_interval },
+    Measure { look: BY_SPEED, of: |case| case.efficiency_speed, within: |case| case.efficiency_speed_interval },
 ];
 
 /// Draws the figure if a case with several workers can be compared with one worker.

@@ -108,7 +108,7 @@ fn speedups(lines: &[Line<'_>], counts: &BTreeSet<u32>) -> Option<Plot> {
     if known().count() < 2 {
         return None;
     }
-    let tops = lines.iter().flat_map(|line| line.cases).filter_map(|case| super::speedup_within(case));
+    let tops = lines.iter().flat_map(|line| line.cases).filter_map(|case| case.speedup_speed_interval);
     let most = tops.map(|within| within.hi).chain(known()).fold(f64::from(workers), f64::max);
     let least = known().fold(1.0, f64::min);
     let y = match workers >= MANY && least > 0.0 {
@@ -124,7 +124,7 @@ fn speedups(lines: &[Line<'_>], counts: &BTreeSet<u32>) -> Option<Plot> {
         for case in line.cases {
             let Some(value) = of(case) else { continue };
             let (workers, x) = (words::workers(case.case.workers), f64::from(case.case.workers));
-            if let Some(within) = super::speedup_within(case) {
+            if let Some(within) = case.speedup_speed_interval {
                 plot.whisker(x, within.lo, within.hi, hue);
             }
             points.push(((x, value), format!("{}, {workers}: {value:.2}x by images/s", line.name)));

@@ -6,13 +6,13 @@ use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
 use crate::html::markup::Tag;
 use crate::html::scale::Axis;
-use super::Interval;
+use crate::numbers::speedup::Interval;
 
 /// The measures, in the order in which they are drawn: the first lies under the others.
 const MEASURES: [Measure; 3] = [
-    Measure { look: BY_TOTAL, of: |case| case.speedup_total, within: |_| None },
-    Measure { look: BY_TIME, of: |case| case.speedup_time, within: |_| None },
-    Measure { look: BY_SPEED, of: |case| case.speedup_speed, within: |_| None },
+    Measure { look: BY_TOTAL, of: |case| case.speedup_total, within: |case| case.speedup_total_interval },
+    Measure { look: BY_TIME, of: |case| case.speedup_time, within: |case| case.speedup_time_interval },
+    Measure { look: BY_SPEED, of: |case| case.speedup_speed, within: |case| case.speedup_speed_interval },
 ];
 
 /// Draws the figure if a case with several workers can be compared with one worker.

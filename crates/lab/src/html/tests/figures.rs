@@ -1,5 +1,6 @@
 use super::*;
 use crate::numbers::series::Series;
+use crate::numbers::speedup::Interval;
 
 /// Where the values of a drawing's axes lie, by what the drawing says of itself.
 struct Frame {
@@ -170,4 +171,42 @@ fn several_groups_are_drawn_together_before_each_alone() {
     assert_eq!(bars.count(), 2);
     let alone = render(&report_on(&[Plan::calm("resnet50", 1)]));
     assert!(drawn(&parse(&alone), "overlay").is_empty());
+}
+
+#[test]
+fn speedups_and_efficiencies_are_drawn_with_their_intervals() {
+    let plans = [1, 2, 4].map(|workers| Plan { noise: 0.1, ..Plan::calm("resnet50", workers) });
+    let report = report_on(&plans);
+    let page = render(&report);
+    let document = parse(&page);
+    let within = |name: &str, factor: f64, of: fn(&CaseReport) -> [Option<Interval>; 3]| {
+        let svg = drawings(&drawn(&document, name)[0])[0];
+        let frame = Frame::of(&svg);
+        let whiskers = marks(&svg).into_iter().filter(|mark| has_class(mark, "whisker"));
+        // A whisker is two bars and a line between them: M x y H x M x y H x M x top V bottom.
+        let ends = whiskers.map(|mark| {
+            let path = mark.attribute("d").expect("a path");
+            let (at, bottom) = path.rsplit_once('V').expect("a line down");
+            let (_, top) = at.rsplit_once('M').expect("where it begins");
+            let x = top.split(' ').next().expect("a place");
+            let values = frame.values(&format!("M{top}M{x} {bottom}"));
+            (values[1].1, values[0].1)
+        });
+        let drawn: Vec<(f64, f64)> = ends.collect();
+        let known: Vec<Interval> = report.cases.iter().flat_map(of).flatten().collect();
+        assert!(known.len() >= 4 && known.iter().all(|interval| interval.lo < interval.hi));
+        assert_eq!(drawn.len(), known.len(), "{name}");
+        for Interval { lo, hi } in known {
+            let near = |(low, high): &(f64, f64)| {
+                (low - factor * lo).abs() < 2e-3 * frame.y.1 && (high - factor * hi).abs() < 2e-3 * frame.y.1
+            };
+            assert!(drawn.iter().any(near), "{name}: {lo} .. {hi} is not among {drawn:?}");
+        }
+    };
+    within("speedup", 1.0, |case| {
+        [case.speedup_speed_interval, case.speedup_time_interval, case.speedup_total_interval]
+    });
+    within("efficiency", 100.0, |case| {
+        [case.efficiency_speed_interval, case.efficiency_time_interval, None]
+    });
 }
