@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::numbers::SEED;
 use crate::numbers::communication::{self, CommWaitSplit};
 use crate::numbers::computation;
+use crate::numbers::course::{self, Course};
 use crate::numbers::dispersion::{self, Dispersion};
 use crate::numbers::fixed::{self, Fixed};
 use crate::numbers::idle::{self, IdleSplit};
@@ -123,6 +124,9 @@ pub struct CaseReport {
     pub loss_last: Option<f64>,
     /// Loss and accuracy; `None` if the log counts no epochs and has no test.
     pub learning: Option<Learning>,
+    /// Loss, accuracy and learning rate over the steps of the first repeat, however it ended; `None` if it is no training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub course: Option<Course>,
     /// What it cost that workers were lost, came and went; `None` where workers stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
@@ -171,6 +175,7 @@ impl CaseReport {
             examples: mean_count(told, Run::examples),
             steps: mean_count(told, Run::steps_done),
             total_s: told[0].span().map(|span| span.seconds()),
+            course: course::course(told[0]),
             ..Self::empty(status, repeats[0].case())
         };
         if done.is_empty() { report } else { report.finished(&done) }
@@ -226,6 +231,7 @@ impl CaseReport {
             loss_first: None,
             loss_last: None,
             learning: None,
+            course: None,
             recovery: None,
             origin: None,
             scaled: None,

@@ -43,6 +43,7 @@ pub fn render(report: &Report) -> String {
         .with(header)
         .with_all(summary::render_unfinished(report))
         .with(findings::render(report))
+        .with_all(figures::training(report).map(|figure| Tag::new("section").with(figure)))
         .with_all(group::render_together(report))
         .with(table)
         .with_all(learning::render(report))

@@ -62,7 +62,7 @@ fn train(
     let mut book = StepBook::open(log, &graph, driving);
     for step in (first..job.steps).map(Step) {
         let stage = course.stage(step);
-        book.begin(step);
+        book.begin(step, stage.learning_rate);
         for turn in deal.turns(stage) {
             runner.run(&turn, &mut book, &mut |slots| exchange.offer(turn.pass, slots))?;
         }

@@ -2,7 +2,7 @@
 
 use super::figure::{Hue, Sign};
 use super::markup::{Px, Tag};
-use super::scale::Axis;
+use super::scale::{Axis, Spread};
 
 /// Width of every drawing, in its own units; the page scales it.
 pub const WIDTH: f64 = 480.0;
@@ -146,6 +146,15 @@ impl Plot {
         self.body.push(Tag::new("path").class(&class).set("d", path));
     }
 
+    /// Draws a dashed line from top to bottom.
+    pub fn rule(&mut self, x: f64, hue: Hue) {
+        let (at, top) = self.place((x, self.y.scale.high));
+        let (_, bottom) = self.place((x, self.y.scale.low));
+        let path = format!("M{} {}V{}", Px(at), Px(top), Px(bottom));
+        let class = format!("mark line dashed {}", hue.class());
+        self.body.push(Tag::new("path").class(&class).set("d", path));
+    }
+
     /// Marks a value above the upper edge with an arrow there, and with words beside it.
     pub fn arrow(&mut self, x: f64, says: &str, label: Option<&str>) {
         let (x, y) = self.place((x, self.y.scale.high));
@@ -166,7 +175,10 @@ impl Plot {
 
     /// The drawing. It says where its frame lies and what its axes show, so that its marks can be read back.
     pub fn render(self, says: &str) -> Tag {
-        let ends = |axis: &Axis| format!("{} {}", axis.scale.low, axis.scale.high);
+        let ends = |axis: &Axis| match axis.scale.spread() {
+            Spread::Linear => format!("{} {}", axis.scale.low, axis.scale.high),
+            Spread::Log => format!("{} {} log", axis.scale.low, axis.scale.high),
+        };
         let frame = [LEFT, TOP, WIDTH - RIGHT, self.height - BOTTOM].map(|edge| Px(edge).to_string());
         let mut drawing = canvas(self.height, says)
             .set("data-frame", frame.join(" "))

@@ -9,6 +9,7 @@ mod overlay;
 mod phases;
 mod speedup;
 mod steps;
+mod training;
 mod waterfall;
 
 pub use accuracy::accuracy;
@@ -20,6 +21,7 @@ pub use overlay::overlay;
 pub use phases::phases;
 pub use speedup::speedup;
 pub use steps::steps;
+pub use training::training;
 pub use waterfall::waterfall;
 
 use std::collections::BTreeSet;
@@ -111,7 +113,8 @@ fn bars(group: &Group<'_>, measures: &[&Measure], label: &str, ideal: &dyn Fn(f6
     let cases: Vec<&CaseReport> = group.done.iter().copied().filter(|case| case.case.workers > 1).collect();
     let workers = |case: &CaseReport| f64::from(case.case.workers);
     let tops = cases.iter().flat_map(|&case| {
-        let values = measures.iter().flat_map(move |one| [(one.of)(case), (one.within)(case).map(|to| to.hi)]);
+        let values =
+            measures.iter().flat_map(move |one| [(one.of)(case), (one.within)(case).map(|to| to.hi)]);
         values.flatten().map(|value| factor * value).chain([ideal(workers(case))])
     });
     let axis = Axis::linear(0.0, tops.fold(0.0, f64::max), 5, label);

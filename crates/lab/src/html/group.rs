@@ -4,6 +4,7 @@ use paceline_record::Outcome;
 
 use super::figures;
 use super::markup::Tag;
+use crate::training::trainings;
 use crate::{CaseReport, Explained, Key, Report, words};
 
 /// More groups than these get an index.
@@ -81,7 +82,10 @@ fn finished(report: &Report) -> Vec<Group<'_>> {
 
 /// All groups in one figure, where there are several.
 pub fn render_together(report: &Report) -> Option<Tag> {
-    figures::overlay(&finished(report)).map(|overlay| Tag::new("section").class("overlay").with(overlay))
+    // Parts of one training are not to be compared with each other.
+    let resumed = trainings(report).iter().any(|training| training.len() > 1);
+    let groups = if resumed { Vec::new() } else { finished(report) };
+    figures::overlay(&groups).map(|overlay| Tag::new("section").class("overlay").with(overlay))
 }
 
 /// The groups of a report. Of several all but the first are collapsed.

@@ -26,6 +26,11 @@ impl Scale {
         Self { spread, low, high }
     }
 
+    /// How values spread over it.
+    pub fn spread(&self) -> Spread {
+        self.spread
+    }
+
     /// Position of a value: 0 at the start of the axis, 1 at its end.
     pub fn at(&self, value: f64) -> f64 {
         match self.spread {

@@ -59,17 +59,35 @@
       const wide = mark.localName === 'rect' && !mark.classList.contains('dot');
       return { mark, box, wide, text: mark.dataset.says, x: box.x + box.width / 2, y: box.y + box.height / 2 };
     });
+    for (const mark of svg.querySelectorAll('.line:not(.dashed, .whisker)')) all.push(...corners(svg, mark));
     const seen = () => all.filter(({ mark }) => !mark.classList.contains('off'));
     const away = ({ box }, { x, y }) =>
       Math.hypot(Math.max(box.x - x, 0, x - box.x - box.width), Math.max(box.y - y, 0, y - box.y - box.height));
     return {
       near(at) {
         const close = seen().map((item) => ({ item, far: away(item, at) }));
-        const best = close.filter(({ item, far }) => far <= (item.wide ? 2 : REACH)).sort((a, b) => a.far - b.far)[0];
+        const best = close.filter(({ item, far }) => far <= (item.wide ? 2 : REACH)).sort((a, b) => a.far - b.far - (b.item.line ? 4 : 0) + (a.item.line ? 4 : 0))[0];
         return best?.item;
       },
       list: () => seen().sort((a, b) => (a.wide ? a.y - b.y : 0) || a.x - b.x || b.y - a.y),
     };
+  }
+
+  // The corners of a line on two axes, read back from where they lie.
+  function corners(svg, mark) {
+    if (!svg.dataset.frame) return [];
+    const [left, top, right, bottom] = numbers(svg.dataset.frame);
+    const value = (name, part) => {
+      const [low, high] = numbers(svg.dataset[name]);
+      return svg.dataset[name].endsWith('log') ? low * (high / low) ** part : low + part * (high - low);
+    };
+    const [yName, xName] = [...svg.querySelectorAll('.unit')].map((one) => one.textContent);
+    return mark.getAttribute('d').slice(1).split('L').map((corner) => {
+      const [x, y] = numbers(corner);
+      const values = [value('x', (x - left) / (right - left)), value('y', (bottom - y) / (bottom - top))];
+      const text = `${xName} ${show(values[0]).replace(/\.\d*$/, '')}: ${show(values[1])} ${yName}`;
+      return { mark, box: { x, y, width: 0, height: 0 }, wide: false, text, x, y, line: true };
+    });
   }
 
   // Round numbers between two values, about as many as asked for.

@@ -53,7 +53,11 @@ fn the_page_needs_nothing_but_itself() {
     assert_eq!(scripts.len(), 1, "and one script, which the policy names");
     let script = scripts[0].split("</script>").next().expect("an end");
     assert!(page.contains(&format!("script-src &#39;{}&#39;", digest(script))));
-    assert_eq!(digest("alert(1)"), "sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI=", "as any browser has it");
+    assert_eq!(
+        digest("alert(1)"),
+        "sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI=",
+        "as any browser has it"
+    );
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
     assert!(page.contains("prefers-color-scheme: dark") && page.contains("@media print"));
 }
@@ -262,9 +266,9 @@ fn of_many_groups_the_first_is_open_and_all_are_listed() {
         .collect();
     let open: Vec<bool> = groups.iter().map(|group| group.has_attribute("open")).collect();
     assert_eq!((count("nav"), open), (1, vec![true, false, false, false, false]));
-    let links = document.descendants().filter(|node| {
-        node.has_tag_name("a") && node.ancestors().any(|above| above.has_tag_name("nav"))
-    });
+    let links = document
+        .descendants()
+        .filter(|node| node.has_tag_name("a") && node.ancestors().any(|above| above.has_tag_name("nav")));
     assert_eq!(links.clone().count(), 5);
     for link in links {
         let target = link.attribute("href").and_then(|href| href.strip_prefix('#'));

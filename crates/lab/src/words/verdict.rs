@@ -5,6 +5,7 @@ use paceline_record::Outcome;
 use super::workers;
 use crate::numbers::speedup::{Interval, Speedup};
 use crate::numbers::waterfall::{Part, Waterfall};
+use crate::training::trainings;
 use crate::{CaseReport, Explained, Report};
 
 /// Most groups that have a line.
@@ -38,7 +39,12 @@ fn tell(report: &Report, group: &Explained) -> Vec<String> {
     let speedup = group.speedups.iter().find(of_case);
     let fall = group.waterfalls.iter().find(|fall| fall.workers == case.case.workers);
     let scaled = speedup.map(|speedup| format!("{name}{}", scale(case, speedup, fall)));
-    let learned = learn(case).map(|learned| format!("{name}{learned}"));
+    // Of a training that was resumed the last run tells.
+    let resumed = trainings(report).into_iter().any(|training| {
+        let [before @ .., _] = &training[..] else { return false };
+        before.iter().any(|stretch| std::ptr::eq(&report.cases[stretch.case], case))
+    });
+    let learned = learn(case).filter(|_| !resumed).map(|learned| format!("{name}{learned}"));
     scaled.into_iter().chain(learned).collect()
 }
 
@@ -82,7 +88,8 @@ fn learn(case: &CaseReport) -> Option<String> {
         None => format!("{} steps", test.steps),
     };
     let rate = case.images_per_s.map_or_else(String::new, |rate| format!(", {:.0} images/s", rate.mean));
-    let time = case.train_s.map_or_else(String::new, |seconds| format!(", {} of training", duration(seconds)));
+    let time =
+        case.train_s.map_or_else(String::new, |seconds| format!(", {} of training", duration(seconds)));
     Some(format!("{}: {reached} after {after}{time}{rate}", workers(case.case.workers)))
 }
 
@@ -125,7 +132,8 @@ mod tests {
         let within = report.cases[1].speedup_speed_interval.expect("many steps");
         let said = verdict(&report);
         assert_eq!(said.len(), 1, "{said:?}");
-        let begin = format!("2 workers: {:.2}x [{:.2} .. {:.2}]", speed.expect("compared"), within.lo, within.hi);
+        let begin =
+            format!("2 workers: {:.2}x [{:.2} .. {:.2}]", speed.expect("compared"), within.lo, within.hi);
         assert!(said[0].starts_with(&begin), "{}", said[0]);
         let end = format!(
             "by images/s, {:.2}x by the clock; the rest went to exposed communication (50 %), start-up (20 %)",
@@ -154,7 +162,11 @@ mod tests {
         let said = verdict(&report_on(&fixture::learning_plans()));
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said[0].starts_with("4 workers: ") && said[0].contains("] by images/s"), "{}", said[0]);
-        assert!(said[1].starts_with("4 workers: test accuracy 58.0 % [57.0 .. 59.0] after 3 epochs, "), "{}", said[1]);
+        assert!(
+            said[1].starts_with("4 workers: test accuracy 58.0 % [57.0 .. 59.0] after 3 epochs, "),
+            "{}",
+            said[1]
+        );
     }
 
     #[test]

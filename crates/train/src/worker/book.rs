@@ -54,8 +54,9 @@ impl<'a> StepBook<'a> {
     }
 
     /// Begins a step where the one before ended.
-    pub fn begin(&mut self, step: Step) {
+    pub fn begin(&mut self, step: Step, learning_rate: f32) {
         self.record = StepRecord::open(step, self.record.end);
+        self.record.learning_rate = Some(learning_rate);
         self.in_ready = Nanos(0);
     }
 

@@ -10,7 +10,11 @@ use crate::html::scale::Axis;
 /// The measures, in the order in which they are drawn.
 const MEASURES: [Measure; 2] = [
     Measure { look: BY_TIME, of: |case| case.efficiency_time, within: |case| case.efficiency_time_interval },
-    Measure { look: BY_SPEED, of: |case| case.efficiency_speed, within: |case| case.efficiency_speed_interval },
+    Measure {
+        look: BY_SPEED,
+        of: |case| case.efficiency_speed,
+        within: |case| case.efficiency_speed_interval,
+    },
 ];
 
 /// Draws the figure if a case with several workers can be compared with one worker.
@@ -29,10 +33,14 @@ pub fn efficiency(group: &Group<'_>) -> Option<Tag> {
         plot(group).render(&says)
     };
     let mut legend = vec![(Sign::Dashed, Hue::Grey, "ideal".to_owned())];
-    legend.extend([BY_SPEED, BY_TIME].map(|(sign, hue, name)| {
-        (if few { Sign::Area } else { sign }, hue, name.to_owned())
-    }));
-    Some(Figure { name: "efficiency", title: "Efficiency".into(), caption, legend, body: vec![drawing] }.render())
+    legend.extend(
+        [BY_SPEED, BY_TIME]
+            .map(|(sign, hue, name)| (if few { Sign::Area } else { sign }, hue, name.to_owned())),
+    );
+    Some(
+        Figure { name: "efficiency", title: "Efficiency".into(), caption, legend, body: vec![drawing] }
+            .render(),
+    )
 }
 
 fn plot(group: &Group<'_>) -> Plot {

@@ -58,7 +58,10 @@ pub fn overlay(groups: &[Group<'_>]) -> Option<Tag> {
     }
     let rest = match left_out {
         0 => String::new(),
-        _ => format!(" {left_out} groups are left out: they have no images/s, or come after the first {}.", LOOKS.len()),
+        _ => format!(
+            " {left_out} groups are left out: they have no images/s, or come after the first {}.",
+            LOOKS.len()
+        ),
     };
     let caption = format!("The same measure for all groups; whiskers are 95 % intervals.{rest}");
     let body = vec![Tag::new("div").class("panels").with_all(panels)];
@@ -84,7 +87,8 @@ fn says(line: &Line<'_>, case: &CaseReport, rate: Rate) -> String {
 fn rates(lines: &[Line<'_>], counts: &BTreeSet<u32>) -> Plot {
     let known = || lines.iter().flat_map(|line| line.cases).filter_map(|case| case.images_per_s);
     let most = known().map(top).fold(0.0, f64::max);
-    let mut plot = Plot::new(worker_counts_axis(counts.clone()), Axis::linear(0.0, most, 6, "images/s"), 300.0);
+    let mut plot =
+        Plot::new(worker_counts_axis(counts.clone()), Axis::linear(0.0, most, 6, "images/s"), 300.0);
     for line in lines {
         let (hue, sign) = line.look;
         let mut points = Vec::new();

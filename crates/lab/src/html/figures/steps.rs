@@ -35,8 +35,7 @@ pub fn steps(group: &Group<'_>) -> Option<Tag> {
     let axis = axis(&cases, unit);
     let panels: Vec<Tag> =
         cases.iter().map(|timed| panel(timed, unit, axis.clone(), CARRIED / cases.len())).collect();
-    let means =
-        cases.iter().any(|timed| timed.case.steady.is_some_and(|steady| steady.points.is_some()));
+    let means = cases.iter().any(|timed| timed.case.steady.is_some_and(|steady| steady.points.is_some()));
     let joined = !means && cases.iter().any(|timed| timed.series.every > 1);
     let caption = if means {
         "Each point of the line is the mean of the steps that a line of the log covers. Shaded steps come before the steady \

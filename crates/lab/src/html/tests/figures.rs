@@ -86,7 +86,10 @@ fn a_step_far_above_the_others_is_marked_with_its_time_and_hides_none() {
     set_times(&mut report, &[&[0.294, 0.0425, 0.0431, 0.0419, 0.0425, 0.199, 0.0428]]);
     check_steps(&report);
     let page = render(&report);
-    assert!(page.contains(">294 ms</text>") && page.contains("\u{25b2} lies above the axis"), "its time is said");
+    assert!(
+        page.contains(">294 ms</text>") && page.contains("\u{25b2} lies above the axis"),
+        "its time is said"
+    );
     let document = parse(&page);
     let frame = Frame::of(&drawings(&drawn(&document, "step-times")[0])[0]);
     assert!(frame.y.1 < 250.0, "the others can be told apart");
@@ -206,7 +209,54 @@ fn speedups_and_efficiencies_are_drawn_with_their_intervals() {
     within("speedup", 1.0, |case| {
         [case.speedup_speed_interval, case.speedup_time_interval, case.speedup_total_interval]
     });
-    within("efficiency", 100.0, |case| {
-        [case.efficiency_speed_interval, case.efficiency_time_interval, None]
-    });
+    within("efficiency", 100.0, |case| [case.efficiency_speed_interval, case.efficiency_time_interval, None]);
+}
+
+#[test]
+fn the_runs_of_a_resumed_training_are_one_line() {
+    let [plan, ..] = fixture::learning_plans();
+    let run = |first: u64, steps: usize| {
+        let mut run = plan.run();
+        for rank in &mut run.ranks {
+            rank.steps.truncate(steps);
+            for (k, step) in rank.steps.iter_mut().enumerate() {
+                step.step = paceline_record::Step(first + k as u64);
+                step.loss = Some(10.0 - (first + k as u64) as f32);
+                step.learning_rate = Some(0.1);
+            }
+            rank.evaluations.truncate(1);
+            rank.evaluations.iter_mut().for_each(|test| test.steps = first + steps as u64);
+        }
+        if first > 0 {
+            run.launcher.header.case.settings.insert("resumed-at".into(), first.to_string());
+        }
+        CaseReport::of(&[run])
+    };
+    let cases = vec![run(0, 6), run(4, 5)];
+    let asked: Vec<Case> = cases.iter().map(|case| case.case.clone()).collect();
+    let report = Report::new(&study(&asked), cases);
+    let page = render(&report);
+    let document = parse(&page);
+    let figure = drawn(&document, "training");
+    assert_eq!(figure.len(), 1);
+    let panels = drawings(&figure[0]);
+    assert_eq!(panels.len(), 3, "loss, accuracy and learning rate");
+    let frame = Frame::of(&panels[0]);
+    let lines: Vec<_> = marks(&panels[0])
+        .into_iter()
+        .filter(|mark| has_class(mark, "line") && !has_class(mark, "dashed"))
+        .collect();
+    assert_eq!(lines.len(), 1, "each step once");
+    let points = frame.values(lines[0].attribute("d").expect("a path"));
+    assert_eq!(points.len(), 9);
+    for (step, (x, loss)) in points.into_iter().enumerate() {
+        assert!(
+            (x - step as f64 - 0.5).abs() < 0.01 && (loss - 10.0 + step as f64).abs() < 0.01,
+            "{step}: {x}, {loss}"
+        );
+    }
+    assert!(text(&figure[0]).contains("Resumed at step 4."));
+    let verdict = words::verdict(&report);
+    assert!(verdict.len() == 1 && verdict[0].contains("test accuracy"), "the last run tells: {verdict:?}");
+    assert!(drawn(&document, "overlay").is_empty(), "its parts are not compared");
 }
