@@ -242,6 +242,20 @@ def busy(exchanges):
     return total
 
 
+COMPUTING = ("forward", "backward", "compute", "update")
+
+
+def overlapped(exchanges, marks, end):
+    """Time in which at least one exchange was under way and the rank computed."""
+    ends = [moment for _, moment in marks[1:]] + [end]
+    computing = [(begin, until) for (phase, begin), until in zip(marks, ends) if phase in COMPUTING]
+    total = reached = 0
+    for exchange in sorted(exchanges, key=lambda e: e["begun"]):
+        total += overlap(computing, max(exchange["begun"], reached), exchange["ended"])
+        reached = max(reached, exchange["ended"])
+    return total
+
+
 def overlap(waits, begin, end):
     return sum(max(0, min(end, until) - max(begin, since)) for since, until in waits)
 
@@ -280,7 +294,7 @@ def step_line(record):
     if arrivals:
         told = ",".join([f'{{"bytes":{e["bytes"]},"begun":{e["begun"]},"ended":{e["ended"]},"cpu":{e["cpu"]}}}' for e in arrivals])
         waits = ",".join([f"[{since},{until}]" for since, until in record["waits"]])
-        line += f',"comm_busy":{record["comm_busy"]},"arrivals":[{told}],"waits":[{waits}]'
+        line += f',"comm_busy":{record["comm_busy"]},"overlapped":{record["overlapped"]},"arrivals":[{told}],"waits":[{waits}]'
     return line + "}}\n"
 
 
@@ -899,7 +913,8 @@ class Log:
             "loss": loss if loss is not None and math.isfinite(loss) else None,
         }
         if arrivals:
-            record.update(comm_busy=busy(arrivals), arrivals=arrivals, waits=waits)
+            both = overlapped(arrivals, marks, end)
+            record.update(comm_busy=busy(arrivals), overlapped=both, arrivals=arrivals, waits=waits)
         return record
 
     _written = None

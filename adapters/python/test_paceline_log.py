@@ -169,9 +169,15 @@ class Logging(TestCase):
         for record in (
             {"step": 3, "begin": 1, "end": 9, "phases": {"load": 2, "forward": 3}, "examples": 8, "loss": 1e-7},
             {"step": 0, "begin": 0, "end": 5, "phases": {}, "examples": 0, "loss": None, "comm_busy": 2,
-             "arrivals": [exchange, exchange], "waits": [[1, 2], [3, 4]]},
+             "overlapped": 1, "arrivals": [exchange, exchange], "waits": [[1, 2], [3, 4]]},
         ):
             self.assertEqual(paceline_log.step_line(record), paceline_log.to_line({"step": record}))
+
+    def test_an_exchange_overlaps_with_what_is_computed_meanwhile(self):
+        marks = [("forward", 0), ("backward", 10), ("comm_wait", 30), ("update", 40), (None, 50)]
+        exchanges = [{"begun": 20, "ended": 34}, {"begun": 25, "ended": 45}]
+        self.assertEqual(paceline_log.overlapped(exchanges, marks, 60), 15, "20 to 30 and 40 to 45")
+        self.assertEqual(paceline_log.overlapped([], marks, 60), 0)
 
     def test_steps_are_written_many_at_a_time_and_all_at_the_end(self):
         log = self.log()

@@ -326,6 +326,9 @@ pub struct StepResult {
     /// Time by phase. Forward and backward exclude what the `ready` calls took; copies count only as far as they were waited for;
     /// `comm_wait` is waiting for an exchange that is part of the run.
     pub phases: PhaseTimes,
+    /// Part of each phase in which the calling thread, or one that it waited for, was not on a core although it did not sleep.
+    /// `comm_wait` has that of the `ready` calls. None for work of a device.
+    pub off_core: PhaseTimes,
     /// Time in the `ready` calls that a device's work did not hide.
     pub in_ready: Nanos,
     /// Time between the run before and this one in which a device had nothing to do.

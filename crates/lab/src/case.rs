@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::{Case, Nanos, Outcome, Phase, Who};
+use paceline_record::{Case, LayerTime, Nanos, Outcome, Phase, Who};
 use serde::Serialize;
 
 use crate::numbers::SEED;
@@ -14,6 +14,7 @@ use crate::numbers::fixed::{self, Fixed};
 use crate::numbers::idle::{self, IdleSplit};
 use crate::numbers::learning::{self, Learning};
 use crate::numbers::memory::{self, Memory};
+use crate::numbers::off_core::{self, OffCore};
 use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
 use crate::numbers::recovery::{self, Recovery};
@@ -83,6 +84,9 @@ pub struct CaseReport {
     /// source cannot tell are missing.
     #[serde(serialize_with = "phases::serialise_known")]
     pub phases_s: Option<PhaseSeconds>,
+    /// Part of the phases of the steps in which a thread could have run and was not on a core, and what the system says about it;
+    /// `None` where the log does not tell.
+    pub off_core: Option<OffCore>,
     /// The same for each rank.
     pub ranks: Option<Vec<RankPhases>>,
     /// `comm_wait`, by cause.
@@ -139,6 +143,12 @@ pub struct CaseReport {
     /// The cost of an example by cause, for the waterfall.
     #[serde(skip)]
     pub cost: Option<Cost>,
+    /// Its files, relative to the study's folder.
+    #[serde(skip)]
+    pub files: Vec<String>,
+    /// The time of each layer of rank 0 in the first repeat; empty without a profile.
+    #[serde(skip)]
+    pub layers: Vec<LayerTime>,
     /// The steady steps of each repeat, for intervals over several cases.
     #[serde(skip)]
     pub steady_steps: Vec<Vec<Work>>,
@@ -212,6 +222,7 @@ impl CaseReport {
             efficiency_speed_interval: None,
             efficiency_time_interval: None,
             phases_s: None,
+            off_core: None,
             ranks: None,
             comm_wait_split_s: None,
             idle_split_s: None,
@@ -236,6 +247,8 @@ impl CaseReport {
             origin: None,
             scaled: None,
             cost: None,
+            files: Vec::new(),
+            layers: Vec::new(),
             steady_steps: Vec::new(),
         }
     }
@@ -273,6 +286,7 @@ impl CaseReport {
             total_s: mean(|times| times.total_s),
             images_per_s: rate::rate(&steady),
             phases_s: ranks.as_deref().map(phases::sum),
+            off_core: off_core::off_core(done),
             ranks,
             comm_wait_split_s: Some(communication.wait),
             idle_split_s: idle::split(done),
@@ -302,6 +316,9 @@ impl CaseReport {
             steady_steps: steady.iter().map(|steps| steps.to_vec()).collect(),
             ..self
         };
+        if let Some(steady) = &mut report.steady {
+            steady::judge_spread(steady, report.dispersion.as_ref());
+        }
         if window {
             // A window shows nothing of what came before and after.
             (report.init_s, report.total_s) = (None, None);

@@ -9,8 +9,10 @@ use paceline_record::Case;
 use serde::Serialize;
 
 use crate::numbers::SEED;
+use crate::section::{Section, Topic};
 use crate::stats::{self, Ratio};
-use crate::{CaseReport, Machine, Report, words};
+use crate::words::{digits, range};
+use crate::{CaseReport, Column, Machine, Report, Table, words};
 
 /// How two studies differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -109,6 +111,52 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
     let mut all = find_machine_differences(before, after);
     all.extend(differ);
     Comparison { differ: all, cases, unmatched, single_runs }
+}
+
+/// Compares studies with the first of them.
+pub fn compare_all(studies: &[Report]) -> Vec<Comparison> {
+    let [first, rest @ ..] = studies else { return Vec::new() };
+    rest.iter().map(|study| compare(first, study)).collect()
+}
+
+/// A comparison as a report: what differs between the studies of these names, and each case's ratio of images/s.
+pub fn sections(comparison: &Comparison, names: &[String; 2]) -> Vec<Section> {
+    let differ = comparison.differ.iter();
+    let differ = differ.map(|Difference { name, before, after }| format!("{name}: {before} -> {after}"));
+    let mut section = Section::new(Topic::Cases, format!("{} -> {}", names[0], names[1])).list(differ);
+    section = match comparison.cases.is_empty() {
+        true => section.say("The studies have no case in common."),
+        false => section.tables([table(&comparison.cases)]),
+    };
+    if comparison.single_runs {
+        section = section
+            .say("Intervals cover variation within a run; use --repeat to include variation between runs.");
+    }
+    vec![section.list(comparison.unmatched.iter().map(|name| format!("not finished in both: {name}")))]
+}
+
+fn table(cases: &[Compared]) -> Table {
+    let mut table = Table::new([
+        Column::words("case"),
+        Column::numbers("workers").always(),
+        Column::numbers("images/s before").keep(1.0),
+        Column::numbers("after").keep(1.0),
+        Column::numbers("ratio").always(),
+        Column::interval().keep(2.0),
+        Column::words("verdict").keep(3.0),
+    ]);
+    for case in cases {
+        table.row([
+            case.name.clone(),
+            case.workers.to_string(),
+            digits(Some(case.before), 1),
+            digits(Some(case.after), 1),
+            digits(Some(case.ratio), 3),
+            range(case.lo.zip(case.hi), 3),
+            case.verdict.name().into(),
+        ]);
+    }
+    table
 }
 
 fn compare_case(before: &CaseReport, after: &CaseReport, report: &Report) -> Option<Compared> {

@@ -17,10 +17,16 @@ pub fn render(report: &Report) -> String {
     let settings = report.cases.iter().flat_map(|case| case.case.settings.keys());
     let settings: BTreeSet<String> = settings.map(|name| snake(name)).collect();
     let rows: Vec<Row> = report.cases.iter().map(|case| row(case, &settings)).collect();
-    let Some(first) = rows.first() else { return String::new() };
-    let header = line(first.iter().map(|(name, _)| name.clone()));
-    let cells = |row: &Row| line(row.iter().map(|(_, cell)| cell.clone().unwrap_or_default()));
-    [header].into_iter().chain(rows.iter().map(cells)).collect()
+    let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(Vec::new());
+    let mut write = |cells: Vec<&str>| writer.write_record(cells).expect("invariant: rows are equally long");
+    if let Some(first) = rows.first() {
+        write(first.iter().map(|(name, _)| name.as_str()).collect());
+    }
+    for row in &rows {
+        write(row.iter().map(|(_, cell)| cell.as_deref().unwrap_or_default()).collect());
+    }
+    let bytes = writer.into_inner().expect("invariant: memory can be written to");
+    String::from_utf8(bytes).expect("invariant: made of text")
 }
 
 /// Names of columns with their cells. The names are the same for every case of a study.
@@ -76,7 +82,7 @@ fn asked(report: &CaseReport) -> Row {
 fn measured(case: &CaseReport) -> Row {
     let rate = case.images_per_s;
     let fixed = case.fixed;
-    vec![
+    let mut row = vec![
         number("init_s", case.init_s),
         number("train_s", case.train_s),
         number("paused_s", case.paused_s),
@@ -93,7 +99,18 @@ fn measured(case: &CaseReport) -> Row {
         number("fixed_s", fixed.map(|fixed| fixed.seconds)),
         number("fixed_share", fixed.map(|fixed| fixed.fraction)),
         cell("fixed_enough_steps", fixed.map(|fixed| fixed.enough_steps)),
-    ]
+    ];
+    for (name, interval) in [
+        ("speedup_speed", case.speedup_speed_interval),
+        ("speedup_time", case.speedup_time_interval),
+        ("speedup_total", case.speedup_total_interval),
+        ("efficiency_speed", case.efficiency_speed_interval),
+        ("efficiency_time", case.efficiency_time_interval),
+    ] {
+        row.push(number(&format!("{name}_interval_lo"), interval.map(|interval| interval.lo)));
+        row.push(number(&format!("{name}_interval_hi"), interval.map(|interval| interval.hi)));
+    }
+    row
 }
 
 /// Where time and memory went.
@@ -113,6 +130,7 @@ fn spent(case: &CaseReport) -> Row {
         |name, memory: Option<Memory>, of: fn(Memory) -> Bytes| cell(name, memory.map(|memory| of(memory).0));
     let mut row: Row = Phase::ALL.map(phase).into();
     row.extend([
+        number("off_core_s", case.off_core.as_ref().map(|off| off.seconds)),
         number("comm_wait_late_rank_s", case.comm_wait_split_s.map(|split| split.late_rank)),
         number("comm_wait_transfer_s", case.comm_wait_split_s.map(|split| split.transfer)),
         number("comm_busy_s", case.comm_busy_s),
@@ -150,6 +168,11 @@ fn steps_and_ranks(case: &CaseReport) -> Row {
         cell("steady_verdict", steady.map(|steady| steady.verdict.name())),
         number("steady_slowdown_factor", steady.and_then(|steady| Some(steady.slowdown?.factor))),
         number("steady_slowdown_lost_s", steady.and_then(|steady| Some(steady.slowdown?.lost_s))),
+        cell("steady_slowdown_from_step", steady.and_then(|steady| Some(steady.slowdown?.from_step))),
+        cell(
+            "steady_slowdown_compared_steps",
+            steady.and_then(|steady| Some(steady.slowdown?.compared_steps)),
+        ),
         cell("steady_mser_step", steady.and_then(|steady| steady.mser_step)),
         cell("steady_mser_disagrees", steady.map(|steady| steady.mser_disagrees)),
         cell("steady_outliers", steady.map(|steady| steady.outliers)),
@@ -243,6 +266,7 @@ const fn column(cause: Cause) -> &'static str {
     match cause {
         Cause::StartUp => "start_up",
         Cause::WarmUp => "warm_up",
+        Cause::OffCore => "off_core",
         Cause::Computation => "computation",
         Cause::Input => "input",
         Cause::Communication => "communication",
@@ -268,16 +292,6 @@ fn number(name: &str, value: Option<f64>) -> (String, Option<String>) {
 /// An option as part of a column name.
 fn snake(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
-}
-
-/// A line of cells, quoted where necessary.
-fn line(cells: impl IntoIterator<Item = String>) -> String {
-    let quote = |cell: String| match cell.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell,
-    };
-    let cells: Vec<String> = cells.into_iter().map(quote).collect();
-    cells.join(",") + "\r\n"
 }
 
 #[cfg(test)]

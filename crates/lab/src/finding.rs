@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod advice;
+mod off_core;
 mod recovery;
 
 use std::cmp::Ordering;
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 use self::advice::Program;
 use crate::numbers::fixed;
-use crate::numbers::steady::Slowdown;
+use crate::numbers::steady::{Slowdown, Steady};
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::report::Explained;
 use crate::stats::steady::Verdict;
@@ -49,6 +50,8 @@ pub enum Kind {
     StartUp,
     /// The first steps are slower than the others, and too few others follow.
     WarmUp,
+    /// Threads that could have run were not on a core.
+    OffCore,
     /// Each rank computes more slowly than one worker alone.
     Computation,
     /// Devices are idle.
@@ -73,8 +76,12 @@ pub enum Kind {
     Other,
     /// Fixed costs take a notable part of the run together, though none does alone.
     Short,
+    /// The run has too few steps to say where their time goes.
+    FewSteps,
     /// Steps become slower during the run.
     Slowdown,
+    /// Step times vary widely around one level.
+    Noisy,
     /// Step times do not settle.
     NoSteadyState,
     /// The rate has a wide interval.
@@ -106,6 +113,9 @@ pub struct Finding {
     /// The same as a fraction of the workers' time.
     #[serde(rename = "share")]
     pub fraction: Option<f64>,
+    /// How much there is of it, where it is not about time: decides which case is named.
+    #[serde(skip)]
+    pub(crate) size: f64,
 }
 
 /// The findings about all groups of a study, largest loss first.
@@ -126,9 +136,27 @@ pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explain
     findings
 }
 
-const KINDS: [Kind; 20] = [
+impl Kind {
+    /// Whether it says what steps in general take.
+    const fn is_about_steps(self) -> bool {
+        matches!(
+            self,
+            Self::OffCore
+                | Self::Computation
+                | Self::Idle
+                | Self::Input
+                | Self::Communication
+                | Self::Stragglers
+                | Self::Update
+                | Self::Other
+        )
+    }
+}
+
+const KINDS: [Kind; 23] = [
     Kind::StartUp,
     Kind::WarmUp,
+    Kind::OffCore,
     Kind::Computation,
     Kind::Idle,
     Kind::Input,
@@ -141,7 +169,9 @@ const KINDS: [Kind; 20] = [
     Kind::Tail,
     Kind::Other,
     Kind::Short,
+    Kind::FewSteps,
     Kind::Slowdown,
+    Kind::Noisy,
     Kind::NoSteadyState,
     Kind::Uncertain,
     Kind::Crowded,
@@ -150,9 +180,10 @@ const KINDS: [Kind; 20] = [
 ];
 
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
-    let weight = |finding: &Finding| (finding.lost_s.unwrap_or(-1.0), finding.fraction.unwrap_or(-1.0));
-    let (a, b) = (weight(a), weight(b));
-    a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    let weight =
+        |finding: &Finding| [finding.lost_s.unwrap_or(-1.0), finding.fraction.unwrap_or(-1.0), finding.size];
+    let pairs = weight(a).into_iter().zip(weight(b));
+    pairs.map(|(a, b)| a.total_cmp(&b)).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
 }
 
 /// A finished case, and what is needed to judge it.
@@ -176,12 +207,17 @@ struct Loss {
 
 impl Member<'_> {
     fn look(&self, kind: Kind) -> Option<Finding> {
+        // What a few steps took says little about the next ones.
+        if self.has_few_steps() && kind.is_about_steps() {
+            return None;
+        }
         match kind {
             Kind::StartUp => self.fixed_cost(kind, Cause::StartUp, "starting up (launch and init)"),
             Kind::WarmUp => {
                 self.fixed_cost(kind, Cause::WarmUp, "warming up (extra time of the first steps)")
             }
             Kind::Tail => self.fixed_cost(kind, Cause::Tail, "after a rank's last step"),
+            Kind::OffCore => self.off_core(),
             Kind::Computation => self.computation(),
             Kind::Idle => self.idle(),
             Kind::Input => {
@@ -217,9 +253,11 @@ impl Member<'_> {
                 self.cost(kind, Cause::Other, UNACCOUNTED, "outside every phase", advice)
             }
             Kind::Short => self.short(),
+            Kind::FewSteps => self.few_steps(),
             // Other members, other steps: that is no fault of the machine.
-            Kind::Slowdown | Kind::NoSteadyState if self.case.has_changed() => None,
+            Kind::Slowdown | Kind::Noisy | Kind::NoSteadyState if self.case.has_changed() => None,
             Kind::Slowdown => self.slowdown(),
+            Kind::Noisy => self.noisy(),
             Kind::NoSteadyState => self.no_steady_state(),
             Kind::Uncertain => self.uncertain(),
             Kind::Crowded => self.crowded(),
@@ -249,6 +287,7 @@ impl Member<'_> {
             advice,
             lost_s: loss.map(|loss| loss.seconds).filter(|_| self.case.is_timed()),
             fraction: loss.map(|loss| loss.fraction),
+            size: 0.0,
         }
     }
 
@@ -270,7 +309,7 @@ impl Member<'_> {
         let part = fall.parts.iter().find(|part| part.cause == cause)?;
         let loss =
             Loss { seconds: part.seconds * self.case.examples as f64, fraction: part.seconds / fall.to_s };
-        (part.lo.unwrap_or(part.seconds) > 0.0).then_some(loss)
+        (part.lo? > 0.0).then_some(loss)
     }
 
     /// "2 workers spend 25 % of their time (8.69 worker-seconds) waiting for input".
@@ -299,7 +338,7 @@ impl Member<'_> {
 
     /// How long a run would have to be.
     fn longer_run(&self) -> String {
-        let Some(fixed) = self.case.fixed else {
+        let Some(fixed) = self.case.fixed.filter(|_| !self.has_few_steps()) else {
             return "more workers do not reduce it; run longer".into();
         };
         let steps = fixed.enough_steps;
@@ -319,6 +358,39 @@ impl Member<'_> {
         let loss = Loss { seconds: fixed.seconds * self.workers(), fraction: fixed.fraction };
         let text = self.spends("outside steady steps: the run is too short for its fixed costs", loss);
         Some(self.finding(Kind::Short, text, self.longer_run(), Some(loss)))
+    }
+
+    /// Whether a run has too few steps to say anything about them. A window of a run is what its reader chose to look at.
+    fn has_few_steps(&self) -> bool {
+        let short = |steady: Steady| steady.verdict == Verdict::TooShort && steady.points.is_none();
+        self.case.steady.is_some_and(short) && !self.case.is_window()
+    }
+
+    fn few_steps(&self) -> Option<Finding> {
+        self.has_few_steps().then(|| {
+            let steps = self.case.steps;
+            let text = format!(
+                "with {}, {steps} step{} are too few to say where their time goes",
+                self.worker_count(),
+                if steps == 1 { "" } else { "s" }
+            );
+            let finding = self.finding(Kind::FewSteps, text, self.program().more_steps().into(), None);
+            Finding { size: -(steps as f64), ..finding }
+        })
+    }
+
+    fn noisy(&self) -> Option<Finding> {
+        self.case.steady.filter(|steady| steady.verdict == Verdict::Noisy)?;
+        let spread = self.case.dispersion?;
+        let cv = spread.cv?;
+        let text = format!(
+            "with {}, step times vary by {:.0} % without a trend (one in twenty takes at least {:.1} times the median)",
+            self.worker_count(),
+            100.0 * cv,
+            spread.p95_s / spread.p50_s
+        );
+        let finding = self.finding(Kind::Noisy, text, self.program().unsteady().into(), None);
+        Some(Finding { size: cv, ..finding })
     }
 
     /// Slower forward and backward passes. One straggler is not enough: most ranks must be slower.
@@ -378,15 +450,25 @@ impl Member<'_> {
         let often = |fraction: f64| fraction >= least || self.case.steps < FEW_STEPS;
         let blamed = self.case.straggler.filter(|late| late.fraction >= least && often(late.steps_fraction));
         let (text, advice) = match blamed {
-            Some(late) => (
-                format!(
-                    "{}, {:.0} % of it for {}",
-                    self.spends("waiting for late ranks", loss),
-                    100.0 * late.fraction,
-                    late.who
-                ),
-                format!("{} is slower than the others: check its cores and what else runs on them", late.who),
-            ),
+            Some(late) => {
+                let spends = self.spends("waiting for late ranks", loss);
+                let blame = format!("{spends}, {:.0} % of it for {}", 100.0 * late.fraction, late.who);
+                match self.kept_off(&late, loss) {
+                    Some(seconds) => (
+                        format!(
+                            "{blame}, which was ready to run but not on a core for {seconds:.1} s more than the others"
+                        ),
+                        format!("find out what else ran on the core of {}", late.who),
+                    ),
+                    None => (
+                        blame,
+                        format!(
+                            "{} is slower than the others: check its cores and what else runs on them",
+                            late.who
+                        ),
+                    ),
+                }
+            }
             None => {
                 let most = self.case.straggler.map_or_else(String::new, |late| {
                     format!(" ({}: {:.0} % of the waiting)", late.who, 100.0 * late.fraction)
@@ -410,15 +492,14 @@ impl Member<'_> {
 
     fn slowdown(&self) -> Option<Finding> {
         let steady = self.case.steady.filter(|steady| steady.verdict == Verdict::Slowdown)?;
-        let Slowdown { factor, lost_s } = steady.slowdown?;
+        let Slowdown { from_step, compared_steps, factor, lost_s } = steady.slowdown?;
         let seconds = self.workers() * lost_s;
         let train_s = self.case.train_s.or_else(|| Some(self.case.pace()?.train_s))?;
         let loss = Loss { seconds, fraction: lost_s / train_s };
         let text = format!(
-            "with {}, steps take {:.0} % longer from step {} on{}",
+            "with {}, steps take {:.0} % longer from step {from_step} on than in the {compared_steps} steps before{}",
             self.worker_count(),
             100.0 * (factor - 1.0),
-            steady.from_step,
             self.seconds(seconds, 1)
         );
         let advice = self.program().slowdown();
@@ -445,7 +526,7 @@ impl Member<'_> {
                 100.0 * half
             );
             let advice = self.program().uncertain(self.case.repeats);
-            self.finding(Kind::Uncertain, text, advice.into(), None)
+            Finding { size: half, ..self.finding(Kind::Uncertain, text, advice.into(), None) }
         })
     }
 
@@ -462,10 +543,7 @@ impl Member<'_> {
     }
 
     fn crowded(&self) -> Option<Finding> {
-        let cores = self.machine.cores?;
-        let threads = self.case.case.workers * self.case.case.threads?;
-        let real = self.case.case.engine.as_deref() == Some("cpu");
-        (real && threads > cores).then(|| {
+        self.crowd().map(|(threads, cores)| {
             let text = format!("with {}, {threads} threads took turns on {cores} cores", self.worker_count());
             let advice =
                 format!("its times measure contention for cores: keep workers times threads within {cores}");

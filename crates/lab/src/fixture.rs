@@ -134,6 +134,7 @@ impl Plan {
                 }
             }
             step.comm_busy = ms(4.0 * self.transfer + late);
+            step.overlapped = Some(ms(3.0 * self.transfer));
             step.end = begin + step.phases.total() + ms(0.05);
             step.examples = 64;
             step.loss = Some(2.3 * 0.98f32.powi(number as i32));

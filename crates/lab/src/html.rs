@@ -4,25 +4,26 @@
 
 mod bars;
 mod chart;
+mod comparison;
 mod figure;
 mod figures;
+mod files;
 mod findings;
 mod foot;
 mod group;
-mod learning;
 mod markup;
-mod members;
-mod origin;
 mod scale;
-mod summary;
+mod section;
 mod unit;
 
 use std::collections::BTreeSet;
 
+pub use comparison::render_comparison;
 use markup::Tag;
 use sha2::{Digest, Sha256};
 
-use crate::{CaseReport, Report, words};
+use crate::section::{Medium, Topic};
+use crate::{CaseReport, Report, sections, words};
 
 /// Most names that a title lists.
 const NAMED: usize = 4;
@@ -31,26 +32,33 @@ const NAMED: usize = 4;
 pub fn render(report: &Report) -> String {
     let title = title(report);
     let header = Tag::new("header")
-        .with(Tag::new("p").class("kind").text("Paceline scaling study"))
+        .with(Tag::new("p").class("kind").text(sections::kind(report)))
         .with(Tag::new("h1").text(&title))
         .with(Tag::new("p").class("facts").text(facts(report)))
         .with_all(words::verdict(report).iter().map(|line| {
             // Percent signs stay with their numbers.
             Tag::new("p").class("verdict").text(line.replace(" %", "\u{a0}%"))
         }));
-    let table = Tag::new("section").with(Tag::new("h2").text("All cases")).with(summary::render(report));
+    let sections = sections::of(report, Medium::Page);
+    let about =
+        |topic: Topic| sections.iter().filter(move |section| section.topic == topic).map(section::render);
+    // Why something failed comes before everything else.
+    let unfinished = sections.iter().find(|section| section.topic == Topic::Unfinished).map(|section| {
+        let title = Tag::new("h2").text(&section.title);
+        let told = Tag::new("section").class("unfinished").with(title).with_all(section::blocks(section));
+        told.with_all(files::render_failed(report))
+    });
     let main = Tag::new("main")
         .with(header)
-        .with_all(summary::render_unfinished(report))
+        .with_all(unfinished)
         .with(findings::render(report))
         .with_all(figures::training(report).map(|figure| Tag::new("section").with(figure)))
         .with_all(group::render_together(report))
-        .with(table)
-        .with_all(learning::render(report))
-        .with_all(group::render(report))
-        .with_all(members::render(report))
-        .with_all(origin::render(report))
-        .with(foot::render(report));
+        .with_all(about(Topic::Cases))
+        .with_all(group::render(report, &sections))
+        .with_all(about(Topic::Case))
+        .with(files::render(report))
+        .with(foot::render(report, &sections));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
     page(&title, &main)
 }

@@ -21,6 +21,8 @@ pub mod numbers;
 pub mod origin;
 mod report;
 pub mod run;
+pub mod section;
+pub mod sections;
 pub mod stats;
 mod study;
 mod table;
@@ -39,7 +41,7 @@ pub use folder::{CaseLogs, Held, StudyFolder};
 pub use report::{Explained, Key, Report};
 pub use run::Run;
 pub use study::{Machine, Planned, Study};
-pub use table::{Align, Table};
+pub use table::{Align, Column, Table};
 
 /// Version of `study.json` and `report.json`.
 pub const SCHEMA: u32 = 2;

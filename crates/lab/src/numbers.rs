@@ -9,6 +9,7 @@ pub mod idle;
 pub mod law;
 pub mod learning;
 pub mod memory;
+pub mod off_core;
 pub mod phases;
 pub mod rate;
 pub mod recovery;

@@ -24,20 +24,18 @@ pub fn plain(text: &str) -> String {
 
 /// Breaks a line that is too long for a terminal; continuation lines are indented.
 pub fn wrap(line: &str) -> String {
-    let mut text = String::new();
-    let mut column = 0;
-    for word in line.split(' ') {
-        let length = word.chars().count();
-        let (gap, before) = match column {
-            0 => ("", 0),
-            _ if column + 1 + length > WIDTH => ("\n  ", 2),
-            _ => (" ", column + 1),
-        };
-        text.push_str(gap);
-        text.push_str(word);
-        column = before + length;
-    }
-    text
+    fill(line, WIDTH, ["", "  "])
+}
+
+/// Breaks a text between words into lines of this width; the first begins with the first indent, the others with the second.
+/// Options and paths stay whole, and a number keeps its percent sign.
+pub fn fill(text: &str, width: usize, indents: [&str; 2]) -> String {
+    let options = textwrap::Options::new(width)
+        .initial_indent(indents[0])
+        .subsequent_indent(indents[1])
+        .break_words(false)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::fill(&text.replace(" %", "\u{a0}%"), options).replace("\u{a0}%", " %")
 }
 
 /// An amount of memory in a readable unit.
@@ -60,14 +58,33 @@ pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".into(), show)
 }
 
+/// A number with so many decimals, or a dash.
+pub fn digits(value: Option<f64>, digits: usize) -> String {
+    or_dash(value, |value| {
+        let text = format!("{value:.digits$}");
+        let zero = text.trim_start_matches(['-', '0', '.']).is_empty();
+        if zero { text.trim_start_matches('-').into() } else { text }
+    })
+}
+
+/// An interval, or a dash.
+pub fn range(ends: Option<(f64, f64)>, places: usize) -> String {
+    or_dash(ends, |(lo, hi)| format!("{} .. {}", digits(Some(lo), places), digits(Some(hi), places)))
+}
+
+/// How a case ended, in a word.
+pub const fn ended(status: Outcome) -> &'static str {
+    match status {
+        Outcome::Done => "done",
+        Outcome::Failed => "failed",
+        Outcome::Interrupted => "interrupted",
+    }
+}
+
 /// The command of a study as it would be typed into a shell.
 pub fn command(words: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:@%+".contains(c);
-    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    };
-    ["paceline".to_owned()].into_iter().chain(words.iter().map(quote)).collect::<Vec<_>>().join(" ")
+    let words = ["paceline"].into_iter().chain(words.iter().map(String::as_str));
+    shlex::Quoter::new().allow_nul(true).join(words).expect("invariant: only nul bytes are refused")
 }
 
 /// "1 worker", "2 workers".
@@ -164,67 +181,6 @@ fn describe(law: &Law) -> String {
     format!("{}, {}{r2}", law.formula, parameters.join(", "))
 }
 
-/// Columns of the learning table, modelled on the Keras reports: full name and short name.
-pub const LEARNING: [(&str, &str); 15] = [
-    ("workers", "workers"),
-    ("global batch", "batch"),
-    ("lr", "lr"),
-    ("epochs", "epochs"),
-    ("training time s", "train s"),
-    ("s per epoch", "s/epoch"),
-    ("images/s", "images/s"),
-    ("speed-up by time", "by time"),
-    ("train accuracy %", "train %"),
-    ("test accuracy %", "test %"),
-    ("95 % interval", "95 % interval"),
-    ("test loss", "test loss"),
-    ("peak memory MB", "memory MB"),
-    ("eval s", "eval s"),
-    ("checkpoint s", "saving s"),
-];
-
-/// The learning rate after warm-up: under the linear rule it scales with the global batch.
-fn learning_rate(case: &CaseReport, global_batch: u64) -> Option<String> {
-    let said = |name: &str| case.case.settings.get(name);
-    let rate = said("lr")?;
-    match (said("lr-batch").and_then(|batch| batch.parse::<f64>().ok()), rate.parse::<f64>()) {
-        (Some(reference), Ok(base)) => {
-            let full = base * global_batch as f64 / reference;
-            // Six decimals at most, without trailing zeros.
-            Some(format!("{}", (full * 1e6).round() / 1e6))
-        }
-        _ => Some(rate.clone()),
-    }
-}
-
-/// A case's row in that table; a cell is `None` where its value is unknown. `None` if the case logged no learning.
-pub fn learning(case: &CaseReport) -> Option<[Option<String>; LEARNING.len()]> {
-    let learned = case.learning.as_ref()?;
-    let digits = |value: Option<f64>, digits: usize| value.map(|value| format!("{value:.digits$}"));
-    let percent = |fraction: Option<f64>| digits(fraction.map(|fraction| 100.0 * fraction), 1);
-    let interval = learned.test.and_then(|test| {
-        let [lo, hi] = [test.lo?, test.hi?].map(|fraction| 100.0 * fraction);
-        Some(format!("{lo:.1} .. {hi:.1}"))
-    });
-    Some([
-        Some(case.case.workers.to_string()),
-        Some(learned.step_examples.to_string()),
-        learning_rate(case, learned.step_examples),
-        digits(learned.epochs, 2),
-        digits(case.train_s, 2),
-        digits(learned.epoch_s, 2),
-        digits(case.images_per_s.map(|rate| rate.mean), 1),
-        digits(case.speedup_time, 2),
-        percent(learned.train.and_then(|train| train.accuracy)),
-        percent(learned.test.and_then(|test| test.accuracy)),
-        interval,
-        digits(learned.test.and_then(|test| test.loss), 4),
-        case.peak_memory_bytes.map(|memory| megabytes(memory.per_worker)),
-        digits(Some(learned.eval_s), 2),
-        digits(Some(learned.checkpoint_s), 2),
-    ])
-}
-
 /// Most ranks of a case that are listed.
 const LISTED: usize = 16;
 
@@ -269,8 +225,15 @@ pub fn steady(case: &CaseReport) -> Option<String> {
             format!("members changed; counted from step {from}")
         }
         Verdict::Flat => "steady from the first step".into(),
+        Verdict::Noisy => {
+            let cv = case.dispersion.and_then(|spread| spread.cv).unwrap_or_default();
+            format!("not steady: steps vary by {:.0} %; counted from step {from}", 100.0 * cv)
+        }
         Verdict::WarmUp => format!("warm-up, steady from step {from}"),
-        Verdict::Slowdown => format!("slowdown, slower from step {from}"),
+        Verdict::Slowdown => {
+            let slower = steady.slowdown.map_or(from, |slowdown| slowdown.from_step);
+            format!("slowdown, slower from step {slower}; counted from step {from}")
+        }
         Verdict::NoSteadyState => format!("no steady state; counted from step {from}"),
         Verdict::TooShort if steady.points.is_some() => {
             format!("too few points to tell: {}", steady.points.unwrap_or_default())

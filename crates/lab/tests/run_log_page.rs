@@ -7,9 +7,9 @@ use std::path::Path;
 use paceline_lab::{CaseReport, Machine, Planned, Study, StudyFolder};
 use paceline_record::{
     BucketRecord, Bytes, Case, EvalRecord, Exit, Expulsion, Faults, Generation, Host, LauncherEvent,
-    LauncherHeader, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PorterEvent,
-    PorterHeader, Rank, RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Step, StepRecord,
-    Switches, Transfer, Who, Whole,
+    LauncherHeader, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes,
+    PorterEvent, PorterHeader, Rank, RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling,
+    Step, StepRecord, Switches, Transfer, Who, Whole,
 };
 use serde_json::Value;
 
@@ -111,6 +111,7 @@ fn everything() -> Vec<Value> {
     (step.late_rank, step.comm_busy, step.idle_host, step.idle_queued) =
         (Nanos(1), Nanos(1), Nanos(1), Nanos(1));
     step.idle_empty = Nanos(1);
+    step.overlapped = Some(Nanos(1));
     step.covers = 10;
     step.generation = Generation(1);
     step.whole = Some(Whole { examples: 1, loss: None, correct: Some(1) });
@@ -124,6 +125,8 @@ fn everything() -> Vec<Value> {
         faults: Some(Faults::default()),
         throttled: Some(Nanos(1)),
         steal: Some(Nanos(1)),
+        off_core: Some(PhaseTimes::default()),
+        mhz: Some(1),
     }));
     let no_time = Nanos(0);
     step.buckets.push(BucketRecord {

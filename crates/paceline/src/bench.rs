@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
-use paceline_lab::{CaseReport, Held, LabError, Planned, Report, SCHEMA, Study, StudyFolder, terminal};
+use paceline_lab::{CaseReport, Held, LabError, Planned, Report, SCHEMA, Study, StudyFolder, sections};
 use paceline_record::{LayerTime, Outcome};
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Engines, Job, Length, Prepared, TrainError, devices, worker};
@@ -186,7 +186,7 @@ impl Bench<'_> {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let layers: Vec<LayerTime> =
             serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
-        let table = format!("{}\n{}\n", job.model, terminal::render_layers(&layers, rows));
+        let table = format!("{}\n{}\n", job.model, sections::layers(&layers, rows));
         match Show::json(self.options.json) {
             Show::Json => {
                 say(&table);

@@ -14,6 +14,7 @@ mod models;
 mod outcome;
 mod progress;
 mod report;
+mod screen;
 mod settings;
 mod train;
 mod values;

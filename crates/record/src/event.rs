@@ -153,6 +153,9 @@ pub struct StepRecord {
     /// Time that a collective was under way at all, beside the phases.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub comm_busy: Nanos,
+    /// Part of `comm_busy` in which this rank computed: an intersection of intervals. `None` where nobody measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlapped: Option<Nanos>,
     /// Part of [`Phase::Idle`] in which the host was on its way to hand over what came next, and late.
     #[serde(default, skip_serializing_if = "Nanos::is_zero")]
     pub idle_host: Nanos,
@@ -216,6 +219,7 @@ impl StepRecord {
             redone: 0,
             late_rank: Nanos(0),
             comm_busy: Nanos(0),
+            overlapped: None,
             idle_host: Nanos(0),
             idle_queued: Nanos(0),
             idle_empty: Nanos(0),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Nanos;
+use crate::{Nanos, PhaseTimes};
 
 /// How a step's thread was scheduled: differences of the system's counters between the ends of two steps. What the system
 /// does not tell is `None`, never zero. It lies beside the phases and is not added to them.
@@ -17,6 +17,10 @@ pub struct Scheduling {
     /// Time that the thread was ready to run and waited for a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<Nanos>,
+    /// Part of each phase in which the thread was not on a core although it had not gone to sleep; what it waited for a
+    /// core after it was woken counts as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_core: Option<PhaseTimes>,
     /// How often the thread gave its core up or lost it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches: Option<Switches>,
@@ -30,6 +34,9 @@ pub struct Scheduling {
     /// the rest, and in units of 10 ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steal: Option<Nanos>,
+    /// Frequency of the thread's first core in MHz, in a step in which it was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mhz: Option<u32>,
 }
 
 /// Context switches of a thread.

@@ -29,6 +29,7 @@ struct Counters {
     throttled: Option<Nanos>,
     /// Where it was time to look.
     steal: Option<Nanos>,
+    mhz: Option<u32>,
 }
 
 /// Watches the thread that made it; to be read on that thread.
@@ -39,7 +40,9 @@ pub struct Scheduler {
     throttling: Vec<File>,
     /// `/proc/stat`, and which cores of it are this thread's.
     stat: Option<(File, Vec<usize>)>,
-    /// When the hypervisor's part was last read.
+    /// The frequency of the first of these cores.
+    frequency: Option<File>,
+    /// When the hypervisor's part and the frequency were last read.
     looked: Nanos,
     last: Counters,
     buffer: Vec<u8>,
@@ -56,10 +59,15 @@ impl Scheduler {
     fn watch_in(tree: &Tree) -> Self {
         let open = |path: &str| File::open(tree.at(path)).ok();
         let throttling = cgroup::throttling_files(tree);
+        let stat = open("/proc/stat").zip(allowed());
+        let core = stat.as_ref().and_then(|(_, cores)| cores.first());
+        let frequency = core
+            .and_then(|core| open(&format!("/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq")));
         let mut scheduler = Self {
             schedstat: open("/proc/thread-self/schedstat"),
             throttling: throttling.iter().filter_map(|path| File::open(tree.at(path)).ok()).collect(),
-            stat: open("/proc/stat").zip(allowed()),
+            stat,
+            frequency,
             looked: Nanos(0),
             last: Counters::default(),
             buffer: vec![0; 4096],
@@ -92,7 +100,13 @@ impl Scheduler {
             faults: usage.map(|(_, faults)| faults),
             throttled: self.throttled(),
             steal: if look { self.steal() } else { None },
+            mhz: if look { self.mhz() } else { None },
         }
+    }
+
+    fn mhz(&mut self) -> Option<u32> {
+        let khz: u32 = text(self.frequency.as_ref()?, &mut self.buffer)?.trim().parse().ok()?;
+        Some(khz / 1000)
     }
 
     fn queued(&mut self) -> Option<Nanos> {
@@ -136,7 +150,66 @@ impl Counters {
             }),
             throttled: time(self.throttled, earlier.throttled),
             steal: time(self.steal, earlier.steal),
+            mhz: self.mhz,
+            off_core: None,
         }
+    }
+}
+
+/// How long one thread waited for a core.
+pub struct Queue {
+    schedstat: File,
+    last: Nanos,
+    buffer: Vec<u8>,
+}
+
+impl Queue {
+    /// Of the calling thread; any thread may read it. `None` where the system does not tell.
+    pub fn of_this_thread() -> Option<Self> {
+        let schedstat = File::open("/proc/thread-self/schedstat").ok()?;
+        let mut queue = Self { schedstat, last: Nanos(0), buffer: vec![0; 128] };
+        queue.last = queue.read()?;
+        Some(queue)
+    }
+
+    /// Time that the thread waited since the call before.
+    pub fn lap(&mut self) -> Nanos {
+        let Some(now) = self.read() else { return Nanos(0) };
+        now.since(std::mem::replace(&mut self.last, now))
+    }
+
+    fn read(&mut self) -> Option<Nanos> {
+        parse_queued(text(&self.schedstat, &mut self.buffer)?)
+    }
+}
+
+/// A stretch of work in which a thread does not go to sleep: what its processor clock lacks of it, it was not on a core.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch {
+    begun: Nanos,
+    cpu: Nanos,
+}
+
+/// What a stretch took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stretched {
+    /// Its time.
+    pub wall: Nanos,
+    /// The part of it in which the thread was not on a core.
+    pub off_core: Nanos,
+}
+
+impl Stretch {
+    /// Begins now.
+    pub fn begin() -> Self {
+        // In this order, here and at the end, so that the clock of the thread never lacks what the readings take.
+        Self { cpu: clock::thread_cpu(), begun: clock::now() }
+    }
+
+    /// What it took until now, on the thread that began it.
+    pub fn end(self) -> Stretched {
+        let wall = clock::now().since(self.begun);
+        Stretched { wall, off_core: wall.since(clock::thread_cpu().since(self.cpu)) }
     }
 }
 
@@ -203,6 +276,16 @@ mod tests {
         assert!(slept.process_cpu >= slept.cpu, "{slept:?}");
         let nothing = scheduler.step();
         assert!(nothing.switches.is_some_and(|switches| switches.voluntary < 5), "only what came since");
+    }
+
+    #[test]
+    fn a_thread_that_was_off_its_core_knows_for_how_long() {
+        let asleep = Stretch::begin();
+        thread::sleep(Duration::from_millis(20));
+        let told = asleep.end();
+        assert!(told.off_core >= Nanos(15_000_000) && told.off_core <= told.wall, "{told:?}");
+        let nothing = Stretch::begin().end();
+        assert!(nothing.off_core <= nothing.wall, "{nothing:?}");
     }
 
     #[test]

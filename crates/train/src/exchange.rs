@@ -52,10 +52,19 @@ pub(crate) struct Exchange {
     begun: Vec<Ticket>,
     /// The outcome of these, and of the barriers between.
     finished: Vec<Finished>,
+    /// When this step's backward stopped for the exchange.
+    stops: Vec<Stop>,
     /// Steps whose arrivals have been posted.
     posted: u64,
     /// An error inside a call of backward, to be returned afterwards.
     failed: Option<TrainError>,
+}
+
+/// A stretch of time in which a rank did something for the exchange, or waited, and computed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stop {
+    begin: Nanos,
+    end: Nanos,
 }
 
 struct Peers {
@@ -92,6 +101,7 @@ impl Exchange {
             len: 0,
             ready: 0,
             begun: Vec::new(),
+            stops: Vec::new(),
             finished: Vec::new(),
             posted: 0,
             failed: None,
@@ -135,6 +145,8 @@ impl Exchange {
         self.len = program.len(Values::Parameters);
         self.buckets = buckets::cut(program.slots(), self.len, &job.exchange);
         self.begun.reserve(self.buckets.len());
+        // Backward stops once for each slot at most, and the end of the step at each update.
+        self.stops.reserve(program.slots().len() + self.buckets.len() + 2);
         self.finished.reserve(self.buckets.len() + 2);
         match self.way {
             Way::Host => {}
@@ -158,11 +170,10 @@ impl Exchange {
             return;
         }
         self.ready = slots;
-        if self.overlap
-            && self.failed.is_none()
-            && let Err(error) = self.hand_over()
-        {
-            self.failed = Some(error);
+        if self.overlap && self.failed.is_none() {
+            let begin = clock::now();
+            self.failed = self.hand_over().err();
+            self.stops.push(Stop { begin, end: clock::now() });
         }
     }
 
@@ -241,6 +252,7 @@ impl Exchange {
             self.finished.push(finished);
             let updated = self.plan.updated(self.buckets[index].range.clone());
             if !updated.is_empty() {
+                self.stops.push(watch.since_last());
                 watch.leave_out(|| program.apply(learning_rate, updated))?;
             }
         }
@@ -250,6 +262,7 @@ impl Exchange {
             Publish::Slices => self.meet()?,
             Publish::FromServer => self.publish(program, book, &mut watch)?,
         }
+        self.stops.push(watch.since_last());
         self.book(book, watch.elapsed());
         book.settle(program)
     }
@@ -273,6 +286,7 @@ impl Exchange {
         let late = buckets.map(|f| f.waited.late_rank).sum::<Nanos>();
         record.late_rank = late.min(exchange.since(cpu));
         record.comm_busy = busy(&self.finished);
+        record.overlapped = Some(record.comm_busy.since(stopped(&self.finished, &self.stops)));
         for (finished, bucket) in self.finished.iter().zip(&self.buckets) {
             record.buckets.push(BucketRecord {
                 bytes: Bytes(4 * bucket.range.len() as u64),
@@ -287,6 +301,7 @@ impl Exchange {
             });
         }
         self.finished.clear();
+        self.stops.clear();
         self.ready = 0;
     }
 
@@ -312,18 +327,27 @@ impl Exchange {
 struct Watch {
     begun: Nanos,
     left_out: Nanos,
+    /// End of the last work that was left out.
+    last: Nanos,
 }
 
 impl Watch {
     fn start() -> Self {
-        Self { begun: clock::now(), left_out: Nanos(0) }
+        let begun = clock::now();
+        Self { begun, left_out: Nanos(0), last: begun }
     }
 
     fn leave_out<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let begin = clock::now();
         let result = work();
-        self.left_out += clock::now().since(begin);
+        self.last = clock::now();
+        self.left_out += self.last.since(begin);
         result
+    }
+
+    /// The time since something was left out.
+    fn since_last(&self) -> Stop {
+        Stop { begin: self.last, end: clock::now() }
     }
 
     fn elapsed(&self) -> Nanos {
@@ -337,6 +361,20 @@ fn busy(finished: &[Finished]) -> Nanos {
     let mut reached = Nanos(0);
     for one in finished {
         total += one.ended.since(one.begun.max(reached));
+        reached = reached.max(one.ended);
+    }
+    total
+}
+
+/// Part of the time in which at least one of these was under way that lies in one of the stops; both are in order of time.
+fn stopped(finished: &[Finished], stops: &[Stop]) -> Nanos {
+    let mut total = Nanos(0);
+    let mut reached = Nanos(0);
+    for one in finished {
+        let begin = one.begun.max(reached);
+        for stop in stops {
+            total += stop.end.min(one.ended).since(stop.begin.max(begin));
+        }
         reached = reached.max(one.ended);
     }
     total

@@ -15,7 +15,8 @@ use std::sync::atomic::Ordering;
 
 use paceline_record::log::{LauncherWriter, RankWriter};
 use paceline_record::{
-    Bytes, Exit, LauncherEvent, Nanos, Phase, Rank, RankEvent, RankHeader, Step, StepRecord,
+    Bytes, Exit, LauncherEvent, Nanos, Phase, PhaseTimes, Rank, RankEvent, RankHeader, Scheduling, Step,
+    StepRecord,
 };
 
 use crate::data::Draw;
@@ -128,6 +129,9 @@ struct Part {
     lost: Nanos,
 }
 
+/// Largest part of its computation that a rank may be off its core: it has to come to its end.
+const MOST_OFF_CORE: f64 = 0.99;
+
 /// How fast a rank is in a step.
 struct Pace {
     /// How much slower than full speed it computes.
@@ -205,7 +209,8 @@ impl World<'_> {
     fn open(&self, part: Part, step: Step) -> (StepRecord, Lane) {
         let Part { number, begin, passes, .. } = part;
         let pace = self.pace(number, step);
-        let (factor, lost) = (pace.factor * part.slow, pace.lost + part.lost);
+        let off_core = self.job.simulation.off_core.min(MOST_OFF_CORE);
+        let (factor, lost) = (pace.factor * part.slow / (1.0 - off_core), pace.lost + part.lost);
         let times = |time: Nanos, count: u64| Nanos(time.0 * count);
         let backward = scaled(self.workload.backward, factor);
         let mut record = StepRecord::open(step, begin);
@@ -215,6 +220,14 @@ impl World<'_> {
         // Who has nothing to compute is ready for the exchange at once.
         let lane = Lane::new(begin + record.phases.total(), if passes > 0 { factor } else { 0.0 });
         record.book(Phase::Backward, times(backward, passes.min(1)));
+        if off_core > 0.0 {
+            let mut off = PhaseTimes::default();
+            off[Phase::Forward] = scaled(off_core, record.phases[Phase::Forward].since(lost).0 as f64);
+            off[Phase::Backward] = scaled(off_core, record.phases[Phase::Backward].0 as f64);
+            let queued = Some(off.total());
+            record.scheduling =
+                Some(Box::new(Scheduling { off_core: Some(off), queued, ..Scheduling::default() }));
+        }
         record.examples = passes * self.job.batch as u64;
         record.loss = Some(self.loss(step));
         (record, lane)
@@ -275,6 +288,10 @@ impl World<'_> {
     /// Ends a step with what is due after it.
     fn close(&self, at: Nanos, record: &mut StepRecord) {
         let machine = &self.job.simulation;
+        if record.comm_busy > Nanos(0) {
+            let exposed = record.phases[Phase::CommWait] + record.phases[Phase::CommCpu];
+            record.overlapped = Some(record.comm_busy.since(exposed));
+        }
         record.end = at + machine.other;
         for (phase, due) in [(Phase::Eval, machine.eval), (Phase::Checkpoint, machine.checkpoint)] {
             if let Some((every, time)) = due

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
+use paceline_record::Nanos;
+use paceline_system::scheduler::Queue;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::EngineError;
@@ -66,6 +68,8 @@ struct Shared {
     /// Whether a job is under way: several may hold the pool, but only one may use it at a time.
     taken: AtomicBool,
     panicked: AtomicBool,
+    /// How long each helper waited for a core.
+    queues: Mutex<Vec<Queue>>,
 }
 
 /// A fixed set of threads that run the tasks of one job at a time. It allocates nothing after it is made.
@@ -90,6 +94,8 @@ impl Pool {
                 .name(format!("compute-{thread}"))
                 .spawn(move || {
                     keep_to(core);
+                    let queue = Queue::of_this_thread();
+                    shared.queues.lock().expect("invariant: no holder panics").extend(queue);
                     help(&shared, thread);
                 })
                 .map_err(|source| EngineError::Refused { what: "a thread", source })?;
@@ -143,6 +149,15 @@ impl Pool {
 }
 
 impl Pool {
+    /// The longest time that one of the helpers waited for a core since the call before.
+    pub fn lap(&self) -> Nanos {
+        if self.helpers.is_empty() {
+            return Nanos(0);
+        }
+        let mut queues = self.shared.queues.lock().expect("invariant: no holder panics");
+        queues.iter_mut().map(Queue::lap).max().unwrap_or_default()
+    }
+
     /// Copies values on all threads: one thread alone does not keep up with a GPU's input.
     pub fn copy(&self, from: &[f32], to: &mut [f32]) {
         const PIECE: usize = 1 << 18;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_model::{Graph, Shape};
-use paceline_record::{Nanos, Phase};
+use paceline_record::{Nanos, Phase, PhaseTimes};
+use paceline_system::scheduler::{Stretch, Stretched};
 
 use super::Cpu;
 use super::action::{Machine, Phase as Mode};
@@ -188,7 +189,8 @@ impl CpuProgram {
     }
 
     fn run_forward(&mut self, mode: Mode, mut after: impl FnMut()) {
-        let start = Instant::now();
+        self.machine.pool.lap();
+        let stretch = Stretch::begin();
         for step in &self.forward {
             match self.spec.profiling {
                 Profiling::Phases => self.machine.run(&step.action, mode),
@@ -200,9 +202,23 @@ impl CpuProgram {
             }
             after();
         }
-        self.result.phases[Phase::Forward] = nanos(start);
         self.result.phases[Phase::Backward] = Nanos(0);
         self.result.in_ready = Nanos(0);
+        self.result.off_core = PhaseTimes::default();
+        self.book(Phase::Forward, stretch, Nanos(0));
+    }
+
+    /// Books a stretch in which all threads took part, and which spent some time in `ready` calls.
+    fn book(&mut self, phase: Phase, stretch: Stretch, in_ready: Nanos) {
+        let Stretched { wall, off_core } = stretch.end();
+        let off_core = off_core.max(self.machine.pool.lap()).min(wall);
+        let part = |time: Nanos| {
+            Nanos((u128::from(off_core.0) * u128::from(time.0) / u128::from(wall.0.max(1))) as u64)
+        };
+        let off_in_ready = part(in_ready);
+        self.result.phases[phase] = wall.since(in_ready);
+        self.result.off_core[phase] += off_core.since(off_in_ready);
+        self.result.off_core[Phase::CommWait] += off_in_ready;
     }
 
     /// Copies between the layout and the host's `[sample][row][column][channel]`.
@@ -326,7 +342,7 @@ impl Program for CpuProgram {
         let mut listener = Listener::new(ready);
         self.run_forward(Mode::Training, || listener.tell(0));
         let in_forward = listener.time;
-        let start = Instant::now();
+        let stretch = Stretch::begin();
         let mut complete = 0;
         let mut steps = self.backward.iter().peekable();
         while let Some(step) = steps.next() {
@@ -348,10 +364,11 @@ impl Program for CpuProgram {
             self.times.iter_mut().for_each(|time| time.calls += 1);
         }
         self.select(0);
+        let in_ready = listener.time;
         let forward = self.result.phases[Phase::Forward];
         self.result.phases[Phase::Forward] = forward.since(in_forward);
-        self.result.phases[Phase::Backward] = nanos(start).since(listener.time.since(in_forward));
-        self.result.in_ready = listener.time;
+        self.book(Phase::Backward, stretch, in_ready.since(in_forward));
+        self.result.in_ready = in_ready;
         Ok(())
     }
 
@@ -363,7 +380,7 @@ impl Program for CpuProgram {
     }
 
     fn apply(&mut self, learning_rate: f32, range: Range<usize>) -> Result<(), EngineError> {
-        let start = Instant::now();
+        let stretch = Stretch::begin();
         check_range(&range, self.params.len())?;
         if !self.updating {
             self.updates += 1;
@@ -380,7 +397,10 @@ impl Program for CpuProgram {
             second: self.state.get(1).copied().map(cut),
         }
         .run(&self.machine.pool, self.machine.simd);
-        self.result.phases[Phase::Update] += nanos(start);
+        // Helpers are not asked: an update has many parts, and each is short.
+        let Stretched { wall, off_core } = stretch.end();
+        self.result.phases[Phase::Update] += wall;
+        self.result.off_core[Phase::Update] += off_core;
         Ok(())
     }
 

@@ -109,8 +109,12 @@ fn waiting_is_split_and_overlap_is_what_did_not_show() {
             step.book(Phase::CommCpu, Nanos(MS));
             step.late_rank = Nanos(2 * MS);
             step.comm_busy = Nanos(16 * MS);
+            step.overlapped = Some(Nanos(12 * MS));
         }
     }
+    let mut untold = ranks.clone();
+    untold[1].steps[1].overlapped = None;
+    assert_eq!(CaseReport::of(&[run(untold, 250)]).overlap, None, "one step does not tell");
     let report = CaseReport::of(&[run(ranks, 250)]);
     let split = report.comm_wait_split_s.expect("a finished case");
     assert!(near(Some(split.late_rank), 0.008) && near(Some(split.transfer), 0.004));

@@ -50,11 +50,11 @@ impl Program {
                  batch or fewer workers"
             }
             (None, true) => {
-                "workers share memory bandwidth, cache or clock: try fewer workers with more --threads, or a smaller --batch \
-                 that fits the cache; `paceline doctor` lists what the cores share"
+                "workers may share memory bandwidth, caches or clock: compare with --update independent, and try fewer workers with \
+                 more --threads, or a smaller --batch that fits the cache; `paceline doctor` lists what the cores share"
             }
             (None, false) => {
-                "workers share memory bandwidth, cache, power or clock: try fewer workers per machine, or a batch that fits \
+                "workers may share memory bandwidth, caches, power or clock: try fewer workers per machine, or a batch that fits \
                  each worker's part of them"
             }
         }
@@ -174,6 +174,14 @@ impl Program {
         match self.is_ours() {
             true => "run longer, repeat it (--repeat 3), and stop other programs (`paceline doctor`)",
             false => "run longer, repeat it, and stop other programs on the machine",
+        }
+    }
+
+    /// A run has too few steps.
+    pub fn more_steps(self) -> &'static str {
+        match self.is_ours() {
+            true => "run at least 20 steps, better 60: --steps 60",
+            false => "log at least 20 steps",
         }
     }
 

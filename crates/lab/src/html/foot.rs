@@ -1,7 +1,9 @@
 //! The end of the page: the command, the machine, and what each number means.
 
 use super::markup::Tag;
-use crate::{Machine, Report, words};
+use super::section;
+use crate::Report;
+use crate::section::{Section, Topic};
 
 /// Definitions of the numbers, one line each.
 const DEFINITIONS: [(&str, &str); 16] = [
@@ -48,31 +50,19 @@ const DEFINITIONS: [(&str, &str); 16] = [
 ];
 
 /// The end of the page.
-pub fn render(report: &Report) -> Tag {
-    let command = Tag::new("pre").with(Tag::new("code").text(words::command(&report.command)));
-    let machine = Tag::new("dl").class("facts").with_all(machine(&report.machine));
+pub fn render(report: &Report, sections: &[Section]) -> Tag {
+    let about = sections.iter().filter(|section| section.topic == Topic::About);
+    let about = about.flat_map(|section| {
+        [Tag::new("h2").text(&section.title)].into_iter().chain(section::blocks(section))
+    });
     let definition = |(name, text): (&str, &str)| [Tag::new("dt").text(name), Tag::new("dd").text(text)];
     let definitions = Tag::new("dl").class("facts").with_all(DEFINITIONS.into_iter().flat_map(definition));
     Tag::new("footer")
-        .with(Tag::new("h2").text("Command and machine"))
-        .with(command)
-        .with(machine)
+        .with_all(about)
         .with(Tag::new("h2").text("What the numbers mean"))
         .with(definitions)
         .with(Tag::new("p").class("schema").text(format_args!(
             "The same numbers in machine-readable form: report.json, schema version {}.",
             report.schema
         )))
-}
-
-fn machine(machine: &Machine) -> Vec<Tag> {
-    let facts = [
-        ("processor", machine.cpu.clone()),
-        ("cores", machine.cores.map(|cores| cores.to_string())),
-        ("memory", machine.memory.map(|memory| format!("{:.1} GB", 1e-9 * memory.0 as f64))),
-        ("kernel", machine.kernel.clone()),
-        ("engine", machine.engine.clone()),
-    ];
-    let known = facts.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    known.flat_map(|(name, value)| [Tag::new("dt").text(name), Tag::new("dd").text(value)]).collect()
 }

@@ -2,10 +2,11 @@
 
 use paceline_record::Outcome;
 
-use super::figures;
 use super::markup::Tag;
+use super::{figures, section};
+use crate::section::{Section, Topic};
 use crate::training::trainings;
-use crate::{CaseReport, Explained, Key, Report, words};
+use crate::{CaseReport, Explained, Key, Report};
 
 /// More groups than these get an index.
 const LISTED: usize = 3;
@@ -36,83 +37,73 @@ impl<'a> Group<'a> {
         self.done.iter().map(|case| case.case.workers).max().unwrap_or(1)
     }
 
-    fn render(&self) -> Tag {
+    /// Its figures, and the same in words and numbers.
+    fn render(&self, told: Option<&Section>) -> Tag {
         let cells = |figures: Vec<Tag>| Tag::new("div").class("pair").with_all(figures);
         let upper = [figures::speedup(self), figures::efficiency(self)].into_iter().flatten();
         let mut falls: Vec<Tag> = self.explained.waterfalls.iter().rev().map(figures::waterfall).collect();
         let rest = falls.split_off(falls.len().min(OPEN_FALLS));
         let last = [figures::overlap(self), figures::memory(self)].into_iter().flatten();
         let below = figures::phases(self).into_iter().chain(falls).chain(last);
-        let mut section = Tag::new("div").class("group").with(cells(upper.collect()));
-        section = section.with_all(figures::accuracy(self)).with_all(figures::steps(self));
-        section = section.with_all(figures::members(self));
-        section.push(Tag::new("div").class("flow").with_all(below));
+        let mut drawn = Tag::new("div").class("group").with(cells(upper.collect()));
+        drawn = drawn.with_all(figures::accuracy(self)).with_all(figures::steps(self));
+        drawn = drawn.with_all(figures::members(self));
+        drawn.push(Tag::new("div").class("flow").with_all(below));
         if !rest.is_empty() {
             let summary = Tag::new("summary").text("With fewer workers");
-            section.push(Tag::new("details").with(summary).with(cells(rest)));
+            drawn.push(Tag::new("details").with(summary).with(cells(rest)));
         }
-        section.with_all(self.words())
-    }
-
-    /// Its figures in sentences.
-    fn words(&self) -> Option<Tag> {
-        let speedups = self.explained.speedups.iter().filter(|speedup| speedup.workers > 1);
-        let mut lists = Vec::new();
-        let reconciled: Vec<String> = speedups.map(words::reconcile).collect();
-        if !reconciled.is_empty() {
-            lists.push(Tag::new("h3").text("How the speed-up measures relate"));
-            lists.push(sentences(reconciled));
-        }
-        let laws = words::laws(&self.explained.laws);
-        if !laws.is_empty() {
-            lists.push(Tag::new("h3").text("Scaling laws"));
-            lists.push(sentences(laws));
-        }
-        (!lists.is_empty()).then(|| Tag::new("div").class("words").with_all(lists))
+        let told = told.map(|told| {
+            let title = Tag::new("h3").text(&told.title);
+            Tag::new("div").class("words").with(title).with_all(section::blocks(told))
+        });
+        drawn.with_all(told)
     }
 }
 
-fn sentences(all: Vec<String>) -> Tag {
-    Tag::new("ul").with_all(all.into_iter().map(|sentence| Tag::new("li").text(sentence)))
-}
-
-fn finished(report: &Report) -> Vec<Group<'_>> {
-    report.explained.iter().filter_map(|explained| Group::new(report, explained)).collect()
+fn finished(report: &Report) -> impl Iterator<Item = (usize, Group<'_>)> {
+    let groups = report.explained.iter().enumerate();
+    groups.filter_map(|(place, explained)| Some((place, Group::new(report, explained)?)))
 }
 
 /// All groups in one figure, where there are several.
 pub fn render_together(report: &Report) -> Option<Tag> {
     // Parts of one training are not to be compared with each other.
-    let resumed = trainings(report).iter().any(|training| training.len() > 1);
-    let groups = if resumed { Vec::new() } else { finished(report) };
+    if trainings(report).iter().any(|training| training.len() > 1) {
+        return None;
+    }
+    let groups: Vec<Group<'_>> = finished(report).map(|(_, group)| group).collect();
     figures::overlay(&groups).map(|overlay| Tag::new("section").class("overlay").with(overlay))
 }
 
 /// The groups of a report. Of several all but the first are collapsed.
-pub fn render(report: &Report) -> Vec<Tag> {
-    let groups = finished(report);
-    if let [only] = &groups[..] {
+pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
+    let told = |place: usize| sections.iter().find(|section| section.topic == Topic::Group(place));
+    let groups: Vec<(Group<'_>, Option<&Section>)> =
+        finished(report).map(|(place, group)| (group, told(place))).collect();
+    if let [(only, told)] = &groups[..] {
         let key = &only.explained.key;
         let name = Tag::new("h2").text(key.label());
         let facts = Tag::new("p").class("facts").text(facts(key));
-        return vec![Tag::new("section").set("id", "group-0").with(name).with(facts).with(only.render())];
+        let section = Tag::new("section").set("id", "group-0").with(name).with(facts);
+        return vec![section.with(only.render(*told))];
     }
     let mut parts = Vec::new();
     if groups.len() > LISTED {
-        let link = |(place, group): (usize, &Group<'_>)| {
+        let link = |(place, (group, _)): (usize, &(Group<'_>, _))| {
             let link = Tag::new("a").set("href", format_args!("#group-{place}"));
             Tag::new("li").with(link.text(group.explained.key.label()))
         };
         let list = Tag::new("ul").with_all(groups.iter().enumerate().map(link));
         parts.push(Tag::new("nav").set("aria-label", "groups").with(list));
     }
-    for (place, group) in groups.iter().enumerate() {
+    for (place, (group, told)) in groups.iter().enumerate() {
         let key = &group.explained.key;
         let name = Tag::new("h2").text(key.label());
         let facts = Tag::new("p").class("facts").text(facts(key));
         // A browser expands the section that contains the link's target, so the id is inside.
         let inside =
-            Tag::new("div").set("id", format_args!("group-{place}")).with(facts).with(group.render());
+            Tag::new("div").set("id", format_args!("group-{place}")).with(facts).with(group.render(*told));
         let section = Tag::new("details").class("section");
         let section = if place == 0 { section.set("open", "") } else { section };
         parts.push(section.with(Tag::new("summary").with(name)).with(inside));

@@ -6,6 +6,8 @@ mod figures;
 use super::*;
 use crate::fixture::{self, Plan, report_on, study};
 use crate::numbers::law::{Law, Laws};
+use crate::numbers::speedup::Interval;
+use crate::words;
 
 /// The part of a page that says something; it is well-formed XML.
 fn body(page: &str) -> &str {
@@ -142,18 +144,26 @@ fn the_table_holds_the_numbers_of_the_report() {
     let rate = case.images_per_s.expect("done");
     let phases = case.phases_s.as_ref().expect("done");
     let a_step = |seconds: f64| format!("{:.2}", 1e3 * seconds / 4.0 / case.steps as f64);
+    let with = |value: String, interval: Option<Interval>, factor: f64, places: usize| {
+        let Interval { lo, hi } = interval.expect("compared");
+        format!("{value}{:.places$} .. {:.places$}", factor * lo, factor * hi)
+    };
+    let ratio =
+        |value: Option<f64>, interval| with(format!("{:.2}", value.expect("compared")), interval, 1.0, 2);
+    let percent = |value: Option<f64>, interval| {
+        with(format!("{:.1}", 100.0 * value.expect("compared")), interval, 100.0, 1)
+    };
     let expected = [
         "4".to_owned(),
         format!("{:.2}", case.init_s.expect("done")),
         format!("{:.2}", case.train_s.expect("done")),
         format!("{:.2}", case.total_s.expect("done")),
-        format!("{:.1}", rate.mean),
-        format!("{:.1} .. {:.1}", rate.lo.expect("many steps"), rate.hi.expect("many steps")),
-        format!("{:.2}", case.speedup_speed.expect("compared")),
-        format!("{:.2}", case.speedup_time.expect("compared")),
-        format!("{:.2}", case.speedup_total.expect("compared")),
-        format!("{:.1}", 100.0 * case.efficiency_speed.expect("compared")),
-        format!("{:.1}", 100.0 * case.efficiency_time.expect("compared")),
+        format!("{:.1}{:.1} .. {:.1}", rate.mean, rate.lo.expect("many steps"), rate.hi.expect("many steps")),
+        ratio(case.speedup_speed, case.speedup_speed_interval),
+        ratio(case.speedup_time, case.speedup_time_interval),
+        ratio(case.speedup_total, case.speedup_total_interval),
+        percent(case.efficiency_speed, case.efficiency_speed_interval),
+        percent(case.efficiency_time, case.efficiency_time_interval),
         format!("10 : {:.2}", case.communication_ratio.expect("done")),
         a_step(phases[&Phase::CommWait] + phases[&Phase::CommCpu]),
         a_step(phases[&Phase::Update]),
@@ -182,9 +192,9 @@ fn the_page_says_what_the_report_says() {
     }
     for said in [
         "rank 0 died in step 3\nof a cold",
-        "paceline bench --workers 1,2,4",
+        "paceline bench --workers '1,2,4'",
         "Abacus 9000",
-        "Cases not run yet: 2",
+        "2 of 9 cases are left",
     ] {
         assert!(shown.contains(said), "{said}");
     }
@@ -263,6 +273,7 @@ fn of_many_groups_the_first_is_open_and_all_are_listed() {
     let groups: Vec<_> = document
         .descendants()
         .filter(|node| node.has_tag_name("details") && has_class(node, "section"))
+        .filter(|node| node.descendants().any(|inside| inside.has_tag_name("svg")))
         .collect();
     let open: Vec<bool> = groups.iter().map(|group| group.has_attribute("open")).collect();
     assert_eq!((count("nav"), open), (1, vec![true, false, false, false, false]));
@@ -290,12 +301,12 @@ fn what_was_learned_has_a_table_and_a_line_for_each_case() {
     let report = report_on(&fixture::learning_plans());
     let page = render(&report);
     let document = parse(&page);
-    let tables = document.descendants().filter(|node| node.has_tag_name("table"));
-    let table = tables.filter(|node| has_class(node, "learning")).collect::<Vec<_>>()[0];
+    let labelled = |node: &Node<'_, '_>| node.attribute("aria-label") == Some("Learning");
+    let table = document.descendants().find(labelled).expect("a table");
     let rows = rows(&table);
     assert_eq!(rows[0], ["resnet50"]);
-    let cells = words::learning(&report.cases[2]).expect("learned").map(|cell| cell.unwrap_or("-".into()));
-    assert_eq!(rows[3][..], cells);
+    let expected = "4 256 0.1 3.00 4.03 1.34 2553.5 3.06 57.8 58.057.0_.._59.0 0.6667 103 0.60 0.06";
+    assert_eq!(rows[3].join(" "), expected.replace('_', " "), "the interval stands with its value");
     let figure = drawn(&document, "accuracy")[0];
     let drawings: Vec<_> = figure.descendants().filter(|node| node.has_tag_name("svg")).collect();
     assert_eq!(drawings.len(), 2, "over epochs and over time");
@@ -351,4 +362,52 @@ fn members_that_come_and_go_are_drawn_and_listed_with_what_happened() {
     let calm = CaseReport::of(&[fixture::elastic::calm_run()]);
     let calm = render(&Report::new(&study(std::slice::from_ref(&calm.case)), vec![calm]));
     assert!(drawn(&parse(&calm), "members").is_empty());
+}
+
+#[test]
+fn why_a_case_failed_comes_before_everything_else_with_its_last_words_and_logs() {
+    let mut report = fixture::report();
+    let failed = report.cases.iter_mut().find(|case| case.status != paceline_record::Outcome::Done);
+    failed.expect("one").files = vec!["a case/rank-0.stderr".into(), "a case/launcher.jsonl".into()];
+    let page = render(&report);
+    let place = |text: &str| body(&page).find(text).unwrap_or_else(|| panic!("there is no {text}"));
+    assert!(place("rank 0 died in step 3\nof a cold") < place("<h2>Findings</h2>"));
+    assert!(place("href=\"./a%20case/rank-0.stderr\"") < place("<h2>Findings</h2>"));
+    assert!(place("class=\"verdict\"") < place("rank 0 died in step 3"));
+}
+
+#[test]
+fn the_page_links_to_the_other_files_of_its_folder() {
+    let mut report = report_on(&[Plan::calm("resnet50", 64)]);
+    report.cases[0].files = (0..65).map(|rank| format!("resnet50-w64/rank-{rank}.jsonl")).collect();
+    let page = render(&report);
+    let document = parse(&page);
+    let links: Vec<&str> = document.descendants().filter_map(|node| node.attribute("href")).collect();
+    for file in ["timeline.json", "report.csv", "report.md", "report.json", "resnet50-w64/rank-0.jsonl"] {
+        assert!(links.contains(&format!("./{file}").as_str()), "{file}");
+    }
+    assert!(page.contains("and 53 more") && links.len() < 20);
+}
+
+#[test]
+fn a_profile_is_a_folded_table_of_the_slowest_layers() {
+    let mut report = report_on(&[Plan::calm("resnet50", 1)]);
+    assert!(!render(&report).contains(": layers"));
+    let layer = |number: u64| paceline_record::LayerTime {
+        name: format!("conv{number}"),
+        calls: 10,
+        forward: paceline_record::Nanos(number * 1_000_000),
+        backward: paceline_record::Nanos(0),
+        forward_flops: 1,
+        backward_flops: 2,
+    };
+    report.cases[0].layers = (1..=30).map(layer).collect();
+    let page = render(&report);
+    let document = parse(&page);
+    let folded = document
+        .descendants()
+        .find(|node| node.has_tag_name("details") && text(node).contains("resnet50, 1 worker: layers"));
+    let rows = rows(&folded.expect("a section"));
+    assert_eq!((rows.len(), rows[0][0].as_str()), (21, "conv30"));
+    assert!(rows[20][0].starts_with("10 more"), "{:?}", rows[20]);
 }

@@ -180,6 +180,8 @@ impl Tiling {
             step.book(*phase, spans.within(span));
         }
         step.comm_busy = self.busy.within(span);
+        // Collectives come after all computation in the order above, so what is exposed is what no computation covers.
+        step.overlapped = Some(step.comm_busy.since(step.phases[Phase::CommWait]));
         if self.device {
             step.book(Phase::Idle, span.end.since(span.begin).since(step.phases.total()));
             step.idle_host = self.idle.host_late.within(span);

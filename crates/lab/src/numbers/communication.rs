@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! exposed  = comm_wait + comm_cpu
-//! overlap  = 1 - exposed / comm_busy
+//! overlap  = overlapped / comm_busy
 //! fraction = exposed / time of all steps without evaluation and checkpoints
 //! ratio    = 10 : 10 * exposed / (forward + backward), as the FTlib tables print it
 //! ```
+//!
+//! `overlapped` is the part of `comm_busy` in which the rank computed, an intersection of intervals that the rank itself, or the
+//! reader of a trace, has measured: so the overlap is between 0 and 1, and unknown where a log does not tell.
 //!
 //! `comm_wait` is split at the arrival of the last rank: before it, a rank waits for a late one; after it, bytes move.
 
@@ -32,7 +35,7 @@ pub struct Communication {
     pub wait: CommWaitSplit,
     /// Seconds in which any collective was under way.
     pub busy: f64,
-    /// Fraction of `busy` that was hidden; `None` if nothing was exchanged.
+    /// Fraction of `busy` in which the ranks computed; `None` if nothing was exchanged, or the log does not tell.
     pub overlap: Option<f64>,
     /// Exposed communication over the time of all steps without evaluation and checkpoints.
     pub fraction: Option<f64>,
@@ -55,8 +58,21 @@ pub fn communication(repeats: &[&Run]) -> Communication {
     Communication {
         wait: CommWaitSplit { late_rank, transfer: waited - late_rank },
         busy,
-        overlap: over(busy).map(|shown| 1.0 - shown),
+        overlap: overlap(repeats),
         fraction: over(stepped),
         ratio: over(computed).map(|ratio| 10.0 * ratio),
     }
+}
+
+/// Over all steps in which an exchange was under way.
+fn overlap(repeats: &[&Run]) -> Option<f64> {
+    let steps = repeats.iter().flat_map(|run| &run.ranks).flat_map(|rank| &rank.steps);
+    let mut sums = [0.0; 2];
+    for step in steps.filter(|step| step.comm_busy > Nanos(0)) {
+        // A damaged log may claim any time.
+        let both = step.overlapped?.min(step.comm_busy);
+        sums[0] += both.seconds();
+        sums[1] += step.comm_busy.seconds();
+    }
+    (sums[1] > 0.0).then(|| sums[0] / sums[1])
 }

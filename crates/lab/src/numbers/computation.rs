@@ -1,9 +1,11 @@
-//! How long a typical rank computes per example: forward and backward of its steady steps over its examples.
+//! How long a typical rank computes per example: forward and backward of its steady steps over its examples, without the time
+//! in which it was not on a core.
 //!
 //! The typical rank is the lower median, so that one slow rank, or one of two, does not count as slower computation.
 
-use paceline_record::{Nanos, Phase, StepRecord};
+use paceline_record::{Nanos, Phase, PhaseTimes, StepRecord};
 
+use super::off_core;
 use crate::Run;
 
 /// Worker-seconds per example over all repeats, each with its first steady step.
@@ -19,7 +21,16 @@ pub fn typical(repeats: &[(&Run, usize)]) -> Option<f64> {
 
 /// Computation time of a step.
 pub(super) fn of_step(step: &StepRecord) -> Nanos {
-    step.phases[Phase::Forward] + step.phases[Phase::Backward] + step.phases[Phase::Compute]
+    sum(&step.phases)
+}
+
+fn sum(times: &PhaseTimes) -> Nanos {
+    times[Phase::Forward] + times[Phase::Backward] + times[Phase::Compute]
+}
+
+/// The same, as far as its thread was on a core.
+fn on_core(step: &StepRecord) -> Nanos {
+    of_step(step).since(sum(&off_core::of_step(step)))
 }
 
 fn of_rank(repeats: &[(&Run, usize)], rank: usize) -> Option<f64> {
@@ -27,7 +38,7 @@ fn of_rank(repeats: &[(&Run, usize)], rank: usize) -> Option<f64> {
 }
 
 fn per_example<'a>(steps: impl Iterator<Item = &'a StepRecord> + Clone) -> Option<f64> {
-    let seconds: f64 = steps.clone().map(|step| of_step(step).seconds()).sum();
+    let seconds: f64 = steps.clone().map(|step| on_core(step).seconds()).sum();
     let examples: u64 = steps.map(|step| step.examples).sum();
     (examples > 0).then(|| seconds / examples as f64)
 }

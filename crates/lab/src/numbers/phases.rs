@@ -10,6 +10,7 @@ use paceline_record::log::RankLog;
 use paceline_record::{Nanos, Phase, PhaseTimes, Who};
 use serde::{Serialize, Serializer};
 
+use super::off_core;
 use crate::Run;
 use crate::run::Span;
 
@@ -25,6 +26,8 @@ pub struct RankPhases {
     /// Its seconds by phase; they sum to `total_s`, or to the member's life.
     #[serde(serialize_with = "serialise_all")]
     pub phases_s: PhaseSeconds,
+    /// Part of them in which it could have run and was not on a core; `None` where the log does not tell.
+    pub off_core_s: Option<f64>,
 }
 
 /// Writes every phase, `null` where it is unknown.
@@ -103,16 +106,21 @@ fn tested(run: &Run) -> Nanos {
 
 /// The phases of every rank, as means over the repeats.
 pub fn ranks(repeats: &[&Run]) -> Option<Vec<RankPhases>> {
-    let mut means: BTreeMap<Who, PhaseSeconds> = BTreeMap::new();
+    let count = repeats.len() as f64;
+    let mut means: BTreeMap<Who, RankPhases> = BTreeMap::new();
     for run in repeats {
         for log in &run.ranks {
-            let mean = means.entry(log.header.who()).or_default();
+            let who = log.header.who();
+            let empty = RankPhases { who, phases_s: PhaseSeconds::new(), off_core_s: Some(0.0) };
+            let mean = means.entry(who).or_insert(empty);
             for (phase, seconds) in tile_of(run, log)? {
-                *mean.entry(phase).or_default() += seconds / repeats.len() as f64;
+                *mean.phases_s.entry(phase).or_default() += seconds / count;
             }
+            let off_core: Option<f64> = log.steps.iter().map(off_core::told_of).sum();
+            mean.off_core_s = mean.off_core_s.zip(off_core).map(|(sum, more)| sum + more / count);
         }
     }
-    Some(means.into_iter().map(|(who, phases_s)| RankPhases { who, phases_s }).collect())
+    Some(means.into_values().collect())
 }
 
 /// The phases of all ranks together.

@@ -3,9 +3,12 @@
 //! [`crate::stats::steady`] has the method. Of several repeats, the report gives the latest begin and the most serious
 //! verdict; each repeat's rate starts at its own begin.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
-use crate::stats::steady::{self, SteadyState, Verdict};
+use super::dispersion::Dispersion;
+use crate::stats::steady::{self, Slower, SteadyState, Verdict};
 use crate::stats::{self, Work};
 
 /// Where the steady state of a case begins.
@@ -15,7 +18,7 @@ pub struct Steady {
     pub from_step: u64,
     /// What the step times look like.
     pub verdict: Verdict,
-    /// How much slower the steps became; `None` without a slowdown.
+    /// When and how much slower the steps became; `None` without a slowdown.
     pub slowdown: Option<Slowdown>,
     /// First step that counts according to MSER-5, the second opinion; `None` with too few steps.
     pub mser_step: Option<u64>,
@@ -31,9 +34,13 @@ pub struct Steady {
 /// Steps that became slower.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slowdown {
-    /// The steady steps' mean time over that of the fastest level before.
+    /// First of the slower steps.
+    pub from_step: u64,
+    /// Steps of the level before, which they are compared with.
+    pub compared_steps: u64,
+    /// Their mean time over that of the level before.
     pub factor: f64,
-    /// Seconds that the steady steps took beyond the mean of that level.
+    /// Seconds that they took beyond the mean of that level.
     pub lost_s: f64,
 }
 
@@ -83,9 +90,10 @@ pub fn sum_up(repeats: &[SteadyState], records: &[Records]) -> Option<Steady> {
     let seriousness = |state: &&SteadyState| match state.verdict {
         Verdict::Flat => 0,
         Verdict::WarmUp => 1,
-        Verdict::TooShort => 2,
-        Verdict::Slowdown => 3,
-        Verdict::NoSteadyState => 4,
+        Verdict::Noisy => 2,
+        Verdict::TooShort => 3,
+        Verdict::Slowdown => 4,
+        Verdict::NoSteadyState => 5,
     };
     let both = || repeats.iter().zip(records);
     let slower = both().filter_map(|(state, records)| slowdown(state, records));
@@ -101,14 +109,28 @@ pub fn sum_up(repeats: &[SteadyState], records: &[Records]) -> Option<Steady> {
     })
 }
 
-fn slowdown(state: &SteadyState, Records { means: steps, covers }: &Records) -> Option<Slowdown> {
-    let mean = |steps: &[Work]| stats::mean(&steps.iter().map(|step| step.seconds).collect::<Vec<_>>());
-    let ends = state.changes.iter().copied().filter(|&end| end < state.from).chain([state.from]);
-    let begins = [0].into_iter().chain(ends.clone());
-    let levels = begins.zip(ends).filter_map(|(begin, end)| mean(&steps[begin..end]));
-    let fastest = levels.min_by(f64::total_cmp)?;
-    let after = mean(&steps[state.from..])?;
-    let late = steps[state.from..].iter().zip(&covers[state.from..]);
-    let lost_s = late.map(|(step, &covers)| (step.seconds - fastest) * covers as f64).sum();
-    (state.verdict == Verdict::Slowdown).then_some(Slowdown { factor: after / fastest, lost_s })
+fn slowdown(state: &SteadyState, records: &Records) -> Option<Slowdown> {
+    let Slower { neighbour, until, from } = state.slower?;
+    let mean = |range: Range<usize>| {
+        stats::mean(&records.means.get(range)?.iter().map(|step| step.seconds).collect::<Vec<_>>())
+    };
+    let (before, after) = (mean(neighbour..until)?, mean(from..records.means.len())?);
+    let late = records.means[from..].iter().zip(&records.covers[from..]);
+    Some(Slowdown {
+        from_step: records.before(from),
+        compared_steps: records.before(until) - records.before(neighbour),
+        factor: after / before,
+        lost_s: late.map(|(step, &covers)| (step.seconds - before) * covers as f64).sum(),
+    })
+}
+
+/// Step times that vary by more than this fraction of their mean are not called steady.
+const NOISY: f64 = 0.2;
+
+/// Calls steps noisy that have one level but vary widely around it.
+pub fn judge_spread(steady: &mut Steady, dispersion: Option<&Dispersion>) {
+    let varies = dispersion.and_then(|spread| spread.cv).is_some_and(|cv| cv > NOISY);
+    if varies && matches!(steady.verdict, Verdict::Flat | Verdict::WarmUp) {
+        steady.verdict = Verdict::Noisy;
+    }
 }

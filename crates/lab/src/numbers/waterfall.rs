@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A value is a cause's time, summed over ranks. Every phase belongs to one cause, except `comm_wait`, which is split at
-//! the arrival of the last rank. For the steps before the steady state, each cause keeps their count times its steady
+//! the arrival of the last rank, and except that the part of a step's phase in which its thread was not on a core
+//! ([`off_core`]) is a cause of its own. For the steps before the steady state, each cause keeps their count times its steady
 //! mean; what they took beyond that is warm-up. Evaluation and checkpoints keep all of their time, because they come when
 //! they are due, steady or not, and so does recovery. So the values sum to N * T(N), and the parts to the whole.
 //!
@@ -19,11 +20,12 @@
 //! in quadrature, as for independent errors.
 
 use std::collections::BTreeMap;
+use std::ops::Add;
 
-use paceline_record::{Phase, StepRecord};
+use paceline_record::{Phase, PhaseTimes, StepRecord};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{SEED, phases, recovery};
+use super::{SEED, off_core, phases, recovery};
 use crate::Run;
 use crate::run::covers;
 use crate::stats::{self, Work};
@@ -36,6 +38,8 @@ pub enum Cause {
     StartUp,
     /// Time of the steps before the steady state beyond that of steady ones.
     WarmUp,
+    /// A thread could have run, and was not on a core.
+    OffCore,
     /// Forward and backward.
     Computation,
     /// Load and copies.
@@ -60,9 +64,10 @@ pub enum Cause {
 
 impl Cause {
     /// All causes, in display order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::StartUp,
         Self::WarmUp,
+        Self::OffCore,
         Self::Computation,
         Self::Input,
         Self::Communication,
@@ -80,6 +85,7 @@ impl Cause {
         match self {
             Self::StartUp => "start-up",
             Self::WarmUp => "warm-up",
+            Self::OffCore => "taken off the core",
             Self::Computation => "slower computation",
             Self::Input => "slower input",
             Self::Communication => "exposed communication",
@@ -106,14 +112,15 @@ impl Cause {
             Self::Recovery => &[Phase::Recovery],
             Self::Tail => &[Phase::Tail],
             Self::Other => &[Phase::Other],
-            Self::WarmUp | Self::Stragglers => &[],
+            Self::WarmUp | Self::OffCore | Self::Stragglers => &[],
         }
     }
 
     /// Its seconds within a step.
     fn within(self, step: &StepRecord) -> f64 {
-        let booked: f64 = self.phases().iter().map(|&phase| step.phases[phase].seconds()).sum();
+        let booked: f64 = self.phases().iter().map(|&phase| on_core(step, phase)).sum();
         match self {
+            Self::OffCore => off_core::of_step(step).total().seconds(),
             Self::Communication => booked - step.late_rank.seconds(),
             Self::Stragglers => step.late_rank.seconds(),
             Self::Other => {
@@ -123,6 +130,11 @@ impl Cause {
             _ => booked,
         }
     }
+}
+
+/// Seconds of a step in a phase, without those in which its thread was not on a core.
+fn on_core(step: &StepRecord, phase: Phase) -> f64 {
+    step.phases[phase].seconds() - off_core::of_step(step)[phase].seconds()
 }
 
 /// A cause's part of the cost of an example, in worker-seconds.
@@ -229,10 +241,12 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
             None => from.min(rank.steps.len() - 1),
         };
         let (early, steady) = rank.steps.split_at(from);
+        let off: PhaseTimes = rank.steps.iter().map(off_core::of_step).fold(PhaseTimes::default(), Add::add);
         let late_rank: f64 = rank.steps.iter().map(|step| step.late_rank.seconds()).sum();
         for cause in Cause::ALL {
-            let booked: f64 = cause.phases().iter().map(|phase| tiled[phase]).sum();
+            let booked: f64 = cause.phases().iter().map(|phase| tiled[phase] - off[*phase].seconds()).sum();
             let whole = match cause {
+                Cause::OffCore => off.total().seconds(),
                 Cause::Communication => booked - late_rank,
                 Cause::Stragglers => late_rank,
                 Cause::StartUp => booked - toll.replacing,

@@ -12,14 +12,15 @@
 //!
 //! The steady state is the last level. There is none if that
 //!
-//! - is less than a tenth of the run;
+//! - is less than a tenth of the run, or less than half of it and faster than what came before: one fast stretch is no reason to
+//!   leave out most of a run;
 //! - is one of two alternating levels (five levels or more), or the last of a staircase (four or more), and has not yet
 //!   lasted longer than the ones before: twice their mean if alternating, 1.5 times for a staircase;
 //! - rises or falls by more than six standard deviations of a step from its first step to its last.
 //!
-//! Otherwise the verdict compares it with what came before ([`Verdict`]). A finished case always has a rate: without a
-//! steady state, the steps that count are those of the second opinion, MSER-5 ([`mser`]), or the second half if that
-//! has none.
+//! Otherwise the verdict compares it with its neighbour, the last level before it that lasted ([`Verdict`]): what came long before
+//! says nothing about what changed there. A finished case always has a rate: without a steady state, all steps count, as they do
+//! after a slowdown that begins in the last quarter; only slow steps at the very start are left out.
 
 use serde::Serialize;
 
@@ -36,6 +37,12 @@ const WARM_UP: usize = 2;
 
 /// A level shorter than this fraction of the run is too short to be the steady state or to compare it with.
 const SUBSTANTIAL: f64 = 0.1;
+
+/// A level that is faster than what came before must last for this fraction of the run to be its steady state.
+const SETTLED: f64 = 0.5;
+
+/// After a slowdown, the slower steps are those that count if they are at least this fraction of the run.
+const LASTING: f64 = 0.25;
 
 /// This many levels going up and down until the end are periodic.
 const TURNS: usize = 5;
@@ -55,9 +62,12 @@ pub enum Verdict {
     /// Slower steps first, then the steady state.
     #[serde(rename = "warm-up")]
     WarmUp,
-    /// The last level is slower than one before it that lasted.
+    /// The last level is slower than its neighbour.
     #[serde(rename = "slowdown")]
     Slowdown,
+    /// One level, but the steps vary widely around it.
+    #[serde(rename = "noisy")]
+    Noisy,
     /// The last level began too close to the end, or times rise, fall or alternate until the end.
     #[serde(rename = "no steady state")]
     NoSteadyState,
@@ -73,6 +83,7 @@ impl Verdict {
             Self::Flat => "flat",
             Self::WarmUp => "warm-up",
             Self::Slowdown => "slowdown",
+            Self::Noisy => "noisy",
             Self::NoSteadyState => "no steady state",
             Self::TooShort => "too short",
         }
@@ -88,6 +99,8 @@ pub struct SteadyState {
     pub verdict: Verdict,
     /// First steps of all levels after the first, ascending.
     pub changes: Vec<usize>,
+    /// Where steps became slower; `None` unless that is the verdict.
+    pub slower: Option<Slower>,
     /// Outliers, ascending; slow steps at the very start are warm-up and not among them.
     pub outliers: Vec<usize>,
     /// First step that counts by MSER-5; `None` if it finds none.
@@ -97,6 +110,17 @@ pub struct SteadyState {
     pub disagrees: bool,
 }
 
+/// Steps that became slower than their neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Slower {
+    /// First step of the level before.
+    pub neighbour: usize,
+    /// Its end: the first step that is not in it.
+    pub until: usize,
+    /// First of the slower steps.
+    pub from: usize,
+}
+
 /// Finds the steady state in step times, in any unit. Times that are not finite count as outliers.
 pub fn find(times: &[f64]) -> SteadyState {
     if times.len() < SHORT {
@@ -104,6 +128,7 @@ pub fn find(times: &[f64]) -> SteadyState {
             from: WARM_UP.min(times.len().saturating_sub(1)),
             verdict: Verdict::TooShort,
             changes: Vec::new(),
+            slower: None,
             outliers: Vec::new(),
             mser: None,
             disagrees: false,
@@ -146,18 +171,29 @@ impl Series {
         let levels = noise.join(split(&self.values, &changes));
         let mser = mser::truncate(&self.values);
         let (cut, verdict) = match judge(&levels, &self.values, &noise) {
-            Some((verdict, from)) => (from, verdict),
-            None => (mser.unwrap_or(self.values.len() / 2), Verdict::NoSteadyState),
+            Some(verdict) => (levels.last().map_or(0, |last| last.from), verdict),
+            None => (0, Verdict::NoSteadyState),
         };
+        let slower = (verdict == Verdict::Slowdown).then(|| self.slower(&levels)).flatten();
+        let lasts = (self.values.len() - cut) as f64 >= LASTING * self.values.len() as f64;
+        let cut = if verdict == Verdict::Slowdown && !lasts { 0 } else { cut };
         let verdict = if verdict == Verdict::Flat && self.leading > 0 { Verdict::WarmUp } else { verdict };
         SteadyState {
             from: self.place(cut),
             verdict,
             changes: levels.iter().skip(1).map(|level| self.place(level.from)).collect(),
+            slower,
             mser: mser.map(|at| self.place(at)),
             disagrees: verdict != Verdict::NoSteadyState && self.disagree(cut, mser, &noise),
             outliers: self.outliers,
         }
+    }
+
+    fn slower(&self, levels: &[Level]) -> Option<Slower> {
+        let (last, before) = levels.split_last()?;
+        let level = neighbour(before, self.values.len());
+        let until = if level.to < last.from { self.place(level.to) } else { self.place(last.from) };
+        Some(Slower { neighbour: self.place(level.from), until, from: self.place(last.from) })
     }
 
     /// The original index of a kept step. The first kept one is the end of the warm-up, and outliers after it
@@ -297,22 +333,34 @@ impl Noise {
     }
 }
 
-/// The verdict and the first step that counts; `None` without a steady state.
-fn judge(levels: &[Level], values: &[f64], noise: &Noise) -> Option<(Verdict, usize)> {
+/// The verdict about the last level; `None` without a steady state.
+fn judge(levels: &[Level], values: &[f64], noise: &Noise) -> Option<Verdict> {
     let (last, before) = levels.split_last()?;
-    let substantial = |level: &Level| level.length() as f64 >= SUBSTANTIAL * values.len() as f64;
-    if !substantial(last) || takes_turns(levels) || climbs(levels) || noise.drifts(&values[last.from..]) {
+    if !is_substantial(last, values.len())
+        || takes_turns(levels)
+        || climbs(levels)
+        || noise.drifts(&values[last.from..])
+    {
         return None;
     }
-    let faster = |level: &Level| level.mean < last.mean && !noise.same(level, last);
-    let whole = before.iter().copied().reduce(|all, level| all.with(&level));
-    let verdict = match whole {
-        None => Verdict::Flat,
-        Some(whole) if whole.mean < last.mean => Verdict::Slowdown,
-        Some(_) if before.iter().any(|level| substantial(level) && faster(level)) => Verdict::Slowdown,
-        Some(_) => Verdict::WarmUp,
-    };
-    Some((verdict, last.from))
+    if before.is_empty() {
+        return Some(Verdict::Flat);
+    }
+    if neighbour(before, values.len()).mean < last.mean {
+        return Some(Verdict::Slowdown);
+    }
+    (last.length() as f64 >= SETTLED * values.len() as f64).then_some(Verdict::WarmUp)
+}
+
+fn is_substantial(level: &Level, steps: usize) -> bool {
+    level.length() as f64 >= SUBSTANTIAL * steps as f64
+}
+
+/// The last of the levels before the last that is substantial, or all of them together if none is.
+fn neighbour(before: &[Level], steps: usize) -> Level {
+    let lasting = before.iter().rev().find(|level| is_substantial(level, steps)).copied();
+    let all = || before.iter().copied().reduce(|all, level| all.with(&level));
+    lasting.or_else(all).expect("invariant: there is a level before the last")
 }
 
 /// Whether the last levels alternate up and down, and the last one has lasted little longer than the others.

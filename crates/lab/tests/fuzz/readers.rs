@@ -185,7 +185,7 @@ fn runs(read: Result<Vec<Imported>, ImportError>) -> String {
     match write::write(&named, &[], folder.path(), Held::Resume) {
         Ok((folder, study)) => {
             let report = folder.analyse(&study);
-            terminal::render_report(&report, terminal::Colours::None);
+            terminal::render_report(&report, terminal::Screen::PLAIN);
             let pages = [markdown::render(&report), html::render(&report), csv::render(&report)];
             assert!(pages.iter().all(|page| !page.is_empty()));
             let reasons: Vec<_> = report.cases.iter().map(|case| (case.status, &case.reason)).collect();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Command};
-use paceline_lab::terminal::Rows;
+use paceline_lab::sections::Rows;
 use paceline_train::{Job, Simulation, devices};
 use serde::Deserialize;
 

@@ -145,6 +145,7 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
             break;
         }
         let account = Account { board, ground: &ground, layout: &layout, member: &member, waits: &waits };
+        book.add_off_core(hands.tally.off_core);
         account.book(step, &mut hands, &mut sums, &generations, book.record());
         waits.clear();
         generations.clear();
@@ -222,6 +223,7 @@ fn region(area: Area) -> Region {
 #[derive(Default)]
 struct Tally {
     phases: PhaseTimes,
+    off_core: PhaseTimes,
     in_ready: Nanos,
     examples: u64,
     redone: u64,
@@ -324,8 +326,13 @@ impl Hands<'_> {
         // A slow worker computes slowly.
         result.in_ready = result.in_ready.since(brake.slept);
         result.phases[Phase::Backward] += brake.slept;
+        for phase in [Phase::CommWait, Phase::Backward, Phase::Forward] {
+            let asleep = brake.slept.min(result.off_core[phase]);
+            result.off_core[phase] = result.off_core[phase].since(asleep);
+            brake.slept = brake.slept.since(asleep);
+        }
         if self.program.driving() == Driving::Direct && self.job.pin {
-            move_loading(&mut result.phases, Nanos(self.loader.cpu().0 / self.job.threads as u64));
+            move_loading(&mut result, Nanos(self.loader.cpu().0 / self.job.threads as u64));
         }
         // Before the shard counts as done: what is noted twice can be told apart, what is not noted cannot.
         self.loader.log(turn)?;
@@ -375,6 +382,7 @@ impl Shards for Hands<'_> {
             self.in_shard.set(false);
             phases += result.phases;
             self.tally.in_ready += result.in_ready;
+            self.tally.off_core += result.off_core;
             loss += result.loss / passes as f32;
             correct += result.correct as u64;
         }

@@ -16,6 +16,8 @@ pub struct Simulation {
     pub layers: Vec<(String, Nanos, Nanos)>,
     /// Relative standard deviation of a rank's computation from step to step.
     pub jitter: f64,
+    /// Part of its computation that a rank is not on a core, because others are.
+    pub off_core: f64,
     /// Computation is slower by this fraction for each further worker.
     pub contention: f64,
     /// This many first steps compute slower: the first by this factor, then less and less.
@@ -72,6 +74,7 @@ impl Default for Simulation {
             gflops: 50.0,
             layers: Vec::new(),
             jitter: 0.005,
+            off_core: 0.0,
             contention: 0.0,
             warmup: None,
             slowdown: None,
@@ -246,11 +249,12 @@ impl Value<'_> {
 
 impl Simulation {
     /// Every key and its place: the one table for parsing, printing and error messages.
-    fn keys(&mut self) -> [(&'static str, Value<'_>); 27] {
+    fn keys(&mut self) -> [(&'static str, Value<'_>); 28] {
         [
             ("gflops", Value::Rate(&mut self.gflops)),
             ("layer", Value::Layers(&mut self.layers)),
             ("jitter", Value::Part(&mut self.jitter)),
+            ("off_core", Value::Part(&mut self.off_core)),
             ("contention", Value::Fraction(&mut self.contention)),
             ("warmup", Value::CountFactor(&mut self.warmup)),
             ("slowdown", Value::StepFactor(&mut self.slowdown)),
@@ -320,7 +324,7 @@ impl Display for Simulation {
 mod tests {
     use super::*;
 
-    const ALL: &str = "gflops=80.5,layer=conv1:1.5:3,layer=top:0:0.25,jitter=0,contention=0.1,warmup=5:3,\
+    const ALL: &str = "gflops=80.5,layer=conv1:1.5:3,layer=top:0:0.25,jitter=0,off_core=0.25,contention=0.1,warmup=5:3,\
         slowdown=40:1.5,straggler=3:2,hiccup=0.01:20,spawn=0.5,launch=1,init=2,init_per_worker=3,load=4,\
         load_contention=0.5,latency_us=25.001,bandwidth=1.25,comm_cpu=0.3,update_gbs=6,update_contention=0.2,\
         eval=10:30,checkpoint=20:40,other=0.7,tail=8,tail_per_worker=9,fail=1:7,detect=2,fence=30";

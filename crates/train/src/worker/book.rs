@@ -3,7 +3,7 @@
 use paceline_engine::{Driving, Program, StepResult};
 use paceline_model::Graph;
 use paceline_record::log::RankWriter;
-use paceline_record::{Nanos, Phase, RankEvent, Step, StepRecord};
+use paceline_record::{Nanos, Phase, PhaseTimes, RankEvent, Step, StepRecord};
 use paceline_system::scheduler::Scheduler;
 
 use crate::{TrainError, clock};
@@ -20,6 +20,8 @@ pub(crate) struct StepBook<'a> {
     scheduler: Scheduler,
     record: StepRecord,
     in_ready: Nanos,
+    /// Part of the open step's computation in which it was not on a core.
+    off_core: PhaseTimes,
     ahead: Ahead,
     /// What happened after the open step.
     notes: Vec<RankEvent>,
@@ -46,6 +48,7 @@ impl<'a> StepBook<'a> {
             scheduler: Scheduler::watch(),
             record: StepRecord::open(Step(0), clock::now()),
             in_ready: Nanos(0),
+            off_core: PhaseTimes::default(),
             ahead: Ahead::default(),
             notes: Vec::new(),
             held: Vec::new(),
@@ -58,6 +61,7 @@ impl<'a> StepBook<'a> {
         self.record = StepRecord::open(step, self.record.end);
         self.record.learning_rate = Some(learning_rate);
         self.in_ready = Nanos(0);
+        self.off_core = PhaseTimes::default();
     }
 
     /// The open step.
@@ -109,6 +113,12 @@ impl<'a> StepBook<'a> {
     fn add_times(&mut self, result: &StepResult) {
         self.record.phases += result.phases;
         self.record.idle_host += result.idle;
+        self.add_off_core(result.off_core);
+    }
+
+    /// Notes for how long the step's computation was not on a core.
+    pub fn add_off_core(&mut self, off_core: PhaseTimes) {
+        self.off_core += off_core;
     }
 
     /// Writes an event at once.
@@ -134,8 +144,12 @@ impl<'a> StepBook<'a> {
     /// Closes the open step now.
     pub fn close(&mut self) -> Result<(), TrainError> {
         self.record.end = clock::now();
-        self.record.scheduling = Some(Box::new(self.scheduler.step()));
         self.book_exposed();
+        let mut scheduling = self.scheduler.step();
+        if self.driving == Driving::Direct {
+            scheduling.off_core = Some(split_off_core(&self.record, self.off_core, scheduling.queued));
+        }
+        self.record.scheduling = Some(Box::new(scheduling));
         let next = StepRecord::open(self.record.step, self.record.end);
         self.held.push(RankEvent::Step(std::mem::replace(&mut self.record, next)));
         self.held.append(&mut self.notes);
@@ -171,10 +185,66 @@ impl<'a> StepBook<'a> {
     }
 }
 
+/// Phases in which a thread sleeps: it is taken off its core by itself, and back late if the core is taken.
+const ASLEEP: [Phase; 6] =
+    [Phase::CommWait, Phase::Load, Phase::Eval, Phase::Checkpoint, Phase::Recovery, Phase::Update];
+
+/// How much of each phase of a step its thread was not on a core: in computation as `measured`; of what it `queued` for a core in
+/// all, the rest was in phases that sleep.
+fn split_off_core(record: &StepRecord, measured: PhaseTimes, queued: Option<Nanos>) -> PhaseTimes {
+    let room = |phase: Phase| match phase {
+        // Until the last rank arrived, being on a core would not have helped.
+        Phase::CommWait => record.phases[phase].since(record.late_rank),
+        _ => record.phases[phase],
+    };
+    let mut split = PhaseTimes::default();
+    for (phase, time) in measured.iter() {
+        split[phase] = time.min(room(phase));
+    }
+    let mut rest = queued.unwrap_or_default().since(split.total());
+    for phase in ASLEEP {
+        let more = rest.min(room(phase).since(split[phase]));
+        split[phase] += more;
+        rest = rest.since(more);
+    }
+    split
+}
+
 impl Drop for StepBook<'_> {
     fn drop(&mut self) {
         self.complete.append(&mut self.held);
         // Something is left only where the run has failed, and that failure is the error to report.
         let _ = self.write();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_off_the_core_is_part_of_its_phase_and_the_rest_of_the_queueing_was_in_sleeping_phases() {
+        let mut record = StepRecord::open(Step(0), Nanos(0));
+        for (phase, time) in [(Phase::Forward, 100), (Phase::CommWait, 50), (Phase::Load, 10)] {
+            record.book(phase, Nanos(time));
+        }
+        record.late_rank = Nanos(30);
+        let mut measured = PhaseTimes::default();
+        (measured[Phase::Forward], measured[Phase::CommWait]) = (Nanos(40), Nanos(5));
+        let split = split_off_core(&record, measured, Some(Nanos(70)));
+        let told: Vec<(Phase, Nanos)> = split.iter().collect();
+        assert_eq!(
+            told,
+            [(Phase::Load, Nanos(5)), (Phase::Forward, Nanos(40)), (Phase::CommWait, Nanos(20))],
+            "20 of the waiting were not for a late rank; what is left goes to loading"
+        );
+        let unknown = split_off_core(&record, measured, None);
+        assert_eq!(unknown.total(), Nanos(45));
+        measured[Phase::Forward] = Nanos(1000);
+        assert_eq!(
+            split_off_core(&record, measured, None)[Phase::Forward],
+            Nanos(100),
+            "never more than it took"
+        );
     }
 }

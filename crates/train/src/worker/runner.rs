@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use paceline_engine::{Driving, Pass, Program};
-use paceline_record::{Nanos, Phase, PhaseTimes, Rank, Step};
+use paceline_engine::{Driving, Pass, Program, StepResult};
+use paceline_record::{Nanos, Phase, Rank, Step};
 
 use super::book::StepBook;
 use crate::data::{self, Loader, Loading, Sequence};
@@ -119,7 +119,7 @@ impl Runner {
         }
         let mut result = self.program.finish()?;
         if let (Driving::Direct, Some(threads)) = (self.program.driving(), self.shared_threads) {
-            move_loading(&mut result.phases, Nanos(self.loader.cpu().0 / threads as u64));
+            move_loading(&mut result, Nanos(self.loader.cpu().0 / threads as u64));
         }
         book.add_pass(&result, self.batch, self.passes);
         Ok(())
@@ -166,7 +166,10 @@ impl Runner {
 }
 
 /// The loader's threads computed on this worker's own cores: that time was taken from forward and backward, and is loading.
-pub(crate) fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
+///
+/// While they had the core, this thread had not; that is not lost to others.
+pub(crate) fn move_loading(result: &mut StepResult, loading: Nanos) {
+    let phases = &mut result.phases;
     let (forward, backward) = (phases[Phase::Forward], phases[Phase::Backward]);
     let both = forward + backward;
     let taken = loading.min(both);
@@ -174,6 +177,9 @@ pub(crate) fn move_loading(phases: &mut PhaseTimes, loading: Nanos) {
     phases[Phase::Forward] = forward.since(of_forward);
     phases[Phase::Backward] = backward.since(taken.since(of_forward));
     phases[Phase::Load] += taken;
+    for (phase, own) in [(Phase::Forward, of_forward), (Phase::Backward, taken.since(of_forward))] {
+        result.off_core[phase] = result.off_core[phase].since(own);
+    }
 }
 
 impl Job {
@@ -205,17 +211,21 @@ mod tests {
 
     #[test]
     fn loading_on_the_worker_s_cores_is_taken_from_forward_and_backward_and_nothing_is_lost() {
-        let mut phases = PhaseTimes::default();
+        let mut result = StepResult::default();
+        let phases = &mut result.phases;
         (phases[Phase::Forward], phases[Phase::Backward], phases[Phase::Update]) =
             (Nanos(100), Nanos(300), Nanos(7));
-        let mut some = phases;
+        result.off_core[Phase::Backward] = Nanos(35);
+        let mut some = result;
         move_loading(&mut some, Nanos(40));
-        assert_eq!((some[Phase::Forward], some[Phase::Backward]), (Nanos(90), Nanos(270)));
-        assert_eq!((some[Phase::Load], some.total()), (Nanos(40), phases.total()));
-        move_loading(&mut phases, Nanos(1000));
-        assert_eq!((phases[Phase::Load], phases.total()), (Nanos(400), Nanos(407)));
-        let mut none = PhaseTimes::default();
+        assert_eq!((some.phases[Phase::Forward], some.phases[Phase::Backward]), (Nanos(90), Nanos(270)));
+        assert_eq!((some.phases[Phase::Load], some.phases.total()), (Nanos(40), Nanos(407)));
+        assert_eq!(some.off_core.total(), Nanos(5), "the loader had the core for 30 of them");
+        let mut all = result;
+        move_loading(&mut all, Nanos(1000));
+        assert_eq!((all.phases[Phase::Load], all.phases.total()), (Nanos(400), Nanos(407)));
+        let mut none = StepResult::default();
         move_loading(&mut none, Nanos(5));
-        assert_eq!(none, PhaseTimes::default());
+        assert_eq!(none, StepResult::default());
     }
 }

@@ -81,7 +81,7 @@ fn steps_of_real_devices_are_told_whole() {
             assert!(told <= step.phases[Phase::Idle], "{names:?}");
             assert!(step.phases[Phase::CommWait] <= step.comm_busy, "{names:?}");
         }
-        let page = terminal::render_report(&report(run), terminal::Colours::None);
+        let page = terminal::render_report(&report(run), terminal::Screen::PLAIN);
         // Names of kernels may hold such letters; numbers may not.
         let odd = |word: &&str| word.parse::<f64>().is_ok_and(|number| !number.is_finite());
         assert_eq!(page.split_whitespace().find(odd), None, "{page}");

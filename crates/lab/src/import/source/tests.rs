@@ -172,7 +172,7 @@ fn seconds_that_are_made_up_are_shown_nowhere() {
             (two.train_s.is_some(), two.phases_s.is_some(), two.dispersion.is_some()),
             (known, known, known)
         );
-        let text = terminal::render_report(report, terminal::Colours::None);
+        let text = terminal::render_report(report, terminal::Screen::PLAIN);
         assert_eq!(text.contains("worker-seconds)"), known, "{text}");
         assert_eq!(text.contains("only rates are known"), !known, "{text}");
         assert!(text.contains("% of their time"), "{text}");

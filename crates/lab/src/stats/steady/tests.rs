@@ -208,6 +208,48 @@ fn a_level_of_the_last_moment_is_no_steady_state() {
     expect(&rows, level, |n| truth(Verdict::NoSteadyState, n / 4, n / 4));
 }
 
+/// Slow, fast, slower, and then faster again, but not as fast as ever.
+#[test]
+fn a_last_level_is_compared_with_its_neighbour_and_not_with_the_fastest_ever() {
+    let level = |at: usize, n: usize| match at * 100 / n {
+        0..15 => 1.5,
+        15..30 => 1.0,
+        30..87 => 2.3,
+        _ => 1.9,
+    };
+    let rows = [(NORMAL, 300, 500), (AR_6, 300, 500), (HEAVY, 300, 500), (SHARED, 300, 500)];
+    expect(&rows, level, |_| truth(Verdict::NoSteadyState, 0, 0));
+}
+
+#[test]
+fn one_fast_stretch_at_the_end_leaves_out_nothing() {
+    let rows = [(NORMAL, 100, 500), (AR_6, 300, 500), (HEAVY, 300, 500)];
+    expect(&rows, |at, n| if at * 100 < n * 87 { 1.5 } else { 1.0 }, |_| truth(Verdict::NoSteadyState, 0, 0));
+}
+
+#[test]
+fn a_late_slowdown_is_told_and_all_steps_count() {
+    let level = |at: usize, n: usize| if at * 5 < n * 4 { 1.0 } else { 1.5 };
+    expect(&[(NORMAL, 300, 500), (AR_6, 300, 500)], level, |_| truth(Verdict::Slowdown, 0, 0));
+    let times = add_noise(&mut SplitMix(1), NORMAL, &plant(300, |at| level(at, 300)));
+    assert_eq!(find(&times).slower, Some(Slower { neighbour: 0, until: 240, from: 240 }));
+}
+
+/// A tenth of the steps, at random, take four times as long.
+#[test]
+fn hiccups_are_no_slowdown() {
+    for chance in [20u64, 10, 5] {
+        let survey = Survey::of(|draw| {
+            let levels = plant(300, |_| 1.0);
+            let mut times = add_noise(draw, NORMAL, &levels);
+            times.iter_mut().filter(|_| draw.bits() % chance == 0).for_each(|time| *time += 3.0);
+            times
+        });
+        let (slow, unsteady) = (survey.count(Verdict::Slowdown), survey.count(Verdict::NoSteadyState));
+        assert!(slow <= 2 && unsteady <= 2, "one in {chance}: {slow} and {unsteady} of {SEEDS}");
+    }
+}
+
 #[test]
 fn a_disturbance_is_part_of_the_steady_state() {
     let rows = [(NORMAL, 30, 500), (NORMAL, 300, 500), (AR_6, 300, 500), (HEAVY, 300, 490)];
@@ -248,8 +290,8 @@ fn few_steps_are_too_short_and_nothing_panics() {
 
 #[test]
 fn verdicts_are_written_by_their_names() {
-    use Verdict::{Flat, NoSteadyState, Slowdown, TooShort, WarmUp};
-    for verdict in [Flat, WarmUp, Slowdown, NoSteadyState, TooShort] {
+    use Verdict::{Flat, NoSteadyState, Noisy, Slowdown, TooShort, WarmUp};
+    for verdict in [Flat, WarmUp, Slowdown, Noisy, NoSteadyState, TooShort] {
         let written = serde_json::to_string(&verdict).expect("a name");
         assert_eq!(written, format!("\"{}\"", verdict.name()));
     }

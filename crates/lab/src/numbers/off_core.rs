@@ -1,0 +1,76 @@
+//! Taken off the core: time in which a thread could have run, and something else had its core.
+//!
+//! A split of each phase of the steps, not a phase. While a thread computes it does not sleep, so what its processor clock lacks of
+//! that time it was not on a core: another process or thread had it, a control group's quota was used up, or a page came from a
+//! disk. In phases that sleep, it is the time that the thread waited for a core once it was woken. [`Scheduling`] also tells
+//! causes: waiting in the run queue, throttling, and what the hypervisor took, which a guest's clocks may count as computing.
+
+use paceline_record::{Phase, PhaseTimes, Scheduling, StepRecord};
+use serde::Serialize;
+
+use super::phases::PhaseSeconds;
+use crate::Run;
+
+/// Time off the core of a case, in seconds summed over ranks, as the mean over repeats.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OffCore {
+    /// In all phases together.
+    pub seconds: f64,
+    /// By phase; phases without any are left out.
+    pub phases_s: PhaseSeconds,
+    /// Time that the threads that ran the steps waited for a core; `None` where the system does not tell.
+    pub queued_s: Option<f64>,
+    /// Time in which a control group's quota stopped its processes, over the ranks' steps; `None` without a quota.
+    pub throttled_s: Option<f64>,
+    /// Time that the hypervisor took from the ranks' cores; `None` where it does not tell.
+    pub steal_s: Option<f64>,
+    /// How often another thread got a core instead; `None` where the system does not tell.
+    pub involuntary_switches: Option<u64>,
+    /// Mean frequency of the ranks' first cores in MHz; `None` where it cannot be read.
+    pub mhz: Option<f64>,
+}
+
+/// How much of each phase of a step its thread was not on a core; nothing where the log does not tell.
+pub(super) fn of_step(step: &StepRecord) -> PhaseTimes {
+    let told = step.scheduling.as_ref().and_then(|scheduling| scheduling.off_core);
+    let mut times = told.unwrap_or_default();
+    for phase in Phase::ALL {
+        // A damaged log may claim more than there was.
+        times[phase] = times[phase].min(step.phases[phase]);
+    }
+    times
+}
+
+/// Seconds of a step in which its thread was not on a core; `None` where the log does not tell.
+pub(super) fn told_of(step: &StepRecord) -> Option<f64> {
+    step.scheduling.as_ref()?.off_core?;
+    Some(of_step(step).total().seconds())
+}
+
+/// Time off the core over all steps; `None` unless every step tells.
+pub fn off_core(repeats: &[&Run]) -> Option<OffCore> {
+    let steps = || repeats.iter().flat_map(|run| &run.ranks).flat_map(|rank| &rank.steps);
+    if steps().next().is_none() || !steps().all(|step| told_of(step).is_some()) {
+        return None;
+    }
+    let count = repeats.len() as f64;
+    let mut phases = PhaseTimes::default();
+    steps().for_each(|step| phases += of_step(step));
+    let scheduling = || steps().filter_map(|step| step.scheduling.as_deref());
+    let sum = |of: fn(&Scheduling) -> Option<f64>| {
+        let told: Vec<f64> = scheduling().filter_map(of).collect();
+        (!told.is_empty()).then(|| told.iter().sum::<f64>())
+    };
+    let seconds = |of: fn(&Scheduling) -> Option<f64>| sum(of).map(|sum| sum / count);
+    let frequencies = scheduling().filter(|told| told.mhz.is_some()).count();
+    Some(OffCore {
+        seconds: phases.total().seconds() / count,
+        phases_s: phases.iter().map(|(phase, time)| (phase, time.seconds() / count)).collect(),
+        queued_s: seconds(|told| told.queued.map(|time| time.seconds())),
+        throttled_s: seconds(|told| told.throttled.map(|time| time.seconds())),
+        steal_s: seconds(|told| told.steal.map(|time| time.seconds())),
+        involuntary_switches: sum(|told| told.switches.map(|switches| switches.involuntary as f64))
+            .map(|switches| (switches / count).round() as u64),
+        mhz: sum(|told| told.mhz.map(f64::from)).map(|sum| sum / frequencies as f64),
+    })
+}
