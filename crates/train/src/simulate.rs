@@ -8,6 +8,7 @@
 mod elastic;
 mod machine;
 mod network;
+mod noise;
 mod workload;
 
 use std::fs;
@@ -200,6 +201,9 @@ impl World<'_> {
         if machine.jitter > 0.0 {
             // Log-normal, with mean 1.
             factor *= (machine.jitter * draw(JITTER).normal() - 0.5 * machine.jitter.powi(2)).exp();
+        }
+        if let Some(noise) = &self.workload.noise {
+            factor *= noise.factor(self.job.seed, number, step.0);
         }
         let hiccup = machine.hiccup.filter(|&(chance, _)| f64::from(draw(HICCUP).unit()) < chance);
         Pace { factor, lost: hiccup.map_or(Nanos(0), |(_, time)| time) }

@@ -8,7 +8,7 @@
 //!
 //! - a run of outliers as long as a segment is a level of its own, and none of them is marked;
 //! - slow steps at the very start are warm-up, never outliers. A start can be in one place only, so less
-//!   evidence is needed: `2.85 (P75 - P25)` over the median of the following steps (3.8 standard deviations). One
+//!   evidence is needed: `1.5 (P90 - P10)` over the median of the following steps (3.8 standard deviations). One
 //!   slow step may follow another after a pause: the start is the longest of which half the steps are slow. It
 //!   is at most a quarter of the steps, or 15: longer ones are for change points to find.
 
@@ -16,7 +16,7 @@ use super::order::{quantile, sort};
 
 const WINDOW: usize = 200;
 const FAR: f64 = 5.7;
-const FAR_AT_START: f64 = 2.85;
+const FAR_AT_START: f64 = 1.5;
 const LONGEST_START: usize = 15;
 
 /// Slow starts and outliers of a series.
@@ -42,7 +42,7 @@ pub fn mark(values: &[f64], segment: usize) -> Marks {
 fn count_leading(values: &[f64]) -> usize {
     let longest = LONGEST_START.min(values.len() / 4);
     let after = &values[longest..values.len().min(longest + WINDOW)];
-    let Some(band) = Band::new(&sort(after)) else { return 0 };
+    let Some(band) = Band::new(&sort(after), 0.1) else { return 0 };
     let slow = |at: usize| values[at] - band.middle > FAR_AT_START * band.width;
     if (0..=longest).all(slow) {
         return 0;
@@ -71,7 +71,7 @@ fn find_far(values: &[f64]) -> Vec<usize> {
             window.insert(place(&window, values[start + width]), values[start + width]);
             start += 1;
         }
-        let Some(band) = Band::new(&window) else { break };
+        let Some(band) = Band::new(&window, 0.25) else { break };
         if (value - band.middle).abs() > FAR * band.width {
             far.push(at);
         }
@@ -86,8 +86,9 @@ struct Band {
 }
 
 impl Band {
-    fn new(sorted: &[f64]) -> Option<Self> {
-        let width = quantile(sorted, 0.75)? - quantile(sorted, 0.25)?;
+    /// Between the quantiles `tail` and `1 - tail`.
+    fn new(sorted: &[f64], tail: f64) -> Option<Self> {
+        let width = quantile(sorted, 1.0 - tail)? - quantile(sorted, tail)?;
         Some(Self { middle: quantile(sorted, 0.5)?, width })
     }
 }

@@ -19,8 +19,9 @@
 //! - rises or falls by more than six standard deviations of a step from its first step to its last.
 //!
 //! Otherwise the verdict compares it with its neighbour, the last level before it that lasted ([`Verdict`]): what came long before
-//! says nothing about what changed there. A finished case always has a rate: without a steady state, all steps count, as they do
-//! after a slowdown that begins in the last quarter; only slow steps at the very start are left out.
+//! says nothing about what changed there. A finished case always has a rate: without a steady state, the steps that count are those
+//! of the second opinion, MSER-5 ([`mser`]), which leaves out half of them at most, or all if it has none; after a slowdown in the
+//! last quarter all of them count. Slow steps at the very start never do.
 
 use serde::Serialize;
 
@@ -172,7 +173,7 @@ impl Series {
         let mser = mser::truncate(&self.values);
         let (cut, verdict) = match judge(&levels, &self.values, &noise) {
             Some(verdict) => (levels.last().map_or(0, |last| last.from), verdict),
-            None => (0, Verdict::NoSteadyState),
+            None => (mser.unwrap_or(0), Verdict::NoSteadyState),
         };
         let slower = (verdict == Verdict::Slowdown).then(|| self.slower(&levels)).flatten();
         let lasts = (self.values.len() - cut) as f64 >= LASTING * self.values.len() as f64;

@@ -1,6 +1,7 @@
 //! The machine that is simulated: what `--simulate` chooses, as `key=value,key=value`.
 
 use std::fmt::{self, Display};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use paceline_record::{Nanos, Rank, Step};
@@ -16,6 +17,8 @@ pub struct Simulation {
     pub layers: Vec<(String, Nanos, Nanos)>,
     /// Relative standard deviation of a rank's computation from step to step.
     pub jitter: f64,
+    /// A file with the noise of a real run, beside the jitter.
+    pub noise: Option<PathBuf>,
     /// Part of its computation that a rank is not on a core, because others are.
     pub off_core: f64,
     /// Computation is slower by this fraction for each further worker.
@@ -74,6 +77,7 @@ impl Default for Simulation {
             gflops: 50.0,
             layers: Vec::new(),
             jitter: 0.005,
+            noise: None,
             off_core: 0.0,
             contention: 0.0,
             warmup: None,
@@ -120,6 +124,7 @@ enum Value<'a> {
     ChanceMillis(&'a mut Option<(f64, Nanos)>),
     EveryMillis(&'a mut Option<(u64, Nanos)>),
     RankStep(&'a mut Option<(Rank, Step)>),
+    File(&'a mut Option<PathBuf>),
 }
 
 /// The longest time and the largest number that can be given; larger ones would overflow.
@@ -198,6 +203,7 @@ impl Value<'_> {
             Self::ChanceMillis(_) => "PROBABILITY:MS",
             Self::EveryMillis(_) => "EVERY:MS",
             Self::RankStep(_) => "RANK:STEP",
+            Self::File(_) => "FILE",
         }
     }
 
@@ -221,6 +227,7 @@ impl Value<'_> {
             Self::ChanceMillis(value) => *value = Some(pair(text, part, millis)?),
             Self::EveryMillis(value) => *value = Some(pair(text, count, millis)?),
             Self::RankStep(value) => *value = Some(pair(text, rank, step)?),
+            Self::File(value) => *value = Some(text).filter(|text| !text.is_empty()).map(PathBuf::from),
         }
         Some(())
     }
@@ -243,17 +250,19 @@ impl Value<'_> {
             Self::ChanceMillis(value) => show_timed(value),
             Self::EveryMillis(value) => show_timed(value),
             Self::RankStep(value) => show_pair(value),
+            Self::File(value) => value.iter().map(|path| path.display().to_string()).collect(),
         }
     }
 }
 
 impl Simulation {
     /// Every key and its place: the one table for parsing, printing and error messages.
-    fn keys(&mut self) -> [(&'static str, Value<'_>); 28] {
+    fn keys(&mut self) -> [(&'static str, Value<'_>); 29] {
         [
             ("gflops", Value::Rate(&mut self.gflops)),
             ("layer", Value::Layers(&mut self.layers)),
             ("jitter", Value::Part(&mut self.jitter)),
+            ("noise", Value::File(&mut self.noise)),
             ("off_core", Value::Part(&mut self.off_core)),
             ("contention", Value::Fraction(&mut self.contention)),
             ("warmup", Value::CountFactor(&mut self.warmup)),
@@ -324,7 +333,7 @@ impl Display for Simulation {
 mod tests {
     use super::*;
 
-    const ALL: &str = "gflops=80.5,layer=conv1:1.5:3,layer=top:0:0.25,jitter=0,off_core=0.25,contention=0.1,warmup=5:3,\
+    const ALL: &str = "gflops=80.5,layer=conv1:1.5:3,layer=top:0:0.25,jitter=0,noise=a/b.txt,off_core=0.25,contention=0.1,warmup=5:3,\
         slowdown=40:1.5,straggler=3:2,hiccup=0.01:20,spawn=0.5,launch=1,init=2,init_per_worker=3,load=4,\
         load_contention=0.5,latency_us=25.001,bandwidth=1.25,comm_cpu=0.3,update_gbs=6,update_contention=0.2,\
         eval=10:30,checkpoint=20:40,other=0.7,tail=8,tail_per_worker=9,fail=1:7,detect=2,fence=30";

@@ -5,7 +5,8 @@ use paceline_model::{Graph, layer_costs, summarize};
 use paceline_record::{Bytes, LayerTime, Nanos, Rank};
 
 use super::network::{Messages, Parcel};
-use super::scaled;
+use super::noise::Noise;
+use super::{MOST_OFF_CORE, scaled};
 use crate::strategy::Compress;
 use crate::{Job, Plan, Publish, TrainError, Updates, buckets};
 
@@ -36,6 +37,8 @@ pub(super) struct Workload {
     /// Memory of a worker.
     pub memory: Bytes,
     server_updates: bool,
+    /// Recorded noise.
+    pub noise: Option<Noise>,
 }
 
 impl Workload {
@@ -73,6 +76,7 @@ impl Workload {
                     + summary.activation_bytes.saturating_mul(job.batch as u64),
             ),
             server_updates,
+            noise: simulation.noise.as_deref().map(Noise::read).transpose()?,
             layers,
         })
     }
@@ -103,6 +107,8 @@ impl Workload {
         let slowest = (1.0 + simulation.contention * further)
             // No draw is six standard deviations away.
             * (6.0 * simulation.jitter).exp()
+            * factor(self.noise.as_ref().map(|noise| noise.most))
+            / (1.0 - simulation.off_core.min(MOST_OFF_CORE))
             * factor(simulation.warmup.map(|(_, factor)| factor))
             * factor(simulation.slowdown.map(|(_, factor)| factor))
             * factor(simulation.straggler.map(|(_, factor)| factor));
