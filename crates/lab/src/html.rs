@@ -36,8 +36,9 @@ pub fn render(report: &Report) -> String {
         .with(Tag::new("h1").text(&title))
         .with(Tag::new("p").class("facts").text(facts(report)))
         .with_all(words::verdict(report).iter().map(|line| {
-            // Percent signs stay with their numbers.
-            Tag::new("p").class("verdict").text(line.replace(" %", "\u{a0}%"))
+            // Percent signs stay with their numbers, and the ends of intervals together.
+            let line = line.replace(" %", "\u{a0}%").replace(" .. ", "\u{a0}..\u{a0}");
+            Tag::new("p").class("verdict").text(line)
         }));
     let sections = sections::of(report, Medium::Page);
     let about =

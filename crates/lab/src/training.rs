@@ -3,7 +3,7 @@
 use crate::Report;
 
 /// The setting of a case that says at which step it was resumed.
-const RESUMED: &str = "resumed-at";
+pub const RESUMED: &str = "resumed-at";
 
 /// A stretch of a training: the steps that a case did, up to where a later one took over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -42,7 +42,7 @@ struct Case<'a> {
     after: Vec<Option<&'a Compared>>,
 }
 
-/// The cases of the first study that any other has, in order.
+/// The cases of the first study that any other has, by name.
 fn cases(comparisons: &[Comparison]) -> Vec<Case<'_>> {
     let mut cases: Vec<Case<'_>> = Vec::new();
     for (study, comparison) in comparisons.iter().enumerate() {
@@ -56,15 +56,15 @@ fn cases(comparisons: &[Comparison]) -> Vec<Case<'_>> {
             cases[place].after[study] = Some(compared);
         }
     }
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
     cases
 }
 
 /// Images per second by case and study.
 fn figure(comparisons: &[Comparison], names: &[String]) -> Option<Tag> {
     let cases = cases(comparisons);
-    let rates = cases
-        .iter()
-        .flat_map(|case| case.after.iter().flatten().map(|compared| compared.after).chain([case.before]));
+    let end = |compared: &&Compared| compared.after.max(compared.hi.unwrap_or(0.0) * compared.before);
+    let rates = cases.iter().flat_map(|case| case.after.iter().flatten().map(end).chain([case.before]));
     let most = rates.max_by(f64::total_cmp)?;
     let axis = Axis::linear(0.0, most, 4, "images/s");
     let mut bars = Bars::new(axis, Columns { names: 14.0, values: 118.0 });
@@ -81,6 +81,9 @@ fn figure(comparisons: &[Comparison], names: &[String]) -> Option<Tag> {
             let interval = lo.zip(*hi).map_or_else(String::new, |(lo, hi)| format!(" [{lo:.3} .. {hi:.3}]"));
             let says = format!("{}: {} images/s, {ratio:.3}x{interval}", names[place + 1], digits(*after));
             bars.bar(row, &Bar { from: 0.0, to: *after, hue: HUES[place + 1], says });
+            if let Some((lo, hi)) = lo.zip(*hi) {
+                bars.whisker(row, lo * case.before, hi * case.before);
+            }
             bars.value(row, &format!("{} ({ratio:.2}x)", digits(*after)));
         }
         bars.skip(8.0);
@@ -90,7 +93,10 @@ fn figure(comparisons: &[Comparison], names: &[String]) -> Option<Tag> {
         0 => String::new(),
         more => format!(" {more} more studies are in the tables below."),
     };
-    let caption = format!("In brackets: times the images/s of {}.{more}", names[0]);
+    let caption = format!(
+        "In brackets: times the images/s of {}; whiskers are the 95 % interval of that ratio.{more}",
+        names[0]
+    );
     let body = vec![bars.render(&format!("Images/s by case and study. {caption}"))];
     let title = "Images/s by case and study".into();
     Some(Figure { name: "comparison", title, caption, legend, body }.render())

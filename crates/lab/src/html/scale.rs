@@ -1,5 +1,8 @@
 //! Linear and logarithmic scales, with ticks at round numbers.
 
+/// From this ratio of its ends on, a logarithmic axis is marked at powers of ten.
+const LONG: f64 = 1000.0;
+
 /// How values spread over an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
@@ -77,14 +80,34 @@ impl Axis {
         Self { scale, ticks: round.ticks.into_iter().filter(within).collect(), label: round.label }
     }
 
-    /// A logarithmic axis between powers of two.
+    /// A logarithmic axis between powers of two, or of ten where it is long.
     pub fn log(low: f64, high: f64, label: impl Into<String>) -> Self {
+        if high > LONG * low {
+            return Self::decades(low, high, label);
+        }
         let (first, last) = ((low.log2() + 1e-9).floor() as i32, (high.log2() - 1e-9).ceil() as i32);
         let every = ((last - first) / 8 + 1) as usize;
         let powers = (first..=last).step_by(every).map(|power| 2f64.powi(power));
         Self {
             scale: Scale::new(Spread::Log, 2f64.powi(first), 2f64.powi(last)),
             ticks: powers.map(|value| (value, value.to_string())).collect(),
+            label: label.into(),
+        }
+    }
+}
+
+impl Axis {
+    fn decades(low: f64, high: f64, label: impl Into<String>) -> Self {
+        let (first, last) = ((low.log10() + 1e-9).floor() as i32, (high.log10() - 1e-9).ceil() as i32);
+        let every = ((last - first) / 6 + 1) as usize;
+        // There is room for five digits.
+        let name = |power: i32| match power {
+            -3..=4 => 10f64.powi(power).to_string(),
+            _ => format!("1e{power}"),
+        };
+        Self {
+            scale: Scale::new(Spread::Log, 10f64.powi(first), 10f64.powi(last)),
+            ticks: (first..=last).step_by(every).map(|power| (10f64.powi(power), name(power))).collect(),
             label: label.into(),
         }
     }
@@ -150,6 +173,10 @@ mod tests {
         assert_eq!(axis.scale.at(8.0), 0.5);
         assert_eq!(axis.ticks.len(), 7);
         assert_eq!(Axis::log(0.5, 3.0, "x").ticks[0].1, "0.5");
+        let long = Axis::log(3e-5, 40.0, "x");
+        let names: Vec<&str> = long.ticks.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["1e-5", "0.001", "0.1", "10"]);
+        assert!(long.scale.at(3e-5) > 0.0 && long.scale.at(40.0) < 1.0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use paceline_record::Outcome;
 use super::workers;
 use crate::numbers::speedup::{Interval, Speedup};
 use crate::numbers::waterfall::{Part, Waterfall};
-use crate::training::trainings;
+use crate::training::{RESUMED, trainings};
 use crate::{CaseReport, Explained, Report};
 
 /// Most groups that have a line.
@@ -16,6 +16,9 @@ const CAUSES: usize = 3;
 
 /// A cause is named from this fraction of what was lost.
 const NAMED: f64 = 0.1;
+
+/// The causes named together explain at least this fraction of what was lost.
+const EXPLAINED: f64 = 0.5;
 
 /// Where less than this fraction of the cost of an example was lost, there is nothing to explain.
 const LOST: f64 = 0.02;
@@ -39,11 +42,13 @@ fn tell(report: &Report, group: &Explained) -> Vec<String> {
     let speedup = group.speedups.iter().find(of_case);
     let fall = group.waterfalls.iter().find(|fall| fall.workers == case.case.workers);
     let scaled = speedup.map(|speedup| format!("{name}{}", scale(case, speedup, fall)));
-    // Of a training that was resumed the last run tells.
-    let resumed = trainings(report).into_iter().any(|training| {
+    // Of a training that was resumed the last run tells, and if it is the only one it needs no name.
+    let trainings = trainings(report);
+    let resumed = trainings.iter().any(|training| {
         let [before @ .., _] = &training[..] else { return false };
         before.iter().any(|stretch| std::ptr::eq(&report.cases[stretch.case], case))
     });
+    let name = if trainings.len() == 1 { String::new() } else { name };
     let learned = learn(case).filter(|_| !resumed).map(|learned| format!("{name}{learned}"));
     scaled.into_iter().chain(learned).collect()
 }
@@ -66,10 +71,15 @@ fn rest(fall: &Waterfall) -> Option<String> {
     let certain = |part: &&Part| part.lo.unwrap_or(part.seconds) > 0.0 && part.seconds >= NAMED * lost;
     let mut causes: Vec<&Part> = fall.parts.iter().filter(certain).collect();
     causes.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    let named = causes.iter().take(CAUSES);
+    causes.truncate(CAUSES);
+    // Where most of it is not certain, a part of it would pass for the whole.
+    if causes.iter().map(|part| part.seconds).sum::<f64>() < EXPLAINED * lost {
+        return None;
+    }
+    let named = causes.iter();
     let named: Vec<String> =
         named.map(|part| format!("{} ({:.0} %)", part.cause.name(), 100.0 * part.seconds / lost)).collect();
-    (!named.is_empty()).then(|| format!("; the rest went to {}", named.join(", ")))
+    Some(format!("; the rest went to {}", named.join(", ")))
 }
 
 /// What a training reached, and in what time.
@@ -88,8 +98,12 @@ fn learn(case: &CaseReport) -> Option<String> {
         None => format!("{} steps", test.steps),
     };
     let rate = case.images_per_s.map_or_else(String::new, |rate| format!(", {:.0} images/s", rate.mean));
-    let time =
-        case.train_s.map_or_else(String::new, |seconds| format!(", {} of training", duration(seconds)));
+    // Its epochs count from the begin of the training, its time from where this run began.
+    let since = match case.case.settings.get(RESUMED) {
+        Some(step) => format!("since it was resumed at step {step}"),
+        None => "of training".into(),
+    };
+    let time = case.train_s.map_or_else(String::new, |seconds| format!(", {} {since}", duration(seconds)));
     Some(format!("{}: {reached} after {after}{time}{rate}", workers(case.case.workers)))
 }
 
@@ -140,6 +154,18 @@ mod tests {
             total.expect("compared")
         );
         assert!(said[0].ends_with(&end), "what may be nothing is not named: {}", said[0]);
+    }
+
+    #[test]
+    fn a_small_certain_part_does_not_pass_for_the_whole() {
+        let mut report = report_on(&[Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)]);
+        let fall = &mut report.explained[0].waterfalls[0];
+        (fall.from_s, fall.to_s) = (1.0, 1.5);
+        fall.parts = vec![
+            part(Cause::Computation, 0.43, Some((-0.1, 0.9))),
+            part(Cause::Stragglers, 0.07, Some((0.05, 0.09))),
+        ];
+        assert!(verdict(&report)[0].ends_with("by the clock"), "{:?}", verdict(&report));
     }
 
     #[test]

@@ -258,5 +258,9 @@ fn the_runs_of_a_resumed_training_are_one_line() {
     assert!(text(&figure[0]).contains("Resumed at step 4."));
     let verdict = words::verdict(&report);
     assert!(verdict.len() == 1 && verdict[0].contains("test accuracy"), "the last run tells: {verdict:?}");
+    assert!(
+        verdict[0].contains(" since it was resumed at step 4"),
+        "its time is not that of all: {verdict:?}"
+    );
     assert!(drawn(&document, "overlay").is_empty(), "its parts are not compared");
 }
