@@ -170,9 +170,7 @@ def run_paceline(options, seeds, **settings):
             seed = waiting.pop(0)
             out = options.out / f"{settings.get('label', 'paceline')}-{seed}"
             said = {k: v for k, v in settings.items() if k != "label"}
-            settled = dict(seed=seed, batch=options.batch, pin="no", checkpoint_every=0)
-            if options.bn_momentum is not None:
-                settled["bn_momentum"] = options.bn_momentum
+            settled = dict(seed=seed, batch=options.batch, pin="no", checkpoint_every=0, bn_momentum=options.bn_momentum)
             command = runs.train_command(options, options.network, options.data, out, **settled, **said)
             child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=tied())
             running.append((seed, out, child))
@@ -253,7 +251,7 @@ def main():
     parser.add_argument("--warmup-epochs", type=float, default=1)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--bn-momentum", type=float, metavar="PART", help="of old running statistics that stays (the network's own)")
+    parser.add_argument("--bn-momentum", type=float, default=0.9, metavar="PART", help="of old running statistics that stays (0.9)")
     parser.add_argument("--threads", type=int, default=1, help="of each Paceline run (1)")
     parser.add_argument("--parallel", type=int, default=2, help="Paceline runs at a time (2)")
     parser.add_argument("--device", default="cpu", help="PyTorch's (cpu)")

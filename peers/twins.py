@@ -155,14 +155,14 @@ def load_momentum(twin, optimizer, path):
 
 class Statistics:
     """Running averages as Paceline keeps them, where PyTorch's are others in two ways: they are the mean of all batches until
-    the network's momentum takes over, and variances are divided by n, not n - 1.
+    the momentum takes over (0.9 unless said), and variances are divided by n, not n - 1.
 
     The layers' own averages are made to hold the last batch alone, which is right in a CUDA graph too; what is averaged
     lies here."""
 
-    def __init__(self, twin, batch, keep=None, size=(SIDE, SIDE)):
+    def __init__(self, twin, batch, keep=0.9, size=(SIDE, SIDE)):
         self.layers = [layer for layer in twin.layers.values() if isinstance(layer, nn.BatchNorm2d)]
-        self.least = self.layers[0].momentum if keep is None else 1 - keep  # PyTorch's is the part that is new
+        self.least = 1 - keep  # PyTorch's is the part that is new
         counts = {}
         hooks = [
             layer.register_forward_hook(lambda layer, _, output: counts.update({layer: output.numel() // output.shape[1]}))

@@ -23,6 +23,7 @@ each phase is measured.
 import argparse
 import atexit
 import contextlib
+import fcntl
 import functools
 import json
 import math
@@ -133,6 +134,11 @@ class Lines:
         written = os.write(self.file, lines) if lines else 0
         if written != len(lines):
             raise OSError(f"only {written} of {len(lines)} bytes found room")
+
+    def hold(self):
+        """Locks the file until it is closed or the process ends: so a reader knows that the run is under way."""
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self.file, fcntl.LOCK_EX)
 
     def close(self):
         os.close(self.file)
@@ -581,7 +587,8 @@ class Log:
         if not 0 <= self.rank < self.world:
             raise ValueError(f"rank {self.rank} of {self.world}")
         self.patience, self.batch = patience, batch
-        self.clock, self.lines, self.launched = HostClock(), None, ENV_CASES in os.environ
+        self.clock, self.launched = HostClock(), ENV_CASES in os.environ
+        self.lines, self.launcher = None, None
         self.step, self.waiting, self.number, self.written_at = None, deque(), 0, now()
         self.named, self.current = [], None  # phases that the script named, and the one that time goes to now
         self.in_backward = False
@@ -622,9 +629,9 @@ class Log:
                 study["command"], study["machine"] = sys.argv, machine(engine)
 
             change_study(study, enter)
-            launcher = Lines(os.path.join(self.folder, LAUNCHER), {"case": case})
-            launcher.append({"spawn": {"rank": 0, "at": main}})
-            launcher.close()
+            self.launcher = Lines(os.path.join(self.folder, LAUNCHER), {"case": case})
+            self.launcher.hold()
+            self.launcher.append({"spawn": {"rank": 0, "at": main}})
             if self.launched:
                 with open(os.environ[ENV_CASES], "a") as file:
                     file.write(os.path.abspath(self.folder) + "\n")
@@ -953,8 +960,8 @@ class Log:
             self._write_done()
         if self.rank == 0 and not self.launched:
             self._finish(failed)
-        if self.lines:
-            self.lines.close()
+        for file in filter(None, [self.lines, self.launcher]):
+            file.close()
         self.off = True
 
     def __enter__(self):

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import io
 import json
 import os
@@ -214,6 +215,20 @@ class Logging(TestCase):
         self.assertLessEqual(main["at"], steps[0]["begin"])
         self.assertGreaterEqual(done["at"], steps[-1]["end"])
         self.assertGreater(done["peak_resident"], 1 << 20)
+
+    def test_the_launchers_log_is_held_while_the_run_is_under_way(self):
+        def is_held():
+            with open(os.path.join(self.case, paceline_log.LAUNCHER)) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+                return False
+
+        log = self.log()
+        self.assertTrue(is_held())
+        log.close()
+        self.assertFalse(is_held())
 
     def test_imports_lie_behind_main(self):
         self.assertEqual(self.python("""

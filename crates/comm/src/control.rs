@@ -17,7 +17,7 @@ use crate::operation::Descriptor;
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"paceline");
 
 /// To be raised with every change to this layout.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Operations that each rank's ring holds. A rank has finished an operation before it begins the one [`LIMIT`] later, and
 /// finishing means that all have begun. So whoever begins the one twice as far on has finished the one half-way, all
@@ -41,6 +41,10 @@ pub(crate) struct Header {
     pub common: AtomicU64,
     /// Nanoseconds that a waiter spins before it sleeps.
     pub spin: AtomicU64,
+    /// 1 once somebody has asked all ranks to stop.
+    pub stop_asked: AtomicU32,
+    /// 0, then the steps after which all ranks stop.
+    pub stop_after: AtomicU64,
     /// 0 while all live, then 1 + the rank that died first.
     failed: AtomicU32,
     reason_len: AtomicU32,
@@ -167,6 +171,8 @@ mod tests {
             own: AtomicU64::new(0),
             common: AtomicU64::new(0),
             spin: AtomicU64::new(0),
+            stop_asked: AtomicU32::new(0),
+            stop_after: AtomicU64::new(0),
             failed: AtomicU32::new(0),
             reason_len: AtomicU32::new(0),
             reason: std::array::from_fn(|_| AtomicU8::new(0)),

@@ -155,6 +155,26 @@ impl Segment {
         Ok(Shm::new(Arc::clone(&self.mapping), rank))
     }
 
+    /// Asks whoever decides when ranks stop to do so.
+    pub fn ask_to_stop(&self) {
+        self.mapping.header().stop_asked.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether somebody has asked.
+    pub fn is_asked_to_stop(&self) -> bool {
+        self.mapping.header().stop_asked.load(Ordering::SeqCst) != 0
+    }
+
+    /// Lets all ranks stop when so many steps are done. One rank decides, before it takes part in the last of them.
+    pub fn stop_after(&self, steps: u64) {
+        self.mapping.header().stop_after.store(steps, Ordering::SeqCst);
+    }
+
+    /// The steps after which all ranks stop, if that has been decided.
+    pub fn stops_after(&self) -> Option<u64> {
+        Some(self.mapping.header().stop_after.load(Ordering::SeqCst)).filter(|&steps| steps > 0)
+    }
+
     /// Tells all ranks that one has died, and why: whoever waits for it, now or later, stops waiting. The first death
     /// counts. Not for a rank that did all it was to do.
     ///

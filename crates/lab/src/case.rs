@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::{Case, LayerTime, Nanos, Outcome, Phase, Who};
+use paceline_record::{Case, LayerTime, Load, Nanos, Phase, Who, date};
 use serde::Serialize;
 
 use crate::numbers::SEED;
@@ -27,20 +27,29 @@ use crate::origin::Origin;
 use crate::run::{Waited, add_waits};
 use crate::stats::steady::Verdict;
 use crate::stats::{self, Ratio, Work};
-use crate::{LabError, Run};
+use crate::{LabError, Run, SoFar, Status};
 
 /// The numbers of one case. What is not known is `None`.
 ///
 /// With several repeats, times, phases and examples are means, rates are pooled, and memory is the maximum.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CaseReport {
-    /// How it ended: done if any repeat finished.
-    pub status: Outcome,
-    /// What went wrong; `None` if nothing did.
+    /// How it ended, or that it is running: done if any repeat finished.
+    pub status: Status,
+    /// What went wrong, or how far it has come; `None` if all is done.
     pub reason: Option<String>,
+    /// How far it had come when it was read; `None` unless it is running.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<SoFar>,
     /// What was run.
     #[serde(flatten)]
     pub case: Case,
+    /// When its first run was started, in UTC; `None` where its clock has no date.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
+    /// What else the machine did just before it, in the repeat that found most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
     /// Runs pooled in these numbers.
     pub repeats: u32,
     /// Members' lives over the time of the run; `None` where workers stay.
@@ -172,15 +181,26 @@ impl CaseReport {
     /// The numbers of a case from all its repeats, at least one. If no repeat finished, only what is certain is kept:
     /// how far the case got and how long it took.
     pub fn of(repeats: &[Run]) -> Self {
-        let done: Vec<&Run> = repeats.iter().filter(|run| run.launcher.outcome() == Outcome::Done).collect();
-        let unfinished = repeats.iter().find(|run| run.launcher.outcome() != Outcome::Done);
-        let told: &[&Run] = if done.is_empty() { &[&repeats[0]] } else { &done };
-        let status = match (&done[..], unfinished) {
-            ([], Some(run)) => run.launcher.outcome(),
-            _ => Outcome::Done,
+        let (done, rest): (Vec<&Run>, Vec<&Run>) =
+            repeats.iter().partition(|run| run.status() == Status::Done);
+        let running = rest.iter().find(|run| run.status() == Status::Running);
+        let unfinished = running.or(rest.first()).copied();
+        let (status, told) = match (&done[..], &unfinished) {
+            ([], Some(run)) => (run.status(), std::slice::from_ref(run)),
+            _ => (Status::Done, &done[..]),
         };
         let report = Self {
             reason: unfinished.map(|run| why(run, done.len(), repeats.len())),
+            running: running.map(|run| SoFar::of(run)),
+            date: repeats
+                .iter()
+                .filter_map(|run| run.launcher.header.started)
+                .min_by_key(|it| it.unix)
+                .map(|it| date(it.unix)),
+            load: repeats
+                .iter()
+                .filter_map(|run| run.launcher.header.load)
+                .max_by(|a, b| taken(a).total_cmp(&taken(b))),
             repeats: done.len() as u32,
             examples: mean_count(told, Run::examples),
             steps: mean_count(told, Run::steps_done),
@@ -193,15 +213,18 @@ impl CaseReport {
 
     /// A case whose logs cannot be read.
     pub fn unreadable(case: &Case, error: &LabError) -> Self {
-        Self { reason: Some(error.to_string()), ..Self::empty(Outcome::Failed, case) }
+        Self { reason: Some(error.to_string()), ..Self::empty(Status::Failed, case) }
     }
 
     /// A case of which only the outcome is known.
-    fn empty(status: Outcome, case: &Case) -> Self {
+    fn empty(status: Status, case: &Case) -> Self {
         Self {
             status,
             reason: None,
+            running: None,
             case: case.clone(),
+            date: None,
+            load: None,
             repeats: 0,
             mean_workers: None,
             examples: 0,
@@ -354,7 +377,7 @@ impl CaseReport {
 
     /// Whether it finished but only a window of it is known.
     pub(crate) fn is_window(&self) -> bool {
-        self.status == Outcome::Done && self.total_s.is_none()
+        self.status == Status::Done && self.total_s.is_none()
     }
 
     /// What its speed-ups are computed from; `None` if it did not finish.
@@ -436,13 +459,24 @@ fn why(run: &Run, done: usize, repeats: usize) -> String {
     let reason = match &run.launcher.over {
         Some((_, Some(reason))) => reason.clone(),
         Some((_, None)) => "unknown reason".into(),
-        None => "the launcher ended before its workers did".into(),
+        None if run.is_held => SoFar::of(run).to_string(),
+        None => LAUNCHER_GONE.into(),
     };
-    if done == 0 {
-        reason
-    } else {
-        format!("{} of {repeats} repeats did not finish: {reason}", repeats - done)
+    match done {
+        0 => reason,
+        _ if run.status() == Status::Running => {
+            format!("{done} of {repeats} repeats are done; one is running: {reason}")
+        }
+        _ => format!("{} of {repeats} repeats did not finish: {reason}", repeats - done),
     }
+}
+
+/// Why a run has no end, though nobody is at work on it.
+pub(crate) const LAUNCHER_GONE: &str = "it did not end: its launcher is gone";
+
+/// Cores that were not there for a run, as far as known.
+fn taken(load: &Load) -> f64 {
+    load.busy_cores.unwrap_or(0.0) + load.stolen_cores.unwrap_or(0.0)
 }
 
 fn mean_count(runs: &[&Run], of: fn(&Run) -> u64) -> u64 {

@@ -276,6 +276,21 @@ mod tests {
     }
 
     #[test]
+    fn a_comparison_is_a_section_like_any_other() {
+        let plan = |compute| Plan { compute, ..Plan::calm("resnet50", 2) };
+        let comparison = compare(&report_on(&[plan(90.0)]), &report_on(&[plan(99.0)]));
+        let sections = sections(&comparison, &["a".into(), "b".into()]);
+        insta::assert_snapshot!(crate::terminal::render(&sections, crate::terminal::Screen::PLAIN, None), @r"
+        a -> b
+        case      workers  images/s before   after  ratio   95 % interval  verdict
+        resnet50        2           1276.0  1170.9  0.918  0.916 .. 0.920  slower
+        Intervals cover variation within a run; use --repeat to include variation between runs.
+        ");
+        let markdown = crate::markdown::render_sections("Comparison", &sections);
+        assert!(markdown.contains("| resnet50 | 2 | 1276.0 | "), "{markdown}");
+    }
+
+    #[test]
     fn what_is_compared_is_named_and_what_has_no_match_too() {
         let mut before = report_on(&[Plan::calm("resnet50", 1), Plan::calm("vgg_19", 1)]);
         let after = report_on(&[Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)]);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use paceline_record::{Bytes, Member, Outcome, Phase, Rank, Who};
+use paceline_record::{Bytes, Member, Phase, Rank, Who};
 
 use crate::numbers::memory::Memory;
 use crate::numbers::recovery::Recovery;
@@ -51,11 +51,7 @@ fn row(case: &CaseReport, settings: &BTreeSet<String>) -> Row {
 /// What was run, and how it ended.
 fn asked(report: &CaseReport) -> Row {
     let case = &report.case;
-    let status = match report.status {
-        Outcome::Done => "done",
-        Outcome::Failed => "failed",
-        Outcome::Interrupted => "interrupted",
-    };
+    let status = report.status.name();
     vec![
         cell("model", Some(&case.model)),
         cell("engine", case.engine.as_ref()),

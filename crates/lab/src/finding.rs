@@ -5,24 +5,26 @@
 
 mod accuracy;
 mod advice;
+mod following;
 mod off_core;
 mod recovery;
 
 use std::cmp::Ordering;
 
-use paceline_record::Outcome;
 use serde::Serialize;
 
 use self::advice::Program;
+pub use self::advice::every_advice;
 use crate::numbers::fixed;
 use crate::numbers::steady::{Slowdown, Steady};
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::report::Explained;
 use crate::stats::steady::Verdict;
-use crate::{CaseReport, Machine, words};
+use crate::{CaseReport, Status, Study, words};
 
-/// A cause is reported if it takes at least this fraction of the workers' time.
-const NOTABLE: f64 = 0.05;
+/// A cause is reported if it takes at least this fraction of the workers' time: less than 5 %, so that one that takes 5 % is, whatever
+/// noise makes of it.
+const NOTABLE: f64 = 0.045;
 
 /// The same for the update, which even an ideal run has to do.
 const NOTABLE_UPDATE: f64 = 0.2;
@@ -92,6 +94,8 @@ pub enum Kind {
     Diverged,
     /// More workers reach a lower test accuracy.
     Accuracy,
+    /// Tests are much worse than training at the same time, and not for overfitting alone.
+    TestBehind,
 }
 
 /// Findings that are always visible; the rest are folded away.
@@ -119,13 +123,13 @@ pub struct Finding {
 }
 
 /// The findings about all groups of a study, largest loss first.
-pub(crate) fn find(machine: &Machine, cases: &[CaseReport], explained: &[Explained]) -> Vec<Finding> {
+pub(crate) fn find(study: &Study, cases: &[CaseReport], explained: &[Explained]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for group in explained {
-        let done = group.cases.iter().filter(|&&place| cases[place].status == Outcome::Done);
+        let done = group.cases.iter().filter(|&&place| cases[place].status == Status::Done);
         let one = done.clone().map(|&place| &cases[place]).find(|case| case.case.workers == 1);
         let members: Vec<Member<'_>> =
-            done.map(|&place| Member { place, case: &cases[place], one, cases, group, machine }).collect();
+            done.map(|&place| Member { place, case: &cases[place], one, cases, group, study }).collect();
         for kind in KINDS {
             // A cause that shows at several worker counts is reported once, where it costs most.
             let found = members.iter().filter_map(|member| member.look(kind));
@@ -153,7 +157,7 @@ impl Kind {
     }
 }
 
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 24] = [
     Kind::StartUp,
     Kind::WarmUp,
     Kind::OffCore,
@@ -177,6 +181,7 @@ const KINDS: [Kind; 23] = [
     Kind::Crowded,
     Kind::Diverged,
     Kind::Accuracy,
+    Kind::TestBehind,
 ];
 
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
@@ -195,7 +200,7 @@ struct Member<'a> {
     /// All cases of the study.
     cases: &'a [CaseReport],
     group: &'a Explained,
-    machine: &'a Machine,
+    study: &'a Study,
 }
 
 /// A loss: worker-seconds, and their fraction of the workers' time.
@@ -247,6 +252,8 @@ impl Member<'_> {
                 let what = "between measured phases";
                 self.cost(kind, Cause::Other, NOTABLE, what, self.program().unmeasured())
             }
+            // Whoever lost its core in between two phases has no fault in its accounts.
+            Kind::Other if self.loss(Cause::OffCore).is_some_and(|loss| loss.fraction >= NOTABLE) => None,
             Kind::Other => {
                 let advice =
                     "phases should account for all time: this is a bug, please report it with the run logs";
@@ -263,6 +270,7 @@ impl Member<'_> {
             Kind::Crowded => self.crowded(),
             Kind::Diverged => self.diverged(),
             Kind::Accuracy => self.accuracy(),
+            Kind::TestBehind => self.test_behind(),
         }
     }
 
@@ -272,7 +280,7 @@ impl Member<'_> {
 
     /// The program that made the run.
     fn program(&self) -> Program {
-        Program::of(self.case)
+        Program::of(self.case, &self.study.command)
     }
 
     fn worker_count(&self) -> String {
@@ -284,7 +292,7 @@ impl Member<'_> {
             kind,
             case: self.place,
             text: format!("{}: {text}", self.group.key.label()),
-            advice,
+            advice: self.program().fit(&self.case.case, &advice),
             lost_s: loss.map(|loss| loss.seconds).filter(|_| self.case.is_timed()),
             fraction: loss.map(|loss| loss.fraction),
             size: 0.0,
@@ -502,7 +510,7 @@ impl Member<'_> {
             100.0 * (factor - 1.0),
             self.seconds(seconds, 1)
         );
-        let advice = self.program().slowdown();
+        let advice = self.program().slowdown(self.case.repeats);
         Some(self.finding(Kind::Slowdown, text, advice.into(), Some(loss)))
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     /// An evaluation and a checkpoint after this many steps, and their length in milliseconds.
     pub eval: Option<(u64, f64)>,
     pub checkpoint: Option<(u64, f64)>,
-    /// Samples of an epoch, and the accuracy that it reaches in training and in tests.
+    /// Samples of an epoch, and the accuracy that it reaches in training and in tests, from half of it on.
     pub epoch: Option<u64>,
     pub accuracy: Option<f64>,
     pub seed: u64,
@@ -99,7 +99,7 @@ impl Plan {
         let last = ranks.iter().filter_map(|rank| rank.steps.last()).map(|step| step.end).max();
         let last = last.unwrap_or_default();
         let launcher = LauncherLog {
-            header: LauncherHeader { case: self.case(), window: false },
+            header: LauncherHeader::new(self.case()),
             first_spawn: Some(Nanos(0)),
             last_reap: Some(last + ms(self.tail)),
             membership: Vec::new(),
@@ -138,7 +138,9 @@ impl Plan {
             step.end = begin + step.phases.total() + ms(0.05);
             step.examples = 64;
             step.loss = Some(2.3 * 0.98f32.powi(number as i32));
-            step.correct = self.accuracy.map(|fraction| (64.0 * fraction).round() as u64);
+            // In training all of it after two thirds of the steps.
+            let learned = (0.5 + 0.75 * (number + 1) as f64 / self.steps as f64).min(1.0);
+            step.correct = self.accuracy.map(|fraction| (64.0 * fraction * learned).round() as u64);
             begin = step.end;
             step
         };
@@ -189,6 +191,8 @@ pub(crate) fn study(cases: &[Case]) -> Study {
         schema: SCHEMA,
         program: "0.1.0".into(),
         command: vec!["bench".into(), "--workers".into(), "1,2,4".into()],
+        date: Some("2026-11-16T08:33:34Z".into()),
+        host: Some("abacus".into()),
         machine: Machine {
             cpu: Some("Abacus 9000".into()),
             cores: Some(4),

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use paceline_record::log::{LAUNCHER_FILE, LauncherLog};
-use paceline_record::{LayerTime, Outcome, Rank, Who};
+use paceline_record::{LayerTime, Outcome};
 use serde::Deserialize;
 
 use crate::origin::Origin;
@@ -31,8 +31,10 @@ pub enum Held {
 #[derive(Debug)]
 pub struct StudyFolder {
     path: PathBuf,
-    /// The folder itself, locked by the process that uses it.
+    /// The folder itself, locked by the process that writes in it.
     lock: Option<File>,
+    /// `study.json`, locked by the process that runs the study.
+    study: Option<File>,
 }
 
 /// The logs of one case, with all repeats that have begun.
@@ -51,6 +53,12 @@ pub struct CaseLogs<'a> {
 }
 
 impl CaseLogs<'_> {
+    /// The numbers of one repeat alone; `None` if it has not begun, or its logs cannot be read.
+    pub fn report_repeat(&self, repeat: u32) -> Option<CaseReport> {
+        let (_, run) = self.begun.iter().find(|(planned, _)| planned.repeat == repeat)?;
+        Some(CaseReport::of(std::slice::from_ref(run.as_ref().ok()?)))
+    }
+
     /// The numbers of the case. Unreadable logs fail the case, not the study.
     pub fn report(self) -> CaseReport {
         let case = self.begun[0].0.case.clone();
@@ -117,7 +125,9 @@ impl StudyFolder {
     pub fn open(path: &Path) -> Result<(Self, Study), LabError> {
         let file = path.join(STUDY);
         match fs::read(&file) {
-            Ok(bytes) => Ok((Self { path: path.into(), lock: None }, parse_study(&file, &bytes)?)),
+            Ok(bytes) => {
+                Ok((Self { path: path.into(), lock: None, study: None }, parse_study(&file, &bytes)?))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(LabError::NoStudy { path: path.into() })
             }
@@ -128,13 +138,14 @@ impl StudyFolder {
     /// Starts a study in a folder that is new, empty, or holds a study.
     pub fn start(path: &Path, study: &Study, held: Held) -> Result<Self, LabError> {
         fs::create_dir_all(path).map_err(LabError::io("create", path))?;
-        let mut folder = Self { path: path.into(), lock: None };
+        let mut folder = Self { path: path.into(), lock: None, study: None };
         folder.lock()?;
         match Self::open(path) {
             Ok((_, old)) if held == Held::Resume => {
                 if !study.asks_the_same_as(&old) {
                     return Err(LabError::Exists { path: folder.path });
                 }
+                folder.hold_study()?;
                 return Ok(folder);
             }
             Ok((_, old)) => folder.clear(&old)?,
@@ -147,6 +158,7 @@ impl StudyFolder {
             Err(error) => return Err(error),
         }
         folder.write_json(STUDY, study)?;
+        folder.hold_study()?;
         Ok(folder)
     }
 
@@ -164,6 +176,7 @@ impl StudyFolder {
         planned.place = study.places();
         study.cases.push(planned.clone());
         folder.write_json(STUDY, &study)?;
+        folder.hold_study()?;
         Ok((folder, study))
     }
 
@@ -207,7 +220,10 @@ impl StudyFolder {
         let all = study.cases.iter().filter(|planned| planned.place == place);
         let (begun, missing): (Vec<&Planned>, Vec<&Planned>) =
             all.partition(|planned| self.has_begun(planned));
-        let read = |planned: &'a Planned| (planned, Run::read(&self.path.join(&planned.folder)));
+        let read = |planned: &'a Planned| {
+            let run = Run::read(&self.path.join(&planned.folder));
+            (planned, run.map(|run| Run { asked: Some(planned.steps), ..run }))
+        };
         let begun: Vec<_> = begun.into_iter().map(read).collect();
         let first = &begun.first()?.0.folder;
         let origin = Origin::read(&self.path.join(first));
@@ -223,7 +239,26 @@ impl StudyFolder {
     /// Reads the logs of a study and compares its cases.
     pub fn analyse(&self, study: &Study) -> Report {
         let cases = (0..study.places()).filter_map(|place| self.read_case(study, place));
-        Report::new(study, cases.map(|logs| logs.report()).collect())
+        let mut report = Report::new(study, cases.map(|logs| logs.report()).collect());
+        // Between two cases none is running, but the study is.
+        report.running |= self.is_running();
+        report
+    }
+
+    /// Whether another process is running the study.
+    fn is_running(&self) -> bool {
+        let held = |study: File| matches!(study.try_lock_shared(), Err(TryLockError::WouldBlock));
+        self.study.is_none() && File::open(self.path.join(STUDY)).is_ok_and(held)
+    }
+
+    /// Lets others know, for as long as this lives, that the study is running: they may write no report, but read one.
+    fn hold_study(&mut self) -> Result<(), LabError> {
+        let path = self.path.join(STUDY);
+        let study = File::open(&path).map_err(LabError::io("open", path))?;
+        // On a file system without locks nobody can know; that is no reason not to run.
+        let _ = study.lock();
+        self.study = Some(study);
+        Ok(())
     }
 
     /// Writes `report.json`.
@@ -237,7 +272,8 @@ impl StudyFolder {
             logs.begun.iter().filter_map(|(planned, run)| Some((planned, run.as_ref().ok()?)))
         {
             for rank in &run.ranks {
-                let name = tensorboard::file_name(&planned.folder, rank.header.who());
+                let name =
+                    tensorboard::file_name(&planned.folder, rank.header.who(), run.launcher.header.started);
                 let path = self.path.join(&name);
                 let folder = path.parent().expect("invariant: it lies in a folder");
                 fs::create_dir_all(folder).map_err(LabError::io("create", folder))?;
@@ -275,9 +311,7 @@ impl StudyFolder {
         if !self.has_begun(planned) {
             return Ok(());
         }
-        let events = self.path.join(tensorboard::file_name(&planned.folder, Who::Rank(Rank(0))));
-        let events = events.parent().and_then(Path::parent).expect("invariant: case, rank, file");
-        remove(events, |path| fs::remove_dir_all(path))?;
+        remove(&self.path.join(tensorboard::folder_name(&planned.folder)), |path| fs::remove_dir_all(path))?;
         remove(&self.path.join(&planned.folder), |path| fs::remove_dir_all(path))
     }
 

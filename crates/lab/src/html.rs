@@ -32,14 +32,18 @@ const NAMED: usize = 4;
 pub fn render(report: &Report) -> String {
     let title = title(report);
     let header = Tag::new("header")
-        .with(Tag::new("p").class("kind").text(sections::kind(report)))
+        .with(Tag::new("p").class("kind").text(format_args!("Paceline \u{b7} {}", sections::kind(report))))
         .with(Tag::new("h1").text(&title))
         .with(Tag::new("p").class("facts").text(facts(report)))
+        .with(Tag::new("p").class("facts").text(words::made(report)))
         .with_all(words::verdict(report).iter().map(|line| {
             // Percent signs stay with their numbers, and the ends of intervals together.
             let line = line.replace(" %", "\u{a0}%").replace(" .. ", "\u{a0}..\u{a0}");
             Tag::new("p").class("verdict").text(line)
-        }));
+        }))
+        .with_all(
+            words::notices(report).into_iter().map(|notice| Tag::new("p").class("notice").text(notice)),
+        );
     let sections = sections::of(report, Medium::Page);
     let about =
         |topic: Topic| sections.iter().filter(move |section| section.topic == topic).map(section::render);
@@ -110,7 +114,8 @@ fn title(report: &Report) -> String {
 
 /// Scaling, engine, update strategy and input size.
 fn facts(report: &Report) -> String {
-    let scaling = unique(report, |case| case.case.scaling.clone());
+    let scales = unique(report, |case| Some(case.case.workers.to_string())).len() > 1;
+    let scaling = unique(report, |case| case.case.scaling.clone().filter(|_| scales));
     let engine = unique(report, |case| case.case.engine.clone());
     let input = unique(report, |case| case.case.input.clone());
     let update = unique(report, |case| case.case.update.clone());

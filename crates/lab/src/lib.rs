@@ -24,6 +24,7 @@ pub mod run;
 pub mod section;
 pub mod sections;
 pub mod stats;
+mod status;
 mod study;
 mod table;
 pub mod tensorboard;
@@ -36,10 +37,11 @@ pub mod words;
 
 pub use case::{CaseReport, Straggler};
 pub use error::LabError;
-pub use finding::{Finding, Kind};
+pub use finding::{Finding, Kind, every_advice};
 pub use folder::{CaseLogs, Held, StudyFolder};
 pub use report::{Explained, Key, Report};
 pub use run::Run;
+pub use status::{SoFar, Status};
 pub use study::{Machine, Planned, Study};
 pub use table::{Align, Column, Table};
 

@@ -3,16 +3,24 @@
 use std::fmt::Write as _;
 
 use crate::section::{Block, Level, Medium, Section};
-use crate::{Align, Report, Table, sections};
+use crate::{Align, Report, Table, sections, words};
 
 /// The whole report.
 pub fn render(report: &Report) -> String {
-    render_sections(sections::kind(report), &sections::of(report, Medium::Page))
+    let mut text = format!("# {}\n", escape(sections::kind(report)));
+    for sentence in [words::made(report)].into_iter().chain(words::notices(report)) {
+        let _ = writeln!(text, "\n{}", escape(&sentence));
+    }
+    text + &render_body(&sections::of(report, Medium::Page))
 }
 
 /// Sections below a title.
 pub fn render_sections(title: &str, sections: &[Section]) -> String {
-    let mut text = format!("# {}\n", escape(title));
+    format!("# {}\n{}", escape(title), render_body(sections))
+}
+
+fn render_body(sections: &[Section]) -> String {
+    let mut text = String::new();
     for section in sections {
         let level = match section.level {
             Level::Chapter => "##",

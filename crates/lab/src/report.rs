@@ -1,19 +1,27 @@
 //! All cases of a study: the content of `report.json`.
 
-use paceline_record::{Case, Outcome};
+use paceline_record::Case;
 use serde::Serialize;
 
 use crate::finding::{self, Finding};
 use crate::numbers::law::{self, Laws};
 use crate::numbers::speedup::Speedup;
 use crate::numbers::waterfall::{self, Waterfall};
-use crate::{CaseReport, Machine, SCHEMA, Study};
+use crate::{CaseReport, Machine, SCHEMA, Status, Study};
 
 /// Every number of a study's report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Version of this format.
     pub schema: u32,
+    /// Version of the program that ran the study.
+    pub program: String,
+    /// When it was started, in UTC.
+    pub date: Option<String>,
+    /// The name of the host that it was started on.
+    pub host: Option<String>,
+    /// Whether somebody was at work in its folder when it was read.
+    pub running: bool,
     /// The command line of the study, without the program's name.
     pub command: Vec<String>,
     /// Where it ran.
@@ -73,9 +81,13 @@ impl Report {
         for members in group(&cases) {
             explained.push(explain(&mut cases, members));
         }
-        let findings = finding::find(&study.machine, &cases, &explained);
+        let findings = finding::find(study, &cases, &explained);
         Self {
             schema: SCHEMA,
+            program: study.program.clone(),
+            date: study.date.clone(),
+            host: study.host.clone(),
+            running: cases.iter().any(|case| case.running.is_some()),
             command: study.command.clone(),
             machine: study.machine.clone(),
             missing: study.places().saturating_sub(cases.len()) as u32,
@@ -103,7 +115,7 @@ fn group(cases: &[CaseReport]) -> Vec<Vec<usize>> {
 }
 
 fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
-    let done = |case: &CaseReport| case.status == Outcome::Done;
+    let done = |case: &CaseReport| case.status == Status::Done;
     let one = members.iter().map(|&place| &cases[place]).find(|case| case.case.workers == 1 && done(case));
     let one = one.cloned();
     let (mut speedups, mut waterfalls) = (Vec::new(), Vec::new());
@@ -120,7 +132,8 @@ fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
     }
     let alike: Vec<&CaseReport> = members.iter().map(|&place| &cases[place]).collect();
     let laws = law::fit(&alike);
-    let key = Key::new(&cases[members[0]].case, cases);
+    let all: Vec<&Case> = cases.iter().map(|case| &case.case).collect();
+    let key = Key::new(all[members[0]], &all);
     Explained { key, cases: members, speedups, waterfalls, laws }
 }
 
@@ -146,10 +159,10 @@ impl Key {
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    fn new(case: &Case, all: &[CaseReport]) -> Self {
-        let differs = |name: &&String| {
-            all.iter().any(|other| other.case.settings.get(*name) != case.settings.get(*name))
-        };
+    /// The key of a case among all cases of its study.
+    pub fn new(case: &Case, all: &[&Case]) -> Self {
+        let differs =
+            |name: &&String| all.iter().any(|other| other.settings.get(*name) != case.settings.get(*name));
         let mut variant: Vec<String> = case
             .settings
             .keys()
@@ -158,7 +171,7 @@ impl Key {
             .collect();
         for (name, of) in VARIANTS {
             let value = of(case);
-            if all.iter().any(|other| of(&other.case) != value) {
+            if all.iter().any(|other| of(other) != value) {
                 variant.extend(value.map(|value| format!("{name} {value}")));
             }
         }

@@ -11,9 +11,9 @@ use paceline_record::{
     Case, EvalRecord, LogError, MemberHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord, Who,
 };
 
-use crate::LabError;
 use crate::membership::{self, Membership};
 use crate::stats::Work;
+use crate::{LabError, Status};
 
 /// One run of a case, from its logs.
 #[derive(Clone, Debug)]
@@ -27,6 +27,10 @@ pub struct Run {
     pub waited_for: BTreeMap<Who, Waited>,
     /// Who came and went; `None` where workers stay.
     pub membership: Option<Membership>,
+    /// Steps asked for, where somebody has said.
+    pub asked: Option<u64>,
+    /// Whether its launcher was at work when the logs were read.
+    pub is_held: bool,
 }
 
 /// Waiting for one rank, summed over the ranks that waited.
@@ -75,6 +79,7 @@ impl Span {
 impl Run {
     /// Reads a case's folder.
     pub fn read(folder: &Path) -> Result<Self, LabError> {
+        let held = LauncherLog::is_held(folder);
         let launcher = LauncherLog::read(folder)?;
         let (world, outcome) = (launcher.header.case.workers, launcher.outcome());
         let members = membership::members(&launcher);
@@ -110,7 +115,9 @@ impl Run {
                 Err(_) => {}
             }
         }
-        let run = Self::new(launcher, ranks, waited_for);
+        let mut run = Self::new(launcher, ranks, waited_for);
+        // Who has not said the last word may have begun just after the first look.
+        run.is_held = held || LauncherLog::is_held(folder);
         if outcome == Outcome::Done {
             run.check_complete(folder)?;
         }
@@ -120,7 +127,15 @@ impl Run {
     /// A run with these logs.
     pub(crate) fn new(launcher: LauncherLog, ranks: Vec<RankLog>, waited_for: BTreeMap<Who, Waited>) -> Self {
         let membership = Membership::new(&launcher, &ranks);
-        Self { launcher, ranks, waited_for, membership }
+        Self { launcher, ranks, waited_for, membership, asked: None, is_held: false }
+    }
+
+    /// How it ended, or that it has not. Of a launcher that is gone without a word nothing good is known.
+    pub fn status(&self) -> Status {
+        match self.launcher.over {
+            None if self.is_held => Status::Running,
+            _ => self.launcher.outcome().into(),
+        }
     }
 
     /// A finished run has a span, and all its ranks did the same steps within it.
@@ -460,8 +475,6 @@ fn read_worker(
     let mut waited_for: BTreeMap<Who, Waited> = BTreeMap::new();
     let fold = |step: &mut StepRecord| {
         let buckets = std::mem::take(&mut step.buckets);
-        // No number is made of it, and a long run's would fill the memory.
-        step.scheduling = None;
         for bucket in &buckets {
             if let Some(late) = named(step, bucket.last_rank) {
                 waited_for.entry(late).or_default().time += bucket.waited_late;

@@ -10,12 +10,12 @@ mod why;
 
 use std::collections::BTreeSet;
 
-use paceline_record::{Case, Outcome};
+use paceline_record::Case;
 
 use crate::numbers::recovery::MOST_EVENTS;
 use crate::section::{Block, Medium, Section, Topic};
 use crate::words::{self, megabytes};
-use crate::{CaseReport, Explained, Report};
+use crate::{CaseReport, Explained, Report, Status};
 
 pub use layers::{Rows, layers};
 
@@ -47,9 +47,12 @@ fn is_training(report: &Report) -> bool {
 pub fn of(report: &Report, medium: Medium) -> Vec<Section> {
     let mut results = Vec::new();
     let scalings = scalings(report);
-    for scaling in &scalings {
-        let cases = Cases::new(report, *scaling);
-        results.extend(tables(&cases, scalings.len() > 1, medium));
+    for &scaling in &scalings {
+        let after = match scalings.len() {
+            1 => String::new(),
+            _ => format!(", {} scaling", scaling.unwrap_or("unknown")),
+        };
+        results.extend(tables(&Cases::new(report, scaling), &after, medium));
     }
     let groups = report.explained.iter().enumerate();
     results.extend(groups.filter_map(|(place, group)| why::section(place, group)));
@@ -94,17 +97,23 @@ impl<'a> Cases<'a> {
         Self { report, scaling, all: groups.flat_map(|group| labelled(report, group)).collect() }
     }
 
-    /// Why a group among them has no speed-ups; `None` if all have.
-    fn incomparable(&self) -> Option<&'static str> {
+    /// Why groups among them have no speed-ups, one sentence each.
+    fn incomparable(&self) -> Vec<String> {
         let groups =
-            self.report.explained.iter().filter(|group| group.key.scaling.as_deref() == self.scaling);
-        groups.filter_map(|group| words::incomparable(self.report, group)).next()
+            || self.report.explained.iter().filter(|group| group.key.scaling.as_deref() == self.scaling);
+        let one = groups().nth(1).is_none();
+        let sentence = |group: &Explained| {
+            let why = words::incomparable(self.report, group)?;
+            let whose = if one { String::new() } else { format!("{}: ", group.key.label()) };
+            Some(format!("{whose}no speed-ups and no waterfall: {why}"))
+        };
+        groups().filter_map(sentence).collect()
     }
 
     /// Those that finished.
     fn done(&self) -> impl Iterator<Item = (&'a CaseReport, &str)> {
         let all = self.all.iter().map(|(case, label)| (*case, label.as_str()));
-        all.filter(|(case, _)| case.status == Outcome::Done)
+        all.filter(|(case, _)| case.status == Status::Done)
     }
 }
 
@@ -132,13 +141,8 @@ fn scalings(report: &Report) -> Vec<Option<&str>> {
     scalings
 }
 
-/// Everything about the cases with one kind of scaling.
-fn tables(cases: &Cases<'_>, several: bool, medium: Medium) -> Vec<Section> {
-    let after = match cases.scaling {
-        _ if !several => String::new(),
-        Some(scaling) => format!(", {scaling} scaling"),
-        None => ", unknown scaling".into(),
-    };
+/// Everything about the cases with one kind of scaling; titles end in what sets them apart.
+fn tables(cases: &Cases<'_>, after: &str, medium: Medium) -> Vec<Section> {
     let learning = learning::table(cases)
         .map(|table| Section::new(Topic::Cases, format!("Learning{after}")).tables([table]));
     let is_training = is_training(cases.report);
@@ -151,19 +155,18 @@ fn tables(cases: &Cases<'_>, several: bool, medium: Medium) -> Vec<Section> {
         results = results.say(common.join(", "));
     }
     results = results.tables([results::cases(cases)]);
-    if let Some(why) = cases.incomparable().filter(|_| !is_training) {
-        results = results.say(format!("No speed-ups and no waterfall: {why}."));
+    if !is_training {
+        results = results.list(cases.incomparable());
     }
-    let mut sections: Vec<Section> = match is_training {
-        true => learning.into_iter().chain([results]).collect(),
-        false => [results].into_iter().chain(learning).collect(),
-    };
+    let mut sections = vec![results];
     if cases.done().next().is_some() {
         let phases = Section::new(Topic::Cases, format!("Phases{after}")).detail();
         sections.push(phases.say("Mean milliseconds per step of one rank.").tables([results::phases(cases)]));
         let steps = Section::new(Topic::Cases, format!("Steps{after}")).detail();
         sections.push(steps.tables([results::steps(cases)]));
     }
+    let place = if is_training { 0 } else { sections.len() };
+    sections.splice(place..place, learning);
     sections
 }
 

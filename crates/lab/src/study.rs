@@ -12,6 +12,12 @@ pub struct Study {
     pub program: String,
     /// The command line, the program's name left out.
     pub command: Vec<String>,
+    /// When it was started, in UTC, as `2026-11-16T08:33:34Z`.
+    #[serde(default)]
+    pub date: Option<String>,
+    /// The name of the host that it was started on.
+    #[serde(default)]
+    pub host: Option<String>,
     /// Where it ran.
     pub machine: Machine,
     /// The runs, in the order in which they take place.
@@ -55,7 +61,8 @@ impl Study {
         self.cases.iter().map(|planned| planned.place + 1).max().unwrap_or(0)
     }
 
-    /// Whether another study asks for the same runs on the same machine by the same program.
+    /// Whether another study asks for the same runs on the same machine by the same program, whenever and under whatever
+    /// name of the machine.
     pub fn asks_the_same_as(&self, other: &Self) -> bool {
         (self.schema, &self.program, &self.machine, &self.cases)
             == (other.schema, &other.program, &other.machine, &other.cases)

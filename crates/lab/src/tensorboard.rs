@@ -7,8 +7,8 @@
 //! Rank 0, or the first member, has the values of all ranks: `loss/test` and `accuracy/test` at the step after which the network was tested, and at the
 //! last step of each epoch its `loss/train` and `accuracy/train`.
 //!
-//! A run's clock has no date. Times are counted from the begin of the year 2000, so that the same log gives
-//! the same bytes; only differences are meaningful.
+//! Times have the date that the launcher noted. Where it noted none, as in a simulated run, they are counted from the begin of
+//! the year 2000: then only differences are meaningful.
 //!
 //! The file is a list of [records](crate::tfrecord), each an `Event` of `tensorflow/core/util/event.proto` in the encoding
 //! of protocol buffers, of which it takes five fields.
@@ -16,7 +16,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_record::log::RankLog;
-use paceline_record::{EvalRecord, Nanos, Phase, Rank, StepRecord, Who};
+use paceline_record::{EvalRecord, Nanos, Phase, Rank, Started, StepRecord, Who};
 
 use crate::numbers::learning::{self, Epoch, Score};
 use crate::run::{Run, covers, own_time};
@@ -25,18 +25,29 @@ use crate::tfrecord;
 /// Most points of a rank.
 pub const MOST: usize = 1000;
 
-/// Seconds from 1970 to the start of a run's clock.
-const ORIGIN_S: u32 = 946_684_800;
+/// Seconds from 1970 to the start of a clock without a date.
+const ORIGIN_S: f64 = 946_684_800.0;
 
-/// Path of a rank's event file in the study folder.
-pub fn file_name(case: &str, who: Who) -> PathBuf {
-    let who = who.to_string().replace(' ', "-");
-    Path::new("tensorboard").join(case).join(who).join(format!("events.out.tfevents.{ORIGIN_S}.paceline"))
+/// Folder of a case's event files in the study folder.
+pub fn folder_name(case: &str) -> PathBuf {
+    Path::new("tensorboard").join(case)
 }
 
-/// The event file of one rank.
+/// Path of a rank's event file in the study folder.
+pub fn file_name(case: &str, who: Who, started: Option<Started>) -> PathBuf {
+    let who = who.to_string().replace(' ', "-");
+    let began = started.map_or(ORIGIN_S as u64, |started| started.unix.0 / 1_000_000_000);
+    folder_name(case).join(who).join(format!("events.out.tfevents.{began}.paceline"))
+}
+
+/// Seconds from 1970 to the start of a run's clock.
+fn origin_s(started: Option<Started>) -> f64 {
+    started.map_or(ORIGIN_S, |Started { at, unix }| (i128::from(unix.0) - i128::from(at.0)) as f64 * 1e-9)
+}
+
+/// The event file of one rank, without a date.
 pub fn render(log: &RankLog) -> Vec<u8> {
-    render_with(log, &[], &log.evaluations)
+    render_with(log, ORIGIN_S, &[], &log.evaluations)
 }
 
 /// The event file of a rank of a run.
@@ -46,17 +57,18 @@ pub fn render_rank(run: &Run, log: &RankLog) -> Vec<u8> {
         Some(_) => run.ranks.first().is_some_and(|first| first.header.who() == who),
         None => who == Who::Rank(Rank(0)),
     };
+    let origin = origin_s(run.launcher.header.started);
     if !tells {
-        return render(log);
+        return render_with(log, origin, &[], &log.evaluations);
     }
     let tests: Vec<EvalRecord> = run.evaluations().copied().collect();
-    render_with(log, &learning::epochs(run), &tests)
+    render_with(log, origin, &learning::epochs(run), &tests)
 }
 
-fn render_with(log: &RankLog, epochs: &[Epoch], tests: &[EvalRecord]) -> Vec<u8> {
+fn render_with(log: &RankLog, origin: f64, epochs: &[Epoch], tests: &[EvalRecord]) -> Vec<u8> {
     let begin = log.main.or(log.steps.first().map(|step| step.begin)).unwrap_or_default();
     let mut file = Vec::new();
-    tfrecord::append(&Message::at(begin).bytes(3, b"brain.Event:2").0, &mut file);
+    tfrecord::append(&Message::at(origin + begin.seconds()).bytes(3, b"brain.Event:2").0, &mut file);
     let phases: Vec<Phase> = Phase::ALL
         .into_iter()
         .filter(|&phase| log.steps.iter().any(|step| time_of(phase, step) != 0.0))
@@ -76,7 +88,10 @@ fn render_with(log: &RankLog, epochs: &[Epoch], tests: &[EvalRecord]) -> Vec<u8>
     let mut events: Vec<(u64, Nanos, Message)> = points.chain(trained).chain(tested).collect();
     events.sort_by_key(|&(step, ..)| step);
     for (step, at, summary) in events {
-        tfrecord::append(&Message::at(at).integer(2, step).bytes(5, &summary.0).0, &mut file);
+        tfrecord::append(
+            &Message::at(origin + at.seconds()).integer(2, step).bytes(5, &summary.0).0,
+            &mut file,
+        );
     }
     file
 }
@@ -127,9 +142,8 @@ fn time_of(phase: Phase, step: &StepRecord) -> f64 {
 struct Message(Vec<u8>);
 
 impl Message {
-    /// An event at this time.
-    fn at(moment: Nanos) -> Self {
-        let seconds = f64::from(ORIGIN_S) + moment.seconds();
+    /// An event at this time, in seconds since 1970.
+    fn at(seconds: f64) -> Self {
         let mut event = Self::default();
         event.key(1, 1);
         event.0.extend(seconds.to_le_bytes());

@@ -87,7 +87,11 @@ fn name_all(columns: &[Column]) -> String {
 
 /// The report of a study.
 pub fn render_report(report: &Report, screen: Screen) -> String {
-    render(&sections::of(report, Medium::Screen), screen, Some("report.html"))
+    let mut text = String::new();
+    screen.wrap(&mut text, Ink::Faint, &words::made(report), ["", "  "]);
+    words::notices(report).iter().for_each(|notice| screen.wrap(&mut text, Ink::Bad, notice, ["", "  "]));
+    text.push('\n');
+    text + &render(&sections::of(report, Medium::Screen), screen, Some("report.html"))
 }
 
 /// Sections one below the other. Tables are cut to the columns that fit; `whole` names a file that has all of them.

@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 
 pub use self::foreign::write_trace;
 use self::pen::{Pen, STEPS};
+use crate::case::LAUNCHER_GONE;
 use crate::{LabError, words};
 
 /// Most events of a timeline.
@@ -78,7 +79,7 @@ impl<'a> CaseLog<'a> {
             reaps: Vec::new(),
             first_spawn: Nanos(0),
             last_reap: None,
-            unfinished: Some("failed: the launcher ended before its workers did".into()),
+            unfinished: Some(format!("failed: {LAUNCHER_GONE}")),
         };
         while let Ok(Some(event)) = reader.next_event() {
             match event {

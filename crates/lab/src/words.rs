@@ -1,16 +1,18 @@
 //! Numbers in sentences, the same for every form of the report.
 
+mod head;
 mod recovery;
 mod verdict;
 
-use paceline_record::{Bytes, Outcome, Phase};
+use paceline_record::{Bytes, Phase};
 
 use crate::numbers::law::{Forecast, Law, Laws, Parameter};
 use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::steady::Verdict;
-use crate::{Align, CaseReport, Explained, Report, Table};
+use crate::{Align, CaseReport, Explained, Report, Status, Table};
 
+pub use self::head::{load, made, notices};
 pub use self::recovery::{event_table, recovery};
 pub use self::verdict::verdict;
 
@@ -72,15 +74,6 @@ pub fn range(ends: Option<(f64, f64)>, places: usize) -> String {
     or_dash(ends, |(lo, hi)| format!("{} .. {}", digits(Some(lo), places), digits(Some(hi), places)))
 }
 
-/// How a case ended, in a word.
-pub const fn ended(status: Outcome) -> &'static str {
-    match status {
-        Outcome::Done => "done",
-        Outcome::Failed => "failed",
-        Outcome::Interrupted => "interrupted",
-    }
-}
-
 /// The command of a study as it would be typed into a shell.
 pub fn command(words: &[String]) -> String {
     let words = ["paceline"].into_iter().chain(words.iter().map(String::as_str));
@@ -111,7 +104,7 @@ pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> 
         .cases
         .iter()
         .map(|&place| &report.cases[place])
-        .filter(|case| case.status == Outcome::Done)
+        .filter(|case| case.status == Status::Done)
         .peekable();
     if !group.speedups.is_empty() || done.peek().is_none() {
         return None;
@@ -133,8 +126,8 @@ pub fn laws(laws: &Laws) -> Vec<String> {
         laws.rough.as_ref().and_then(|name| laws.throughput.iter().find(|law| law.name == *name))
     {
         sentences.push(format!(
-            "no scaling law fits images/s: {} has the lowest AICc and is still off by {:.0} % (more worker counts or repeats would \
-             help)",
+            "no scaling law fits images/s: {} has the lowest AICc and is still off by {:.0} % (more worker counts, or repeats of \
+             real runs, would help)",
             law.name,
             100.0 * law.residual_sd
         ));
@@ -144,7 +137,7 @@ pub fn laws(laws: &Laws) -> Vec<String> {
     }
     if let Some(unfit) = laws.unfit {
         sentences.push(format!(
-            "no scaling law can be chosen: {unfit} (more worker counts or repeats would help)"
+            "no scaling law can be chosen: {unfit} (more worker counts, or repeats of real runs, would help)"
         ));
     }
     if let (Some(law), Some(peak)) = (best, laws.peak_workers)

@@ -87,7 +87,10 @@ fn find_structs(source: &str) -> BTreeMap<String, Vec<Field>> {
 fn all_structs() -> BTreeMap<String, Vec<Field>> {
     let lab = root().join("crates/lab/src");
     let mut files = sources(&lab.join("numbers"));
-    files.extend(["case.rs", "report.rs", "finding.rs", "compare.rs", "study.rs"].map(|file| lab.join(file)));
+    files.extend(
+        ["case.rs", "report.rs", "finding.rs", "compare.rs", "study.rs", "status.rs"]
+            .map(|file| lab.join(file)),
+    );
     files.push(root().join("crates/record/src/event.rs"));
     files.iter().flat_map(|file| find_structs(&read(file))).collect()
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use paceline_lab::{CaseReport, Machine, Planned, Study, StudyFolder};
+use paceline_lab::{CaseReport, Machine, Planned, Status, Study, StudyFolder};
 use paceline_record::{
     BucketRecord, Bytes, Case, EvalRecord, Exit, Expulsion, Faults, Generation, Host, LauncherEvent,
-    LauncherHeader, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes,
+    LauncherHeader, Load, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes,
     PorterEvent, PorterHeader, Rank, RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling,
-    Step, StepRecord, Switches, Transfer, Who, Whole,
+    Started, Step, StepRecord, Switches, Transfer, Who, Whole,
 };
 use serde_json::Value;
 
@@ -49,7 +49,7 @@ fn the_example_is_read_as_the_page_says() {
     let files = example();
     assert_eq!(files.len(), 4);
     let case = report(&files);
-    assert_eq!((case.status, case.reason.as_deref()), (Outcome::Done, None));
+    assert_eq!((case.status, case.reason.as_deref()), (Status::Done, None));
     assert!(close(case.total_s.expect("an end"), 0.76) && close(case.init_s.expect("a begin"), 0.5));
     assert!(close(case.images_per_s.expect("a rate").mean, 1280.0));
     assert_eq!(case.straggler.expect("somebody was late").who, Who::Rank(Rank(1)));
@@ -82,7 +82,7 @@ fn what_the_page_calls_a_contradiction_fails_the_case() {
         assert!(files[file].1.contains(from), "{from}");
         files[file].1 = files[file].1.replace(from, to);
         let case = report(&files);
-        assert_eq!(case.status, Outcome::Failed, "{from} -> {to}");
+        assert_eq!(case.status, Status::Failed, "{from} -> {to}");
         case.reason.expect("a reason")
     };
     assert!(changed(1, "\"spawn\"", "\"reap\"").contains("is damaged"));
@@ -100,7 +100,7 @@ fn a_torn_last_line_costs_that_line() {
     let whole = files[2].1.len();
     files[2].1.truncate(whole - 5);
     let case = report(&files);
-    assert_eq!((case.status, case.steps), (Outcome::Done, 2));
+    assert_eq!((case.status, case.steps), (Status::Done, 2));
     assert_eq!(case.peak_memory_bytes, None);
 }
 
@@ -145,6 +145,8 @@ fn everything() -> Vec<Value> {
         schema: paceline_lab::SCHEMA,
         program: "test".into(),
         command: Vec::new(),
+        date: None,
+        host: None,
         machine: Machine::default(),
         cases: vec![planned],
     };
@@ -191,7 +193,12 @@ fn everything() -> Vec<Value> {
             member(MemberChange::Spawned),
         ]),
         serde_json::to_value(RankHeader { rank: Rank(0), world: 1 }),
-        serde_json::to_value(LauncherHeader { case, window: true }),
+        serde_json::to_value(LauncherHeader {
+            window: true,
+            started: Some(Started { at: no_time, unix: no_time }),
+            load: Some(Load { cores: 1, busy_cores: None, stolen_cores: None, quota_cores: None }),
+            ..LauncherHeader::new(case)
+        }),
         serde_json::to_value([
             RankEvent::Main { at: no_time, pid: 0 },
             RankEvent::Compiled { at: no_time, planned: None },

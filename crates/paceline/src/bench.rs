@@ -8,10 +8,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
-use paceline_lab::{CaseReport, Held, LabError, Planned, Report, SCHEMA, Study, StudyFolder, sections};
-use paceline_record::{LayerTime, Outcome};
+use paceline_lab::{
+    CaseReport, Held, Key, LabError, Planned, Report, SCHEMA, Study, StudyFolder, sections, words,
+};
+use paceline_record::{Case, LayerTime, Nanos, date};
+use paceline_system::clock;
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Engines, Job, Length, Prepared, TrainError, devices, worker};
 
@@ -19,7 +23,8 @@ pub use options::Options;
 use options::{LayerRows, StudyOptions};
 use plan::{PlannedJob, plan};
 
-use crate::outcome::{self, Show, Unfinished, print, say};
+use crate::load::Watch;
+use crate::outcome::{self, Show, print, say};
 use crate::progress::{Progress, estimate};
 use crate::{machine, report};
 
@@ -37,6 +42,8 @@ pub fn run(options: &Options) -> Result<()> {
     warn(runs.iter().filter(|run| run.planned.repeat == 1).map(|run| &run.job).collect());
     let study = describe(runs.iter().map(|run| run.planned.clone()).collect(), prepared.values());
     let folder = start(options, &study)?;
+    // Of a study that is resumed, what was written down when it began.
+    let (_, study) = StudyFolder::open(folder.path())?;
     for run in &mut runs {
         run.job.folder = folder.path().join(&run.planned.folder);
     }
@@ -44,12 +51,7 @@ pub fn run(options: &Options) -> Result<()> {
     report::print_report(&report, show)?;
     folder.write_pages(&study, &report)?;
     report::point_to(&folder, show)?;
-    if report.missing > 0
-        || report.cases.iter().any(|case| case.status != Outcome::Done || case.reason.is_some())
-    {
-        return Err(Unfinished.into());
-    }
-    Ok(())
+    Ok(outcome::check_done(&report)?)
 }
 
 /// Says what would make numbers other than they seem.
@@ -94,6 +96,9 @@ fn prepare(runs: &[PlannedJob]) -> Result<BTreeMap<usize, Prepared>, TrainError>
     first.map(|run| Ok((run.planned.place, run.job.prepare(&mut engines)?))).collect()
 }
 
+/// The date of a study that never took place: the beginning of the year 2000.
+const SIMULATED: Nanos = Nanos(946_684_800_000_000_000);
+
 /// The study as it will be written down.
 pub fn describe<'a>(cases: Vec<Planned>, prepared: impl IntoIterator<Item = &'a Prepared>) -> Study {
     let mut engines: Vec<&str> = Vec::new();
@@ -102,10 +107,13 @@ pub fn describe<'a>(cases: Vec<Planned>, prepared: impl IntoIterator<Item = &'a 
             engines.push(engine);
         }
     }
+    let simulated = cases.iter().all(|planned| planned.case.engine.as_deref() == Some("simulated"));
     Study {
         schema: SCHEMA,
         program: env!("CARGO_PKG_VERSION").into(),
         command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
+        date: Some(date(if simulated { SIMULATED } else { clock::started().unix })),
+        host: if simulated { None } else { machine::host() },
         machine: machine::describe(engines.join("; ")),
         cases,
     }
@@ -142,25 +150,32 @@ impl Bench<'_> {
         let mut cases: Vec<Option<CaseReport>> =
             (0..study.places()).map(|place| Some(folder.read_case(study, place)?.report())).collect();
         let seconds = |run: &PlannedJob| estimate(&run.job, self.prepared_for(run));
-        let mut progress = Progress::start(left.iter().map(|run| seconds(run)).collect(), runs.len());
+        let ahead = left.iter().map(|run| seconds(run)).collect();
+        let mut progress = Progress::start(ahead, runs.len(), Instant::now());
+        let mut watch = Watch::default();
         for &run in &left {
             let PlannedJob { job, planned } = run;
             folder.create_case(planned)?;
-            progress.begin(job);
+            progress.begin(job, name(planned, study), Instant::now());
+            let (load, warning) = watch.look(job);
+            warning.iter().for_each(|warning| progress.tell(warning));
             let surroundings = Surroundings {
                 program: program.clone(),
                 interrupted: &interrupted,
-                progress: &mut |glance| progress.show(job, glance.steps),
+                load,
+                progress: &mut |glance| progress.show(job, glance, Instant::now()),
             };
             let result = launch(job, self.prepared_for(run), surroundings);
+            let mut alone = None;
             if let Some(logs) = folder.read_case(study, planned.place) {
                 folder.write_tensorboard(&logs)?;
+                alone = logs.report_repeat(planned.repeat);
                 cases[planned.place] = Some(logs.report());
             }
             let report = Report::new(study, cases.iter().flatten().cloned().collect());
             folder.write_report(&report)?;
-            if let Some(case) = &cases[planned.place] {
-                progress.end(job, case);
+            if let Some(run) = alone.as_ref().or(cases[planned.place].as_ref()) {
+                progress.end(run, Instant::now());
             }
             if result.is_ok() && job.profile {
                 self.show_layers(job)?;
@@ -195,6 +210,15 @@ impl Bench<'_> {
             Show::Text => print(&table),
         }
     }
+}
+
+/// What tells a run from the others of its study.
+fn name(planned: &Planned, study: &Study) -> String {
+    let Planned { place, repeat, case, .. } = planned;
+    let all: Vec<&Case> = study.cases.iter().map(|planned| &planned.case).collect();
+    let repeats = study.cases.iter().filter(|planned| planned.place == *place).count();
+    let repeat = if repeats > 1 { format!(", repeat {repeat} of {repeats}") } else { String::new() };
+    format!("{} on {}{repeat}", Key::new(case, &all).label(), words::workers(case.workers))
 }
 
 /// Says which runs of a resumed study are left.

@@ -43,5 +43,6 @@ pub fn run(options: &Options) -> Result<()> {
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let held = if options.fresh { Held::Replace } else { Held::Resume };
     let (folder, study) = write::write(&runs, &command, &options.out, held)?;
-    report::render(&folder, &study, Show::json(options.json))
+    report::render(&folder, &study, Show::json(options.json))?;
+    Ok(())
 }

@@ -11,6 +11,11 @@ pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// The machine's name.
+pub fn host() -> Option<String> {
+    Tree::new("/").line("/proc/sys/kernel/hostname")
+}
+
 /// What can be found out about the machine; `engine` describes itself.
 pub fn describe(engine: String) -> Machine {
     let tree = Tree::new("/");

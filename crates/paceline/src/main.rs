@@ -9,6 +9,7 @@ mod doctor;
 mod eval;
 mod explain;
 mod import;
+mod load;
 mod machine;
 mod models;
 mod outcome;
@@ -66,7 +67,10 @@ enum Command {
 fn main() -> ExitCode {
     let began = clock::now();
     if worker::is_assigned() {
-        return outcome::exit(worker::run(began).map_err(Into::into));
+        return match worker::run(began) {
+            Ok(worker::Ending::Stopped) => ExitCode::from(worker::STOPPED),
+            ended => outcome::exit(ended.map(drop).map_err(Into::into)),
+        };
     }
     if measure::is_assigned() {
         return outcome::exit(measure::run().map_err(Into::into));
@@ -89,4 +93,37 @@ fn main() -> ExitCode {
         Command::Models(options) => models::run(&options),
         Command::Doctor(options) => doctor::run(&options),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Options that an advice names, without their dashes.
+    fn options(advice: &str) -> Vec<String> {
+        let names = advice.split("--").skip(1);
+        let end = |c: char| !c.is_ascii_lowercase() && c != '-';
+        names.map(|rest| rest.split(end).next().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn every_option_in_an_advice_is_one_of_the_command_that_made_the_study() {
+        for name in ["bench", "train"] {
+            let cli = Cli::command();
+            let command = cli.find_subcommand(name).expect("a command");
+            let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+            let advice = paceline_lab::every_advice(name);
+            let mut named = 0;
+            for (advice, option) in advice
+                .iter()
+                .flat_map(|advice| options(advice).into_iter().map(move |option| (advice, option)))
+            {
+                assert!(known.contains(&option.as_str()), "{name} has no --{option}: {advice}");
+                named += 1;
+            }
+            assert!(named > 10, "{name}: {named}");
+        }
+        let others = paceline_lab::every_advice("import");
+        assert!(others.iter().all(|advice| options(advice).is_empty()), "{others:?}");
+    }
 }

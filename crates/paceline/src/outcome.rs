@@ -3,18 +3,21 @@
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use paceline_lab::import::ImportError;
-use paceline_lab::{LabError, words};
+use paceline_lab::{CaseReport, LabError, Report, Status, words};
 use paceline_model::ModelError;
 use paceline_record::LogError;
 use paceline_train::checkpoint::CheckpointError;
 use paceline_train::{TrainError, describe};
 use serde::Serialize;
+use signal_hook::iterator::Signals;
 
 /// The user asked for something that cannot be done: exit status 2.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +43,15 @@ impl Usage {
 #[derive(Debug, thiserror::Error)]
 #[error("not all cases finished")]
 pub struct Unfinished;
+
+/// Whether all cases of a study are done, with all their repeats.
+pub fn check_done(report: &Report) -> Result<(), Unfinished> {
+    let is_done = |case: &CaseReport| case.status == Status::Done && case.reason.is_none();
+    match report.missing == 0 && report.cases.iter().all(is_done) {
+        true => Ok(()),
+        false => Err(Unfinished),
+    }
+}
 
 /// The exit status of a result; an error is printed.
 pub fn exit(result: Result<()>) -> ExitCode {
@@ -107,12 +119,28 @@ pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find this program's own file")
 }
 
-/// A flag that Ctrl-C and a request to end set.
+/// What `timeout` and others send twice in a moment is one request.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
+
+/// A flag that Ctrl-C and a request to end set. A second request ends this program at once.
 pub fn watch_interrupts() -> Result<Arc<AtomicBool>> {
+    const REFUSED: &str = "cannot watch for Ctrl-C";
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
+    let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
+    for signal in signals {
+        signal_hook::flag::register(signal, interrupted.clone()).context(REFUSED)?;
     }
+    let mut signals = Signals::new(signals).context(REFUSED)?;
+    let watch = move || {
+        let mut first: Option<Instant> = None;
+        for _ in signals.forever() {
+            if first.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST {
+                say("interrupted again: ended at once");
+                process::exit(1);
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(watch).context(REFUSED)?;
     Ok(interrupted)
 }
 

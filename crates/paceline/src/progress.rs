@@ -1,12 +1,15 @@
-//! Progress on standard error: a bar on a terminal, plain lines elsewhere, and the time left on both.
+//! Progress on standard error: a bar on a terminal, plain lines now and then elsewhere, and the time left on both.
+//!
+//! Who calls says what time it is, so that tests need not wait.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
-use paceline_lab::CaseReport;
-use paceline_record::Outcome;
+use paceline_lab::{CaseReport, Status};
+use paceline_record::{Nanos, RankEvent};
+use paceline_train::launcher::Glance;
 use paceline_train::{Job, Prepared};
 
 use crate::machine;
@@ -18,12 +21,39 @@ pub struct Progress {
     /// Runs of the study, and the one under way, from 1.
     runs: usize,
     run: usize,
+    /// What the run under way is called.
+    name: String,
     /// Seconds of each run that is left, by estimate; the one under way comes first.
     ahead: VecDeque<f64>,
     /// Seconds of the runs that have ended, by estimate, and the time that they took.
     done: f64,
     spent: Duration,
     began: Instant,
+    /// From the begin of the first step of the run under way to the end of its last so far.
+    steps: Option<(Nanos, Nanos)>,
+    pulse: Pulse,
+}
+
+/// Off a terminal there is a line at most this often.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// When to print a line again, where there is no bar.
+pub struct Pulse(Instant);
+
+impl Pulse {
+    /// A line has just been printed.
+    pub fn start(now: Instant) -> Self {
+        Self(now)
+    }
+
+    /// Whether the last line is long enough ago; the next one then counts from now.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now.duration_since(self.0) >= PAUSE;
+        if is_due {
+            self.0 = now;
+        }
+        is_due
+    }
 }
 
 /// A bar on a terminal; `None` elsewhere.
@@ -42,62 +72,78 @@ pub fn workers(job: &Job) -> String {
 
 impl Progress {
     /// Of runs that are left, by their estimates in seconds; `runs` also counts those that were done before.
-    pub fn start(ahead: VecDeque<f64>, runs: usize) -> Self {
-        let run = runs - ahead.len();
-        let (done, spent) = (0.0, Duration::ZERO);
-        Self { bar: bar(1000), runs, run, ahead, done, spent, began: Instant::now() }
+    pub fn start(ahead: VecDeque<f64>, runs: usize, now: Instant) -> Self {
+        Self::with_bar(bar(1000), ahead, runs, now)
     }
 
-    /// Announces a run.
-    pub fn begin(&mut self, job: &Job) {
+    fn with_bar(bar: Option<ProgressBar>, ahead: VecDeque<f64>, runs: usize, now: Instant) -> Self {
+        let (run, name, steps) = (runs - ahead.len(), String::new(), None);
+        let (done, spent, pulse) = (0.0, Duration::ZERO, Pulse::start(now));
+        Self { bar, runs, run, name, ahead, done, spent, began: now, steps, pulse }
+    }
+
+    /// Announces a run by the name that tells it from the others.
+    pub fn begin(&mut self, job: &Job, name: String, now: Instant) {
         self.run += 1;
-        self.began = Instant::now();
+        self.name = name;
+        (self.began, self.steps, self.pulse) = (now, None, Pulse::start(now));
         if self.bar.is_none() {
-            let left = self.time_left(0.0).map_or_else(String::new, |left| format!("; about {left} left"));
+            let left =
+                self.time_left(0.0, now).map_or_else(String::new, |left| format!("; about {left} left"));
             say(&format!(
                 "[{}/{}] {}: {} steps of {} samples{left}",
                 self.run,
                 self.runs,
-                name(job),
+                self.name,
                 job.steps,
                 job.global_batch()
             ));
         }
-        self.show(job, 0);
+        self.show(job, Glance { steps: 0, events: &[] }, now);
     }
 
-    /// Shows how many steps of a run are done.
-    pub fn show(&self, job: &Job, steps: u64) {
-        let Some(bar) = &self.bar else { return };
-        let part = self.current() * steps as f64 / job.steps as f64;
-        let left = self.time_left(part).map_or_else(String::new, |left| format!(", {left} left"));
-        bar.set_position((1000.0 * (self.done + part) / (self.done + self.left())) as u64);
-        bar.set_message(format!(
-            "[{}/{}] {}, step {steps} of {}{left}",
-            self.run,
-            self.runs,
-            name(job),
-            job.steps
-        ));
-    }
-
-    /// Says how a run ended.
-    pub fn end(&mut self, job: &Job, case: &CaseReport) {
-        self.done += self.ahead.pop_front().unwrap_or(0.0);
-        self.spent += self.began.elapsed();
-        let line = match (case.status, case.images_per_s, case.total_s) {
-            (Outcome::Done, Some(rate), Some(total)) => {
-                format!("{}: {:.1} images/s, {total:.1} s in all", name(job), rate.mean)
-            }
-            (Outcome::Interrupted, ..) => format!("{}: interrupted", name(job)),
-            _ => {
-                let reason = case.reason.as_deref().unwrap_or("it did not finish");
-                format!("error: {}: {reason}", name(job))
-            }
-        };
+    /// Shows how far a run is.
+    pub fn show(&mut self, job: &Job, glance: Glance<'_>, now: Instant) {
+        let line = self.describe(job, glance, now);
         match &self.bar {
-            Some(bar) => bar.suspend(|| say(&line)),
-            None => say(&line),
+            Some(bar) => {
+                let part = self.part(job, glance.steps);
+                bar.set_position((1000.0 * (self.done + part) / (self.done + self.left())) as u64);
+                bar.set_message(format!("[{}/{}] {line}", self.run, self.runs));
+            }
+            None if self.pulse.is_due(now) => say(&line),
+            None => {}
+        }
+    }
+
+    fn describe(&mut self, job: &Job, glance: Glance<'_>, now: Instant) -> String {
+        for event in glance.events {
+            if let RankEvent::Step(step) = event {
+                let begin = self.steps.map_or(step.begin, |(begin, _)| begin);
+                self.steps = Some((begin, step.end));
+            }
+        }
+        let samples = glance.steps as f64 * job.global_batch() as f64;
+        let seconds = self.steps.map(|(begin, end)| end.since(begin).seconds()).filter(|&time| time > 0.0);
+        let rate =
+            seconds.map_or_else(String::new, |time| format!(", {:.0} images/s so far", samples / time));
+        let left = self.time_left(self.part(job, glance.steps), now);
+        let left = left.map_or_else(String::new, |left| format!(", about {left} left"));
+        format!("{}: step {} of {}{rate}{left}", self.name, glance.steps, job.steps)
+    }
+
+    /// Says how a run ended, by its own numbers.
+    pub fn end(&mut self, run: &CaseReport, now: Instant) {
+        self.done += self.ahead.pop_front().unwrap_or(0.0);
+        self.spent += now.duration_since(self.began);
+        self.tell(&outcome(&self.name, run));
+    }
+
+    /// Prints a line beside the bar.
+    pub fn tell(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| say(line)),
+            None => say(line),
         }
     }
 
@@ -108,9 +154,9 @@ impl Progress {
         }
     }
 
-    /// Seconds of the run under way, by estimate.
-    fn current(&self) -> f64 {
-        self.ahead.front().copied().unwrap_or(0.0)
+    /// Seconds of the run under way that are done, by estimate.
+    fn part(&self, job: &Job, steps: u64) -> f64 {
+        self.ahead.front().copied().unwrap_or(0.0) * steps as f64 / job.steps as f64
     }
 
     fn left(&self) -> f64 {
@@ -118,17 +164,22 @@ impl Progress {
     }
 
     /// Time left, judged by the work done so far; `None` before anything is done.
-    fn time_left(&self, part: f64) -> Option<HumanDuration> {
+    fn time_left(&self, part: f64, now: Instant) -> Option<HumanDuration> {
         let done = self.done + part;
-        let spent = self.spent + if part > 0.0 { self.began.elapsed() } else { Duration::ZERO };
+        let spent = self.spent + if part > 0.0 { now.duration_since(self.began) } else { Duration::ZERO };
         (done > 0.0).then(|| HumanDuration(spent.mul_f64(((self.left() - part) / done).max(0.0))))
     }
 }
 
-fn name(job: &Job) -> String {
-    let faults = job.elastic.as_ref().filter(|elastic| !elastic.faults.is_empty());
-    let faults = faults.map_or_else(String::new, |elastic| format!(" with {}", elastic.faults));
-    format!("{} on {}{faults}", job.model, workers(job))
+/// How a run ended.
+fn outcome(name: &str, run: &CaseReport) -> String {
+    match (run.status, run.images_per_s, run.total_s) {
+        (Status::Done, Some(rate), Some(total)) => {
+            format!("{name}: {:.1} images/s, {total:.1} s in all", rate.mean)
+        }
+        (Status::Interrupted, ..) => format!("{name}: interrupted"),
+        _ => format!("error: {name}: {}", run.reason.as_deref().unwrap_or("it did not finish")),
+    }
 }
 
 /// Seconds that a job may take: products at a rate that a core reaches, activations at what its memory gives. What
@@ -141,4 +192,44 @@ pub fn estimate(job: &Job, prepared: &Prepared) -> f64 {
     let turns = wanted as f64 / wanted.min(machine::cores()) as f64;
     let samples = job.steps as f64 * job.global_batch() as f64 / f64::from(job.workers);
     samples * an_example * turns / job.threads as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_record::{Step, StepRecord};
+
+    use super::*;
+
+    #[test]
+    fn off_a_terminal_there_are_few_lines_however_often_progress_is_shown() {
+        let start = Instant::now();
+        let mut pulse = Pulse::start(start);
+        let at = |tenths: u64| start + Duration::from_millis(100 * tenths);
+        let lines = (0..=600).filter(|&tenths| pulse.is_due(at(tenths))).count();
+        assert_eq!(lines, 6, "in a minute");
+        let mut pulse = Pulse::start(start);
+        assert!(!(0..100).any(|tenths| pulse.is_due(at(tenths))), "a case of less than ten seconds is quiet");
+    }
+
+    #[test]
+    fn a_line_within_a_case_has_its_step_its_rate_and_the_time_left() {
+        let start = Instant::now();
+        let job = Job { steps: 200, ..Job::new("mobilenet_v2") };
+        let mut progress = Progress::with_bar(None, VecDeque::from([10.0, 30.0]), 2, start);
+        progress.begin(&job, "mobilenet_v2, sharded on 1 worker".into(), start);
+        let step = |number: u64| {
+            let mut step = StepRecord::open(Step(number), Nanos(number * 1_000_000_000));
+            step.end = Nanos((number + 1) * 1_000_000_000);
+            RankEvent::Step(step)
+        };
+        let none = progress.describe(&job, Glance { steps: 0, events: &[] }, start + Duration::from_secs(3));
+        assert_eq!(none, "mobilenet_v2, sharded on 1 worker: step 0 of 200");
+        let events: Vec<RankEvent> = (0..50).map(step).collect();
+        let glance = Glance { steps: 50, events: &events };
+        // A quarter of the first of 40 estimated seconds took a minute: there are 37.5 such to go.
+        assert_eq!(
+            progress.describe(&job, glance, start + Duration::from_secs(60)),
+            "mobilenet_v2, sharded on 1 worker: step 50 of 200, 64 images/s so far, about 15 minutes left"
+        );
+    }
 }

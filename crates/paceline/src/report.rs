@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use paceline_lab::{Report, Study, StudyFolder, compare, html, terminal};
+use paceline_lab::{Report, Status, Study, StudyFolder, compare, html, terminal, words};
 
-use crate::outcome::{self, Show, Usage, print};
+use crate::outcome::{self, Show, Usage, print, say};
 use crate::screen::screen;
 
 /// Options of `paceline report`.
@@ -43,15 +43,40 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Reports the study of a folder again.
+/// Reports the study of a folder again. Of one that is running it tells what is there; who runs it will write the report.
 fn report_one(path: &Path, show: Show) -> Result<()> {
     let (mut folder, study) = StudyFolder::open(path)?;
-    folder.lock()?;
-    render(&folder, &study, show)
+    if let Err(busy) = folder.lock() {
+        let report = folder.analyse(&study);
+        if !report.running {
+            return Err(busy.into());
+        }
+        print_report(&report, show)?;
+        let later = format!("\nThe report will be {} when the study ends.\n", page(&folder).display());
+        return if show == Show::Json { Ok(()) } else { print(&later) };
+    }
+    let report = render(&folder, &study, show)?;
+    Ok(outcome::check_done(&report).inspect_err(|_| say_unfinished(&report))?)
+}
+
+/// Says which cases of a study did not finish.
+fn say_unfinished(report: &Report) {
+    let bad = report.cases.iter().filter(|case| case.status != Status::Done || case.reason.is_some());
+    let mut named: Vec<String> = bad
+        .map(|case| {
+            let how = if case.status == Status::Done { "in part" } else { case.status.name() };
+            format!("{} on {} ({how})", case.case.model, words::workers(case.case.workers))
+        })
+        .collect();
+    if report.missing > 0 {
+        named.push(format!("{} not begun", report.missing));
+    }
+    let all = report.cases.len() as u32 + report.missing;
+    say(&format!("error: not all of {all} cases are done: {}", named.join(", ")));
 }
 
 /// Analyses a study, writes its report in all forms, and prints it.
-pub fn render(folder: &StudyFolder, study: &Study, show: Show) -> Result<()> {
+pub fn render(folder: &StudyFolder, study: &Study, show: Show) -> Result<Report> {
     let mut cases = Vec::new();
     let mut written = Ok(());
     for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
@@ -63,7 +88,8 @@ pub fn render(folder: &StudyFolder, study: &Study, show: Show) -> Result<()> {
     print_report(&report, show)?;
     written?;
     folder.write_pages(study, &report)?;
-    point_to(folder, show)
+    point_to(folder, show)?;
+    Ok(report)
 }
 
 /// Compares studies with the first. Nothing is written into their folders.
@@ -100,7 +126,11 @@ pub fn point_to(folder: &StudyFolder, show: Show) -> Result<()> {
     if show == Show::Json {
         return Ok(());
     }
-    print(&format!("\nReport: {}\n", folder.path().join("report.html").display()))
+    print(&format!("\nReport: {}\n", page(folder).display()))
+}
+
+fn page(folder: &StudyFolder) -> PathBuf {
+    folder.path().join("report.html")
 }
 
 /// Prints a report, as a table or as what report.json holds.

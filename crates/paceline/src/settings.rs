@@ -103,8 +103,8 @@ pub struct LearningSettings {
     /// Part of each label that is spread over all classes
     #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub label_smoothing: Option<List<Fraction>>,
-    /// Fraction of batch norm's old running statistics that each step keeps, once there are enough [default: the network's
-    /// own, as 0.999 for mobilenet_v2]
+    /// Fraction of batch norm's old running statistics that each step keeps, once there are enough; Keras has 0.999 for
+    /// mobilenet_v2 and 0.99 for others
     #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub bn_momentum: Option<List<Fraction>>,
     /// How pictures are varied from epoch to epoch: standard (CIFAR-10: pad, crop, flip; images: random resized crop, flip)
@@ -494,7 +494,7 @@ fn usual_values(job: &Job) -> Vec<(&'static str, String)> {
     let yes_no = |choice: bool| if choice { "yes" } else { "no" }.to_owned();
     let adam = OptimizerKind::Adam.usual_rate();
     let elastic = Elastic::new(Bounds { min: 1, max: 1 });
-    let Learning { optimizer, schedule, warmup_epochs, momentum, .. } = job.learning;
+    let Learning { optimizer, schedule, warmup_epochs, momentum, bn_momentum, .. } = job.learning;
     vec![
         ("data", job.data.clone()),
         ("update", job.update.to_string()),
@@ -509,6 +509,7 @@ fn usual_values(job: &Job) -> Vec<(&'static str, String)> {
         ("momentum", momentum.to_string()),
         ("weight_decay", job.learning.weight_decay.to_string()),
         ("label_smoothing", job.learning.label_smoothing.to_string()),
+        ("bn_momentum", bn_momentum.map_or_else(|| "the network's own".into(), |part| part.to_string())),
         ("augment", job.augment.to_string()),
         ("eval_every", "1".to_owned()),
         ("engine", job.engine.clone()),

@@ -4,17 +4,21 @@ mod options;
 mod progress;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
-use paceline_lab::{Held, Planned, Report, Study, StudyFolder};
-use paceline_train::checkpoint::{self, Checkpoint, CheckpointError, OnNumerics};
+use anyhow::{Context, Result, bail};
+use paceline_lab::{Held, Planned, Report, Study, StudyFolder, words};
+use paceline_train::checkpoint::{self, Checkpoint, CheckpointError, OnNumerics, Recut};
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Engines, Job, Prepared, TrainError, awaits_test, describe};
 
 pub use options::Options;
 use progress::Progress;
 
+use crate::load::Watch;
 use crate::outcome::{self, Show, Unfinished, Usage, say};
 use crate::settings::Limit;
 use crate::{bench, machine, report};
@@ -27,6 +31,14 @@ pub fn run(options: &Options) -> Result<()> {
     let mut job = job(options, origin.as_ref())?;
     let prepared = job.prepare(&mut Engines::default())?;
     bench::warn(vec![&job]);
+    if let Some(Recut { steps, from, to }) = job.milestones.recut {
+        say(&format!(
+            "from step {steps} on, each step is cut into {} instead of {from}, with the same global batch of {}: the weights will \
+             differ from those that the training would have had with {from}",
+            if to == 1 { "1 shard".into() } else { format!("{to} shards") },
+            job.global_batch()
+        ));
+    }
     let run = Run::start(options, origin.as_ref(), &mut job, &prepared)?;
     run.train(&job, &prepared)
 }
@@ -69,6 +81,10 @@ fn job(options: &Options, origin: Option<&Origin>) -> Result<Job> {
     let mut jobs = options.settings.apply(vec![base], &sizes.concat(), Limit::One)?;
     let mut job = jobs.pop().expect("invariant: one value each makes one job");
     options.set_milestones(&mut job);
+    if let Some(Origin { path, checkpoint, .. }) = origin {
+        let asked = work.shards.as_ref().and(job.shards);
+        checkpoint.recut(path, &mut job, asked)?;
+    }
     job.settle(machine::cores())?;
     check(&job, origin)?;
     Ok(job)
@@ -89,14 +105,6 @@ fn check(job: &Job, origin: Option<&Origin>) -> Result<()> {
     }
     let Some(Origin { path, checkpoint, numerics }) = origin else { return Ok(()) };
     checkpoint.check_job(path, job, *numerics)?;
-    if job.workers > job.shards() {
-        let shards = job.shards();
-        return Err(Usage::new(format!(
-            "{} was trained with --shards {shards}, so at most {shards} workers can run its steps; use --workers {shards}",
-            path.display()
-        ))
-        .into());
-    }
     let done = checkpoint.position.steps;
     if done >= job.steps && !awaits_test(job, &checkpoint.position)? {
         return Err(Usage::new(format!(
@@ -151,27 +159,35 @@ impl Run {
         let program = outcome::own_program()?;
         let interrupted = outcome::watch_interrupts()?;
         self.folder.create_case(&self.planned)?;
-        let mut progress = Progress::start(job)?;
+        let mut progress = Progress::start(job, Instant::now())?;
+        let (load, warning) = Watch::default().look(job);
+        warning.iter().for_each(|warning| say(warning));
         let surroundings = Surroundings {
             program,
             interrupted: &interrupted,
-            progress: &mut |glance| progress.show(glance),
+            load,
+            progress: &mut |glance| {
+                if interrupted.load(Ordering::Relaxed) {
+                    progress.say_that_it_stops();
+                }
+                progress.show(glance, Instant::now());
+            },
         };
         let result = launch(job, prepared, surroundings);
         progress.clear();
-        let written = self.publish(&result);
+        let reported = self.report();
         // How the run ended comes first: what could not be written may only follow from it.
-        self.conclude(result).and(written)?;
-        say(&format!("Weights: {}", self.folder.path().join(checkpoint::WEIGHTS_FILE).display()));
-        Ok(())
+        self.conclude(result)?;
+        self.publish_weights()?;
+        reported
     }
 
     fn newest_checkpoint(&self) -> Result<Option<PathBuf>, CheckpointError> {
         Checkpoint::newest(&self.folder.path().join(checkpoint::FOLDER))
     }
 
-    /// Reports the study, and writes the weights of a run that ended well.
-    fn publish(&self, result: &Result<(), TrainError>) -> Result<()> {
+    /// Reports the study.
+    fn report(&self) -> Result<()> {
         let Self { folder, study, show, .. } = self;
         let mut cases = Vec::new();
         for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
@@ -181,10 +197,23 @@ impl Run {
         let report = Report::new(study, cases);
         report::print_report(&report, *show)?;
         folder.write_pages(study, &report)?;
-        if let Some(newest) = self.newest_checkpoint()?.filter(|_| result.is_ok()) {
-            copy_weights(&newest, folder.path())?;
-        }
         report::point_to(folder, *show)
+    }
+
+    /// Puts the weights of a run that ended well beside its report, and says where they are.
+    fn publish_weights(&self) -> Result<()> {
+        let Some(newest) = self.newest_checkpoint()? else { return Ok(()) };
+        let kept = newest.join(checkpoint::WEIGHTS_FILE);
+        let path = self.folder.path().join(checkpoint::WEIGHTS_FILE);
+        match copy_weights(&kept, &path) {
+            Ok(()) => say(&format!("Weights: {}", path.display())),
+            Err(error) => bail!(
+                "cannot write {}: {error}; the same weights are in {}: make room, and copy them",
+                path.display(),
+                kept.display()
+            ),
+        }
+        Ok(())
     }
 
     /// Says how the run ended, and how to resume it.
@@ -192,16 +221,16 @@ impl Run {
         let folder = self.folder.path();
         let Err(error) = result else { return Ok(()) };
         match error {
-            TrainError::Interrupted => say("interrupted"),
+            error if error.is_interruption() => say(&describe(&error)),
             error => say(&format!("error: {}", describe(&error))),
         }
         match self.newest_checkpoint().ok().flatten() {
             Some(newest) => say(&format!(
-                "To resume from {}: paceline train --resume {}",
+                "To resume from {}: {}",
                 newest.file_name().unwrap_or_default().to_string_lossy(),
-                folder.display()
+                words::command(&["train", "--resume", &folder.to_string_lossy()].map(Into::into))
             )),
-            None => say("no checkpoint was written yet; see --checkpoint-every"),
+            None => say("there is no checkpoint to resume from"),
         }
         Err(Unfinished.into())
     }
@@ -226,8 +255,8 @@ fn start_over(path: &Path, study: &Study, held: Held) -> Result<StudyFolder> {
 
 /// Removes the checkpoints and weights of a training that is started over.
 fn remove_training(path: &Path) -> Result<()> {
-    let remove = |result: std::io::Result<()>, name: &str| match result {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+    let remove = |result: io::Result<()>, name: &str| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", path.join(name).display()))
         }
         _ => Ok(()),
@@ -236,14 +265,16 @@ fn remove_training(path: &Path) -> Result<()> {
     remove(fs::remove_file(path.join(checkpoint::WEIGHTS_FILE)), checkpoint::WEIGHTS_FILE)
 }
 
-/// Copies the weights of a checkpoint to the run's folder, whole or not at all.
-fn copy_weights(checkpoint: &Path, folder: &Path) -> Result<()> {
-    let (from, to) = (checkpoint.join(checkpoint::WEIGHTS_FILE), folder.join(checkpoint::WEIGHTS_FILE));
-    let draft = folder.join(".weights");
-    let put = || -> std::io::Result<()> {
-        fs::copy(&from, &draft)?;
+/// Copies weights, whole or not at all.
+fn copy_weights(from: &Path, to: &Path) -> io::Result<()> {
+    let draft = to.with_file_name(".weights");
+    let put = || {
+        fs::copy(from, &draft)?;
         fs::File::open(&draft)?.sync_all()?;
-        fs::rename(&draft, &to)
+        fs::rename(&draft, to)
     };
-    put().with_context(|| format!("cannot write {}", to.display()))
+    put().inspect_err(|_| {
+        // A full disk gets its room back. The draft may not exist; report the first error.
+        let _ = fs::remove_file(&draft);
+    })
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
@@ -47,12 +47,27 @@ fn a_small_study_leaves_a_report_whose_numbers_add_up() {
     let out = folder.path().join("study");
     let output = run(&out, "mobilenet_v2 --batch 16 --steps 8");
     let table = String::from_utf8(output.stdout).expect("text");
-    assert!(table.starts_with("weak scaling, batch 16 per worker"), "{table}");
+    let (made, table) = table.split_once('\n').expect("lines");
+    assert!(table.contains("\nResults\n") && table.contains("batch 16 per worker"), "{table}");
     assert!(table.contains("study"), "{table}");
 
     let report = report(&out);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    assert_eq!(report["host"], host.trim());
+    let date = report["date"].as_str().expect("a date");
+    assert!(
+        date.starts_with("20") && date.ends_with('Z') && date.len() == "2026-11-16T08:33:34Z".len(),
+        "{date}"
+    );
+    let version = env!("CARGO_PKG_VERSION");
+    let expected =
+        format!("Paceline {version}, {} UTC, on {}", date.replace(['T', 'Z'], " ").trim(), host.trim());
+    assert_eq!(made, expected);
+
     let case = &report["cases"][0];
     assert_eq!(case["status"], "done");
+    assert!(case["date"].as_str().is_some_and(|started| started >= date), "{}", case["date"]);
+    assert!(case["load"]["busy_cores"].as_f64().is_some_and(|busy| busy >= 0.0), "{}", case["load"]);
     assert_eq!(case["model"], "mobilenet_v2");
     assert_eq!((&case["steps"], &case["examples"]), (&8.into(), &128.into()));
     assert_eq!(case["steady"]["verdict"], "too short");
@@ -205,4 +220,37 @@ fn an_interruption_ends_the_worker_and_is_reported() {
     assert_eq!(output.status.code(), Some(1));
     wait_until_gone(worker);
     assert_eq!(report(&out)["cases"][0]["status"], "interrupted");
+}
+
+/// Processes that never rest; they end with this.
+struct BusyLoops(Vec<Child>);
+
+impl Drop for BusyLoops {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().and_then(|()| child.wait()).expect("a process of our own");
+        }
+    }
+}
+
+#[test]
+fn a_busy_loop_on_every_core_is_warned_of_and_reported() {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+    let _loops = BusyLoops((0..cores).map(|_| spin()).collect());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("study");
+    let output = run(&out, "mobilenet_v2 --batch 1 --steps 2");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("warning: other programs use ").count(), 1, "{said}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        shown.contains("Other programs used ") && shown.contains("its times may include that"),
+        "{shown}"
+    );
+    assert!(number(&report(&out)["cases"][0]["load"]["busy_cores"]) >= 0.5);
+    for page in ["report.md", "report.html"] {
+        let page = fs::read_to_string(out.join(page)).expect("a page");
+        assert!(page.contains("Other programs used "), "{page}");
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use paceline_lab::numbers::recovery::{Recovery, What};
 use paceline_lab::numbers::waterfall::Cause;
-use paceline_lab::{CaseReport, Kind, Machine, Planned, Report, Run, SCHEMA, Study};
+use paceline_lab::{CaseReport, Kind, Machine, Planned, Report, Run, SCHEMA, Status, Study};
 use paceline_record::{Member, Outcome, Phase, Step};
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Bounds, Deal, Elastic, Engines, Job, Length, TrainError};
@@ -35,6 +35,7 @@ fn attempt(job: &Job) -> Result<(), TrainError> {
     let surroundings = Surroundings {
         program: "/nowhere/paceline".into(),
         interrupted: &AtomicBool::new(false),
+        load: None,
         progress: &mut |_| {},
     };
     launch(job, &prepared, surroundings)
@@ -97,6 +98,8 @@ fn findings(case: CaseReport) -> Vec<(Kind, String)> {
         schema: SCHEMA,
         program: "test".into(),
         command: Vec::new(),
+        date: None,
+        host: None,
         machine: Machine::default(),
         cases: vec![planned],
     };
@@ -189,7 +192,7 @@ fn a_run_that_loses_everybody_goes_on_with_replacements_or_fails() {
                  step 50 (planted: kill=2@50)";
     assert_eq!(error.to_string(), words);
     let case = CaseReport::of(&[Run::read(folder.path()).expect("logs")]);
-    assert_eq!((case.status, case.steps), (Outcome::Failed, 50));
+    assert_eq!((case.status, case.steps), (Status::Failed, 50));
 }
 
 #[test]

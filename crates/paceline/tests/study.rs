@@ -1,5 +1,6 @@
 //! A study from the command to its folder: simulated, so that every byte is known.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,7 @@ fn the_markdown_shows_the_study() {
     let study = Study::new();
     study.done(SHOWN);
     let text = fs::read_to_string(study.path("study/report.md")).expect("a report");
-    let machine = text.find("## Machine").expect("the machine stands at the end");
+    let machine = text.find("## Command").expect("command and machine stand at the end");
     insta::assert_snapshot!("markdown", &text[..machine]);
 }
 
@@ -343,15 +344,63 @@ fn repeats_that_are_damaged_or_missing_are_said_and_the_others_count() {
     let study = Study::new();
     study.done(&format!("{SIMULATED} --workers 1 --steps 20 --repeat 3"));
     fs::write(study.path("study/mobilenet_v2-w1-repeat2/rank-0.jsonl"), "gibberish\n").expect("a file");
-    let shown = study.done("report study");
+    let part = |output: &Output| {
+        let named = "error: not all of 1 cases are done: mobilenet_v2 on 1 worker (in part)";
+        assert!(said(output).contains(named), "{}", said(output));
+        assert_eq!(output.status.code(), Some(1), "as `bench` would end");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let shown = part(&study.paceline("report study"));
     assert!(shown.contains("rank-0.jsonl"), "{shown}");
     assert_eq!(
         (&study.report()["cases"][0]["repeats"], &study.report()["cases"][0]["status"]),
         (&2.into(), &"done".into())
     );
     fs::remove_dir_all(study.path("study/mobilenet_v2-w1-repeat2")).expect("a repeat that has not run");
-    let shown = study.done("report study");
+    let shown = part(&study.paceline("report study"));
     assert!(shown.contains("1 of 3 repeats have not run"), "{shown}");
+}
+
+#[test]
+fn a_report_of_a_study_that_is_not_done_ends_as_the_study_did_and_says_which_case() {
+    let study = Study::new();
+    let command = format!("{SIMULATED} --workers 1,2 --steps 20 --simulate fail=1:5");
+    assert_eq!(study.paceline(&command).status.code(), Some(1));
+    let output = study.paceline("report study");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let named = "error: not all of 2 cases are done: mobilenet_v2 on 2 workers (failed)\n";
+    assert_eq!(said(&output), named);
+    assert!(!output.stdout.is_empty() && study.path("study/report.html").exists());
+}
+
+#[test]
+fn progress_names_what_sets_each_run_apart() {
+    let output = Study::new().paceline(&format!(
+        "{SIMULATED} --workers 1,2 --steps 20 --repeat 2 --update allreduce,sharded --batch 8,16"
+    ));
+    let said = said(&output);
+    let names = |marked: bool| {
+        let lines = said.lines().filter(|line| line.starts_with('[') == marked);
+        let names = lines.map(|line| line.rsplit_once(": ").expect("a name").0);
+        names.map(|name| name.split_once("] ").map_or(name, |(_, name)| name)).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(names(true), names(false), "{said}");
+    assert_eq!(names(true).len(), 16, "{said}");
+    assert!(names(true).contains("mobilenet_v2, sharded, batch 16 on 2 workers, repeat 2 of 2"), "{said}");
+}
+
+#[test]
+fn a_simulated_study_has_a_fixed_date_and_no_host() {
+    let study = Study::new();
+    study.done(&format!("{SIMULATED} --workers 1 --steps 20"));
+    let text = fs::read(study.path("study/study.json")).expect("a study");
+    let asked: Value = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!((&asked["date"], &asked["host"]), (&"2000-01-01T00:00:00Z".into(), &Value::Null));
+    let events =
+        study.path("study/tensorboard/mobilenet_v2-w1/rank-0/events.out.tfevents.946684800.paceline");
+    assert!(events.exists());
+    let log = fs::read_to_string(study.path("study/mobilenet_v2-w1/launcher.jsonl")).expect("a log");
+    assert!(!log.contains("\"started\":") && !log.contains("\"load\":"), "{log}");
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn a_checkpoint_that_cannot_be_resumed_is_refused_with_the_reason() {
         ("train --resume nowhere", "nowhere"),
         ("train --resume pictures", "pictures"),
         ("train mobilenet_v2 --data cifar10:pictures --out run", "--resume run"),
-        ("train --resume run --epochs 2 --workers 9", "--shards"),
+        ("train --resume run --epochs 2 --workers 9", "use at most 8"),
         ("train", "MODEL"),
         ("train mobilenet_v2 --batch 8 --global-batch 16", "cannot be used with"),
         ("train mobilenet_v2 --steps 8 --epochs 2", "cannot be used with"),

@@ -1,10 +1,12 @@
 //! Several workers as processes: what they report, and what happens when one of them, or the launcher, dies.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_paceline");
@@ -104,8 +106,10 @@ impl Endless {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let out = folder.path().join("study");
-        let child =
-            bench(&out, "mobilenet_v2 --workers 3 --batch 2 --steps 1000000").spawn().expect("it starts");
+        let child = bench(&out, "mobilenet_v2 --workers 3 --batch 2 --steps 1000000")
+            .process_group(0)
+            .spawn()
+            .expect("it starts");
         let endless = Self { child, folder };
         // All ranks have begun to train.
         endless.until(|| (0..3).all(|rank| endless.log(rank).contains("\"step\"")));
@@ -171,6 +175,18 @@ fn a_worker_that_is_interrupted_alone_is_a_death_and_no_wish_of_the_user() {
     let output = endless.child.wait_with_output().expect("it ends");
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(words.contains("rank 2") && words.contains("SIGINT"), "{words}");
+}
+
+#[test]
+fn a_group_that_is_told_to_end_is_interrupted_and_has_not_failed() {
+    let endless = Endless::start();
+    let group = Pid::from_child(&endless.child);
+    kill_process_group(group, Signal::TERM).expect("it runs");
+    let Endless { child, folder } = endless;
+    let output = child.wait_with_output().expect("it ends");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert_eq!(report(&folder.path().join("study"))["cases"][0]["status"], "interrupted", "{words}");
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub struct MemberHeader {
 }
 
 /// First line of the launcher's log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LauncherHeader {
     /// The case that was run.
     pub case: Case,
@@ -89,6 +89,41 @@ pub struct LauncherHeader {
     /// ends, and how long the whole run took is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub window: bool,
+    /// The date of the run's clock; `None` where nobody noted it, or where the clock is simulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Started>,
+    /// What else the machine did just before the run; `None` where nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+}
+
+impl LauncherHeader {
+    /// Of a whole run, with nothing known about when and beside what it ran.
+    pub const fn new(case: Case) -> Self {
+        Self { case, window: false, started: None, load: None }
+    }
+}
+
+/// One moment on two clocks, so that all moments of a run have a date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// On the clock that all ranks share.
+    pub at: Nanos,
+    /// Since the beginning of 1970, UTC.
+    pub unix: Nanos,
+}
+
+/// What else a machine did just before a run. What could not be read is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Cores that the run may use.
+    pub cores: u32,
+    /// How many of them other programs kept busy.
+    pub busy_cores: Option<f64>,
+    /// How many of them the hypervisor gave to others.
+    pub stolen_cores: Option<f64>,
+    /// Cores' worth of time that a control group's quota grants; `None` where there is no quota too.
+    pub quota_cores: Option<f64>,
 }
 
 /// One exchange of a step: a bucket of gradients. Moments are on the clock that all ranks share.

@@ -3,6 +3,7 @@
 //! The log is the only door between the part that trains and the part that says what it means; see [`log`] for its
 //! format.
 
+mod date;
 mod error;
 mod event;
 pub mod log;
@@ -12,10 +13,11 @@ mod porter;
 mod scheduling;
 mod units;
 
+pub use date::date;
 pub use error::LogError;
 pub use event::{
-    BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, MemberHeader, Outcome,
-    RankEvent, RankHeader, StepRecord, Whole,
+    BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, Load, MemberHeader,
+    Outcome, RankEvent, RankHeader, Started, StepRecord, Whole,
 };
 pub use membership::{Expulsion, MemberChange, MemberEvent, Recovery, RecoveryPhase, Roster};
 pub use phase::{Phase, PhaseTimes};

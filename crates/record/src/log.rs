@@ -38,7 +38,7 @@
 //! `saved`; version 3 members and rosters, recoveries, a step's `generation` and `scheduling`, and a porter's log.
 //! `docs/run-log.md` has every field.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -123,9 +123,17 @@ impl RankWriter {
 }
 
 impl LauncherWriter {
-    /// Starts `launcher.jsonl` in a case's folder.
+    /// Starts `launcher.jsonl` in a case's folder, and holds it for as long as this lives: that is how others know that the
+    /// run is under way (see [`LauncherLog::is_held`]). It appears with its header, held.
     pub fn create(folder: &Path, header: &LauncherHeader) -> Result<Self, LogError> {
-        Self::start(folder.join(LAUNCHER_FILE), header)
+        let (path, draft) = (folder.join(LAUNCHER_FILE), folder.join(".launcher"));
+        let io = |source| LogError::Io { path: path.clone(), source };
+        let file = File::create(&draft).map_err(io)?;
+        // On a file system without locks nobody can tell that the run is under way; that is no reason not to run.
+        let _ = file.lock();
+        let writer = Self::begin(path.clone(), file, header)?;
+        fs::rename(&draft, &path).map_err(io)?;
+        Ok(writer)
     }
 }
 
@@ -139,6 +147,10 @@ impl PorterWriter {
 impl<E: Serialize> Writer<E> {
     fn start<H: Serialize>(path: PathBuf, header: &H) -> Result<Self, LogError> {
         let file = File::create(&path).map_err(|source| LogError::Io { path: path.clone(), source })?;
+        Self::begin(path, file, header)
+    }
+
+    fn begin<H: Serialize>(path: PathBuf, file: File, header: &H) -> Result<Self, LogError> {
         let mut writer = Self { path, file: Some(file), lines: Vec::with_capacity(512), events: PhantomData };
         writer.write_line(&Stamped { format: FORMAT, version: VERSION, header })?;
         Ok(writer)
@@ -437,14 +449,20 @@ pub struct LauncherLog {
     pub last_reap: Option<Nanos>,
     /// Everything that it told of members, rosters, recoveries and tests, in order.
     pub membership: Vec<LauncherEvent>,
-    /// How the case ended, and why; `None` if the launcher did not live to tell.
+    /// How the case ended, and why; `None` if the launcher is still at work, or did not live to tell.
     pub over: Option<(Outcome, Option<String>)>,
 }
 
 impl LauncherLog {
-    /// How the case ended; failed, if the launcher did not live to tell.
+    /// How the case ended; failed, if the launcher has not told. It may still be at work: [`Self::is_held`].
     pub fn outcome(&self) -> Outcome {
         self.over.as_ref().map_or(Outcome::Failed, |&(outcome, _)| outcome)
+    }
+
+    /// Whether the launcher of the run in a case's folder is at work: whoever writes the log holds a lock on it.
+    pub fn is_held(folder: &Path) -> bool {
+        let log = File::open(folder.join(LAUNCHER_FILE));
+        log.is_ok_and(|log| matches!(log.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     /// Reads `launcher.jsonl` in a case's folder.

@@ -122,6 +122,8 @@ fn a_member_tells_its_generation_and_how_it_was_scheduled() {
         faults: Some(Faults { minor: 5, major: 0 }),
         throttled: Some(Nanos(0)),
         steal: Some(Nanos(10_000_000)),
+        off_core: None,
+        mhz: None,
     };
     assert_eq!(steps[0].scheduling.as_deref(), Some(&told));
     let little = Scheduling { cpu: Some(Nanos(200)), ..Scheduling::default() };

@@ -1,6 +1,6 @@
 //! The clocks: one that all processes of a host share, and those that run while a thread or a process computes.
 
-use paceline_record::Nanos;
+use paceline_record::{Nanos, Started};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Now, on the host's monotonic clock (`CLOCK_MONOTONIC`).
@@ -18,10 +18,15 @@ pub fn process_cpu() -> Nanos {
     read(ClockId::ProcessCPUTime)
 }
 
+/// Now, on the host's monotonic clock and by its calendar.
+pub fn started() -> Started {
+    Started { at: now(), unix: read(ClockId::Realtime) }
+}
+
 fn read(clock: ClockId) -> Nanos {
     let time = clock_gettime(clock);
-    // None of these clocks is ever negative.
-    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    // Only a calendar that is set to before 1970 is negative.
+    Nanos(time.tv_sec.max(0) as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 #[cfg(test)]

@@ -1,5 +1,13 @@
 //! How the time of cores was spent since the machine started, by `/proc/stat`.
 
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+/// Cores that the calling thread may run on.
+pub fn allowed() -> Option<Vec<usize>> {
+    let mask = sched_getaffinity(None).ok()?;
+    Some((0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect())
+}
+
 /// Time of some cores, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
@@ -13,7 +21,23 @@ pub struct Ticks {
     pub all: u64,
 }
 
+/// How some cores spent a while, in fractions of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spent {
+    /// They computed.
+    pub busy: f64,
+    /// The hypervisor gave them to others.
+    pub stolen: f64,
+}
+
 impl Ticks {
+    /// How the time since an earlier look was spent; `None` where the looks cannot be compared, or no time passed.
+    pub fn since(&self, earlier: &Self) -> Option<Spent> {
+        let all = self.all.checked_sub(earlier.all).filter(|&all| all > 0 && self.cores == earlier.cores)?;
+        let fraction = |before: u64, after: u64| (after.saturating_sub(before) as f64 / all as f64).min(1.0);
+        Some(Spent { busy: fraction(earlier.busy, self.busy), stolen: fraction(earlier.stolen, self.stolen) })
+    }
+
     /// Sums the lines of these cores: `cpu0 user nice system idle iowait irq softirq steal guest guest_nice`. `None` where
     /// a line of theirs makes no sense, or none is there.
     pub fn parse(stat: &str, allowed: &[usize]) -> Option<Self> {

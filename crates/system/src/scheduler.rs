@@ -8,9 +8,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 
 use paceline_record::{Faults, Nanos, Scheduling, Switches};
-use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::cores::Ticks;
+use crate::cores::{Ticks, allowed};
 use crate::tree::Tree;
 use crate::{cgroup, clock};
 
@@ -226,12 +225,6 @@ fn thread_usage() -> Option<(Switches, Faults)> {
     let count = |count: libc::c_long| u64::try_from(count).ok();
     let switches = Switches { voluntary: count(usage.ru_nvcsw)?, involuntary: count(usage.ru_nivcsw)? };
     Some((switches, Faults { minor: count(usage.ru_minflt)?, major: count(usage.ru_majflt)? }))
-}
-
-/// Cores that the calling thread may run on.
-fn allowed() -> Option<Vec<usize>> {
-    let mask = sched_getaffinity(None).ok()?;
-    Some((0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect())
 }
 
 /// The second of the three numbers in `schedstat`: time computed, time waited for a core, both in nanoseconds, turns.

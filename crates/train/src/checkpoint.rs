@@ -25,6 +25,7 @@ use paceline_model::Graph;
 use paceline_record::EvalRecord;
 use serde::{Deserialize, Serialize};
 
+use crate::milestone::{mean, shard_name};
 use crate::{Job, Numerics, Scaling, SumOrder, TrainError, numerics};
 pub use error::CheckpointError;
 use manifest::Manifest;
@@ -76,6 +77,29 @@ pub struct Position {
     pub steps: u64,
     /// The tests of the network so far; their moments are on the clock of the run that made them.
     pub history: Vec<EvalRecord>,
+    /// Where it resumed with another number of shards. From there on its bits are not those of the training before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recuts: Vec<Recut>,
+}
+
+/// A change of the shards that each step is cut into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recut {
+    /// Steps done before it.
+    pub steps: u64,
+    /// Shards before.
+    pub from: u32,
+    /// Shards from then on.
+    pub to: u32,
+}
+
+impl Position {
+    /// The same for a job that resumes there.
+    pub(crate) fn resumed(&self, job: &Job) -> Self {
+        let mut position = self.clone();
+        position.recuts.extend(job.milestones.recut);
+        position
+    }
 }
 
 /// A network and where its training stands. Read back, tensors are in the order of their names.
@@ -148,7 +172,7 @@ impl Checkpoint {
     }
 
     /// The job that resumes this training, which is at `path`: with the same global batch and shards on any number of
-    /// workers. Refuses numerics that this machine lacks.
+    /// workers up to the shards; [`Checkpoint::recut`] allows for more. Refuses numerics that this machine lacks.
     pub fn resume(&self, path: &Path, policy: OnNumerics) -> Result<Job, CheckpointError> {
         let mut job = self.job.clone();
         job.shards = Some(job.shards());
@@ -166,13 +190,55 @@ impl Checkpoint {
         Ok(job)
     }
 
+    /// Cuts the steps of a job that resumes this training, which is at `path`, into as many shards as were asked for, or as
+    /// its workers need. The global batch stays, so samples go on where they were. Refuses what cannot be cut so.
+    pub fn recut(&self, path: &Path, job: &mut Job, asked: Option<u32>) -> Result<(), CheckpointError> {
+        let from = self.job.shards();
+        let to = asked.unwrap_or_else(|| from.max(job.most_workers()));
+        let global_batch = self.job.batch * from as usize;
+        if !global_batch.is_multiple_of(to as usize) {
+            let instead = (to as usize..=global_batch).find(|shards| global_batch.is_multiple_of(*shards));
+            return Err(CheckpointError::Uncuttable {
+                path: path.to_owned(),
+                shards: to,
+                global_batch,
+                instead,
+            });
+        }
+        job.shards = Some(to);
+        job.milestones.recut = (to != from).then_some(Recut { steps: self.position.steps, from, to });
+        Ok(())
+    }
+
+    /// The running statistics that a shard of a job goes on with: its own, or where the shards were cut anew the mean of
+    /// all that there were, in their order.
+    pub(crate) fn statistics_of(
+        &self,
+        shard: u32,
+        job: &Job,
+        len: usize,
+        path: &Path,
+    ) -> Result<Vec<f32>, TrainError> {
+        let kept = |shard| find(&self.shards, &shard_name(shard), len, path);
+        match job.milestones.recut {
+            None => Ok(kept(shard)?.to_vec()),
+            Some(Recut { from, .. }) => {
+                let all = (0..from)
+                    .map(|shard| Ok(kept(shard)?.to_vec()))
+                    .collect::<Result<Vec<_>, TrainError>>()?;
+                Ok(mean(&all))
+            }
+        }
+    }
+
     /// Refuses to resume, at `path`, with settings that decide the weights and are not those of this checkpoint.
     pub fn check_job(&self, path: &Path, job: &Job, policy: OnNumerics) -> Result<(), TrainError> {
         let (recorded, order) = (&self.numerics.sum_order, SumOrder::of(job));
         if policy == OnNumerics::Keep && self.job.engine != job.engine {
             return Err(other_numerics(path, "the engine", &self.job.engine, &job.engine).into());
         }
-        if policy == OnNumerics::Keep && *recorded != order {
+        // Shards that are cut anew add up to other bits in any order.
+        if policy == OnNumerics::Keep && *recorded != order && job.milestones.recut.is_none() {
             return Err(other_numerics(path, "sums in the order", recorded, order).into());
         }
         let data = ("data", self.fingerprint.clone());

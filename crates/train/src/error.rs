@@ -199,6 +199,12 @@ pub enum TrainError {
         /// What went wrong then.
         saving: Box<TrainError>,
     },
+    /// Report the failure: workers that were asked to stop had not saved their state in time, and were killed.
+    #[error("workers did not finish their step and write a checkpoint within {seconds} s")]
+    SlowToStop {
+        /// How long they were waited for.
+        seconds: u64,
+    },
     /// Reject the input: an elastic job whose strategy needs every worker.
     #[error("--elastic goes with --update allreduce and sharded, not {0}: it would not outlive its workers")]
     ElasticUpdate(Strategy),
@@ -225,7 +231,7 @@ pub enum TrainError {
 pub fn describe(error: &dyn Error) -> String {
     let mut text = error.to_string();
     for cause in iter::successors(error.source(), |&cause| cause.source()).map(ToString::to_string) {
-        if !text.ends_with(&cause) {
+        if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
     }
@@ -252,8 +258,18 @@ impl TrainError {
             | Self::Unkillable { .. }
             | Self::Deadlock { .. }
             | Self::Unsaved { .. }
+            | Self::SlowToStop { .. }
             | Self::Interrupted => false,
             _ => true,
+        }
+    }
+
+    /// Whether the user stopped the run, wherever that led.
+    pub fn is_interruption(&self) -> bool {
+        match self {
+            Self::Interrupted => true,
+            Self::Unsaved { error, .. } => error.is_interruption(),
+            _ => false,
         }
     }
 

@@ -7,6 +7,8 @@ mod woven;
 pub(crate) use woven::POSTED;
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_comm::{Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket};
@@ -58,6 +60,10 @@ pub(crate) struct Exchange {
     posted: u64,
     /// An error inside a call of backward, to be returned afterwards.
     failed: Option<TrainError>,
+    /// Set when this process is asked to stop.
+    asked: Arc<AtomicBool>,
+    /// The steps after which a world of one stops.
+    stops_after: Option<u64>,
 }
 
 /// A stretch of time in which a rank did something for the exchange, or waited, and computed nothing.
@@ -105,6 +111,8 @@ impl Exchange {
             finished: Vec::new(),
             posted: 0,
             failed: None,
+            asked: Arc::default(),
+            stops_after: None,
         })
     }
 

@@ -181,8 +181,7 @@ impl Job {
     /// learning rates, and the engine's numerics where no checkpoint says them.
     pub fn settle(&mut self, cores: usize) -> Result<(), TrainError> {
         // Every worker that there may be has its cores.
-        let most = self.elastic.as_ref().map_or(self.workers, |elastic| elastic.max);
-        self.threads = self.threads_asked.unwrap_or_else(|| (cores / most as usize).max(1));
+        self.threads = self.threads_asked.unwrap_or_else(|| (cores / self.most_workers() as usize).max(1));
         self.batch = self.batch_of_shard()?;
         let global_batch = self.global_batch();
         let by_epochs = matches!(self.length, Length::Epochs(_)) || self.learning.warmup_epochs > 0.0;
@@ -222,8 +221,12 @@ impl Job {
 impl Job {
     /// Shards that each step is cut into.
     pub fn shards(&self) -> u32 {
-        let most = self.elastic.as_ref().map_or(self.workers, |elastic| elastic.max);
-        self.shards.unwrap_or(most)
+        self.shards.unwrap_or_else(|| self.most_workers())
+    }
+
+    /// Workers that there may be at a time.
+    pub(crate) fn most_workers(&self) -> u32 {
+        self.elastic.as_ref().map_or(self.workers, |elastic| elastic.max)
     }
 
     /// The shards that a rank runs.
@@ -430,8 +433,8 @@ impl Job {
     pub(crate) fn without_places(&self) -> Self {
         let data = self.data.parse::<Data>().map_or_else(|_| self.data.clone(), |data| data.absolute());
         let mut job = Self { data, folder: PathBuf::new(), ..self.clone() };
-        let Milestones { saving, resume, resumed_at, .. } = &mut job.milestones;
-        (*resume, *resumed_at) = (None, None);
+        let Milestones { saving, resume, resumed_at, recut, .. } = &mut job.milestones;
+        (*resume, *resumed_at, *recut) = (None, None, None);
         // What was planted once is not planted again.
         job.elastic.iter_mut().for_each(|elastic| elastic.faults = Default::default());
         if let Some(saving) = saving {
@@ -441,7 +444,7 @@ impl Job {
     }
 
     /// Settings that decide which weights a training comes to, beside the data: they cannot change where it resumes.
-    pub(crate) fn fixed_settings(&self) -> [(&'static str, String); 16] {
+    pub(crate) fn fixed_settings(&self) -> [(&'static str, String); 15] {
         let Learning { optimizer, momentum, weight_decay, label_smoothing, bn_momentum, .. } = self.learning;
         [
             ("model", self.model.clone()),
@@ -449,7 +452,6 @@ impl Job {
             ("classes", self.classes.to_string()),
             ("augment", self.augment.to_string()),
             ("global-batch", (self.batch * self.shards() as usize).to_string()),
-            ("shards", self.shards().to_string()),
             ("accumulate", self.accumulate.to_string()),
             ("seed", self.seed.to_string()),
             ("layout", self.layout.to_string()),
@@ -501,6 +503,7 @@ impl Job {
             self.learning.bn_momentum.map(|momentum| ("bn-momentum".to_owned(), momentum.to_string())),
             said(self.augment != Augment::default(), "augment", self.augment.to_string()),
             self.milestones.resumed_at.map(|steps| ("resumed-at".to_owned(), steps.to_string())),
+            self.milestones.recut.map(|recut| ("shards-before".to_owned(), recut.from.to_string())),
         ]
         .into_iter()
         .flatten()

@@ -10,18 +10,23 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paceline_comm::{Segment, SegmentSize};
 use paceline_record::log::{LauncherWriter, RankLog, RankReader};
-use paceline_record::{Exit, LauncherEvent, LauncherHeader, LogError, Outcome, Rank, RankEvent, Step};
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use paceline_record::{Exit, LauncherEvent, LauncherHeader, Load, LogError, Outcome, Rank, RankEvent, Step};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::job::Assignment;
+use crate::worker::STOPPED;
 use crate::{Death, Job, Prepared, TrainError, clock, describe, elastic, simulate};
 
 /// How often the launcher reads progress and checks for an interruption.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How long workers that are asked to stop may take to finish their step and write a checkpoint.
+const STOPPING: Duration = Duration::from_secs(60);
 
 /// Lines of a dead worker's standard error that an error quotes.
 pub(crate) const LAST_WORDS: usize = 5;
@@ -32,6 +37,8 @@ pub struct Surroundings<'a> {
     pub program: PathBuf,
     /// Set when the user wants to stop.
     pub interrupted: &'a AtomicBool,
+    /// What else the machine does, for the record.
+    pub load: Option<Load>,
     /// Called regularly with the progress of rank 0.
     pub progress: &'a mut dyn FnMut(Glance<'_>),
 }
@@ -48,16 +55,24 @@ pub struct Glance<'a> {
 /// Runs a job in worker processes, or on a simulated machine, and waits for it. The logs in the job's folder record how it
 /// ended, whatever this returns.
 pub fn launch(job: &Job, prepared: &Prepared, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
-    let header = LauncherHeader { case: job.case(), window: false };
+    let header = LauncherHeader {
+        // A simulated clock has no date.
+        started: (!job.is_simulated()).then(clock::started),
+        load: surroundings.load,
+        ..LauncherHeader::new(job.case())
+    };
     let mut log = LauncherWriter::create(&job.folder, &header)?;
     let result = supervise(job, prepared, surroundings, &mut log);
     let (outcome, reason) = match &result {
         Ok(()) => (Outcome::Done, None),
         Err(TrainError::Interrupted) => (Outcome::Interrupted, Some("by the user".into())),
+        Err(error) if error.is_interruption() => (Outcome::Interrupted, Some(describe(error))),
         Err(error) => (Outcome::Failed, Some(describe(error))),
     };
-    log.append(&LauncherEvent::Over { outcome, reason })?;
-    result
+    let noted = log.append(&LauncherEvent::Over { outcome, reason });
+    // How the run ended comes first: a full disk may be the cause of both.
+    result?;
+    Ok(noted?)
 }
 
 fn supervise(
@@ -78,6 +93,13 @@ fn supervise(
         None => Ok(()),
         Some(Failure::Interrupted) => Err(TrainError::Interrupted),
         Some(Failure::Died(rank, exit)) => Err(TrainError::Died(examine(job, rank, exit))),
+        Some(Failure::Unsaved(why)) => {
+            let saving = match why {
+                Some((rank, exit)) => TrainError::Died(examine(job, rank, exit)),
+                None => TrainError::SlowToStop { seconds: STOPPING.as_secs() },
+            };
+            Err(TrainError::Unsaved { error: Box::new(TrainError::Interrupted), saving: Box::new(saving) })
+        }
     }
 }
 
@@ -98,7 +120,9 @@ fn run_processes(
         worker.watch(tell.clone())?;
     }
     drop(tell);
-    reap_all(&mut workers, &ended, surroundings, segment.as_ref(), log)
+    let interrupted = surroundings.interrupted;
+    let watch = Watch { ended, segment, interrupted, saves: job.milestones.saving.is_some() };
+    watch.reap_all(&mut workers, surroundings.progress, log)
 }
 
 /// Allocates the memory that several workers share, before any of them starts.
@@ -114,50 +138,105 @@ fn create_segment(job: &Job, prepared: &Prepared) -> Result<Option<Segment>, Tra
 pub(crate) enum Failure {
     Interrupted,
     Died(Rank, Exit),
+    /// Interrupted, and the state could not be saved: who died then, or `None` if it took too long.
+    Unsaved(Option<(Rank, Exit)>),
 }
 
-/// Reaps every worker. After the first failure it kills the others, because a run cannot continue without all its ranks.
-fn reap_all(
-    workers: &mut [Worker],
-    ended: &Receiver<Rank>,
-    surroundings: Surroundings<'_>,
-    segment: Option<&Segment>,
-    log: &mut LauncherWriter,
-) -> Result<Option<Failure>, TrainError> {
-    let mut failed = None;
-    let mut progress = Progress::new(workers[0].folder.clone());
-    loop {
-        match ended.recv_timeout(TICK) {
-            Ok(rank) => {
-                let exit = workers[rank.0 as usize].reap()?;
-                log.append(&LauncherEvent::Reap { rank, at: clock::now(), exit })?;
-                // A terminal sends Ctrl-C to the workers too, and they may notice it first.
-                if failed.is_none() && exit == Exit::Signal(2) && was_interrupted(surroundings.interrupted) {
-                    failed = Some(Failure::Interrupted);
-                } else if failed.is_none() && !exit.is_success() {
-                    failed = Some(Failure::Died(rank, exit));
-                    // Ranks that wait for it get an error that names it.
-                    if let Some(segment) = segment {
-                        segment.mark_dead(rank, &exit.to_string());
+/// How far a request to stop has come.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    None,
+    /// Workers were asked to stop after a step.
+    Made(Instant),
+    /// Rank 0 has ended, which it does when the state is saved.
+    Done,
+}
+
+/// What the launcher watches while workers run.
+struct Watch<'a> {
+    /// Tells which workers have ended.
+    ended: Receiver<Rank>,
+    segment: Option<Segment>,
+    interrupted: &'a AtomicBool,
+    /// Whether workers save their state before they stop.
+    saves: bool,
+}
+
+impl Watch<'_> {
+    /// Reaps every worker. After the first failure it kills the others, because a run cannot continue without all its ranks.
+    /// Where the state can be saved, an interruption asks them to stop after a step.
+    fn reap_all(
+        &self,
+        workers: &mut [Worker],
+        show: &mut dyn FnMut(Glance<'_>),
+        log: &mut LauncherWriter,
+    ) -> Result<Option<Failure>, TrainError> {
+        let mut failed = None;
+        let mut request = Request::None;
+        let mut progress = Progress::new(workers[0].folder.clone());
+        loop {
+            match self.ended.recv_timeout(TICK) {
+                Ok(rank) => {
+                    let exit = workers[rank.0 as usize].reap()?;
+                    log.append(&LauncherEvent::Reap { rank, at: clock::now(), exit })?;
+                    if is_stopped(exit) {
+                        request = if rank == Rank(0) { Request::Done } else { request };
+                    } else if failed.is_none() && !exit.is_success() {
+                        failed = Some(self.name_failure(rank, exit, request));
                     }
                 }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
+            if failed.is_none() && self.interrupted.load(Ordering::Relaxed) {
+                match request {
+                    _ if !self.saves => failed = Some(Failure::Interrupted),
+                    Request::None => {
+                        workers[0].ask_to_stop();
+                        request = Request::Made(Instant::now());
+                    }
+                    Request::Made(since) if since.elapsed() > STOPPING => {
+                        failed = Some(Failure::Unsaved(None))
+                    }
+                    Request::Made(_) | Request::Done => {}
+                }
+            }
+            if failed.is_some() {
+                workers.iter_mut().for_each(Worker::kill);
+            } else {
+                progress.look(show);
+            }
         }
-        if failed.is_none() && surroundings.interrupted.load(Ordering::Relaxed) {
-            failed = Some(Failure::Interrupted);
+        progress.look(show);
+        let exits = || workers.iter().filter_map(|worker| worker.exit);
+        // An interruption after all work was done changes nothing.
+        let all_well = exits().count() == workers.len() && exits().all(Exit::is_success);
+        let stopped = exits().any(is_stopped).then_some(Failure::Interrupted);
+        Ok(failed.or(stopped).filter(|_| !all_well))
+    }
+
+    /// What the end of a worker means that did not do its work.
+    fn name_failure(&self, rank: Rank, exit: Exit, request: Request) -> Failure {
+        // A terminal sends Ctrl-C to the workers too, as `kill` does with a group, and they may notice it first.
+        let is_signalled = matches!(exit, Exit::Signal(SIGINT | SIGTERM));
+        let is_saved = matches!(request, Request::Done);
+        if is_saved || (is_signalled && was_interrupted(self.interrupted)) {
+            return Failure::Interrupted;
         }
-        if failed.is_some() {
-            workers.iter_mut().for_each(Worker::kill);
-        } else {
-            progress.look(surroundings.progress);
+        // Ranks that wait for it get an error that names it.
+        if let Some(segment) = &self.segment {
+            segment.mark_dead(rank, &exit.to_string());
+        }
+        match request {
+            Request::None => Failure::Died(rank, exit),
+            _ => Failure::Unsaved(Some((rank, exit))),
         }
     }
-    progress.look(surroundings.progress);
-    // An interruption after all work was done changes nothing.
-    let all_well = workers.iter().all(|w| w.exit.is_some_and(Exit::is_success));
-    Ok(failed.filter(|_| !all_well))
+}
+
+/// Whether a worker stopped because it was asked to, with its state saved.
+fn is_stopped(exit: Exit) -> bool {
+    exit == Exit::Code(i32::from(STOPPED))
 }
 
 /// Whether the launcher has been interrupted too, or will notice in a moment.
@@ -227,6 +306,12 @@ impl Worker {
             remove_if_empty(&words_file(&self.folder, self.rank));
         }
         Ok(exit)
+    }
+
+    /// Asks it to stop, and with it all ranks. One that has not begun to listen ends at once, with nothing done.
+    fn ask_to_stop(&self) {
+        // This fails only if the process has already ended.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
 
     fn kill(&mut self) {

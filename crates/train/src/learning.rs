@@ -24,9 +24,14 @@ pub struct Learning {
     pub weight_decay: f32,
     /// Part of each label that is spread over all classes.
     pub label_smoothing: f32,
-    /// Fraction of batch norm's old running statistics that each step keeps; `None` for the network's own.
+    /// Fraction of batch norm's old running statistics that each step keeps; `None` for the network's own, as in checkpoints
+    /// of trainings that had no other.
     pub bn_momentum: Option<f32>,
 }
+
+/// The usual fraction of batch norm's old running statistics that each step keeps, PyTorch's. They follow the weights within
+/// some ten steps; with those of networks made for long trainings (0.99, 0.999), tests of a short one are of weights long gone.
+const BN_MOMENTUM: f32 = 0.9;
 
 impl Learning {
     /// SGD with a momentum of 0.9 at one rate.
@@ -38,7 +43,7 @@ impl Learning {
             momentum: 0.9,
             weight_decay: 0.0,
             label_smoothing: 0.0,
-            bn_momentum: None,
+            bn_momentum: Some(BN_MOMENTUM),
         }
     }
 

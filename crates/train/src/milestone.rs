@@ -1,7 +1,8 @@
 //! Tests and checkpoints between two steps.
 
+use std::mem::take;
 use std::num::NonZeroUsize;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 
 use paceline_engine::{Program, Values};
@@ -9,7 +10,7 @@ use paceline_model::{Graph, ParamId};
 use paceline_record::{Bytes, EvalRecord, Phase, Rank, RankEvent, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{self, Checkpoint, OnNumerics, Position, Tensor};
+use crate::checkpoint::{self, Checkpoint, OnNumerics, Position, Recut, Tensor};
 use crate::data::TestSet;
 use crate::exchange::Exchange;
 use crate::worker::book::StepBook;
@@ -27,6 +28,9 @@ pub struct Milestones {
     pub resume: Option<PathBuf>,
     /// Steps that were done before it.
     pub resumed_at: Option<u64>,
+    /// How the shards of the steps from there on differ from those before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recut: Option<Recut>,
 }
 
 /// An interval in epochs. Something is also due at the end of the run; 0 means only there.
@@ -143,14 +147,15 @@ pub(crate) struct Course<'a> {
     graph: &'a Graph,
     calendar: Calendar<'a>,
     test: Option<TestSet>,
-    history: Vec<EvalRecord>,
+    /// Where the training stood when the run began, and the tests since then.
+    position: Position,
 }
 
 impl<'a> Course<'a> {
     pub fn new(job: &'a Job, graph: &'a Graph) -> Result<Self, TrainError> {
         let calendar = Calendar::new(job)?;
         let test = job.milestones.eval.map(|_| open_test(job)).transpose()?;
-        Ok(Self { job, graph, calendar, test, history: Vec::new() })
+        Ok(Self { job, graph, calendar, test, position: Position::default() })
     }
 
     /// Loads the checkpoint that the job names, if it names one. Returns the steps done before it.
@@ -158,10 +163,10 @@ impl<'a> Course<'a> {
         let Some(path) = &self.job.milestones.resume else {
             return Ok(0);
         };
-        let checkpoint = Checkpoint::read(path)?;
+        let mut checkpoint = Checkpoint::read(path)?;
         // The launcher has compared numerics already.
         checkpoint.check_job(path, self.job, OnNumerics::Renew)?;
-        let weights = checkpoint::arrange(checkpoint.weights, self.graph, path)?;
+        let weights = checkpoint::arrange(take(&mut checkpoint.weights), self.graph, path)?;
         for (id, (param, values)) in self.graph.params.iter().zip(&weights).enumerate() {
             if param.kind.trainable() && exchange.writes_parameters() {
                 program.write(Values::Param(ParamId(id)), values)?;
@@ -179,12 +184,12 @@ impl<'a> Course<'a> {
         }
         for (local, shard) in exchange.shards().enumerate() {
             let kept = Values::Statistics(local);
-            let values = checkpoint::find(&checkpoint.shards, &shard_name(shard), program.len(kept), path)?;
-            program.write(kept, values)?;
+            let values = checkpoint.statistics_of(shard, self.job, program.len(kept), path)?;
+            program.write(kept, &values)?;
         }
-        program.resume_at(checkpoint.position.steps);
-        self.history = checkpoint.position.history;
-        Ok(checkpoint.position.steps)
+        self.position = checkpoint.position.resumed(self.job);
+        program.resume_at(self.position.steps);
+        Ok(self.position.steps)
     }
 
     /// What a step is run with, and whether a milestone follows it.
@@ -192,26 +197,29 @@ impl<'a> Course<'a> {
         self.calendar.stage(step)
     }
 
-    /// Tests and saves the network if that is due after a step.
+    /// Tests and saves the network if that is due after a step. It is also saved where all ranks stop, and then they do.
     pub fn reach(
         &mut self,
         stage: Stage,
         program: &mut dyn Program,
         exchange: &mut Exchange,
         book: &mut StepBook<'_>,
-    ) -> Result<(), TrainError> {
-        if !stage.then_pauses {
-            return Ok(());
-        }
+    ) -> Result<ControlFlow<()>, TrainError> {
         let done = stage.step.0 + 1;
+        let stops = exchange.stops_after(done);
+        let flow = if stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        if !stage.then_pauses && !stops {
+            return Ok(flow);
+        }
         let Due { eval, saving } = self.calendar.after(done);
+        let saving = saving.or(self.job.milestones.saving.as_ref().filter(|_| stops));
         let first = if saving.is_some() { Phase::Checkpoint } else { Phase::Eval };
         let statistics = book.time(first, || exchange.statistics(program))?;
         let own = Lent::put(program, &mean(&statistics))?;
         // Tested first, so that a checkpoint holds the test of its own step.
         if eval {
             let result = book.time(Phase::Eval, || self.evaluate(done, program, exchange))?;
-            self.history.push(result);
+            self.position.history.push(result);
             if exchange.rank() == Rank(0) {
                 book.note(RankEvent::Evaluated(result));
             }
@@ -233,7 +241,8 @@ impl<'a> Course<'a> {
                 book.note(RankEvent::Saved { at: clock::now(), steps: done, bytes });
             }
         }
-        own.give_back(program)
+        own.give_back(program)?;
+        Ok(flow)
     }
 
     /// Tests the network: each shard has its part of the samples, and the parts are added up in the order of the shards.
@@ -286,7 +295,7 @@ impl<'a> Course<'a> {
             job: self.job.clone(),
             numerics: Numerics::new(self.job, program.numerics()),
             fingerprint: self.job.fingerprint()?,
-            position: Position { steps: done, history: self.history.clone() },
+            position: Position { steps: done, ..self.position.clone() },
             weights,
             optimizer,
             shards: shards.collect(),

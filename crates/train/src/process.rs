@@ -30,6 +30,7 @@ pub fn wait_its_turn() {
 }
 
 /// A flag that a request to end (SIGTERM) sets. Ctrl-C, which a terminal sends to all processes, is the launcher's to answer.
+/// Neither ends this process any more.
 pub fn leave_on_request() -> Result<Arc<AtomicBool>, TrainError> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let asked = Arc::new(AtomicBool::new(false));

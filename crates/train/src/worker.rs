@@ -19,24 +19,39 @@ use runner::{Deal, Runner};
 /// Name of the file in a case's folder that holds the time of each layer.
 pub const LAYERS_FILE: &str = "layers.json";
 
+/// The exit status of a worker that stopped because it was asked to, with its state saved: "try again" in sysexits.h.
+pub const STOPPED: u8 = 75;
+
+/// How a worker ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With all steps done.
+    Done,
+    /// Where all ranks agreed to stop.
+    Stopped,
+}
+
 /// Whether this process was started as a worker.
 pub fn is_assigned() -> bool {
     std::env::var_os(Assignment::VARIABLE).is_some()
 }
 
 /// Does what the launcher assigned to this process, which began at `main`.
-pub fn run(main: Nanos) -> Result<(), TrainError> {
+pub fn run(main: Nanos) -> Result<Ending, TrainError> {
     let Assignment { job, rank, launcher, segment, membership } = Assignment::from_environment()?;
     process::die_with(launcher)?;
     if let Some(own) = membership {
-        return elastic::member::run(&job, &own, main);
+        return elastic::member::run(&job, &own, main).map(|()| Ending::Done);
     }
+    // What is not saved has nothing to do before it ends.
+    let asked = job.milestones.saving.as_ref().map(|_| process::leave_on_request()).transpose()?;
     let pinned = job.pin && affinity::pin(rank, job.workers, job.threads)?;
     let world = job.workers;
     let mut log = RankWriter::create(&job.folder, &RankHeader { rank, world })?;
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
     let engine = job.open_engine_of(rank, pinned)?;
-    let exchange = Exchange::join(&job, rank, segment)?;
+    let mut exchange = Exchange::join(&job, rank, segment)?;
+    exchange.heed(asked.unwrap_or_default());
     train(&job, exchange, &*engine, &mut log)
 }
 
@@ -46,7 +61,7 @@ fn train(
     mut exchange: Exchange,
     engine: &dyn Engine,
     log: &mut RankWriter,
-) -> Result<(), TrainError> {
+) -> Result<Ending, TrainError> {
     let (graph, rank) = (job.graph()?, exchange.rank());
     let mut course = Course::new(job, &graph)?;
     let spec = job.spec_of(rank);
@@ -60,15 +75,21 @@ fn train(
     let deal = Deal::new(job, rank, driving);
 
     let mut book = StepBook::open(log, &graph, driving);
+    let mut ending = Ending::Done;
     for step in (first..job.steps).map(Step) {
         let stage = course.stage(step);
+        exchange.agree_to_stop(step);
         book.begin(step, stage.learning_rate);
         for turn in deal.turns(stage) {
             runner.run(&turn, &mut book, &mut |slots| exchange.offer(turn.pass, slots))?;
         }
         exchange.finish(runner.program(), &mut book, stage.learning_rate)?;
-        course.reach(stage, runner.program(), &mut exchange, &mut book)?;
+        let flow = course.reach(stage, runner.program(), &mut exchange, &mut book)?;
         book.close()?;
+        if flow.is_break() && step.0 + 1 < job.steps {
+            ending = Ending::Stopped;
+            break;
+        }
     }
     exchange.leave(&mut book)?;
     drop(book);
@@ -83,7 +104,7 @@ fn train(
         shared: process::shared_resident(),
         peak_device,
     })?;
-    Ok(())
+    Ok(ending)
 }
 
 /// Leaves the time of each layer in the job's folder.

@@ -1,5 +1,5 @@
 use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
-use paceline_record::{Bytes, LauncherHeader, Nanos, Phase, Rank, RankHeader, Step, StepRecord};
+use paceline_record::{Bytes, LauncherHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord};
 
 use super::*;
 use crate::stats::steady::Verdict;
@@ -38,7 +38,7 @@ fn rank(rank: u32, world: u32, steps: &[u64]) -> RankLog {
 fn run(ranks: Vec<RankLog>, last_reap: u64) -> Run {
     let case = Case { model: "resnet50".into(), workers: ranks.len() as u32, ..Case::default() };
     let launcher = LauncherLog {
-        header: LauncherHeader { case, window: false },
+        header: LauncherHeader::new(case),
         first_spawn: Some(Nanos(0)),
         last_reap: Some(Nanos(last_reap * MS)),
         membership: Vec::new(),
@@ -152,7 +152,7 @@ fn a_failed_run_keeps_only_what_is_certain() {
     let mut failed = run(vec![rank(0, 1, &[50, 40])], 250);
     failed.launcher.over = Some((Outcome::Failed, Some("killed".into())));
     let report = CaseReport::of(&[failed]);
-    assert_eq!(report.status, Outcome::Failed);
+    assert_eq!(report.status, Status::Failed);
     assert_eq!(report.reason.as_deref(), Some("killed"));
     assert_eq!(report.steps, 2);
     assert!(near(report.total_s, 0.25));
@@ -166,7 +166,7 @@ fn a_launcher_that_died_is_a_failure() {
     lost.launcher.over = None;
     lost.launcher.last_reap = None;
     let report = CaseReport::of(&[lost]);
-    assert_eq!(report.status, Outcome::Failed);
+    assert_eq!(report.status, Status::Failed);
     assert!(report.reason.is_some());
     assert_eq!(report.total_s, None);
 }

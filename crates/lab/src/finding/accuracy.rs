@@ -1,6 +1,6 @@
 //! Lower test accuracy with more workers.
 
-use super::{Finding, Kind, Member};
+use super::{Finding, Kind, Member, Program};
 use crate::numbers::learning::{Learning, Test};
 
 impl Member<'_> {
@@ -30,26 +30,61 @@ impl Member<'_> {
         let settings = &self.case.case.settings;
         let linear = settings.get("lr-rule").is_some_and(|rule| rule == "linear");
         let warm_up = ["warmup-epochs", "warmup-steps"].iter().any(|name| settings.contains_key(*name));
-        if many.step_examples <= one.step_examples {
-            return "each worker's batch norm sees a smaller part of the batch: the same --shards for all worker counts gives \
-                    the same weights";
+        let learned = match (linear, warm_up) {
+            _ if many.step_examples <= one.step_examples => Learned::SameBatch,
+            (false, _) => Learned::Unscaled,
+            (true, false) => Learned::Scaled,
+            (true, true) => Learned::WarmedUp,
+        };
+        advise(self.program(), learned)
+    }
+}
+
+/// How a case with more workers was told to learn.
+#[derive(Clone, Copy)]
+enum Learned {
+    /// From batches of the same size.
+    SameBatch,
+    /// From larger ones, with the learning rate of one worker.
+    Unscaled,
+    /// With a learning rate that follows the batch.
+    Scaled,
+    /// With one that also begins low.
+    WarmedUp,
+}
+
+fn advise(program: Program, learned: Learned) -> &'static str {
+    match (learned, program.is_ours()) {
+        (Learned::SameBatch, true) => {
+            "each worker's batch norm sees a smaller part of the batch: the same --shards for all worker counts gives \
+             the same weights"
         }
-        match (linear, warm_up) {
-            (false, _) => {
-                "a larger global batch means fewer updates: scale the learning rate with it and warm it up, --lr-rule linear \
-                 --warmup-epochs 5"
-            }
-            (true, false) => {
-                "the scaled learning rate is too high for the first steps: warm it up, --warmup-epochs 5"
-            }
-            (true, true) => {
-                "the linear rule does not hold for every batch size: try a smaller --batch, more --epochs, or a longer warm-up"
-            }
+        (Learned::SameBatch, false) => {
+            "each worker's batch norm sees a smaller part of the batch: synchronise it over the workers"
+        }
+        (Learned::Unscaled, true) => {
+            "a larger global batch means fewer updates: scale the learning rate with it and warm it up, --lr-rule linear \
+             --warmup-epochs 5"
+        }
+        (_, false) => {
+            "a larger global batch means fewer updates: scale the learning rate with it and warm it up, or use a smaller batch"
+        }
+        (Learned::Scaled, true) => {
+            "the scaled learning rate is too high for the first steps: warm it up, --warmup-epochs 5"
+        }
+        (Learned::WarmedUp, true) => {
+            "the linear rule does not hold for every batch size: try a smaller --batch, more --epochs, or a longer warm-up"
         }
     }
 }
 
-fn with_interval(test: &Test) -> Option<String> {
+/// All that may be advised about the runs of a program.
+pub(super) fn every_advice(program: Program) -> [&'static str; 4] {
+    [Learned::SameBatch, Learned::Unscaled, Learned::Scaled, Learned::WarmedUp]
+        .map(|learned| advise(program, learned))
+}
+
+pub(super) fn with_interval(test: &Test) -> Option<String> {
     let [accuracy, lo, hi] = [test.accuracy?, test.lo?, test.hi?].map(|fraction| 100.0 * fraction);
     Some(format!("{accuracy:.1} % (95 % interval {lo:.1} .. {hi:.1})"))
 }
@@ -107,7 +142,7 @@ mod tests {
         for case in &mut report.cases {
             case.learning.as_mut().expect("tests").step_examples = 64;
         }
-        let findings = super::super::find(&report.machine, &report.cases, &report.explained);
+        let findings = super::super::find(&study(&[]), &report.cases, &report.explained);
         let finding = findings.iter().find(|finding| finding.kind == Kind::Accuracy).expect("it fell");
         assert!(
             finding.text.ends_with("both have 64 samples per step") && finding.advice.contains("--shards")

@@ -1,14 +1,22 @@
 //! What to do about a finding, in terms of the program that made the run: our options mean nothing to other programs.
 
+use std::collections::BTreeSet;
+
 use paceline_record::Case;
 
+use super::{accuracy, recovery};
 use crate::CaseReport;
 use crate::import::source::Format;
 
 /// The program that made a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
-    Paceline,
+    /// `paceline bench` on a real machine.
+    Bench,
+    /// `paceline train`: its runs are not repeated.
+    Train,
+    /// `paceline bench --engine simulated`: a repeat is the same run again, and nothing else runs on its machine.
+    Simulated,
     PyTorch,
     Horovod,
     TensorFlow,
@@ -17,13 +25,16 @@ pub(super) enum Program {
 }
 
 impl Program {
-    pub fn of(case: &CaseReport) -> Self {
+    /// By a case, and by the command of its study.
+    pub fn of(case: &CaseReport, command: &[String]) -> Self {
         let Some(origin) = &case.origin else {
-            // The Python adapter writes our run log itself.
-            return if case.case.engine.as_deref() == Some("pytorch") {
-                Self::PyTorch
-            } else {
-                Self::Paceline
+            return match (case.case.engine.as_deref(), command.first().map(String::as_str)) {
+                // The Python adapter writes our run log itself.
+                (Some("pytorch"), _) => Self::PyTorch,
+                (Some("simulated"), _) => Self::Simulated,
+                (_, Some("train")) => Self::Train,
+                (_, Some("bench")) => Self::Bench,
+                _ => Self::Unknown,
             };
         };
         match origin.format {
@@ -35,12 +46,25 @@ impl Program {
     }
 
     pub fn is_ours(self) -> bool {
-        self == Self::Paceline
+        matches!(self, Self::Bench | Self::Train | Self::Simulated)
+    }
+
+    /// The same advice in the options that a case has: where the batch of all workers is fixed, that is the one to change.
+    pub fn fit(self, case: &Case, advice: &str) -> String {
+        match self.is_ours() && case.global_batch.is_some() {
+            true => advice.replace(" --batch", " --global-batch"),
+            false => advice.into(),
+        }
     }
 
     /// Each rank computes more slowly.
     pub fn computation(self, case: &Case) -> &'static str {
+        // Threads and caches of the host are not what a GPU computes with.
+        let on_host = self.is_ours() && case.engine.as_deref() != Some("cuda");
         match (case.global_batch, self.is_ours()) {
+            (None, _) if self == Self::Simulated => {
+                "the simulated machine slows its workers down: contention of --simulate says by how much"
+            }
             (Some(_), true) => {
                 "each worker's part of the batch is smaller, so its matrix products are less efficient: use a larger \
                  --global-batch or fewer workers"
@@ -49,11 +73,15 @@ impl Program {
                 "each worker's part of the batch is smaller, so its matrix products are less efficient: use a larger global \
                  batch or fewer workers"
             }
-            (None, true) => {
+            (None, _) if on_host && self == Self::Train => {
+                "workers may share memory bandwidth, caches or clock: try fewer workers with more --threads, or a smaller --batch \
+                 that fits the cache; `paceline doctor` lists what the cores share"
+            }
+            (None, _) if on_host => {
                 "workers may share memory bandwidth, caches or clock: compare with --update independent, and try fewer workers with \
                  more --threads, or a smaller --batch that fits the cache; `paceline doctor` lists what the cores share"
             }
-            (None, false) => {
+            (None, _) => {
                 "workers may share memory bandwidth, caches, power or clock: try fewer workers per machine, or a batch that fits \
                  each worker's part of them"
             }
@@ -111,7 +139,11 @@ impl Program {
     /// Ranks hold each other up in turn.
     pub fn turns(self) -> &'static str {
         match self {
-            Self::Paceline => {
+            Self::Simulated => {
+                "ranks hold each other up in turn: give each step more work (a larger --batch, --accumulate) so that delays \
+                 even out"
+            }
+            Self::Bench | Self::Train => {
                 "ranks hold each other up in turn: stop other programs (`paceline doctor`), or give each step more work (a \
                  larger --batch, --accumulate) so that delays even out"
             }
@@ -125,10 +157,10 @@ impl Program {
     /// The update takes long.
     pub fn update(self, case: &Case) -> &'static str {
         match self {
-            Self::Paceline if case.settings.contains_key("elastic") => {
+            _ if self.is_ours() && case.settings.contains_key("elastic") => {
                 "use fewer updates: a larger --batch or --accumulate"
             }
-            Self::Paceline => {
+            _ if self.is_ours() => {
                 "try --update sharded (each worker updates a slice), or fewer updates through a larger --batch or --accumulate"
             }
             Self::PyTorch => {
@@ -142,7 +174,7 @@ impl Program {
     /// Communication is exposed.
     pub fn communication(self, case: &Case) -> &'static str {
         match self {
-            Self::Paceline => communication_of_ours(case),
+            _ if self.is_ours() => communication_of_ours(case),
             Self::PyTorch => {
                 "exchange less often or less data: a larger batch, gradient accumulation (`no_sync`), a 16-bit communication \
                  hook (`bf16_compress_hook`); other bucket sizes (`bucket_cap_mb`) may hide more behind backward"
@@ -156,24 +188,30 @@ impl Program {
     }
 
     /// Steps become slower.
-    pub fn slowdown(self) -> &'static str {
-        match self.is_ours() {
-            true => {
-                "something changed during the run, such as thermal throttling, another program or growing memory: repeat it \
-                 (--repeat 3) and run `paceline doctor`"
+    pub fn slowdown(self, repeats: u32) -> &'static str {
+        match self {
+            Self::Simulated => "the simulated machine becomes slower during the run: --simulate says when",
+            Self::Bench if repeats <= 1 => {
+                "something changed during the run, such as thermal throttling, another program or growing memory: run \
+                 `paceline doctor`; --repeat 3 shows whether it comes back"
             }
-            false => {
-                "something changed during the run, such as thermal throttling, another program or growing memory: repeat it \
-                 and check what else ran on the machine"
+            Self::Bench | Self::Train => {
+                "something changed during the run, such as thermal throttling, another program or growing memory: run \
+                 `paceline doctor`"
+            }
+            _ => {
+                "something changed during the run, such as thermal throttling, another program or growing memory: check what \
+                 else ran on the machine"
             }
         }
     }
 
     /// Step times do not settle.
     pub fn unsteady(self) -> &'static str {
-        match self.is_ours() {
-            true => "run longer, repeat it (--repeat 3), and stop other programs (`paceline doctor`)",
-            false => "run longer, repeat it, and stop other programs on the machine",
+        match self {
+            Self::Simulated => "run longer",
+            Self::Bench | Self::Train => "run longer, and stop other programs (`paceline doctor`)",
+            _ => "run longer, and stop other programs on the machine",
         }
     }
 
@@ -185,11 +223,23 @@ impl Program {
         }
     }
 
-    /// The rate is uncertain.
+    /// The rate is uncertain: because steps of one run vary, which repeats do not change, or because repeats do.
     pub fn uncertain(self, repeats: u32) -> &'static str {
-        match self.is_ours() && repeats <= 1 {
-            true => "run more steps, or --repeat 3",
-            false => "run more steps or more repeats",
+        match self {
+            Self::Bench if repeats > 1 => "run more steps, or more repeats (--repeat)",
+            _ => "run more steps",
+        }
+    }
+
+    /// A run with planted faults is compared with one without.
+    pub fn compared(self, repeats: u32) -> &'static str {
+        match self {
+            Self::Simulated => "both are simulated: only the faults set them apart",
+            _ if repeats > 1 => "this compares the means of the repeats",
+            Self::Bench => {
+                "this compares one run with one: runs differ by chance too, and --repeat 3 shows by how much"
+            }
+            _ => "this compares one run with one: runs differ by chance too",
         }
     }
 
@@ -202,6 +252,59 @@ impl Program {
             }
         }
     }
+}
+
+/// Every advice that a study of `paceline <command>` may get, to be checked against the options of that command.
+pub fn every_advice(command: &str) -> BTreeSet<String> {
+    let programs: &[Program] = match command {
+        "bench" => &[Program::Bench, Program::Simulated],
+        "train" => &[Program::Train],
+        _ => &[Program::PyTorch, Program::Horovod, Program::TensorFlow, Program::Unknown],
+    };
+    let mut all = BTreeSet::new();
+    for (&program, case) in programs.iter().flat_map(|program| cases().map(move |case| (program, case))) {
+        let plain = [
+            program.late_host(),
+            program.silent_host(),
+            program.unseen(),
+            program.unmeasured(),
+            program.turns(),
+            program.unsteady(),
+            program.more_steps(),
+            program.diverged(),
+            program.computation(&case),
+            program.update(&case),
+            program.communication(&case),
+        ];
+        let repeated = [1, 3].into_iter();
+        let repeated = repeated.flat_map(|repeats| {
+            [program.slowdown(repeats), program.uncertain(repeats), program.compared(repeats)]
+        });
+        let advice = plain.into_iter().chain(repeated).chain(accuracy::every_advice(program));
+        // Only our own runs have members that can be lost.
+        let lost = [recovery::PLANTED, recovery::NOT_PLANTED].into_iter().filter(|_| program.is_ours());
+        let advice = advice.chain(lost);
+        all.extend(advice.map(|advice| program.fit(&case, advice)));
+    }
+    all
+}
+
+/// Cases that advice tells apart.
+fn cases() -> impl Iterator<Item = Case> {
+    let settings = [("overlap", "no"), ("elastic", "1..2"), ("compress", "none"), ("compress", "bf16")];
+    let updates = [None, Some("allreduce"), Some("sharded"), Some("ps-cpu")];
+    let engines = ["cpu", "cuda"].into_iter();
+    let all = engines.flat_map(move |engine| settings.map(|setting| (engine, setting)));
+    let all = all.flat_map(move |(engine, setting)| updates.map(|update| (engine, setting, update)));
+    all.flat_map(|(engine, (name, value), update)| {
+        [None, Some(128)].map(|global_batch| Case {
+            engine: Some(engine.into()),
+            update: update.map(Into::into),
+            global_batch,
+            settings: [(name.into(), value.into())].into(),
+            ..Case::default()
+        })
+    })
 }
 
 fn communication_of_ours(case: &Case) -> &'static str {
@@ -233,11 +336,75 @@ mod tests {
     use crate::{CaseReport, Kind, Report};
 
     #[test]
+    fn repeats_are_advised_only_where_they_can_help() {
+        let repeats = |program: Program| {
+            let advice = [1, 3].map(|repeats| {
+                [
+                    program.slowdown(repeats),
+                    program.uncertain(repeats),
+                    program.compared(repeats),
+                    program.unsteady(),
+                ]
+            });
+            advice.concat().into_iter().filter(|advice| advice.contains("--repeat")).count()
+        };
+        use Program::{Bench, Horovod, PyTorch, Simulated, TensorFlow, Train, Unknown};
+        let others = [Train, Simulated, PyTorch, Horovod, TensorFlow, Unknown].map(repeats);
+        assert_eq!((repeats(Bench), others), (3, [0; 6]));
+        assert!(!Bench.uncertain(1).contains("repeat"), "steps of one run vary in each repeat");
+    }
+
+    #[test]
+    fn what_made_a_study_decides_what_it_is_advised() {
+        let advised = |command: &str, engine: &str| {
+            let mut case = CaseReport::of(&[Plan::calm("resnet50", 2).run()]);
+            case.case.engine = Some(engine.into());
+            Program::of(&case, &[command.into()])
+        };
+        assert_eq!(advised("bench", "cpu"), Program::Bench);
+        assert_eq!(advised("train", "cuda"), Program::Train);
+        assert_eq!(advised("bench", "simulated"), Program::Simulated);
+        assert_eq!(advised("bench", "pytorch"), Program::PyTorch);
+        assert_eq!(advised("train.py", "my-framework"), Program::Unknown);
+    }
+
+    #[test]
+    fn every_option_that_the_sources_name_is_among_the_advice_that_is_checked() {
+        let all = super::every_advice("bench").into_iter().collect::<String>();
+        let sources = [
+            include_str!("advice.rs"),
+            include_str!("accuracy.rs"),
+            include_str!("recovery.rs"),
+            include_str!("../finding.rs"),
+        ];
+        let mut seen = 0;
+        for source in sources.map(|source| source.split("#[cfg(test)]").next().expect("a first part")) {
+            let code = source.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<String>();
+            for word in code.split("--").skip(1) {
+                let name: String = word.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+                let named = !name.is_empty() && !name.ends_with('-');
+                assert!(!named || all.contains(&format!("--{name}")), "no advice of the list names --{name}");
+                seen += usize::from(named);
+            }
+        }
+        assert!(seen > 20, "only {seen} options were found in the sources");
+    }
+
+    #[test]
+    fn where_the_batch_of_all_is_fixed_that_one_is_to_be_changed() {
+        let advice = super::every_advice("bench");
+        assert!(
+            advice.iter().any(|advice| advice.contains("a larger --global-batch or --accumulate")),
+            "{advice:?}"
+        );
+    }
+
+    #[test]
     fn an_elastic_run_is_not_told_to_use_options_that_mean_nothing_to_it() {
         let mut case = Plan::calm("resnet50", 2).case();
         case.update = Some("allreduce".into());
         case.settings.extend([("compress".into(), "none".into()), ("overlap".into(), "yes".into())]);
-        let advice = |case: &Case| [Program::Paceline.communication(case), Program::Paceline.update(case)];
+        let advice = |case: &Case| [Program::Bench.communication(case), Program::Bench.update(case)];
         let misfit = |advice: &str| ["--update", "--compress"].iter().any(|option| advice.contains(option));
         assert!(advice(&case).into_iter().all(misfit));
         case.settings.insert("elastic".into(), "1..2".into());
@@ -272,7 +439,7 @@ mod tests {
     fn the_rank_that_cost_most_is_named_even_if_it_is_not_to_blame() {
         let mut report = unaccounted("pytorch");
         report.cases[0].straggler.as_mut().expect("two ranks").fraction = 0.76;
-        let findings = super::super::find(&report.machine, &report.cases, &report.explained);
+        let findings = super::super::find(&study(&[]), &report.cases, &report.explained);
         let late = findings.iter().find(|finding| finding.kind == Kind::Stragglers).expect("ranks wait");
         let most = "no single rank is to blame (rank 1: 76 % of the waiting)";
         assert!(late.text.ends_with(most), "{}", late.text);

@@ -52,7 +52,7 @@ impl Member<'_> {
 
     /// More threads than cores: their numbers.
     pub(super) fn crowd(&self) -> Option<(u32, u32)> {
-        let cores = self.machine.cores?;
+        let cores = self.study.machine.cores?;
         let threads = self.case.case.workers.checked_mul(self.case.case.threads?)?;
         let real = self.case.case.engine.as_deref() == Some("cpu");
         (real && threads > cores).then_some((threads, cores))

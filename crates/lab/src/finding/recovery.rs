@@ -1,10 +1,10 @@
 //! What lost workers cost.
 
-use paceline_record::{Exit, Outcome};
+use paceline_record::Exit;
 
 use super::{Finding, Kind, Loss, Member};
-use crate::CaseReport;
 use crate::numbers::recovery::{Recovery, What};
+use crate::{CaseReport, Status};
 
 /// A part of the cost is named if it is more than this fraction of it.
 const MOST_OF_IT: f64 = 0.5;
@@ -64,7 +64,7 @@ impl Member<'_> {
         let is_twin = |other: &&CaseReport| {
             let mut case = other.case.clone();
             let planted = case.settings.insert("faults".into(), faults.clone());
-            other.status == Outcome::Done
+            other.status == Status::Done
                 && planted.is_none_or(|faults| faults.is_empty())
                 && case == self.case.case
         };
@@ -82,12 +82,7 @@ impl Member<'_> {
             "with {} and {faults}, the run took {with:.digits$} s instead of {without:.digits$} s ({change})",
             self.worker_count()
         );
-        let advice = match self.case.repeats.min(twin.repeats) {
-            0 | 1 => {
-                "this compares one run with one: runs differ by chance too, and --repeat 3 shows by how much"
-            }
-            _ => "this compares the means of the repeats",
-        };
+        let advice = self.program().compared(self.case.repeats.min(twin.repeats));
         Some(self.finding(Kind::Faults, text, advice.into(), None))
     }
 }
@@ -110,7 +105,12 @@ fn count_losses(recovery: &Recovery) -> String {
 fn advise(recovery: &Recovery) -> &'static str {
     let mut ends = recovery.events.iter().filter(|event| matches!(event.what, What::Lost | What::Expelled));
     if recovery.more_events == 0 && ends.all(|event| event.planted.is_some()) {
-        return "every loss was planted with --faults: without faults this time would not be lost";
+        return PLANTED;
     }
-    "find out why workers were lost: the table of events says when and how each ended"
+    NOT_PLANTED
 }
+
+pub(super) const PLANTED: &str =
+    "every loss was planted with --faults: without faults this time would not be lost";
+pub(super) const NOT_PLANTED: &str =
+    "find out why workers were lost: the table of events says when and how each ended";

@@ -2,6 +2,7 @@ use paceline_record::log::LauncherWriter;
 use paceline_record::{Case, LauncherEvent, LauncherHeader};
 
 use super::*;
+use crate::Status;
 use crate::fixture::{Plan, report, study};
 
 fn cases(model: &'static str) -> Vec<Case> {
@@ -11,7 +12,7 @@ fn cases(model: &'static str) -> Vec<Case> {
 /// Writes the log of a run that ended like this.
 fn log(folder: &StudyFolder, planned: &Planned, outcome: Outcome) -> PathBuf {
     let path = folder.create_case(planned).expect("a folder");
-    let header = LauncherHeader { case: planned.case.clone(), window: false };
+    let header = LauncherHeader::new(planned.case.clone());
     let mut log = LauncherWriter::create(&path, &header).expect("a log");
     log.append(&LauncherEvent::Over { outcome, reason: None }).expect("room");
     path
@@ -103,8 +104,69 @@ fn a_case_whose_log_is_damaged_has_failed_and_the_others_have_not() {
     fs::write(path.join("rank-0.jsonl"), "gibberish\n").expect("a file");
     let report = started.analyse(&asked);
     assert_eq!((report.cases.len(), report.missing), (1, 1));
-    assert_eq!(report.cases[0].status, Outcome::Failed);
+    assert_eq!(report.cases[0].status, Status::Failed);
     assert!(report.cases[0].reason.as_deref().is_some_and(|why| why.contains("rank-0.jsonl")));
+}
+
+#[test]
+fn a_study_is_running_for_as_long_as_somebody_runs_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let asked = study(&cases("resnet50"));
+    let started = StudyFolder::start(folder.path(), &asked, Held::Resume).expect("new");
+    log(&started, &asked.cases[0], Outcome::Done);
+    let read = || {
+        let (folder, study) = StudyFolder::open(folder.path()).expect("a study");
+        folder.analyse(&study)
+    };
+    assert!(read().running && read().cases[0].running.is_none(), "between two cases");
+    assert!(!started.analyse(&asked).running, "who runs it is not told so");
+
+    let path = started.create_case(&asked.cases[1]).expect("a folder");
+    let header = LauncherHeader::new(asked.cases[1].case.clone());
+    let launcher = LauncherWriter::create(&path, &header).expect("a log");
+    let case = &read().cases[1];
+    assert_eq!((case.status, case.reason.as_deref()), (Status::Running, Some("no step of 60 is done yet")));
+
+    drop((launcher, started));
+    let mut reporter = StudyFolder::open(folder.path()).expect("a study").0;
+    reporter.lock().expect("nobody is there");
+    let report = read();
+    assert!(!report.running, "who writes a report does not run the study");
+    let case = &report.cases[1];
+    let gone = Some("it did not end: its launcher is gone");
+    assert_eq!((case.status, case.reason.as_deref()), (Status::Failed, gone));
+}
+
+#[test]
+fn the_date_and_the_host_do_not_set_studies_apart_and_may_be_missing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let asked = study(&cases("resnet50"));
+    drop(StudyFolder::start(folder.path(), &asked, Held::Resume).expect("new"));
+    let later = Study { date: Some("2027-01-01T00:00:00Z".into()), host: None, ..asked.clone() };
+    drop(StudyFolder::start(folder.path(), &later, Held::Resume).expect("the same study"));
+    assert_eq!(StudyFolder::open(folder.path()).expect("a study").1.date, asked.date, "it began then");
+    let mut old = serde_json::to_value(&asked).expect("plain data");
+    let fields = old.as_object_mut().expect("an object");
+    assert!(fields.remove("date").is_some() && fields.remove("host").is_some());
+    fs::write(folder.path().join(STUDY), old.to_string()).expect("a file");
+    let (_, read) = StudyFolder::open(folder.path()).expect("a study of an older version");
+    assert_eq!((read.date, read.host, read.cases), (None, None, asked.cases));
+}
+
+#[test]
+fn one_repeat_is_told_by_its_own_numbers() {
+    let asked = study(&cases("resnet50"));
+    let planned: Vec<Planned> = (1..=3).map(|repeat| Planned { repeat, ..asked.cases[0].clone() }).collect();
+    let run = |compute: f64| Ok(Plan { compute, ..Plan::calm("resnet50", 1) }.run());
+    let begun = vec![(&planned[0], run(90.0)), (&planned[1], run(180.0))];
+    let logs = CaseLogs { begun, origin: Ok(None), missing: 1, files: Vec::new(), layers: Ok(Vec::new()) };
+    let rate = |case: &CaseReport| case.images_per_s.expect("done").mean;
+    let [first, second] = [1, 2].map(|repeat| logs.report_repeat(repeat).expect("it has run"));
+    assert_eq!(logs.report_repeat(3), None);
+    assert!(rate(&first) > 1.8 * rate(&second), "{} {}", rate(&first), rate(&second));
+    assert_eq!((first.repeats, first.reason), (1, None), "of the other repeats nothing is said");
+    let pooled = logs.report();
+    assert!(rate(&second) < rate(&pooled) && pooled.repeats == 2);
 }
 
 #[test]

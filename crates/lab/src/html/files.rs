@@ -1,9 +1,7 @@
 //! Links to the files beside the page, relative to it.
 
-use paceline_record::Outcome;
-
 use super::markup::Tag;
-use crate::{CaseReport, Report, words};
+use crate::{CaseReport, Report, Status, words};
 
 /// Files of the study, and what they are for.
 const STUDY: [(&str, &str); 4] = [
@@ -36,7 +34,7 @@ pub fn render(report: &Report) -> Tag {
 /// Links to the logs of the cases that failed.
 pub fn render_failed(report: &Report) -> Option<Tag> {
     let failed: Vec<Tag> = named(report)
-        .filter(|(case, _)| case.status == Outcome::Failed && !case.files.is_empty())
+        .filter(|(case, _)| case.status == Status::Failed && !case.files.is_empty())
         .flat_map(|(case, name)| [Tag::new("dt").text(format_args!("logs of {name}")), links(case)])
         .collect();
     (!failed.is_empty()).then(|| Tag::new("dl").class("facts").with_all(failed))

@@ -1,17 +1,15 @@
 //! The findings, at the top of the page.
 
-use paceline_record::Outcome;
-
 use super::markup::{Px, Tag};
 use super::unit::{digits, percent};
 use crate::finding::SHOWN;
-use crate::{Finding, Report};
+use crate::{Finding, Report, Status};
 
 /// The findings of a report, largest loss first.
 pub fn render(report: &Report) -> Tag {
     let section = Tag::new("section").class("findings").with(Tag::new("h2").text("Findings"));
     if report.findings.is_empty() {
-        let done = report.cases.iter().any(|case| case.status == Outcome::Done);
+        let done = report.cases.iter().any(|case| case.status == Status::Done);
         let nothing = if done {
             "No cause takes more than 5 % of the workers\u{2019} time."
         } else {

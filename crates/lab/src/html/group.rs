@@ -1,12 +1,10 @@
 //! The sections about groups of cases that differ only in the number of workers.
 
-use paceline_record::Outcome;
-
 use super::markup::Tag;
 use super::{figures, section};
 use crate::section::{Section, Topic};
 use crate::training::trainings;
-use crate::{CaseReport, Explained, Key, Report};
+use crate::{CaseReport, Explained, Report, Status};
 
 /// More groups than these get an index.
 const LISTED: usize = 3;
@@ -27,7 +25,7 @@ pub struct Group<'a> {
 impl<'a> Group<'a> {
     fn new(report: &'a Report, explained: &'a Explained) -> Option<Self> {
         let cases = explained.cases.iter().filter_map(|&place| report.cases.get(place));
-        let done: Vec<&CaseReport> = cases.filter(|case| case.status == Outcome::Done).collect();
+        let done: Vec<&CaseReport> = cases.filter(|case| case.status == Status::Done).collect();
         let one = done.iter().copied().find(|case| case.case.workers == 1);
         (!done.is_empty()).then_some(Self { explained, done, one })
     }
@@ -82,9 +80,8 @@ pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
     let groups: Vec<(Group<'_>, Option<&Section>)> =
         finished(report).map(|(place, group)| (group, told(place))).collect();
     if let [(only, told)] = &groups[..] {
-        let key = &only.explained.key;
-        let name = Tag::new("h2").text(key.label());
-        let facts = Tag::new("p").class("facts").text(facts(key));
+        let name = Tag::new("h2").text(only.explained.key.label());
+        let facts = Tag::new("p").class("facts").text(facts(only));
         let section = Tag::new("section").set("id", "group-0").with(name).with(facts);
         return vec![section.with(only.render(*told))];
     }
@@ -98,9 +95,8 @@ pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
         parts.push(Tag::new("nav").set("aria-label", "groups").with(list));
     }
     for (place, (group, told)) in groups.iter().enumerate() {
-        let key = &group.explained.key;
-        let name = Tag::new("h2").text(key.label());
-        let facts = Tag::new("p").class("facts").text(facts(key));
+        let name = Tag::new("h2").text(group.explained.key.label());
+        let facts = Tag::new("p").class("facts").text(facts(group));
         // A browser expands the section that contains the link's target, so the id is inside.
         let inside =
             Tag::new("div").set("id", format_args!("group-{place}")).with(facts).with(group.render(*told));
@@ -112,7 +108,8 @@ pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
 }
 
 /// What the cases of a group have in common.
-fn facts(key: &Key) -> String {
+fn facts(group: &Group<'_>) -> String {
+    let key = &group.explained.key;
     let batch = key.batch.map(|batch| match key.scaling.as_deref() {
         Some("strong") => format!("{batch} images per step"),
         _ => format!("{batch} images per step on each worker"),
@@ -121,7 +118,8 @@ fn facts(key: &Key) -> String {
         1 => "1 thread per worker".to_owned(),
         threads => format!("{threads} threads per worker"),
     });
-    let scaling = key.scaling.as_ref().map(|scaling| format!("{scaling} scaling"));
+    let scales = group.done.iter().any(|case| case.case.workers != group.done[0].case.workers);
+    let scaling = key.scaling.as_ref().filter(|_| scales).map(|scaling| format!("{scaling} scaling"));
     let named = [key.engine.clone(), key.precision.clone(), key.layout.clone(), key.update.clone()];
     let facts = [scaling, batch, threads].into_iter().chain(named).flatten();
     facts.collect::<Vec<_>>().join(" \u{b7} ")

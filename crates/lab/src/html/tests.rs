@@ -367,7 +367,7 @@ fn members_that_come_and_go_are_drawn_and_listed_with_what_happened() {
 #[test]
 fn why_a_case_failed_comes_before_everything_else_with_its_last_words_and_logs() {
     let mut report = fixture::report();
-    let failed = report.cases.iter_mut().find(|case| case.status != paceline_record::Outcome::Done);
+    let failed = report.cases.iter_mut().find(|case| case.status != crate::Status::Done);
     failed.expect("one").files = vec!["a case/rank-0.stderr".into(), "a case/launcher.jsonl".into()];
     let page = render(&report);
     let place = |text: &str| body(&page).find(text).unwrap_or_else(|| panic!("there is no {text}"));

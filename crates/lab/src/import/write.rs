@@ -25,6 +25,9 @@ pub fn write(
         schema: SCHEMA,
         program: env!("CARGO_PKG_VERSION").into(),
         command: command.to_vec(),
+        // When and where the runs took place is for their sources to say.
+        date: None,
+        host: None,
         machine: Machine::default(),
         cases: plan(runs),
     };
@@ -96,7 +99,7 @@ fn write_case(run: &Imported, folder: &Path) -> Result<(), LabError> {
     for rank in &run.ranks {
         write_rank(run, rank, folder)?;
     }
-    let header = LauncherHeader { case: run.case.clone(), window: true };
+    let header = LauncherHeader { window: true, ..LauncherHeader::new(run.case.clone()) };
     let mut log = LauncherWriter::create(folder, &header)?.collecting();
     for rank in run.ranks.iter().map(|rank| rank.rank) {
         log.append(&LauncherEvent::Spawn { rank, at: begin })?;

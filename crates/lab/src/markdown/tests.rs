@@ -1,5 +1,3 @@
-use paceline_record::Outcome;
-
 use super::*;
 use crate::Machine;
 use crate::fixture::{self, Plan};
@@ -37,6 +35,8 @@ fn the_report_reads_from_what_failed_to_the_command() {
     insta::assert_snapshot!(render(&pinned()), @r"
     # Scaling study
 
+    Paceline 0.1.0, 2026-11-16 08:33:34 UTC, on abacus
+
     ## Unfinished cases
 
     - vgg_19, 1 worker, failed: rank 0 died in step 3<br>of a cold
@@ -61,7 +61,7 @@ fn the_report_reads_from_what_failed_to_the_command() {
 
     weak scaling (the batch per worker is the same for any number of workers), batch 64 per worker, 1 thread per worker, synthetic:cifar10, 32x32, cpu, nhwc, fp32
 
-    | case | workers | init s | train s | total s | images/s (95 % interval) | speed-up by images/s (95 % interval) | speed-up by time (95 % interval) | speed-up of the whole run (95 % interval) | efficiency by images/s % (95 % interval) | efficiency by time % (95 % interval) | computation : communication | exchange ms per step | update ms per step | peak memory MB per worker |
+    | case | workers | init s | train s | total s | images/s (95 % interval) | speed-up by images/s (95 % interval) | speed-up by time (95 % interval) | speed-up of the whole run (95 % interval) | efficiency by images/s % (95 % interval) | efficiency by time % (95 % interval) | comp. : comm. | exchange ms per step | update ms per step | peak memory MB per worker |
     | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
     | mobilenet_v2 | 1 | 0.05 | 6.02 | 6.07 | 678.6 (677.6 .. 679.8) | 1.00 | 1.00 | 1.00 | 100.0 | 100.0 | 10 : 0.00 | 0.00 | 4.00 | 110 |
     | mobilenet_v2 | 2 | 0.05 | 6.38 | 6.43 | 1276.0 (1274.3 .. 1278.2) | 1.88 (1.88 .. 1.88) | 1.89 (1.88 .. 1.89) | 1.89 (1.88 .. 1.89) | 94.0 (93.8 .. 94.2) | 94.4 (94.2 .. 94.6) | 10 : 0.52 | 5.00 | 4.00 | 106 |
@@ -181,7 +181,7 @@ fn every_row_has_as_many_cells_as_its_header_whatever_the_names_hold() {
     let mut report = fixture::report();
     for case in &mut report.cases {
         case.case.model = "a|b\nc".into();
-        if case.status == Outcome::Failed {
+        if case.status == crate::Status::Failed {
             case.reason = Some("pipe | and\r\nline\\|".into());
         }
     }

@@ -1,7 +1,7 @@
 use std::fs;
 
 use paceline_record::log::{PlantedFault, member_file};
-use paceline_record::{Outcome, Phase, Step};
+use paceline_record::{Phase, Step};
 
 use super::*;
 use crate::fixture::elastic::{AFTER, begin, calm_run, eventful_run, tested_run, write};
@@ -227,6 +227,6 @@ fn a_run_with_faults_is_compared_with_the_same_run_without() {
     let other = with(2.9, &[("deal", "dynamic")]);
     assert!(findings_of(vec![other, planted.clone()], Kind::Faults).is_empty());
     let mut failed = calm;
-    failed.status = Outcome::Failed;
+    failed.status = crate::Status::Failed;
     assert!(findings_of(vec![failed, planted], Kind::Faults).is_empty());
 }

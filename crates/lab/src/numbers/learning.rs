@@ -72,6 +72,9 @@ pub struct Test {
     pub lo: Option<f64>,
     /// Upper end.
     pub hi: Option<f64>,
+    /// Training at that time: over the 20 steps before it or the 20 after it, whichever had the lower accuracy.
+    #[serde(skip)]
+    pub train: Option<Score>,
 }
 
 /// What the repeats of a case learned; `None` if they count no epochs and were never tested.
@@ -96,6 +99,20 @@ pub fn learning(repeats: &[&Run]) -> Option<Learning> {
         curve,
         eval_s: mean(&|run| on_the_clock(run, Phase::Eval)),
         checkpoint_s: mean(&|run| on_the_clock(run, Phase::Checkpoint)),
+    })
+}
+
+/// Steps before and after a test that are of its time.
+const AROUND: usize = 20;
+
+/// Training around a test after so many of the run's steps. A step is judged before its update, so the first one after a test is
+/// of the tested weights; a training that falls apart just before it shows in those.
+fn score_around(run: &Run, done: usize) -> Option<Score> {
+    let before = score(&judged(run, done.saturating_sub(AROUND)..done));
+    let after = score(&judged(run, done..run.steps().min(done + AROUND)));
+    [before, after].into_iter().flatten().min_by(|a, b| {
+        let accuracy = |score: &Score| score.accuracy.unwrap_or(f64::INFINITY);
+        accuracy(a).total_cmp(&accuracy(b))
     })
 }
 
@@ -139,6 +156,7 @@ pub(super) fn test_curve(run: &Run) -> Vec<Test> {
             accuracy,
             lo: interval.map(|(lo, _)| lo),
             hi: interval.map(|(_, hi)| hi),
+            train: score_around(run, done),
         }
     };
     run.evaluations().map(test).collect()

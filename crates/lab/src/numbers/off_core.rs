@@ -35,8 +35,12 @@ pub(super) fn of_step(step: &StepRecord) -> PhaseTimes {
     let told = step.scheduling.as_ref().and_then(|scheduling| scheduling.off_core);
     let mut times = told.unwrap_or_default();
     for phase in Phase::ALL {
+        let there = match phase {
+            Phase::Other => step.end.since(step.begin).since(step.phases.total()),
+            _ => step.phases[phase],
+        };
         // A damaged log may claim more than there was.
-        times[phase] = times[phase].min(step.phases[phase]);
+        times[phase] = times[phase].min(there);
     }
     times
 }

@@ -9,7 +9,7 @@
 //! the arrival of the last rank, and except that the part of a step's phase in which its thread was not on a core
 //! ([`off_core`]) is a cause of its own. For the steps before the steady state, each cause keeps their count times its steady
 //! mean; what they took beyond that is warm-up. Evaluation and checkpoints keep all of their time, because they come when
-//! they are due, steady or not, and so does recovery. So the values sum to N * T(N), and the parts to the whole.
+//! they are due, steady or not, and so do recovery and time off the core. So the values sum to N * T(N), and the parts to the whole.
 //!
 //! Where workers come and go, the sum of the members' lives takes the place of N * T(N), and an example counts once, however
 //! often it was computed. Recovery is the phase of that name, the launch and init of members that replace lost ones, and of
@@ -125,7 +125,7 @@ impl Cause {
             Self::Stragglers => step.late_rank.seconds(),
             Self::Other => {
                 let known = step.phases.total().seconds() - step.phases[Phase::Other].seconds();
-                step.end.since(step.begin).seconds() - known
+                step.end.since(step.begin).seconds() - known - off_core::of_step(step)[Phase::Other].seconds()
             }
             _ => booked,
         }
@@ -256,7 +256,7 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
             };
             let within = |steps: &[StepRecord]| steps.iter().map(|step| cause.within(step)).sum::<f64>();
             let surplus = match cause {
-                Cause::Evaluation | Cause::Recovery => 0.0,
+                Cause::Evaluation | Cause::Recovery | Cause::OffCore => 0.0,
                 // A member that came late, or was gone before the steady state, has no steps to compare.
                 _ if early.is_empty() || steady.is_empty() => 0.0,
                 _ => {

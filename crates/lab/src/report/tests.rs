@@ -22,7 +22,7 @@ fn one_worker_is_as_fast_as_itself() {
 fn without_a_finished_one_worker_case_there_is_no_speedup() {
     let plans = [Plan::calm("resnet50", 2), Plan::calm("vgg_19", 1), Plan::calm("resnet50", 1)];
     let mut runs: Vec<Run> = plans.iter().map(Plan::run).collect();
-    runs[2].launcher.over = Some((Outcome::Failed, None));
+    runs[2].launcher.over = Some((paceline_record::Outcome::Failed, None));
     let cases: Vec<Case> = plans.iter().map(Plan::case).collect();
     let report = Report::new(&study(&cases), runs.into_iter().map(|run| CaseReport::of(&[run])).collect());
     assert_eq!(report.cases[0].speedup_speed, None);

@@ -1,11 +1,9 @@
 //! The findings, and the cases that did not finish.
 
-use paceline_record::Outcome;
-
 use super::{is_training, named};
 use crate::finding::SHOWN;
 use crate::section::{Block, Item, Medium, Section, Topic};
-use crate::{Report, words};
+use crate::{Report, Status};
 
 /// The findings, largest loss first; a screen shows the first few.
 pub fn section(report: &Report, medium: Medium) -> Section {
@@ -15,7 +13,7 @@ pub fn section(report: &Report, medium: Medium) -> Section {
     let item = |finding: &crate::Finding| Item { text: finding.text.clone(), advice: finding.advice.clone() };
     if shown > 0 {
         section = section.with(Block::Numbered(all[..shown].iter().map(item).collect()));
-    } else if report.cases.iter().any(|case| case.status == Outcome::Done) {
+    } else if report.cases.iter().any(|case| case.status == Status::Done) {
         section = section.say("None: no cause takes a notable part of the time.");
     } else {
         section = section.say("None: no case finished.");
@@ -30,8 +28,8 @@ pub fn section(report: &Report, medium: Medium) -> Section {
 pub fn unfinished(report: &Report) -> Option<Section> {
     let mut facts = Vec::new();
     for (case, name) in report.explained.iter().flat_map(|group| named(report, group)) {
-        if case.status != Outcome::Done || case.reason.is_some() {
-            let ended = if case.status == Outcome::Done { "partly done" } else { words::ended(case.status) };
+        if case.status != Status::Done || case.reason.is_some() {
+            let ended = if case.status == Status::Done { "partly done" } else { case.status.name() };
             let reason = case.reason.as_deref().unwrap_or("unknown reason");
             facts.push((format!("{name}, {ended}"), reason.trim().to_owned()));
         }
@@ -40,14 +38,14 @@ pub fn unfinished(report: &Report) -> Option<Section> {
     if !facts.is_empty() {
         section = section.with(Block::Facts(facts));
     }
-    let interrupted = report.cases.iter().filter(|case| case.status == Outcome::Interrupted).count() as u32;
+    let interrupted = report.cases.iter().filter(|case| case.status == Status::Interrupted).count() as u32;
     let left = report.missing + interrupted;
     // `train` resumes from a checkpoint and says so itself.
     if left > 0 && !is_training(report) {
         let all = report.cases.len() as u32 + report.missing;
         let verb = if left == 1 { "is" } else { "are" };
-        section = section
-            .say(format!("{left} of {all} cases {verb} left; run the same command again to continue."));
+        let go_on = if report.running { "" } else { "; run the same command again to continue" };
+        section = section.say(format!("{left} of {all} cases {verb} left{go_on}."));
     }
     (!section.blocks.is_empty()).then_some(section)
 }

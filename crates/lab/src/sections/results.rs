@@ -1,12 +1,12 @@
 //! Tables with a row for each case: results, phases and steps.
 
-use paceline_record::{Outcome, Phase};
+use paceline_record::Phase;
 
 use super::Cases;
 use crate::numbers::phases::PhaseSeconds;
 use crate::numbers::speedup::Interval;
 use crate::words::{self, digits, megabytes, or_dash, range};
-use crate::{CaseReport, Column, Table};
+use crate::{CaseReport, Column, Status, Table};
 
 /// The columns that every table of cases begins with.
 fn columns(rest: impl IntoIterator<Item = Column>) -> Table {
@@ -38,7 +38,7 @@ pub fn cases(cases: &Cases<'_>) -> Table {
         Column::interval().keep(1.5),
         efficiency("efficiency by time %", "training").short("by time").keep(4.5),
         Column::interval().keep(1.0),
-        Column::numbers("computation : communication").short("comp:comm").keep(5.0),
+        Column::numbers("comp. : comm.").short("comp:comm").keep(5.0),
         per_step("exchange").keep(5.5),
         per_step("update").keep(3.0),
         Column::numbers("peak memory MB per worker").short("memory MB").keep(4.8),
@@ -47,10 +47,10 @@ pub fn cases(cases: &Cases<'_>) -> Table {
     let compared = cases.done().any(|(case, _)| case.case.workers > 1 && case.speedup_speed.is_some());
     for (case, label) in &cases.all {
         let workers = case.case.workers.to_string();
-        if case.status != Outcome::Done {
+        if case.status != Status::Done {
             // A reason may span several lines; the table has room for one.
             let reason = case.reason.as_deref().and_then(|reason| reason.lines().next());
-            let ended = words::ended(case.status);
+            let ended = case.status.name();
             let ended = reason.map_or_else(|| ended.into(), |reason| format!("{ended}: {reason}"));
             table.row([label.clone(), workers, ended]);
             continue;
@@ -113,14 +113,15 @@ pub fn phases(cases: &Cases<'_>) -> Table {
         .filter(|&(_, most)| most > 0.0)
         .collect();
     let numbers = shown.iter().map(|&(phase, most)| Column::numbers(phase.name()).keep(most));
-    let hidden = Column::numbers("hidden communication %").short("overlap %");
-    let mut table = columns(numbers.chain([hidden.keep(f64::MAX)]));
+    let off_core = Column::numbers("of these off the core").short("off core").keep(f64::MAX / 2.0);
+    let hidden = Column::numbers("hidden communication %").short("overlap %").keep(f64::MAX);
+    let mut table = columns(numbers.chain([off_core, hidden]));
     for (case, label) in cases.done() {
         let times =
             shown.iter().map(|&(phase, most)| digits(ms(case, phase), if most < 10.0 { 3 } else { 2 }));
-        let overlap = digits(case.overlap.map(|fraction| 100.0 * fraction), 0);
-        table
-            .row([label.to_owned(), case.case.workers.to_string()].into_iter().chain(times).chain([overlap]));
+        let off_core = case.off_core.as_ref().and_then(|time| step_ms(case, time.seconds));
+        let last = [digits(off_core, 2), digits(case.overlap.map(|fraction| 100.0 * fraction), 0)];
+        table.row([label.to_owned(), case.case.workers.to_string()].into_iter().chain(times).chain(last));
     }
     table
 }

@@ -36,11 +36,11 @@ fn waterfall(falls: &[Waterfall]) -> Table {
         let [interval, fraction, value] = [0.0, 1000.0, 2000.0].map(|keep| keep + place as f64);
         [
             Column::numbers(format!("{} workers, ms per image", fall.workers))
-                .short(format!("{} workers, ms", fall.workers))
+                .short(format!("{} workers", fall.workers))
                 .keep(value),
             Column::interval().keep(interval),
             Column::numbers(format!("% of the difference to {} workers", fall.workers))
-                .short("% of difference")
+                .short("% of diff.")
                 .keep(fraction),
         ]
     });
@@ -101,12 +101,12 @@ mod tests {
     fn percentages_are_of_the_difference_and_sum_to_it() {
         assert_eq!(
             waterfall(&[fall(1.5)]).to_string(),
-            "cause                  2 workers, ms  % of difference\n\
-             1 worker                    1000.000\n\
-             slower computation          +300.000             60.0\n\
-             exposed communication       +200.000             40.0\n\
-             difference                  +500.000            100.0\n\
-             total                       1500.000\n"
+            "cause                  2 workers  % of diff.\n\
+             1 worker                1000.000\n\
+             slower computation      +300.000        60.0\n\
+             exposed communication   +200.000        40.0\n\
+             difference              +500.000       100.0\n\
+             total                   1500.000\n"
         );
     }
 

@@ -153,9 +153,32 @@ fn what_is_not_known_has_no_point() {
 }
 
 #[test]
-fn a_file_is_named_by_case_and_rank_alone() {
-    let name = file_name("resnet50-w2", Who::Rank(Rank(1)));
-    assert_eq!(name, Path::new("tensorboard/resnet50-w2/rank-1/events.out.tfevents.946684800.paceline"));
+fn a_file_is_named_by_case_and_rank_and_when_its_run_began() {
+    let name = |started| file_name("resnet50-w2", Who::Rank(Rank(1)), started);
+    let expected = |began: u64| {
+        PathBuf::from(format!("tensorboard/resnet50-w2/rank-1/events.out.tfevents.{began}.paceline"))
+    };
+    assert_eq!(name(None), expected(946_684_800));
+    let started = Started { at: Nanos(7), unix: Nanos(1_794_818_014_900_000_000) };
+    assert_eq!(name(Some(started)), expected(1_794_818_014));
+}
+
+#[test]
+fn points_have_the_date_that_the_launcher_noted() {
+    let mut run = Plan::calm("resnet50", 2).run();
+    let times = |run: &Run, rank: usize| -> Vec<f64> {
+        read(&render_rank(run, &run.ranks[rank])).iter().map(|event| event.wall_time).collect()
+    };
+    let undated = times(&run, 0);
+    assert_eq!(undated[1], 946_684_800.0 + run.ranks[0].steps[0].end.seconds());
+    run.launcher.header.started =
+        Some(Started { at: Nanos(2_000_000_000), unix: Nanos(1_794_818_014_000_000_000) });
+    for rank in [0, 1] {
+        let dated = times(&run, rank);
+        let first = 1_794_818_012.0 + run.ranks[rank].steps[0].end.seconds();
+        assert!((dated[1] - first).abs() < 1e-6, "{} {first}", dated[1]);
+        assert_eq!(dated.len(), undated.len());
+    }
 }
 
 #[test]
@@ -169,8 +192,11 @@ fn learning_is_in_the_file_of_rank_0_at_its_steps() {
     };
     assert_eq!(told(0, "accuracy/test"), [(19, 0.4433), (39, 0.5542), (59, 0.665)]);
     assert_eq!(told(0, "loss/test"), [(19, 2.0), (59, 2.0 / 3.0)], "what is not known has no point");
-    // 43 of 64 in every step: 0.665 of them, rounded.
-    assert_eq!(told(0, "accuracy/train"), [19, 39, 59].map(|step| (step, 43.0 / 64.0)));
+    let epoch = |first: usize| {
+        let correct: u64 = run.ranks[0].steps[first..first + 20].iter().filter_map(|step| step.correct).sum();
+        correct as f32 / (20 * 64) as f32
+    };
+    assert_eq!(told(0, "accuracy/train"), [(19, epoch(0)), (39, epoch(20)), (59, epoch(40))]);
     let steps = &run.ranks[0].steps[20..40];
     let mean = steps.iter().map(|step| f64::from(step.loss.expect("a loss"))).sum::<f64>() / 20.0;
     assert!((f64::from(told(0, "loss/train")[1].1) - mean).abs() < 1e-6);

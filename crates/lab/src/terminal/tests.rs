@@ -61,7 +61,7 @@ fn what_happened_to_members_comes_after_the_findings() {
     let case = CaseReport::of(&[crate::fixture::elastic::eventful_run()]);
     let report = Report::new(&crate::fixture::study(std::slice::from_ref(&case.case)), vec![case]);
     let text = render_report(&report, Screen::PLAIN);
-    insta::assert_snapshot!(text.split_once("Findings").expect("findings").1, @r"
+    insta::assert_snapshot!(text.split_once("Findings\n").expect("findings").1, @r"
       1. resnet50: with 3 workers, 1 kill cost 13 % of the workers' time (1.73 worker-seconds); most of
          it (87 %) was starting replacements; steps with fewer workers than before a loss took 0.45 s
          longer in all

@@ -1,12 +1,10 @@
 //! The result of a study in a line or two, before everything else.
 
-use paceline_record::Outcome;
-
 use super::workers;
 use crate::numbers::speedup::{Interval, Speedup};
 use crate::numbers::waterfall::{Part, Waterfall};
 use crate::training::{RESUMED, trainings};
-use crate::{CaseReport, Explained, Report};
+use crate::{CaseReport, Explained, Report, Status};
 
 /// Most groups that have a line.
 const GROUPS: usize = 4;
@@ -36,7 +34,7 @@ fn tell(report: &Report, group: &Explained) -> Vec<String> {
         _ => format!("{}, ", group.key.label()),
     };
     let cases = group.cases.iter().filter_map(|&place| report.cases.get(place));
-    let largest = cases.filter(|case| case.status == Outcome::Done).max_by_key(|case| case.case.workers);
+    let largest = cases.filter(|case| case.status == Status::Done).max_by_key(|case| case.case.workers);
     let Some(case) = largest else { return Vec::new() };
     let of_case = |speedup: &&Speedup| speedup.workers == case.case.workers && speedup.workers > 1;
     let speedup = group.speedups.iter().find(of_case);

@@ -32,13 +32,9 @@ impl Look {
     pub fn until(&self, later: &Self) -> Activity {
         let mut activity = Activity { load: later.load.or(self.load), ..Activity::default() };
         let (Some(before), Some(after)) = (self.cores, later.cores) else { return activity };
-        let all = after.all.saturating_sub(before.all);
-        if all == 0 || before.cores != after.cores {
-            return activity;
-        }
-        let fraction = |before: u64, after: u64| (after.saturating_sub(before) as f64 / all as f64).min(1.0);
-        activity.busy = Some(fraction(before.busy, after.busy));
-        activity.stolen = Some(fraction(before.stolen, after.stolen));
+        let Some(spent) = after.since(&before) else { return activity };
+        (activity.busy, activity.stolen) = (Some(spent.busy), Some(spent.stolen));
+        let all = after.all - before.all;
         let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
         for (id, (name, ticks)) in &later.processes {
             if let Some((_, earlier)) = self.processes.get(id) {

@@ -16,7 +16,8 @@ pub struct Options {
     #[arg(value_name = "MODEL", required_unless_present = "resume")]
     pub model: Option<String>,
     /// Resume from a checkpoint, or from the newest of a training's folder. Options you don't give keep their values from
-    /// the checkpoint; the number of workers (up to the shards), the strategy, the length and the learning rate may change
+    /// the checkpoint; the number of workers, the strategy, the length and the learning rate may change. More workers than
+    /// shards cut each step into more shards, and so does --shards: weights then differ from those of the training as it was
     #[arg(long, value_name = "PATH", conflicts_with = "fresh")]
     pub resume: Option<PathBuf>,
     /// With --resume, where this machine cannot compute as the training did: go on with its own instruction set; weights

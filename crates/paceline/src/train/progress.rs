@@ -1,6 +1,6 @@
 //! Progress of a training on standard error: a bar on a terminal, plain lines elsewhere.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{HumanDuration, ProgressBar};
 use paceline_record::{EvalRecord, RankEvent, StepRecord};
@@ -8,10 +8,7 @@ use paceline_train::launcher::Glance;
 use paceline_train::{Job, TrainError};
 
 use crate::outcome::say;
-use crate::progress::{bar, workers};
-
-/// Off a terminal there is a line at most this often, tests aside.
-const PAUSE: Duration = Duration::from_secs(10);
+use crate::progress::{Pulse, bar, workers};
 
 /// Steps that the running figures are over.
 const WINDOW: usize = 50;
@@ -28,13 +25,14 @@ pub struct Progress {
     /// The last steps of rank 0.
     recent: Vec<StepRecord>,
     began: Option<Instant>,
-    spoke: Instant,
+    pulse: Pulse,
     warned: bool,
+    stops: bool,
 }
 
 impl Progress {
     /// Of a job that is about to begin.
-    pub fn start(job: &Job) -> Result<Self, TrainError> {
+    pub fn start(job: &Job, now: Instant) -> Result<Self, TrainError> {
         let step = job.global_batch() as f64 / job.epoch_len()? as f64;
         let first = job.milestones.resumed_at.unwrap_or(0);
         let from = if first > 0 { format!(", resumed at step {first}") } else { String::new() };
@@ -56,13 +54,14 @@ impl Progress {
             steps: job.steps,
             recent: Vec::new(),
             began: None,
-            spoke: Instant::now(),
+            pulse: Pulse::start(now),
             warned: false,
+            stops: false,
         })
     }
 
-    /// Shows how far it is.
-    pub fn show(&mut self, glance: Glance<'_>) {
+    /// Shows how far it is at this time.
+    pub fn show(&mut self, glance: Glance<'_>, now: Instant) {
         for event in glance.events {
             match event {
                 RankEvent::Step(step) => {
@@ -70,7 +69,7 @@ impl Progress {
                         self.recent.remove(0);
                     }
                     self.recent.push(step.clone());
-                    self.began.get_or_insert_with(Instant::now);
+                    self.began.get_or_insert(now);
                     if step.loss.is_none_or(|loss| !loss.is_finite()) && !self.warned {
                         self.warned = true;
                         self.tell(&format!(
@@ -94,14 +93,21 @@ impl Progress {
         if glance.steps == 0 {
             return;
         }
-        let line = self.describe(glance.steps);
+        let line = self.describe(glance.steps, now);
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.first + glance.steps);
                 bar.set_message(line);
             }
-            None if self.spoke.elapsed() >= PAUSE => self.tell(&line),
+            None if self.pulse.is_due(now) => say(&line),
             None => {}
+        }
+    }
+
+    /// Says once what follows an interruption.
+    pub fn say_that_it_stops(&mut self) {
+        if !std::mem::replace(&mut self.stops, true) {
+            self.tell("interrupted: a checkpoint is saved after this step; Ctrl-C again ends at once");
         }
     }
 
@@ -112,17 +118,17 @@ impl Progress {
         }
     }
 
-    fn tell(&mut self, line: &str) {
-        self.spoke = Instant::now();
+    fn tell(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| say(line)),
             None => say(line),
         }
     }
 
-    fn describe(&self, steps: u64) -> String {
+    fn describe(&self, steps: u64, now: Instant) -> String {
         let done = self.first + steps;
-        let mut parts = vec![format!("epoch {:.2} of {:.4}", done as f64 * self.step, self.epochs)];
+        let epoch = format!("epoch {:.2} of {:.4}", done as f64 * self.step, self.epochs);
+        let mut parts = vec![epoch, format!("step {done} of {}", self.steps)];
         let count = self.recent.len() as f64;
         let losses: f32 = self.recent.iter().filter_map(|step| step.loss).sum();
         parts.push(format!("loss {:.3}", f64::from(losses) / count));
@@ -134,7 +140,7 @@ impl Progress {
             parts.push(format!("{:.0} images/s", count * self.global_batch / seconds.max(1e-9)));
         }
         if let Some(began) = self.began.filter(|_| steps > 1) {
-            let left = began.elapsed().mul_f64((self.steps - done) as f64 / (steps - 1) as f64);
+            let left = now.duration_since(began).mul_f64((self.steps - done) as f64 / (steps - 1) as f64);
             parts.push(format!("{} left", HumanDuration(left)));
         }
         parts.join(", ")

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::{Case, Exit, Phase, Whole};
+use crate::{Case, Exit, Load, Phase, Started, Whole};
 
 fn header() -> RankHeader {
     RankHeader { rank: Rank(0), world: 1 }
@@ -65,7 +65,7 @@ fn what_a_rank_writes_is_what_is_read() {
 fn what_the_launcher_writes_is_what_is_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let case = Case { model: "resnet50".into(), workers: 2, ..Case::default() };
-    let header = LauncherHeader { case, window: false };
+    let header = LauncherHeader::new(case);
     let mut log = LauncherWriter::create(folder.path(), &header).expect("a new log");
     let spawn = |rank, at| LauncherEvent::Spawn { rank: Rank(rank), at: Nanos(at) };
     let reap = |rank, at| LauncherEvent::Reap { rank: Rank(rank), at: Nanos(at), exit: Exit::Signal(9) };
@@ -78,6 +78,24 @@ fn what_the_launcher_writes_is_what_is_read() {
     assert_eq!(log.first_spawn, Some(Nanos(5)));
     assert_eq!(log.last_reap, Some(Nanos(90)));
     assert_eq!(log.over, Some((Outcome::Failed, Some("rank 1 was killed".into()))));
+}
+
+#[test]
+fn a_launcher_holds_its_log_for_as_long_as_it_is_at_work() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    assert!(!LauncherLog::is_held(folder.path()), "there is none");
+    let header = LauncherHeader {
+        started: Some(Started { at: Nanos(5), unix: Nanos(1_794_818_014_000_000_000) }),
+        load: Some(Load { cores: 2, busy_cores: Some(1.5), stolen_cores: Some(0.0), quota_cores: None }),
+        ..LauncherHeader::new(Case::default())
+    };
+    let writer = LauncherWriter::create(folder.path(), &header).expect("a log");
+    assert!(LauncherLog::is_held(folder.path()) && LauncherLog::is_held(folder.path()));
+    let log = LauncherLog::read(folder.path()).expect("whole from the first moment on");
+    assert_eq!((log.header, log.over), (header, None));
+    assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1, "no draft is left");
+    drop(writer);
+    assert!(!LauncherLog::is_held(folder.path()));
 }
 
 proptest::proptest! {

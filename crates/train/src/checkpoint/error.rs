@@ -10,7 +10,7 @@ use super::{Checkpoint, disk};
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// Report the failure: the system refused.
-    #[error("cannot {what} {path}: {source}")]
+    #[error("cannot {what} {path}: {source}{}", if is_full(.source) { "; free some space on its disk" } else { "" })]
     Io {
         /// What was tried.
         what: &'static str,
@@ -57,6 +57,21 @@ pub enum CheckpointError {
         /// Option by option.
         differences: String,
     },
+    /// Reject the input: its steps cannot be cut into so many shards.
+    #[error(
+        "cannot resume {path} with {shards} shards: its global batch of {global_batch} cannot be divided equally among them; {}",
+        .instead.map_or_else(|| format!("use at most {global_batch}"), |shards| format!("use --shards {shards}"))
+    )]
+    Uncuttable {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Shards that were asked for, or that so many workers need.
+        shards: u32,
+        /// Samples of a step.
+        global_batch: usize,
+        /// The next larger number of shards that would do.
+        instead: Option<usize>,
+    },
     /// Reject the input: its last digits cannot be computed here.
     #[error(
         "cannot resume {path} with the same bits: it was computed with {what} {recorded}, and this machine has {here}; \
@@ -86,6 +101,11 @@ pub enum CheckpointError {
         /// What does not fit.
         why: String,
     },
+}
+
+/// Whether room is what was missing.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// What to do about a checkpoint that cannot be used.

@@ -29,6 +29,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
                 loss: Some(0.1 + 0.2),
                 correct: Some(9_001),
             }],
+            recuts: vec![Recut { steps: 2, from: 1, to: 2 }],
         },
         weights: vec![tensor("a/kernel", &[at, -0.0, 1e-40]), tensor("b/bias", &[at + 0.5])],
         optimizer: vec![tensor("momentum/a/kernel", &[0.1, at, 0.3])],

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use paceline_comm::tasks::{Bell, Board, Ground, Warden};
 use paceline_record::log::LauncherWriter;
 use paceline_record::{
-    Bytes, EvalRecord, Exit, Expulsion, Generation, LauncherEvent, Member, MemberChange, MemberEvent, Nanos,
-    RankEvent, Recovery, RecoveryPhase, Roster, Step,
+    Bytes, Exit, Expulsion, Generation, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, RankEvent,
+    Recovery, RecoveryPhase, Roster, Step,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -79,6 +79,7 @@ pub(crate) fn run(
     // A training that was interrupted in a test makes up for it.
     let passed = position.steps - u64::from(lacks_test(&position, &calendar));
     board.begin_at(&ground, position.steps, passed);
+    let steps = position.steps;
     let lead = Lead {
         job,
         elastic,
@@ -98,12 +99,12 @@ pub(crate) fn run(
         },
         numerics: job.numerics.clone(),
         calendar,
-        history: position.history,
+        position,
         processes: BTreeMap::new(),
         next_member: 0,
-        first: position.steps,
-        done: position.steps,
-        refreshed: position.steps,
+        first: steps,
+        done: steps,
+        refreshed: steps,
         passed,
         began: clock::now(),
         watch: Watch::new(elastic.max),
@@ -166,7 +167,8 @@ struct Lead<'a, 's, 'l> {
     policy: Policy,
     numerics: Option<paceline_engine::Numerics>,
     calendar: Calendar<'a>,
-    history: Vec<EvalRecord>,
+    /// Where the training stood when the run began, and the tests since then.
+    position: Position,
     processes: BTreeMap<u32, Process>,
     next_member: u32,
     first: u64,
@@ -564,7 +566,7 @@ impl Lead<'_, '_, '_> {
             });
             let parts: Vec<(f32, u64)> = parts.collect();
             let record = eval_record(steps, examples, self.state.graph, &parts);
-            self.history.push(record);
+            self.position.history.push(record);
             self.follower.add(RankEvent::Evaluated(record));
             self.log.append(&LauncherEvent::Evaluated(record))?;
         }
@@ -579,7 +581,8 @@ impl Lead<'_, '_, '_> {
     fn save(&mut self, steps: u64) -> Result<(), TrainError> {
         let Some(saving) = &self.job.milestones.saving else { return Ok(()) };
         let numerics = self.numerics.clone().unwrap_or_default();
-        let checkpoint: Checkpoint = self.state.checkpoint(steps, self.history.clone(), &numerics)?;
+        let position = Position { steps, ..self.position.clone() };
+        let checkpoint: Checkpoint = self.state.checkpoint(position, &numerics)?;
         let written = checkpoint.write(&saving.folder, saving.keep)?;
         let saved = LauncherEvent::Saved { at: clock::now(), steps, bytes: Bytes(written.bytes) };
         self.log.append(&saved)?;

@@ -1,12 +1,12 @@
 //! The state of an elastic training in the memory that its members share: where it begins, and what a checkpoint takes of it.
 
+use std::mem::take;
 use std::path::Path;
 
 use paceline_comm::Area;
 use paceline_comm::tasks::{Ground, GroundSize, Shape, side};
 use paceline_engine::{Places, lay_out};
 use paceline_model::Graph;
-use paceline_record::EvalRecord;
 
 use crate::buckets::{self, Bucket};
 use crate::checkpoint::{self, Checkpoint, OnNumerics, Position, Tensor};
@@ -76,11 +76,11 @@ impl State<'_> {
     }
 
     fn resume(&self, path: &Path) -> Result<Position, TrainError> {
-        let checkpoint = Checkpoint::read(path)?;
+        let mut checkpoint = Checkpoint::read(path)?;
         // Numerics have been compared before.
         checkpoint.check_job(path, self.job, OnNumerics::Renew)?;
         let now = side(checkpoint.position.steps);
-        let weights = checkpoint::arrange(checkpoint.weights, self.graph, path)?;
+        let weights = checkpoint::arrange(take(&mut checkpoint.weights), self.graph, path)?;
         let parameters = write(self.ground.parameters(now));
         for slot in &self.layout.places.slots {
             parameters[slot.range.clone()].copy_from_slice(&weights[slot.param.0]);
@@ -95,10 +95,9 @@ impl State<'_> {
         }
         for shard in 0..self.job.shards() {
             let area = write(self.ground.statistics(now, shard));
-            let values = checkpoint::find(&checkpoint.shards, &shard_name(shard), area.len(), path)?;
-            area.copy_from_slice(values);
+            area.copy_from_slice(&checkpoint.statistics_of(shard, self.job, area.len(), path)?);
         }
-        Ok(checkpoint.position)
+        Ok(checkpoint.position.resumed(self.job))
     }
 
     /// What the update rule keeps, by number and name.
@@ -107,14 +106,13 @@ impl State<'_> {
         names.enumerate().take(self.layout.size.state)
     }
 
-    /// The state after so many steps, while nobody writes to it: its next-but-one step has not begun.
+    /// The state at a position, while nobody writes to it: its next-but-one step has not begun.
     pub fn checkpoint(
         &self,
-        steps: u64,
-        history: Vec<EvalRecord>,
+        position: Position,
         numerics: &paceline_engine::Numerics,
     ) -> Result<Checkpoint, TrainError> {
-        let now = side(steps);
+        let now = side(position.steps);
         // SAFETY: members only read this side before they have done the next step, and the caller holds them back.
         let read = |area: Area| unsafe { area.read(0..area.len()) };
         let parameters = read(self.ground.parameters(now));
@@ -149,7 +147,7 @@ impl State<'_> {
             job: self.job.clone(),
             numerics: Numerics::new(self.job, numerics.clone()),
             fingerprint: self.job.fingerprint()?,
-            position: Position { steps, history },
+            position,
             weights,
             optimizer,
             shards: shards.collect(),

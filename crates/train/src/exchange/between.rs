@@ -1,5 +1,7 @@
 //! What ranks tell each other between steps, when no gradient is under way: the memory of their gradients carries it.
 
+use paceline_record::Step;
+
 use super::*;
 use crate::strategy::Updates;
 
@@ -67,6 +69,35 @@ impl Exchange {
             program.write(kept, peers.collective.values(0..state.len())?)?;
         }
         Ok(())
+    }
+
+    /// Heeds a flag that is set when this process is asked to stop.
+    pub fn heed(&mut self, asked: Arc<AtomicBool>) {
+        self.asked = asked;
+    }
+
+    /// Before a step: passes on that this rank was asked to stop. Rank 0 decides. No rank completes the step without what
+    /// rank 0 contributes to it after this, so after the step all of them know.
+    pub fn agree_to_stop(&mut self, step: Step) {
+        let is_asked = self.asked.load(Ordering::Relaxed);
+        let after = step.0 + 1;
+        let Some(Peers { segment, .. }) = &self.peers else {
+            self.stops_after = self.stops_after.or(is_asked.then_some(after));
+            return;
+        };
+        if self.rank() != Rank(0) {
+            if is_asked {
+                segment.ask_to_stop();
+            }
+        } else if (is_asked || segment.is_asked_to_stop()) && segment.stops_after().is_none() {
+            segment.stop_after(after);
+        }
+    }
+
+    /// Whether all ranks stop now that so many steps are done.
+    pub fn stops_after(&self, done: u64) -> bool {
+        let agreed = self.peers.as_ref().map_or(self.stops_after, |peers| peers.segment.stops_after());
+        agreed == Some(done)
     }
 
     /// Whether this rank's program holds parameters of its own, or is the first of those that share them.

@@ -43,6 +43,24 @@ fn the_fraction_that_running_statistics_keep_can_be_set() {
 }
 
 #[test]
+fn running_statistics_follow_within_ten_steps_by_default_and_a_training_that_had_the_network_s_own_keeps_it()
+{
+    let kept = |job: &Job| {
+        let graph = job.graph().expect("a network");
+        graph.nodes.iter().find_map(|node| match node.op {
+            paceline_model::Op::BatchNorm(norm) => Some(norm.momentum as f32),
+            _ => None,
+        })
+    };
+    let mut job = Job::training("mobilenet_v2");
+    assert_eq!(kept(&job), Some(0.9));
+    assert_eq!(job.case().settings["bn-momentum"], "0.9");
+    // As a checkpoint from before this default says.
+    job.learning.bn_momentum = None;
+    assert_eq!(kept(&job), Some(0.999));
+}
+
+#[test]
 fn what_follows_from_the_workers_does_not_set_cases_apart() {
     let mut one = Job { length: Length::Epochs(2.0), ..job("case".as_ref()) };
     one.learning.warmup_epochs = 1.0;

@@ -15,6 +15,7 @@ fn launch_program(program: &str, interrupted: bool) -> (Result<(), TrainError>, 
         Surroundings {
             program: program.into(),
             interrupted: &AtomicBool::new(interrupted),
+            load: None,
             progress: &mut |_| {},
         },
     );

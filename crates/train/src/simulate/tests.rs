@@ -50,6 +50,7 @@ fn launch_in(folder: tempfile::TempDir, job: Job, interrupted: bool) -> Logs {
     let surroundings = Surroundings {
         program: "/nowhere/paceline".into(),
         interrupted: &AtomicBool::new(interrupted),
+        load: None,
         progress: &mut |_| {},
     };
     let prepared = job.prepare(&mut Engines::default()).expect("a job that can be simulated");

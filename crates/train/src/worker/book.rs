@@ -185,16 +185,25 @@ impl<'a> StepBook<'a> {
     }
 }
 
-/// Phases in which a thread sleeps: it is taken off its core by itself, and back late if the core is taken.
-const ASLEEP: [Phase; 6] =
-    [Phase::CommWait, Phase::Load, Phase::Eval, Phase::Checkpoint, Phase::Recovery, Phase::Update];
+/// Phases in which nobody measures how long a thread is off its core: it sleeps there, and is back late if the core is taken, or
+/// the time is that between two phases.
+const UNMEASURED: [Phase; 7] = [
+    Phase::CommWait,
+    Phase::Other,
+    Phase::Load,
+    Phase::Eval,
+    Phase::Checkpoint,
+    Phase::Recovery,
+    Phase::Update,
+];
 
 /// How much of each phase of a step its thread was not on a core: in computation as `measured`; of what it `queued` for a core in
-/// all, the rest was in phases that sleep.
+/// all, the rest was in the other phases.
 fn split_off_core(record: &StepRecord, measured: PhaseTimes, queued: Option<Nanos>) -> PhaseTimes {
     let room = |phase: Phase| match phase {
         // Until the last rank arrived, being on a core would not have helped.
         Phase::CommWait => record.phases[phase].since(record.late_rank),
+        Phase::Other => record.end.since(record.begin).since(record.phases.total()),
         _ => record.phases[phase],
     };
     let mut split = PhaseTimes::default();
@@ -202,7 +211,7 @@ fn split_off_core(record: &StepRecord, measured: PhaseTimes, queued: Option<Nano
         split[phase] = time.min(room(phase));
     }
     let mut rest = queued.unwrap_or_default().since(split.total());
-    for phase in ASLEEP {
+    for phase in UNMEASURED {
         let more = rest.min(room(phase).since(split[phase]));
         split[phase] += more;
         rest = rest.since(more);
@@ -223,20 +232,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_off_the_core_is_part_of_its_phase_and_the_rest_of_the_queueing_was_in_sleeping_phases() {
+    fn time_off_the_core_is_part_of_its_phase_and_the_rest_of_the_queueing_was_in_the_others() {
         let mut record = StepRecord::open(Step(0), Nanos(0));
         for (phase, time) in [(Phase::Forward, 100), (Phase::CommWait, 50), (Phase::Load, 10)] {
             record.book(phase, Nanos(time));
         }
         record.late_rank = Nanos(30);
+        record.end = Nanos(163);
         let mut measured = PhaseTimes::default();
         (measured[Phase::Forward], measured[Phase::CommWait]) = (Nanos(40), Nanos(5));
         let split = split_off_core(&record, measured, Some(Nanos(70)));
         let told: Vec<(Phase, Nanos)> = split.iter().collect();
         assert_eq!(
             told,
-            [(Phase::Load, Nanos(5)), (Phase::Forward, Nanos(40)), (Phase::CommWait, Nanos(20))],
-            "20 of the waiting were not for a late rank; what is left goes to loading"
+            [
+                (Phase::Load, Nanos(7)),
+                (Phase::Forward, Nanos(40)),
+                (Phase::CommWait, Nanos(20)),
+                (Phase::Other, Nanos(3))
+            ],
+            "20 of the waiting were not for a late rank, 3 lay between phases; what is left goes to loading"
         );
         let unknown = split_off_core(&record, measured, None);
         assert_eq!(unknown.total(), Nanos(45));

@@ -120,7 +120,7 @@ fn train_fake(job: &Job) -> Result<(), TrainError> {
     let header = RankHeader { rank: Rank(0), world: 1 };
     let mut log = RankWriter::create(&job.folder, &header)?;
     let exchange = Exchange::join(job, Rank(0), None)?;
-    train(job, exchange, &Fake, &mut log)
+    train(job, exchange, &Fake, &mut log).map(drop)
 }
 
 #[test]

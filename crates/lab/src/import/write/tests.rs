@@ -53,7 +53,12 @@ fn a_written_run_is_reported_as_our_own_are() {
     let folder = tempfile::tempdir().expect("a folder");
     let report = import(&[("traces".into(), run(2, 40, None))], &folder.path().join("study"));
     let case = &report.cases[0];
-    assert_eq!((case.status, case.steps, case.case.workers), (Outcome::Done, 40, 2), "{:?}", case.reason);
+    assert_eq!(
+        (case.status, case.steps, case.case.workers),
+        (crate::Status::Done, 40, 2),
+        "{:?}",
+        case.reason
+    );
     assert_eq!((case.init_s, case.total_s), (None, None), "a window says nothing of the whole run");
     assert_eq!(case.images_per_s, None, "nobody said how many images there were");
     let near = |got: f64, expected: f64| (got - expected).abs() < 1e-9;
