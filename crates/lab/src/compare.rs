@@ -280,7 +280,7 @@ mod tests {
         let plan = |compute| Plan { compute, ..Plan::calm("resnet50", 2) };
         let comparison = compare(&report_on(&[plan(90.0)]), &report_on(&[plan(99.0)]));
         let sections = sections(&comparison, &["a".into(), "b".into()]);
-        insta::assert_snapshot!(crate::terminal::render(&sections, crate::terminal::Screen::PLAIN, None), @r"
+        insta::assert_snapshot!(crate::terminal::render(&sections, crate::terminal::Screen::PLAIN), @r"
         a -> b
         case      workers  images/s before   after  ratio   95 % interval  verdict
         resnet50        2           1276.0  1170.9  0.918  0.916 .. 0.920  slower

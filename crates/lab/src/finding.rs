@@ -504,6 +504,9 @@ impl Member<'_> {
         let seconds = self.workers() * lost_s;
         let train_s = self.case.train_s.or_else(|| Some(self.case.pace()?.train_s))?;
         let loss = Loss { seconds, fraction: lost_s / train_s };
+        if loss.fraction < NOTABLE {
+            return None;
+        }
         let text = format!(
             "with {}, steps take {:.0} % longer from step {from_step} on than in the {compared_steps} steps before{}",
             self.worker_count(),

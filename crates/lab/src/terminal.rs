@@ -37,9 +37,17 @@ enum Ink {
     Faint,
 }
 
-impl Screen {
+/// Text under construction.
+struct Pen<'a> {
+    text: String,
+    screen: Screen,
+    /// A file that has every column.
+    whole: Option<&'a str>,
+}
+
+impl Pen<'_> {
     /// Adds lines, after removing any control codes that a text brought along.
-    fn write(self, into: &mut String, ink: Ink, text: &str) {
+    fn write(&mut self, ink: Ink, text: &str) {
         let code = match ink {
             Ink::Plain => "",
             Ink::Heading => "1",
@@ -48,28 +56,76 @@ impl Screen {
             Ink::Faint => "2",
         };
         for line in words::plain(text).lines() {
-            match self.colours {
-                Colours::Ansi if !code.is_empty() => into.extend(["\u{1b}[", code, "m", line, "\u{1b}[0m\n"]),
-                _ => into.extend([line, "\n"]),
+            match self.screen.colours {
+                Colours::Ansi if !code.is_empty() => {
+                    self.text.extend(["\u{1b}[", code, "m", line, "\u{1b}[0m\n"]);
+                }
+                _ => self.text.extend([line, "\n"]),
             }
         }
     }
 
     /// Adds sentences, each of which may take several lines.
-    fn wrap(self, into: &mut String, ink: Ink, text: &str, indents: [&str; 2]) {
-        self.write(into, ink, &fill(&words::plain(text), self.width, indents));
+    fn wrap(&mut self, ink: Ink, text: &str, indents: [&str; 2]) {
+        self.write(ink, &fill(&words::plain(text), self.screen.width, indents));
     }
 
     /// Adds what fits of a table, and says what does not and where it is.
-    fn table(self, into: &mut String, table: &Table, whole: Option<&str>) {
-        let fitted = table.fit(self.width);
+    fn table(&mut self, table: &Table) {
+        let fitted = table.fit(self.screen.width);
         for (number, line) in fitted.lines.iter().enumerate() {
-            self.write(into, if number == 0 { Ink::Heading } else { Ink::Plain }, line);
+            self.write(if number == 0 { Ink::Heading } else { Ink::Plain }, line);
         }
         if !fitted.left_out.is_empty() {
-            let place = whole.map_or_else(String::new, |whole| format!(" ({whole} has all columns)"));
+            let place = self.whole.map_or_else(String::new, |whole| format!(" ({whole} has all columns)"));
             let text = format!("left out: {}{place}", name_all(&fitted.left_out));
-            self.wrap(into, Ink::Faint, &text, ["", "  "]);
+            self.wrap(Ink::Faint, &text, ["", "  "]);
+        }
+    }
+
+    fn sections(&mut self, sections: &[Section]) {
+        for section in sections {
+            if !self.text.is_empty() {
+                self.text.push('\n');
+            }
+            self.section(section);
+        }
+    }
+
+    fn section(&mut self, section: &Section) {
+        self.wrap(Ink::Heading, &section.title, ["", "  "]);
+        let quiet = if section.topic == Topic::Unfinished { Ink::Bad } else { Ink::Faint };
+        let mut before: Option<&Block> = None;
+        for block in &section.blocks {
+            let is_apart = matches!(block, Block::Table(_)) || matches!(before, Some(Block::Table(_)));
+            let is_prose = |block: &Block| matches!(block, Block::Paragraph(_));
+            if is_apart && !is_prose(block) && before.is_some_and(|before| !is_prose(before)) {
+                self.text.push('\n');
+            }
+            self.block(block, quiet);
+            before = Some(block);
+        }
+    }
+
+    fn block(&mut self, block: &Block, quiet: Ink) {
+        match block {
+            Block::Paragraph(words) => self.wrap(quiet, words, [""; 2]),
+            Block::List(sentences) => {
+                sentences.iter().for_each(|sentence| self.wrap(Ink::Plain, sentence, ["- ", "  "]));
+            }
+            Block::Numbered(items) => {
+                for (number, item) in items.iter().enumerate() {
+                    self.wrap(Ink::Plain, &item.text, [&format!("{:>3}. ", number + 1), "     "]);
+                    self.wrap(Ink::Good, &item.advice, ["     "; 2]);
+                }
+            }
+            Block::Facts(facts) => {
+                facts
+                    .iter()
+                    .for_each(|(name, fact)| self.wrap(quiet, &format!("{name}: {fact}"), ["- ", "  "]));
+            }
+            Block::Table(table) => self.table(table),
+            Block::Code(code) => self.write(Ink::Plain, code),
         }
     }
 }
@@ -87,55 +143,18 @@ fn name_all(columns: &[Column]) -> String {
 
 /// The report of a study.
 pub fn render_report(report: &Report, screen: Screen) -> String {
-    let mut text = String::new();
-    screen.wrap(&mut text, Ink::Faint, &words::made(report), ["", "  "]);
-    words::notices(report).iter().for_each(|notice| screen.wrap(&mut text, Ink::Bad, notice, ["", "  "]));
-    text.push('\n');
-    text + &render(&sections::of(report, Medium::Screen), screen, Some("report.html"))
+    let mut pen = Pen { text: String::new(), screen, whole: Some("report.html") };
+    pen.wrap(Ink::Faint, &words::made(report), ["", "  "]);
+    words::notices(report).iter().for_each(|notice| pen.wrap(Ink::Bad, notice, ["", "  "]));
+    pen.sections(&sections::of(report, Medium::Screen));
+    pen.text
 }
 
-/// Sections one below the other. Tables are cut to the columns that fit; `whole` names a file that has all of them.
-pub fn render(sections: &[Section], screen: Screen, whole: Option<&str>) -> String {
-    let mut text = String::new();
-    for section in sections {
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        screen.wrap(&mut text, Ink::Heading, &section.title, ["", "  "]);
-        for (place, block) in section.blocks.iter().enumerate() {
-            let before = place.checked_sub(1).map(|place| &section.blocks[place]);
-            if matches!(
-                (before, block),
-                (Some(Block::Table(_)), Block::List(_)) | (Some(Block::List(_)), Block::Table(_))
-            ) {
-                text.push('\n');
-            }
-            render_block(&mut text, section.topic, block, screen, whole);
-        }
-    }
-    text
-}
-
-fn render_block(text: &mut String, topic: Topic, block: &Block, screen: Screen, whole: Option<&str>) {
-    let ink = if topic == Topic::Unfinished { Ink::Bad } else { Ink::Faint };
-    match block {
-        Block::Paragraph(words) => screen.wrap(text, ink, words, ["", ""]),
-        Block::List(sentences) => {
-            sentences.iter().for_each(|sentence| screen.wrap(text, Ink::Plain, sentence, ["- ", "  "]));
-        }
-        Block::Numbered(items) => {
-            for (number, item) in items.iter().enumerate() {
-                screen.wrap(text, Ink::Plain, &item.text, [&format!("{:>3}. ", number + 1), "     "]);
-                screen.wrap(text, Ink::Good, &item.advice, ["     "; 2]);
-            }
-        }
-        Block::Facts(facts) => {
-            let line = |(name, fact): &(String, String)| format!("{name}: {fact}");
-            facts.iter().for_each(|fact| screen.wrap(text, ink, &line(fact), ["- ", "  "]));
-        }
-        Block::Table(table) => screen.table(text, table, whole),
-        Block::Code(code) => screen.write(text, Ink::Plain, code),
-    }
+/// Sections one below the other, in tables that are cut to the columns that fit.
+pub fn render(sections: &[Section], screen: Screen) -> String {
+    let mut pen = Pen { text: String::new(), screen, whole: None };
+    pen.sections(sections);
+    pen.text
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ fn compare(paths: &[PathBuf], page: Option<&Path>, show: Show) -> Result<()> {
     for (place, (comparison, name)) in comparisons.iter().zip(&names[1..]).enumerate() {
         let sections = compare::sections(comparison, &[names[0].clone(), name.clone()]);
         let gap = if place > 0 { "\n" } else { "" };
-        print(&format!("{gap}{}", terminal::render(&sections, screen(), None)))?;
+        print(&format!("{gap}{}", terminal::render(&sections, screen())))?;
     }
     match page {
         Some(page) => print(&format!("\nPage: {}\n", page.display())),

@@ -26,6 +26,7 @@ impl Study {
     fn paceline(&self, arguments: &str) -> Output {
         Command::new(cargo_bin!("paceline"))
             .current_dir(self.folder.path())
+            .env_remove("COLUMNS")
             .args(arguments.split_whitespace())
             .output()
             .expect("the program runs")

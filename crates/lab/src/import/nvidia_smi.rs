@@ -92,7 +92,7 @@ pub fn table(devices: &[DeviceUse]) -> Option<Table> {
         ("samples", Align::Right),
         ("mean use %", Align::Right),
         ("p95 %", Align::Right),
-        ("% of samples under 10 % use", Align::Right),
+        ("% under 10 % use", Align::Right),
         ("mean memory", Align::Right),
         ("peak memory", Align::Right),
         ("mean W", Align::Right),

@@ -36,11 +36,17 @@ const SHORT: usize = 20;
 /// Steps that do not count in a run that is too short: the first ones warm caches and fault pages in.
 const WARM_UP: usize = 2;
 
-/// A level shorter than this fraction of the run is too short to be the steady state or to compare it with.
+/// A level shorter than this fraction of the run is too short to be the steady state.
 const SUBSTANTIAL: f64 = 0.1;
+
+/// A level shorter than this fraction of the run is too short to say that the last one is slower.
+const COMPARABLE: f64 = 0.15;
 
 /// A level that is faster than what came before must last for this fraction of the run to be its steady state.
 const SETTLED: f64 = 0.5;
+
+/// Distance from the levels before at which a short fast level at the end is not chance, in units of what noise explains.
+const CLEAR: f64 = 2.0;
 
 /// After a slowdown, the slower steps are those that count if they are at least this fraction of the run.
 const LASTING: f64 = 0.25;
@@ -172,6 +178,7 @@ impl Series {
         let levels = noise.join(split(&self.values, &changes));
         let mser = mser::truncate(&self.values);
         let (cut, verdict) = match judge(&levels, &self.values, &noise) {
+            Some(Verdict::Flat) => (0, Verdict::Flat),
             Some(verdict) => (levels.last().map_or(0, |last| last.from), verdict),
             None => (mser.unwrap_or(0), Verdict::NoSteadyState),
         };
@@ -192,7 +199,7 @@ impl Series {
 
     fn slower(&self, levels: &[Level]) -> Option<Slower> {
         let (last, before) = levels.split_last()?;
-        let level = neighbour(before, self.values.len());
+        let level = neighbour(before, self.values.len())?;
         let until = if level.to < last.from { self.place(level.to) } else { self.place(last.from) };
         Some(Slower { neighbour: self.place(level.from), until, from: self.place(last.from) })
     }
@@ -347,21 +354,28 @@ fn judge(levels: &[Level], values: &[f64], noise: &Noise) -> Option<Verdict> {
     if before.is_empty() {
         return Some(Verdict::Flat);
     }
-    if neighbour(before, values.len()).mean < last.mean {
-        return Some(Verdict::Slowdown);
+    match neighbour(before, values.len()) {
+        Some(neighbour) if neighbour.mean < last.mean => return Some(Verdict::Slowdown),
+        // A few fast steps at the start are chance.
+        None if before.iter().all(|level| level.mean < last.mean) => return Some(Verdict::Flat),
+        _ => {}
     }
-    (last.length() as f64 >= SETTLED * values.len() as f64).then_some(Verdict::WarmUp)
+    if last.length() as f64 >= SETTLED * values.len() as f64 {
+        return Some(Verdict::WarmUp);
+    }
+    // A last stretch that is a little faster is chance; one that is much faster is another level.
+    let nearest = before.iter().map(|level| noise.distance(level, last)).fold(f64::INFINITY, f64::min);
+    (nearest <= CLEAR).then_some(Verdict::Flat)
 }
 
 fn is_substantial(level: &Level, steps: usize) -> bool {
     level.length() as f64 >= SUBSTANTIAL * steps as f64
 }
 
-/// The last of the levels before the last that is substantial, or all of them together if none is.
-fn neighbour(before: &[Level], steps: usize) -> Level {
-    let lasting = before.iter().rev().find(|level| is_substantial(level, steps)).copied();
-    let all = || before.iter().copied().reduce(|all, level| all.with(&level));
-    lasting.or_else(all).expect("invariant: there is a level before the last")
+/// The last of the levels before the last that lasted.
+fn neighbour(before: &[Level], steps: usize) -> Option<Level> {
+    let lasted = |level: &&Level| level.length() as f64 >= COMPARABLE * steps as f64;
+    before.iter().rev().find(lasted).copied()
 }
 
 /// Whether the last levels alternate up and down, and the last one has lasted little longer than the others.
