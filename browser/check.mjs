@@ -10,6 +10,7 @@ import puppeteer from 'puppeteer-core';
 
 import { faults } from './faults.mjs';
 import * as seen from './seen.mjs';
+import * as touched from './touched.mjs';
 
 const VIEWS = [
   { theme: 'light', width: 1280 },
@@ -62,7 +63,7 @@ function count(name, problems) {
 
 async function report(path, view) {
   const shots = options.screenshots && join(options.screenshots, `${label(path)}-${view.theme}-${view.width}`);
-  const results = await look(path, view, shots);
+  const results = await look(path, view, { shots });
   for (const [name, problems] of Object.entries(results)) {
     count(`${path}, ${view.theme}, ${view.width} px: ${name}`, problems);
   }
@@ -75,7 +76,7 @@ function label(path) {
 }
 
 // All checks of one view: names, each with the problems it found.
-async function look(path, { theme, width }, shots = null) {
+async function look(path, { theme, width }, { shots = null, only = null } = {}) {
   const page = await browser.newPage();
   const url = pathToFileURL(path).href;
   const [said, threw, asked] = [[], [], []];
@@ -100,13 +101,42 @@ async function look(path, { theme, width }, shots = null) {
       'words stand out from their background': await page.evaluate(seen.contrast),
     };
     if (shots) await page.screenshot({ path: `${shots}.png`, fullPage: true });
-    results['it prints'] = await print(page, shots);
+    const later = {
+      'pointing shows a value': () => touched.hover(page),
+      'dragging zooms': () => touched.zoom(page),
+      'a legend hides and shows': () => touched.toggle(page),
+      'it can be read without a script': () => plain(url, { theme, width }),
+      'it prints': () => print(page, shots),
+    };
+    for (const [name, check] of Object.entries(later)) {
+      // These take time; a test of one check does without the others.
+      if (only === null || only === name) results[name] = await check();
+    }
     return {
       ...results,
       'the console is silent': said,
       'no script fails': threw,
       'it asks for nothing but itself': asked,
     };
+  } finally {
+    await page.close();
+  }
+}
+
+// The same page in a browser that runs no scripts.
+async function plain(url, { theme, width }) {
+  const page = await browser.newPage();
+  try {
+    await page.setJavaScriptEnabled(false);
+    await page.setViewport({ width, height: 900 });
+    await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: theme }]);
+    await page.goto(url, { waitUntil: 'networkidle0' });
+    const promises = await page.evaluate(() => [...document.querySelectorAll('button, .hint, .readout')].map((one) => one.textContent));
+    return [
+      ...(await page.evaluate(seen.wider)),
+      ...(await page.evaluate(seen.marks)),
+      ...promises.map((text) => `it promises what only a script does: ${text}`),
+    ];
   } finally {
     await page.close();
   }
@@ -138,7 +168,7 @@ async function testChecks(path) {
       const broken = plant(sound);
       const copy = join(folder, 'broken.html');
       await writeFile(copy, broken);
-      const results = await look(copy, view);
+      const results = await look(copy, view, { only: check });
       const problems = [];
       if (broken === sound) problems.push('the fault could not be planted');
       if (!(check in results)) problems.push(`there is no check '${check}'`);

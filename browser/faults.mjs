@@ -8,7 +8,10 @@ const MARKS = 'every figure has marks that can be seen';
 const WORDS = 'words in figures keep inside and apart';
 
 const style = (css) => (html) => html.replace('</head>', `<style>${css}</style></head>`);
-const script = (code) => (html) => html.replace('</body>', `<script>${code}</script></body>`);
+// A foreign script runs only without the page's policy.
+const open = (html) => html.replace(/<meta http-equiv="Content-Security-Policy"[^>]*>/, '');
+const script = (code) => (html) => open(html).replace('</body>', `<script>${code}</script></body>`);
+const mute = (call) => (html) => open(html).replace(call, '');
 const inDrawing = (svg) => (html) => html.replace('</svg>', `${svg}</svg>`);
 
 export const faults = [
@@ -27,6 +30,11 @@ export const faults = [
   { name: 'pale axes in the dark', check: 'words stand out from their background', view: DARK, plant: style('svg text { fill: #555 !important; }') },
   { name: 'a message on the console', check: 'the console is silent', view: WIDE, plant: script('console.warn("look")') },
   { name: 'a script that fails', check: 'no script fails', view: WIDE, plant: script('throw new Error("no")') },
+  { name: 'a foreign script under the policy', check: 'the console is silent', view: WIDE, plant: (html) => html.replace('</body>', '<script>0</script></body>') },
+  { name: 'no readout', check: 'pointing shows a value', view: WIDE, plant: mute('box.hidden = false;') },
+  { name: 'no zoom', check: 'dragging zooms', view: WIDE, plant: mute('svg.insertBefore(part, cursor);') },
+  { name: 'a legend without effect', check: 'a legend hides and shows', view: WIDE, plant: mute("mark.classList.toggle('off', off)") },
+  { name: 'a button that needs a script', check: 'it can be read without a script', view: WIDE, plant: (html) => html.replace('</main>', '<button>zoom</button></main>') },
   { name: 'a request', check: 'it asks for nothing but itself', view: WIDE, plant: script('new Image().src = "https://example.invalid/x.png"') },
   { name: 'a dark print', check: 'it prints', view: WIDE, plant: style('@media print { body { background: #111 !important; } }') },
   { name: 'a drawing higher than a sheet', check: 'it prints', view: WIDE, plant: style('svg.chart { height: 1200px !important; max-height: none !important; }') },

@@ -27,7 +27,7 @@ export function marks() {
     if (drawings.length === 0) problems.push(`${name}: no drawing`);
     for (const svg of drawings) {
       if (/NaN|undefined|inf/.test(svg.outerHTML)) problems.push(`${name}: something is not a number`);
-      if (svg.getAttribute('role') !== 'img' || !svg.querySelector(':scope > title')) {
+      if (svg.getAttribute('role') !== 'img' || !svg.getAttribute('aria-label')) {
         problems.push(`${name}: it does not say what it is`);
       }
       const frame = svg.getBoundingClientRect();

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::{Case, Load, Nanos, Phase, Who, date};
+use paceline_record::{Case, LayerTime, Load, Nanos, Phase, Who, date};
 use serde::Serialize;
 
 use crate::numbers::SEED;
 use crate::numbers::communication::{self, CommWaitSplit};
 use crate::numbers::computation;
+use crate::numbers::course::{self, Course};
 use crate::numbers::dispersion::{self, Dispersion};
 use crate::numbers::fixed::{self, Fixed};
 use crate::numbers::idle::{self, IdleSplit};
@@ -127,12 +128,18 @@ pub struct CaseReport {
     pub steady: Option<Steady>,
     /// Step times over the first repeat.
     pub step_times: Option<Series>,
+    /// The same with more points, to zoom into.
+    #[serde(skip)]
+    pub step_detail: Option<Series>,
     /// Loss of the first step.
     pub loss_first: Option<f64>,
     /// Loss of the last step.
     pub loss_last: Option<f64>,
     /// Loss and accuracy; `None` if the log counts no epochs and has no test.
     pub learning: Option<Learning>,
+    /// Loss, accuracy and learning rate over the steps of the first repeat, however it ended; `None` if it is no training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub course: Option<Course>,
     /// What it cost that workers were lost, came and went; `None` where workers stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
@@ -145,6 +152,12 @@ pub struct CaseReport {
     /// The cost of an example by cause, for the waterfall.
     #[serde(skip)]
     pub cost: Option<Cost>,
+    /// Its files, relative to the study's folder.
+    #[serde(skip)]
+    pub files: Vec<String>,
+    /// The time of each layer of rank 0 in the first repeat; empty without a profile.
+    #[serde(skip)]
+    pub layers: Vec<LayerTime>,
     /// The steady steps of each repeat, for intervals over several cases.
     #[serde(skip)]
     pub steady_steps: Vec<Vec<Work>>,
@@ -192,6 +205,7 @@ impl CaseReport {
             examples: mean_count(told, Run::examples),
             steps: mean_count(told, Run::steps_done),
             total_s: told[0].span().map(|span| span.seconds()),
+            course: course::course(told[0]),
             ..Self::empty(status, repeats[0].case())
         };
         if done.is_empty() { report } else { report.finished(&done) }
@@ -247,13 +261,17 @@ impl CaseReport {
             planned_memory_bytes: None,
             steady: None,
             step_times: None,
+            step_detail: None,
             loss_first: None,
             loss_last: None,
             learning: None,
+            course: None,
             recovery: None,
             origin: None,
             scaled: None,
             cost: None,
+            files: Vec::new(),
+            layers: Vec::new(),
             steady_steps: Vec::new(),
         }
     }
@@ -276,6 +294,11 @@ impl CaseReport {
         let times: Vec<_> = done.iter().filter_map(|run| time::times(run)).collect();
         let mean = |of: fn(&time::Times) -> f64| {
             (!times.is_empty()).then(|| times.iter().map(of).sum::<f64>() / times.len() as f64)
+        };
+        let step_series = |points: usize| {
+            let records = records.first()?;
+            let covers = records.steps() as f64 / records.covers.len().max(1) as f64;
+            Some(series::series(&records.means, covers.round() as u64, points))
         };
         let communication = communication::communication(done);
         let ranks = phases::ranks(done);
@@ -305,10 +328,8 @@ impl CaseReport {
             peak_memory_bytes: memory::peak(done),
             planned_memory_bytes: memory::planned(done),
             steady: steady::sum_up(&states, &records),
-            step_times: records.first().map(|records| {
-                let covers = records.steps() as f64 / records.covers.len().max(1) as f64;
-                series::series(&records.means, covers.round() as u64)
-            }),
+            step_times: step_series(series::MOST),
+            step_detail: step_series(series::MOST_DETAIL),
             loss_first: done[0].loss(0),
             loss_last: done[0].loss(done[0].steps().saturating_sub(1)),
             learning: learning::learning(done),
@@ -347,7 +368,8 @@ impl CaseReport {
         if origin.rates_only {
             self.scaled = self.pace();
             (self.train_s, self.paused_s, self.total_s, self.fixed) = (None, None, None, None);
-            (self.phases_s, self.ranks, self.dispersion, self.step_times) = (None, None, None, None);
+            (self.phases_s, self.ranks, self.dispersion) = (None, None, None);
+            (self.step_times, self.step_detail) = (None, None);
             (self.comm_wait_split_s, self.comm_busy_s, self.idle_split_s) = (None, None, None);
         }
         self.origin = Some(origin);

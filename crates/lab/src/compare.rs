@@ -113,6 +113,12 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
     Comparison { differ: all, cases, unmatched, single_runs }
 }
 
+/// Compares studies with the first of them.
+pub fn compare_all(studies: &[Report]) -> Vec<Comparison> {
+    let [first, rest @ ..] = studies else { return Vec::new() };
+    rest.iter().map(|study| compare(first, study)).collect()
+}
+
 /// A comparison as a report: what differs between the studies of these names, and each case's ratio of images/s.
 pub fn sections(comparison: &Comparison, names: &[String; 2]) -> Vec<Section> {
     let differ = comparison.differ.iter();

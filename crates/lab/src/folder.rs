@@ -4,8 +4,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_record::Outcome;
 use paceline_record::log::{LAUNCHER_FILE, LauncherLog};
+use paceline_record::{LayerTime, Outcome};
 use serde::Deserialize;
 
 use crate::origin::Origin;
@@ -15,6 +15,8 @@ use crate::{
 
 pub(crate) const STUDY: &str = "study.json";
 const REPORT: &str = "report.json";
+/// The time of each layer, in the folder of a run that was profiled.
+const LAYERS: &str = "layers.json";
 
 /// What to do with a study that is already in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,10 @@ pub struct CaseLogs<'a> {
     origin: Result<Option<Origin>, LabError>,
     /// Number of repeats that have not begun.
     missing: usize,
+    /// Files of the repeats that have begun, relative to the study's folder.
+    files: Vec<String>,
+    /// The profile of the first repeat, if it has one.
+    layers: Result<Vec<LayerTime>, LabError>,
 }
 
 impl CaseLogs<'_> {
@@ -69,6 +75,12 @@ impl CaseLogs<'_> {
             report.reason = Some(format!("the logs of some repeats were skipped: {error}"));
         } else if self.missing > 0 && report.reason.is_none() {
             report.reason = Some(format!("{} of {repeats} repeats have not run", self.missing));
+        }
+        report.files = self.files;
+        match self.layers {
+            Ok(layers) => report.layers = layers,
+            Err(error) if report.reason.is_none() => report.reason = Some(error.to_string()),
+            Err(_) => {}
         }
         match self.origin {
             Ok(Some(origin)) => report.imported_from(origin),
@@ -215,7 +227,9 @@ impl StudyFolder {
         let begun: Vec<_> = begun.into_iter().map(read).collect();
         let first = &begun.first()?.0.folder;
         let origin = Origin::read(&self.path.join(first));
-        Some(CaseLogs { begun, origin, missing: missing.len() })
+        let layers = read_layers(&self.path.join(first));
+        let files = begun.iter().flat_map(|(planned, _)| list_files(&self.path, &planned.folder)).collect();
+        Some(CaseLogs { begun, origin, missing: missing.len(), files, layers })
     }
 
     fn has_begun(&self, planned: &Planned) -> bool {
@@ -334,6 +348,29 @@ impl StudyFolder {
             let _ = fs::remove_file(&draft);
         })
     }
+}
+
+/// The times of a run's layers; none if it was not profiled.
+fn read_layers(folder: &Path) -> Result<Vec<LayerTime>, LabError> {
+    let path = folder.join(LAYERS);
+    match fs::read(&path) {
+        Ok(bytes) => {
+            serde_json::from_slice(&bytes).map_err(|error| LabError::BadFile { path, why: error.to_string() })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(LabError::io("read", path)(error)),
+    }
+}
+
+/// The files in a run's folder, relative to the study's; those that cannot be listed are not linked.
+fn list_files(study: &Path, folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(study.join(folder)).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let names = files.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut files: Vec<String> = names.map(|name| format!("{folder}/{name}")).collect();
+    // What a worker said last is what a reader of a failed case looks for.
+    files.sort_by_key(|file| (!file.ends_with(".stderr"), file.clone()));
+    files
 }
 
 /// Removes a file or folder, if it exists.

@@ -4,8 +4,10 @@
 
 mod bars;
 mod chart;
+mod comparison;
 mod figure;
 mod figures;
+mod files;
 mod findings;
 mod foot;
 mod group;
@@ -16,7 +18,9 @@ mod unit;
 
 use std::collections::BTreeSet;
 
+pub use comparison::render_comparison;
 use markup::Tag;
+use sha2::{Digest, Sha256};
 
 use crate::section::{Medium, Topic};
 use crate::{CaseReport, Report, sections, words};
@@ -32,27 +36,63 @@ pub fn render(report: &Report) -> String {
         .with(Tag::new("h1").text(&title))
         .with(Tag::new("p").class("facts").text(facts(report)))
         .with(Tag::new("p").class("facts").text(words::made(report)))
-        .with_all(words::notices(report).into_iter().map(|notice| Tag::new("p").text(notice)));
+        .with_all(words::verdict(report).iter().map(|line| {
+            // Percent signs stay with their numbers, and the ends of intervals together.
+            let line = line.replace(" %", "\u{a0}%").replace(" .. ", "\u{a0}..\u{a0}");
+            Tag::new("p").class("verdict").text(line)
+        }))
+        .with_all(
+            words::notices(report).into_iter().map(|notice| Tag::new("p").class("notice").text(notice)),
+        );
     let sections = sections::of(report, Medium::Page);
     let about =
         |topic: Topic| sections.iter().filter(move |section| section.topic == topic).map(section::render);
+    // Why something failed comes before everything else.
+    let unfinished = sections.iter().find(|section| section.topic == Topic::Unfinished).map(|section| {
+        let title = Tag::new("h2").text(&section.title);
+        let told = Tag::new("section").class("unfinished").with(title).with_all(section::blocks(section));
+        told.with_all(files::render_failed(report))
+    });
     let main = Tag::new("main")
         .with(header)
+        .with_all(unfinished)
         .with(findings::render(report))
-        .with_all(about(Topic::Unfinished))
+        .with_all(figures::training(report).map(|figure| Tag::new("section").with(figure)))
+        .with_all(group::render_together(report))
         .with_all(about(Topic::Cases))
         .with_all(group::render(report, &sections))
         .with_all(about(Topic::Case))
+        .with(files::render(report))
         .with(foot::render(report, &sections));
     let title = Tag::new("title").text(format_args!("{title} \u{b7} Paceline"));
-    // The style sheet is ours and needs no escaping.
-    let style = include_str!("html/style.css");
+    page(&title, &main)
+}
+
+/// A whole page around its content. It runs our script and no other, and asks for nothing.
+fn page(title: &Tag, main: &Tag) -> String {
+    // Style sheet and script are ours and need no escaping.
+    let (style, script) = (include_str!("html/style.css"), include_str!("html/script.js"));
+    let policy = format!("default-src 'none'; style-src 'unsafe-inline'; script-src '{}'", digest(script));
+    let policy = Tag::new("meta").set("http-equiv", "Content-Security-Policy").set("content", policy);
     format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{}\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n{title}\n<style>\n{style}</style>\n</head>\n\
-         <body>\n{main}\n</body>\n</html>\n"
+         <body>\n{main}\n<script>{script}</script>\n</body>\n</html>\n",
+        policy.void()
     )
+}
+
+/// How a content security policy names a script.
+fn digest(script: &str) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = "sha256-".to_owned();
+    for three in Sha256::digest(script).chunks(3) {
+        let bits = (0..3).fold(0, |bits, place| bits << 8 | u32::from(*three.get(place).unwrap_or(&0)));
+        let letter = |place: usize| char::from(LETTERS[(bits >> (18 - 6 * place) & 63) as usize]);
+        text.extend((0..4).map(|place| if place <= three.len() { letter(place) } else { '=' }));
+    }
+    text
 }
 
 /// Networks and worker counts.

@@ -32,6 +32,7 @@ pub mod terminal;
 pub mod tfrecord;
 pub mod timeline;
 pub mod trace;
+pub mod training;
 pub mod words;
 
 pub use case::{CaseReport, Straggler};

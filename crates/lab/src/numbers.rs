@@ -2,6 +2,7 @@
 
 pub mod communication;
 pub mod computation;
+pub mod course;
 pub mod dispersion;
 pub mod fixed;
 pub mod idle;

@@ -28,6 +28,8 @@ pub struct Section {
 /// What a section belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
+    /// The result in a few lines.
+    Verdict,
     /// The findings.
     Findings,
     /// Cases that did not finish.

@@ -22,6 +22,9 @@ pub use layers::{Rows, layers};
 /// Most events of a case that a terminal shows.
 const EVENTS: usize = 20;
 
+/// Most layers of a case that a document shows.
+const LAYERS: usize = 20;
+
 /// What a study is, as its title says it.
 pub fn kind(report: &Report) -> &'static str {
     let command = report.command.first().map(String::as_str);
@@ -53,7 +56,11 @@ pub fn of(report: &Report, medium: Medium) -> Vec<Section> {
     }
     let groups = report.explained.iter().enumerate();
     results.extend(groups.filter_map(|(place, group)| why::section(place, group)));
-    let judged = [Some(findings::section(report, medium)), findings::unfinished(report)];
+    let found = findings::section(report, medium);
+    let judged = match medium {
+        Medium::Screen => [verdict(report), Some(found), findings::unfinished(report)],
+        Medium::Page => [findings::unfinished(report), verdict(report), Some(found)],
+    };
     let judged = judged.into_iter().flatten();
     let mut sections: Vec<Section> = match medium {
         Medium::Screen => results.into_iter().chain(judged).collect(),
@@ -65,9 +72,16 @@ pub fn of(report: &Report, medium: Medium) -> Vec<Section> {
     sections.extend(all.iter().filter_map(|(case, name)| members(case, name, events)));
     sections.extend(all.iter().filter_map(|(case, name)| source(case, name)));
     if medium == Medium::Page {
+        sections.extend(all.iter().filter_map(|(case, name)| profile(case, name)));
         sections.push(about(report));
     }
     sections
+}
+
+/// The result in a few lines; `None` if there is nothing to compare or to test.
+fn verdict(report: &Report) -> Option<Section> {
+    let lines = words::verdict(report);
+    (!lines.is_empty()).then(|| Section::new(Topic::Verdict, "Result").list(lines))
 }
 
 /// Cases with one kind of scaling, by group and workers, each with the name of its group.
@@ -209,6 +223,13 @@ fn source(case: &CaseReport, name: &str) -> Option<Section> {
     let notes = origin.notes.iter().map(|note| format!("note: {note}"));
     let section = Section::new(Topic::Case, format!("{name}{from}"));
     Some(section.list(origin.sentences().into_iter().chain(notes)).tables(words::origin_tables(case)))
+}
+
+/// The slowest layers of a case that was profiled.
+fn profile(case: &CaseReport, name: &str) -> Option<Section> {
+    let section = Section::new(Topic::Case, format!("{name}: layers")).detail();
+    let table = || layers(&case.layers, Rows::Top(LAYERS));
+    (!case.layers.is_empty()).then(|| section.say("Rank 0, slowest first.").tables([table()]))
 }
 
 /// The command and the machine.

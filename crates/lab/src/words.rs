@@ -2,6 +2,7 @@
 
 mod head;
 mod recovery;
+mod verdict;
 
 use paceline_record::{Bytes, Phase};
 
@@ -13,6 +14,7 @@ use crate::{Align, CaseReport, Explained, Report, Status, Table};
 
 pub use self::head::{load, made, notices};
 pub use self::recovery::{event_table, recovery};
+pub use self::verdict::verdict;
 
 /// Columns of a terminal that lines are kept within.
 const WIDTH: usize = 100;

@@ -116,6 +116,7 @@ fn everything() -> Vec<Value> {
     step.generation = Generation(1);
     step.whole = Some(Whole { examples: 1, loss: None, correct: Some(1) });
     step.redone = 1;
+    step.learning_rate = Some(0.1);
     step.scheduling = Some(Box::new(Scheduling {
         cpu: Some(Nanos(1)),
         process_cpu: Some(Nanos(1)),

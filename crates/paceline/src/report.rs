@@ -1,10 +1,11 @@
-//! `paceline report`: the tables and files of a study that has run, or what sets two of them apart.
+//! `paceline report`: the tables and files of a study that has run, or what sets several of them apart.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
-use paceline_lab::{Report, Status, Study, StudyFolder, compare, terminal, words};
+use paceline_lab::{Report, Status, Study, StudyFolder, compare, html, terminal, words};
 
 use crate::outcome::{self, Show, Usage, print, say};
 use crate::screen::screen;
@@ -12,19 +13,27 @@ use crate::screen::screen;
 /// Options of `paceline report`.
 #[derive(Args)]
 pub struct Options {
-    /// A study's folder, or two to compare [default: the last study-N here]
-    #[arg(value_name = "DIR", num_args = 0..=2)]
+    /// A study's folder, or several to compare with the first [default: the last study-N here]
+    #[arg(value_name = "DIR")]
     studies: Vec<PathBuf>,
+    /// With several studies: write the comparison as a page to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print JSON to standard output, and nothing else
     #[arg(long)]
     json: bool,
 }
 
-/// Reports one study again, or compares two.
+/// Reports one study again, or compares several.
 pub fn run(options: &Options) -> Result<()> {
     let show = Show::json(options.json);
+    if options.html.is_some() && options.studies.len() < 2 {
+        let why =
+            "--html writes a comparison: name at least two studies; a study's own page is its report.html";
+        return Err(Usage::new(why).into());
+    }
     match &options.studies[..] {
-        [before, after] => compare_two(before, after, show),
+        studies @ [_, _, ..] => compare(studies, options.html.as_deref(), show),
         [one] => report_one(one, show),
         _ => {
             let latest = StudyFolder::latest(Path::new(""));
@@ -83,17 +92,33 @@ pub fn render(folder: &StudyFolder, study: &Study, show: Show) -> Result<Report>
     Ok(report)
 }
 
-fn compare_two(before: &Path, after: &Path, show: Show) -> Result<()> {
-    let read = |path: &Path| -> Result<Report> {
+/// Compares studies with the first. Nothing is written into their folders.
+fn compare(paths: &[PathBuf], page: Option<&Path>, show: Show) -> Result<()> {
+    let read = |path: &PathBuf| -> Result<Report> {
         let (folder, study) = StudyFolder::open(path)?;
         Ok(folder.analyse(&study))
     };
-    let comparison = compare::compare(&read(before)?, &read(after)?);
-    if show == Show::Json {
-        return outcome::print_json(&comparison);
+    let reports: Vec<Report> = paths.iter().map(read).collect::<Result<_>>()?;
+    let comparisons = compare::compare_all(&reports);
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    if let Some(page) = page {
+        let text = html::render_comparison(&comparisons, &names);
+        fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;
     }
-    let names = [before, after].map(|path| path.display().to_string());
-    print(&terminal::render(&compare::sections(&comparison, &names), screen()))
+    match (show, &comparisons[..]) {
+        (Show::Json, [two]) => return outcome::print_json(two),
+        (Show::Json, more) => return outcome::print_json(&more),
+        (Show::Text, _) => {}
+    }
+    for (place, (comparison, name)) in comparisons.iter().zip(&names[1..]).enumerate() {
+        let sections = compare::sections(comparison, &[names[0].clone(), name.clone()]);
+        let gap = if place > 0 { "\n" } else { "" };
+        print(&format!("{gap}{}", terminal::render(&sections, screen())))?;
+    }
+    match page {
+        Some(page) => print(&format!("\nPage: {}\n", page.display())),
+        None => Ok(()),
+    }
 }
 
 /// Says where the report is.

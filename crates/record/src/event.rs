@@ -173,6 +173,9 @@ pub struct StepRecord {
     /// Samples whose class was guessed right, before the update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correct: Option<u64>,
+    /// The learning rate of its update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f32>,
     /// The whole step, of all shards, whoever ran them; `None` where ranks only tell of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<Whole>,
@@ -246,6 +249,7 @@ impl StepRecord {
             examples: 0,
             loss: None,
             correct: None,
+            learning_rate: None,
             whole: None,
             redone: 0,
             late_rank: Nanos(0),

@@ -79,7 +79,7 @@ fn train(
     for step in (first..job.steps).map(Step) {
         let stage = course.stage(step);
         exchange.agree_to_stop(step);
-        book.begin(step);
+        book.begin(step, stage.learning_rate);
         for turn in deal.turns(stage) {
             runner.run(&turn, &mut book, &mut |slots| exchange.offer(turn.pass, slots))?;
         }

@@ -159,7 +159,7 @@ fn one_repeat_is_told_by_its_own_numbers() {
     let planned: Vec<Planned> = (1..=3).map(|repeat| Planned { repeat, ..asked.cases[0].clone() }).collect();
     let run = |compute: f64| Ok(Plan { compute, ..Plan::calm("resnet50", 1) }.run());
     let begun = vec![(&planned[0], run(90.0)), (&planned[1], run(180.0))];
-    let logs = CaseLogs { begun, origin: Ok(None), missing: 1 };
+    let logs = CaseLogs { begun, origin: Ok(None), missing: 1, files: Vec::new(), layers: Ok(Vec::new()) };
     let rate = |case: &CaseReport| case.images_per_s.expect("done").mean;
     let [first, second] = [1, 2].map(|repeat| logs.report_repeat(repeat).expect("it has run"));
     assert_eq!(logs.report_repeat(3), None);

@@ -53,7 +53,7 @@ impl Bars {
 
     fn place(&self, value: f64) -> f64 {
         let width = WIDTH - self.columns.names - self.columns.values;
-        self.columns.names + width * self.axis.scale.at(value).clamp(0.0, 1.0)
+        self.columns.names + width * self.axis.scale.at(value)
     }
 
     /// Leaves room.
@@ -111,6 +111,14 @@ impl Bars {
     pub fn join(&mut self, value: f64, above: Row, below: Row) {
         let x = self.place(value);
         self.body.push(segment((x, above.top + above.height), (x, below.top), "join"));
+    }
+
+    /// Draws a dashed line at a value from the top of one row to the foot of another.
+    pub fn rule(&mut self, value: f64, (first, last): (Row, Row), hue: Hue) {
+        let x = Px(self.place(value));
+        let path = format!("M{x} {}V{}", Px(first.top - 3.0), Px(last.top + last.height + 3.0));
+        let class = format!("mark line dashed {}", hue.class());
+        self.body.push(Tag::new("path").class(&class).set("d", path));
     }
 
     /// The drawing, with its axis below.

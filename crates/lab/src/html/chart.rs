@@ -2,7 +2,7 @@
 
 use super::figure::{Hue, Sign};
 use super::markup::{Px, Tag};
-use super::scale::Axis;
+use super::scale::{Axis, Spread};
 
 /// Width of every drawing, in its own units; the page scales it.
 pub const WIDTH: f64 = 480.0;
@@ -52,12 +52,13 @@ pub struct Plot {
     y: Axis,
     height: f64,
     body: Vec<Tag>,
+    data: Option<String>,
 }
 
 impl Plot {
     /// Draws the axes.
     pub fn new(x: Axis, y: Axis, height: f64) -> Self {
-        let mut plot = Self { x, y, height, body: Vec::new() };
+        let mut plot = Self { x, y, height, body: Vec::new(), data: None };
         let (bottom, right) = (height - BOTTOM, WIDTH - RIGHT);
         for (value, name) in plot.y.ticks.clone() {
             let (_, y) = plot.place((plot.x.scale.low, value));
@@ -145,14 +146,48 @@ impl Plot {
         self.body.push(Tag::new("path").class(&class).set("d", path));
     }
 
-    /// Writes a note into the upper right corner.
-    pub fn note(&mut self, text: &str) {
-        self.body.push(words(WIDTH - RIGHT, 13.0, "end", text).class("unit"));
+    /// Draws a dashed line from top to bottom.
+    pub fn rule(&mut self, x: f64, hue: Hue) {
+        let (at, top) = self.place((x, self.y.scale.high));
+        let (_, bottom) = self.place((x, self.y.scale.low));
+        let path = format!("M{} {}V{}", Px(at), Px(top), Px(bottom));
+        let class = format!("mark line dashed {}", hue.class());
+        self.body.push(Tag::new("path").class(&class).set("d", path));
     }
 
-    /// The drawing.
+    /// Marks a value above the upper edge with an arrow there, and with words beside it.
+    pub fn arrow(&mut self, x: f64, says: &str, label: Option<&str>) {
+        let (x, y) = self.place((x, self.y.scale.high));
+        let corners = [(x, y - 8.0), (x + 4.5, y), (x - 4.5, y)];
+        let corners = corners.map(|(x, y)| format!("{},{}", Px(x), Px(y)));
+        let arrow = Tag::new("polygon").class("mark fill arrow vermilion").set("points", corners.join(" "));
+        self.body.push(arrow.with(Tag::new("title").text(says)));
+        if let Some(label) = label {
+            let (at, anchor) = if x < WIDTH / 2.0 { (x + 8.0, "start") } else { (x - 8.0, "end") };
+            self.body.push(words(at, y - 5.0, anchor, label).class("arrow"));
+        }
+    }
+
+    /// Hands what is drawn to the page's script, which can then draw a part of it.
+    pub fn carry(&mut self, data: String) {
+        self.data = Some(data);
+    }
+
+    /// The drawing. It says where its frame lies and what its axes show, so that its marks can be read back.
     pub fn render(self, says: &str) -> Tag {
-        canvas(self.height, says).with_all(self.body)
+        let ends = |axis: &Axis| match axis.scale.spread() {
+            Spread::Linear => format!("{} {}", axis.scale.low, axis.scale.high),
+            Spread::Log => format!("{} {} log", axis.scale.low, axis.scale.high),
+        };
+        let frame = [LEFT, TOP, WIDTH - RIGHT, self.height - BOTTOM].map(|edge| Px(edge).to_string());
+        let mut drawing = canvas(self.height, says)
+            .set("data-frame", frame.join(" "))
+            .set("data-x", ends(&self.x))
+            .set("data-y", ends(&self.y));
+        if let Some(data) = self.data {
+            drawing = drawing.set("data-steps", data);
+        }
+        drawing.with_all(self.body)
     }
 }
 

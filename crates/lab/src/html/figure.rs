@@ -90,13 +90,29 @@ impl Figure {
             Tag::new("figcaption").with(Tag::new("b").text(self.title)).with(Tag::new("span").text(said));
         let mut figure = Tag::new("figure").set("data-figure", self.name).with(caption);
         if !self.legend.is_empty() {
-            figure.push(Tag::new("ul").class("legend").with_all(self.legend.into_iter().map(render_entry)));
+            let alike = |a: &Entry, b: &Entry| hides(a) == hides(b);
+            let alone = |entry: &Entry| self.legend.iter().filter(|other| alike(entry, other)).count() == 1;
+            let entries = self.legend.iter().map(|entry| {
+                let shown = render_entry(entry);
+                // Entries that share a colour cannot be told apart by it.
+                if alone(entry) { shown.set("data-hides", hides(entry)) } else { shown }
+            });
+            figure.push(Tag::new("ul").class("legend").with_all(entries));
         }
         figure.with_all(self.body)
     }
 }
 
-fn render_entry((sign, hue, text): Entry) -> Tag {
+/// Selects the marks of an entry, for the script that can hide them.
+fn hides((sign, hue, _): &Entry) -> String {
+    match (sign, hue) {
+        (Sign::Pale, Hue::Grey) => ".mark.shade".into(),
+        (Sign::Pale, hue) => format!(".mark.pale.{}", hue.class()),
+        (_, hue) => format!(".mark.{}:not(.pale)", hue.class()),
+    }
+}
+
+fn render_entry((sign, hue, text): &Entry) -> Tag {
     let (class, glyph) = match sign {
         Sign::Area => ("area", ""),
         Sign::Pale => ("area pale", ""),

@@ -3,10 +3,11 @@
 use super::markup::Tag;
 use super::{figures, section};
 use crate::section::{Section, Topic};
+use crate::training::trainings;
 use crate::{CaseReport, Explained, Report, Status};
 
-/// Groups that are expanded; the rest are collapsed.
-const OPEN: usize = 3;
+/// More groups than these get an index.
+const LISTED: usize = 3;
 
 /// Waterfalls that are expanded: those with the most workers.
 const OPEN_FALLS: usize = 2;
@@ -58,17 +59,34 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The groups of a report; if there are many, with an index and only the first ones expanded.
+fn finished(report: &Report) -> impl Iterator<Item = (usize, Group<'_>)> {
+    let groups = report.explained.iter().enumerate();
+    groups.filter_map(|(place, explained)| Some((place, Group::new(report, explained)?)))
+}
+
+/// All groups in one figure, where there are several.
+pub fn render_together(report: &Report) -> Option<Tag> {
+    // Parts of one training are not to be compared with each other.
+    if trainings(report).iter().any(|training| training.len() > 1) {
+        return None;
+    }
+    let groups: Vec<Group<'_>> = finished(report).map(|(_, group)| group).collect();
+    figures::overlay(&groups).map(|overlay| Tag::new("section").class("overlay").with(overlay))
+}
+
+/// The groups of a report. Of several all but the first are collapsed.
 pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
     let told = |place: usize| sections.iter().find(|section| section.topic == Topic::Group(place));
-    let groups: Vec<(Group<'_>, Option<&Section>)> = report
-        .explained
-        .iter()
-        .enumerate()
-        .filter_map(|(place, explained)| Some((Group::new(report, explained)?, told(place))))
-        .collect();
+    let groups: Vec<(Group<'_>, Option<&Section>)> =
+        finished(report).map(|(place, group)| (group, told(place))).collect();
+    if let [(only, told)] = &groups[..] {
+        let name = Tag::new("h2").text(only.explained.key.label());
+        let facts = Tag::new("p").class("facts").text(facts(only));
+        let section = Tag::new("section").set("id", "group-0").with(name).with(facts);
+        return vec![section.with(only.render(*told))];
+    }
     let mut parts = Vec::new();
-    if groups.len() > OPEN {
+    if groups.len() > LISTED {
         let link = |(place, (group, _)): (usize, &(Group<'_>, _))| {
             let link = Tag::new("a").set("href", format_args!("#group-{place}"));
             Tag::new("li").with(link.text(group.explained.key.label()))
@@ -78,15 +96,13 @@ pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
     }
     for (place, (group, told)) in groups.iter().enumerate() {
         let name = Tag::new("h2").text(group.explained.key.label());
-        let id = format!("group-{place}");
         let facts = Tag::new("p").class("facts").text(facts(group));
-        parts.push(if place < OPEN {
-            Tag::new("section").set("id", id).with(name).with(facts).with(group.render(*told))
-        } else {
-            // A browser expands the section that contains the link's target, so the id is inside.
-            let inside = Tag::new("div").set("id", id).with(facts).with(group.render(*told));
-            Tag::new("details").class("section").with(Tag::new("summary").with(name)).with(inside)
-        });
+        // A browser expands the section that contains the link's target, so the id is inside.
+        let inside =
+            Tag::new("div").set("id", format_args!("group-{place}")).with(facts).with(group.render(*told));
+        let section = Tag::new("details").class("section");
+        let section = if place == 0 { section.set("open", "") } else { section };
+        parts.push(section.with(Tag::new("summary").with(name)).with(inside));
     }
     parts
 }

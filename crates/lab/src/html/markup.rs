@@ -49,6 +49,11 @@ impl Tag {
         self
     }
 
+    /// The element as one that has neither content nor an end.
+    pub fn void(&self) -> String {
+        format!("<{}{}>", self.name, self.attributes)
+    }
+
     /// Adds a child in place.
     pub fn push(&mut self, child: Tag) {
         let _ = write!(self.inner, "{child}");

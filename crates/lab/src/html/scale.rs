@@ -1,5 +1,8 @@
 //! Linear and logarithmic scales, with ticks at round numbers.
 
+/// From this ratio of its ends on, a logarithmic axis is marked at powers of ten.
+const LONG: f64 = 1000.0;
+
 /// How values spread over an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
@@ -24,6 +27,11 @@ impl Scale {
     pub fn new(spread: Spread, low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + low.abs().max(1.0) };
         Self { spread, low, high }
+    }
+
+    /// How values spread over it.
+    pub fn spread(&self) -> Spread {
+        self.spread
     }
 
     /// Position of a value: 0 at the start of the axis, 1 at its end.
@@ -72,14 +80,34 @@ impl Axis {
         Self { scale, ticks: round.ticks.into_iter().filter(within).collect(), label: round.label }
     }
 
-    /// A logarithmic axis between powers of two.
+    /// A logarithmic axis between powers of two, or of ten where it is long.
     pub fn log(low: f64, high: f64, label: impl Into<String>) -> Self {
+        if high > LONG * low {
+            return Self::decades(low, high, label);
+        }
         let (first, last) = ((low.log2() + 1e-9).floor() as i32, (high.log2() - 1e-9).ceil() as i32);
         let every = ((last - first) / 8 + 1) as usize;
         let powers = (first..=last).step_by(every).map(|power| 2f64.powi(power));
         Self {
             scale: Scale::new(Spread::Log, 2f64.powi(first), 2f64.powi(last)),
             ticks: powers.map(|value| (value, value.to_string())).collect(),
+            label: label.into(),
+        }
+    }
+}
+
+impl Axis {
+    fn decades(low: f64, high: f64, label: impl Into<String>) -> Self {
+        let (first, last) = ((low.log10() + 1e-9).floor() as i32, (high.log10() - 1e-9).ceil() as i32);
+        let every = ((last - first) / 6 + 1) as usize;
+        // There is room for five digits.
+        let name = |power: i32| match power {
+            -3..=4 => 10f64.powi(power).to_string(),
+            _ => format!("1e{power}"),
+        };
+        Self {
+            scale: Scale::new(Spread::Log, 10f64.powi(first), 10f64.powi(last)),
+            ticks: (first..=last).step_by(every).map(|power| (10f64.powi(power), name(power))).collect(),
             label: label.into(),
         }
     }
@@ -94,7 +122,36 @@ fn round_step(least: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn an_axis_covers_what_it_was_made_for_and_is_marked_where_its_values_are(
+            exponent in -6..7i32,
+            low in -10.0..10.0f64,
+            width in 1e-3..20.0f64,
+            room in 2..8u32,
+        ) {
+            let unit = 10f64.powi(exponent);
+            let (low, high) = (low * unit, (low + width) * unit);
+            for axis in [Axis::linear(low, high, room, "x"), Axis::exact(low, high, room, "x")] {
+                let inside = |value: f64| (-1e-6..=1.0 + 1e-6).contains(&axis.scale.at(value));
+                prop_assert!(inside(low) && inside(high), "{axis:?}");
+                prop_assert!(axis.scale.at(low) < axis.scale.at(high));
+                prop_assert!(axis.ticks.iter().all(|(value, _)| inside(*value)), "{axis:?}");
+                let step = round_step((high - low) / f64::from(room));
+                for (value, name) in &axis.ticks {
+                    let said: f64 = name.parse().expect("a number");
+                    prop_assert!((said - value).abs() < 1e-6 * step, "{name} at {value}");
+                }
+            }
+            let axis = Axis::log(low.abs().max(1e-3), low.abs().max(1e-3) + width * unit, "x");
+            prop_assert!(axis.scale.at(low.abs().max(1e-3)) >= -1e-6);
+            prop_assert!(axis.scale.at(low.abs().max(1e-3) + width * unit) <= 1.0 + 1e-6);
+        }
+    }
 
     #[test]
     fn axes_end_at_round_numbers() {
@@ -116,6 +173,10 @@ mod tests {
         assert_eq!(axis.scale.at(8.0), 0.5);
         assert_eq!(axis.ticks.len(), 7);
         assert_eq!(Axis::log(0.5, 3.0, "x").ticks[0].1, "0.5");
+        let long = Axis::log(3e-5, 40.0, "x");
+        let names: Vec<&str> = long.ticks.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["1e-5", "0.001", "0.1", "10"]);
+        assert!(long.scale.at(3e-5) > 0.0 && long.scale.at(40.0) < 1.0);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 use paceline_record::{Case, Phase};
 use roxmltree::{Document, Node};
 
+mod figures;
+
 use super::*;
 use crate::fixture::{self, Plan, report_on, study};
 use crate::numbers::law::{Law, Laws};
@@ -17,7 +19,7 @@ fn parse(page: &str) -> Document<'_> {
     Document::parse(body(page)).expect("well-formed")
 }
 
-fn figures<'a>(document: &'a Document<'a>, name: &str) -> Vec<Node<'a, 'a>> {
+fn drawn<'a>(document: &'a Document<'a>, name: &str) -> Vec<Node<'a, 'a>> {
     document.descendants().filter(|node| node.attribute("data-figure") == Some(name)).collect()
 }
 
@@ -46,9 +48,18 @@ fn rows(table: &Node<'_, '_>) -> Vec<Vec<String>> {
 #[test]
 fn the_page_needs_nothing_but_itself() {
     let page = render(&fixture::report());
-    for foreign in ["http:", "https:", "src=", "url(", "@import", "<script", "<link"] {
+    for foreign in ["http:", "https:", "src=", "url(", "@import", "<link", "eval(", "innerHTML", "fetch("] {
         assert!(!page.contains(foreign), "the page has {foreign}");
     }
+    let scripts: Vec<&str> = page.split("<script>").skip(1).collect();
+    assert_eq!(scripts.len(), 1, "and one script, which the policy names");
+    let script = scripts[0].split("</script>").next().expect("an end");
+    assert!(page.contains(&format!("script-src &#39;{}&#39;", digest(script))));
+    assert_eq!(
+        digest("alert(1)"),
+        "sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI=",
+        "as any browser has it"
+    );
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
     assert!(page.contains("prefers-color-scheme: dark") && page.contains("@media print"));
 }
@@ -58,7 +69,7 @@ fn every_figure_with_data_is_drawn_with_marks_and_says_what_to_see() {
     let page = render(&fixture::report());
     let document = parse(&page);
     for name in FIGURES {
-        let found = figures(&document, name);
+        let found = drawn(&document, name);
         let groups = if name == "waterfall" { 4 } else { 2 };
         assert_eq!(found.len(), groups, "{name}: one for each of two groups that finished");
         for figure in found {
@@ -77,7 +88,7 @@ fn every_figure_with_data_is_drawn_with_marks_and_says_what_to_see() {
 fn one_worker_alone_has_no_speedup_to_draw() {
     let page = render(&report_on(&[Plan::calm("resnet50", 1)]));
     let document = parse(&page);
-    let drawn = FIGURES.map(|name| figures(&document, name).len());
+    let drawn = FIGURES.map(|name| drawn(&document, name).len());
     assert_eq!(drawn, [0, 0, 1, 1, 0, 0, 1]);
     assert!(page.contains("<h1>resnet50 on 1 worker</h1>"));
 }
@@ -90,7 +101,7 @@ fn a_study_of_which_nothing_finished_draws_nothing() {
     report = Report::new(&study(std::slice::from_ref(&case)), vec![CaseReport::unreadable(&case, &error)]);
     let page = render(&report);
     let document = parse(&page);
-    assert!(FIGURES.iter().all(|name| figures(&document, name).is_empty()));
+    assert!(FIGURES.iter().all(|name| drawn(&document, name).is_empty()));
     assert!(page.contains("no case finished") && page.contains("failed: nowhere is not a study"));
     parse(&render(&Report::new(&study(&[]), Vec::new())));
 }
@@ -115,7 +126,7 @@ fn hostile_names_are_escaped() {
         runs.iter().map(|run| CaseReport::of(std::slice::from_ref(run))).collect(),
     ));
     let document = parse(&page);
-    assert!(!page.contains("<script") && !page.contains('\u{1b}'));
+    assert!(!body(&page).contains("<script") && !page.contains('\u{1b}'));
     let shown = hostile.replace('\u{1b}', "\u{fffd}");
     let headings = document.descendants().filter(|node| node.has_tag_name("h2"));
     assert!(headings.map(|node| text(&node)).any(|name| name == shown));
@@ -199,7 +210,7 @@ fn bars_of_a_rank_fill_the_run() {
         node.attribute(name).and_then(|value| value.parse().ok()).expect("a number")
     };
     let mut rows: Vec<(f64, f64)> = Vec::new();
-    for mark in marks(&figures(&document, "phases")[0]) {
+    for mark in marks(&drawn(&document, "phases")[0]) {
         let (y, width) = (number(&mark, "y"), number(&mark, "width"));
         match rows.last_mut() {
             Some(row) if row.0 == y => row.1 += width,
@@ -218,7 +229,7 @@ fn a_waterfall_shows_every_cause_that_counts() {
     let fall = report.explained[0].waterfalls.last().expect("four workers");
     let page = render(&report);
     let document = parse(&page);
-    let drawing = figures(&document, "waterfall")[0];
+    let drawing = drawn(&document, "waterfall")[0];
     let unit = unit::Unit::of_time(fall.to_s);
     let shown: Vec<String> =
         drawing.descendants().filter(|node| node.has_tag_name("text")).map(|node| text(&node)).collect();
@@ -236,7 +247,7 @@ fn the_best_law_is_drawn_where_there_is_one() {
     let mut report = fixture::report();
     let lines = |report: &Report| {
         let page = render(report);
-        marks(&figures(&parse(&page), "speedup")[0]).len()
+        marks(&drawn(&parse(&page), "speedup")[0]).len()
     };
     let before = lines(&report);
     let law = Law {
@@ -254,25 +265,23 @@ fn the_best_law_is_drawn_where_there_is_one() {
 }
 
 #[test]
-fn one_very_slow_step_does_not_hide_the_others() {
-    let mut report = report_on(&[Plan::calm("resnet50", 1)]);
-    let series = report.cases[0].step_times.as_mut().expect("done");
-    (series.median_s[0], series.most_s[0]) = (7.0, 7.0);
-    let page = render(&report);
-    assert!(page.contains("\u{25b2} up to 7.00 s") && page.contains(">ms</text>"));
-}
-
-#[test]
-fn of_many_groups_the_first_are_open_and_all_are_listed() {
+fn of_many_groups_the_first_is_open_and_all_are_listed() {
     let names = ["a", "b", "c", "d", "e"];
     let page = render(&report_on(&names.map(|name| Plan::calm(name, 1))));
     let document = parse(&page);
     let count = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
-    let folded =
-        document.descendants().filter(|node| node.has_tag_name("details") && has_class(node, "section"));
-    let folded = folded.filter(|node| node.descendants().any(|inside| inside.has_tag_name("svg")));
-    assert_eq!((count("a"), folded.count()), (5, 2));
-    for link in document.descendants().filter(|node| node.has_tag_name("a")) {
+    let groups: Vec<_> = document
+        .descendants()
+        .filter(|node| node.has_tag_name("details") && has_class(node, "section"))
+        .filter(|node| node.descendants().any(|inside| inside.has_tag_name("svg")))
+        .collect();
+    let open: Vec<bool> = groups.iter().map(|group| group.has_attribute("open")).collect();
+    assert_eq!((count("nav"), open), (1, vec![true, false, false, false, false]));
+    let links = document
+        .descendants()
+        .filter(|node| node.has_tag_name("a") && node.ancestors().any(|above| above.has_tag_name("nav")));
+    assert_eq!(links.clone().count(), 5);
+    for link in links {
         let target = link.attribute("href").and_then(|href| href.strip_prefix('#'));
         assert!(document.descendants().any(|node| node.attribute("id") == target));
     }
@@ -284,7 +293,7 @@ fn a_study_of_sixty_four_ranks_stays_small() {
     let plans = [1, 8, 64].map(|workers| Plan { steps: 1000, ..Plan::calm("resnet50", workers) });
     let page = render(&report_on(&plans));
     assert!(page.len() < 1_000_000, "{} bytes", page.len());
-    assert!(marks(&figures(&parse(&page), "phases")[0]).len() >= 73 * 5);
+    assert!(marks(&drawn(&parse(&page), "phases")[0]).len() >= 73 * 5);
 }
 
 #[test]
@@ -298,7 +307,7 @@ fn what_was_learned_has_a_table_and_a_line_for_each_case() {
     assert_eq!(rows[0], ["resnet50"]);
     let expected = "4 256 0.1 3.00 4.03 1.34 2553.5 3.06 57.8 58.057.0_.._59.0 0.6667 103 0.60 0.06";
     assert_eq!(rows[3].join(" "), expected.replace('_', " "), "the interval stands with its value");
-    let figure = figures(&document, "accuracy")[0];
+    let figure = drawn(&document, "accuracy")[0];
     let drawings: Vec<_> = figure.descendants().filter(|node| node.has_tag_name("svg")).collect();
     assert_eq!(drawings.len(), 2, "over epochs and over time");
     for drawing in drawings {
@@ -315,7 +324,7 @@ fn what_was_learned_has_a_table_and_a_line_for_each_case() {
             && shown.contains("4 workers: 58.0\u{a0}% (95\u{a0}% interval 57.0 .. 59.0)")
     );
     let plain = render(&fixture::report());
-    assert!(!plain.contains("Learning") && figures(&parse(&plain), "accuracy").is_empty());
+    assert!(!plain.contains("Learning") && drawn(&parse(&plain), "accuracy").is_empty());
 }
 
 #[test]
@@ -327,7 +336,7 @@ fn a_network_without_classes_shows_its_loss_and_many_tests_are_thinned() {
     let report = Report::new(&study(&[plan.case()]), vec![CaseReport::of(&[run])]);
     let page = render(&report);
     let document = parse(&page);
-    let figure = figures(&document, "accuracy")[0];
+    let figure = drawn(&document, "accuracy")[0];
     let dots = marks(&figure).into_iter().filter(|mark| has_class(mark, "dot")).count();
     assert_eq!(dots, 2 * 200);
     let shown = text(&figure);
@@ -342,7 +351,7 @@ fn members_that_come_and_go_are_drawn_and_listed_with_what_happened() {
     let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
     let page = render(&report);
     let document = parse(&page);
-    let figure = figures(&document, "members");
+    let figure = drawn(&document, "members");
     assert_eq!(figure.len(), 1);
     assert!(marks(&figure[0]).len() >= 3, "two lines and a loss");
     let tables = document.descendants().filter(|node| node.has_tag_name("table")).map(|node| rows(&node));
@@ -352,5 +361,53 @@ fn members_that_come_and_go_are_drawn_and_listed_with_what_happened() {
     assert!(page.contains("member 3, recovery") || page.contains("member 0, recovery"), "bars by member");
     let calm = CaseReport::of(&[fixture::elastic::calm_run()]);
     let calm = render(&Report::new(&study(std::slice::from_ref(&calm.case)), vec![calm]));
-    assert!(figures(&parse(&calm), "members").is_empty());
+    assert!(drawn(&parse(&calm), "members").is_empty());
+}
+
+#[test]
+fn why_a_case_failed_comes_before_everything_else_with_its_last_words_and_logs() {
+    let mut report = fixture::report();
+    let failed = report.cases.iter_mut().find(|case| case.status != crate::Status::Done);
+    failed.expect("one").files = vec!["a case/rank-0.stderr".into(), "a case/launcher.jsonl".into()];
+    let page = render(&report);
+    let place = |text: &str| body(&page).find(text).unwrap_or_else(|| panic!("there is no {text}"));
+    assert!(place("rank 0 died in step 3\nof a cold") < place("<h2>Findings</h2>"));
+    assert!(place("href=\"./a%20case/rank-0.stderr\"") < place("<h2>Findings</h2>"));
+    assert!(place("class=\"verdict\"") < place("rank 0 died in step 3"));
+}
+
+#[test]
+fn the_page_links_to_the_other_files_of_its_folder() {
+    let mut report = report_on(&[Plan::calm("resnet50", 64)]);
+    report.cases[0].files = (0..65).map(|rank| format!("resnet50-w64/rank-{rank}.jsonl")).collect();
+    let page = render(&report);
+    let document = parse(&page);
+    let links: Vec<&str> = document.descendants().filter_map(|node| node.attribute("href")).collect();
+    for file in ["timeline.json", "report.csv", "report.md", "report.json", "resnet50-w64/rank-0.jsonl"] {
+        assert!(links.contains(&format!("./{file}").as_str()), "{file}");
+    }
+    assert!(page.contains("and 53 more") && links.len() < 20);
+}
+
+#[test]
+fn a_profile_is_a_folded_table_of_the_slowest_layers() {
+    let mut report = report_on(&[Plan::calm("resnet50", 1)]);
+    assert!(!render(&report).contains(": layers"));
+    let layer = |number: u64| paceline_record::LayerTime {
+        name: format!("conv{number}"),
+        calls: 10,
+        forward: paceline_record::Nanos(number * 1_000_000),
+        backward: paceline_record::Nanos(0),
+        forward_flops: 1,
+        backward_flops: 2,
+    };
+    report.cases[0].layers = (1..=30).map(layer).collect();
+    let page = render(&report);
+    let document = parse(&page);
+    let folded = document
+        .descendants()
+        .find(|node| node.has_tag_name("details") && text(node).contains("resnet50, 1 worker: layers"));
+    let rows = rows(&folded.expect("a section"));
+    assert_eq!((rows.len(), rows[0][0].as_str()), (21, "conv30"));
+    assert!(rows[20][0].starts_with("10 more"), "{:?}", rows[20]);
 }

@@ -31,11 +31,20 @@ fn pinned() -> Report {
 }
 
 #[test]
-fn the_report_reads_from_findings_to_the_command() {
+fn the_report_reads_from_what_failed_to_the_command() {
     insta::assert_snapshot!(render(&pinned()), @r"
     # Scaling study
 
     Paceline 0.1.0, 2026-11-16 08:33:34 UTC, on abacus
+
+    ## Unfinished cases
+
+    - vgg_19, 1 worker, failed: rank 0 died in step 3<br>of a cold
+
+    ## Result
+
+    - mobilenet_v2, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x by the clock; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
+    - resnet50, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x by the clock; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
 
     ## Findings
 
@@ -45,10 +54,6 @@ fn the_report_reads_from_findings_to_the_command() {
     4. **resnet50: 4 workers spend 8 % of their time (2.40 worker-seconds) in exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
     5. **mobilenet_v2: 4 workers spend 5 % of their time (1.45 worker-seconds) warming up (extra time of the first steps).** More workers do not reduce it; run longer: with at least 64 steps, fixed costs take at most 5 % of the run.
     6. **resnet50: 4 workers spend 5 % of their time (1.45 worker-seconds) warming up (extra time of the first steps).** More workers do not reduce it; run longer: with at least 64 steps, fixed costs take at most 5 % of the run.
-
-    ## Unfinished cases
-
-    - vgg_19, 1 worker, failed: rank 0 died in step 3<br>of a cold
 
     ## Results
 

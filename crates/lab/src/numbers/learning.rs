@@ -79,8 +79,8 @@ pub struct Test {
 
 /// What the repeats of a case learned; `None` if they count no epochs and were never tested.
 pub fn learning(repeats: &[&Run]) -> Option<Learning> {
-    let epoch = repeats.first()?.case().epoch_examples.filter(|&examples| examples > 0);
-    let curves: Vec<Vec<Test>> = repeats.iter().map(|run| test_curve(run, epoch)).collect();
+    let epoch = epoch_of(repeats.first()?);
+    let curves: Vec<Vec<Test>> = repeats.iter().map(|run| test_curve(run)).collect();
     if epoch.is_none() && curves.iter().all(Vec::is_empty) {
         return None;
     }
@@ -126,7 +126,14 @@ fn on_the_clock(run: &Run, phase: Phase) -> f64 {
     (0..run.steps()).filter_map(longest).map(|time| time.seconds()).sum()
 }
 
-fn test_curve(run: &Run, epoch: Option<u64>) -> Vec<Test> {
+/// Samples of an epoch; `None` where the data has no end.
+fn epoch_of(run: &Run) -> Option<u64> {
+    run.case().epoch_examples.filter(|&examples| examples > 0)
+}
+
+/// The tests of a run.
+pub(super) fn test_curve(run: &Run) -> Vec<Test> {
+    let epoch = epoch_of(run);
     let begin = run.training().map(|span| span.begin).unwrap_or_default();
     // A run resumed from a checkpoint starts at a later step; the steps before it are assumed to be like its first.
     let first = run.number(0).map_or(0, |step| step.0);
@@ -220,6 +227,11 @@ fn judged(run: &Run, steps: Range<usize>) -> Vec<Judged> {
     let whole = |k: usize| run.records(k).find_map(|step| step.whole);
     let judged = |whole: Whole| Judged { examples: whole.examples, loss: whole.loss, correct: whole.correct };
     steps.filter_map(whole).map(judged).collect()
+}
+
+/// Training over some steps.
+pub(super) fn score_steps(run: &Run, steps: Range<usize>) -> Option<Score> {
+    score(&judged(run, steps))
 }
 
 fn score(steps: &[Judged]) -> Option<Score> {

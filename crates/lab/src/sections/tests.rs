@@ -86,7 +86,7 @@ fn a_training_is_called_one_and_shows_what_it_learned_first() {
         let report = training(&[plan]);
         assert_eq!(kind(&report), "Training");
         let titles: Vec<String> = columns(&report).into_iter().map(|(title, _)| title).collect();
-        assert_eq!(titles[..3], ["Findings", "Learning", "Speed"]);
+        assert_eq!(titles[..4], ["Result", "Findings", "Learning", "Speed"]);
         let pages = [
             terminal::render_report(&report, Screen { width: 300, ..Screen::PLAIN }),
             markdown::render(&report),
@@ -130,6 +130,12 @@ fn details_follow_their_chapter() {
     let sections = of(&fixture::report(), Medium::Page);
     let levels: Vec<(&str, Level)> =
         sections.iter().map(|section| (section.title.as_str(), section.level)).collect();
-    assert_eq!(levels[2], ("Results", Level::Chapter));
-    assert_eq!(levels[3..5], [("Phases", Level::Detail), ("Steps", Level::Detail)]);
+    let titles: Vec<&str> = levels.iter().map(|(title, _)| *title).collect();
+    assert_eq!(
+        titles[..4],
+        ["Unfinished cases", "Result", "Findings", "Results"],
+        "what matters most is first"
+    );
+    assert_eq!(levels[3], ("Results", Level::Chapter));
+    assert_eq!(levels[4..6], [("Phases", Level::Detail), ("Steps", Level::Detail)]);
 }

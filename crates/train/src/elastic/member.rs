@@ -135,9 +135,10 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
     generations.clear();
     let faults = Planted { elastic, seed: job.seed, own: own.member, entered: Step(step) };
     while ended == Ended::Done && step < member.end() {
-        book.begin(Step(step));
+        let rate = calendar.stage(Step(step)).learning_rate;
+        book.begin(Step(step), rate);
         faults.strike(Step(step), &member, &mut hands, &mut book, &leaves)?;
-        (sums.rate, hands.steps) = (calendar.stage(Step(step)).learning_rate, step + 1);
+        (sums.rate, hands.steps) = (rate, step + 1);
         ended = member.step(step, &mut hands, &mut sums, &asked)?;
         member.take_waits(&mut waits, &mut generations);
         if ended == Ended::Left {

@@ -62,7 +62,7 @@ fn run_world(graph: &Graph, job: &Job) -> Vec<(Vec<f32>, StepRecord)> {
         let mut log = RankWriter::create(folder.path(), &header).expect("a log");
         let mut book = StepBook::open(&mut log, graph, Driving::Direct);
         for step in (0..STEPS).map(Step) {
-            book.begin(step);
+            book.begin(step, 0.1);
             for turn in 0..exchange.shards().len() * job.accumulate {
                 let pass = job.pass(step.0, &exchange.shards(), turn);
                 let first = (exchange.shards().start as usize * job.accumulate + turn) * BATCH;

@@ -57,8 +57,9 @@ impl<'a> StepBook<'a> {
     }
 
     /// Begins a step where the one before ended.
-    pub fn begin(&mut self, step: Step) {
+    pub fn begin(&mut self, step: Step, learning_rate: f32) {
         self.record = StepRecord::open(step, self.record.end);
+        self.record.learning_rate = Some(learning_rate);
         self.in_ready = Nanos(0);
         self.off_core = PhaseTimes::default();
     }

@@ -1,5 +1,6 @@
 //! Test accuracy or loss over epochs and over time, one line per case.
 
+use super::LOOKS;
 use crate::html::chart::{Look, Plot};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
@@ -10,17 +11,6 @@ use crate::{CaseReport, words};
 
 /// Most tests of a case that are drawn.
 const MOST: usize = 200;
-
-/// Styles of the cases, in turn.
-const LOOKS: [(Hue, Sign); 7] = [
-    (Hue::Blue, Sign::Circle),
-    (Hue::Vermilion, Sign::Square),
-    (Hue::Green, Sign::Triangle),
-    (Hue::Purple, Sign::Circle),
-    (Hue::Orange, Sign::Square),
-    (Hue::Sky, Sign::Triangle),
-    (Hue::Ink, Sign::Circle),
-];
 
 /// The measure that is drawn.
 #[derive(Clone, Copy)]

@@ -45,15 +45,14 @@ fn is_loss(event: &Event) -> bool {
 fn panels(case: &CaseReport, recovery: &Recovery) -> [Tag; 2] {
     let strength = &recovery.strength;
     let workers = words::workers(case.case.workers);
-    let end = strength.to_s.last().copied().unwrap_or_default();
+    let losses = || recovery.events.iter().filter(|event| is_loss(event));
+    let steps_end = strength.to_s.last().copied().unwrap_or_default();
+    let end = losses().map(|event| event.at_s).fold(steps_end, f64::max);
     let axis = || Axis::exact(0.0, end, 5, "s since the first spawn");
     let most = strength.members.iter().copied().max().unwrap_or(1) as f64;
     let mut crew = Plot::new(axis(), Axis::linear(0.0, most, 4, "members"), 190.0);
     crew.line(&stairs(&strength.to_s, &strength.members), Look { hue: Hue::Blue, sign: Sign::Line });
-    let losses: Vec<((f64, f64), String)> = recovery
-        .events
-        .iter()
-        .filter(|event| is_loss(event) && event.at_s <= end)
+    let losses: Vec<((f64, f64), String)> = losses()
         .map(|event| {
             let who = words::or_dash(event.member, |member| format!("member {member}"));
             ((event.at_s, 0.0), format!("{who} was lost after {:.2} s", event.at_s))

@@ -30,7 +30,8 @@ pub fn waterfall(fall: &Waterfall) -> Tag {
     let axis = Axis::linear(unit.factor * range.low, unit.factor * range.high, 4, label);
     let longest = causes.iter().map(|part| part.cause.name().len()).max().unwrap_or(0).max(10);
     let columns = Columns { names: 8.0 + CHARACTER * longest as f64, values: 76.0 };
-    let mut drawing = Drawing { bars: Bars::new(axis, columns), unit, last: None };
+    let from = axis.scale.low;
+    let mut drawing = Drawing { bars: Bars::new(axis, columns), from, unit, last: None };
     drawing.end("1 worker", fall.from_s);
     let mut reached = fall.from_s;
     for part in &causes {
@@ -70,6 +71,8 @@ fn most(causes: &[&Part], unit: Unit) -> String {
 
 struct Drawing {
     bars: Bars,
+    /// Where the axis begins, and with it the bars of both ends.
+    from: f64,
     unit: Unit,
     /// The row above.
     last: Option<Row>,
@@ -90,7 +93,7 @@ impl Drawing {
         let row = self.row(name, seconds);
         let shown = self.unit.show(seconds);
         let to = self.unit.factor * seconds;
-        self.bars.bar(row, &Bar { from: 0.0, to, hue: Hue::Blue, says: format!("{name}: {shown}") });
+        self.bars.bar(row, &Bar { from: self.from, to, hue: Hue::Blue, says: format!("{name}: {shown}") });
         self.bars.value(row, &shown);
     }
 
