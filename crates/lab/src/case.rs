@@ -149,6 +149,9 @@ pub struct CaseReport {
     /// What speed-ups are computed from if the case's seconds are assumed; their ratios are still right.
     #[serde(skip)]
     scaled: Option<Pace>,
+    /// `computation_s` over all steps, steady or not.
+    #[serde(skip)]
+    pub(crate) computation_of_all_s: Option<f64>,
     /// The cost of an example by cause, for the waterfall.
     #[serde(skip)]
     pub cost: Option<Cost>,
@@ -269,6 +272,7 @@ impl CaseReport {
             recovery: None,
             origin: None,
             scaled: None,
+            computation_of_all_s: None,
             cost: None,
             files: Vec::new(),
             layers: Vec::new(),
@@ -318,6 +322,7 @@ impl CaseReport {
             communication_fraction: communication.fraction,
             communication_ratio: communication.ratio,
             computation_s: computation::typical(&runs),
+            computation_of_all_s: computation::typical(&done.iter().map(|&run| (run, 0)).collect::<Vec<_>>()),
             straggler: find_straggler(done),
             // Means of several steps do not show how single steps vary.
             dispersion: records

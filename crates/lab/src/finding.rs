@@ -404,7 +404,12 @@ impl Member<'_> {
     /// Slower forward and backward passes. One straggler is not enough: most ranks must be slower.
     fn computation(&self) -> Option<Finding> {
         let growth = self.growth(Cause::Computation)?;
-        let typical = self.case.computation_s? / self.one?.computation_s?;
+        let one = self.one?;
+        // Where one case became slower and the other did not, or was counted from elsewhere, steady steps do not compare. So all
+        // steps have to say the same.
+        let steady = self.case.computation_s? / one.computation_s?;
+        let all = self.case.computation_of_all_s? / one.computation_of_all_s?;
+        let typical = steady.min(all);
         let slower = typical - 1.0;
         let fraction = growth.fraction.min(slower / typical);
         let loss = Loss { fraction, seconds: growth.seconds * fraction / growth.fraction };

@@ -9,9 +9,10 @@ use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
 
 /// What each finding's cause looks like to the simulated machine. Sizes are chosen so that each shows beside any other.
-const CAUSES: [(&str, &str); 10] = [
+const CAUSES: [(&str, &str); 11] = [
     ("start_up", "init=4000"),
     ("warm_up", "warmup=20:8"),
+    ("off_core", "off_core=0.4"),
     ("computation", "contention=0.3"),
     ("input", "load=40"),
     ("communication", "bandwidth=0.08"),
@@ -113,6 +114,66 @@ fn each_pair_of_causes_is_found_and_no_other() {
     }
 }
 
+/// Ranks with the noise of a real run do wait for each other; nothing else is so.
+#[test]
+fn the_noise_of_a_real_run_is_no_cause() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let noise = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../peers/noise/xeon-4-workers.txt");
+    for seed in 0..12 {
+        let simulate = format!("jitter=0,noise={}", noise.display());
+        let report =
+            study(folder.path(), &simulate, &format!("--workers 1,4 --steps 200 --overlap no --seed {seed}"));
+        for finding in report["findings"].as_array().expect("a list") {
+            let text = finding["text"].as_str().expect("text");
+            let is_so = match finding["kind"].as_str() {
+                Some("stragglers") => text.contains("no single rank is to blame"),
+                Some("uncertain" | "noisy") => true,
+                _ => false,
+            };
+            assert!(is_so, "seed {seed}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_few_steps_are_not_judged() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for steps in [1, 3, 6, 19] {
+        let simulate = "straggler=1:2.5,load=40,contention=0.3,off_core=0.3";
+        let report = study(folder.path(), simulate, &format!("--workers 1,2 --steps {steps}"));
+        let about_steps = ["off_core", "computation", "input", "communication", "stragglers", "update"];
+        let found = found(&report);
+        assert!(found.contains("few_steps"), "{steps} steps: {found:?}");
+        assert!(about_steps.iter().all(|kind| !found.contains(*kind)), "{steps} steps: {found:?}");
+    }
+}
+
+#[test]
+fn the_case_with_the_widest_interval_is_named_as_uncertain() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let report = study(folder.path(), "hiccup=0.02:900", "--workers 1,2 --steps 60");
+    let finding = report["findings"].as_array().expect("a list").iter().find(|f| f["kind"] == "uncertain");
+    let named = finding.expect("it is found")["case"].as_u64().expect("a place") as usize;
+    let width = |case: &Value| {
+        let rate = &case["images_per_s"];
+        (number(&rate["hi"]) - number(&rate["lo"])) / number(&rate["mean"])
+    };
+    let cases = report["cases"].as_array().expect("cases");
+    assert!(cases.iter().all(|case| width(case) <= width(&cases[named])), "{finding:?}");
+}
+
+#[test]
+fn hiccups_are_no_slowdown() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for seed in 0..6 {
+        let report =
+            study(folder.path(), "hiccup=0.05:200", &format!("--workers 1,2,4 --steps 300 --seed {seed}"));
+        let found = found(&report);
+        assert!(!found.contains("slowdown") && !found.contains("no_steady_state"), "seed {seed}: {found:?}");
+        assert!(found.contains("noisy"), "steps that vary so much are not steady: {found:?}");
+    }
+}
+
 #[test]
 fn a_slowdown_is_found_with_its_step() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -121,7 +182,7 @@ fn a_slowdown_is_found_with_its_step() {
     assert_eq!(report["cases"][1]["steady"]["verdict"], "slowdown");
     assert_eq!(report["cases"][1]["steady"]["from_step"], 50);
     let text = report["findings"][0]["text"].as_str().expect("text");
-    assert!(text.contains("steps take 50 % longer from step 50 on"), "{text}");
+    assert!(text.contains("steps take 50 % longer from step 50 on than in the 50 steps before"), "{text}");
 }
 
 #[test]
