@@ -8,6 +8,7 @@ mod advice;
 mod following;
 mod off_core;
 mod recovery;
+mod steps;
 
 use std::cmp::Ordering;
 
@@ -16,7 +17,6 @@ use serde::Serialize;
 use self::advice::Program;
 pub use self::advice::every_advice;
 use crate::numbers::fixed;
-use crate::numbers::steady::{Slowdown, Steady};
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::report::Explained;
 use crate::stats::steady::Verdict;
@@ -31,9 +31,6 @@ const NOTABLE_UPDATE: f64 = 0.2;
 
 /// Fraction of a run that may be outside every phase.
 const UNACCOUNTED: f64 = 0.01;
-
-/// A rate is reported as uncertain if half the width of its interval exceeds this fraction of it.
-const UNCERTAIN: f64 = 0.05;
 
 /// One rank is blamed if it causes at least this fraction of all waiting for late ranks.
 const TO_BLAME: f64 = 0.5;
@@ -368,39 +365,6 @@ impl Member<'_> {
         Some(self.finding(Kind::Short, text, self.longer_run(), Some(loss)))
     }
 
-    /// Whether a run has too few steps to say anything about them. A window of a run is what its reader chose to look at.
-    fn has_few_steps(&self) -> bool {
-        let short = |steady: Steady| steady.verdict == Verdict::TooShort && steady.points.is_none();
-        self.case.steady.is_some_and(short) && !self.case.is_window()
-    }
-
-    fn few_steps(&self) -> Option<Finding> {
-        self.has_few_steps().then(|| {
-            let steps = self.case.steps;
-            let text = format!(
-                "with {}, {steps} step{} are too few to say where their time goes",
-                self.worker_count(),
-                if steps == 1 { "" } else { "s" }
-            );
-            let finding = self.finding(Kind::FewSteps, text, self.program().more_steps().into(), None);
-            Finding { size: -(steps as f64), ..finding }
-        })
-    }
-
-    fn noisy(&self) -> Option<Finding> {
-        self.case.steady.filter(|steady| steady.verdict == Verdict::Noisy)?;
-        let spread = self.case.dispersion?;
-        let cv = spread.cv?;
-        let text = format!(
-            "with {}, step times vary by {:.0} % without a trend (one in twenty takes at least {:.1} times the median)",
-            self.worker_count(),
-            100.0 * cv,
-            spread.p95_s / spread.p50_s
-        );
-        let finding = self.finding(Kind::Noisy, text, self.program().unsteady().into(), None);
-        Some(Finding { size: cv, ..finding })
-    }
-
     /// Slower forward and backward passes. One straggler is not enough: most ranks must be slower.
     fn computation(&self) -> Option<Finding> {
         let growth = self.growth(Cause::Computation)?;
@@ -501,49 +465,6 @@ impl Member<'_> {
             if grown.is_some() { "on the update beyond what one worker needs" } else { "on the update" };
         let advice = self.program().update(&self.case.case);
         Some(self.finding(Kind::Update, self.spends(what, loss), advice.into(), Some(loss)))
-    }
-
-    fn slowdown(&self) -> Option<Finding> {
-        let steady = self.case.steady.filter(|steady| steady.verdict == Verdict::Slowdown)?;
-        let Slowdown { from_step, compared_steps, factor, lost_s } = steady.slowdown?;
-        let seconds = self.workers() * lost_s;
-        let train_s = self.case.train_s.or_else(|| Some(self.case.pace()?.train_s))?;
-        let loss = Loss { seconds, fraction: lost_s / train_s };
-        if loss.fraction < NOTABLE {
-            return None;
-        }
-        let text = format!(
-            "with {}, steps take {:.0} % longer from step {from_step} on than in the {compared_steps} steps before{}",
-            self.worker_count(),
-            100.0 * (factor - 1.0),
-            self.seconds(seconds, 1)
-        );
-        let advice = self.program().slowdown(self.case.repeats);
-        Some(self.finding(Kind::Slowdown, text, advice.into(), Some(loss)))
-    }
-
-    fn no_steady_state(&self) -> Option<Finding> {
-        self.case.steady.filter(|steady| steady.verdict == Verdict::NoSteadyState)?;
-        let text = format!(
-            "with {}, step times keep changing until the end of the run, and the rate averages over them",
-            self.worker_count()
-        );
-        let advice = self.program().unsteady();
-        Some(self.finding(Kind::NoSteadyState, text, advice.into(), None))
-    }
-
-    fn uncertain(&self) -> Option<Finding> {
-        let rate = self.case.images_per_s?;
-        let half = (rate.hi? - rate.lo?) / 2.0 / rate.mean;
-        (half > UNCERTAIN).then(|| {
-            let text = format!(
-                "with {}, images/s is known only to within {:.0} % (95 % interval)",
-                self.worker_count(),
-                100.0 * half
-            );
-            let advice = self.program().uncertain(self.case.repeats);
-            Finding { size: half, ..self.finding(Kind::Uncertain, text, advice.into(), None) }
-        })
     }
 
     fn diverged(&self) -> Option<Finding> {
