@@ -19,7 +19,6 @@ pub use self::advice::every_advice;
 use crate::numbers::fixed;
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::report::Explained;
-use crate::stats::steady::Verdict;
 use crate::{CaseReport, Status, Study, words};
 
 /// A cause is reported if it takes at least this fraction of the workers' time: less than 5 %, so that one that takes 5 % is, whatever
@@ -249,12 +248,13 @@ impl Member<'_> {
                 let what = "between measured phases";
                 self.cost(kind, Cause::Other, NOTABLE, what, self.program().unmeasured())
             }
-            // Whoever lost its core in between two phases has no fault in its accounts.
-            Kind::Other if self.loss(Cause::OffCore).is_some_and(|loss| loss.fraction >= NOTABLE) => None,
             Kind::Other => {
                 let advice =
                     "phases should account for all time: this is a bug, please report it with the run logs";
-                self.cost(kind, Cause::Other, UNACCOUNTED, "outside every phase", advice)
+                // Whoever loses its core now and then loses it between two phases, too.
+                let disturbed = self.loss(Cause::OffCore).is_some_and(|loss| loss.fraction >= NOTABLE);
+                let least = if disturbed { NOTABLE } else { UNACCOUNTED };
+                self.cost(kind, Cause::Other, least, "outside every phase", advice)
             }
             Kind::Short => self.short(),
             Kind::FewSteps => self.few_steps(),
@@ -338,7 +338,7 @@ impl Member<'_> {
     }
 
     fn fixed_cost(&self, kind: Kind, cause: Cause, what: &str) -> Option<Finding> {
-        self.cost(kind, cause, NOTABLE, what, &self.longer_run())
+        self.cost(kind, cause, fixed::TOLERATED, what, &self.longer_run())
     }
 
     /// How long a run would have to be.
@@ -355,9 +355,9 @@ impl Member<'_> {
 
     /// Fixed costs that are notable only together.
     fn short(&self) -> Option<Finding> {
-        let fixed = self.case.fixed.filter(|fixed| fixed.fraction >= NOTABLE)?;
+        let fixed = self.case.fixed.filter(|fixed| fixed.fraction >= fixed::TOLERATED)?;
         let alone = [Cause::StartUp, Cause::WarmUp, Cause::Tail];
-        if alone.iter().filter_map(|&cause| self.loss(cause)).any(|loss| loss.fraction >= NOTABLE) {
+        if alone.iter().filter_map(|&cause| self.loss(cause)).any(|loss| loss.fraction >= fixed::TOLERATED) {
             return None;
         }
         let loss = Loss { seconds: fixed.seconds * self.workers(), fraction: fixed.fraction };

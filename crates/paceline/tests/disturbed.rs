@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -12,6 +13,9 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_paceline");
 
 const STUDY: [&str; 10] =
     ["bench", "mobilenet_v2", "--workers", "1,2", "--threads", "1", "--batch", "16", "--steps", "30"];
+
+/// Held by a test while it disturbs the machine: one disturbance at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Processes that do nothing but compute; they end with this.
 struct Loops(Vec<Child>);
@@ -74,6 +78,7 @@ fn assert_numbers_add_up(report: &Value) {
 
 #[test]
 fn busy_loops_on_every_core_take_workers_off_them() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let loops = Loops::on_every_core();
     let run = Command::new(PROGRAM)
@@ -135,6 +140,7 @@ impl Drop for Group {
 
 #[test]
 fn a_quota_that_is_used_up_is_named() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(group) = Group::with_quota(60) else {
         eprintln!("skipped: this system lets nobody make a control group with a quota");
         return;

@@ -226,7 +226,7 @@ fn a_last_level_is_compared_with_its_neighbour_and_not_with_the_fastest_ever() {
         30..87 => 2.3,
         _ => 1.9,
     };
-    let rows = [(NORMAL, 300, 500), (AR_6, 300, 500), (HEAVY, 300, 486), (SHARED, 300, 500)];
+    let rows = [(NORMAL, 300, 500), (AR_6, 300, 500), (HEAVY, 300, 486), (SHARED, 300, 496)];
     expect(&rows, level, |n| truth(Verdict::NoSteadyState, n / 4, n / 4));
 }
 
