@@ -80,6 +80,27 @@ fn a_narrow_terminal_says_what_it_leaves_out_and_the_page_has_it() {
 }
 
 #[test]
+fn a_narrow_terminal_keeps_step_times_and_the_speedup_with_its_interval() {
+    let plans = [1, 2, 4].map(|workers| Plan::calm("mobilenet_v2", workers));
+    let mut report = fixture::report_on(&plans);
+    for group in &mut report.explained {
+        group.key.variant = "compress bf16, global-batch 4096, precision bf16".into();
+    }
+    for case in &mut report.cases {
+        let steady = case.steady.as_mut().expect("steps");
+        (steady.mser_disagrees, steady.mser_step) = (true, Some(30));
+    }
+    for width in [80, 100] {
+        let cases = Cases::new(&report, report.explained[0].key.scaling.as_deref());
+        let steps = results::steps(&cases).fit(width);
+        assert!(steps.lines[0].contains("median ms  "), "{:?}", steps.lines);
+        assert!(steps.lines[0].contains("steady state"), "{:?}", steps.lines);
+        let results = results::cases(&cases).fit(width);
+        assert!(results.lines[0].contains("images/s  speed-up  95 % interval"), "{:?}", results.lines);
+    }
+}
+
+#[test]
 fn a_training_is_called_one_and_shows_what_it_learned_first() {
     let [one, two, _] = fixture::learning_plans();
     for plan in [one, two] {

