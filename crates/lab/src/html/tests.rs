@@ -411,3 +411,14 @@ fn a_profile_is_a_folded_table_of_the_slowest_layers() {
     assert_eq!((rows.len(), rows[0][0].as_str()), (21, "conv30"));
     assert!(rows[20][0].starts_with("10 more"), "{:?}", rows[20]);
 }
+
+#[test]
+fn beside_a_finding_whose_loss_is_not_known_nothing_is_said_about_it() {
+    let mut report = crate::fixture::report();
+    report.findings.truncate(1);
+    (report.findings[0].lost_s, report.findings[0].fraction) = (None, None);
+    let page = render(&report);
+    let document = parse(&page);
+    let loss = document.descendants().find(|node| node.attribute("class") == Some("loss")).expect("a column");
+    assert_eq!(loss.descendants().filter_map(|node| node.text()).collect::<String>(), "");
+}
