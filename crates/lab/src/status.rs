@@ -122,8 +122,14 @@ mod tests {
         let rate = so_far.images_per_s.expect("a rate");
         let loss = so_far.loss.expect("a loss");
         let told = so_far.to_string();
-        assert!(rate > 0.0 && told.ends_with(&format!(", {rate:.1} images/s so far, loss {loss:.4}")), "{told}");
+        assert!(
+            rate > 0.0 && told.ends_with(&format!(", {rate:.1} images/s so far, loss {loss:.4}")),
+            "{told}"
+        );
         run.ranks.iter_mut().for_each(|rank| rank.steps.clear());
-        assert!(SoFar::of(&run).to_string().ends_with("is done yet"), "before the first step nothing is known");
+        assert!(
+            SoFar::of(&run).to_string().ends_with("is done yet"),
+            "before the first step nothing is known"
+        );
     }
 }

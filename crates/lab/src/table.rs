@@ -265,7 +265,8 @@ impl Table {
                 }
                 let lines = textwrap::wrap(&row.cells[last], room);
                 let lines = lines.iter().enumerate().map(|(number, line)| {
-                    let mut cells = if number == 0 { row.cells.clone() } else { vec![String::new(); last + 1] };
+                    let mut cells =
+                        if number == 0 { row.cells.clone() } else { vec![String::new(); last + 1] };
                     cells[last] = line.to_string();
                     Row { cells, runs_on: false }
                 });

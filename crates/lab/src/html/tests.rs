@@ -422,3 +422,17 @@ fn beside_a_finding_whose_loss_is_not_known_nothing_is_said_about_it() {
     let loss = document.descendants().find(|node| node.attribute("class") == Some("loss")).expect("a column");
     assert_eq!(loss.descendants().filter_map(|node| node.text()).collect::<String>(), "");
 }
+
+#[test]
+fn a_panel_of_one_repeat_does_not_carry_the_verdict_of_all() {
+    let plan = Plan::calm("resnet50", 1);
+    let case = CaseReport::of(&[plan.run(), plan.run()]);
+    let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+    let page = render(&report);
+    let document = parse(&page);
+    let panel =
+        document.descendants().find(|node| node.attribute("class") == Some("panel")).expect("a panel");
+    let title: String =
+        panel.first_element_child().expect("a title").descendants().filter_map(|node| node.text()).collect();
+    assert!(title.ends_with(": first of 2 repeats"), "{title}");
+}

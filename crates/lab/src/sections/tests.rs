@@ -194,7 +194,10 @@ fn where_no_case_finished_there_is_no_table_of_results() {
     let page = html::render(&report);
     let page = page.split_once("What the numbers mean").map_or(page.as_str(), |(before, _)| before);
     for text in [text.as_str(), page] {
-        assert!(!text.contains("Results") && !text.contains("peed-up") && !text.contains("left out"), "{text}");
+        assert!(
+            !text.contains("Results") && !text.contains("peed-up") && !text.contains("left out"),
+            "{text}"
+        );
         assert!(text.contains("interrupted") && text.contains("stopped"), "{text}");
     }
 }

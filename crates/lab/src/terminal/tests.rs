@@ -91,7 +91,9 @@ fn what_happened_to_members_comes_after_the_findings() {
 
 #[test]
 fn no_line_is_broken_inside_a_ratio() {
-    let mut table = Table::new([Column::words("case")].into_iter().chain((0..9).map(|_| Column::numbers("comp. : comm."))));
+    let mut table = Table::new(
+        [Column::words("case")].into_iter().chain((0..9).map(|_| Column::numbers("comp. : comm."))),
+    );
     table.row(vec!["1"; 10]);
     let section = Section::new(Topic::Cases, "Results").tables([table]);
     for width in 30..60 {
