@@ -127,11 +127,19 @@ pub(crate) fn find(study: &Study, cases: &[CaseReport], explained: &[Explained])
             findings.extend(found.max_by(by_weight));
         }
     }
-    findings.sort_by(|a, b| by_weight(b, a));
+    // A network that does not learn is no use, however fast.
+    findings.sort_by(|a, b| {
+        (!a.kind.is_about_learning()).cmp(&!b.kind.is_about_learning()).then(by_weight(b, a))
+    });
     findings
 }
 
 impl Kind {
+    /// Whether it says that training went wrong.
+    const fn is_about_learning(self) -> bool {
+        matches!(self, Self::Diverged | Self::TestBehind)
+    }
+
     /// Whether it says what steps in general take.
     const fn is_about_steps(self) -> bool {
         matches!(
@@ -209,6 +217,8 @@ impl Member<'_> {
         }
         match kind {
             Kind::StartUp => self.fixed_cost(kind, Cause::StartUp, "starting up (launch and init)"),
+            // What comes before the steady state is known only if there is one.
+            Kind::WarmUp | Kind::Short if self.is_unsettled() => None,
             Kind::WarmUp => {
                 self.fixed_cost(kind, Cause::WarmUp, "warming up (extra time of the first steps)")
             }
@@ -338,7 +348,7 @@ impl Member<'_> {
 
     /// How long a run would have to be.
     fn longer_run(&self) -> String {
-        let Some(fixed) = self.case.fixed.filter(|_| !self.has_few_steps()) else {
+        let Some(fixed) = self.case.fixed.filter(|_| !self.has_few_steps() && !self.is_unsettled()) else {
             return "more workers do not reduce it; run longer".into();
         };
         let steps = fixed.enough_steps;
@@ -368,11 +378,11 @@ impl Member<'_> {
     fn computation(&self) -> Option<Finding> {
         let growth = self.growth(Cause::Computation)?;
         let one = self.one?;
-        // Where one case became slower and the other did not, or was counted from elsewhere, steady steps do not compare. So all
-        // steps have to say the same.
-        let steady = self.case.computation_s? / one.computation_s?;
-        let all = self.case.computation_of_all_s? / one.computation_of_all_s?;
-        let typical = steady.min(all);
+        // Single slow steps, and steady states that begin elsewhere, make means of steady steps differ. So the median of all steps
+        // has to say the same.
+        let mean = self.case.computation_s? / one.computation_s?;
+        let median = self.case.median_computation_s? / one.median_computation_s?;
+        let typical = mean.min(median);
         let slower = typical - 1.0;
         let fraction = growth.fraction.min(slower / typical);
         let loss = Loss { fraction, seconds: growth.seconds * fraction / growth.fraction };
