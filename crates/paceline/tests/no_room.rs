@@ -50,7 +50,6 @@ fn a_study_whose_files_cannot_be_written_is_shown_before_the_error() {
     fs::write(out.join("tensorboard"), "in the way of a folder").expect("a file");
     let output = child.wait_with_output().expect("it ends");
     let (shown, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("tensorboard"), "{said}");
+    assert!(!output.status.success() && said.contains("tensorboard"), "{said}");
     assert!(shown.contains("Findings") && shown.contains("images/s"), "{shown}");
 }
