@@ -481,7 +481,7 @@ fn why(run: &Run, done: usize, repeats: usize) -> String {
 }
 
 /// Why a run has no end, though nobody is at work on it.
-pub(crate) const LAUNCHER_GONE: &str = "it did not end: its launcher is gone";
+pub(crate) const LAUNCHER_GONE: &str = "its launcher is gone";
 
 /// Cores that were not there for a run, as far as known.
 fn taken(load: &Load) -> f64 {

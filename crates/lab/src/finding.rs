@@ -9,6 +9,7 @@ mod following;
 mod off_core;
 mod recovery;
 mod steps;
+mod stragglers;
 
 use std::cmp::Ordering;
 
@@ -30,12 +31,6 @@ const NOTABLE_UPDATE: f64 = 0.2;
 
 /// Fraction of a run that may be outside every phase.
 const UNACCOUNTED: f64 = 0.01;
-
-/// One rank is blamed if it causes at least this fraction of all waiting for late ranks.
-const TO_BLAME: f64 = 0.5;
-
-/// The same for two ranks, where one of them is always the late one.
-const TO_BLAME_OF_TWO: f64 = 0.8;
 
 /// With fewer steps than this, it cannot be decided which rank is late repeatedly.
 const FEW_STEPS: u64 = 20;
@@ -242,7 +237,7 @@ impl Member<'_> {
             Kind::Stragglers => self.stragglers(),
             Kind::Update => self.update(),
             Kind::Evaluation => {
-                let advice = "evaluate and save less often";
+                let advice = self.program().evaluation(self.case.learning.as_ref());
                 self.cost(kind, Cause::Evaluation, NOTABLE, "on evaluation and checkpoints", advice)
             }
             Kind::Recovery => self.recovery(),
@@ -357,6 +352,10 @@ impl Member<'_> {
             return "more workers do not reduce it; run longer".into();
         };
         let steps = fixed.enough_steps;
+        // Advice that is met already helps nobody.
+        if steps <= self.case.steps {
+            return "more workers do not reduce it; run longer".into();
+        }
         format!(
             "more workers do not reduce it; run longer: with at least {steps} steps, fixed costs take at most {:.0} % of the run",
             100.0 * fixed::TOLERATED
@@ -430,43 +429,6 @@ impl Member<'_> {
         Some(self.finding(Kind::Idle, text, advice.into(), Some(loss)))
     }
 
-    fn stragglers(&self) -> Option<Finding> {
-        let loss = self.loss(Cause::Stragglers).filter(|loss| loss.fraction >= NOTABLE)?;
-        let least = if self.case.case.workers > 2 { TO_BLAME } else { TO_BLAME_OF_TWO };
-        // A rank that was late only now and then, and cost most by chance, is not blamed. Few steps cannot decide.
-        let often = |fraction: f64| fraction >= least || self.case.steps < FEW_STEPS;
-        let blamed = self.case.straggler.filter(|late| late.fraction >= least && often(late.steps_fraction));
-        let (text, advice) = match blamed {
-            Some(late) => {
-                let spends = self.spends("waiting for late ranks", loss);
-                let blame = format!("{spends}, {:.0} % of it for {}", 100.0 * late.fraction, late.who);
-                match self.kept_off(&late, loss) {
-                    Some(seconds) => (
-                        format!(
-                            "{blame}, which was ready to run but not on a core for {seconds:.1} s more than the others"
-                        ),
-                        format!("find out what else ran on the core of {}", late.who),
-                    ),
-                    None => (
-                        blame,
-                        format!(
-                            "{} is slower than the others: check its cores and what else runs on them",
-                            late.who
-                        ),
-                    ),
-                }
-            }
-            None => {
-                let most = self.case.straggler.map_or_else(String::new, |late| {
-                    format!(" ({}: {:.0} % of the waiting)", late.who, 100.0 * late.fraction)
-                });
-                let spends = self.spends("waiting for each other", loss);
-                (format!("{spends}; no single rank is to blame{most}"), self.program().turns().into())
-            }
-        };
-        Some(self.finding(Kind::Stragglers, text, advice, Some(loss)))
-    }
-
     fn update(&self) -> Option<Finding> {
         let grown = self.growth(Cause::Update).filter(|loss| loss.fraction >= NOTABLE);
         let large = self.loss(Cause::Update).filter(|loss| loss.fraction >= NOTABLE_UPDATE);
@@ -491,10 +453,35 @@ impl Member<'_> {
 
     fn crowded(&self) -> Option<Finding> {
         self.crowd().map(|(threads, cores)| {
-            let text = format!("with {}, {threads} threads took turns on {cores} cores", self.worker_count());
+            let text = format!(
+                "with {}, {} took turns on {}",
+                self.worker_count(),
+                words::threads(threads),
+                words::cores(cores)
+            );
             let advice =
                 format!("its times measure contention for cores: keep workers times threads within {cores}");
             self.finding(Kind::Crowded, text, advice, None)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Plan, study};
+    use crate::report::Report;
+
+    #[test]
+    fn no_number_of_steps_is_advised_that_the_run_had() {
+        let advice = |enough_steps: u64| {
+            let mut case = CaseReport::of(&[Plan { init: 4000.0, ..Plan::calm("resnet50", 1) }.run()]);
+            case.fixed.as_mut().expect("it is done").enough_steps = enough_steps;
+            let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+            let mut findings = report.findings.into_iter();
+            findings.find(|finding| finding.kind == Kind::StartUp).expect("4 s").advice
+        };
+        assert!(advice(61).contains("with at least 61 steps"));
+        assert!(advice(60).ends_with("; run longer"));
     }
 }

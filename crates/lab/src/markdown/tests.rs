@@ -225,3 +225,8 @@ fn learning_is_a_table_if_any_case_has_it() {
     ");
     assert!(!render(&fixture::report()).contains("Learning"));
 }
+
+#[test]
+fn code_in_an_advice_is_code() {
+    assert_eq!(render_advice("run `paceline doctor`, *now*"), "run `paceline doctor`, \\*now\\*");
+}
