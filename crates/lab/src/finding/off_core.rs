@@ -33,7 +33,7 @@ impl Member<'_> {
             (format!("; {threads} of the run itself share {cores}"), "use fewer workers or threads")
         } else if covers(told.queued_s) {
             (
-                "; other threads had their cores".into(),
+                "; other threads had them".into(),
                 "end what else runs on these cores and measure again: these times say little about the network or the strategy",
             )
         } else if covers(told.steal_s) {
@@ -41,7 +41,8 @@ impl Member<'_> {
         } else {
             (String::new(), "look for other work on these cores, a quota, and pages that come from a disk")
         };
-        let whom = self.spends("ready to run, but not on a core", loss);
+        let cores = if self.case.case.workers == 1 { "kept off its core" } else { "kept off their cores" };
+        let whom = self.spends(cores, loss);
         let stolen = self.stolen_time(told).map_or_else(String::new, |stolen| {
             format!("; the hypervisor took {:.0} % of the time of their cores", 100.0 * stolen.fraction)
         });
