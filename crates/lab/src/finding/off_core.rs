@@ -25,7 +25,7 @@ impl Member<'_> {
             (String::new(), SIMULATED)
         } else if covers(told.throttled_s) {
             (
-                "; the quota of a control group stopped them".into(),
+                "; the quota of a control group was used up".into(),
                 "give the control group more processor time (cpu.max), or use fewer workers or threads",
             )
         } else if let Some((threads, cores)) = self.crowd() {
@@ -33,7 +33,7 @@ impl Member<'_> {
             (format!("; {threads} of the run itself share {cores}"), "use fewer workers or threads")
         } else if covers(told.queued_s) {
             (
-                "; other threads had them".into(),
+                "; other threads ran there".into(),
                 "end what else runs on these cores and measure again: these times say little about the network or the strategy",
             )
         } else if covers(told.steal_s) {
