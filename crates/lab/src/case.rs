@@ -149,9 +149,9 @@ pub struct CaseReport {
     /// What speed-ups are computed from if the case's seconds are assumed; their ratios are still right.
     #[serde(skip)]
     scaled: Option<Pace>,
-    /// `computation_s` over all steps, steady or not.
+    /// Computation of a typical rank in its median step, steady or not, per example.
     #[serde(skip)]
-    pub(crate) computation_of_all_s: Option<f64>,
+    pub(crate) median_computation_s: Option<f64>,
     /// The cost of an example by cause, for the waterfall.
     #[serde(skip)]
     pub cost: Option<Cost>,
@@ -272,7 +272,7 @@ impl CaseReport {
             recovery: None,
             origin: None,
             scaled: None,
-            computation_of_all_s: None,
+            median_computation_s: None,
             cost: None,
             files: Vec::new(),
             layers: Vec::new(),
@@ -322,7 +322,7 @@ impl CaseReport {
             communication_fraction: communication.fraction,
             communication_ratio: communication.ratio,
             computation_s: computation::typical(&runs),
-            computation_of_all_s: computation::typical(&done.iter().map(|&run| (run, 0)).collect::<Vec<_>>()),
+            median_computation_s: computation::typical_step(done),
             straggler: find_straggler(done),
             // Means of several steps do not show how single steps vary.
             dispersion: records
@@ -345,7 +345,11 @@ impl CaseReport {
             ..self
         };
         if let Some(steady) = &mut report.steady {
-            steady::judge_spread(steady, report.dispersion.as_ref());
+            steady::judge_spread(
+                steady,
+                report.dispersion.as_ref(),
+                report.steps * u64::from(report.repeats),
+            );
         }
         if window {
             // A window shows nothing of what came before and after.
@@ -477,7 +481,7 @@ fn why(run: &Run, done: usize, repeats: usize) -> String {
 }
 
 /// Why a run has no end, though nobody is at work on it.
-pub(crate) const LAUNCHER_GONE: &str = "it did not end: its launcher is gone";
+pub(crate) const LAUNCHER_GONE: &str = "its launcher is gone";
 
 /// Cores that were not there for a run, as far as known.
 fn taken(load: &Load) -> f64 {

@@ -21,8 +21,8 @@ pub struct Comparison {
     pub differ: Vec<Difference>,
     /// Cases that both have.
     pub cases: Vec<Compared>,
-    /// Cases that only one has, or that did not finish in both.
-    pub unmatched: Vec<String>,
+    /// Cases that are not compared.
+    pub unmatched: Vec<Unmatched>,
     /// Whether any case was run only once: its interval then does not cover variation between runs.
     pub single_runs: bool,
 }
@@ -36,6 +36,45 @@ pub struct Difference {
     pub before: String,
     /// In the second.
     pub after: String,
+}
+
+/// A case that is not compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unmatched {
+    /// Its name.
+    pub name: String,
+    /// Why not.
+    pub why: Why,
+}
+
+/// Why a case is not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// The second study has no case of the same settings.
+    OnlyBefore,
+    /// The first study has none.
+    OnlyAfter,
+    /// It has no images/s in the first study.
+    NotMeasuredBefore,
+    /// In the second.
+    NotMeasuredAfter,
+    /// In both.
+    NotMeasuredInBoth,
+}
+
+impl Unmatched {
+    /// As a sentence about studies of these names.
+    fn describe(&self, [before, after]: &[String; 2]) -> String {
+        let name = &self.name;
+        match self.why {
+            Why::OnlyBefore => format!("only in {before}: {name}"),
+            Why::OnlyAfter => format!("only in {after}: {name}"),
+            Why::NotMeasuredBefore => format!("no images/s in {before}: {name}"),
+            Why::NotMeasuredAfter => format!("no images/s in {after}: {name}"),
+            Why::NotMeasuredInBoth => format!("no images/s in either: {name}"),
+        }
+    }
 }
 
 /// A case in both studies.
@@ -101,12 +140,20 @@ pub fn compare(before: &Report, after: &Report) -> Comparison {
     let mut left: Vec<&CaseReport> = after.cases.iter().collect();
     for old in &before.cases {
         let place = left.iter().position(|new| key(new) == key(old));
-        match place.map(|place| left.remove(place)).and_then(|new| compare_case(old, new, before)) {
-            Some(compared) => cases.push(compared),
-            None => unmatched.push(name(old, before)),
-        }
+        let why = match place.map(|place| left.remove(place)) {
+            None => Why::OnlyBefore,
+            Some(new) => match compare_case(old, new, before) {
+                Ok(compared) => {
+                    cases.push(compared);
+                    continue;
+                }
+                Err(why) => why,
+            },
+        };
+        unmatched.push(Unmatched { name: name(old, before), why });
     }
-    unmatched.extend(left.into_iter().map(|new| name(new, after)));
+    let only_after = |new| Unmatched { name: name(new, after), why: Why::OnlyAfter };
+    unmatched.extend(left.into_iter().map(only_after));
     let single_runs = before.cases.iter().chain(&after.cases).any(|case| case.repeats == 1);
     let mut all = find_machine_differences(before, after);
     all.extend(differ);
@@ -128,11 +175,11 @@ pub fn sections(comparison: &Comparison, names: &[String; 2]) -> Vec<Section> {
         true => section.say("The studies have no case in common."),
         false => section.tables([table(&comparison.cases)]),
     };
-    if comparison.single_runs {
+    if comparison.single_runs && !comparison.cases.is_empty() {
         section = section
             .say("Intervals cover variation within a run; use --repeat to include variation between runs.");
     }
-    vec![section.list(comparison.unmatched.iter().map(|name| format!("not finished in both: {name}")))]
+    vec![section.list(comparison.unmatched.iter().map(|case| case.describe(names)))]
 }
 
 fn table(cases: &[Compared]) -> Table {
@@ -159,12 +206,17 @@ fn table(cases: &[Compared]) -> Table {
     table
 }
 
-fn compare_case(before: &CaseReport, after: &CaseReport, report: &Report) -> Option<Compared> {
+fn compare_case(before: &CaseReport, after: &CaseReport, report: &Report) -> Result<Compared, Why> {
     let slices = |case: &'_ CaseReport| -> Vec<Vec<stats::Work>> { case.steady_steps.clone() };
     let (old, new) = (slices(before), slices(after));
     let old: Vec<&[stats::Work]> = old.iter().map(Vec::as_slice).collect();
     let new: Vec<&[stats::Work]> = new.iter().map(Vec::as_slice).collect();
-    let rates = (before.images_per_s?.mean, after.images_per_s?.mean);
+    let rates = match (before.images_per_s, after.images_per_s) {
+        (Some(old), Some(new)) => (old.mean, new.mean),
+        (None, Some(_)) => return Err(Why::NotMeasuredBefore),
+        (Some(_), None) => return Err(Why::NotMeasuredAfter),
+        (None, None) => return Err(Why::NotMeasuredInBoth),
+    };
     let interval = stats::bootstrap_ratio(&new, &old, SEED);
     let verdict = match interval {
         None => Verdict::Unknown,
@@ -172,7 +224,7 @@ fn compare_case(before: &CaseReport, after: &CaseReport, report: &Report) -> Opt
         Some(Ratio { hi, .. }) if hi < 1.0 => Verdict::Slower,
         Some(_) => Verdict::Same,
     };
-    Some(Compared {
+    Ok(Compared {
         name: label(before, report),
         workers: before.case.workers,
         before: rates.0,
@@ -300,6 +352,20 @@ mod tests {
         let comparison = compare(&before, &after);
         assert_eq!(comparison.differ[0].name, "layout");
         assert_eq!(comparison.cases.len(), 1);
-        assert_eq!(comparison.unmatched, ["vgg_19, 1 worker", "resnet50, 2 workers"]);
+        let names = ["a", "b"].map(String::from);
+        let unmatched: Vec<String> = comparison.unmatched.iter().map(|case| case.describe(&names)).collect();
+        assert_eq!(unmatched, ["only in a: vgg_19, 1 worker", "only in b: resnet50, 2 workers"]);
+    }
+
+    #[test]
+    fn a_case_that_did_not_finish_is_told_from_one_that_is_not_there() {
+        let before = report_on(&[Plan::calm("resnet50", 1)]);
+        let mut after = before.clone();
+        after.cases[0].images_per_s = None;
+        let comparison = compare(&before, &after);
+        let sections = sections(&comparison, &["a".into(), "b".into()]);
+        let shown = crate::terminal::render(&sections, crate::terminal::Screen::PLAIN);
+        assert!(shown.contains("no images/s in b: resnet50, 1 worker"), "{shown}");
+        assert!(!shown.contains("Intervals cover"), "there are none: {shown}");
     }
 }

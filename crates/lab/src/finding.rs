@@ -9,6 +9,7 @@ mod following;
 mod off_core;
 mod recovery;
 mod steps;
+mod stragglers;
 
 use std::cmp::Ordering;
 
@@ -30,12 +31,6 @@ const NOTABLE_UPDATE: f64 = 0.2;
 
 /// Fraction of a run that may be outside every phase.
 const UNACCOUNTED: f64 = 0.01;
-
-/// One rank is blamed if it causes at least this fraction of all waiting for late ranks.
-const TO_BLAME: f64 = 0.5;
-
-/// The same for two ranks, where one of them is always the late one.
-const TO_BLAME_OF_TWO: f64 = 0.8;
 
 /// With fewer steps than this, it cannot be decided which rank is late repeatedly.
 const FEW_STEPS: u64 = 20;
@@ -132,11 +127,19 @@ pub(crate) fn find(study: &Study, cases: &[CaseReport], explained: &[Explained])
             findings.extend(found.max_by(by_weight));
         }
     }
-    findings.sort_by(|a, b| by_weight(b, a));
+    // A network that does not learn is no use, however fast.
+    findings.sort_by(|a, b| {
+        (!a.kind.is_about_learning()).cmp(&!b.kind.is_about_learning()).then(by_weight(b, a))
+    });
     findings
 }
 
 impl Kind {
+    /// Whether it says that training went wrong.
+    const fn is_about_learning(self) -> bool {
+        matches!(self, Self::Diverged | Self::TestBehind)
+    }
+
     /// Whether it says what steps in general take.
     const fn is_about_steps(self) -> bool {
         matches!(
@@ -214,6 +217,8 @@ impl Member<'_> {
         }
         match kind {
             Kind::StartUp => self.fixed_cost(kind, Cause::StartUp, "starting up (launch and init)"),
+            // What comes before the steady state is known only if there is one.
+            Kind::WarmUp | Kind::Short if self.is_unsettled() => None,
             Kind::WarmUp => {
                 self.fixed_cost(kind, Cause::WarmUp, "warming up (extra time of the first steps)")
             }
@@ -232,7 +237,7 @@ impl Member<'_> {
             Kind::Stragglers => self.stragglers(),
             Kind::Update => self.update(),
             Kind::Evaluation => {
-                let advice = "evaluate and save less often";
+                let advice = self.program().evaluation(self.case.learning.as_ref());
                 self.cost(kind, Cause::Evaluation, NOTABLE, "on evaluation and checkpoints", advice)
             }
             Kind::Recovery => self.recovery(),
@@ -343,10 +348,14 @@ impl Member<'_> {
 
     /// How long a run would have to be.
     fn longer_run(&self) -> String {
-        let Some(fixed) = self.case.fixed.filter(|_| !self.has_few_steps()) else {
+        let Some(fixed) = self.case.fixed.filter(|_| !self.has_few_steps() && !self.is_unsettled()) else {
             return "more workers do not reduce it; run longer".into();
         };
         let steps = fixed.enough_steps;
+        // Advice that is met already helps nobody.
+        if steps <= self.case.steps {
+            return "more workers do not reduce it; run longer".into();
+        }
         format!(
             "more workers do not reduce it; run longer: with at least {steps} steps, fixed costs take at most {:.0} % of the run",
             100.0 * fixed::TOLERATED
@@ -369,11 +378,11 @@ impl Member<'_> {
     fn computation(&self) -> Option<Finding> {
         let growth = self.growth(Cause::Computation)?;
         let one = self.one?;
-        // Where one case became slower and the other did not, or was counted from elsewhere, steady steps do not compare. So all
-        // steps have to say the same.
-        let steady = self.case.computation_s? / one.computation_s?;
-        let all = self.case.computation_of_all_s? / one.computation_of_all_s?;
-        let typical = steady.min(all);
+        // Single slow steps, and steady states that begin elsewhere, make means of steady steps differ. So the median of all steps
+        // has to say the same.
+        let mean = self.case.computation_s? / one.computation_s?;
+        let median = self.case.median_computation_s? / one.median_computation_s?;
+        let typical = mean.min(median);
         let slower = typical - 1.0;
         let fraction = growth.fraction.min(slower / typical);
         let loss = Loss { fraction, seconds: growth.seconds * fraction / growth.fraction };
@@ -420,43 +429,6 @@ impl Member<'_> {
         Some(self.finding(Kind::Idle, text, advice.into(), Some(loss)))
     }
 
-    fn stragglers(&self) -> Option<Finding> {
-        let loss = self.loss(Cause::Stragglers).filter(|loss| loss.fraction >= NOTABLE)?;
-        let least = if self.case.case.workers > 2 { TO_BLAME } else { TO_BLAME_OF_TWO };
-        // A rank that was late only now and then, and cost most by chance, is not blamed. Few steps cannot decide.
-        let often = |fraction: f64| fraction >= least || self.case.steps < FEW_STEPS;
-        let blamed = self.case.straggler.filter(|late| late.fraction >= least && often(late.steps_fraction));
-        let (text, advice) = match blamed {
-            Some(late) => {
-                let spends = self.spends("waiting for late ranks", loss);
-                let blame = format!("{spends}, {:.0} % of it for {}", 100.0 * late.fraction, late.who);
-                match self.kept_off(&late, loss) {
-                    Some(seconds) => (
-                        format!(
-                            "{blame}, which was ready to run but not on a core for {seconds:.1} s more than the others"
-                        ),
-                        format!("find out what else ran on the core of {}", late.who),
-                    ),
-                    None => (
-                        blame,
-                        format!(
-                            "{} is slower than the others: check its cores and what else runs on them",
-                            late.who
-                        ),
-                    ),
-                }
-            }
-            None => {
-                let most = self.case.straggler.map_or_else(String::new, |late| {
-                    format!(" ({}: {:.0} % of the waiting)", late.who, 100.0 * late.fraction)
-                });
-                let spends = self.spends("waiting for each other", loss);
-                (format!("{spends}; no single rank is to blame{most}"), self.program().turns().into())
-            }
-        };
-        Some(self.finding(Kind::Stragglers, text, advice, Some(loss)))
-    }
-
     fn update(&self) -> Option<Finding> {
         let grown = self.growth(Cause::Update).filter(|loss| loss.fraction >= NOTABLE);
         let large = self.loss(Cause::Update).filter(|loss| loss.fraction >= NOTABLE_UPDATE);
@@ -481,10 +453,35 @@ impl Member<'_> {
 
     fn crowded(&self) -> Option<Finding> {
         self.crowd().map(|(threads, cores)| {
-            let text = format!("with {}, {threads} threads took turns on {cores} cores", self.worker_count());
+            let text = format!(
+                "with {}, {} took turns on {}",
+                self.worker_count(),
+                words::threads(threads),
+                words::cores(cores)
+            );
             let advice =
                 format!("its times measure contention for cores: keep workers times threads within {cores}");
             self.finding(Kind::Crowded, text, advice, None)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Plan, study};
+    use crate::report::Report;
+
+    #[test]
+    fn no_number_of_steps_is_advised_that_the_run_had() {
+        let advice = |enough_steps: u64| {
+            let mut case = CaseReport::of(&[Plan { init: 4000.0, ..Plan::calm("resnet50", 1) }.run()]);
+            case.fixed.as_mut().expect("it is done").enough_steps = enough_steps;
+            let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+            let mut findings = report.findings.into_iter();
+            findings.find(|finding| finding.kind == Kind::StartUp).expect("4 s").advice
+        };
+        assert!(advice(61).contains("with at least 61 steps"));
+        assert!(advice(60).ends_with("; run longer"));
     }
 }

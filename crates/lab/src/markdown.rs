@@ -47,7 +47,7 @@ fn render_block(block: &Block) -> String {
                     "{}. **{}.** {}.\n",
                     number + 1,
                     escape(&item.text),
-                    escape(&capitalise(&item.advice))
+                    render_advice(&capitalise(&item.advice))
                 )
             };
             items.iter().enumerate().map(item).collect()
@@ -90,6 +90,12 @@ fn render_table(table: &Table) -> String {
         text.push_str(&line(shown.iter().map(cell).collect()));
     }
     text
+}
+
+/// Advice is our own text: what stands between backticks is code.
+fn render_advice(advice: &str) -> String {
+    let parts = advice.split('`').enumerate();
+    parts.map(|(at, part)| if at % 2 == 1 { format!("`{part}`") } else { escape(part) }).collect()
 }
 
 /// Escapes foreign text so that it appears literally, on one line.

@@ -9,6 +9,7 @@ use paceline_record::{Bytes, Phase};
 use crate::numbers::law::{Forecast, Law, Laws, Parameter};
 use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
+use crate::stats::laws::Unfit;
 use crate::stats::steady::Verdict;
 use crate::{Align, CaseReport, Explained, Report, Status, Table};
 
@@ -116,6 +117,28 @@ pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> 
     })
 }
 
+/// What to say where there are no findings: nothing is known about cases that did not finish.
+pub fn no_findings(report: &Report) -> &'static str {
+    let done = report.cases.iter().filter(|case| case.status == Status::Done).count();
+    match done {
+        0 => "None: no case finished.",
+        _ if done < report.cases.len() + report.missing as usize => {
+            "None in the cases that finished: no cause takes a notable part of their time."
+        }
+        _ => "None: no cause takes a notable part of the time.",
+    }
+}
+
+/// "1 core", "2 cores".
+pub fn cores(count: u32) -> String {
+    if count == 1 { "1 core".into() } else { format!("{count} cores") }
+}
+
+/// "1 thread", "2 threads".
+pub fn threads(count: u32) -> String {
+    if count == 1 { "1 thread".into() } else { format!("{count} threads") }
+}
+
 /// What the fitted laws say about a group, one sentence each.
 pub fn laws(laws: &Laws) -> Vec<String> {
     let mut sentences = Vec::new();
@@ -137,9 +160,7 @@ pub fn laws(laws: &Laws) -> Vec<String> {
         sentences.push("the USL was not considered: with three parameters, its AICc needs 6 points".into());
     }
     if let Some(unfit) = laws.unfit {
-        sentences.push(format!(
-            "no scaling law can be chosen: {unfit} (more worker counts, or repeats of real runs, would help)"
-        ));
+        sentences.push(format!("no scaling law can be chosen: {unfit}{}", help(unfit)));
     }
     if let (Some(law), Some(peak)) = (best, laws.peak_workers)
         && law.name == "USL"
@@ -160,6 +181,17 @@ pub fn laws(laws: &Laws) -> Vec<String> {
         ));
     }
     sentences
+}
+
+/// What would let a law be chosen: each repeat is a point, but no new size.
+fn help(unfit: Unfit) -> &'static str {
+    match unfit {
+        Unfit::TooFewPoints { .. } => {
+            " (more worker counts would help; with three of them or more, repeats of real runs too)"
+        }
+        Unfit::TooFewSizes { .. } => " (more worker counts would help)",
+        Unfit::BadPoint { .. } | Unfit::NoMinimum => "",
+    }
 }
 
 fn describe(law: &Law) -> String {
@@ -247,6 +279,27 @@ pub fn steady(case: &CaseReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::{Plan, report_on};
+
+    #[test]
+    fn nothing_is_said_about_cases_that_did_not_finish() {
+        let mut report = report_on(&[1, 2].map(|workers| Plan::calm("resnet50", workers)));
+        assert_eq!(no_findings(&report), "None: no cause takes a notable part of the time.");
+        report.cases[1].status = Status::Failed;
+        assert!(no_findings(&report).starts_with("None in the cases that finished: "));
+        report.cases[0].status = Status::Failed;
+        assert_eq!(no_findings(&report), "None: no case finished.");
+    }
+
+    #[test]
+    fn repeats_are_no_help_where_worker_counts_are_missing() {
+        let said = |unfit| laws(&Laws { unfit: Some(unfit), ..Laws::default() }).join("\n");
+        let sizes = said(Unfit::TooFewSizes { have: 2, need: 3 });
+        assert!(sizes.ends_with("3 needed (more worker counts would help)"), "{sizes}");
+        let points = said(Unfit::TooFewPoints { have: 2, need: 5 });
+        assert!(points.ends_with("with three of them or more, repeats of real runs too)"), "{points}");
+        assert!(!said(Unfit::NoMinimum).contains("help"));
+    }
 
     #[test]
     fn a_long_line_is_broken_between_words() {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use paceline_lab::{Align, Table};
+use paceline_lab::{Align, Table, words};
 use paceline_record::Bytes;
 use paceline_train::measure::{self, Row};
 
@@ -32,10 +32,15 @@ struct Sizes(Vec<Bytes>);
 pub fn run(options: &Options) -> Result<()> {
     let program = outcome::own_program()?;
     let cores = machine::cores();
-    let workers = if options.workers.is_empty() { default_workers(cores) } else { options.workers.clone() };
+    let workers = if options.workers.is_empty() {
+        default_workers(machine::granted())
+    } else {
+        options.workers.clone()
+    };
     for world in workers {
         if world as usize > cores {
-            say(&format!("warning: {world} workers on {cores} cores take turns; times include the waiting"));
+            let on = words::cores(cores as u32);
+            say(&format!("warning: {world} workers on {on} take turns; times include the waiting"));
         }
         let rows = measure::all_reduce(&program, world, &options.sizes.0, options.pin.0)?;
         let heading = format!("\nall-reduce (sum, float) between {world} processes of this machine\n");

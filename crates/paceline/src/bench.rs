@@ -47,8 +47,10 @@ pub fn run(options: &Options) -> Result<()> {
     for run in &mut runs {
         run.job.folder = folder.path().join(&run.planned.folder);
     }
-    let report = Bench { options, study: &study, folder: &folder, prepared }.run_all(&runs)?;
+    let (report, written) = Bench { options, study: &study, folder: &folder, prepared }.run_all(&runs)?;
+    // What was measured is shown even where it cannot be written.
     report::print_report(&report, show)?;
+    written?;
     folder.write_pages(&study, &report)?;
     report::point_to(&folder, show)?;
     Ok(outcome::check_done(&report)?)
@@ -61,8 +63,9 @@ pub fn warn(jobs: Vec<&Job>) {
     let busiest = real.map(|job| job.workers as usize * job.threads).max().unwrap_or(0);
     if busiest > cores {
         say(&format!(
-            "warning: {busiest} threads on {cores} cores take turns: step times then measure the sharing of cores, \
-             waiting for late ranks grows, and speed-ups beyond {cores} are not to be expected"
+            "warning: {busiest} threads on {} take turns: step times then measure the sharing of cores, \
+             waiting for late ranks grows, and speed-ups beyond {cores} are not to be expected",
+            words::cores(cores as u32)
         ));
     }
     if let Some(job) = jobs.iter().filter(|job| job.share_gpu).max_by_key(|job| job.workers)
@@ -140,8 +143,8 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Does run after run and saves the report after each; what is done already is not done again. An interruption ends
-    /// the study; a failure only its case.
-    fn run_all(&self, runs: &[PlannedJob]) -> Result<Report> {
+    /// the study; a failure only its case. What cannot be written ends the study too, and comes back beside the report.
+    fn run_all(&self, runs: &[PlannedJob]) -> Result<(Report, Result<(), LabError>)> {
         let Self { study, folder, .. } = self;
         let program = outcome::own_program()?;
         let interrupted = outcome::watch_interrupts()?;
@@ -153,6 +156,7 @@ impl Bench<'_> {
         let ahead = left.iter().map(|run| seconds(run)).collect();
         let mut progress = Progress::start(ahead, runs.len(), Instant::now());
         let mut watch = Watch::default();
+        let mut written = Ok(());
         for &run in &left {
             let PlannedJob { job, planned } = run;
             folder.create_case(planned)?;
@@ -168,24 +172,26 @@ impl Bench<'_> {
             let result = launch(job, self.prepared_for(run), surroundings);
             let mut alone = None;
             if let Some(logs) = folder.read_case(study, planned.place) {
-                folder.write_tensorboard(&logs)?;
+                written = folder.write_tensorboard(&logs);
                 alone = logs.report_repeat(planned.repeat);
                 cases[planned.place] = Some(logs.report());
             }
             let report = Report::new(study, cases.iter().flatten().cloned().collect());
-            folder.write_report(&report)?;
+            written = written.and_then(|()| folder.write_report(&report));
             if let Some(run) = alone.as_ref().or(cases[planned.place].as_ref()) {
                 progress.end(run, Instant::now());
             }
-            if result.is_ok() && job.profile {
+            if result.is_ok() && written.is_ok() && job.profile {
                 self.show_layers(job)?;
             }
-            if interrupted.load(Ordering::Relaxed) || matches!(result, Err(TrainError::Interrupted)) {
+            let stopped =
+                interrupted.load(Ordering::Relaxed) || matches!(result, Err(TrainError::Interrupted));
+            if stopped || written.is_err() {
                 break;
             }
         }
         progress.clear();
-        Ok(Report::new(study, cases.into_iter().flatten().collect()))
+        Ok((Report::new(study, cases.into_iter().flatten().collect()), written))
     }
 
     fn prepared_for(&self, run: &PlannedJob) -> &Prepared {

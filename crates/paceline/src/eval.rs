@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> Result<()> {
         data: &data,
         seed: options.seed.or(subject.seed).unwrap_or(0),
         engine: &options.engine,
-        threads: options.threads.map_or_else(machine::cores, |threads| threads as usize),
+        threads: options.threads.map_or_else(machine::granted, |threads| threads as usize),
         layout: options.layout,
         batch: options.batch as usize,
         keep: PICTURES,

@@ -3,11 +3,16 @@
 use std::thread;
 
 use paceline_lab::Machine;
-use paceline_system::memory;
 use paceline_system::tree::{Tree, clean, field};
+use paceline_system::{cores, memory};
 
-/// Cores that this process may use.
+/// Cores that this process may run on. A control group may grant less of their time: see [`granted`].
 pub fn cores() -> usize {
+    cores::allowed().map_or_else(granted, |allowed| allowed.len())
+}
+
+/// Cores' worth of time that this process gets, at least one: so many threads can compute all the time.
+pub fn granted() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -48,7 +48,7 @@ enum Command {
     Scale(control::ScaleOptions),
     /// Test a checkpoint on the test pictures of some data
     Eval(eval::Options),
-    /// Report a study again, or compare two
+    /// Report a study again, or compare several
     Report(report::Options),
     /// Turn other programs' logs and traces into a study
     Import(import::Options),
@@ -66,6 +66,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let began = clock::now();
+    if let Err(error) = outcome::outlive_file_limit() {
+        return outcome::exit(Err(error));
+    }
     if worker::is_assigned() {
         return match worker::run(began) {
             Ok(worker::Ending::Stopped) => ExitCode::from(worker::STOPPED),
@@ -98,6 +101,12 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_says_that_report_compares_any_number_of_studies() {
+        let help = Cli::command().render_help().to_string();
+        assert!(help.contains("Report a study again, or compare several"), "{help}");
+    }
 
     /// Options that an advice names, without their dashes.
     fn options(advice: &str) -> Vec<String> {

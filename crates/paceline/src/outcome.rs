@@ -119,6 +119,13 @@ pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find this program's own file")
 }
 
+/// Lets a write beyond the limit on the size of files (`ulimit -f`) fail like any other, instead of ending this program.
+pub fn outlive_file_limit() -> Result<()> {
+    signal_hook::flag::register(rustix::process::Signal::XFSZ.as_raw(), Arc::default())
+        .context("cannot watch for the limit on the size of files")?;
+    Ok(())
+}
+
 /// What `timeout` and others send twice in a moment is one request.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 

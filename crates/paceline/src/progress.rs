@@ -201,7 +201,7 @@ pub fn estimate(job: &Job, prepared: &Prepared) -> f64 {
     const BYTES: f64 = 3e9;
     let an_example = prepared.flops as f64 / FLOPS + prepared.activation_bytes as f64 / BYTES;
     let wanted = job.workers as usize * job.threads;
-    let turns = wanted as f64 / wanted.min(machine::cores()) as f64;
+    let turns = wanted as f64 / wanted.min(machine::granted()) as f64;
     let samples = job.steps as f64 * job.global_batch() as f64 / f64::from(job.workers);
     samples * an_example * turns / job.threads as f64
 }

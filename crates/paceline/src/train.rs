@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use paceline_lab::{Held, Planned, Report, Study, StudyFolder, words};
+use paceline_lab::{Held, Planned, Study, StudyFolder, words};
 use paceline_train::checkpoint::{self, Checkpoint, CheckpointError, OnNumerics, Recut};
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Engines, Job, Prepared, TrainError, awaits_test, describe};
@@ -85,7 +85,7 @@ fn job(options: &Options, origin: Option<&Origin>) -> Result<Job> {
         let asked = work.shards.as_ref().and(job.shards);
         checkpoint.recut(path, &mut job, asked)?;
     }
-    job.settle(machine::cores())?;
+    job.settle(machine::granted())?;
     check(&job, origin)?;
     Ok(job)
 }
@@ -189,15 +189,7 @@ impl Run {
     /// Reports the study.
     fn report(&self) -> Result<()> {
         let Self { folder, study, show, .. } = self;
-        let mut cases = Vec::new();
-        for logs in (0..study.places()).filter_map(|place| folder.read_case(study, place)) {
-            folder.write_tensorboard(&logs)?;
-            cases.push(logs.report());
-        }
-        let report = Report::new(study, cases);
-        report::print_report(&report, *show)?;
-        folder.write_pages(study, &report)?;
-        report::point_to(folder, *show)
+        report::render(folder, study, *show).map(drop)
     }
 
     /// Puts the weights of a run that ended well beside its report, and says where they are.

@@ -109,7 +109,7 @@ fn a_running_study_is_told_as_running_and_a_killed_one_as_cut_off() {
     bench.child.wait().expect("a process of our own");
     let explained = bench.paceline("explain study");
     let text = printed(&explained);
-    assert!(explained.status.success() && text.contains("it did not end: its launcher is gone"), "{text}");
+    assert!(explained.status.success() && text.contains("its launcher is gone"), "{text}");
     assert!(!text.contains("running"), "{text}");
     let report = bench.paceline("report study");
     assert_eq!(report.status.code(), Some(1), "{}", printed(&report));

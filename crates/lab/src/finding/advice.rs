@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use paceline_record::Case;
+use paceline_record::{Case, Rank, Who};
 
 use super::{accuracy, recovery};
 use crate::CaseReport;
 use crate::import::source::Format;
+use crate::numbers::learning::Learning;
 
 /// The program that made a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +155,50 @@ impl Program {
         }
     }
 
+    /// A rank is late in most steps.
+    pub fn late(self, who: Who) -> String {
+        match self {
+            Self::Simulated => {
+                format!("the simulated machine makes {who} slower than the others: --simulate says how")
+            }
+            _ => format!("{who} is slower than the others: check its cores and what else runs on them"),
+        }
+    }
+
+    /// A rank is late because it was not on a core.
+    pub fn kept_off(self, who: Who) -> String {
+        match self {
+            Self::Simulated => self.late(who),
+            _ => format!("find out what else ran on the core of {who}"),
+        }
+    }
+
+    /// A rank is late in some steps only.
+    pub fn now_and_then(self) -> &'static str {
+        match self {
+            Self::Simulated => "the simulated machine delays ranks now and then: --simulate says how",
+            Self::Bench | Self::Train => {
+                "something held that rank up now and then, or for once: stop other programs (`paceline doctor`); timeline.json \
+                 shows when"
+            }
+            _ => {
+                "something held that rank up now and then, or for once: find out what else ran on its machine"
+            }
+        }
+    }
+
+    /// Tests and checkpoints take long.
+    pub fn evaluation(self, learning: Option<&Learning>) -> &'static str {
+        match learning {
+            // Less often than once is never.
+            Some(learning) if learning.curve.len() == 1 => match learning.eval_s >= learning.checkpoint_s {
+                true => "a longer run spends less of its time on its one test",
+                false => "run longer, or save less often",
+            },
+            _ => "evaluate and save less often",
+        }
+    }
+
     /// The update takes long.
     pub fn update(self, case: &Case) -> &'static str {
         match self {
@@ -269,6 +314,7 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
             program.unseen(),
             program.unmeasured(),
             program.turns(),
+            program.now_and_then(),
             program.unsteady(),
             program.more_steps(),
             program.diverged(),
@@ -285,6 +331,8 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
         let lost = [recovery::PLANTED, recovery::NOT_PLANTED].into_iter().filter(|_| program.is_ours());
         let advice = advice.chain(lost);
         all.extend(advice.map(|advice| program.fit(&case, advice)));
+        let who = Who::Rank(Rank(0));
+        all.extend([program.late(who), program.kept_off(who)]);
     }
     all
 }
@@ -375,6 +423,8 @@ mod tests {
             include_str!("advice.rs"),
             include_str!("accuracy.rs"),
             include_str!("recovery.rs"),
+            include_str!("off_core.rs"),
+            include_str!("stragglers.rs"),
             include_str!("../finding.rs"),
         ];
         let mut seen = 0;
@@ -436,12 +486,16 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_cost_most_is_named_even_if_it_is_not_to_blame() {
-        let mut report = unaccounted("pytorch");
-        report.cases[0].straggler.as_mut().expect("two ranks").fraction = 0.76;
-        let findings = super::super::find(&study(&[]), &report.cases, &report.explained);
-        let late = findings.iter().find(|finding| finding.kind == Kind::Stragglers).expect("ranks wait");
-        let most = "no single rank is to blame (rank 1: 76 % of the waiting)";
-        assert!(late.text.ends_with(most), "{}", late.text);
+    fn one_test_cannot_be_made_less_often() {
+        let advice = |every: u64| {
+            let plan = Plan { eval: Some((every, 2000.0)), ..learning_plans()[1].clone() };
+            let case = CaseReport::of(&[plan.run()]);
+            let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+            let mut findings = report.findings.into_iter();
+            findings.find(|finding| finding.kind == Kind::Evaluation).expect("tests take long").advice
+        };
+        let steps = learning_plans()[1].steps;
+        assert_eq!(advice(steps), "a longer run spends less of its time on its one test");
+        assert_eq!(advice(steps / 4), "evaluate and save less often");
     }
 }

@@ -1,5 +1,6 @@
 //! Threads that could have run, and were not on a core.
 
+use super::advice::Program;
 use super::{Finding, Kind, Loss, Member, NOTABLE};
 use crate::numbers::off_core::OffCore;
 use crate::numbers::waterfall::Cause;
@@ -8,6 +9,11 @@ use crate::{Straggler, stats, words};
 /// A reason is named if it covers at least this fraction of the time off the core.
 const COVERS: f64 = 0.5;
 
+const SHARED_HOST: &str = "other machines share this host: measure again, or on a host of your own";
+
+const SIMULATED: &str =
+    "the simulated machine takes its workers off their cores: off_core of --simulate says by how much";
+
 impl Member<'_> {
     pub(super) fn off_core(&self) -> Option<Finding> {
         let told = self.case.off_core.as_ref()?;
@@ -15,27 +21,32 @@ impl Member<'_> {
             return self.stolen(told);
         };
         let covers = |part: Option<f64>| part.is_some_and(|part| part >= COVERS * told.seconds);
-        let crowd = self.crowd();
-        let (why, advice) = if covers(told.throttled_s) {
+        let (why, advice) = if self.program() == Program::Simulated {
+            (String::new(), SIMULATED)
+        } else if covers(told.throttled_s) {
             (
-                "; the quota of a control group stopped them".into(),
+                "; the quota of a control group was used up".into(),
                 "give the control group more processor time (cpu.max), or use fewer workers or threads",
             )
-        } else if let Some((threads, cores)) = crowd {
-            (
-                format!("; {threads} threads of the run itself share {cores} cores"),
-                "use fewer workers or threads",
-            )
+        } else if let Some((threads, cores)) = self.crowd() {
+            let (threads, cores) = (words::threads(threads), words::cores(cores));
+            (format!("; {threads} of the run itself share {cores}"), "use fewer workers or threads")
         } else if covers(told.queued_s) {
             (
-                "; other threads had their cores".into(),
+                "; other threads ran there".into(),
                 "end what else runs on these cores and measure again: these times say little about the network or the strategy",
             )
+        } else if covers(told.steal_s) {
+            (String::new(), SHARED_HOST)
         } else {
             (String::new(), "look for other work on these cores, a quota, and pages that come from a disk")
         };
-        let whom = self.spends("ready to run, but not on a core", loss);
-        Some(self.finding(Kind::OffCore, format!("{whom}{why}"), advice.into(), Some(loss)))
+        let cores = if self.case.case.workers == 1 { "kept off its core" } else { "kept off their cores" };
+        let whom = self.spends(cores, loss);
+        let stolen = self.stolen_time(told).map_or_else(String::new, |stolen| {
+            format!("; the hypervisor took {:.0} % of the time of their cores", 100.0 * stolen.fraction)
+        });
+        Some(self.finding(Kind::OffCore, format!("{whom}{why}{stolen}"), advice.into(), Some(loss)))
     }
 
     /// How much longer than a typical rank the late one was not on a core, if that explains most of the waiting for it.
@@ -50,28 +61,106 @@ impl Member<'_> {
         (more >= COVERS * delay).then_some(more)
     }
 
-    /// More threads than cores: their numbers.
+    /// More threads than cores: their numbers. A quota is no number of cores: threads that it stops are not taking turns.
     pub(super) fn crowd(&self) -> Option<(u32, u32)> {
-        let cores = self.study.machine.cores?;
+        let cores = self.case.load.map(|load| load.cores).or(self.study.machine.cores)?;
         let threads = self.case.case.workers.checked_mul(self.case.case.threads?)?;
         let real = self.case.case.engine.as_deref() == Some("cpu");
         (real && threads > cores).then_some((threads, cores))
     }
 
-    /// What the hypervisor took. Where a guest's clocks count it as computing, no phase shows it.
+    /// What the hypervisor took, if it is notable. Where a guest's clocks count it as computing, no phase shows it.
+    fn stolen_time(&self, told: &OffCore) -> Option<Loss> {
+        let seconds = told.steal_s?;
+        let loss = Loss { seconds, fraction: seconds / (self.workers() * self.case.train_s?) };
+        (loss.fraction >= NOTABLE).then_some(loss)
+    }
+
     fn stolen(&self, told: &OffCore) -> Option<Finding> {
-        let time = self.workers() * self.case.train_s?;
-        let fraction = told.steal_s? / time;
-        let loss = Loss { seconds: told.steal_s?, fraction };
-        (fraction >= NOTABLE).then(|| {
-            let text = format!(
-                "with {}, the hypervisor took {:.0} % of the time of their cores{}",
-                words::workers(self.case.case.workers),
-                100.0 * fraction,
-                self.seconds(loss.seconds, 1)
-            );
-            let advice = "other machines share this host: measure again, or on a host of your own";
-            self.finding(Kind::OffCore, text, advice.into(), Some(loss))
-        })
+        let loss = self.stolen_time(told)?;
+        let text = format!(
+            "with {}, the hypervisor took {:.0} % of the time of their cores{}",
+            self.worker_count(),
+            100.0 * loss.fraction,
+            self.seconds(loss.seconds, 1)
+        );
+        Some(self.finding(Kind::OffCore, text, SHARED_HOST.into(), Some(loss)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_record::{Load, Nanos, Phase, PhaseTimes, Scheduling};
+
+    use crate::fixture::{MS, Plan, study};
+    use crate::{CaseReport, Finding, Kind, Report};
+
+    /// Two workers with a thread each that are off their cores for 40 ms of each step.
+    fn disturbed() -> CaseReport {
+        let mut run = Plan::calm("resnet50", 2).run();
+        for step in run.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
+            let mut off = PhaseTimes::default();
+            off[Phase::Backward] = Nanos(40 * MS);
+            step.scheduling = Some(Box::new(Scheduling { off_core: Some(off), ..Scheduling::default() }));
+        }
+        CaseReport::of(&[run])
+    }
+
+    /// What is found on a machine that a quota makes look like this many cores.
+    fn found(case: CaseReport, cores: u32) -> Vec<Finding> {
+        let mut study = study(std::slice::from_ref(&case.case));
+        study.machine.cores = Some(cores);
+        Report::new(&study, vec![case]).findings
+    }
+
+    fn off_core(findings: &[Finding]) -> &Finding {
+        findings.iter().find(|finding| finding.kind == Kind::OffCore).expect("40 ms of each step")
+    }
+
+    #[test]
+    fn a_quota_is_no_number_of_cores() {
+        let mut case = disturbed();
+        case.load =
+            Some(Load { cores: 2, busy_cores: Some(2.0), stolen_cores: Some(0.0), quota_cores: Some(1.2) });
+        let told = case.off_core.as_mut().expect("it is told");
+        (told.queued_s, told.throttled_s) = (Some(told.seconds), Some(0.0));
+        let findings = found(case, 1);
+        let text = &off_core(&findings).text;
+        assert!(text.ends_with("not on a core; other threads had their cores"), "{text}");
+        assert!(findings.iter().all(|finding| finding.kind != Kind::Crowded), "{findings:?}");
+    }
+
+    #[test]
+    fn one_core_is_not_several() {
+        let findings = found(disturbed(), 1);
+        let text = &off_core(&findings).text;
+        assert!(text.ends_with("; 2 threads of the run itself share 1 core"), "{text}");
+        let crowded = findings.iter().find(|finding| finding.kind == Kind::Crowded).expect("two on one");
+        assert!(crowded.text.ends_with("2 threads took turns on 1 core"), "{}", crowded.text);
+    }
+
+    #[test]
+    fn what_the_hypervisor_took_is_told_beside_other_reasons() {
+        let mut case = disturbed();
+        let time = 2.0 * case.train_s.expect("it is done");
+        let told = case.off_core.as_mut().expect("it is told");
+        (told.queued_s, told.steal_s) = (Some(told.seconds), Some(0.09 * time));
+        let findings = found(case, 2);
+        let both = "; other threads had their cores; the hypervisor took 9 % of the time of their cores";
+        assert!(off_core(&findings).text.ends_with(both), "{}", off_core(&findings).text);
+    }
+
+    #[test]
+    fn nothing_else_runs_on_a_simulated_machine() {
+        let mut case = disturbed();
+        case.case.engine = Some("simulated".into());
+        let told = case.off_core.as_mut().expect("it is told");
+        told.queued_s = Some(told.seconds);
+        let findings = found(case, 2);
+        let Finding { text, advice, .. } = off_core(&findings);
+        assert!(
+            text.ends_with("not on a core") && advice.contains("off_core of --simulate"),
+            "{text}; {advice}"
+        );
     }
 }

@@ -4,6 +4,9 @@ use super::{Finding, Kind, Loss, Member, NOTABLE};
 use crate::numbers::steady::{Slowdown, Steady};
 use crate::stats::steady::Verdict;
 
+/// From this factor on, it is told how much longer than the median the slowest twentieth of the steps takes.
+const TAIL: f64 = 1.1;
+
 /// A rate is reported as uncertain if half the width of its interval exceeds this fraction of it.
 const UNCERTAIN: f64 = 0.05;
 
@@ -12,6 +15,11 @@ impl Member<'_> {
     pub(super) fn has_few_steps(&self) -> bool {
         let short = |steady: Steady| steady.verdict == Verdict::TooShort && steady.points.is_none();
         self.case.steady.is_some_and(short) && !self.case.is_window()
+    }
+
+    /// Whether no steady state was found.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.case.steady.is_some_and(|steady| steady.verdict == Verdict::NoSteadyState)
     }
 
     pub(super) fn few_steps(&self) -> Option<Finding> {
@@ -28,12 +36,12 @@ impl Member<'_> {
         self.case.steady.filter(|steady| steady.verdict == Verdict::Noisy)?;
         let spread = self.case.dispersion?;
         let cv = spread.cv?;
-        let text = format!(
-            "with {}, step times vary by {:.0} % without a trend (one in twenty takes at least {:.1} times the median)",
-            self.worker_count(),
-            100.0 * cv,
-            spread.p95_s / spread.p50_s
-        );
+        let tail = spread.p95_s / spread.p50_s;
+        let often = match tail >= TAIL {
+            true => format!(" (one in twenty takes at least {tail:.1} times the median)"),
+            false => String::new(),
+        };
+        let text = format!("with {}, step times vary by {:.0} %{often}", self.worker_count(), 100.0 * cv);
         let finding = self.finding(Kind::Noisy, text, self.program().unsteady().into(), None);
         Some(Finding { size: cv, ..finding })
     }
@@ -60,7 +68,7 @@ impl Member<'_> {
     pub(super) fn no_steady_state(&self) -> Option<Finding> {
         self.case.steady.filter(|steady| steady.verdict == Verdict::NoSteadyState)?;
         let text = format!(
-            "with {}, step times keep changing until the end of the run, and the rate averages over them",
+            "with {}, step times do not settle on one level, and the rate averages over several",
             self.worker_count()
         );
         let advice = self.program().unsteady();

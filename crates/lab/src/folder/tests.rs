@@ -133,7 +133,7 @@ fn a_study_is_running_for_as_long_as_somebody_runs_it() {
     let report = read();
     assert!(!report.running, "who writes a report does not run the study");
     let case = &report.cases[1];
-    let gone = Some("it did not end: its launcher is gone");
+    let gone = Some("its launcher is gone");
     assert_eq!((case.status, case.reason.as_deref()), (Status::Failed, gone));
 }
 

@@ -3,19 +3,13 @@
 use super::markup::{Px, Tag};
 use super::unit::{digits, percent};
 use crate::finding::SHOWN;
-use crate::{Finding, Report, Status};
+use crate::{Finding, Report, words};
 
 /// The findings of a report, largest loss first.
 pub fn render(report: &Report) -> Tag {
     let section = Tag::new("section").class("findings").with(Tag::new("h2").text("Findings"));
     if report.findings.is_empty() {
-        let done = report.cases.iter().any(|case| case.status == Status::Done);
-        let nothing = if done {
-            "No cause takes more than 5 % of the workers\u{2019} time."
-        } else {
-            "None, because no case finished."
-        };
-        return section.with(Tag::new("p").text(nothing));
+        return section.with(Tag::new("p").text(words::no_findings(report)));
     }
     let (open, rest) = report.findings.split_at(report.findings.len().min(SHOWN));
     let section = section.with(list(open, 1));

@@ -199,7 +199,7 @@ fn the_page_says_what_the_report_says() {
         assert!(shown.contains(said), "{said}");
     }
     report.findings.clear();
-    assert!(render(&report).contains("No cause takes more than 5 %"));
+    assert!(render(&report).contains(words::no_findings(&report)));
 }
 
 #[test]

@@ -43,8 +43,8 @@ fn the_report_reads_from_what_failed_to_the_command() {
 
     ## Result
 
-    - mobilenet_v2, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x by the clock; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
-    - resnet50, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x by the clock; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
+    - mobilenet_v2, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x for the whole run; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
+    - resnet50, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x for the whole run; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
 
     ## Findings
 
@@ -224,4 +224,9 @@ fn learning_is_a_table_if_any_case_has_it() {
     | resnet50 | 4 | 256 | 0.1 | 3.00 | 4.03 | 1.34 | 2553.5 | 3.06 | 57.8 | 58.0 (57.0 .. 59.0) | 0.6667 | 103 | 0.60 | 0.06 |
     ");
     assert!(!render(&fixture::report()).contains("Learning"));
+}
+
+#[test]
+fn code_in_an_advice_is_code() {
+    assert_eq!(render_advice("run `paceline doctor`, *now*"), "run `paceline doctor`, \\*now\\*");
 }

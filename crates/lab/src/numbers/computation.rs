@@ -3,10 +3,11 @@
 //!
 //! The typical rank is the lower median, so that one slow rank, or one of two, does not count as slower computation.
 
+use paceline_record::log::RankLog;
 use paceline_record::{Nanos, Phase, PhaseTimes, StepRecord};
 
 use super::off_core;
-use crate::Run;
+use crate::{Run, stats};
 
 /// Worker-seconds per example over all repeats, each with its first steady step.
 pub fn typical(repeats: &[(&Run, usize)]) -> Option<f64> {
@@ -41,6 +42,19 @@ fn per_example<'a>(steps: impl Iterator<Item = &'a StepRecord> + Clone) -> Optio
     let seconds: f64 = steps.clone().map(|step| on_core(step).seconds()).sum();
     let examples: u64 = steps.map(|step| step.examples).sum();
     (examples > 0).then(|| seconds / examples as f64)
+}
+
+/// The same by the median step of each rank, over all of its steps: neither single slow steps nor where the steady state
+/// begins move it.
+pub(crate) fn typical_step(repeats: &[&Run]) -> Option<f64> {
+    let ranks = repeats.iter().flat_map(|run| &run.ranks).filter(|rank| !rank.steps.is_empty());
+    let middle = |rank: &RankLog| {
+        let steps = rank.steps.iter().filter(|step| step.examples > 0);
+        stats::median(&steps.map(|step| on_core(step).seconds() / step.examples as f64).collect::<Vec<_>>())
+    };
+    let mut times: Vec<f64> = ranks.filter_map(middle).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len().checked_sub(1)? / 2).copied()
 }
 
 /// The lower median of all members of all repeats that did a steady step: repeats have different members.

@@ -127,9 +127,15 @@ fn slowdown(state: &SteadyState, records: &Records) -> Option<Slowdown> {
 /// Step times that vary by more than this fraction of their mean are not called steady.
 const NOISY: f64 = 0.2;
 
-/// Calls steps noisy that have one level but vary widely around it.
-pub fn judge_spread(steady: &mut Steady, dispersion: Option<&Dispersion>) {
-    let varies = dispersion.and_then(|spread| spread.cv).is_some_and(|cv| cv > NOISY);
+/// More outliers than this fraction of the steps are not single ones.
+const SCATTERED: f64 = 0.02;
+
+/// Calls steps noisy that have one level but vary widely around it, by more than a few single ones.
+pub fn judge_spread(steady: &mut Steady, dispersion: Option<&Dispersion>, steps: u64) {
+    let Some(spread) = dispersion else { return };
+    let many =
+        steady.outliers as f64 > SCATTERED * steps as f64 || spread.p95_s > (1.0 + NOISY) * spread.p50_s;
+    let varies = many && spread.cv.is_some_and(|cv| cv > NOISY);
     if varies && matches!(steady.verdict, Verdict::Flat | Verdict::WarmUp) {
         steady.verdict = Verdict::Noisy;
     }

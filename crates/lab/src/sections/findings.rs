@@ -3,7 +3,7 @@
 use super::{is_training, named};
 use crate::finding::SHOWN;
 use crate::section::{Block, Item, Medium, Section, Topic};
-use crate::{Report, Status};
+use crate::{Report, Status, words};
 
 /// The findings, largest loss first; a screen shows the first few.
 pub fn section(report: &Report, medium: Medium) -> Section {
@@ -13,10 +13,8 @@ pub fn section(report: &Report, medium: Medium) -> Section {
     let item = |finding: &crate::Finding| Item { text: finding.text.clone(), advice: finding.advice.clone() };
     if shown > 0 {
         section = section.with(Block::Numbered(all[..shown].iter().map(item).collect()));
-    } else if report.cases.iter().any(|case| case.status == Status::Done) {
-        section = section.say("None: no cause takes a notable part of the time.");
     } else {
-        section = section.say("None: no case finished.");
+        section = section.say(words::no_findings(report));
     }
     if all.len() > shown {
         section = section.say(format!("{} smaller ones are in the report.", all.len() - shown));

@@ -11,7 +11,8 @@
 //! - slow steps at the very start are warm-up, never outliers. A start can be in one place only, so less
 //!   evidence is needed: `1.5 (P90 - P10)` over the median of the following steps (3.8 standard deviations). One
 //!   slow step may follow another after a pause: the start is the longest of which half the steps are slow. It
-//!   is at most a quarter of the steps, or 15: longer ones are for change points to find.
+//!   is at most a quarter of the steps, or 15: longer ones are for change points to find. Where 2 % of the later steps are at least half
+//!   as slow, those at the start are chance.
 
 use super::order::{quantile, sort};
 
@@ -19,6 +20,8 @@ const WINDOW: usize = 200;
 const FAR: f64 = 5.7;
 const FAR_AT_START: f64 = 1.5;
 const LONGEST_START: usize = 15;
+/// Slow steps that make up this fraction of the later ones say nothing at the start.
+const OFTEN: f64 = 0.02;
 /// With so many others around it, a value is one of a level.
 const CROWD: usize = 4;
 
@@ -65,7 +68,11 @@ fn count_leading(values: &[f64]) -> usize {
             leading = at + 1;
         }
     }
-    leading
+    // Where steps as slow come up later as well, those at the start are no warm-up.
+    let peak = values[..leading].iter().copied().fold(band.middle, f64::max);
+    let later = &values[longest..];
+    let alike = later.iter().filter(|&&value| value - band.middle >= 0.5 * (peak - band.middle)).count();
+    if alike > 1 && alike as f64 > OFTEN * later.len() as f64 { 0 } else { leading }
 }
 
 /// Indices of all values far from the middle of their window.

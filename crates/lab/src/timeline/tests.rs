@@ -279,7 +279,7 @@ fn what_a_broken_run_left_is_drawn() {
     assert_eq!([0, 1, 2, 3].map(steps), [60, 60, 0, 60]);
     let labels = events(&timeline).iter().filter(|event| event["name"] == "process_labels");
     let labels: Vec<&Value> = labels.map(|event| &event["args"]["labels"]).collect();
-    assert_eq!(labels, ["failed: it did not end: its launcher is gone"; 3]);
+    assert_eq!(labels, ["failed: its launcher is gone"; 3]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use paceline_record::{Case, Load};
 
+use super::{cores, threads};
 use crate::{Report, Status};
 
 /// Others are worth a word if they take this many cores, or this fraction of all.
@@ -45,14 +46,14 @@ fn under_way(report: &Report) -> Option<String> {
 
 /// What else a machine does, as far as it disturbs a case; `None` where it does not.
 pub fn load(case: &Case, load: &Load) -> Option<String> {
-    let Load { cores, .. } = load;
+    let Load { cores: among, .. } = load;
     let takes = |who: &str, taken: Option<f64>| {
         taken
-            .filter(|&taken| is_notable(taken, *cores))
-            .map(|taken| format!("{who} {taken:.1} of {cores} cores"))
+            .filter(|&taken| is_notable(taken, *among))
+            .map(|taken| format!("{who} {taken:.1} of {}", cores(*among)))
     };
     let quota = short_quota(case, load).map(|quota| {
-        format!("a quota grants {quota:.1} cores to {} threads", case.workers * case.threads.unwrap_or(1))
+        format!("a quota grants {quota:.1} cores to {}", threads(case.workers * case.threads.unwrap_or(1)))
     });
     let parts = [
         takes("other programs use", load.busy_cores),
@@ -88,10 +89,11 @@ fn loaded(report: &Report) -> Vec<String> {
     let busy = worst(|_, load| load.busy_cores.filter(|&taken| is_notable(taken, load.cores)));
     let stolen = worst(|_, load| load.stolen_cores.filter(|&taken| is_notable(taken, load.cores)));
     let short = worst(short_quota);
-    let taken = |who: &str, (count, most, cores): (usize, f64, u32)| match all {
-        1 => format!("{who} {most:.1} of {cores} cores just before the run: its times may include that"),
+    let taken = |who: &str, (count, most, among): (usize, f64, u32)| match all {
+        1 => format!("{who} {most:.1} of {} just before the run: its times may include that", cores(among)),
         _ => format!(
-            "{who} up to {most:.1} of {cores} cores just before {count} of {all} cases: their times may include that"
+            "{who} up to {most:.1} of {} just before {count} of {all} cases: their times may include that",
+            cores(among)
         ),
     };
     let sentences = [
@@ -146,6 +148,11 @@ mod tests {
         assert!(
             load(&case, &Load { cores: 2, busy_cores: Some(0.2), ..quiet }).is_some(),
             "a tenth of two cores"
+        );
+        let one = Load { cores: 1, busy_cores: Some(0.6), quota_cores: Some(0.5), ..quiet };
+        assert_eq!(
+            load(&Plan::calm("resnet50", 1).case(), &one).as_deref(),
+            Some("other programs use 0.6 of 1 core, a quota grants 0.5 cores to 1 thread")
         );
     }
 

@@ -3,6 +3,7 @@
 use super::workers;
 use crate::numbers::speedup::{Interval, Speedup};
 use crate::numbers::waterfall::{Part, Waterfall};
+use crate::stats::steady::Verdict;
 use crate::training::{RESUMED, trainings};
 use crate::{CaseReport, Explained, Report, Status};
 
@@ -55,15 +56,17 @@ fn scale(case: &CaseReport, speedup: &Speedup, fall: Option<&Waterfall>) -> Stri
     let Speedup { speed, total, .. } = *speedup;
     let within = case.speedup_speed_interval;
     let within = within.map_or_else(String::new, |Interval { lo, hi }| format!(" [{lo:.2} .. {hi:.2}]"));
-    let whole = total.map_or_else(String::new, |total| format!(", {total:.2}x by the clock"));
-    let rest = total.and(fall).and_then(rest).unwrap_or_default();
+    let whole = total.map_or_else(String::new, |total| format!(", {total:.2}x for the whole run"));
+    let few = case.steady.is_some_and(|steady| steady.verdict == Verdict::TooShort) && !case.is_window();
+    let rest = total.and(fall).filter(|_| !few).and_then(rest).unwrap_or_default();
     format!("{}: {speed:.2}x{within} by images/s{whole}{rest}", workers(case.case.workers))
 }
 
 /// What the difference to the ideal went to. Only causes that are certain to cost something are named.
 fn rest(fall: &Waterfall) -> Option<String> {
-    let lost: f64 = fall.parts.iter().map(|part| part.seconds.max(0.0)).sum();
-    if fall.to_s - fall.from_s < LOST * fall.to_s || lost <= 0.0 {
+    // As in the table of causes, of which some may be negative.
+    let lost = fall.to_s - fall.from_s;
+    if lost < LOST * fall.to_s {
         return None;
     }
     let certain = |part: &&Part| part.lo.unwrap_or(part.seconds) > 0.0 && part.seconds >= NAMED * lost;
@@ -148,7 +151,7 @@ mod tests {
             format!("2 workers: {:.2}x [{:.2} .. {:.2}]", speed.expect("compared"), within.lo, within.hi);
         assert!(said[0].starts_with(&begin), "{}", said[0]);
         let end = format!(
-            "by images/s, {:.2}x by the clock; the rest went to exposed communication (50 %), start-up (20 %)",
+            "by images/s, {:.2}x for the whole run; the rest went to exposed communication (60 %), start-up (24 %)",
             total.expect("compared")
         );
         assert!(said[0].ends_with(&end), "what may be nothing is not named: {}", said[0]);
@@ -163,7 +166,7 @@ mod tests {
             part(Cause::Computation, 0.43, Some((-0.1, 0.9))),
             part(Cause::Stragglers, 0.07, Some((0.05, 0.09))),
         ];
-        assert!(verdict(&report)[0].ends_with("by the clock"), "{:?}", verdict(&report));
+        assert!(verdict(&report)[0].ends_with("for the whole run"), "{:?}", verdict(&report));
     }
 
     #[test]
@@ -172,7 +175,7 @@ mod tests {
         let fall = &mut report.explained[0].waterfalls[0];
         (fall.from_s, fall.to_s) = (1.0, 1.01);
         fall.parts = vec![part(Cause::StartUp, 0.01, None)];
-        assert!(verdict(&report)[0].ends_with("by the clock"), "{:?}", verdict(&report));
+        assert!(verdict(&report)[0].ends_with("for the whole run"), "{:?}", verdict(&report));
     }
 
     #[test]

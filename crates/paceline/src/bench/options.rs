@@ -127,7 +127,7 @@ impl Options {
         let most = match engines.is_some_and(|List(engines)| engines.iter().all(|engine| engine == "cuda")) {
             // A machine without any is told so when the engine is opened.
             true => devices().unwrap_or(1).max(1),
-            false => machine::cores(),
+            false => machine::granted(),
         };
         (0..10).map(|power| Int(1 << power)).take_while(|workers| workers.0 as usize <= most).collect()
     }

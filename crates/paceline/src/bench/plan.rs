@@ -69,7 +69,7 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
     let List(workers) = settings.work.workers.get_or_insert_with(|| List(options.usual_workers()));
     let most = workers.iter().map(|workers| workers.0).max().unwrap_or(1);
     // The same for every case, so that only workers change.
-    let threads = Int((machine::cores() as u64 / most).max(1));
+    let threads = Int((machine::granted() as u64 / most).max(1));
     settings.computing.threads.get_or_insert_with(|| List(vec![threads]));
     let models = match &options.study.models[..] {
         [] => MODELS.map(str::to_owned).to_vec(),
@@ -78,7 +78,7 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
     let models = models.iter().map(|model| measurement(options, model)).collect();
     let mut jobs = settings.apply(models, &sizes(options, most)?, Limit::Study(MOST_RUNS))?;
     for job in &mut jobs {
-        job.settle(machine::cores())?;
+        job.settle(machine::granted())?;
         if matches!(job.length, Length::Epochs(_)) {
             let every = settings.learning.eval_every.map(|epochs| Every(epochs.0));
             job.milestones.eval = every.or(Job::training("").milestones.eval);

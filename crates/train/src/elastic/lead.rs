@@ -749,8 +749,9 @@ impl Lead<'_, '_, '_> {
         let mut scaled = Vec::new();
         let status = || self.status(now);
         let Elastic { min, max, .. } = *self.elastic;
-        let (threads, cores) =
-            (self.job.threads, std::thread::available_parallelism().map_or(1, usize::from));
+        // A quota takes nobody's core: it is told elsewhere.
+        let cores = paceline_system::cores::allowed().map_or(1, |allowed| allowed.len());
+        let threads = self.job.threads;
         let asked = self.crew.asked;
         self.control.serve(|request| match request {
             Request::Status => Answer::Status(Box::new(status())),
@@ -765,14 +766,15 @@ impl Lead<'_, '_, '_> {
                 scaled.push(workers);
                 let cores_needed = workers as usize * threads;
                 let thread = if threads == 1 { "thread" } else { "threads" };
+                let core = if cores == 1 { "core" } else { "cores" };
                 let means = if cores_needed > cores {
                     format!(
-                        "each keeps its {threads} {thread}; {cores_needed} threads share {cores} cores, and each will be slower"
+                        "each keeps its {threads} {thread}; {cores_needed} threads share {cores} {core}, and each will be slower"
                     )
                 } else {
                     let free = max as usize * threads <= cores && self.job.pin;
                     let whose = if free { "on cores of its own" } else { "on any of the cores" };
-                    format!("each has {threads} {thread} {whose}; {} of {cores} cores stay free", cores - cores_needed)
+                    format!("each has {threads} {thread} {whose}; {} of {cores} {core} stay free", cores - cores_needed)
                 };
                 Answer::Scaled { workers, means }
             }

@@ -1,0 +1,101 @@
+//! Ranks that the others wait for.
+
+use super::{FEW_STEPS, Finding, Kind, Loss, Member, NOTABLE};
+use crate::Straggler;
+use crate::numbers::waterfall::Cause;
+
+/// One rank is blamed if it causes at least this fraction of all waiting for late ranks.
+const TO_BLAME: f64 = 0.5;
+
+/// The same for two ranks, where one of them is always the late one.
+const TO_BLAME_OF_TWO: f64 = 0.8;
+
+impl Member<'_> {
+    pub(super) fn stragglers(&self) -> Option<Finding> {
+        let loss = self.loss(Cause::Stragglers).filter(|loss| loss.fraction >= NOTABLE)?;
+        let least = if self.case.case.workers > 2 { TO_BLAME } else { TO_BLAME_OF_TWO };
+        let (text, advice) = match self.case.straggler {
+            // Few steps cannot decide whether a rank is late repeatedly.
+            Some(late) if late.fraction >= least => {
+                match late.steps_fraction >= least || self.case.steps < FEW_STEPS {
+                    true => self.blame(&late, loss),
+                    false => self.now_and_then(&late, loss),
+                }
+            }
+            late => {
+                let most = late.map_or_else(String::new, |late| {
+                    format!(" ({}: {:.0} % of the waiting)", late.who, 100.0 * late.fraction)
+                });
+                let spends = self.spends("waiting for each other", loss);
+                (format!("{spends}; no single rank is to blame{most}"), self.program().turns().into())
+            }
+        };
+        Some(self.finding(Kind::Stragglers, text, advice, Some(loss)))
+    }
+
+    /// A rank that is late in most steps.
+    fn blame(&self, late: &Straggler, loss: Loss) -> (String, String) {
+        let blame = self.waits_for(late, loss);
+        match self.kept_off(late, loss) {
+            Some(seconds) => (
+                format!("{blame}, which was kept off its core for {seconds:.1} s more than the others"),
+                self.program().kept_off(late.who),
+            ),
+            None => (blame, self.program().late(late.who)),
+        }
+    }
+
+    /// A rank that was late in some steps only, and cost most: it need not be slower than the others.
+    fn now_and_then(&self, late: &Straggler, loss: Loss) -> (String, String) {
+        let steps = 100.0 * late.steps_fraction;
+        let text =
+            format!("{}, which was the latest in only {steps:.0} % of the steps", self.waits_for(late, loss));
+        (text, self.program().now_and_then().into())
+    }
+
+    fn waits_for(&self, late: &Straggler, loss: Loss) -> String {
+        let spends = self.spends("waiting for late ranks", loss);
+        format!("{spends}, {:.0} % of it for {}", 100.0 * late.fraction, late.who)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fixture::{Plan, study};
+    use crate::{CaseReport, Finding, Kind, Report};
+
+    /// What is found where two workers wait, with this part of the waiting and of the steps for rank 1.
+    fn found(engine: &str, fraction: f64, steps_fraction: f64) -> Finding {
+        let mut case = CaseReport::of(&[Plan { late: 20.0, ..Plan::calm("resnet50", 2) }.run()]);
+        case.case.engine = Some(engine.into());
+        let late = case.straggler.as_mut().expect("two ranks");
+        (late.fraction, late.steps_fraction) = (fraction, steps_fraction);
+        let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+        let mut findings = report.findings.into_iter();
+        findings.find(|finding| finding.kind == Kind::Stragglers).expect("ranks wait")
+    }
+
+    #[test]
+    fn the_rank_that_cost_most_is_named_even_if_it_is_not_to_blame() {
+        let text = found("cpu", 0.76, 0.76).text;
+        assert!(text.ends_with("no single rank is to blame (rank 1: 76 % of the waiting)"), "{text}");
+    }
+
+    #[test]
+    fn a_rank_that_cost_most_in_few_steps_is_neither_slower_nor_like_the_others() {
+        let Finding { text, advice, .. } = found("cpu", 0.86, 0.1);
+        let most =
+            "waiting for late ranks, 86 % of it for rank 1, which was the latest in only 10 % of the steps";
+        assert!(text.ends_with(most), "{text}");
+        assert!(!advice.contains("in turn") && !advice.contains("is slower"), "{advice}");
+    }
+
+    #[test]
+    fn nobody_is_sent_to_look_at_the_cores_of_a_simulated_machine() {
+        assert!(found("cpu", 0.9, 0.9).advice.contains("check its cores"));
+        for steps in [0.1, 0.9] {
+            let advice = found("simulated", 0.9, steps).advice;
+            assert!(advice.contains("--simulate") && !advice.contains("check"), "{advice}");
+        }
+    }
+}
