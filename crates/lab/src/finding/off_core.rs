@@ -126,7 +126,7 @@ mod tests {
         (told.queued_s, told.throttled_s) = (Some(told.seconds), Some(0.0));
         let findings = found(case, 1);
         let text = &off_core(&findings).text;
-        assert!(text.ends_with("not on a core; other threads had their cores"), "{text}");
+        assert!(text.ends_with("; other threads ran there"), "{text}");
         assert!(findings.iter().all(|finding| finding.kind != Kind::Crowded), "{findings:?}");
     }
 
@@ -146,7 +146,7 @@ mod tests {
         let told = case.off_core.as_mut().expect("it is told");
         (told.queued_s, told.steal_s) = (Some(told.seconds), Some(0.09 * time));
         let findings = found(case, 2);
-        let both = "; other threads had their cores; the hypervisor took 9 % of the time of their cores";
+        let both = "; other threads ran there; the hypervisor took 9 % of the time of their cores";
         assert!(off_core(&findings).text.ends_with(both), "{}", off_core(&findings).text);
     }
 
