@@ -159,7 +159,7 @@ mod tests {
         let findings = found(case, 2);
         let Finding { text, advice, .. } = off_core(&findings);
         assert!(
-            text.ends_with("not on a core") && advice.contains("off_core of --simulate"),
+            text.ends_with("kept off their cores") && advice.contains("off_core of --simulate"),
             "{text}; {advice}"
         );
     }

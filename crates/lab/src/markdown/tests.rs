@@ -52,8 +52,10 @@ fn the_report_reads_from_what_failed_to_the_command() {
     2. **resnet50: 4 workers spend 11 % of their time (3.60 worker-seconds) waiting for late ranks, 100 % of it for rank 1.** Rank 1 is slower than the others: check its cores and what else runs on them.
     3. **mobilenet_v2: 4 workers spend 8 % of their time (2.40 worker-seconds) in exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
     4. **resnet50: 4 workers spend 8 % of their time (2.40 worker-seconds) in exposed communication.** Try --update sharded, a larger --batch, --accumulate, or --compress bf16.
-    5. **mobilenet_v2: 4 workers spend 5 % of their time (1.45 worker-seconds) warming up (extra time of the first steps).** More workers do not reduce it; run longer: with at least 64 steps, fixed costs take at most 5 % of the run.
-    6. **resnet50: 4 workers spend 5 % of their time (1.45 worker-seconds) warming up (extra time of the first steps).** More workers do not reduce it; run longer: with at least 64 steps, fixed costs take at most 5 % of the run.
+    5. **mobilenet_v2: 4 workers spend 5 % of their time (1.66 worker-seconds) outside steady steps: the run is too short for its fixed costs.** More workers do not reduce it; run longer: with at least 64 steps, fixed costs take at most 5 % of the run.
+    6. **resnet50: 4 workers spend 5 % of their time (1.66 worker-seconds) outside steady steps: the run is too short for its fixed costs.** More workers do not reduce it; run longer: with at least 64 steps, fixed costs take at most 5 % of the run.
+    7. **mobilenet_v2: 2 workers spend 6 % of their time (0.72 worker-seconds) warming up (extra time of the first steps).** More workers do not reduce it; run longer: with at least 79 steps, fixed costs take at most 5 % of the run.
+    8. **resnet50: 2 workers spend 6 % of their time (0.72 worker-seconds) warming up (extra time of the first steps).** More workers do not reduce it; run longer: with at least 79 steps, fixed costs take at most 5 % of the run.
 
     ## Results
 
