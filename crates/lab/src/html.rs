@@ -114,7 +114,8 @@ fn title(report: &Report) -> String {
 
 /// Scaling, engine, update strategy and input size.
 fn facts(report: &Report) -> String {
-    let scales = unique(report, |case| Some(case.case.workers.to_string())).len() > 1;
+    let counts = unique(report, |case| Some(case.case.workers.to_string()));
+    let scales = counts.len() > 1 && !sections::is_training(report);
     let scaling = unique(report, |case| case.case.scaling.clone().filter(|_| scales));
     let engine = unique(report, |case| case.case.engine.clone());
     let input = unique(report, |case| case.case.input.clone());

@@ -7,6 +7,7 @@ use crate::finding::{self, Finding};
 use crate::numbers::law::{self, Laws};
 use crate::numbers::speedup::Speedup;
 use crate::numbers::waterfall::{self, Waterfall};
+use crate::training::RESUMED;
 use crate::{CaseReport, Machine, SCHEMA, Status, Study};
 
 /// Every number of a study's report.
@@ -70,7 +71,8 @@ pub struct Key {
     pub batch: Option<u64>,
     /// Threads per worker.
     pub threads: Option<u32>,
-    /// Other settings in which groups of this study differ, as `option value`; empty if the rest distinguishes them.
+    /// Other settings in which groups of this study differ, as `option value`, or from which step a training was resumed; empty if
+    /// the rest distinguishes them.
     pub variant: String,
 }
 
@@ -137,6 +139,9 @@ fn explain(cases: &mut [CaseReport], members: Vec<usize>) -> Explained {
     Explained { key, cases: members, speedups, waterfalls, laws }
 }
 
+/// What resuming a training changes by itself: where it began tells enough.
+const RESUMING: [&str; 6] = [RESUMED, "shards", "shards-before", "steps", "scaling", "batch"];
+
 /// Fields of a case that are named only if cases of a study differ in them.
 type Field = fn(&Case) -> Option<String>;
 const VARIANTS: [(&str, Field); 8] = [
@@ -161,15 +166,15 @@ impl Key {
 
     /// The key of a case among all cases of its study.
     pub fn new(case: &Case, all: &[&Case]) -> Self {
+        let is_resumed = all.iter().any(|other| other.settings.contains_key(RESUMED));
+        let counts = |name: &str| !(is_resumed && RESUMING.contains(&name));
         let differs =
             |name: &&String| all.iter().any(|other| other.settings.get(*name) != case.settings.get(*name));
-        let mut variant: Vec<String> = case
-            .settings
-            .keys()
-            .filter(differs)
-            .map(|name| format!("{name} {}", case.settings[name]))
-            .collect();
-        for (name, of) in VARIANTS {
+        let resumed = case.settings.get(RESUMED).filter(|_| all.len() > 1);
+        let mut variant: Vec<String> = resumed.map(|step| format!("from step {step}")).into_iter().collect();
+        let settings = case.settings.keys().filter(|name| counts(name)).filter(differs);
+        variant.extend(settings.map(|name| format!("{name} {}", case.settings[name])));
+        for (name, of) in VARIANTS.into_iter().filter(|(name, _)| counts(name)) {
             let value = of(case);
             if all.iter().any(|other| of(other) != value) {
                 variant.extend(value.map(|value| format!("{name} {value}")));

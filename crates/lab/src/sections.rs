@@ -1,6 +1,7 @@
 //! What a report says, as sections. Nothing is computed here except units.
 //!
-//! Cases with different scaling (weak, strong) are in different tables, and each table says which it is.
+//! Cases with different scaling (weak, strong) are in different tables, and each table says which it is. The runs of a training are
+//! in one: that it went on with other workers makes no study of scaling.
 
 mod findings;
 mod layers;
@@ -39,7 +40,7 @@ pub fn kind(report: &Report) -> &'static str {
 }
 
 /// Whether the study is a training, whose loss and accuracy come first.
-fn is_training(report: &Report) -> bool {
+pub(crate) fn is_training(report: &Report) -> bool {
     report.command.first().is_some_and(|command| command == "train")
 }
 
@@ -47,12 +48,15 @@ fn is_training(report: &Report) -> bool {
 pub fn of(report: &Report, medium: Medium) -> Vec<Section> {
     let mut results = Vec::new();
     let scalings = scalings(report);
-    for &scaling in &scalings {
-        let after = match scalings.len() {
-            1 => String::new(),
-            _ => format!(", {} scaling", scaling.unwrap_or("unknown")),
-        };
-        results.extend(tables(&Cases::new(report, scaling), &after, medium));
+    if is_training(report) || scalings.len() < 2 {
+        let all = Cases::new(report, report.explained.iter().collect());
+        results.extend(tables(&all, "", medium));
+    } else {
+        for scaling in scalings {
+            let groups = report.explained.iter().filter(|group| group.key.scaling.as_deref() == scaling);
+            let after = format!(", {} scaling", scaling.unwrap_or("unknown"));
+            results.extend(tables(&Cases::new(report, groups.collect()), &after, medium));
+        }
     }
     let groups = report.explained.iter().enumerate();
     results.extend(groups.filter_map(|(place, group)| why::section(place, group)));
@@ -84,30 +88,28 @@ fn verdict(report: &Report) -> Option<Section> {
     (!lines.is_empty()).then(|| Section::new(Topic::Verdict, "Result").list(lines))
 }
 
-/// Cases with one kind of scaling, by group and workers, each with the name of its group.
+/// The cases of a table, by group and workers, each with the name of its group.
 struct Cases<'a> {
     report: &'a Report,
-    scaling: Option<&'a str>,
+    groups: Vec<&'a Explained>,
     all: Vec<(&'a CaseReport, String)>,
 }
 
 impl<'a> Cases<'a> {
-    fn new(report: &'a Report, scaling: Option<&'a str>) -> Self {
-        let groups = report.explained.iter().filter(|group| group.key.scaling.as_deref() == scaling);
-        Self { report, scaling, all: groups.flat_map(|group| labelled(report, group)).collect() }
+    fn new(report: &'a Report, groups: Vec<&'a Explained>) -> Self {
+        let all = groups.iter().flat_map(|group| labelled(report, group)).collect();
+        Self { report, groups, all }
     }
 
     /// Why groups among them have no speed-ups, one sentence each.
     fn incomparable(&self) -> Vec<String> {
-        let groups =
-            || self.report.explained.iter().filter(|group| group.key.scaling.as_deref() == self.scaling);
-        let one = groups().nth(1).is_none();
-        let sentence = |group: &Explained| {
+        let one = self.groups.len() == 1;
+        let sentence = |group: &&Explained| {
             let why = words::incomparable(self.report, group)?;
             let whose = if one { String::new() } else { format!("{}: ", group.key.label()) };
             Some(format!("{whose}no speed-ups and no waterfall: {why}"))
         };
-        groups().filter_map(sentence).collect()
+        self.groups.iter().filter_map(sentence).collect()
     }
 
     /// Those that finished.
@@ -141,15 +143,20 @@ fn scalings(report: &Report) -> Vec<Option<&str>> {
     scalings
 }
 
-/// Everything about the cases with one kind of scaling; titles end in what sets them apart.
+/// Everything about these cases, if any finished; titles end in what sets them apart.
 fn tables(cases: &Cases<'_>, after: &str, medium: Medium) -> Vec<Section> {
+    // Why cases did not finish is told elsewhere.
+    if cases.done().next().is_none() {
+        return Vec::new();
+    }
     let learning = learning::table(cases)
         .map(|table| Section::new(Topic::Cases, format!("Learning{after}")).tables([table]));
     let is_training = is_training(cases.report);
     let title = if is_training && learning.is_some() { "Speed" } else { "Results" };
     let mut results = Section::new(Topic::Cases, format!("{title}{after}"));
-    let scales = cases.all.iter().any(|(case, _)| case.case.workers != cases.all[0].0.case.workers);
-    let scales = scales.then(|| meaning(cases.scaling, medium));
+    let scales =
+        !is_training && cases.all.iter().any(|(case, _)| case.case.workers != cases.all[0].0.case.workers);
+    let scales = scales.then(|| meaning(cases.groups[0].key.scaling.as_deref(), medium));
     let common: Vec<String> = scales.into_iter().chain(describe(&cases.all)).collect();
     if !common.is_empty() {
         results = results.say(common.join(", "));
@@ -158,13 +165,10 @@ fn tables(cases: &Cases<'_>, after: &str, medium: Medium) -> Vec<Section> {
     if !is_training {
         results = results.list(cases.incomparable());
     }
-    let mut sections = vec![results];
-    if cases.done().next().is_some() {
-        let phases = Section::new(Topic::Cases, format!("Phases{after}")).detail();
-        sections.push(phases.say("Mean milliseconds per step of one rank.").tables([results::phases(cases)]));
-        let steps = Section::new(Topic::Cases, format!("Steps{after}")).detail();
-        sections.push(steps.tables([results::steps(cases)]));
-    }
+    let phases = Section::new(Topic::Cases, format!("Phases{after}")).detail();
+    let phases = phases.say("Mean milliseconds per step of one rank.").tables([results::phases(cases)]);
+    let steps = Section::new(Topic::Cases, format!("Steps{after}")).detail();
+    let mut sections = vec![results, phases, steps.tables([results::steps(cases)])];
     let place = if is_training { 0 } else { sections.len() };
     sections.splice(place..place, learning);
     sections

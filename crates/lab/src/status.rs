@@ -52,6 +52,12 @@ pub struct SoFar {
     pub of_steps: Option<u64>,
     /// First spawn to the end of the last of these steps; `None` before the first step.
     pub seconds: Option<f64>,
+    /// Samples so far over the time from the begin of the first step to the end of the last, pauses included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images_per_s: Option<f64>,
+    /// Loss of the last of these steps, if it was logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// Who takes part, where workers come and go.
     pub members: Option<Vec<Member>>,
 }
@@ -65,10 +71,16 @@ impl SoFar {
             LauncherEvent::Roster(roster) => Some(roster.members.clone()),
             _ => None,
         });
+        let rate = |run: &Run| {
+            let seconds = run.training()?.seconds();
+            (seconds > 0.0).then(|| run.examples() as f64 / seconds)
+        };
         Self {
             step: run.steps().checked_sub(1).and_then(|last| run.number(last)).map_or(0, |last| last.0 + 1),
             of_steps: run.asked,
             seconds: seconds(run),
+            images_per_s: rate(run),
+            loss: run.steps().checked_sub(1).and_then(|last| run.loss(last)),
             members: { members }.next(),
         }
     }
@@ -76,7 +88,7 @@ impl SoFar {
 
 impl fmt::Display for SoFar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { step, of_steps, seconds, members } = self;
+        let Self { step, of_steps, seconds, images_per_s, loss, members } = self;
         let of = of_steps.map_or_else(String::new, |steps| format!(" of {steps}"));
         match seconds {
             Some(seconds) => write!(f, "step {step}{of} done {seconds:.1} s after the start")?,
@@ -87,6 +99,37 @@ impl fmt::Display for SoFar {
             let noun = if names.len() == 1 { "member" } else { "members" };
             write!(f, " with {noun} {}", names.join(", "))?;
         }
+        if let Some(rate) = images_per_s {
+            write!(f, ", {rate:.1} images/s so far")?;
+        }
+        if let Some(loss) = loss {
+            write!(f, ", loss {loss:.4}")?;
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::learning_plans;
+
+    #[test]
+    fn a_running_case_tells_its_speed_and_loss_so_far() {
+        let mut run = learning_plans()[0].run();
+        (run.launcher.over, run.is_held) = (None, true);
+        let so_far = SoFar::of(&run);
+        let rate = so_far.images_per_s.expect("a rate");
+        let loss = so_far.loss.expect("a loss");
+        let told = so_far.to_string();
+        assert!(
+            rate > 0.0 && told.ends_with(&format!(", {rate:.1} images/s so far, loss {loss:.4}")),
+            "{told}"
+        );
+        run.ranks.iter_mut().for_each(|rank| rank.steps.clear());
+        assert!(
+            SoFar::of(&run).to_string().ends_with("is done yet"),
+            "before the first step nothing is known"
+        );
     }
 }

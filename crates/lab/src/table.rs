@@ -19,6 +19,9 @@ const GAP: usize = 2;
 /// The least width that the first column keeps where there is little room.
 const NARROWEST: usize = 16;
 
+/// The least width of a column whose cells are broken into lines.
+const LEAST_WRAPPED: usize = 26;
+
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
@@ -28,6 +31,7 @@ pub struct Column {
     align: Align,
     keep: f64,
     is_interval: bool,
+    wraps: bool,
 }
 
 impl Column {
@@ -64,6 +68,12 @@ impl Column {
         self
     }
 
+    /// Breaks its cells into lines where there is little room; only for the last column.
+    pub fn wrapping(mut self) -> Self {
+        self.wraps = true;
+        self
+    }
+
     /// Keeps it however little room there is.
     pub fn always(self) -> Self {
         self.keep(f64::INFINITY)
@@ -93,7 +103,7 @@ impl Column {
 impl<S: Into<String>> From<(S, Align)> for Column {
     fn from((name, align): (S, Align)) -> Self {
         let name = plain(name.into());
-        Self { name, short: None, heading: None, align, keep: 1.0, is_interval: false }
+        Self { name, short: None, heading: None, align, keep: 1.0, is_interval: false, wraps: false }
     }
 }
 
@@ -191,10 +201,14 @@ impl Table {
         }
     }
 
-    /// Aligned lines of at most this width. Columns that matter least are left out until the rest fits; no line is broken.
+    /// Aligned lines of at most this width. Columns that matter least are left out until the rest fits; only cells of a column
+    /// that wraps are broken.
     pub fn fit(&self, width: usize) -> Fitted {
         let filled = self.without_empty();
-        let widths = filled.widths();
+        let mut widths = filled.widths();
+        for (width, _) in widths.iter_mut().zip(&filled.columns).filter(|(_, column)| column.wraps) {
+            *width = (*width).min(LEAST_WRAPPED);
+        }
         let mut shown = vec![true; widths.len()];
         let taken = |shown: &[bool], first: usize| {
             let widths = widths.iter().zip(shown).skip(1).filter(|&(_, &shown)| shown);
@@ -224,6 +238,7 @@ impl Table {
             let fixed = row.fixed();
             row.cells[..fixed].iter_mut().take(1).for_each(|name| *name = clip(name, first));
         }
+        table.wrap_last(width);
         let widths = table.widths();
         for row in &mut table.rows {
             let fixed = row.fixed();
@@ -231,6 +246,33 @@ impl Table {
             row.cells[fixed..].iter_mut().for_each(|cell| *cell = cut(cell, width.saturating_sub(before)));
         }
         Fitted { lines: table.lines().iter().map(|line| clip(line, width)).collect(), left_out }
+    }
+
+    /// Breaks the cells of the last column, if it wraps, into rows of their own.
+    fn wrap_last(&mut self, width: usize) {
+        let last = self.columns.len().saturating_sub(1);
+        if !self.columns.last().is_some_and(|column| column.wraps) {
+            return;
+        }
+        let before: usize = self.widths()[..last].iter().map(|width| width + GAP).sum();
+        let room = width.saturating_sub(before).max(1);
+        let rows = std::mem::take(&mut self.rows);
+        self.rows = rows
+            .into_iter()
+            .flat_map(|row| {
+                if row.runs_on {
+                    return vec![row];
+                }
+                let lines = textwrap::wrap(&row.cells[last], room);
+                let lines = lines.iter().enumerate().map(|(number, line)| {
+                    let mut cells =
+                        if number == 0 { row.cells.clone() } else { vec![String::new(); last + 1] };
+                    cells[last] = line.to_string();
+                    Row { cells, runs_on: false }
+                });
+                lines.collect()
+            })
+            .collect();
     }
 
     fn widths(&self) -> Vec<usize> {

@@ -48,13 +48,13 @@ pub fn trainings(report: &Report) -> Vec<Vec<Stretch>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::CaseReport;
     use crate::fixture::{learning_plans, report_on, study};
 
     /// A study of runs that begin at these steps, each of 10 steps.
-    fn resumed(begins: &[u64]) -> Report {
+    pub(crate) fn resumed(begins: &[u64]) -> Report {
         let [plan, ..] = learning_plans();
         let run = |&begin: &u64| {
             let mut run = plan.run();

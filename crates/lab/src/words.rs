@@ -31,14 +31,15 @@ pub fn wrap(line: &str) -> String {
 }
 
 /// Breaks a text between words into lines of this width; the first begins with the first indent, the others with the second.
-/// Options and paths stay whole, and a number keeps its percent sign.
+/// Options, paths and ratios stay whole, and a number keeps its percent sign.
 pub fn fill(text: &str, width: usize, indents: [&str; 2]) -> String {
     let options = textwrap::Options::new(width)
         .initial_indent(indents[0])
         .subsequent_indent(indents[1])
         .break_words(false)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    textwrap::fill(&text.replace(" %", "\u{a0}%"), options).replace("\u{a0}%", " %")
+    let joined = text.replace(" %", "\u{a0}%").replace(" : ", "\u{a0}:\u{a0}");
+    textwrap::fill(&joined, options).replace("\u{a0}:\u{a0}", " : ").replace("\u{a0}%", " %")
 }
 
 /// An amount of memory in a readable unit.

@@ -59,7 +59,7 @@ impl Pulse {
 /// A bar on a terminal; `None` elsewhere.
 pub fn bar(length: u64) -> Option<ProgressBar> {
     stderr().is_terminal().then(|| {
-        let style = "{bar:24} {percent:>3} %  {msg}";
+        let style = "{bar:10} {percent:>3} %  {wide_msg}";
         let style = ProgressStyle::with_template(style).expect("invariant: a valid template");
         ProgressBar::new(length).with_style(style)
     })
@@ -104,19 +104,32 @@ impl Progress {
 
     /// Shows how far a run is.
     pub fn show(&mut self, job: &Job, glance: Glance<'_>, now: Instant) {
-        let line = self.describe(job, glance, now);
+        let (far, left) = self.describe(job, glance, now);
         match &self.bar {
             Some(bar) => {
                 let part = self.part(job, glance.steps);
                 bar.set_position((1000.0 * (self.done + part) / (self.done + self.left())) as u64);
-                bar.set_message(format!("[{}/{}] {line}", self.run, self.runs));
+                bar.set_message(self.beside_bar(&far, left));
             }
-            None if self.pulse.is_due(now) => say(&line),
+            None if self.pulse.is_due(now) => say(&self.line(&far, left)),
             None => {}
         }
     }
 
-    fn describe(&mut self, job: &Job, glance: Glance<'_>, now: Instant) -> String {
+    /// A line of its own.
+    fn line(&self, far: &str, left: Option<HumanDuration>) -> String {
+        let left = left.map_or_else(String::new, |left| format!(", about {left} left"));
+        format!("{}: {far}{left}", self.name)
+    }
+
+    /// The same in short; the name comes last, because a narrow terminal cuts the end.
+    fn beside_bar(&self, far: &str, left: Option<HumanDuration>) -> String {
+        let left = left.map_or_else(String::new, |left| format!(", {left:#} left"));
+        format!("[{}/{}] {far}{left}: {}", self.run, self.runs, self.name)
+    }
+
+    /// How far a run is, and the time left.
+    fn describe(&mut self, job: &Job, glance: Glance<'_>, now: Instant) -> (String, Option<HumanDuration>) {
         for event in glance.events {
             if let RankEvent::Step(step) = event {
                 let begin = self.steps.map_or(step.begin, |(begin, _)| begin);
@@ -128,8 +141,7 @@ impl Progress {
         let rate =
             seconds.map_or_else(String::new, |time| format!(", {:.0} images/s so far", samples / time));
         let left = self.time_left(self.part(job, glance.steps), now);
-        let left = left.map_or_else(String::new, |left| format!(", about {left} left"));
-        format!("{}: step {} of {}{rate}{left}", self.name, glance.steps, job.steps)
+        (format!("step {} of {}{rate}", glance.steps, job.steps), left)
     }
 
     /// Says how a run ended, by its own numbers.
@@ -222,14 +234,21 @@ mod tests {
             step.end = Nanos((number + 1) * 1_000_000_000);
             RankEvent::Step(step)
         };
-        let none = progress.describe(&job, Glance { steps: 0, events: &[] }, start + Duration::from_secs(3));
-        assert_eq!(none, "mobilenet_v2, sharded on 1 worker: step 0 of 200");
+        let (far, left) =
+            progress.describe(&job, Glance { steps: 0, events: &[] }, start + Duration::from_secs(3));
+        assert_eq!(progress.line(&far, left), "mobilenet_v2, sharded on 1 worker: step 0 of 200");
         let events: Vec<RankEvent> = (0..50).map(step).collect();
         let glance = Glance { steps: 50, events: &events };
         // A quarter of the first of 40 estimated seconds took a minute: there are 37.5 such to go.
+        let (far, left) = progress.describe(&job, glance, start + Duration::from_secs(60));
+        let left = || left.as_ref().map(|left| HumanDuration(left.0));
         assert_eq!(
-            progress.describe(&job, glance, start + Duration::from_secs(60)),
+            progress.line(&far, left()),
             "mobilenet_v2, sharded on 1 worker: step 50 of 200, 64 images/s so far, about 15 minutes left"
+        );
+        assert_eq!(
+            progress.beside_bar(&far, left()),
+            "[1/2] step 50 of 200, 64 images/s so far, 15m left: mobilenet_v2, sharded on 1 worker"
         );
     }
 }

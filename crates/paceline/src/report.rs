@@ -102,7 +102,7 @@ fn compare(paths: &[PathBuf], page: Option<&Path>, show: Show) -> Result<()> {
     let comparisons = compare::compare_all(&reports);
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     if let Some(page) = page {
-        let text = html::render_comparison(&comparisons, &names);
+        let text = html::render_comparison(&reports, &comparisons, &names);
         fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;
     }
     match (show, &comparisons[..]) {

@@ -25,7 +25,7 @@ impl Member<'_> {
             (String::new(), SIMULATED)
         } else if covers(told.throttled_s) {
             (
-                "; the quota of a control group stopped them".into(),
+                "; the quota of a control group was used up".into(),
                 "give the control group more processor time (cpu.max), or use fewer workers or threads",
             )
         } else if let Some((threads, cores)) = self.crowd() {
@@ -33,7 +33,7 @@ impl Member<'_> {
             (format!("; {threads} of the run itself share {cores}"), "use fewer workers or threads")
         } else if covers(told.queued_s) {
             (
-                "; other threads had their cores".into(),
+                "; other threads ran there".into(),
                 "end what else runs on these cores and measure again: these times say little about the network or the strategy",
             )
         } else if covers(told.steal_s) {
@@ -41,7 +41,8 @@ impl Member<'_> {
         } else {
             (String::new(), "look for other work on these cores, a quota, and pages that come from a disk")
         };
-        let whom = self.spends("ready to run, but not on a core", loss);
+        let cores = if self.case.case.workers == 1 { "kept off its core" } else { "kept off their cores" };
+        let whom = self.spends(cores, loss);
         let stolen = self.stolen_time(told).map_or_else(String::new, |stolen| {
             format!("; the hypervisor took {:.0} % of the time of their cores", 100.0 * stolen.fraction)
         });
@@ -125,7 +126,7 @@ mod tests {
         (told.queued_s, told.throttled_s) = (Some(told.seconds), Some(0.0));
         let findings = found(case, 1);
         let text = &off_core(&findings).text;
-        assert!(text.ends_with("not on a core; other threads had their cores"), "{text}");
+        assert!(text.ends_with("; other threads ran there"), "{text}");
         assert!(findings.iter().all(|finding| finding.kind != Kind::Crowded), "{findings:?}");
     }
 
@@ -145,7 +146,7 @@ mod tests {
         let told = case.off_core.as_mut().expect("it is told");
         (told.queued_s, told.steal_s) = (Some(told.seconds), Some(0.09 * time));
         let findings = found(case, 2);
-        let both = "; other threads had their cores; the hypervisor took 9 % of the time of their cores";
+        let both = "; other threads ran there; the hypervisor took 9 % of the time of their cores";
         assert!(off_core(&findings).text.ends_with(both), "{}", off_core(&findings).text);
     }
 

@@ -38,9 +38,7 @@ impl Member<'_> {
         let blame = self.waits_for(late, loss);
         match self.kept_off(late, loss) {
             Some(seconds) => (
-                format!(
-                    "{blame}, which was ready to run but not on a core for {seconds:.1} s more than the others"
-                ),
+                format!("{blame}, which was kept off its core for {seconds:.1} s more than the others"),
                 self.program().kept_off(late.who),
             ),
             None => (blame, self.program().late(late.who)),

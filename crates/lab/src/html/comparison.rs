@@ -7,7 +7,7 @@ use super::scale::Axis;
 use super::unit::digits;
 use super::{page, section};
 use crate::compare::{self, Compared, Comparison};
-use crate::words;
+use crate::{Report, words};
 
 /// Colours of the studies, in turn; that of the first is the one that the others are compared with.
 const HUES: [Hue; 7] = [Hue::Grey, Hue::Blue, Hue::Vermilion, Hue::Green, Hue::Purple, Hue::Orange, Hue::Sky];
@@ -15,8 +15,8 @@ const HUES: [Hue; 7] = [Hue::Grey, Hue::Blue, Hue::Vermilion, Hue::Green, Hue::P
 /// Most studies whose bars are drawn; the tables have all.
 const DRAWN: usize = HUES.len();
 
-/// The page of a comparison. Names are those of the studies, the first of which all others were compared with.
-pub fn render_comparison(comparisons: &[Comparison], names: &[String]) -> String {
+/// The page of a comparison of studies with these names, the first of which all others were compared with.
+pub fn render_comparison(studies: &[Report], comparisons: &[Comparison], names: &[String]) -> String {
     let title = match names {
         [first, other] => format!("{first} and {other}"),
         [first, others @ ..] => format!("{first} and {} others", others.len()),
@@ -24,7 +24,8 @@ pub fn render_comparison(comparisons: &[Comparison], names: &[String]) -> String
     };
     let header = Tag::new("header")
         .with(Tag::new("p").class("kind").text("Comparison of studies"))
-        .with(Tag::new("h1").text(&title));
+        .with(Tag::new("h1").text(&title))
+        .with_all(studies.iter().zip(names).flat_map(|(study, name)| about(study, name)));
     let tables = comparisons.iter().zip(names.iter().skip(1)).flat_map(|(comparison, name)| {
         let pair = [names[0].clone(), name.clone()];
         compare::sections(comparison, &pair).iter().map(section::render).collect::<Vec<_>>()
@@ -32,6 +33,14 @@ pub fn render_comparison(comparisons: &[Comparison], names: &[String]) -> String
     let figure = figure(comparisons, names).map(|figure| Tag::new("section").with(figure));
     let main = Tag::new("main").with(header).with_all(figure).with_all(tables);
     page(&Tag::new("title").text(format_args!("{title} \u{b7} Paceline")), &main)
+}
+
+/// What made a study, when and where, and what disturbed it.
+fn about(study: &Report, name: &str) -> Vec<Tag> {
+    let made = Tag::new("p").class("facts").text(format_args!("{name}: {}", words::made(study)));
+    let notices = words::notices(study).into_iter();
+    let notices = notices.map(|notice| Tag::new("p").class("notice").text(format_args!("{name}: {notice}")));
+    [made].into_iter().chain(notices).collect()
 }
 
 /// A case of the first study and what the others made of it.
@@ -104,6 +113,8 @@ fn figure(comparisons: &[Comparison], names: &[String]) -> Option<Tag> {
 
 #[cfg(test)]
 mod tests {
+    use paceline_record::Load;
+
     use super::*;
     use crate::fixture::{Plan, report_on};
 
@@ -112,23 +123,28 @@ mod tests {
         let study = |compute: f64| {
             report_on(&[1, 2].map(|workers| Plan { compute, ..Plan::calm("resnet50", workers) }))
         };
-        let comparisons = compare::compare_all(&[study(90.0), study(80.0), study(90.0)]);
+        let mut studies = [study(90.0), study(80.0), study(90.0)];
+        let load = Load { cores: 4, busy_cores: Some(3.0), stolen_cores: None, quota_cores: None };
+        studies[1].cases[0].load = Some(load);
+        let comparisons = compare::compare_all(&studies);
         assert_eq!(comparisons.len(), 2);
         let names = ["old", "fast", "<again>"].map(String::from);
-        let page = render_comparison(&comparisons, &names);
+        let page = render_comparison(&studies, &comparisons, &names);
         let (from, to) = (page.find("<main>").expect("a begin"), page.find("</main>").expect("an end"));
         let document = roxmltree::Document::parse(&page[from..to + 7]).expect("well-formed");
         let count = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
         assert_eq!((count("rect"), count("table")), (6, 2), "two cases of three studies");
         assert!(page.contains("resnet50, 2 workers") && page.contains("&lt;again&gt;"));
         assert!(page.contains("faster") && page.contains("no difference seen"));
+        assert!(page.contains("old: Paceline 0.1.0, 2026-11-16 08:33:34 UTC, on abacus"), "{page}");
+        assert!(page.contains("fast: Other programs used up to 3.0 of 4 cores"), "{page}");
         assert!(page.contains("fast: ") && page.contains(" images/s, 1.1"), "ratios are said");
     }
 
     #[test]
     fn studies_with_nothing_in_common_draw_nothing() {
         let studies = [report_on(&[Plan::calm("resnet50", 1)]), report_on(&[Plan::calm("vgg_19", 2)])];
-        let page = render_comparison(&compare::compare_all(&studies), &["a".into(), "b".into()]);
+        let page = render_comparison(&studies, &compare::compare_all(&studies), &["a".into(), "b".into()]);
         assert!(!page.contains("<figure") && page.contains("no case in common"));
     }
 }

@@ -34,9 +34,8 @@ fn item(finding: &Finding) -> Tag {
 
 fn loss(finding: &Finding) -> Tag {
     let column = Tag::new("div").class("loss");
-    let Some(fraction) = finding.fraction else {
-        return column.with(Tag::new("b").text("-")).with(Tag::new("span").text("no time lost"));
-    };
+    // What is not known is not drawn.
+    let Some(fraction) = finding.fraction else { return column };
     let width = Px(100.0 * fraction.clamp(0.0, 1.0));
     let bar = Tag::new("i").set("style", format_args!("width:{width}%"));
     let seconds = |lost: f64| Tag::new("span").text(format_args!("{} worker-seconds", digits(lost)));

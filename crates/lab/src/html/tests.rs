@@ -102,7 +102,7 @@ fn a_study_of_which_nothing_finished_draws_nothing() {
     let page = render(&report);
     let document = parse(&page);
     assert!(FIGURES.iter().all(|name| drawn(&document, name).is_empty()));
-    assert!(page.contains("no case finished") && page.contains("failed: nowhere is not a study"));
+    assert!(page.contains("no case finished") && page.contains("nowhere is not a study"));
     parse(&render(&Report::new(&study(&[]), Vec::new())));
 }
 
@@ -410,4 +410,29 @@ fn a_profile_is_a_folded_table_of_the_slowest_layers() {
     let rows = rows(&folded.expect("a section"));
     assert_eq!((rows.len(), rows[0][0].as_str()), (21, "conv30"));
     assert!(rows[20][0].starts_with("10 more"), "{:?}", rows[20]);
+}
+
+#[test]
+fn beside_a_finding_whose_loss_is_not_known_nothing_is_said_about_it() {
+    let mut report = crate::fixture::report();
+    report.findings.truncate(1);
+    (report.findings[0].lost_s, report.findings[0].fraction) = (None, None);
+    let page = render(&report);
+    let document = parse(&page);
+    let loss = document.descendants().find(|node| node.attribute("class") == Some("loss")).expect("a column");
+    assert_eq!(loss.descendants().filter_map(|node| node.text()).collect::<String>(), "");
+}
+
+#[test]
+fn a_panel_of_one_repeat_does_not_carry_the_verdict_of_all() {
+    let plan = Plan::calm("resnet50", 1);
+    let case = CaseReport::of(&[plan.run(), plan.run()]);
+    let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+    let page = render(&report);
+    let document = parse(&page);
+    let panel =
+        document.descendants().find(|node| node.attribute("class") == Some("panel")).expect("a panel");
+    let title: String =
+        panel.first_element_child().expect("a title").descendants().filter_map(|node| node.text()).collect();
+    assert!(title.ends_with(": first of 2 repeats"), "{title}");
 }

@@ -43,8 +43,8 @@ fn the_report_reads_from_what_failed_to_the_command() {
 
     ## Result
 
-    - mobilenet_v2, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x by the clock; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
-    - resnet50, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x by the clock; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
+    - mobilenet_v2, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x for the whole run; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
+    - resnet50, 4 workers: 3.03x \[3.03 .. 3.04\] by images/s, 3.09x for the whole run; the rest went to waiting for stragglers (50 %), exposed communication (33 %), slower computation (17 %)
 
     ## Findings
 

@@ -27,9 +27,9 @@ pub fn cases(cases: &Cases<'_>) -> Table {
         seconds("train").keep(6.0),
         seconds("total").keep(7.0),
         Column::numbers("images/s").keep(10.0),
-        Column::interval().keep(9.0),
+        Column::interval().keep(7.2),
         speedup("speed-up by images/s", "images/s").short("speed-up").keep(10.0),
-        Column::interval().keep(8.0),
+        Column::interval().keep(9.0),
         speedup("speed-up by time", "training").short("by time").keep(6.5),
         Column::interval().keep(2.5),
         speedup("speed-up of the whole run", "whole run").short("whole run").keep(3.5),
@@ -136,7 +136,7 @@ pub fn steps(cases: &Cases<'_>) -> Table {
         Column::numbers("99th ms").keep(4.0),
         Column::numbers("variation %").keep(6.0),
         Column::numbers("outliers").keep(5.0),
-        Column::words("steady state").keep(9.0),
+        Column::words("steady state").keep(7.5).wrapping(),
     ]);
     for (case, label) in cases.done() {
         let spread = case.dispersion;

@@ -80,6 +80,27 @@ fn a_narrow_terminal_says_what_it_leaves_out_and_the_page_has_it() {
 }
 
 #[test]
+fn a_narrow_terminal_keeps_step_times_and_the_speedup_with_its_interval() {
+    let plans = [1, 2, 4].map(|workers| Plan::calm("mobilenet_v2", workers));
+    let mut report = fixture::report_on(&plans);
+    for group in &mut report.explained {
+        group.key.variant = "compress bf16, global-batch 4096, precision bf16".into();
+    }
+    for case in &mut report.cases {
+        let steady = case.steady.as_mut().expect("steps");
+        (steady.mser_disagrees, steady.mser_step) = (true, Some(30));
+    }
+    for width in [80, 100] {
+        let cases = Cases::new(&report, report.explained.iter().collect());
+        let steps = results::steps(&cases).fit(width);
+        assert!(steps.lines[0].contains("median ms  "), "{:?}", steps.lines);
+        assert!(steps.lines[0].contains("steady state"), "{:?}", steps.lines);
+        let results = results::cases(&cases).fit(width);
+        assert!(results.lines[0].contains("images/s  speed-up  95 % interval"), "{:?}", results.lines);
+    }
+}
+
+#[test]
 fn a_training_is_called_one_and_shows_what_it_learned_first() {
     let [one, two, _] = fixture::learning_plans();
     for plan in [one, two] {
@@ -138,4 +159,45 @@ fn details_follow_their_chapter() {
     );
     assert_eq!(levels[3], ("Results", Level::Chapter));
     assert_eq!(levels[4..6], [("Phases", Level::Detail), ("Steps", Level::Detail)]);
+}
+
+#[test]
+fn a_training_that_went_on_with_other_workers_is_one_table_and_no_study_of_scaling() {
+    let mut cases = crate::training::tests::resumed(&[0, 8]).cases;
+    let later = &mut cases[1].case;
+    (later.workers, later.scaling, later.global_batch) = (2, Some("strong".into()), Some(64));
+    later.settings.extend([("shards", "2"), ("shards-before", "1")].map(|(a, b)| (a.into(), b.into())));
+    let asked: Vec<Case> = cases.iter().map(|case| case.case.clone()).collect();
+    let mut report = Report::new(&fixture::study(&asked), cases);
+    report.command = vec!["train".into(), "resnet50".into()];
+    let names: Vec<String> = report.explained.iter().map(|group| group.key.label()).collect();
+    assert_eq!(names, ["resnet50", "resnet50, from step 8"]);
+    let titles: Vec<String> = columns(&report).into_iter().map(|(title, _)| title).collect();
+    for title in ["Speed", "Phases", "Steps"] {
+        assert_eq!(titles.iter().filter(|it| it.starts_with(title)).count(), 1, "{titles:?}");
+    }
+    let text = terminal::render_report(&report, Screen { width: 300, ..Screen::PLAIN });
+    let page = html::render(&report);
+    let page = page.split_once("What the numbers mean").expect("definitions").0;
+    assert!(!text.contains("scaling"), "{text}");
+    assert!(!page.contains("weak and strong") && !page.contains("scaling</h2>"), "{page}");
+}
+
+#[test]
+fn where_no_case_finished_there_is_no_table_of_results() {
+    let mut run = fixture::learning_plans()[0].run();
+    run.launcher.over = Some((paceline_record::Outcome::Interrupted, Some("stopped".into())));
+    let case = CaseReport::of(&[run]);
+    let mut report = Report::new(&fixture::study(std::slice::from_ref(&case.case)), vec![case]);
+    report.command = vec!["train".into(), "resnet50".into()];
+    let text = terminal::render_report(&report, Screen::PLAIN);
+    let page = html::render(&report);
+    let page = page.split_once("What the numbers mean").map_or(page.as_str(), |(before, _)| before);
+    for text in [text.as_str(), page] {
+        assert!(
+            !text.contains("Results") && !text.contains("peed-up") && !text.contains("left out"),
+            "{text}"
+        );
+        assert!(text.contains("interrupted") && text.contains("stopped"), "{text}");
+    }
 }

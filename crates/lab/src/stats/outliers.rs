@@ -72,7 +72,7 @@ fn count_leading(values: &[f64]) -> usize {
     let peak = values[..leading].iter().copied().fold(band.middle, f64::max);
     let later = &values[longest..];
     let alike = later.iter().filter(|&&value| value - band.middle >= 0.5 * (peak - band.middle)).count();
-    if alike as f64 > OFTEN * later.len() as f64 { 0 } else { leading }
+    if alike > 1 && alike as f64 > OFTEN * later.len() as f64 { 0 } else { leading }
 }
 
 /// Indices of all values far from the middle of their window.

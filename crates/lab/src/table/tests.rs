@@ -88,3 +88,27 @@ fn an_interval_goes_with_its_value() {
     table.row(["resnet50", "1.92", "1.88 .. 1.95", "2"]);
     assert_eq!(table.fit(20).lines, ["case      workers", "resnet50        2"].map(str::to_owned));
 }
+
+#[test]
+fn long_words_at_the_end_are_broken_before_numbers_are_left_out() {
+    let mut table = Table::new([
+        Column::words("case"),
+        Column::numbers("median ms").keep(2.0),
+        Column::words("steady state").keep(1.0).wrapping(),
+    ]);
+    table.row(["resnet50", "12.5", "not steady: steps vary by 71 %; counted from step 4"]);
+    table.row(["vgg16", "30.0", "steady"]);
+    let fitted = table.fit(48);
+    assert_eq!(
+        fitted.lines,
+        [
+            "case      median ms  steady state",
+            "resnet50       12.5  not steady: steps vary by",
+            "                     71 %; counted from step 4",
+            "vgg16          30.0  steady",
+        ]
+        .map(str::to_owned)
+    );
+    assert!(fitted.left_out.is_empty());
+    assert_eq!(table.fit(200).lines.len(), 3, "where there is room, a cell is one line");
+}

@@ -81,10 +81,25 @@ fn what_happened_to_members_comes_after_the_findings() {
       2.60    20       3  joined                                                      -
       3.60    30       2  left in good order                                          -
     ");
-    assert!(text.contains("members changed; counted from step 20"), "{text}");
+    assert!(text.contains("members changed; counted"), "{text}");
     let markdown = crate::markdown::render(&report);
     assert!(
         markdown.contains("| 1.08 | 10 | 1 | lost: signal 9 (SIGKILL) (planted: kill=1@10) | 0.23 |"),
         "{markdown}"
     );
+}
+
+#[test]
+fn no_line_is_broken_inside_a_ratio() {
+    let mut table = Table::new(
+        [Column::words("case")].into_iter().chain((0..9).map(|_| Column::numbers("comp. : comm."))),
+    );
+    table.row(vec!["1"; 10]);
+    let section = Section::new(Topic::Cases, "Results").tables([table]);
+    for width in 30..60 {
+        let text = render(std::slice::from_ref(&section), Screen { width, ..Screen::PLAIN });
+        let (_, names) = text.split_once("left out: ").expect("narrow");
+        let broken = |line: &str| line.matches("comp.").count() != line.matches("comm.").count();
+        assert!(!names.lines().any(broken) && names.is_ascii(), "{width}: {text}");
+    }
 }

@@ -151,7 +151,7 @@ mod tests {
             format!("2 workers: {:.2}x [{:.2} .. {:.2}]", speed.expect("compared"), within.lo, within.hi);
         assert!(said[0].starts_with(&begin), "{}", said[0]);
         let end = format!(
-            "by images/s, {:.2}x by the clock; the rest went to exposed communication (50 %), start-up (20 %)",
+            "by images/s, {:.2}x for the whole run; the rest went to exposed communication (60 %), start-up (24 %)",
             total.expect("compared")
         );
         assert!(said[0].ends_with(&end), "what may be nothing is not named: {}", said[0]);
@@ -166,7 +166,7 @@ mod tests {
             part(Cause::Computation, 0.43, Some((-0.1, 0.9))),
             part(Cause::Stragglers, 0.07, Some((0.05, 0.09))),
         ];
-        assert!(verdict(&report)[0].ends_with("by the clock"), "{:?}", verdict(&report));
+        assert!(verdict(&report)[0].ends_with("for the whole run"), "{:?}", verdict(&report));
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         let fall = &mut report.explained[0].waterfalls[0];
         (fall.from_s, fall.to_s) = (1.0, 1.01);
         fall.parts = vec![part(Cause::StartUp, 0.01, None)];
-        assert!(verdict(&report)[0].ends_with("by the clock"), "{:?}", verdict(&report));
+        assert!(verdict(&report)[0].ends_with("for the whole run"), "{:?}", verdict(&report));
     }
 
     #[test]

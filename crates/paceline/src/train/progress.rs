@@ -125,25 +125,31 @@ impl Progress {
         }
     }
 
+    /// How far it is. Beside a bar, which a narrow terminal leaves little room for, what matters most comes first.
     fn describe(&self, steps: u64, now: Instant) -> String {
         let done = self.first + steps;
         let epoch = format!("epoch {:.2} of {:.4}", done as f64 * self.step, self.epochs);
-        let mut parts = vec![epoch, format!("step {done} of {}", self.steps)];
+        let step = format!("step {done} of {}", self.steps);
         let count = self.recent.len() as f64;
         let losses: f32 = self.recent.iter().filter_map(|step| step.loss).sum();
-        parts.push(format!("loss {:.3}", f64::from(losses) / count));
+        let loss = format!("loss {:.3}", f64::from(losses) / count);
         let examples: u64 = self.recent.iter().map(|step| step.examples).sum();
         let correct: Option<u64> = self.recent.iter().map(|step| step.correct).sum();
-        parts.extend(correct.map(|correct| format!("accuracy {:.1} %", percent(correct, examples))));
-        if let (Some(first), Some(last)) = (self.recent.first(), self.recent.last()) {
+        let accuracy = correct.map(|correct| format!("accuracy {:.1} %", percent(correct, examples)));
+        let rate = self.recent.first().zip(self.recent.last()).map(|(first, last)| {
             let seconds = last.end.since(first.begin).0 as f64 / 1e9;
-            parts.push(format!("{:.0} images/s", count * self.global_batch / seconds.max(1e-9)));
-        }
-        if let Some(began) = self.began.filter(|_| steps > 1) {
+            format!("{:.0} images/s", count * self.global_batch / seconds.max(1e-9))
+        });
+        let left = self.began.filter(|_| steps > 1).map(|began| {
             let left = now.duration_since(began).mul_f64((self.steps - done) as f64 / (steps - 1) as f64);
-            parts.push(format!("{} left", HumanDuration(left)));
-        }
-        parts.join(", ")
+            let left = HumanDuration(left);
+            if self.bar.is_some() { format!("{left:#} left") } else { format!("{left} left") }
+        });
+        let parts = match self.bar {
+            Some(_) => [Some(step), Some(loss), rate, left, accuracy, Some(epoch)],
+            None => [Some(epoch), Some(step), Some(loss), accuracy, rate, left],
+        };
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     fn describe_test(&self, test: &EvalRecord) -> String {

@@ -101,7 +101,11 @@ fn panel(timed: &Timed<'_>, unit: Unit, y: Axis, carried: usize) -> Tag {
     let above = mark_above(&mut plot, series, |seconds| unit.factor * seconds > top);
     plot.carry(data(timed, unit, carried));
     let workers = words::workers(case.case.workers);
-    let verdict = words::steady(case).unwrap_or_else(|| "steady state unknown".into());
+    // The verdict is about all repeats together, and may not be true of the one that is drawn.
+    let verdict = match case.repeats {
+        0 | 1 => words::steady(case).unwrap_or_else(|| "steady state unknown".into()),
+        repeats => format!("first of {repeats} repeats"),
+    };
     let title = Tag::new("p").with(Tag::new("b").text(&workers)).text(format!(": {verdict}{above}"));
     let drawing = plot.render(&format!("Step times of {workers}: {verdict}{above}"));
     Tag::new("div").class("panel").with(title).with(drawing)
