@@ -6,13 +6,16 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+mod training;
+
 use assert_cmd::cargo::cargo_bin;
+use training::pictures;
 
 #[test]
 fn a_file_beyond_the_limit_on_sizes_is_an_error_like_any_other() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let train =
-        "train mobilenet_v2 --data synthetic:cifar10 --workers 1 --threads 1 --batch 1 --steps 2 --out run";
+    pictures(folder.path());
+    let train = "train mobilenet_v2 --data cifar10:pictures --workers 1 --threads 1 --batch 4 --steps 2 --eval-every 0 --out run";
     let command = format!("ulimit -f 4000; exec {} {train}", cargo_bin!("paceline").display());
     let output =
         Command::new("sh").args(["-c", &command]).current_dir(folder.path()).output().expect("a shell");
