@@ -26,9 +26,9 @@ def run(*command, status=0):
     return done.stdout
 
 
-def report(paceline, folder):
+def report(paceline, folder, status=0):
     done = subprocess.run([paceline, "report", folder, "--json"], capture_output=True, text=True)
-    if done.returncode != 0:
+    if done.returncode != status:
         sys.exit(f"check: paceline report {folder} ended with {done.returncode}: {done.stderr}")
     return json.loads(done.stdout)
 
@@ -97,7 +97,7 @@ def check_failure(paceline, folder):
     code += "port = str(pytorch_ddp.free_port())\n"
     code += "os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT=port); pytorch_ddp.main()"
     run(sys.executable, "-m", "paceline_log", "run", "--out", folder, "--", sys.executable, "-c", code, status=7)
-    case = report(paceline, folder)["cases"][0]
+    case = report(paceline, folder, status=1)["cases"][0]
     check("a script that fails: so does its case", case["status"] == "failed", case["reason"])
     check("a script that fails: its steps are there", case["steps"] > 0, f"{case['steps']} steps")
 
