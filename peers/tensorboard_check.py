@@ -15,7 +15,14 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 MOST = 1000
-ORIGIN_S = 946_684_800
+ORIGIN_S = 946_684_800  # where a log does not say when its clock began
+
+
+def read_origin(log: Path) -> float:
+    """The date of a log's clock at 0, in seconds: the launcher wrote down both clocks."""
+    header = json.loads((log.parent / "launcher.jsonl").read_bytes().split(b"\n")[0])
+    started = header.get("started")
+    return (started["unix"] - started["at"]) * 1e-9 if started else ORIGIN_S
 
 
 def read_steps(log: Path) -> list[dict]:
@@ -25,7 +32,7 @@ def read_steps(log: Path) -> list[dict]:
     return [event["step"] for event in events if isinstance(event.get("step"), dict)]
 
 
-def expect_points(steps: list[dict]) -> dict[str, list[tuple[int, float, float]]]:
+def expect_points(steps: list[dict], origin: float) -> dict[str, list[tuple[int, float, float]]]:
     """What the log says an event file holds: for each tag its points, as step, wall time and value."""
     for step in steps:
         whole = step["end"] - step["begin"]
@@ -48,7 +55,7 @@ def expect_points(steps: list[dict]) -> dict[str, list[tuple[int, float, float]]
         for phase in phases:
             values[f"phase/{phase}_ms"] = sum(step["phases"].get(phase, 0) for step in chunk) * 1e-6 / len(chunk)
         for tag, value in values.items():
-            point = (last["step"], ORIGIN_S + last["end"] * 1e-9, value)
+            point = (last["step"], origin + last["end"] * 1e-9, value)
             points.setdefault(tag, []).append(point)
     return points
 
@@ -65,7 +72,7 @@ def read_points(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
 
 def check_rank(log: Path, folder: Path):
     """Yields the name of each check, and what is wrong or nothing."""
-    expected = expect_points(read_steps(log))
+    expected = expect_points(read_steps(log), read_origin(log))
     files = list(folder.glob("events.out.tfevents.*"))
     yield "one file", None if len(files) == 1 else f"{len(files)} event files"
     found = read_points(folder) if files else {}
