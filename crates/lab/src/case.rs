@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use paceline_record::{Case, LayerTime, Load, Nanos, Phase, Who, date};
 use serde::Serialize;
 
-use crate::numbers::SEED;
 use crate::numbers::communication::{self, CommWaitSplit};
 use crate::numbers::computation;
 use crate::numbers::course::{self, Course};
@@ -19,15 +18,17 @@ use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
 use crate::numbers::recovery::{self, Recovery};
 use crate::numbers::series::{self, Series};
-use crate::numbers::speedup::{self, Clocked, Interval, Pace, Speedup};
+use crate::numbers::speedup::{Interval, Pace};
 use crate::numbers::steady::{self, Records, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
 use crate::origin::Origin;
 use crate::run::{Waited, add_waits};
+use crate::stats::Work;
 use crate::stats::steady::Verdict;
-use crate::stats::{self, Ratio, Work};
 use crate::{LabError, Run, SoFar, Status};
+
+mod speedups;
 
 /// The numbers of one case. What is not known is `None`.
 ///
@@ -389,21 +390,6 @@ impl CaseReport {
         self.status == Status::Done && self.total_s.is_none()
     }
 
-    /// What its speed-ups are computed from; `None` if it did not finish.
-    pub fn pace(&self) -> Option<Pace> {
-        let own = || {
-            Some(Pace {
-                workers: self.case.workers,
-                examples: self.examples,
-                images_per_s: self.images_per_s?.mean,
-                train_s: self.train_s?,
-                paused_s: self.paused_s?,
-                total_s: self.total_s,
-            })
-        };
-        self.scaled.or_else(own)
-    }
-
     /// Exposed communication of all ranks, in seconds. If waiting is known but work on the host is not, that work counts as zero.
     pub fn exchange_s(&self) -> Option<f64> {
         let phases = self.phases_s.as_ref()?;
@@ -425,41 +411,6 @@ impl CaseReport {
     /// Whether its seconds are known, and not only its rates.
     pub(crate) fn is_timed(&self) -> bool {
         self.scaled.is_none()
-    }
-
-    /// Fills in the speed-ups over a one-worker case.
-    pub(crate) fn compare(&mut self, one: &Self) -> Option<Speedup> {
-        let speedup = speedup::speedup(&self.pace()?, &one.pace()?);
-        let workers = self.workers_on_average();
-        self.speedup_speed = Some(speedup.speed);
-        self.speedup_time = Some(speedup.time);
-        self.speedup_total = speedup.total;
-        self.efficiency_speed = Some(speedup.speed / workers);
-        self.efficiency_time = Some(speedup.time / workers);
-        // One worker compared with itself is exactly as fast.
-        if self.case.workers > 1 {
-            self.speedup_speed_interval = self.speed_interval(one);
-            self.speedup_time_interval = self.clock_interval(one, |pace| Some(pace.train_s));
-            self.speedup_total_interval = self.clock_interval(one, |pace| pace.total_s);
-            self.efficiency_speed_interval =
-                self.speedup_speed_interval.map(|interval| interval.over(workers));
-            self.efficiency_time_interval = self.speedup_time_interval.map(|interval| interval.over(workers));
-        }
-        Some(speedup)
-    }
-
-    fn speed_interval(&self, one: &Self) -> Option<Interval> {
-        let many: Vec<&[Work]> = self.steady_steps.iter().map(Vec::as_slice).collect();
-        let alone: Vec<&[Work]> = one.steady_steps.iter().map(Vec::as_slice).collect();
-        stats::bootstrap_ratio(&many, &alone, SEED).map(|Ratio { lo, hi, .. }| Interval { lo, hi })
-    }
-
-    fn clock_interval(&self, one: &Self, of: fn(&Pace) -> Option<f64>) -> Option<Interval> {
-        let clocked = |case: &Self| {
-            let pace = case.pace()?;
-            Some(Clocked { seconds: of(&pace)? / pace.examples as f64, rate: case.images_per_s? })
-        };
-        speedup::clock_interval(&clocked(self)?, &clocked(one)?)
     }
 }
 

@@ -292,7 +292,7 @@ impl StudyFolder {
         let begun = study.cases.iter().filter(|planned| self.has_begun(planned));
         let cases: Vec<(String, PathBuf)> =
             begun.map(|planned| (planned.folder.clone(), self.path.join(&planned.folder))).collect();
-        self.write_with(Path::new("timeline.json"), |out| timeline::write(&cases, out))
+        write_with(&self.path.join("timeline.json"), |out| timeline::write(&cases, out))
     }
 
     /// Removes the files of an older study, and nothing else.
@@ -322,32 +322,39 @@ impl StudyFolder {
     }
 
     fn write(&self, name: &Path, bytes: &[u8]) -> Result<(), LabError> {
-        self.write_with(name, |out| out.write_all(bytes).map_err(LabError::io("write", self.path.join(name))))
+        write_whole(&self.path.join(name), bytes)
     }
+}
 
-    /// Writes a draft, and renames it once it is on disk.
-    fn write_with(
-        &self,
-        name: &Path,
-        fill: impl FnOnce(&mut dyn Write) -> Result<(), LabError>,
-    ) -> Result<(), LabError> {
-        let path = self.path.join(name);
-        let draft = self.path.join(".draft");
-        let write = || -> Result<(), LabError> {
-            let mut out = BufWriter::new(File::create(&draft).map_err(LabError::io("create", &path))?);
-            fill(&mut out)?;
-            let move_there = || -> io::Result<()> {
-                out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-                fs::rename(&draft, &path)?;
-                File::open(&self.path)?.sync_all()
-            };
-            move_there().map_err(LabError::io("write", &path))
+/// Writes a file whole or not at all.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
+    write_with(path, |out| out.write_all(bytes).map_err(LabError::io("write", path)))
+}
+
+/// Writes a draft, and renames it once it is on disk.
+fn write_with(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let draft = folder.join(".draft");
+    let write = || -> Result<(), LabError> {
+        let mut out = BufWriter::new(File::create(&draft).map_err(LabError::io("create", path))?);
+        fill(&mut out)?;
+        let move_there = || -> io::Result<()> {
+            out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+            fs::rename(&draft, path)?;
+            File::open(folder)?.sync_all()
         };
-        write().inspect_err(|_| {
-            // The draft may not exist; report the first error.
-            let _ = fs::remove_file(&draft);
-        })
-    }
+        move_there().map_err(LabError::io("write", path))
+    };
+    write().inspect_err(|_| {
+        // The draft may not exist; report the first error.
+        let _ = fs::remove_file(&draft);
+    })
 }
 
 /// The times of a run's layers; none if it was not profiled.

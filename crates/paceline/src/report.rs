@@ -1,11 +1,10 @@
 //! `paceline report`: the tables and files of a study that has run, or what sets several of them apart.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use paceline_lab::{Report, Status, Study, StudyFolder, compare, html, terminal, words};
+use paceline_lab::{Report, Status, Study, StudyFolder, compare, html, terminal, words, write_whole};
 
 use crate::outcome::{self, Show, Usage, print, say};
 use crate::screen::screen;
@@ -103,7 +102,7 @@ fn compare(paths: &[PathBuf], page: Option<&Path>, show: Show) -> Result<()> {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     if let Some(page) = page {
         let text = html::render_comparison(&reports, &comparisons, &names);
-        fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;
+        write_whole(page, text.as_bytes())?;
     }
     match (show, &comparisons[..]) {
         (Show::Json, [two]) => return outcome::print_json(two),

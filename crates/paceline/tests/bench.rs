@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
@@ -220,37 +220,4 @@ fn an_interruption_ends_the_worker_and_is_reported() {
     assert_eq!(output.status.code(), Some(1));
     wait_until_gone(worker);
     assert_eq!(report(&out)["cases"][0]["status"], "interrupted");
-}
-
-/// Processes that never rest; they end with this.
-struct BusyLoops(Vec<Child>);
-
-impl Drop for BusyLoops {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            child.kill().and_then(|()| child.wait()).expect("a process of our own");
-        }
-    }
-}
-
-#[test]
-fn a_busy_loop_on_every_core_is_warned_of_and_reported() {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
-    let _loops = BusyLoops((0..cores).map(|_| spin()).collect());
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let out = folder.path().join("study");
-    let output = run(&out, "mobilenet_v2 --batch 1 --steps 2");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.matches("warning: other programs use ").count(), 1, "{said}");
-    let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        shown.contains("Other programs used ") && shown.contains("its times may include that"),
-        "{shown}"
-    );
-    assert!(number(&report(&out)["cases"][0]["load"]["busy_cores"]) >= 0.5);
-    for page in ["report.md", "report.html"] {
-        let page = fs::read_to_string(out.join(page)).expect("a page");
-        assert!(page.contains("Other programs used "), "{page}");
-    }
 }

@@ -100,6 +100,31 @@ fn busy_loops_on_every_core_take_workers_off_them() {
     assert!(text.contains("kept off") && text.contains("; other threads ran there"), "{text}");
 }
 
+#[test]
+fn busy_loops_on_every_core_are_warned_of_and_reported() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("study");
+    let loops = Loops::on_every_core();
+    let bench = ["bench", "mobilenet_v2", "--batch", "1", "--steps", "2", "--out"];
+    let output = Command::new(PROGRAM).args(bench).arg(&out).output().expect("the program starts");
+    drop(loops);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("warning: other programs use ").count(), 1, "{said}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        shown.contains("Other programs used ") && shown.contains("its times may include that"),
+        "{shown}"
+    );
+    let report: Value =
+        serde_json::from_slice(&fs::read(out.join("report.json")).expect("a report")).expect("JSON");
+    assert!(report["cases"][0]["load"]["busy_cores"].as_f64() >= Some(0.5), "{report}");
+    for page in ["report.md", "report.html"] {
+        let page = fs::read_to_string(out.join(page)).expect("a page");
+        assert!(page.contains("Other programs used "), "{page}");
+    }
+}
+
 /// A control group that grants less than a core; removed with this.
 struct Group(PathBuf);
 

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use paceline_record::Nanos;
 use paceline_system::scheduler::Queue;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::EngineError;
 
@@ -26,8 +26,7 @@ pub(crate) enum Placement {
 
 /// The cores that this process may use.
 pub(crate) fn allowed_cores() -> Vec<usize> {
-    let Ok(mask) = sched_getaffinity(None) else { return Vec::new() };
-    (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect()
+    paceline_system::cores::allowed().unwrap_or_default()
 }
 
 /// Keeps the calling thread on a core. Placement is optional: without it the program is slower.

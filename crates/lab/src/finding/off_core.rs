@@ -41,10 +41,13 @@ impl Member<'_> {
         } else {
             (String::new(), "look for other work on these cores, a quota, and pages that come from a disk")
         };
-        let cores = if self.case.case.workers == 1 { "kept off its core" } else { "kept off their cores" };
-        let whom = self.spends(cores, loss);
+        let whom = self.spends(&format!("kept off {}", self.its_cores()), loss);
         let stolen = self.stolen_time(told).map_or_else(String::new, |stolen| {
-            format!("; the hypervisor took {:.0} % of the time of their cores", 100.0 * stolen.fraction)
+            format!(
+                "; the hypervisor took {:.0} % of the time of {}",
+                100.0 * stolen.fraction,
+                self.its_cores()
+            )
         });
         Some(self.finding(Kind::OffCore, format!("{whom}{why}{stolen}"), advice.into(), Some(loss)))
     }
@@ -69,6 +72,15 @@ impl Member<'_> {
         (real && threads > cores).then_some((threads, cores))
     }
 
+    fn its_cores(&self) -> &'static str {
+        let threads = self.case.case.workers.saturating_mul(self.case.case.threads.unwrap_or(1));
+        match (self.case.case.workers, threads) {
+            (1, 1) => "its core",
+            (1, _) => "its cores",
+            _ => "their cores",
+        }
+    }
+
     /// What the hypervisor took, if it is notable. Where a guest's clocks count it as computing, no phase shows it.
     fn stolen_time(&self, told: &OffCore) -> Option<Loss> {
         let seconds = told.steal_s?;
@@ -79,9 +91,10 @@ impl Member<'_> {
     fn stolen(&self, told: &OffCore) -> Option<Finding> {
         let loss = self.stolen_time(told)?;
         let text = format!(
-            "with {}, the hypervisor took {:.0} % of the time of their cores{}",
+            "with {}, the hypervisor took {:.0} % of the time of {}{}",
             self.worker_count(),
             100.0 * loss.fraction,
+            self.its_cores(),
             self.seconds(loss.seconds, 1)
         );
         Some(self.finding(Kind::OffCore, text, SHARED_HOST.into(), Some(loss)))

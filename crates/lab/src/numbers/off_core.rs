@@ -20,7 +20,8 @@ pub struct OffCore {
     pub phases_s: PhaseSeconds,
     /// Time that the threads that ran the steps waited for a core; `None` where the system does not tell.
     pub queued_s: Option<f64>,
-    /// Time in which a control group's quota stopped its processes, over the ranks' steps; `None` without a quota.
+    /// Time in which a control group's quota stopped its processes, during the steps of the rank that saw most of it: the counter
+    /// is the group's, not a rank's. `None` without a quota.
     pub throttled_s: Option<f64>,
     /// Time that the hypervisor took from the ranks' cores; `None` where it does not tell.
     pub steal_s: Option<f64>,
@@ -71,10 +72,20 @@ pub fn off_core(repeats: &[&Run]) -> Option<OffCore> {
         seconds: phases.total().seconds() / count,
         phases_s: phases.iter().map(|(phase, time)| (phase, time.seconds() / count)).collect(),
         queued_s: seconds(|told| told.queued.map(|time| time.seconds())),
-        throttled_s: seconds(|told| told.throttled.map(|time| time.seconds())),
+        throttled_s: throttled(repeats),
         steal_s: seconds(|told| told.steal.map(|time| time.seconds())),
         involuntary_switches: sum(|told| told.switches.map(|switches| switches.involuntary as f64))
             .map(|switches| (switches / count).round() as u64),
         mhz: sum(|told| told.mhz.map(f64::from)).map(|sum| sum / frequencies as f64),
     })
+}
+
+fn throttled(repeats: &[&Run]) -> Option<f64> {
+    let of_rank = |steps: &[StepRecord]| {
+        let told = steps.iter().filter_map(|step| step.scheduling.as_ref()?.throttled);
+        told.map(|time| time.seconds()).reduce(|sum, more| sum + more)
+    };
+    let of_run = |run: &&Run| run.ranks.iter().filter_map(|rank| of_rank(&rank.steps)).max_by(f64::total_cmp);
+    let told: Vec<f64> = repeats.iter().filter_map(of_run).collect();
+    (!told.is_empty()).then(|| told.iter().sum::<f64>() / repeats.len() as f64)
 }

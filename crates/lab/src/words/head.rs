@@ -5,7 +5,7 @@ use paceline_record::{Case, Load};
 use super::{cores, threads};
 use crate::{Report, Status};
 
-/// Others are worth a word if they take this many cores, or this fraction of all.
+/// Other programs are mentioned if they take this many cores, or this fraction of all.
 const NOTABLE_CORES: f64 = 0.5;
 const NOTABLE_FRACTION: f64 = 0.1;
 

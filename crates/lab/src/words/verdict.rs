@@ -77,9 +77,13 @@ fn rest(fall: &Waterfall) -> Option<String> {
     if causes.iter().map(|part| part.seconds).sum::<f64>() < EXPLAINED * lost {
         return None;
     }
-    let named = causes.iter();
-    let named: Vec<String> =
-        named.map(|part| format!("{} ({:.0} %)", part.cause.name(), 100.0 * part.seconds / lost)).collect();
+    // Where others made up for a part of it, they are more than all that was lost.
+    let is_whole = causes.iter().map(|part| part.seconds).sum::<f64>() <= lost;
+    let name = |part: &&Part| match is_whole {
+        true => format!("{} ({:.0} %)", part.cause.name(), 100.0 * part.seconds / lost),
+        false => part.cause.name().into(),
+    };
+    let named: Vec<String> = causes.iter().map(name).collect();
     Some(format!("; the rest went to {}", named.join(", ")))
 }
 
@@ -167,6 +171,19 @@ mod tests {
             part(Cause::Stragglers, 0.07, Some((0.05, 0.09))),
         ];
         assert!(verdict(&report)[0].ends_with("for the whole run"), "{:?}", verdict(&report));
+    }
+
+    #[test]
+    fn causes_that_others_made_up_for_have_no_percentages() {
+        let mut report = report_on(&[Plan::calm("resnet50", 1), Plan::calm("resnet50", 2)]);
+        let fall = &mut report.explained[0].waterfalls[0];
+        (fall.from_s, fall.to_s) = (1.0, 1.5);
+        fall.parts = vec![part(Cause::Communication, 0.8, None), part(Cause::Computation, -0.3, None)];
+        assert!(
+            verdict(&report)[0].ends_with("; the rest went to exposed communication"),
+            "{:?}",
+            verdict(&report)
+        );
     }
 
     #[test]
