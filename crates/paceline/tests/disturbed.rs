@@ -106,7 +106,7 @@ fn busy_loops_on_every_core_are_warned_of_and_reported() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let out = folder.path().join("study");
     let loops = Loops::on_every_core();
-    let bench = ["bench", "mobilenet_v2", "--batch", "1", "--steps", "2", "--out"];
+    let bench = ["bench", "mobilenet_v2", "--workers", "1", "--batch", "1", "--steps", "2", "--out"];
     let output = Command::new(PROGRAM).args(bench).arg(&out).output().expect("the program starts");
     drop(loops);
     let said = String::from_utf8_lossy(&output.stderr);
