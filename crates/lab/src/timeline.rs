@@ -96,6 +96,9 @@ impl<'a> CaseLog<'a> {
                 LauncherEvent::Recovery(_)
                 | LauncherEvent::Evaluated(_)
                 | LauncherEvent::Saved { .. }
+                | LauncherEvent::Host(_)
+                | LauncherEvent::Hosts(_)
+                | LauncherEvent::Clock(_)
                 | LauncherEvent::Scaled { .. } => {}
             }
         }

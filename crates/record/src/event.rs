@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, Generation, Host, Member, MemberEvent, Nanos, Phase, PhaseTimes, Rank, Recovery, Roster,
-    Scheduling, Step,
+    Bytes, ClockReading, Generation, Host, HostEvent, HostRoster, Member, MemberEvent, Nanos, Phase,
+    PhaseTimes, Rank, Recovery, Roster, Scheduling, Step,
 };
 
 /// What one case of a study trains, and how. What its source does not tell is `None`.
@@ -95,12 +95,15 @@ pub struct LauncherHeader {
     /// What else the machine did just before the run; `None` where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
+    /// The host whose launcher it is, in a run on several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
 }
 
 impl LauncherHeader {
     /// Of a whole run, with nothing known about when and beside what it ran.
     pub const fn new(case: Case) -> Self {
-        Self { case, window: false, started: None, load: None }
+        Self { case, window: false, started: None, load: None, host: None }
     }
 }
 
@@ -430,6 +433,12 @@ pub enum LauncherEvent {
         /// Its size.
         bytes: Bytes,
     },
+    /// Something happened to a host, in a run on several.
+    Host(HostEvent),
+    /// From here on the shards are dealt to these hosts.
+    Hosts(HostRoster),
+    /// How a host's clock compares with that of the first host.
+    Clock(ClockReading),
     /// Another number of workers was asked for.
     Scaled {
         /// When it was asked for.

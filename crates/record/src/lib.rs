@@ -6,6 +6,7 @@
 mod date;
 mod error;
 mod event;
+mod hosts;
 pub mod log;
 mod membership;
 mod phase;
@@ -19,6 +20,7 @@ pub use event::{
     BucketRecord, Case, EvalRecord, Exit, LauncherEvent, LauncherHeader, LayerTime, Load, MemberHeader,
     Outcome, RankEvent, RankHeader, Started, StepRecord, Whole,
 };
+pub use hosts::{ClockReading, HostChange, HostEvent, HostPlace, HostRoster};
 pub use membership::{Expulsion, MemberChange, MemberEvent, Recovery, RecoveryPhase, Roster};
 pub use phase::{Phase, PhaseTimes};
 pub use porter::{PorterEvent, PorterHeader, Transfer};

@@ -47,7 +47,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, EvalRecord, LauncherEvent, LauncherHeader, LogError, Member, MemberChange, MemberEvent,
+    Bytes, EvalRecord, Host, LauncherEvent, LauncherHeader, LogError, Member, MemberChange, MemberEvent,
     MemberHeader, Nanos, Outcome, PorterEvent, PorterHeader, Rank, RankEvent, RankHeader, Recovery, Step,
     StepRecord, Who,
 };
@@ -72,6 +72,11 @@ pub const LAUNCHER_FILE: &str = "launcher.jsonl";
 
 /// Name of the log of a host's porter in its case's folder; it is there only in runs on several hosts.
 pub const PORTER_FILE: &str = "porter.jsonl";
+
+/// Name of the folder of another host's logs in its case's folder, once they have been gathered on the first host.
+pub fn host_folder(host: Host) -> String {
+    format!("host-{}", host.0)
+}
 
 #[derive(Serialize)]
 struct Stamped<'a, H> {
@@ -447,7 +452,7 @@ pub struct LauncherLog {
     pub first_spawn: Option<Nanos>,
     /// When the last worker had ended.
     pub last_reap: Option<Nanos>,
-    /// Everything that it told of members, rosters, recoveries and tests, in order.
+    /// Everything that it told of members, hosts, rosters, recoveries and tests, in order.
     pub membership: Vec<LauncherEvent>,
     /// How the case ended, and why; `None` if the launcher is still at work, or did not live to tell.
     pub over: Option<(Outcome, Option<String>)>,
@@ -485,6 +490,9 @@ impl LauncherLog {
                 | LauncherEvent::Evaluated(_)
                 | LauncherEvent::Roster(_)
                 | LauncherEvent::Recovery(_)
+                | LauncherEvent::Host(_)
+                | LauncherEvent::Hosts(_)
+                | LauncherEvent::Clock(_)
                 | LauncherEvent::Scaled { .. } => {
                     if let LauncherEvent::Member(MemberEvent { at, change, .. }) = &event {
                         match change {

@@ -32,6 +32,19 @@ pub enum PorterEvent {
     },
     /// Bytes went to and fro.
     Moved(Transfer),
+    /// What the porter itself took in a step, on cores that workers use too.
+    Worked {
+        /// The step.
+        step: Step,
+        /// From the end of the step before.
+        begin: Nanos,
+        /// When the step was done on this host.
+        end: Nanos,
+        /// Processor time.
+        cpu: Nanos,
+        /// Time in which there was nothing to move.
+        waited: Nanos,
+    },
     /// Bytes of an old roster came and were thrown away.
     Dropped {
         /// Where they came from.
