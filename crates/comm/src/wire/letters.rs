@@ -30,8 +30,6 @@ pub struct Letters {
     sent: usize,
     /// Bytes of all of them that are not.
     waiting: usize,
-    /// Taken by the stream, and perhaps not sent yet.
-    is_flushed: bool,
     incoming: Incoming,
     broken: Option<String>,
 }
@@ -44,7 +42,6 @@ impl Letters {
             outgoing: VecDeque::new(),
             sent: 0,
             waiting: 0,
-            is_flushed: true,
             incoming: Incoming::default(),
             broken: None,
         }
@@ -86,7 +83,7 @@ impl Letters {
 
     /// Whether to poll for room to write.
     pub fn wants_write(&self) -> bool {
-        !self.outgoing.is_empty() || !self.is_flushed
+        !self.outgoing.is_empty() || !self.stream.is_flushed()
     }
 
     /// Sends what can be sent, and returns the letters that came.
@@ -128,7 +125,7 @@ impl Letters {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        self.is_flushed = self.stream.flush().map_err(|error| error.to_string())?;
+        self.stream.flush().map_err(|error| error.to_string())?;
         Ok(())
     }
 
@@ -166,7 +163,7 @@ impl fmt::Debug for Letters {
 
 /// The letter that comes, as far as it is there.
 #[derive(Default)]
-struct Incoming {
+pub(super) struct Incoming {
     head: [u8; HEAD],
     headed: usize,
     letter: Vec<u8>,
@@ -177,8 +174,14 @@ impl Incoming {
         self.headed == 0
     }
 
+    /// Bytes of memory that it has taken.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.letter.capacity()
+    }
+
     /// Takes bytes as they come, and adds the letters that they complete.
-    fn take(&mut self, mut bytes: &[u8], letters: &mut Vec<Vec<u8>>) -> Result<(), String> {
+    pub fn take(&mut self, mut bytes: &[u8], letters: &mut Vec<Vec<u8>>) -> Result<(), String> {
         loop {
             let (now, later) = bytes.split_at(bytes.len().min(HEAD - self.headed));
             self.head[self.headed..self.headed + now.len()].copy_from_slice(now);

@@ -4,7 +4,7 @@
 //! the sender's memory to the socket, and from the socket to the receiver's memory, without another copy unless they are
 //! encrypted.
 
-mod incoming;
+pub(super) mod incoming;
 mod outgoing;
 
 use std::fmt;
@@ -69,6 +69,8 @@ struct Lane {
     stream: Stream,
     reader: Reader,
     writer: Writer,
+    /// Messages whose last bytes the stream has taken, and perhaps not given to the socket yet.
+    taken: Vec<Tag>,
     /// Until the socket says otherwise.
     is_readable: bool,
     is_writable: bool,
@@ -194,6 +196,7 @@ impl Peer {
             stream,
             reader: Reader::new(),
             writer: Writer::new(),
+            taken: Vec::new(),
             is_readable: true,
             is_writable: true,
             is_ending: false,
@@ -275,16 +278,17 @@ impl Lane {
             match self.stream.write(&self.writer.parts()) {
                 Ok(went) => {
                     written += went;
-                    if let Some(tag) = self.writer.advance(went, queue) {
-                        inbox.sent(host, tag);
-                    }
+                    self.taken.extend(self.writer.advance(went, queue));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_writable = false,
                 Err(error) => return Err(error.to_string()),
             }
         }
-        if self.is_writable {
-            self.is_writable = self.stream.flush().map_err(|error| error.to_string())?;
+        if self.is_writable || !self.taken.is_empty() {
+            self.is_writable &= self.stream.flush().map_err(|error| error.to_string())?;
+            if self.stream.is_flushed() {
+                self.taken.drain(..).for_each(|tag| inbox.sent(host, tag));
+            }
         }
         Ok(written > 0)
     }
