@@ -115,8 +115,9 @@ fn exchange(streams: Vec<Stream>, options: &Options) -> Result<Vec<Duration>, Bo
         let all = (round + 1) * options.parts;
         while counter.arrived < all || counter.sent < all {
             wire.progress(&mut counter, bell.as_fd(), Duration::from_secs(10))?;
-            if let Some(why) = &counter.lost {
-                return Err(why.clone().into());
+            // Whoever is done goes away.
+            if let Some(why) = counter.lost.take_if(|_| counter.arrived < all || counter.sent < all) {
+                return Err(why.into());
             }
         }
         times.push(begin.elapsed());

@@ -213,7 +213,8 @@ fn fuzz_chunks() {
 fn every_lie_about_a_chunk_is_found() {
     let content: Vec<u8> = (0..150).collect();
     let tag = Tag([0; 6]);
-    let lies: [(fn(&mut Vec<(Head, Vec<u8>)>), &str); 9] = [
+    type Lie = fn(&mut [(Head, Vec<u8>)]);
+    let lies: [(Lie, &str); 9] = [
         (|sent| sent[0].0.tag.0[3] = 1, "it sent a message that nobody waits for"),
         (|sent| sent[0].0.total = 151, "it sent a message that nobody waits for"),
         (

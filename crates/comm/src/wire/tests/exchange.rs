@@ -170,6 +170,30 @@ fn a_peer_that_goes_away_in_the_middle_of_messages_is_lost_and_the_others_go_on(
     }
 }
 
+#[test]
+fn what_was_sent_before_a_wire_is_dropped_arrives() {
+    for kind in &KINDS {
+        let mut sites = sites(kind, 2, &LONG);
+        let deadline = deadline();
+        for round in 0.. {
+            if sites[1].is_done(&LONG, &[Host(0)]) {
+                break;
+            }
+            assert!(!deadline.has_passed(), "they hang");
+            // The other is slow, so that the end is there before it has read everything.
+            sites[1].turn(Duration::ZERO);
+            if round % 20 == 0 {
+                sites[0].turn(Duration::ZERO);
+            }
+        }
+        sites[1].wire = None;
+        drive(&mut sites, |sites| !sites[0].post.lost.is_empty());
+        assert!(sites[0].is_done(&LONG, &[Host(1)]));
+        assert_eq!(sites[0].post.lost, [(Host(1), "it closed its connections".into())]);
+        sites[0].check(Host(0));
+    }
+}
+
 /// Whether the hosts but one are done with each other.
 fn all_but(sites: &[Site], without: usize) -> bool {
     let is_done = |(own, site): (usize, &Site)| {
@@ -240,6 +264,6 @@ fn messages_for_a_lost_or_unknown_host_come_to_nothing() {
     }
     wire.progress(post, silence().as_fd(), Duration::ZERO).expect("progress");
     assert_eq!(post.sent, []);
-    assert_eq!(post.lost, [(Host(1), "it closed a connection".into())]);
+    assert_eq!(post.lost, [(Host(1), "it closed its connections".into())]);
     assert_eq!(wire.peers(), [Host(1)]);
 }
