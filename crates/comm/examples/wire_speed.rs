@@ -164,7 +164,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let speed = |time: Duration| options.bytes as f64 / time.as_secs_f64() / 1e9;
     let (best, median) = (times[0], times[times.len() / 2]);
     println!(
-        "{} MB in {} messages, {} {} streams, chunks of {}: best {:.1} ms ({:.2} GB/s), median {:.1} ms ({:.2} GB/s), processor {:.1} ms",
+        "{} MB in {} messages, {} {} streams, chunks of {}: best {:.1} ms ({:.2} GB/s), median {:.1} ms ({:.2} GB/s), \
+         processor {:.1} ms",
         options.bytes / 1_000_000,
         options.parts,
         options.streams,

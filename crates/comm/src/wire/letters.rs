@@ -31,6 +31,9 @@ pub struct Letters {
     /// Bytes of all of them that are not.
     waiting: usize,
     incoming: Incoming,
+    /// Why nothing can be sent any more. What came before can still be read.
+    mute: Option<String>,
+    /// Why nothing can be read any more either.
     broken: Option<String>,
 }
 
@@ -43,6 +46,7 @@ impl Letters {
             sent: 0,
             waiting: 0,
             incoming: Incoming::default(),
+            mute: None,
             broken: None,
         }
     }
@@ -65,25 +69,20 @@ impl Letters {
             self.broken =
                 Some(format!("it does not read its letters, and {MOST_WAITING} bytes of them wait"));
         }
-        self.check()?;
+        self.check(self.broken.as_ref().or(self.mute.as_ref()))?;
         let mut bytes = Vec::with_capacity(HEAD + letter.len());
         bytes.extend((letter.len() as u32).to_le_bytes());
         bytes.extend(crc32c::crc32c(letter).to_le_bytes());
         bytes.extend(letter);
         self.waiting += bytes.len();
         self.outgoing.push_back(bytes);
-        if let Err(why) = self.write() {
-            // What came before the end can still be read.
-            self.outgoing.clear();
-            self.broken = Some(why);
-            return self.check();
-        }
-        Ok(())
+        self.write();
+        self.check(self.mute.as_ref())
     }
 
     /// Whether to poll for room to write.
     pub fn wants_write(&self) -> bool {
-        !self.outgoing.is_empty() || !self.stream.is_flushed()
+        self.mute.is_none() && (!self.outgoing.is_empty() || !self.stream.is_flushed())
     }
 
     /// Sends what can be sent, and returns the letters that came.
@@ -93,24 +92,33 @@ impl Letters {
     pub fn progress(&mut self) -> Result<Vec<Vec<u8>>, CommError> {
         let mut letters = Vec::new();
         if self.broken.is_none() {
-            let written = self.write();
-            let read = self.read(&mut letters);
-            self.broken = read.and(written).err();
+            self.write();
+            self.broken = self.read(&mut letters).err();
         }
         if letters.is_empty() {
-            self.check()?;
+            self.check(self.broken.as_ref().or(self.mute.as_ref()))?;
         }
         Ok(letters)
     }
 
-    fn check(&self) -> Result<(), CommError> {
-        match &self.broken {
+    fn check(&self, why: Option<&String>) -> Result<(), CommError> {
+        match why {
             Some(why) => Err(CommError::Disconnected { address: self.other(), why: why.clone() }),
             None => Ok(()),
         }
     }
 
-    fn write(&mut self) -> Result<(), String> {
+    /// Writes what can be written.
+    fn write(&mut self) {
+        if self.mute.is_none()
+            && let Err(error) = self.try_write()
+        {
+            self.outgoing.clear();
+            self.mute = Some(error.to_string());
+        }
+    }
+
+    fn try_write(&mut self) -> io::Result<()> {
         while let Some(first) = self.outgoing.front() {
             match self.stream.write(&[IoSlice::new(&first[self.sent..])]) {
                 Ok(written) => {
@@ -122,10 +130,10 @@ impl Letters {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error),
             }
         }
-        self.stream.flush().map_err(|error| error.to_string())?;
+        self.stream.flush()?;
         Ok(())
     }
 

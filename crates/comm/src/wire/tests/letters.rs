@@ -68,6 +68,22 @@ fn the_last_letters_are_read_before_the_end_is_told() {
 }
 
 #[test]
+fn the_last_letters_are_read_even_if_nothing_can_be_sent_any_more() {
+    let (mut here, mut there) = pair(Secrecy::Plain);
+    here.send(b"a question that is never read").expect("a letter");
+    wait_readable(&there, LIMIT);
+    there.send(b"go away").expect("a letter");
+    drop(there);
+    let deadline = deadline();
+    while here.send(b"another").is_ok() {
+        assert!(!deadline.has_passed(), "the end is not noticed");
+    }
+    assert!(!here.wants_write());
+    assert_eq!(here.progress().expect("a letter"), [b"go away"]);
+    here.progress().expect_err("nobody");
+}
+
+#[test]
 fn whoever_reads_no_letters_is_given_up_before_memory_is_full() {
     let (mut here, _there) = pair(Secrecy::Plain);
     let letter = vec![0; LONGEST_LETTER];
