@@ -21,13 +21,15 @@ mod board;
 mod flag;
 mod ground;
 mod member;
+mod parts;
 mod warden;
 mod words;
 
 pub use board::{Board, Shape, side};
 pub use ground::{Bell, Ground, GroundSize};
 pub use member::{Dealing, Ended, Member, ShardTask, Shards, SliceTask, Slices, Tests, Wait, Waiting};
-pub use warden::{Fenced, Lost, Warden};
+pub use parts::{Node, Parts, cover};
+pub use warden::{Done, Fenced, Lost, Warden};
 pub use words::Words;
 
 #[cfg(test)]
