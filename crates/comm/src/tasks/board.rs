@@ -2,6 +2,7 @@
 
 use paceline_record::Nanos;
 
+use super::warden::AHEAD;
 use super::{Words, flag};
 
 /// How much there is to coordinate.
@@ -31,7 +32,7 @@ const SEAT_BITS: u32 = 9;
 pub(super) const NOBODY: u32 = (1 << SEAT_BITS) - 2;
 
 /// Words before the rosters.
-const FIXED: usize = 4;
+const FIXED: usize = 5;
 
 /// Words of a roster before its seats, and behind them before the hosts.
 const ROSTER_HEAD: usize = 3;
@@ -97,6 +98,8 @@ impl Board {
     pub(super) const PASSED: usize = 2;
     /// What is noted of the shards of other hosts has arrived.
     pub(super) const ARRIVED: usize = 3;
+    /// Steps that may be begun.
+    pub(super) const LIMIT: usize = 4;
 
     /// The words of a shape.
     ///
@@ -222,7 +225,9 @@ impl Board {
 
     /// All words that somebody may sleep on.
     pub(super) fn flags(&self) -> impl Iterator<Item = usize> + use<> {
-        [Self::GO, Self::PASSED, Self::ARRIVED].into_iter().chain(self.first_flag()..self.words())
+        [Self::GO, Self::PASSED, Self::ARRIVED, Self::LIMIT]
+            .into_iter()
+            .chain(self.first_flag()..self.words())
     }
 
     /// Number of words.
@@ -274,6 +279,7 @@ impl Board {
         for word in self.tests().chain([Self::PASSED]) {
             flag::lower(words, word, passed);
         }
+        flag::lower(words, Self::LIMIT, steps + AHEAD);
     }
 
     fn tests(&self) -> impl Iterator<Item = usize> + use<> {
@@ -345,6 +351,12 @@ impl Board {
         }
         // The step after the next one replaces them.
         self.steps_done(words, step + 1) <= step + 1
+    }
+
+    /// What was noted of a shard.
+    pub(super) fn result_of(&self, words: &impl Words, step: u64, shard: u32) -> [u64; 2] {
+        let at = self.result(shard, step);
+        [words.note(at), words.note(at + 1)]
     }
 
     /// Notes the result of a part of a test.

@@ -262,6 +262,10 @@ impl<'a, M: Words> Member<'a, M> {
             if self.settle() == Ended::Left || leaves() {
                 return Ok(Ended::Left);
             }
+            if !flag::has_reached(self.words, Board::LIMIT, step + 1) {
+                self.wait(Board::LIMIT, step + 1, Waiting::Roster);
+                continue;
+            }
             if let Some(task) = self.claim_shard() {
                 self.run_shard(task, shards, slices)?;
                 continue;
@@ -480,7 +484,8 @@ impl<'a, M: Words> Member<'a, M> {
 
     /// Whether all has come that a slice needs of other hosts.
     fn has_input(&self, bucket: u32, slice: u32) -> bool {
-        self.is_alone() || flag::has_reached(self.words, self.board.input_flag(bucket, slice), self.step + 1)
+        self.roster.parts.has_all()
+            || flag::has_reached(self.words, self.board.input_flag(bucket, slice), self.step + 1)
     }
 
     /// Slices of each bucket.

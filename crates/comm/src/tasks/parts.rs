@@ -2,7 +2,7 @@
 //!
 //! Each host computes a range of the shards, and each slice is added up by one host, its *owner*. What other hosts have of it
 //! travels there as *nodes* of the sum's tree, so that the order of the sum is that of a single host; the mean of the gradients
-//! travels back, and every host updates the whole state.
+//! travels back, and every host updates the whole state. A *guest* has no shards yet: it gets the state, and follows.
 
 use std::ops::Range;
 
@@ -50,14 +50,17 @@ pub fn cover(shards: Range<u32>) -> impl Iterator<Item = Node> + Clone {
 }
 
 impl Parts {
-    /// Shards that end there, host by host, as the host at place `own` sees them.
+    /// Shards that end there, host by host, as the host at place `own` sees them. Guests come last.
     ///
     /// # Panics
-    /// If it is not one of them, or one has no shard.
+    /// If it is not one of them, or a guest comes before one that has shards.
     pub fn new(ends: Vec<u32>, own: usize, slices: u32) -> Self {
         assert!(own < ends.len() && ends[0] > 0, "invariant: a host of the roster");
-        assert!(ends.is_sorted_by(|a, b| a < b), "invariant: every host has a shard");
-        Self { ends, own, slices }
+        let parts = Self { ends, own, slices };
+        let guests = parts.ends.iter().filter(|&&end| end == parts.all_shards()).count() - 1;
+        let owners = &parts.ends[..parts.hosts() - guests];
+        assert!(owners.is_sorted_by(|a, b| a < b), "invariant: guests come last");
+        parts
     }
 
     /// One host that has everything.
@@ -113,16 +116,27 @@ impl Parts {
         self.ends[self.ends.len() - 1]
     }
 
+    /// Hosts with shards; they come first.
+    fn owners(&self) -> u32 {
+        self.ends.iter().filter(|&&end| end < self.all_shards()).count() as u32 + 1
+    }
+
+    /// Whether all shards are this host's.
+    pub fn has_all(&self) -> bool {
+        self.own_shards().len() == self.all_shards() as usize
+    }
+
     /// The place of the host that adds up a slice.
     pub fn owner(&self, slice: u32) -> usize {
-        let hosts = self.hosts() as u32;
+        let hosts = self.owners();
         let is_its = |&place: &u32| deal(self.slices, Rank(place), hosts).contains(&slice);
         (0..hosts).find(is_its).expect("invariant: a slice of this run") as usize
     }
 
     /// Whether this host adds up a slice.
     pub fn is_owner(&self, slice: u32) -> bool {
-        deal(self.slices, Rank(self.own as u32), self.hosts() as u32).contains(&slice)
+        let (own, hosts) = (self.own as u32, self.owners());
+        own < hosts && deal(self.slices, Rank(own), hosts).contains(&slice)
     }
 
     /// What travels from the host at a place to a slice's owner.
@@ -189,6 +203,14 @@ mod tests {
                 assert_eq!(owners, [Parts::new(ends.clone(), 0, 8).owner(slice)]);
             }
         }
+    }
+
+    #[test]
+    fn guests_have_neither_shards_nor_slices() {
+        let parts = Parts::new(vec![2, 4, 4], 2, 6);
+        assert!(parts.own_shards().is_empty() && (0..6).all(|slice| !parts.is_owner(slice)));
+        assert_eq!((0..6).map(|slice| parts.owner(slice)).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
+        assert!(Parts::new(vec![4, 4], 0, 6).has_all());
     }
 
     #[test]

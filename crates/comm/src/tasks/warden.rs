@@ -3,6 +3,9 @@
 use super::board::{Claim, NOBODY, Task};
 use super::{Board, Parts, Words, flag};
 
+/// How far ahead a count is where there is nothing to count: less than half of where counts begin anew.
+pub(super) const AHEAD: u64 = 1 << 21;
+
 /// Keeps the roster. It never waits: [`Warden::tend`] does what can be done now.
 ///
 /// A new roster takes effect in three moves. It is published, and every flag called, so members that sleep wake. Members
@@ -203,11 +206,21 @@ impl<'a, M: Words> Warden<'a, M> {
         self.note_alone(all);
     }
 
-    /// Where this host is alone there is nobody to wait for. To be called every million steps.
+    /// Where all shards are this host's there is nobody to wait for. To be called every million steps.
     pub fn note_alone(&self, steps: u64) {
-        if self.parts.hosts() == 1 {
-            flag::raise(self.words, Board::ARRIVED, steps + (1 << 21));
+        if self.parts.has_all() {
+            flag::raise(self.words, Board::ARRIVED, steps + AHEAD);
         }
+    }
+
+    /// Lets members begin no step from this one on.
+    pub fn hold(&self, step: u64) {
+        flag::lower(self.words, Board::LIMIT, step);
+    }
+
+    /// Lets members begin steps without a limit. To be called every million steps.
+    pub fn release(&self, steps: u64) {
+        flag::lower(self.words, Board::LIMIT, steps + AHEAD);
     }
 
     /// Whether all that live have acknowledged the newest roster.
