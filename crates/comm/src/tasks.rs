@@ -17,6 +17,7 @@
 //! All of this is written over [`Words`]: real shared memory is a [`Ground`], and the tests run the same code on memory of
 //! their own, where they decide who runs when, what is torn, and who dies.
 
+pub mod authority;
 mod board;
 mod cargo;
 mod flag;
