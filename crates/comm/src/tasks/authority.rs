@@ -77,6 +77,8 @@ pub struct Stand {
     pub missing: Vec<(u32, u32)>,
     /// Parts of the test after these that it lacks.
     pub untested: Vec<u32>,
+    /// Whether it has done what is due after these steps.
+    pub passed: bool,
 }
 
 /// What the authority tells a host.
@@ -173,7 +175,6 @@ pub struct Authority {
     roster: Roster,
     phase: Phase,
     came: Nanos,
-    /// Who was missed by whom, in this roster.
     orders: Vec<(Host, Order)>,
     decided: Vec<Decided>,
     over: bool,
@@ -440,7 +441,7 @@ mod tests {
     }
 
     fn stand(done: u64) -> Stand {
-        Stand { done: Some(done), missing: Vec::new(), untested: Vec::new() }
+        Stand { done: Some(done), missing: Vec::new(), untested: Vec::new(), passed: true }
     }
 
     fn generation(authority: &Authority) -> u64 {

@@ -310,6 +310,21 @@ impl Board {
         all.map(|word| flag::count(words, word, about)).min().unwrap_or(about)
     }
 
+    /// Slices of the step after so many that are not done.
+    pub fn missing(&self, words: &impl Words, steps: u64) -> Vec<(u32, u32)> {
+        let Shape { buckets, slices, .. } = self.shape;
+        let all = (0..buckets).flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)));
+        let is_done = |bucket, slice| flag::has_reached(words, self.slice_flag(bucket, slice), steps + 1);
+        all.filter(|&(bucket, slice)| !is_done(bucket, slice)).collect()
+    }
+
+    /// Parts of the test after so many steps that are not done.
+    pub fn untested(&self, words: &impl Words, steps: u64) -> Vec<u32> {
+        (0..self.shape.shards)
+            .filter(|&part| !flag::has_reached(words, self.test_flag(part), steps))
+            .collect()
+    }
+
     /// Whether all parts of the test after so many steps are done.
     pub fn is_tested(&self, words: &impl Words, steps: u64) -> bool {
         (0..self.shape.shards).all(|part| flag::has_reached(words, self.test_flag(part), steps))

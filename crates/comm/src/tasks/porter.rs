@@ -218,7 +218,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
     /// Sends what hosts lack that are behind, if it is this host that gives it to them.
     pub fn serve(&mut self, wire: &mut dyn Wire) {
         let donor = self.begun.iter().position(|host| host.done == Some(self.first));
-        if donor != Some(self.own()) {
+        if donor != Some(self.own()) || self.first == 0 {
             return;
         }
         let behind: Vec<usize> =

@@ -171,7 +171,7 @@ impl<'a, M: Words> Warden<'a, M> {
     /// # Panics
     /// If somebody may be at work.
     pub fn deal(&mut self, parts: Parts, Done { done, all, missing, is_loss }: Done<'_>) {
-        assert!(self.settled && !self.runs, "invariant: nobody is at work");
+        assert!(self.is_still(), "invariant: nobody is at work");
         let (words, board, shape) = (self.words, self.board, self.board.shape());
         let old = std::mem::replace(&mut self.parts, parts).own_shards();
         let slices =
@@ -204,6 +204,11 @@ impl<'a, M: Words> Warden<'a, M> {
         }
         flag::lower(words, Board::ARRIVED, if is_behind { all - 1 } else { all });
         self.note_alone(all);
+    }
+
+    /// Whether nobody is at work, and nobody will be before another roster is published.
+    pub fn is_still(&self) -> bool {
+        self.generation == 0 || (self.settled && !self.runs)
     }
 
     /// Where all shards are this host's there is nobody to wait for. To be called every million steps.
