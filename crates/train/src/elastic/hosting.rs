@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use paceline_comm::tasks::authority::{Order, Roster, Stand, Word};
-use paceline_comm::tasks::{Bell, Done, Ground, Parts, Standing};
+use paceline_comm::tasks::{Bell, Done, Ground, Parts, Shape, Standing};
 use paceline_record::log::PorterWriter;
 use paceline_record::{Host, Nanos, PorterHeader};
 
@@ -190,6 +190,11 @@ impl Lead<'_, '_, '_> {
                 Said::Failed(error) => return Err(error),
             }
         }
+        Ok(None)
+    }
+
+    /// Does what had to wait for members to stand still, and tells the authority what it waits for.
+    pub(super) fn report_to_hosts(&mut self, now: Nanos) -> Result<(), TrainError> {
         // A member that has become ready meanwhile may have been told to wait, and not know it yet.
         if self.warden.is_still()
             && let Some(stands) = self.hosting.as_mut().and_then(|hosting| hosting.stands.take())
@@ -197,7 +202,7 @@ impl Lead<'_, '_, '_> {
             self.go(stands, now)?;
         }
         self.report_progress();
-        Ok(None)
+        Ok(())
     }
 
     fn obey(
@@ -245,9 +250,9 @@ impl Lead<'_, '_, '_> {
         {
             *told = true;
             let stand = if hosting.lacks_state {
-                let all = self.board.missing(self.ground, u64::from(u32::MAX));
-                let parts = (0..self.board.shape().shards).collect();
-                Stand { done: None, missing: all, untested: parts, passed: false }
+                let Shape { shards, buckets, slices, .. } = self.board.shape();
+                let all = (0..buckets).flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)));
+                Stand { done: None, missing: all.collect(), untested: (0..shards).collect(), passed: false }
             } else {
                 let untested = if is_due { self.board.untested(self.ground, done) } else { Vec::new() };
                 let missing = self.board.missing(self.ground, done);
@@ -281,7 +286,7 @@ impl Lead<'_, '_, '_> {
             let has_passed = stands.iter().any(|stand| stand.done == Some(first) && stand.passed);
             self.passed = first - u64::from(!has_passed);
             self.board.begin_at(self.ground, first - 1, self.passed);
-            (self.first, self.done, self.refreshed) = (first, first - 1, first);
+            (self.first, self.done, self.refreshed) = (first, first - 1, first - 1);
         } else if hosting.lacks_state {
             self.state.begin()?;
         }

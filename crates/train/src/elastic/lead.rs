@@ -294,6 +294,7 @@ impl Lead<'_, '_, '_> {
                 self.check_deadlock(now)?;
             }
             self.tend()?;
+            self.report_to_hosts(now)?;
             self.follow_redo()?;
             self.reach_milestone()?;
             self.show();
