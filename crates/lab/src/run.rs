@@ -11,6 +11,7 @@ use paceline_record::{
     Case, EvalRecord, LogError, MemberHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord, Who,
 };
 
+use crate::hosts::{self, Hosts};
 use crate::membership::{self, Membership};
 use crate::stats::Work;
 use crate::{LabError, Status};
@@ -27,6 +28,8 @@ pub struct Run {
     pub waited_for: BTreeMap<Who, Waited>,
     /// Who came and went; `None` where workers stay.
     pub membership: Option<Membership>,
+    /// Where they ran; `None` for a run on one host.
+    pub hosts: Option<Hosts>,
     /// Steps asked for, where somebody has said.
     pub asked: Option<u64>,
     /// Whether its launcher was at work when the logs were read.
@@ -81,41 +84,12 @@ impl Run {
     pub fn read(folder: &Path) -> Result<Self, LabError> {
         let held = LauncherLog::is_held(folder);
         let launcher = LauncherLog::read(folder)?;
-        let (world, outcome) = (launcher.header.case.workers, launcher.outcome());
-        let members = membership::members(&launcher);
-        let elastic = !members.is_empty();
-        let workers: Vec<Who> = match elastic {
-            true => members.into_iter().map(Who::Member).collect(),
-            false => (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
+        let outcome = launcher.outcome();
+        let crew = Crew::read(folder, &launcher)?;
+        let mut run = match hosts::Told::by(&launcher) {
+            Some(told) => hosts::gather(folder, launcher, crew, told),
+            None => Self::new(launcher, crew.ranks, crew.waited_for),
         };
-        let (mut ranks, mut waited_for) = (Vec::new(), BTreeMap::new());
-        for (who, read) in read_workers(folder, &launcher, &workers) {
-            match read {
-                Ok(read) if is_whose(&read.log.header, who, world) => {
-                    add_waits(&mut waited_for, read.waited_for);
-                    ranks.push(read.log);
-                }
-                Ok(WorkerRead { log, .. }) => {
-                    let why = match &log.header {
-                        WorkerHeader::Rank(RankHeader { rank, world: said }) => {
-                            format!("the log of {who} of {world} says rank {rank} of {said}")
-                        }
-                        WorkerHeader::Member(header) => {
-                            format!("the log of {who} says member {}", header.member)
-                        }
-                    };
-                    return Err(LabError::Contradiction { folder: folder.into(), why });
-                }
-                // Whoever was lost before its first instruction left no log.
-                Err(LogError::Io { source, .. }) if elastic && source.kind() == io::ErrorKind::NotFound => {
-                    ranks.push(empty_log(who));
-                }
-                Err(error) if outcome == Outcome::Done => return Err(error.into()),
-                Err(_) if elastic => ranks.push(empty_log(who)),
-                Err(_) => {}
-            }
-        }
-        let mut run = Self::new(launcher, ranks, waited_for);
         // Who has not said the last word may have begun just after the first look.
         run.is_held = held || LauncherLog::is_held(folder);
         if outcome == Outcome::Done {
@@ -127,7 +101,7 @@ impl Run {
     /// A run with these logs.
     pub(crate) fn new(launcher: LauncherLog, ranks: Vec<RankLog>, waited_for: BTreeMap<Who, Waited>) -> Self {
         let membership = Membership::new(&launcher, &ranks);
-        Self { launcher, ranks, waited_for, membership, asked: None, is_held: false }
+        Self { launcher, ranks, waited_for, membership, hosts: None, asked: None, is_held: false }
     }
 
     /// How it ended, or that it has not. Of a launcher that is gone without a word nothing good is known.
@@ -145,6 +119,9 @@ impl Run {
             .span()
             .ok_or_else(|| contradiction("the run is finished, but its spawn or reap is missing".into()))?;
         if let Some(membership) = &self.membership {
+            if membership.steps.is_empty() {
+                return Err(contradiction("the run is finished, but nobody did a step".into()));
+            }
             return self.check_members(membership).map_err(contradiction);
         }
         for log in &self.ranks {
@@ -167,11 +144,8 @@ impl Run {
         Ok(())
     }
 
-    /// A finished run of members has steps, and each member did its own within its life, one after the other.
-    fn check_members(&self, membership: &Membership) -> Result<(), String> {
-        if membership.steps.is_empty() {
-            return Err("the run is finished, but nobody did a step".into());
-        }
+    /// Each member of a finished run did its steps within its life, one after the other.
+    pub(crate) fn check_members(&self, membership: &Membership) -> Result<(), String> {
         for log in &self.ranks {
             let who = log.header.who();
             let Some(life) = membership.life(who) else { continue };
@@ -428,10 +402,80 @@ fn empty_log(who: Who) -> RankLog {
     }
 }
 
+/// The logs of all workers that one launcher started.
+pub(crate) struct Crew {
+    /// One of each.
+    pub ranks: Vec<RankLog>,
+    /// Waiting for late ranks, by the rank that was late.
+    pub waited_for: BTreeMap<Who, Waited>,
+    /// Of each log, what is known of the exchanges of its steps; empty for a run on one host, which needs none of it.
+    pub arrivals: Vec<Vec<Arrival>>,
+}
+
+/// What the exchanges of a step tell, as one worker saw them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrival {
+    /// When the last gradients of its own host were there.
+    pub at: Option<Nanos>,
+    /// Who brought them.
+    pub last: Option<Who>,
+    /// Whom it waited for longest, and how long.
+    pub blamed: Option<Who>,
+    pub waited: Nanos,
+}
+
+impl Crew {
+    /// Reads the logs that a launcher's log tells of.
+    pub(crate) fn read(folder: &Path, launcher: &LauncherLog) -> Result<Self, LabError> {
+        let (world, outcome) = (launcher.header.case.workers, launcher.outcome());
+        let members = membership::members(launcher);
+        let elastic = !members.is_empty();
+        let workers: Vec<Who> = match elastic {
+            true => members.into_iter().map(Who::Member).collect(),
+            false => (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
+        };
+        let mut crew = Self { ranks: Vec::new(), waited_for: BTreeMap::new(), arrivals: Vec::new() };
+        for (who, read) in read_workers(folder, launcher, &workers) {
+            match read {
+                Ok(read) if is_whose(&read.log.header, who, world) => {
+                    add_waits(&mut crew.waited_for, read.waited_for);
+                    crew.ranks.push(read.log);
+                    crew.arrivals.push(read.arrivals);
+                }
+                Ok(WorkerRead { log, .. }) => {
+                    let why = match &log.header {
+                        WorkerHeader::Rank(RankHeader { rank, world: said }) => {
+                            format!("the log of {who} of {world} says rank {rank} of {said}")
+                        }
+                        WorkerHeader::Member(header) => {
+                            format!("the log of {who} says member {}", header.member)
+                        }
+                    };
+                    return Err(LabError::Contradiction { folder: folder.into(), why });
+                }
+                // Whoever was lost before its first instruction left no log.
+                Err(LogError::Io { source, .. }) if elastic && source.kind() == io::ErrorKind::NotFound => {
+                    crew.wrote_nothing(who);
+                }
+                Err(error) if outcome == Outcome::Done => return Err(error.into()),
+                Err(_) if elastic => crew.wrote_nothing(who),
+                Err(_) => {}
+            }
+        }
+        Ok(crew)
+    }
+
+    fn wrote_nothing(&mut self, who: Who) {
+        self.ranks.push(empty_log(who));
+        self.arrivals.push(Vec::new());
+    }
+}
+
 /// The content of one worker's log.
 struct WorkerRead {
     log: RankLog,
     waited_for: BTreeMap<Who, Waited>,
+    arrivals: Vec<Arrival>,
 }
 
 /// Reads the logs of all workers in parallel, and sorts them.
@@ -449,7 +493,11 @@ fn read_workers(
     let read_some = || {
         let mut some = Vec::new();
         while let Some(&who) = workers.get(next.fetch_add(1, Ordering::Relaxed)) {
-            some.push((who, read_worker(folder, who, &named)));
+            let mut read = read_worker(folder, who, &named);
+            if let (Ok(read), None) = (&mut read, launcher.header.host) {
+                read.arrivals = Vec::new();
+            }
+            some.push((who, read));
         }
         some
     };
@@ -473,6 +521,7 @@ fn read_worker(
     named: &impl Fn(&StepRecord, Rank) -> Option<Who>,
 ) -> Result<WorkerRead, LogError> {
     let mut waited_for: BTreeMap<Who, Waited> = BTreeMap::new();
+    let mut arrivals = Vec::new();
     let fold = |step: &mut StepRecord| {
         let buckets = std::mem::take(&mut step.buckets);
         for bucket in &buckets {
@@ -480,15 +529,21 @@ fn read_worker(
                 waited_for.entry(late).or_default().time += bucket.waited_late;
             }
         }
+        let mut arrival = Arrival::default();
         let longest = buckets.iter().max_by_key(|bucket| bucket.waited_late);
         let longest = longest.filter(|bucket| !bucket.waited_late.is_zero());
-        if let Some(late) = longest.and_then(|bucket| named(step, bucket.last_rank)) {
+        if let Some((bucket, late)) = longest.and_then(|it| Some((it, named(step, it.last_rank)?))) {
             waited_for.entry(late).or_default().steps += 1;
+            (arrival.blamed, arrival.waited) = (Some(late), bucket.waited_late);
         }
+        if let Some(last) = buckets.iter().max_by_key(|bucket| bucket.last_arrival) {
+            (arrival.at, arrival.last) = (Some(last.last_arrival), named(step, last.last_rank));
+        }
+        arrivals.push(arrival);
     };
     let log = match who {
         Who::Rank(rank) => RankLog::read_folding(folder, rank, fold)?,
         Who::Member(member) => RankLog::read_member_folding(folder, member, fold)?,
     };
-    Ok(WorkerRead { log, waited_for })
+    Ok(WorkerRead { log, waited_for, arrivals })
 }
