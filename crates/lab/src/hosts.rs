@@ -4,7 +4,7 @@
 //! clock, members get numbers that are theirs alone, and rosters and recoveries are merged, so that the rest knows of one
 //! run. A host whose logs are not there, or cannot be put on that clock, is unknown, and says why.
 
-pub mod clock;
+pub(crate) mod clock;
 mod merge;
 mod porter;
 
@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 
 use paceline_record::log::{LauncherLog, WorkerHeader, host_folder};
 use paceline_record::{
-    ClockReading, Host, HostChange, HostEvent, HostRoster, LauncherEvent, LogError, Member, Nanos, Phase, Step,
-    Who,
+    ClockReading, Host, HostChange, HostEvent, HostRoster, LauncherEvent, LogError, Member, Nanos, Phase,
+    Step, Who,
 };
 
 use self::clock::Clock;
+pub(crate) use self::merge::set_event;
 pub use self::porter::Porter;
 use crate::run::{Crew, Waited, add_waits};
 use crate::{LabError, Run, membership};
@@ -79,6 +80,11 @@ impl Hosts {
     pub fn are_known(&self) -> bool {
         self.all.iter().all(|host| host.unknown.is_none())
     }
+}
+
+/// A member in words, by its number in the logs of its host.
+pub(crate) fn name(host: Host, own: Member) -> String {
+    format!("member {own} of host {host}")
 }
 
 /// What the first host's launcher tells of hosts.
@@ -251,7 +257,8 @@ impl HostRun {
             alone.check_members(membership)?;
         }
         let mut run = Self { host, launcher, crew, within: Nanos(0) };
-        let far = || "its clock was not compared with that of the first host at the time of its logs".to_owned();
+        let far =
+            || "its clock was not compared with that of the first host at the time of its logs".to_owned();
         run.set(&station.clock).ok_or_else(far)?;
         Ok(run)
     }
@@ -261,9 +268,10 @@ impl HostRun {
         let told = self.launcher.first_spawn.zip(self.launcher.last_reap);
         let (from, to) = told?;
         self.within = clock.within(from, to);
-        (self.launcher.first_spawn, self.launcher.last_reap) = (Some(clock.moment(from)?), Some(clock.moment(to)?));
+        (self.launcher.first_spawn, self.launcher.last_reap) =
+            (Some(clock.moment(from)?), Some(clock.moment(to)?));
         for event in &mut self.launcher.membership {
-            merge::set_event(clock, event)?;
+            set_event(clock, event)?;
         }
         for log in &mut self.crew.ranks {
             for at in log.main.iter_mut().chain(log.faults.iter_mut().map(|fault| &mut fault.at)) {
@@ -387,7 +395,8 @@ impl Latest {
 fn find_strangers(folder: &Path, hosts: &BTreeMap<Host, HostLog>) -> Vec<String> {
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    let known: Vec<String> = hosts.keys().filter(|&&host| host != FIRST).map(|&host| host_folder(host)).collect();
+    let known: Vec<String> =
+        hosts.keys().filter(|&&host| host != FIRST).map(|&host| host_folder(host)).collect();
     let mut strangers: Vec<String> =
         names.filter(|name| name.starts_with("host-") && !known.contains(name)).collect();
     strangers.sort();

@@ -112,6 +112,15 @@ impl Run {
         }
     }
 
+    /// A rank or member, as its logs know it.
+    pub fn name(&self, who: Who) -> String {
+        let place = match who {
+            Who::Member(member) => self.hosts.as_ref().and_then(|hosts| hosts.place(member)),
+            Who::Rank(_) => None,
+        };
+        place.map_or_else(|| who.to_string(), |(host, own)| hosts::name(host, own))
+    }
+
     /// A finished run has a span, and all its ranks did the same steps within it.
     fn check_complete(&self, folder: &Path) -> Result<(), LabError> {
         let contradiction = |why: String| LabError::Contradiction { folder: folder.into(), why };

