@@ -27,11 +27,6 @@ fn read(folder: &Path) -> Run {
     Run::read(folder).expect("logs that agree")
 }
 
-fn report(run: Run) -> Report {
-    let case = CaseReport::of(&[run]);
-    Report::new(&study(std::slice::from_ref(&case.case)), vec![case])
-}
-
 /// Every number and word of a report, with the way to it.
 fn leaves(path: &str, value: &Value, into: &mut Vec<(String, Value)>) {
     match value {
@@ -48,8 +43,7 @@ fn leaves(path: &str, value: &Value, into: &mut Vec<(String, Value)>) {
 #[test]
 fn an_offset_of_3_s_and_a_drift_of_50_ppm_change_no_number_by_more_than_the_stated_uncertainty() {
     let numbers = |face: Face| {
-        let folder = written(Story { face, third: false });
-        let report = report(read(folder.path()));
+        let report = Story { face, third: false }.report();
         let within = report.cases[0].hosts.as_ref().expect("hosts")[1].clock_within_s.expect("a clock");
         let mut all = Vec::new();
         leaves("", &serde_json::to_value(&report).expect("plain data"), &mut all);
@@ -126,7 +120,7 @@ fn waiting_for_a_late_host_is_told_from_moving_bytes() {
 
 #[test]
 fn the_report_has_a_table_of_hosts_and_blames_the_porter() {
-    let report = report(read(written(Story { face: AHEAD, third: true }).path()));
+    let report = Story { face: AHEAD, third: true }.report();
     let text = terminal::render_report(&report, terminal::Screen { width: 200, ..terminal::Screen::PLAIN });
     let line = |part: &str| {
         let line = text.lines().find(|line| line.contains(part));
@@ -145,7 +139,7 @@ fn the_report_has_a_table_of_hosts_and_blames_the_porter() {
     // What all took together is unknown, so that nothing is said about parts of it.
     assert!(report.findings.iter().all(|finding| finding.kind != Kind::OffCore), "{:?}", report.findings);
 
-    let report = super::tests::report(read(written(Story::default()).path()));
+    let report = Story::default().report();
     let off =
         report.findings.iter().find(|finding| finding.kind == Kind::OffCore).expect("8 ms of each step");
     assert!(off.text.ends_with("kept off their cores; the porter of their host ran there"), "{}", off.text);
