@@ -9,15 +9,18 @@
 //! *Unfinished* is what lost members did after their last step, *replacing* the launch and init of those that took their
 //! places. All of it is about the first repeat, because each has its own events.
 
+mod event;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_record::log::{PlantedFault, RankLog};
 use paceline_record::{
-    Exit, Expulsion, Host, HostChange, HostEvent, LauncherEvent, Member, MemberChange, MemberEvent, Nanos,
-    Phase, RecoveryPhase, Step, Who,
+    Expulsion, Host, HostChange, HostEvent, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase,
+    RecoveryPhase, Step, Who,
 };
 use serde::Serialize;
 
+pub use self::event::{Event, What};
 use super::phases::{self, PhaseSeconds};
 use super::series;
 use crate::Run;
@@ -103,67 +106,6 @@ pub struct Toll {
 
 const fn is_zero(count: &u64) -> bool {
     *count == 0
-}
-
-/// Something that happened to the membership of a run. What is not known, or does not apply, is left out.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Event {
-    /// Seconds since the first spawn.
-    pub at_s: f64,
-    /// The step that was under way, or that a member began or ended with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<Step>,
-    /// Whom it happened to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub member: Option<Member>,
-    /// The host that it happened to, or on, where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<Host>,
-    /// What happened.
-    pub what: What,
-    /// How a lost member's process ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit: Option<Exit>,
-    /// Why a member was expelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Expulsion>,
-    /// How the loss of a host was noticed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-    /// Whose place a started member takes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replaces: Option<Member>,
-    /// The fault that was planted in the member, in the words of `--faults`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub planted: Option<String>,
-    /// Workers that were asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub workers: Option<u32>,
-    /// Worker-seconds that it cost.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost_s: Option<f64>,
-}
-
-/// The kinds of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// A member was started after the first step.
-    Started,
-    /// It took part from then on.
-    Joined,
-    /// It left in good order.
-    Left,
-    /// It made no progress.
-    Stalled,
-    /// Its process ended without being asked to.
-    Lost,
-    /// It was expelled.
-    Expelled,
-    /// Another number of workers was asked for.
-    Scaled,
-    /// A fault was planted in it that nothing else here tells of.
-    Planted,
 }
 
 /// Members and rate over time. Point i stands for `every` steps.
