@@ -27,6 +27,11 @@ impl Deadline {
         now() >= self.0
     }
 
+    /// The time until it passes.
+    pub(crate) fn left(self) -> Duration {
+        Duration::from_nanos(self.0.0.saturating_sub(now().0))
+    }
+
     pub(crate) fn timespec(self) -> Timespec {
         Timespec { tv_sec: (self.0.0 / 1_000_000_000) as i64, tv_nsec: (self.0.0 % 1_000_000_000) as _ }
     }

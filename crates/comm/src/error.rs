@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 
 use paceline_record::{Bytes, Nanos, Rank};
 
 use crate::Operation;
+use crate::wire::Refusal;
 
 /// A collective's refusal or failure.
 ///
@@ -106,6 +108,38 @@ pub enum CommError {
     Silent {
         /// How long this rank had waited.
         waited: std::time::Duration,
+    },
+    /// Reject the input: nothing can listen at an address.
+    #[error("cannot listen at {address}: {source}")]
+    NoDoor {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Try again: nobody answered at an address, or not in time.
+    #[error("cannot reach {address}: {why}")]
+    Unreached {
+        /// The address.
+        address: SocketAddr,
+        /// What came instead of an answer.
+        why: String,
+    },
+    /// Reject the input: somebody answered at an address, and the two cannot talk.
+    #[error("no connection with {address}: {refusal}")]
+    Refused {
+        /// The address.
+        address: SocketAddr,
+        /// What is between them.
+        refusal: Refusal,
+    },
+    /// Go on without it: a connection broke.
+    #[error("the connection with {address} was lost: {why}")]
+    Disconnected {
+        /// The other side.
+        address: SocketAddr,
+        /// How it broke.
+        why: String,
     },
     /// Report the failure: the system refused.
     #[error("cannot {what}: {source}")]

@@ -26,6 +26,7 @@ mod shm;
 mod slice;
 pub mod tasks;
 mod vector;
+pub mod wire;
 
 pub use area::Area;
 pub use collective::{Collective, Finished, Ticket, Waited};

@@ -17,17 +17,24 @@
 //! All of this is written over [`Words`]: real shared memory is a [`Ground`], and the tests run the same code on memory of
 //! their own, where they decide who runs when, what is torn, and who dies.
 
+pub mod authority;
 mod board;
+mod cargo;
 mod flag;
 mod ground;
 mod member;
+mod parts;
+mod porter;
 mod warden;
 mod words;
 
 pub use board::{Board, Shape, side};
+pub use cargo::{Cargo, GroundCargo, Span};
 pub use ground::{Bell, Ground, GroundSize};
 pub use member::{Dealing, Ended, Member, ShardTask, Shards, SliceTask, Slices, Tests, Wait, Waiting};
-pub use warden::{Fenced, Lost, Warden};
+pub use parts::{Node, Parts, cover};
+pub use porter::{Moved, Porter, Standing};
+pub use warden::{Done, Fenced, Lost, Warden};
 pub use words::Words;
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use paceline_lab::{
 };
 use paceline_record::{Case, LayerTime, Nanos, date};
 use paceline_system::clock;
+use paceline_train::hosts::Meeting;
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Engines, Job, Length, Prepared, TrainError, devices, worker};
 
@@ -26,7 +27,7 @@ use plan::{PlannedJob, plan};
 use crate::load::Watch;
 use crate::outcome::{self, Show, print, say};
 use crate::progress::{Progress, estimate};
-use crate::{machine, report};
+use crate::{hosts, machine, report};
 
 /// Runs the study. What cannot be run is refused before anything starts.
 pub fn run(options: &Options) -> Result<()> {
@@ -35,6 +36,11 @@ pub fn run(options: &Options) -> Result<()> {
         config::fill(&mut options, &path)?;
     }
     let mut runs = plan(&options)?;
+    let meeting = options.settings.hosts.meet()?;
+    if let Some(meeting) = meeting.as_ref().filter(|meeting| !meeting.is_first()) {
+        let jobs = runs.into_iter().map(|run| run.job);
+        return hosts::join_study(jobs, meeting, options.study.out.as_deref());
+    }
     let options = &options.study;
     let show = Show::json(options.json);
     outcome::check_name(options.out.as_deref())?;
@@ -47,7 +53,8 @@ pub fn run(options: &Options) -> Result<()> {
     for run in &mut runs {
         run.job.folder = folder.path().join(&run.planned.folder);
     }
-    let (report, written) = Bench { options, study: &study, folder: &folder, prepared }.run_all(&runs)?;
+    let bench = Bench { options, study: &study, folder: &folder, prepared, meeting };
+    let (report, written) = bench.run_all(&runs)?;
     // What was measured is shown even where it cannot be written.
     report::print_report(&report, show)?;
     written?;
@@ -139,6 +146,7 @@ struct Bench<'a> {
     study: &'a Study,
     folder: &'a StudyFolder,
     prepared: BTreeMap<usize, Prepared>,
+    meeting: Option<Meeting>,
 }
 
 impl Bench<'_> {
@@ -157,7 +165,7 @@ impl Bench<'_> {
         let mut progress = Progress::start(ahead, runs.len(), Instant::now());
         let mut watch = Watch::default();
         let mut written = Ok(());
-        for &run in &left {
+        for (place, &run) in left.iter().enumerate() {
             let PlannedJob { job, planned } = run;
             folder.create_case(planned)?;
             progress.begin(job, name(planned, study), Instant::now());
@@ -167,6 +175,10 @@ impl Bench<'_> {
                 program: program.clone(),
                 interrupted: &interrupted,
                 load,
+                meeting: self
+                    .meeting
+                    .clone()
+                    .map(|meeting| Meeting { is_last: place + 1 == left.len(), ..meeting }),
                 progress: &mut |glance| progress.show(job, glance, Instant::now()),
             };
             let result = launch(job, self.prepared_for(run), surroundings);

@@ -8,6 +8,7 @@ mod data;
 mod doctor;
 mod eval;
 mod explain;
+mod hosts;
 mod import;
 mod load;
 mod machine;
@@ -74,6 +75,13 @@ fn main() -> ExitCode {
             Ok(worker::Ending::Stopped) => ExitCode::from(worker::STOPPED),
             ended => outcome::exit(ended.map(drop).map_err(Into::into)),
         };
+    }
+    if let Some(assigned) = paceline_train::hosts::local_assignment() {
+        let run = || -> anyhow::Result<()> {
+            let (job, meeting) = assigned?;
+            hosts::run_local(job, &meeting)
+        };
+        return outcome::exit(run());
     }
     if measure::is_assigned() {
         return outcome::exit(measure::run().map_err(Into::into));

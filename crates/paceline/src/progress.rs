@@ -99,11 +99,12 @@ impl Progress {
                 job.global_batch()
             ));
         }
-        self.show(job, Glance { steps: 0, events: &[] }, now);
+        self.show(job, Glance { steps: 0, events: &[], said: &[] }, now);
     }
 
     /// Shows how far a run is.
     pub fn show(&mut self, job: &Job, glance: Glance<'_>, now: Instant) {
+        glance.said.iter().for_each(|line| self.tell(line));
         let (far, left) = self.describe(job, glance, now);
         match &self.bar {
             Some(bar) => {

@@ -13,6 +13,7 @@ use paceline_train::{
 };
 use serde::Deserialize;
 
+use crate::hosts::HostSettings;
 use crate::outcome::Usage;
 use crate::values::{
     Epochs, Fill, Fraction, Int, List, Megabytes, Rate, Seconds, Size, SomeEpochs, WhetherElastic, YesNo,
@@ -30,6 +31,8 @@ pub struct Settings {
     pub computing: ComputingSettings,
     #[command(flatten)]
     pub elastic: ElasticSettings,
+    #[command(flatten)]
+    pub hosts: HostSettings,
 }
 
 /// What is trained on, by how many workers, for how long.
@@ -238,6 +241,7 @@ impl Fill for Settings {
         self.learning.fill(file.learning);
         self.computing.fill(file.computing);
         self.elastic.fill(file.elastic);
+        self.hosts.fill(file.hosts);
     }
 }
 
@@ -258,7 +262,7 @@ impl Settings {
     /// What these settings make of some jobs: every combination of their values. Workers change fastest. `sizes` are the
     /// samples of a step.
     pub fn apply(&self, jobs: Vec<Job>, sizes: &[Scaling], limit: Limit) -> Result<Vec<Job>> {
-        let Self { work, learning, computing, elastic } = self;
+        let Self { work, learning, computing, elastic, hosts } = self;
         let lengths = work.lengths();
         let mut jobs = Product { jobs, limit };
         jobs.times("data", &work.data, |job, data| job.data.clone_from(data))?;
@@ -289,6 +293,7 @@ impl Settings {
             job.log_samples |= learning.log_samples;
             job.share_gpu |= computing.share_gpu;
             elastic.apply(job, work.workers.is_some())?;
+            hosts.apply(job)?;
         }
         let is_elastic = jobs.jobs.iter().any(|job| job.elastic.is_some());
         if elastic.deal.is_some() && !is_elastic {

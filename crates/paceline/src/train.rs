@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use paceline_lab::{Held, Planned, Study, StudyFolder, words};
 use paceline_train::checkpoint::{self, Checkpoint, CheckpointError, OnNumerics, Recut};
+use paceline_train::hosts::Meeting;
 use paceline_train::launcher::{Surroundings, launch};
 use paceline_train::{Engines, Job, Prepared, TrainError, awaits_test, describe};
 
@@ -21,7 +22,7 @@ use progress::Progress;
 use crate::load::Watch;
 use crate::outcome::{self, Show, Unfinished, Usage, say};
 use crate::settings::Limit;
-use crate::{bench, machine, report};
+use crate::{bench, hosts, machine, report};
 
 /// Trains. What cannot be run is refused before anything starts.
 pub fn run(options: &Options) -> Result<()> {
@@ -29,6 +30,10 @@ pub fn run(options: &Options) -> Result<()> {
     let numerics = if options.new_numerics { OnNumerics::Renew } else { OnNumerics::Keep };
     let origin = options.resume.as_deref().map(|path| Origin::read(path, numerics)).transpose()?;
     let mut job = job(options, origin.as_ref())?;
+    let meeting = options.settings.hosts.meet()?;
+    if let Some(meeting) = meeting.as_ref().filter(|meeting| !meeting.is_first()) {
+        return hosts::join_training(&mut job, meeting, options.out.as_deref());
+    }
     let prepared = job.prepare(&mut Engines::default())?;
     bench::warn(vec![&job]);
     if let Some(Recut { steps, from, to }) = job.milestones.recut {
@@ -40,7 +45,7 @@ pub fn run(options: &Options) -> Result<()> {
         ));
     }
     let run = Run::start(options, origin.as_ref(), &mut job, &prepared)?;
-    run.train(&job, &prepared)
+    run.train(&job, &prepared, meeting)
 }
 
 /// A checkpoint that a training resumes from.
@@ -132,7 +137,7 @@ impl Run {
             Some(path) => path,
             None => StudyFolder::numbered(Path::new(""))?,
         };
-        let mut name = format!("{}-w{}", job.model, job.workers);
+        let mut name = format!("{}-w{}", job.model, job.all_workers());
         if let Some(steps) = job.milestones.resumed_at {
             name.push_str(&format!("-from-{steps}"));
         }
@@ -155,7 +160,7 @@ impl Run {
     }
 
     /// Runs the job, writes its weights, and reports the study.
-    fn train(&self, job: &Job, prepared: &Prepared) -> Result<()> {
+    fn train(&self, job: &Job, prepared: &Prepared, meeting: Option<Meeting>) -> Result<()> {
         let program = outcome::own_program()?;
         let interrupted = outcome::watch_interrupts()?;
         self.folder.create_case(&self.planned)?;
@@ -166,6 +171,7 @@ impl Run {
             program,
             interrupted: &interrupted,
             load,
+            meeting,
             progress: &mut |glance| {
                 if interrupted.load(Ordering::Relaxed) {
                     progress.say_that_it_stops();

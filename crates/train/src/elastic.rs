@@ -3,6 +3,7 @@
 pub mod control;
 mod crew;
 mod follow;
+mod hosting;
 pub(crate) mod lead;
 pub(crate) mod member;
 mod pace;

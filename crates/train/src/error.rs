@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::iter;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use paceline_comm::CommError;
@@ -18,6 +19,25 @@ use crate::strategy::Strategy;
 /// A job that cannot be run, or did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
+    /// Report the failure: the hosts of the job end it.
+    #[error("{0}")]
+    HostsEnded(String),
+    /// Report the failure: the first host does not take this one in.
+    #[error("the first host, {first}, does not take this one: {why}")]
+    SentAway {
+        /// Where the first host was called.
+        first: SocketAddr,
+        /// Why.
+        why: String,
+    },
+    /// Reject the input: the first host runs another job.
+    #[error("the first host, {first}, runs another job: {why}")]
+    AnotherJob {
+        /// Where the first host was called.
+        first: SocketAddr,
+        /// What differs.
+        why: String,
+    },
     /// Reject the input: there is no such data.
     #[error(
         "cannot use the data '{name}': {why}; there are synthetic:cifar10, synthetic:imagenet, synthetic:HxWxC, \
@@ -259,6 +279,8 @@ impl TrainError {
             | Self::Deadlock { .. }
             | Self::Unsaved { .. }
             | Self::SlowToStop { .. }
+            | Self::HostsEnded(_)
+            | Self::SentAway { .. }
             | Self::Interrupted => false,
             _ => true,
         }

@@ -17,9 +17,10 @@ use crate::TrainError;
 use crate::checkpoint::Description;
 use crate::data::{Augment, Data, Split};
 use crate::device::CUDA;
-use crate::elastic::Elastic;
 use crate::elastic::member::Membership;
+use crate::elastic::{Bounds, Elastic};
 use crate::exchange::POSTED;
+use crate::hosts::Hosts;
 use crate::learning::{Learning, OptimizerKind};
 use crate::milestone::{Every, Milestones, Saving};
 use crate::numerics;
@@ -91,6 +92,9 @@ pub struct Job {
     pub milestones: Milestones,
     /// Whether each rank writes down the numbers of the samples that it was given.
     pub log_samples: bool,
+    /// How many hosts it runs on; `None` for this one alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Hosts>,
     /// How it outlives its workers; `None` where the loss of one ends it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
@@ -145,6 +149,7 @@ impl Job {
             simulation: Simulation::default(),
             milestones: Milestones::default(),
             log_samples: false,
+            hosts: None,
             elastic: None,
             numerics: None,
             folder: PathBuf::new(),
@@ -180,8 +185,18 @@ impl Job {
     /// Sets what follows from other settings, on a machine with so many cores: threads, the batch of a shard, steps,
     /// learning rates, and the engine's numerics where no checkpoint says them.
     pub fn settle(&mut self, cores: usize) -> Result<(), TrainError> {
-        // Every worker that there may be has its cores.
-        self.threads = self.threads_asked.unwrap_or_else(|| (cores / self.most_workers() as usize).max(1));
+        if let Some(hosts) = &mut self.hosts {
+            hosts.workers = match hosts.workers {
+                0 => self.elastic.as_ref().map_or(self.workers, |elastic| elastic.max),
+                said => said,
+            };
+        }
+        // Every worker that there may be on this machine has its cores.
+        let here = match self.hosts {
+            Some(hosts) if hosts.local => hosts.max * self.most_here(),
+            _ => self.most_here(),
+        };
+        self.threads = self.threads_asked.unwrap_or_else(|| (cores / here as usize).max(1));
         self.batch = self.batch_of_shard()?;
         let global_batch = self.global_batch();
         let by_epochs = matches!(self.length, Length::Epochs(_)) || self.learning.warmup_epochs > 0.0;
@@ -202,7 +217,7 @@ impl Job {
 
     /// Divides a step among its shards.
     fn batch_of_shard(&self) -> Result<usize, TrainError> {
-        let (workers, shards) = (self.workers as usize, self.shards() as usize);
+        let (workers, shards) = (self.all_workers() as usize, self.shards() as usize);
         let (global_batch, option, better) = match self.scaling {
             Scaling::Strong { global_batch } => {
                 (global_batch, "--global-batch", global_batch.next_multiple_of(shards))
@@ -224,9 +239,25 @@ impl Job {
         self.shards.unwrap_or_else(|| self.most_workers())
     }
 
-    /// Workers that there may be at a time.
+    /// Workers that there may be at a time, on all hosts.
     pub(crate) fn most_workers(&self) -> u32 {
+        self.hosts.map_or_else(|| self.most_here(), |hosts| hosts.max * hosts.workers)
+    }
+
+    /// Workers that there may be on this host.
+    pub(crate) fn most_here(&self) -> u32 {
         self.elastic.as_ref().map_or(self.workers, |elastic| elastic.max)
+    }
+
+    /// Workers on all hosts, if all have as many as this one.
+    pub fn all_workers(&self) -> u32 {
+        self.workers * self.hosts.map_or(1, |hosts| hosts.max)
+    }
+
+    /// How its members are kept: as asked for, or such that the loss of one ends it.
+    pub(crate) fn crew(&self) -> Elastic {
+        let all = Bounds { min: self.workers, max: self.workers };
+        self.elastic.clone().unwrap_or_else(|| Elastic { restarts: 0, ..Elastic::new(all) })
     }
 
     /// The shards that a rank runs.
@@ -387,6 +418,9 @@ impl Job {
         if self.is_simulated() {
             settings.insert("simulate".into(), self.simulation.to_string());
         }
+        if let Some(hosts) = &self.hosts {
+            settings.insert("hosts".into(), hosts.count().to_string());
+        }
         if let Some(elastic) = &self.elastic {
             settings.insert("elastic".into(), elastic.bounds().to_string());
             settings.insert("deal".into(), elastic.deal.to_string());
@@ -406,7 +440,7 @@ impl Job {
             precision: Some(self.precision.to_string()),
             update: Some(self.update.to_string()),
             scaling: Some(scaling.into()),
-            workers: self.workers,
+            workers: self.all_workers(),
             batch_per_worker: self.batch_per_worker(),
             threads: Some(self.threads as u32),
             input: Some(format!("{}x{}", self.input.0, self.input.1)),
@@ -467,7 +501,7 @@ impl Job {
 
     /// Samples of a pass on each worker; `None` where shards do not go round evenly.
     fn batch_per_worker(&self) -> Option<u64> {
-        let (shards, workers) = (self.shards(), self.workers);
+        let (shards, workers) = (self.shards(), self.all_workers());
         shards.is_multiple_of(workers).then(|| self.batch as u64 * u64::from(shards / workers))
     }
 

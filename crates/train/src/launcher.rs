@@ -14,10 +14,13 @@ use std::time::{Duration, Instant};
 
 use paceline_comm::{Segment, SegmentSize};
 use paceline_record::log::{LauncherWriter, RankLog, RankReader};
-use paceline_record::{Exit, LauncherEvent, LauncherHeader, Load, LogError, Outcome, Rank, RankEvent, Step};
+use paceline_record::{
+    Exit, Host, LauncherEvent, LauncherHeader, Load, LogError, Outcome, Rank, RankEvent, Step,
+};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::hosts::{Meeting, Party};
 use crate::job::Assignment;
 use crate::worker::STOPPED;
 use crate::{Death, Job, Prepared, TrainError, clock, describe, elastic, simulate};
@@ -39,6 +42,8 @@ pub struct Surroundings<'a> {
     pub interrupted: &'a AtomicBool,
     /// What else the machine does, for the record.
     pub load: Option<Load>,
+    /// How this launcher meets those of other hosts, if the job is for several.
+    pub meeting: Option<Meeting>,
     /// Called regularly with the progress of rank 0.
     pub progress: &'a mut dyn FnMut(Glance<'_>),
 }
@@ -50,19 +55,53 @@ pub struct Glance<'a> {
     pub steps: u64,
     /// Events it has logged since the last call.
     pub events: &'a [RankEvent],
+    /// What the user should know, of what happened to hosts since the last call.
+    pub said: &'a [String],
 }
 
 /// Runs a job in worker processes, or on a simulated machine, and waits for it. The logs in the job's folder record how it
 /// ended, whatever this returns.
 pub fn launch(job: &Job, prepared: &Prepared, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
+    run(job, prepared, surroundings).0
+}
+
+/// The same on a host that is not the first: how it ended, and whether the first host has its logs; `Some(true)` if it has, and has
+/// no other run.
+pub fn follow(
+    job: &Job,
+    prepared: &Prepared,
+    surroundings: Surroundings<'_>,
+) -> (Result<(), TrainError>, Option<bool>) {
+    let (result, party) = run(job, prepared, surroundings);
+    let stored = party.and_then(|party| party.deliver(&job.folder));
+    (result, stored)
+}
+
+fn run(
+    job: &Job,
+    prepared: &Prepared,
+    surroundings: Surroundings<'_>,
+) -> (Result<(), TrainError>, Option<Party>) {
+    let mut party = None;
+    (log_run(job, prepared, surroundings, &mut party), party)
+}
+
+fn log_run(
+    job: &Job,
+    prepared: &Prepared,
+    surroundings: Surroundings<'_>,
+    party: &mut Option<Party>,
+) -> Result<(), TrainError> {
     let header = LauncherHeader {
         // A simulated clock has no date.
         started: (!job.is_simulated()).then(clock::started),
         load: surroundings.load,
+        // Others are told their number later; their folder says it.
+        host: surroundings.meeting.as_ref().filter(|meeting| meeting.is_first()).map(|_| Host(0)),
         ..LauncherHeader::new(job.case())
     };
     let mut log = LauncherWriter::create(&job.folder, &header)?;
-    let result = supervise(job, prepared, surroundings, &mut log);
+    let result = supervise(job, prepared, surroundings, &mut log, party);
     let (outcome, reason) = match &result {
         Ok(()) => (Outcome::Done, None),
         Err(TrainError::Interrupted) => (Outcome::Interrupted, Some("by the user".into())),
@@ -80,9 +119,10 @@ fn supervise(
     prepared: &Prepared,
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
+    party: &mut Option<Party>,
 ) -> Result<(), TrainError> {
-    if job.elastic.is_some() && !job.is_simulated() {
-        return elastic::lead::run(job, surroundings, log);
+    if (job.elastic.is_some() || job.hosts.is_some()) && !job.is_simulated() {
+        return elastic::lead::run(job, surroundings, log, party);
     }
     let failed = if job.is_simulated() {
         simulate::run(job, surroundings, log)?
@@ -384,7 +424,7 @@ impl Progress {
         let mut events = Vec::new();
         let _ = self.catch_up(&mut events);
         self.steps += events.iter().filter(|event| matches!(event, RankEvent::Step(_))).count() as u64;
-        tell(Glance { steps: self.steps, events: &events });
+        tell(Glance { steps: self.steps, events: &events, said: &[] });
     }
 
     fn catch_up(&mut self, events: &mut Vec<RankEvent>) -> Result<(), LogError> {

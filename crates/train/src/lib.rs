@@ -13,6 +13,7 @@ mod error;
 pub mod evaluate;
 mod exchange;
 mod faults;
+pub mod hosts;
 mod job;
 pub mod launcher;
 mod learning;

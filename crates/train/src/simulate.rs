@@ -76,7 +76,7 @@ pub(crate) fn run(
         }
         passes += if job.profile { world.pace(0, step).factor } else { 0.0 };
         if step.0.is_multiple_of(TOLD) {
-            (surroundings.progress)(Glance { steps: step.0 + 1, events: &[] });
+            (surroundings.progress)(Glance { steps: step.0 + 1, events: &[], said: &[] });
         }
     }
     if job.profile {

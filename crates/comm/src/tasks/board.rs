@@ -2,6 +2,7 @@
 
 use paceline_record::Nanos;
 
+use super::warden::AHEAD;
 use super::{Words, flag};
 
 /// How much there is to coordinate.
@@ -15,6 +16,8 @@ pub struct Shape {
     pub buckets: u32,
     /// Slices of each bucket. It does not depend on who takes part, or a flag would change its meaning.
     pub slices: u32,
+    /// The most hosts that there can be at once.
+    pub hosts: u32,
 }
 
 /// Which of the two states holds the parameters before a step.
@@ -25,11 +28,15 @@ pub fn side(step: u64) -> usize {
 /// Seats that a claim can name.
 const SEAT_BITS: u32 = 9;
 
-/// Words before the rosters.
-const FIXED: usize = 3;
+/// A seat that nobody has: of tasks that are done elsewhere.
+pub(super) const NOBODY: u32 = (1 << SEAT_BITS) - 2;
 
-/// Words of a roster before its seats.
+/// Words before the rosters.
+const FIXED: usize = 5;
+
+/// Words of a roster before its seats, and behind them before the hosts.
 const ROSTER_HEAD: usize = 3;
+const HOSTS_HEAD: usize = 2;
 
 /// Notes of the rosters, of a seat, and of a shard on each side.
 const ROSTER_NOTES: usize = 2;
@@ -46,7 +53,15 @@ pub struct Board {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     Shard(u32),
-    Slice { bucket: u32, slice: u32 },
+    Slice {
+        bucket: u32,
+        slice: u32,
+    },
+    /// What this host adds to a slice that another one adds up.
+    Part {
+        bucket: u32,
+        slice: u32,
+    },
     Test(u32),
 }
 
@@ -81,15 +96,20 @@ impl Board {
     pub(super) const GENERATION: usize = 0;
     pub(super) const GO: usize = 1;
     pub(super) const PASSED: usize = 2;
+    /// What is noted of the shards of other hosts has arrived.
+    pub(super) const ARRIVED: usize = 3;
+    /// Steps that may be begun.
+    pub(super) const LIMIT: usize = 4;
 
     /// The words of a shape.
     ///
     /// # Panics
     /// If there is nothing to coordinate, or more than a word can name.
     pub fn new(shape: Shape) -> Self {
-        let Shape { seats, shards, buckets, slices } = shape;
-        assert!(seats > 0 && shards > 0 && buckets > 0 && slices > 0, "invariant: there is something to do");
-        assert!(seats < 1 << SEAT_BITS, "invariant: a claim can name every seat");
+        let Shape { seats, shards, buckets, slices, hosts } = shape;
+        let least = seats.min(shards).min(buckets).min(slices).min(hosts);
+        assert!(least > 0, "invariant: there is something to do");
+        assert!(seats < NOBODY, "invariant: a claim can name every seat");
         Self { shape }
     }
 
@@ -110,8 +130,26 @@ impl Board {
         self.shape.buckets as usize * self.shape.slices as usize
     }
 
+    /// Slices whose parts travel.
+    fn travelling(&self) -> usize {
+        if self.shape.hosts > 1 { self.slices() } else { 0 }
+    }
+
+    fn number(&self, bucket: u32, slice: u32) -> usize {
+        (bucket * self.shape.slices + slice) as usize
+    }
+
+    fn roster_len(&self) -> usize {
+        ROSTER_HEAD + self.seats() + HOSTS_HEAD + self.shape.hosts as usize
+    }
+
     pub(super) fn roster(&self, generation: u32) -> usize {
-        FIXED + (generation % 2) as usize * (ROSTER_HEAD + self.seats())
+        FIXED + (generation % 2) as usize * self.roster_len()
+    }
+
+    /// Where a roster tells of hosts: how many, which place is this one's, and where the shards of each end.
+    pub(super) fn roster_hosts(&self, generation: u32) -> usize {
+        self.roster(generation) + ROSTER_HEAD + self.seats()
     }
 
     pub(super) fn roster_place(&self, generation: u32, place: usize) -> usize {
@@ -133,7 +171,7 @@ impl Board {
     }
 
     pub(super) fn acknowledged(&self, seat: u32) -> usize {
-        FIXED + 2 * (ROSTER_HEAD + self.seats()) + seat as usize
+        FIXED + 2 * self.roster_len() + seat as usize
     }
 
     /// In a seat's word: its member has been in a roster. Who waits for its first one would else wait for ever where that has
@@ -151,14 +189,15 @@ impl Board {
         match task {
             Task::Shard(shard) => first + shard as usize,
             Task::Test(part) => first + self.shards() + part as usize,
-            Task::Slice { bucket, slice } => {
-                first + 2 * self.shards() + (bucket * self.shape.slices + slice) as usize
+            Task::Slice { bucket, slice } => first + 2 * self.shards() + self.number(bucket, slice),
+            Task::Part { bucket, slice } => {
+                first + 2 * self.shards() + self.slices() + self.number(bucket, slice)
             }
         }
     }
 
     fn first_flag(&self) -> usize {
-        self.ready(0) + self.seats() + 2 * self.shards() + self.slices()
+        self.ready(0) + self.seats() + 2 * self.shards() + self.slices() + self.travelling()
     }
 
     /// The flag of a shard's bucket.
@@ -170,13 +209,25 @@ impl Board {
         self.shard_flag(0, 0) + self.shards() * self.shape.buckets as usize + part as usize
     }
 
+    /// The flag of what this host adds to a slice that another one adds up.
+    pub(super) fn part_flag(&self, bucket: u32, slice: u32) -> usize {
+        self.test_flag(0) + self.shards() + self.number(bucket, slice)
+    }
+
+    /// The flag of what came from other hosts for a slice: their parts, or the mean.
+    pub(super) fn input_flag(&self, bucket: u32, slice: u32) -> usize {
+        self.part_flag(0, 0) + self.travelling() + self.number(bucket, slice)
+    }
+
     pub(super) fn slice_flag(&self, bucket: u32, slice: u32) -> usize {
-        self.test_flag(0) + self.shards() + (bucket * self.shape.slices + slice) as usize
+        self.input_flag(0, 0) + self.travelling() + self.number(bucket, slice)
     }
 
     /// All words that somebody may sleep on.
     pub(super) fn flags(&self) -> impl Iterator<Item = usize> + use<> {
-        [Self::GO, Self::PASSED].into_iter().chain(self.first_flag()..self.words())
+        [Self::GO, Self::PASSED, Self::ARRIVED, Self::LIMIT]
+            .into_iter()
+            .chain(self.first_flag()..self.words())
     }
 
     /// Number of words.
@@ -222,12 +273,13 @@ impl Board {
         for claim in self.claim(Task::Shard(0))..self.first_flag() {
             words.store(claim, Claim::word(passed, None));
         }
-        for word in self.first_flag()..self.words() {
+        for word in (self.first_flag()..self.words()).chain([Self::ARRIVED]) {
             flag::lower(words, word, steps);
         }
         for word in self.tests().chain([Self::PASSED]) {
             flag::lower(words, word, passed);
         }
+        flag::lower(words, Self::LIMIT, steps + AHEAD);
     }
 
     fn tests(&self) -> impl Iterator<Item = usize> + use<> {
@@ -253,8 +305,24 @@ impl Board {
 
     /// Steps that are done, of which `about` is a recent number.
     pub fn steps_done(&self, words: &impl Words, about: u64) -> u64 {
-        let all = self.slice_flag(0, 0)..self.words();
+        let arrived = (self.shape.hosts > 1).then_some(Self::ARRIVED);
+        let all = (self.slice_flag(0, 0)..self.words()).chain(arrived);
         all.map(|word| flag::count(words, word, about)).min().unwrap_or(about)
+    }
+
+    /// Slices of the step after so many that are not done.
+    pub fn missing(&self, words: &impl Words, steps: u64) -> Vec<(u32, u32)> {
+        let Shape { buckets, slices, .. } = self.shape;
+        let all = (0..buckets).flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)));
+        let is_done = |bucket, slice| flag::has_reached(words, self.slice_flag(bucket, slice), steps + 1);
+        all.filter(|&(bucket, slice)| !is_done(bucket, slice)).collect()
+    }
+
+    /// Parts of the test after so many steps that are not done.
+    pub fn untested(&self, words: &impl Words, steps: u64) -> Vec<u32> {
+        (0..self.shape.shards)
+            .filter(|&part| !flag::has_reached(words, self.test_flag(part), steps))
+            .collect()
     }
 
     /// Whether all parts of the test after so many steps are done.
@@ -298,6 +366,12 @@ impl Board {
         }
         // The step after the next one replaces them.
         self.steps_done(words, step + 1) <= step + 1
+    }
+
+    /// What was noted of a shard.
+    pub(super) fn result_of(&self, words: &impl Words, step: u64, shard: u32) -> [u64; 2] {
+        let at = self.result(shard, step);
+        [words.note(at), words.note(at + 1)]
     }
 
     /// Notes the result of a part of a test.

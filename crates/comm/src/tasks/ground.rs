@@ -12,7 +12,8 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use super::{Board, Shape, Words};
+use super::parts::outboxes;
+use super::{Board, Node, Parts, Shape, Words};
 use crate::memfd::{self, PAGE};
 use crate::reduction::Sum;
 use crate::{Area, CommError, Reduction};
@@ -53,6 +54,11 @@ impl GroundSize {
         self.plan().map(|plan| Bytes(plan.size as u64))
     }
 
+    /// Areas for what travels between hosts: the means, and nodes on their way out.
+    fn travelling(self) -> usize {
+        if self.shape.hosts > 1 { 1 + outboxes(self.shape.shards) } else { 0 }
+    }
+
     fn plan(self) -> Result<Plan, CommError> {
         self.checked_plan()
             .ok_or_else(|| CommError::segment(format!("{self:?} is more than can be addressed at all")))
@@ -68,7 +74,9 @@ impl GroundSize {
         let states = values.checked_mul(2 * (1 + self.state))?;
         let gradients = values.checked_mul(shards)?;
         let statistics_all = statistics.checked_mul(2 * shards)?;
+        let travelling = values.checked_mul(self.travelling())?;
         let size = areas_at.checked_add(states)?.checked_add(gradients)?.checked_add(statistics_all)?;
+        let size = size.checked_add(travelling)?;
         isize::try_from(size).ok()?;
         Some(Plan { notes_at, areas_at, values, statistics, size })
     }
@@ -77,12 +85,12 @@ impl GroundSize {
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
-    numbers: [AtomicU64; 7],
+    numbers: [AtomicU64; 8],
 }
 
 impl Header {
     fn write(&self, size: GroundSize) {
-        let Shape { seats, shards, buckets, slices } = size.shape;
+        let Shape { seats, shards, buckets, slices, hosts } = size.shape;
         let numbers = [
             u64::from(seats),
             u64::from(shards),
@@ -91,6 +99,7 @@ impl Header {
             size.values as u64,
             size.state as u64,
             size.statistics as u64,
+            u64::from(hosts),
         ];
         for (place, number) in self.numbers.iter().zip(numbers) {
             place.store(number, Ordering::Relaxed);
@@ -102,14 +111,15 @@ impl Header {
         if self.magic.load(Ordering::Acquire) != MAGIC {
             return Err(CommError::segment("it does not begin as one"));
         }
-        let [seats, shards, buckets, slices, values, state, statistics] =
-            [0, 1, 2, 3, 4, 5, 6].map(|place| self.numbers[place].load(Ordering::Relaxed));
+        let [seats, shards, buckets, slices, values, state, statistics, hosts] =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|place| self.numbers[place].load(Ordering::Relaxed));
         Ok(GroundSize {
             shape: Shape {
                 seats: seats as u32,
                 shards: shards as u32,
                 buckets: buckets as u32,
                 slices: slices as u32,
+                hosts: hosts as u32,
             },
             values: values as usize,
             state: state as usize,
@@ -125,6 +135,8 @@ pub struct Ground {
     plan: Plan,
     /// Kept by its creator, for members still to be started.
     file: Option<OwnedFd>,
+    /// Where this host's porter is called.
+    porter: Option<Bell>,
 }
 
 impl Ground {
@@ -137,7 +149,8 @@ impl Ground {
             return Err(CommError::TooLarge { world, needed, available });
         }
         let file = memfd::create(plan.size)?;
-        let ground = Self { map: map(file.as_fd(), plan.size)?, size, plan, file: Some(file) };
+        let map = map(file.as_fd(), plan.size)?;
+        let ground = Self { map, size, plan, file: Some(file), porter: None };
         ground.header().write(size);
         Ok(ground)
     }
@@ -155,7 +168,12 @@ impl Ground {
                 plan.size
             )));
         }
-        Ok(Self { map: map(file, length)?, size, plan, file: None })
+        Ok(Self { map: map(file, length)?, size, plan, file: None, porter: None })
+    }
+
+    /// Calls this host's porter by this bell when flags are raised.
+    pub fn call_porter(&mut self, bell: Bell) {
+        self.porter = Some(bell);
     }
 
     /// The number of the file descriptor that members inherit; `None` where this process itself has attached by one.
@@ -230,8 +248,42 @@ impl Ground {
     }
 }
 
+impl Ground {
+    /// The mean of the gradients over all shards of all hosts, slice by slice: here for other hosts, or from the one that added it up.
+    pub fn means(&self) -> Area {
+        self.travelling(0)
+    }
+
+    /// Where a node of more than one shard is put on its way out, by its number among these: the first one where the mean will be,
+    /// which comes once the owner of the slice has the node.
+    pub fn outbox(&self, number: usize) -> Area {
+        self.travelling(number)
+    }
+
+    fn travelling(&self, number: usize) -> Area {
+        assert!(number < self.size.travelling(), "invariant: there are outboxes for all nodes");
+        let shards = self.size.shape.shards as usize;
+        let before =
+            (2 * (1 + self.size.state) + shards) * self.plan.values + 2 * shards * self.plan.statistics;
+        self.area(before + number * self.plan.values, self.size.values)
+    }
+
+    /// Where a node of this host lies for a slice of which it is a part.
+    pub fn node(&self, parts: &Parts, node: Node) -> Area {
+        if node.level == 0 {
+            return self.gradients(node.first);
+        }
+        let larger = parts.nodes(parts.own()).filter(|other| other.level > 0);
+        let number = larger.take_while(|other| other.first < node.first).count();
+        self.outbox(number)
+    }
+}
+
 /// Shards whose addresses are kept on the stack.
 const FEW: usize = 64;
+
+/// Values that are added up at a time where nodes of several hosts are.
+const RUN: usize = 2048;
 
 impl Ground {
     /// The mean over all shards of a range of their gradients, added up in the order of the tree that every sum has.
@@ -258,6 +310,101 @@ impl Ground {
         } else {
             add(&(0..shards).map(part).collect::<Vec<_>>(), into);
         }
+    }
+}
+
+impl Ground {
+    /// Adds up this host's nodes of a range of the gradients, for the host that owns it.
+    ///
+    /// # Safety
+    /// Nobody may write to this range of its shards' gradients meanwhile, and nobody else may use their outboxes there.
+    pub unsafe fn add_part(&self, parts: &Parts, range: &Range<usize>) {
+        for node in parts.nodes(parts.own()).filter(|node| node.level > 0) {
+            let from: Vec<*mut f32> = node.shards().map(|shard| self.gradients(shard).part(range)).collect();
+            let into = [self.node(parts, node).part(range)];
+            let sum = Sum { from: &from, into: &into, len: range.len(), scale: 1.0 };
+            // SAFETY: the runs lie in their areas, which do not overlap; the caller vouches for the rest.
+            unsafe { sum.run() };
+        }
+    }
+
+    /// As [`Self::mean_gradients`], where other hosts' shards are there as nodes, each at its first shard.
+    ///
+    /// # Safety
+    /// As there, with the nodes of other hosts.
+    ///
+    /// # Panics
+    /// As there.
+    pub unsafe fn mean_of_parts(&self, parts: &Parts, range: &Range<usize>, into: &mut [f32]) {
+        assert_eq!(range.len(), into.len(), "invariant: room for the whole range");
+        let scale = Reduction::Mean.scale(parts.all_shards());
+        let nodes: Vec<(Node, bool)> = parts.all_nodes().collect();
+        let mut waiting = Tower::default();
+        for begin in (0..range.len()).step_by(RUN) {
+            let end = (begin + RUN).min(range.len());
+            let run = range.start + begin..range.start + end;
+            for &(node, is_own) in &nodes {
+                let shards = if is_own { node.shards() } else { node.first..node.first + 1 };
+                let mut from = [std::ptr::null_mut(); FEW];
+                let count = shards.len().min(FEW);
+                shards
+                    .clone()
+                    .take(FEW)
+                    .zip(&mut from)
+                    .for_each(|(shard, at)| *at = self.gradients(shard).part(&run));
+                if shards.len() > FEW {
+                    let from: Vec<_> = shards.map(|shard| self.gradients(shard).part(&run)).collect();
+                    // SAFETY: as the caller vouches.
+                    unsafe { waiting.push(node.level, &from, run.len()) };
+                } else {
+                    // SAFETY: as the caller vouches.
+                    unsafe { waiting.push(node.level, &from[..count], run.len()) };
+                }
+            }
+            waiting.top_out(&mut into[begin..end], scale);
+        }
+    }
+}
+
+/// Sums of nodes that wait for their right-hand side.
+#[derive(Default)]
+struct Tower {
+    floors: Vec<(u32, Vec<f32>)>,
+    spare: Vec<Vec<f32>>,
+}
+
+impl Tower {
+    /// Adds the sum of these areas, which is a node of this level, and completes what it completes.
+    ///
+    /// # Safety
+    /// As for [`Sum::run`].
+    unsafe fn push(&mut self, level: u32, from: &[*mut f32], len: usize) {
+        let mut sum = self.spare.pop().unwrap_or_else(|| vec![0.0; RUN]);
+        // SAFETY: the caller vouches for what is read, and `sum` is private and long enough.
+        unsafe { Sum { from, into: &[sum.as_mut_ptr()], len, scale: 1.0 }.run() };
+        let mut level = level;
+        while self.floors.last().is_some_and(|&(below, _)| below == level) {
+            let (_, left) = self.floors.pop().expect("invariant: it was just seen");
+            sum = self.add(left, sum, len);
+            level += 1;
+        }
+        self.floors.push((level, sum));
+    }
+
+    fn add(&mut self, mut left: Vec<f32>, right: Vec<f32>, len: usize) -> Vec<f32> {
+        left[..len].iter_mut().zip(&right[..len]).for_each(|(left, right)| *left += right);
+        self.spare.push(right);
+        left
+    }
+
+    /// Adds up what is left, from the right.
+    fn top_out(&mut self, into: &mut [f32], scale: f32) {
+        let (_, mut sum) = self.floors.pop().expect("invariant: a sum has a node");
+        while let Some((_, left)) = self.floors.pop() {
+            sum = self.add(left, sum, into.len());
+        }
+        into.iter_mut().zip(&sum).for_each(|(into, sum)| *into = sum * scale);
+        self.spare.push(sum);
     }
 }
 
@@ -300,6 +447,12 @@ impl Words for Ground {
 
     fn now(&self) -> Nanos {
         clock::now()
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.porter {
+            bell.ring();
+        }
     }
 }
 
@@ -346,5 +499,68 @@ impl Bell {
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ground(shards: u32) -> Ground {
+        let shape = Shape { seats: 1, shards, buckets: 1, slices: 1, hosts: 4 };
+        let size = GroundSize { shape, values: 5000, state: 0, statistics: 3 };
+        Ground::create(size).expect("a little memory")
+    }
+
+    /// Values whose sums depend on their order.
+    fn fill(ground: &Ground, shards: Range<u32>) {
+        for shard in shards {
+            // SAFETY: nobody else knows the ground.
+            let values = unsafe { ground.gradients(shard).write(0..5000) };
+            for (place, value) in values.iter_mut().enumerate() {
+                let mixed = (place as u32 * 31 + shard).wrapping_mul(2_654_435_761);
+                *value = (mixed as f32 / 1e6 - 2000.0) * if mixed.is_multiple_of(3) { 1e4 } else { 1.0 };
+            }
+        }
+    }
+
+    #[test]
+    fn however_shards_are_dealt_to_hosts_the_mean_has_the_same_bits() {
+        for shards in 1..=17 {
+            let whole = ground(shards);
+            fill(&whole, 0..shards);
+            let range = 3..4999;
+            let mut expected = vec![0.0; range.len()];
+            // SAFETY: nobody else knows the ground.
+            unsafe { whole.mean_gradients(&range, &mut expected) };
+            for hosts in 1..=4.min(shards) {
+                for weights in [[1, 1, 1, 1], [5, 1, 2, 3], [1, 1, 9, 1]] {
+                    let ends = Parts::deal(shards, &weights[..hosts as usize]);
+                    for owner in 0..ends.len() {
+                        let own = ground(shards);
+                        let parts = Parts::new(ends.clone(), owner, 1);
+                        fill(&own, parts.own_shards());
+                        for place in (0..ends.len()).filter(|&place| place != owner) {
+                            let other = ground(shards);
+                            let theirs = Parts::new(ends.clone(), place, 1);
+                            fill(&other, theirs.own_shards());
+                            // SAFETY: as above.
+                            unsafe { other.add_part(&theirs, &range) };
+                            for node in theirs.nodes(place) {
+                                // SAFETY: as above.
+                                unsafe {
+                                    let from = other.node(&theirs, node).read(range.clone());
+                                    own.gradients(node.first).write(range.clone()).copy_from_slice(from);
+                                }
+                            }
+                        }
+                        let mut mean = vec![0.0; range.len()];
+                        // SAFETY: as above.
+                        unsafe { own.mean_of_parts(&parts, &range, &mut mean) };
+                        assert!(mean == expected, "{shards} shards, {ends:?}, owner {owner}");
+                    }
+                }
+            }
+        }
     }
 }

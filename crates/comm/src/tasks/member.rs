@@ -6,7 +6,7 @@ use paceline_record::{Nanos, Rank};
 
 use super::board::{Claim, Task};
 use super::flag::{self, Waited};
-use super::{Board, Words};
+use super::{Board, Parts, Words};
 use crate::deal;
 
 /// How tasks are dealt to members. The bits do not depend on it.
@@ -55,8 +55,12 @@ pub trait Shards {
 
 /// Adds up slices of gradients, and updates the state.
 pub trait Slices {
-    /// Adds up a slice over all shards, and writes that part of the state after the step.
-    fn run(&mut self, task: SliceTask);
+    /// Writes a slice of the state after the step. The owner of the slice adds it up over all shards, of which those of other
+    /// hosts are there as nodes, and leaves the mean for them; on other hosts the mean is there.
+    fn run(&mut self, task: SliceTask, parts: &Parts);
+
+    /// Adds up what this host has of a slice that another one owns, node by node.
+    fn add_part(&mut self, task: SliceTask, parts: &Parts);
 }
 
 /// Tests the network.
@@ -84,6 +88,8 @@ pub enum Waiting {
     Gradients(u32),
     /// Somebody's slices.
     Slices,
+    /// Other hosts.
+    Hosts,
     /// Parts of a test.
     Tests,
     /// The launcher, which goes over to a new roster.
@@ -104,7 +110,7 @@ pub struct Wait {
 }
 
 /// Who takes part.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Roster {
     generation: u32,
     /// Members, as the roster names them, by rank.
@@ -113,6 +119,16 @@ struct Roster {
     rank: Option<u32>,
     /// Steps after which the run ends.
     end: u64,
+    /// The part of a step that is this host's.
+    parts: Parts,
+}
+
+impl Roster {
+    /// Before there is one.
+    fn none(board: Board) -> Self {
+        let parts = Parts::whole(board.shape().shards, board.shape().slices);
+        Self { generation: 0, members: Vec::new(), rank: None, end: 0, parts }
+    }
 }
 
 /// One member, in a seat.
@@ -147,7 +163,7 @@ impl<'a, M: Words> Member<'a, M> {
             seat,
             number,
             dealing,
-            roster: Roster::default(),
+            roster: Roster::none(board),
             goes: false,
             step: 0,
             complete: 0,
@@ -208,6 +224,11 @@ impl<'a, M: Words> Member<'a, M> {
         self.roster.end
     }
 
+    /// The part of a step that is this host's.
+    pub fn parts(&self) -> &Parts {
+        &self.roster.parts
+    }
+
     /// What it waited for since this was last asked, and the rosters that it went over to.
     pub fn take_waits(&mut self, waits: &mut Vec<Wait>, generations: &mut Vec<u32>) {
         waits.append(&mut self.waits);
@@ -216,7 +237,7 @@ impl<'a, M: Words> Member<'a, M> {
 
     /// The shards that it will probably run next, after `shard` of a step.
     fn upcoming(&self, step: u64, shard: u32) -> [Option<(u64, u32)>; 3] {
-        let own = self.own(self.board.shape().shards);
+        let own = self.own_shards();
         let free = |&shard: &u32| self.claim_of(Task::Shard(shard)).is_free(step + 1);
         let now = own.clone().filter(|&other| other > shard).filter(free).map(|shard| (step, shard));
         let mut next = now.chain(own.clone().map(|shard| (step + 1, shard)));
@@ -225,7 +246,7 @@ impl<'a, M: Words> Member<'a, M> {
 
     /// The first shards that it will probably run in a step.
     pub fn expected(&self, step: u64) -> impl Iterator<Item = (u64, u32)> {
-        self.own(self.board.shape().shards).map(move |shard| (step, shard))
+        self.own_shards().map(move |shard| (step, shard))
     }
 
     /// Does its tasks of a step, until all of the step is done, whoever does it.
@@ -240,6 +261,10 @@ impl<'a, M: Words> Member<'a, M> {
         loop {
             if self.settle() == Ended::Left || leaves() {
                 return Ok(Ended::Left);
+            }
+            if !flag::has_reached(self.words, Board::LIMIT, step + 1) {
+                self.wait(Board::LIMIT, step + 1, Waiting::Roster);
+                continue;
             }
             if let Some(task) = self.claim_shard() {
                 self.run_shard(task, shards, slices)?;
@@ -310,20 +335,20 @@ impl<'a, M: Words> Member<'a, M> {
         tests: &mut T,
         leaves: &dyn Fn() -> bool,
     ) -> Result<Ended, T::Error> {
-        let parts = self.board.shape().shards;
         loop {
             if self.settle() == Ended::Left || leaves() {
                 return Ok(Ended::Left);
             }
-            let own = self.own(parts);
-            let others = (0..parts).rev().filter(|_| self.dealing == Dealing::Dynamic);
+            let own = self.own_shards();
+            let here = self.roster.parts.own_shards();
+            let others = here.rev().filter(|_| self.dealing == Dealing::Dynamic);
             let claimed = own.chain(others).find(|&part| self.claim(Task::Test(part), steps).is_some());
             if let Some(part) = claimed {
                 tests.run(part, &mut || self.beat())?;
                 self.raise_to(self.board.test_flag(part), steps);
                 continue;
             }
-            let missing = (0..parts)
+            let missing = (0..self.board.shape().shards)
                 .map(|part| self.board.test_flag(part))
                 .find(|&flag| !flag::has_reached(self.words, flag, steps));
             match missing {
@@ -385,19 +410,35 @@ impl<'a, M: Words> Member<'a, M> {
                 let end = words.load(at + 2);
                 let member = |place| words.load(self.board.roster_place(generation, place));
                 let members: Vec<u32> = (0..count as usize).map(member).collect();
+                let hosts = self.board.roster_hosts(generation);
+                let count = words.load(hosts).min(self.board.shape().hosts);
+                let place = words.load(hosts + 1);
+                let ends: Vec<u32> = (0..count as usize).map(|place| words.load(hosts + 2 + place)).collect();
                 if is_it() {
+                    let parts = Parts::new(ends, place as usize, self.board.shape().slices);
                     let own = Board::named(self.seat, self.number);
                     let rank = members.iter().position(|&member| member == own).map(|rank| rank as u32);
-                    return Roster { generation, members, rank, end: u64::from(end) };
+                    return Roster { generation, members, rank, end: u64::from(end), parts };
                 }
             } else if generation == 0 {
-                return Roster::default();
+                return Roster::none(self.board);
             }
         }
     }
 
     fn own(&self, count: u32) -> Range<u32> {
         self.roster.rank.map_or(0..0, |rank| deal(count, Rank(rank), self.world()))
+    }
+
+    /// Of this host's shards, and of its parts of a test.
+    fn own_shards(&self) -> Range<u32> {
+        let here = self.roster.parts.own_shards();
+        let own = self.own(here.len() as u32);
+        here.start + own.start..here.start + own.end
+    }
+
+    fn is_alone(&self) -> bool {
+        self.roster.parts.hosts() == 1
     }
 
     fn claim_of(&self, task: Task) -> Claim {
@@ -426,17 +467,25 @@ impl<'a, M: Words> Member<'a, M> {
             }
             Some(ShardTask { step, shard, again, upcoming: self.upcoming(step, shard) })
         };
-        let count = self.board.shape().shards;
-        self.own(count).find_map(take).or_else(|| {
+        self.own_shards().find_map(take).or_else(|| {
             // What its owner would come to last.
-            let others = (0..count).rev().filter(|_| self.dealing == Dealing::Dynamic);
+            let here = self.roster.parts.own_shards();
+            let others = here.rev().filter(|_| self.dealing == Dealing::Dynamic);
             others.into_iter().find_map(take)
         })
     }
 
+    /// Whether all shards of this host have a bucket.
     fn is_complete(&self, bucket: u32) -> bool {
         let flag = |shard| self.board.shard_flag(shard, bucket);
-        (0..self.board.shape().shards).all(|shard| flag::has_reached(self.words, flag(shard), self.step + 1))
+        let mut here = self.roster.parts.own_shards();
+        here.all(|shard| flag::has_reached(self.words, flag(shard), self.step + 1))
+    }
+
+    /// Whether all has come that a slice needs of other hosts.
+    fn has_input(&self, bucket: u32, slice: u32) -> bool {
+        self.roster.parts.has_all()
+            || flag::has_reached(self.words, self.board.input_flag(bucket, slice), self.step + 1)
     }
 
     /// Slices of each bucket.
@@ -456,16 +505,26 @@ impl<'a, M: Words> Member<'a, M> {
         }
         let mut any = false;
         let own = self.own(self.slices());
-        for bucket in self.past..self.complete {
+        let mut first = self.past;
+        if !self.is_alone() {
+            // What others wait for comes first. Slices can be done in any order: their input comes when it comes.
+            for bucket in self.past..self.complete {
+                for slice in own.clone() {
+                    any |= self.do_part(bucket, slice, slices);
+                }
+            }
+            first = 0;
+        }
+        self.past = self.complete;
+        for bucket in first..self.complete {
             for slice in own.clone() {
                 any |= self.do_slice(bucket, slice, slices);
             }
         }
-        self.past = self.complete;
         if dealing == Dealing::Dynamic && !any {
             for bucket in 0..self.complete {
                 for slice in (0..self.slices()).rev().filter(|slice| !own.contains(slice)) {
-                    if self.do_slice(bucket, slice, slices) {
+                    if self.do_part(bucket, slice, slices) || self.do_slice(bucket, slice, slices) {
                         return true;
                     }
                 }
@@ -474,11 +533,26 @@ impl<'a, M: Words> Member<'a, M> {
         any
     }
 
-    fn do_slice(&mut self, bucket: u32, slice: u32, slices: &mut impl Slices) -> bool {
-        if self.claim(Task::Slice { bucket, slice }, self.step + 1).is_none() {
+    /// Adds up what this host has of a slice that another one owns, if that is still to be done.
+    fn do_part(&mut self, bucket: u32, slice: u32, slices: &mut impl Slices) -> bool {
+        if self.roster.parts.is_owner(slice)
+            || self.claim(Task::Part { bucket, slice }, self.step + 1).is_none()
+        {
             return false;
         }
-        slices.run(SliceTask { step: self.step, bucket, slice });
+        slices.add_part(SliceTask { step: self.step, bucket, slice }, &self.roster.parts);
+        self.raise(self.board.part_flag(bucket, slice));
+        self.board.note_beat(self.words, self.seat);
+        true
+    }
+
+    fn do_slice(&mut self, bucket: u32, slice: u32, slices: &mut impl Slices) -> bool {
+        if !self.has_input(bucket, slice)
+            || self.claim(Task::Slice { bucket, slice }, self.step + 1).is_none()
+        {
+            return false;
+        }
+        slices.run(SliceTask { step: self.step, bucket, slice }, &self.roster.parts);
         self.raise(self.board.slice_flag(bucket, slice));
         // Not a beat: a roster is acknowledged only where the caller looks at it.
         self.board.note_beat(self.words, self.seat);
@@ -492,6 +566,9 @@ impl<'a, M: Words> Member<'a, M> {
     fn raise_to(&mut self, flag: usize, count: u64) {
         self.board.note_raised(self.words, flag);
         flag::raise(self.words, flag, count);
+        if !self.is_alone() {
+            self.words.ring();
+        }
     }
 
     /// Waits for something of this step that somebody else does; `None` where nothing is missing.
@@ -501,7 +578,8 @@ impl<'a, M: Words> Member<'a, M> {
         let is_missing = |&flag: &usize| !flag::has_reached(self.words, flag, count);
         if self.complete < shape.buckets {
             let bucket = self.complete;
-            let mut flags = (0..shape.shards).map(|shard| self.board.shard_flag(shard, bucket));
+            let here = self.roster.parts.own_shards();
+            let mut flags = here.map(|shard| self.board.shard_flag(shard, bucket));
             let flag = flags.find(is_missing);
             return Some(
                 flag.map_or(Waited::Reached, |flag| self.wait(flag, count, Waiting::Gradients(bucket))),
@@ -511,8 +589,25 @@ impl<'a, M: Words> Member<'a, M> {
         let mut flags = (0..shape.buckets)
             .flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)))
             .map(|(bucket, slice)| self.board.slice_flag(bucket, slice));
-        let flag = flags.find(is_missing)?;
-        Some(self.wait(flag, count, Waiting::Slices))
+        let missing = flags.find(is_missing);
+        if self.is_alone() {
+            return missing.map(|flag| self.wait(flag, count, Waiting::Slices));
+        }
+        // Its own slices wait for other hosts; then for whoever has the others; then for what is noted of other hosts' shards.
+        let own = self.own(slices);
+        let input = (0..shape.buckets)
+            .flat_map(|bucket| own.clone().map(move |slice| (bucket, slice)))
+            .filter(|&(bucket, slice)| is_missing(&self.board.slice_flag(bucket, slice)))
+            .map(|(bucket, slice)| self.board.input_flag(bucket, slice))
+            .find(is_missing);
+        if let Some(flag) = input {
+            return Some(self.wait(flag, count, Waiting::Hosts));
+        }
+        if let Some(flag) = missing {
+            return Some(self.wait(flag, count, Waiting::Slices));
+        }
+        let arrived = flag::has_reached(self.words, Board::ARRIVED, count);
+        (!arrived).then(|| self.wait(Board::ARRIVED, count, Waiting::Hosts))
     }
 
     fn wait(&mut self, word: usize, count: u64, on: Waiting) -> Waited {

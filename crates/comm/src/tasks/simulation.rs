@@ -97,6 +97,7 @@ impl Scenario {
                 shards: seats + random.below(3) as u32,
                 buckets: 1 + random.below(3) as u32,
                 slices: 1 + random.below(3) as u32,
+                hosts: 1,
             },
             steps: 2 + random.below(6) as u64,
             dealing: if random.one_in(2) { Dealing::Static } else { Dealing::Dynamic },
@@ -429,7 +430,11 @@ impl Shards for Hands<'_> {
 struct Sums<'a>(Hands<'a>);
 
 impl Slices for Sums<'_> {
-    fn run(&mut self, task: SliceTask) {
+    fn add_part(&mut self, _: SliceTask, _: &super::Parts) {
+        unreachable!("invariant: there is one host")
+    }
+
+    fn run(&mut self, task: SliceTask, _: &super::Parts) {
         let SliceTask { step, bucket, slice } = task;
         let (view, data, scenario) = (self.0.view, self.0.data(), self.0.view.world.scenario);
         let outer = view.world.processes.borrow_mut()[view.process].running.take();

@@ -1,7 +1,10 @@
 //! The launcher's side: who takes part, and what becomes of the tasks of the lost.
 
-use super::board::{Claim, Task};
-use super::{Board, Words, flag};
+use super::board::{Claim, NOBODY, Task};
+use super::{Board, Parts, Words, flag};
+
+/// How far ahead a count is where there is nothing to count: less than half of where counts begin anew.
+pub(super) const AHEAD: u64 = 1 << 21;
 
 /// Keeps the roster. It never waits: [`Warden::tend`] does what can be done now.
 ///
@@ -23,6 +26,8 @@ pub struct Warden<'a, M> {
     settled: bool,
     /// Whether work may go on.
     runs: bool,
+    /// Which part of a step is this host's.
+    parts: Parts,
 }
 
 /// Tasks that were begun and are to be done again.
@@ -34,6 +39,19 @@ pub struct Lost {
     pub slices: u32,
     /// Parts of tests.
     pub tests: u32,
+}
+
+/// How far hosts have come when shards are dealt anew.
+#[derive(Clone, Copy, Debug)]
+pub struct Done<'a> {
+    /// Steps done on this host.
+    pub done: u64,
+    /// Steps done on the furthest: at most one more, unless this host has no state at all.
+    pub all: u64,
+    /// Slices of the state that this host lacks where it is behind; `None` for all of them.
+    pub missing: Option<&'a [(u32, u32)]>,
+    /// Whether shards are dealt anew because a host was lost.
+    pub is_loss: bool,
 }
 
 /// A roster that has taken effect.
@@ -60,7 +78,13 @@ impl<'a, M: Words> Warden<'a, M> {
             lost: Vec::new(),
             settled: true,
             runs: true,
+            parts: Parts::whole(board.shape().shards, board.shape().slices),
         }
+    }
+
+    /// Which part of a step is this host's, by the newest roster.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
     }
 
     /// The generation of the newest roster.
@@ -120,6 +144,12 @@ impl<'a, M: Words> Warden<'a, M> {
             let number = self.ready(seat).expect("invariant: whoever is taken in is ready");
             words.store(self.board.roster_place(generation, place), Board::named(seat, number));
         }
+        let hosts = self.board.roster_hosts(generation);
+        words.store(hosts, self.parts.hosts() as u32);
+        words.store(hosts + 1, self.parts.own() as u32);
+        for (place, &end) in self.parts.ends().iter().enumerate() {
+            words.store(hosts + 2 + place, end);
+        }
         words.store(at, generation);
         words.store(Board::GENERATION, generation);
         // Whoever sees this sees a roster that it is in, or a later one.
@@ -132,6 +162,70 @@ impl<'a, M: Words> Warden<'a, M> {
             return;
         }
         self.board.flags().for_each(|word| flag::call(words, word, generation));
+    }
+
+    /// Goes over to another dealing among hosts, after `done` steps on this one and `all` on the furthest of them. Nobody may be at
+    /// work: the newest roster stands still, and has taken effect. What was begun by the old dealing and not completed is begun again;
+    /// what is complete stays. Of the state that this host has not completed where others have, only `missing` slices have to come.
+    ///
+    /// # Panics
+    /// If somebody may be at work.
+    pub fn deal(&mut self, parts: Parts, Done { done, all, missing, is_loss }: Done<'_>) {
+        assert!(self.is_still(), "invariant: nobody is at work");
+        let (words, board, shape) = (self.words, self.board, self.board.shape());
+        let old = std::mem::replace(&mut self.parts, parts).own_shards();
+        let slices =
+            || (0..shape.buckets).flat_map(move |bucket| (0..shape.slices).map(move |slice| (bucket, slice)));
+        let is_behind = done < all;
+        for shard in 0..shape.shards {
+            let flags = (0..shape.buckets).map(|bucket| board.shard_flag(shard, bucket));
+            if is_behind {
+                // Others have done it.
+                flags.for_each(|word| flag::lower(words, word, all));
+                words.store(board.claim(Task::Shard(shard)), Claim::word(all, Some(NOBODY)));
+            } else if self.parts.own_shards().contains(&shard) && !old.contains(&shard) {
+                flags.for_each(|word| flag::lower(words, word, done));
+                // Whoever was lost may have begun it.
+                self.free(Task::Shard(shard), done + u64::from(is_loss));
+            }
+        }
+        for (bucket, slice) in slices() {
+            if is_behind {
+                let is_missing = missing.is_none_or(|missing| missing.contains(&(bucket, slice)));
+                let count = if is_missing { all - 1 } else { all };
+                flag::lower(words, board.slice_flag(bucket, slice), count);
+                words.store(board.claim(Task::Slice { bucket, slice }), Claim::word(all, Some(NOBODY)));
+            }
+            if shape.hosts > 1 {
+                flag::lower(words, board.part_flag(bucket, slice), all);
+                flag::lower(words, board.input_flag(bucket, slice), all);
+                self.free(Task::Part { bucket, slice }, all);
+            }
+        }
+        flag::lower(words, Board::ARRIVED, if is_behind { all - 1 } else { all });
+        self.note_alone(all);
+    }
+
+    /// Whether nobody is at work, and nobody will be before another roster is published.
+    pub fn is_still(&self) -> bool {
+        self.generation == 0 || (self.settled && !self.runs)
+    }
+
+    /// Where all shards are this host's there is nobody to wait for. To be called every million steps.
+    pub fn note_alone(&self, steps: u64) {
+        if self.parts.has_all() {
+            flag::raise(self.words, Board::ARRIVED, steps + AHEAD);
+        }
+    }
+
+    /// Lets members begin no step from this one on.
+    pub fn hold(&self, step: u64) {
+        flag::lower(self.words, Board::LIMIT, step);
+    }
+
+    /// Lets members begin steps without a limit. To be called every million steps.
+    pub fn release(&self, steps: u64) {
+        flag::lower(self.words, Board::LIMIT, steps + AHEAD);
     }
 
     /// Whether all that live have acknowledged the newest roster.
@@ -183,6 +277,13 @@ impl<'a, M: Words> Warden<'a, M> {
                 if let Some(count) = self.unfinished(task, seat, done) {
                     self.free(task, count);
                     fenced.lost.slices += 1;
+                }
+                let part = Task::Part { bucket, slice };
+                let done = std::iter::once(self.board.part_flag(bucket, slice));
+                if shape.hosts > 1
+                    && let Some(count) = self.unfinished(part, seat, done)
+                {
+                    self.free(part, count);
                 }
             }
         }

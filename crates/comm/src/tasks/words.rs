@@ -23,6 +23,8 @@ pub trait Words {
     fn set_note(&self, note: usize, value: u64);
     /// The time.
     fn now(&self) -> Nanos;
+    /// Tells this host's porter that a flag was raised.
+    fn ring(&self) {}
 
     /// A mistake that tests plant.
     #[cfg(test)]

@@ -77,10 +77,11 @@ fn rest(fall: &Waterfall) -> Option<String> {
     if causes.iter().map(|part| part.seconds).sum::<f64>() < EXPLAINED * lost {
         return None;
     }
+    let percent = |part: &&Part| (100.0 * part.seconds / lost).round();
     // Where others made up for a part of it, they are more than all that was lost.
-    let is_whole = causes.iter().map(|part| part.seconds).sum::<f64>() <= lost;
+    let is_whole = causes.iter().map(percent).sum::<f64>() <= 100.0;
     let name = |part: &&Part| match is_whole {
-        true => format!("{} ({:.0} %)", part.cause.name(), 100.0 * part.seconds / lost),
+        true => format!("{} ({:.0} %)", part.cause.name(), percent(part)),
         false => part.cause.name().into(),
     };
     let named: Vec<String> = causes.iter().map(name).collect();

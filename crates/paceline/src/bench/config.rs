@@ -65,6 +65,7 @@ fn read(text: &str) -> Result<File, Fault> {
         learning: group(&table)?,
         computing: group(&table)?,
         elastic: group(&table)?,
+        hosts: group(&table)?,
     };
     settings.check_length().map_err(|error| Fault { why: error.to_string(), at: None })?;
     Ok(File { settings, study: group(&table)? })

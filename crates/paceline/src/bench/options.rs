@@ -129,6 +129,14 @@ impl Options {
             true => devices().unwrap_or(1).max(1),
             false => machine::granted(),
         };
+        let most = match self.settings.hosts.hosts {
+            // Each host has its part of the cores.
+            Some(hosts) if self.settings.hosts.local => {
+                return vec![Int((most as u64 / u64::from(hosts.max)).max(1))];
+            }
+            Some(_) => return vec![Int(most as u64)],
+            None => most,
+        };
         (0..10).map(|power| Int(1 << power)).take_while(|workers| workers.0 as usize <= most).collect()
     }
 }

@@ -69,7 +69,8 @@ fn jobs(options: &Options) -> Result<Vec<Job>> {
     let List(workers) = settings.work.workers.get_or_insert_with(|| List(options.usual_workers()));
     let most = workers.iter().map(|workers| workers.0).max().unwrap_or(1);
     // The same for every case, so that only workers change.
-    let threads = Int((machine::granted() as u64 / most).max(1));
+    let hosts = settings.hosts.hosts.filter(|_| settings.hosts.local).map_or(1, |hosts| u64::from(hosts.max));
+    let threads = Int((machine::granted() as u64 / (most * hosts)).max(1));
     settings.computing.threads.get_or_insert_with(|| List(vec![threads]));
     let models = match &options.study.models[..] {
         [] => MODELS.map(str::to_owned).to_vec(),

@@ -62,6 +62,7 @@ impl Progress {
 
     /// Shows how far it is at this time.
     pub fn show(&mut self, glance: Glance<'_>, now: Instant) {
+        glance.said.iter().for_each(|line| self.tell(line));
         for event in glance.events {
             match event {
                 RankEvent::Step(step) => {

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use paceline_comm::tasks::{Bell, Board, Ground, Warden};
@@ -22,6 +23,7 @@ use rustix::time::Timespec;
 use super::control::{Answer, Control, EventStatus, MemberStatus, Request, Status};
 use super::crew::{Crew, Decision, End, Hopeless, Occupant, Policy};
 use super::follow::Follower;
+use super::hosting::Hosting;
 use super::member::{Membership, NUMERICS_FILE};
 use super::pace::Pace;
 use super::process::{Condemned, Process, oom_kills, run_of, spawn, state_of, words_file};
@@ -29,6 +31,7 @@ use super::state::{Layout, State};
 use super::watch::{Doing, Sight, Stalled, Watch};
 use super::{Elastic, Fault};
 use crate::checkpoint::{Checkpoint, Position};
+use crate::hosts::{self, Party};
 use crate::launcher::{Glance, LAST_WORDS, Surroundings};
 use crate::milestone::{Calendar, eval_record};
 use crate::{Job, TrainError, clock};
@@ -66,25 +69,37 @@ pub(crate) fn run(
     job: &Job,
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
+    parted: &mut Option<Party>,
 ) -> Result<(), TrainError> {
-    let elastic = job.elastic.as_ref().expect("invariant: an elastic job");
-    let graph = job.graph()?;
-    let layout = Layout::new(job, &graph);
-    let ground = Ground::create(layout.size)?;
     let bell = Bell::create()?;
+    let mut surroundings = surroundings;
+    let met = surroundings.meeting.take().map(|meeting| hosts::meet_first(job, &meeting, &bell));
+    let met = met.transpose()?;
+    let job = met.as_ref().map_or(job, |met| &met.job).clone();
+    let job = &job;
+    let elastic = &job.crew();
+    let graph = job.graph()?;
+    let layout = Arc::new(Layout::new(job, &graph));
+    let ground = Arc::new(Ground::create(layout.size)?);
     let state = State { job, graph: &graph, layout: &layout, ground: &ground };
-    let position = state.begin()?;
+    let position = match &met {
+        Some(met) if met.lacks_state => Position { history: met.history.clone(), ..Position::default() },
+        _ => state.begin()?,
+    };
     let board = ground.board();
     let calendar = Calendar::new(job)?;
     // A training that was interrupted in a test makes up for it.
     let passed = position.steps - u64::from(lacks_test(&position, &calendar));
-    board.begin_at(&ground, position.steps, passed);
+    board.begin_at(&*ground, position.steps, passed);
     let steps = position.steps;
+    let hosting =
+        met.map(|met| Hosting::new(met, &position, ground.clone(), layout.clone(), &bell)).transpose()?;
     let lead = Lead {
+        hosting,
         job,
         elastic,
         board,
-        warden: Warden::new(&ground, board, job.steps),
+        warden: Warden::new(&*ground, board, job.steps),
         state: &state,
         ground: &ground,
         bell,
@@ -122,6 +137,7 @@ pub(crate) fn run(
         shown: Nanos(0),
         surroundings,
         log,
+        parted,
     };
     lead.run()
 }
@@ -138,7 +154,7 @@ fn lacks_test(position: &Position, calendar: &Calendar<'_>) -> bool {
 }
 
 /// A roster that is about to take effect.
-struct Underway {
+pub(super) struct Underway {
     /// When what it answers began to hurt, and when it was noticed.
     since: Nanos,
     noticed: Nanos,
@@ -147,63 +163,68 @@ struct Underway {
 }
 
 /// What is known of a member that was lost.
-struct LastDeath {
+pub(super) struct LastDeath {
     member: Member,
     why: String,
     words: String,
     log: PathBuf,
 }
 
-struct Lead<'a, 's, 'l> {
-    job: &'a Job,
-    elastic: &'a Elastic,
-    state: &'a State<'a>,
-    ground: &'a Ground,
-    board: Board,
-    warden: Warden<'a, Ground>,
-    bell: Bell,
-    control: Control,
-    crew: Crew,
-    policy: Policy,
-    numerics: Option<paceline_engine::Numerics>,
-    calendar: Calendar<'a>,
+pub(super) struct Lead<'a, 's, 'l> {
+    pub(super) hosting: Option<Hosting>,
+    pub(super) job: &'a Job,
+    pub(super) elastic: &'a Elastic,
+    pub(super) state: &'a State<'a>,
+    pub(super) ground: &'a Ground,
+    pub(super) board: Board,
+    pub(super) warden: Warden<'a, Ground>,
+    pub(super) bell: Bell,
+    pub(super) control: Control,
+    pub(super) crew: Crew,
+    pub(super) policy: Policy,
+    pub(super) numerics: Option<paceline_engine::Numerics>,
+    pub(super) calendar: Calendar<'a>,
     /// Where the training stood when the run began, and the tests since then.
-    position: Position,
-    processes: BTreeMap<u32, Process>,
-    next_member: u32,
-    first: u64,
-    done: u64,
+    pub(super) position: Position,
+    pub(super) processes: BTreeMap<u32, Process>,
+    pub(super) next_member: u32,
+    pub(super) first: u64,
+    pub(super) done: u64,
     /// Steps done when counts that seldom rise were last brought up.
-    refreshed: u64,
-    passed: u64,
-    began: Nanos,
-    watch: Watch,
-    pace: Pace,
-    recovery: Option<Underway>,
+    pub(super) refreshed: u64,
+    pub(super) passed: u64,
+    pub(super) began: Nanos,
+    pub(super) watch: Watch,
+    pub(super) pace: Pace,
+    pub(super) recovery: Option<Underway>,
     /// A generation whose lost shards are being done again, the step, and since when.
-    redo: Vec<(u32, u64, Nanos)>,
+    pub(super) redo: Vec<(u32, u64, Nanos)>,
     /// Joins that were asked for by `--faults` and are done.
-    joined: usize,
-    events: VecDeque<EventStatus>,
-    last_death: Option<LastDeath>,
+    pub(super) joined: usize,
+    pub(super) events: VecDeque<EventStatus>,
+    pub(super) last_death: Option<LastDeath>,
     /// Since when nobody works and nothing moves.
-    stalled_since: Option<(Nanos, u64)>,
-    oom: Option<u64>,
+    pub(super) stalled_since: Option<(Nanos, u64)>,
+    pub(super) oom: Option<u64>,
     /// Whether work stands still because there are too few.
-    waits: bool,
+    pub(super) waits: bool,
     /// Since when all has been done.
-    over_since: Option<Nanos>,
-    follower: Follower,
-    shown: Nanos,
-    surroundings: Surroundings<'s>,
-    log: &'l mut LauncherWriter,
+    pub(super) over_since: Option<Nanos>,
+    pub(super) follower: Follower,
+    pub(super) shown: Nanos,
+    pub(super) surroundings: Surroundings<'s>,
+    pub(super) log: &'l mut LauncherWriter,
+    /// Where the connection with other hosts is left, for logs to be carried to the first.
+    pub(super) parted: &'l mut Option<Party>,
 }
 
 /// How a run ends before its steps are done.
-enum Stop {
+pub(super) enum Stop {
     Interrupted,
     Hopeless(Hopeless),
     Stuck(u32),
+    /// The hosts end it.
+    Ended(String),
 }
 
 impl Lead<'_, '_, '_> {
@@ -211,14 +232,16 @@ impl Lead<'_, '_, '_> {
         let stop = match self.lead() {
             Ok(None) => {
                 self.show();
-                return self.merge_samples();
+                self.merge_samples()?;
+                return self.part();
             }
             Ok(Some(stop)) => Ok(stop),
             Err(error) => Err(error),
         };
-        self.end_all()?;
-        let saved = self.save_last();
+        let ended = self.end_all();
+        let saved = ended.and_then(|()| self.save_last());
         let error = stop.map_or_else(|error| error, |stop| self.explain(stop));
+        self.part_early(&error)?;
         // How the run ended comes first; what could not be saved is told with it.
         match saved {
             Ok(()) => Err(error),
@@ -238,17 +261,21 @@ impl Lead<'_, '_, '_> {
                 return Ok(Some(Stop::Stuck(member)));
             }
             self.note_ready()?;
+            if let Some(stop) = self.tend_hosts(now)? {
+                return Ok(Some(stop));
+            }
             self.done = self.board.steps_done(self.ground, self.done);
             self.pace.see(self.done, now);
             if self.done - self.refreshed > REFRESH && !self.calendar_is_due(self.done) {
                 self.refreshed = self.done;
                 self.board.refresh(self.ground, self.done);
+                self.refresh_hosts();
             }
             self.answer(now)?;
             self.plant_joins();
             self.continue_stopped(now);
             let over = self.done >= self.warden.end() && self.passed_all();
-            if over && self.processes.is_empty() {
+            if over && self.processes.is_empty() && self.are_hosts_done() {
                 return Ok(None);
             }
             if over {
@@ -273,11 +300,11 @@ impl Lead<'_, '_, '_> {
         }
     }
 
-    fn passed_all(&self) -> bool {
+    pub(super) fn passed_all(&self) -> bool {
         !self.calendar_is_due(self.done) || self.passed >= self.done
     }
 
-    fn calendar_is_due(&self, steps: u64) -> bool {
+    pub(super) fn calendar_is_due(&self, steps: u64) -> bool {
         steps > self.passed && self.calendar.after(steps).is_any()
     }
 
@@ -302,7 +329,7 @@ impl Lead<'_, '_, '_> {
         Ok(self.log.append(&LauncherEvent::Member(MemberEvent { member, at, change }))?)
     }
 
-    fn remember(&mut self, what: String) {
+    pub(super) fn remember(&mut self, what: String) {
         let seconds = clock::now().since(self.began).seconds();
         if self.events.len() == KEPT_EVENTS {
             self.events.pop_front();
@@ -320,6 +347,9 @@ impl Lead<'_, '_, '_> {
             seat,
             ground: self.ground.descriptor().expect("invariant: it was created here"),
             bell: self.bell.descriptor(),
+            porter: self.hosting.as_ref().map(Hosting::porter_bell),
+            host: self.hosting.as_ref().map(Hosting::host),
+            place: self.hosting.as_ref().map_or((0, 1), |hosting| hosting.place(self.job)),
             about: self.done,
             passed: self.passed,
         };
@@ -473,7 +503,7 @@ impl Lead<'_, '_, '_> {
         Ok(give_up)
     }
 
-    fn publish(&mut self, roster: Vec<u32>, now: Nanos) -> Result<(), TrainError> {
+    pub(super) fn publish(&mut self, roster: Vec<u32>, now: Nanos) -> Result<(), TrainError> {
         let old = std::mem::replace(&mut self.crew.roster, roster.clone());
         for &seat in roster.iter().filter(|seat| !old.contains(seat)) {
             let process = self.processes.get_mut(&seat).expect("invariant: who is ready has a process");
@@ -503,7 +533,8 @@ impl Lead<'_, '_, '_> {
         let underway = self.recovery.get_or_insert(Underway { since: now, noticed: now, is_loss: false });
         let since = underway.since;
         self.board.note_loss(self.ground, self.warden.generation() + 1, since);
-        self.warden.publish(&roster, self.job.steps, !self.waits);
+        let runs = !self.waits && self.hosting.as_ref().is_none_or(Hosting::runs);
+        self.warden.publish(&roster, self.job.steps, runs);
         let members = roster.iter().map(|seat| self.processes[seat].member).collect();
         self.log.append(&LauncherEvent::Roster(Roster {
             generation: Generation(u64::from(self.warden.generation())),
@@ -566,11 +597,15 @@ impl Lead<'_, '_, '_> {
             });
             let parts: Vec<(f32, u64)> = parts.collect();
             let record = eval_record(steps, examples, self.state.graph, &parts);
-            self.position.history.push(record);
+            // Whoever comes to others in a test may have been told of it.
+            if self.position.history.last().is_none_or(|last| last.steps < steps) {
+                self.position.history.push(record);
+            }
+            self.tell_history();
             self.follower.add(RankEvent::Evaluated(record));
             self.log.append(&LauncherEvent::Evaluated(record))?;
         }
-        if due.saving.is_some() {
+        if due.saving.is_some() && self.hosting.as_ref().is_none_or(Hosting::is_first) {
             self.save(steps)?;
         }
         self.passed = steps;
@@ -620,6 +655,7 @@ impl Lead<'_, '_, '_> {
     fn explain(&mut self, stop: Stop) -> TrainError {
         match stop {
             Stop::Interrupted => TrainError::Interrupted,
+            Stop::Ended(why) => TrainError::HostsEnded(why),
             Stop::Stuck(member) => TrainError::Unkillable { member },
             Stop::Hopeless(hopeless) => {
                 let (there, waited) = match hopeless {
@@ -677,6 +713,7 @@ impl Lead<'_, '_, '_> {
             Doing::read(doing) != Doing::Nothing
         };
         let is_idle = !self.waits
+            && self.hosting.is_none()
             && !self.processes.is_empty()
             && !self.processes.values().any(works)
             && self.crew.seats.iter().all(|seat| !matches!(seat.occupant, Occupant::Starting(_)));
@@ -742,7 +779,9 @@ impl Lead<'_, '_, '_> {
         self.shown = now;
         let first = self.warden.roster().first().and_then(|seat| self.processes.get(seat));
         let events = self.follower.look(first.map(|process| process.member));
-        (self.surroundings.progress)(Glance { steps: self.done - self.first, events: &events });
+        let said = self.hosting.as_mut().map(Hosting::take_said).unwrap_or_default();
+        let steps = self.done.saturating_sub(self.first);
+        (self.surroundings.progress)(Glance { steps, events: &events, said: &said });
     }
 
     fn answer(&mut self, now: Nanos) -> Result<(), TrainError> {

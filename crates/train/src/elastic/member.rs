@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_comm::tasks::{
-    Bell, Board, Dealing, Ended, Ground, Member, ShardTask, Shards, SliceTask, Slices, Tests, Wait, Waiting,
-    side,
+    Bell, Board, Dealing, Ended, Ground, Member, Parts, ShardTask, Shards, SliceTask, Slices, Tests, Wait,
+    Waiting, side,
 };
 use paceline_comm::{Area, slice};
 use paceline_engine::{
@@ -18,7 +19,7 @@ use paceline_engine::{
 };
 use paceline_record::log::RankWriter;
 use paceline_record::{
-    BucketRecord, Bytes, Generation, MemberHeader, Nanos, Phase, PhaseTimes, Rank, RankEvent, Step,
+    BucketRecord, Bytes, Generation, Host, MemberHeader, Nanos, Phase, PhaseTimes, Rank, RankEvent, Step,
     StepRecord, Whole,
 };
 use serde::{Deserialize, Serialize};
@@ -45,9 +46,14 @@ pub(crate) const NUMERICS_FILE: &str = "numerics.json";
 pub(crate) struct Membership {
     pub member: paceline_record::Member,
     pub seat: u32,
-    /// File descriptors of the shared memory and of the launcher's bell.
+    /// File descriptors of the shared memory and of the launcher's bell, and of the porter's where there is one.
     pub ground: i32,
     pub bell: i32,
+    pub porter: Option<i32>,
+    /// The host that it runs on, of several.
+    pub host: Option<Host>,
+    /// This host's place among those of this machine, and how many these are.
+    pub place: (u32, u32),
     /// Steps done when it was started.
     pub about: u64,
     /// Steps after which all that was due had been done.
@@ -56,16 +62,22 @@ pub(crate) struct Membership {
 
 /// The life of a member that began at `main`.
 pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainError> {
-    let elastic = job.elastic.as_ref().expect("invariant: an elastic job has members");
+    let elastic = &job.crew();
     point::listen(own.member);
     let leaves = process::leave_on_request()?;
     let seat = Rank(own.seat);
-    let pinned = job.pin && affinity::pin(seat, elastic.max, job.threads)?;
-    let header = MemberHeader { member: own.member, seat: own.seat, host: None };
+    let (place, places) = own.place;
+    let pinned =
+        job.pin && affinity::pin(Rank(place * elastic.max + own.seat), places * elastic.max, job.threads)?;
+    let header = MemberHeader { member: own.member, seat: own.seat, host: own.host };
     let mut log = RankWriter::create_of_member(&job.folder, &header)?;
     log.append(&RankEvent::Main { at: main, pid: std::process::id() })?;
     let engine = job.open_engine_of(seat, pinned)?;
-    let ground = Ground::attach(own.ground)?;
+    let mut ground = Ground::attach(own.ground)?;
+    if let Some(bell) = own.porter {
+        ground.call_porter(Bell::attach(bell)?);
+    }
+    let ground = ground;
     let bell = Bell::attach(own.bell)?;
     let graph = job.graph()?;
     let layout = Layout::new(job, &graph);
@@ -112,7 +124,7 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
         Deal::Dynamic => Dealing::Dynamic,
     };
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let spin = if pinned || elastic.max as usize <= cores { SPIN } else { Nanos(0) };
+    let spin = if pinned || (places * elastic.max) as usize <= cores { SPIN } else { Nanos(0) };
     point::reach(Point::BeforeJoin);
     let mut member = Member::enter(&ground, board, own.seat, own.member.0, dealing, spin);
     bell.ring();
@@ -454,16 +466,34 @@ struct Sums<'a> {
 }
 
 impl Slices for Sums<'_> {
-    fn run(&mut self, task: SliceTask) {
-        let SliceTask { step, bucket, slice: number } = task;
-        let slices = self.layout.size.shape.slices;
-        let range = slice(self.layout.buckets[bucket as usize].range.clone(), Rank(number), slices);
+    fn add_part(&mut self, task: SliceTask, parts: &Parts) {
+        let range = self.range(task);
+        self.note(Doing::Computing);
+        let begin = clock::now();
+        // SAFETY: all shards of this host have flagged this bucket, so nobody writes to it before the step is done, and this slice of
+        // the outboxes is its claimant's.
+        unsafe { self.ground.add_part(parts, &range) };
+        let all = clock::now().since(begin);
+        self.times.all += all;
+        self.times.adding += all;
+        if self.in_shard.get() {
+            self.times.within += all;
+        } else {
+            self.note(Doing::Nothing);
+        }
+        self.times.moved += 4 * (range.len() * parts.own_shards().len()) as u64;
+    }
+
+    fn run(&mut self, task: SliceTask, parts: &Parts) {
+        let SliceTask { step, slice: number, .. } = task;
+        let range = self.range(task);
         point::reach(Point::BeforeSlice);
         if range.is_empty() {
             return;
         }
-        let note = |doing: Doing| self.ground.board().note_doing(self.ground, self.seat, doing as u64);
-        note(Doing::Computing);
+        self.note(Doing::Computing);
+        let travels = self.layout.size.shape.hosts > 1;
+        let is_owner = parts.is_owner(number);
         let regions = |side: usize| -> [Region; 3] {
             let kept = self.layout.size.state;
             let state = |number| region(self.ground.state(side, number));
@@ -486,8 +516,18 @@ impl Slices for Sums<'_> {
             into: &into[..count],
             gradients: &|part, into| {
                 let begin = clock::now();
-                // SAFETY: all shards have flagged this bucket, so nobody writes to it before the step is done.
-                unsafe { self.ground.mean_gradients(&part, into) };
+                // SAFETY: all shards have flagged this bucket, here or through the porter, so nobody writes to it before the step is
+                // done; this slice of the means is its claimant's, or has come.
+                unsafe {
+                    match (travels, is_owner) {
+                        (false, _) => self.ground.mean_gradients(&part, into),
+                        (true, true) => {
+                            self.ground.mean_of_parts(parts, &part, into);
+                            self.ground.means().write(part).copy_from_slice(into);
+                        }
+                        (true, false) => into.copy_from_slice(self.ground.means().read(part)),
+                    }
+                }
                 adding.fetch_add(clock::now().since(begin).0, Ordering::Relaxed);
                 point::reach(Point::InSlice);
             },
@@ -504,8 +544,19 @@ impl Slices for Sums<'_> {
         let values = range.len() * (self.layout.size.shape.shards as usize + 2 * count);
         self.times.moved += 4 * values as u64;
         if !self.in_shard.get() {
-            self.ground.board().note_doing(self.ground, self.seat, Doing::Nothing as u64);
+            self.note(Doing::Nothing);
         }
+    }
+}
+
+impl Sums<'_> {
+    fn note(&self, doing: Doing) {
+        self.ground.board().note_doing(self.ground, self.seat, doing as u64);
+    }
+
+    fn range(&self, task: SliceTask) -> Range<usize> {
+        let bucket = self.layout.buckets[task.bucket as usize].range.clone();
+        slice(bucket, Rank(task.slice), self.layout.size.shape.slices)
     }
 }
 

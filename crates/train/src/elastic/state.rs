@@ -1,12 +1,14 @@
 //! The state of an elastic training in the memory that its members share: where it begins, and what a checkpoint takes of it.
 
 use std::mem::take;
+use std::ops::Range;
 use std::path::Path;
 
-use paceline_comm::Area;
 use paceline_comm::tasks::{Ground, GroundSize, Shape, side};
+use paceline_comm::{Area, slice};
 use paceline_engine::{Places, lay_out};
 use paceline_model::Graph;
+use paceline_record::Rank;
 
 use crate::buckets::{self, Bucket};
 use crate::checkpoint::{self, Checkpoint, OnNumerics, Position, Tensor};
@@ -27,19 +29,31 @@ impl Layout {
     pub fn new(job: &Job, graph: &Graph) -> Self {
         let places = lay_out(graph);
         let buckets = buckets::cut(&places.slots, places.trained, &job.exchange);
-        let seats = job.elastic.as_ref().map_or(job.workers, |elastic| elastic.max);
+        let (seats, most) = (job.most_here(), job.most_workers());
+        let hosts = job.hosts.map_or(1, |hosts| hosts.max);
         let size = GroundSize {
             shape: Shape {
                 seats,
                 shards: job.shards(),
                 buckets: buckets.len() as u32,
-                slices: SLICES_PER_SEAT * seats,
+                slices: SLICES_PER_SEAT * most,
+                hosts,
             },
             values: places.trained,
             state: job.learning.rule().state_per_value(),
             statistics: places.statistics_len,
         };
         Self { places, buckets, size }
+    }
+
+    /// Where each slice lies, bucket by bucket.
+    pub fn slices(&self) -> Vec<Range<usize>> {
+        let slices = self.size.shape.slices;
+        let of = |bucket: &Bucket| {
+            let range = bucket.range.clone();
+            (0..slices).map(move |number| slice(range.clone(), Rank(number), slices))
+        };
+        self.buckets.iter().flat_map(of).collect()
     }
 }
 

@@ -115,8 +115,8 @@ impl Job {
 
     /// Refuses a job whose workers together need more memory than the machine has left.
     fn check_memory(&self, engine: &dyn Engine, graph: &Graph) -> Result<(), TrainError> {
-        if let Some(elastic) = &self.elastic {
-            return self.check_elastic_memory(engine, graph, elastic.max);
+        if self.elastic.is_some() || self.hosts.is_some() {
+            return self.check_elastic_memory(engine, graph, self.most_here());
         }
         let spec = self.spec();
         let plan = engine.plan(graph, &spec)?;

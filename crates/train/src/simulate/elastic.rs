@@ -49,7 +49,7 @@ pub(super) fn run(
             break;
         }
         if step.0.is_multiple_of(TOLD) {
-            (surroundings.progress)(Glance { steps: step.0 + 1, events: &[] });
+            (surroundings.progress)(Glance { steps: step.0 + 1, events: &[], said: &[] });
         }
     }
     crew.end(failure.is_some())?;

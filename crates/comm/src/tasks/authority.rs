@@ -1,0 +1,584 @@
+//! Which hosts take part, decided in one place: a pure function of what has been heard, and of the time.
+//!
+//! The first host's launcher keeps it. A new roster of hosts takes effect in three moves, as that of members does: it is *called*, and
+//! every host stops its members where they are, drops its connections and makes new ones; each says how far it *stands*; when all
+//! have, all *go*. A roster is numbered, and whatever carries another number is not heard.
+//!
+//! Who comes while a training runs is a guest at first: it gets the state while the others go on. When it has come up with
+//! them, all *hold* at the begin of a step, and the shards are dealt anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_record::{Host, Nanos};
+use serde::{Deserialize, Serialize};
+
+use super::Parts;
+
+/// What decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostPolicy {
+    /// With fewer hosts than this nothing runs.
+    pub min: u32,
+    /// More than this there never are.
+    pub max: u32,
+    /// Whether the training goes on without hosts that are lost.
+    pub elastic: bool,
+    /// How long to wait with fewer than `min`.
+    pub patience: Nanos,
+    /// How long the first roster waits for more than `min`, after the last one came.
+    pub grace: Nanos,
+    /// Shards of a step.
+    pub shards: u32,
+}
+
+/// A host's place in a roster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The host.
+    pub host: Host,
+    /// Where its shards end; those of a guest end where they begin.
+    pub end: u32,
+}
+
+/// A roster of hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roster {
+    /// Its number.
+    pub generation: u64,
+    /// The hosts, in the order of their shards, guests last.
+    pub places: Vec<Place>,
+    /// Whether a host was lost that had shards in the roster before.
+    pub is_loss: bool,
+}
+
+impl Roster {
+    /// Where the shards of each host end.
+    pub fn ends(&self) -> Vec<u32> {
+        self.places.iter().map(|place| place.end).collect()
+    }
+
+    /// The place of a host.
+    pub fn place_of(&self, host: Host) -> Option<usize> {
+        self.places.iter().position(|place| place.host == host)
+    }
+
+    fn is_guest(&self, host: Host) -> bool {
+        let Some(place) = self.place_of(host) else { return false };
+        place > 0 && self.places[place].end == self.places[place - 1].end
+    }
+}
+
+/// How far a host stands when a roster is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stand {
+    /// Steps done; `None` where it has no state at all.
+    pub done: Option<u64>,
+    /// Slices of the step after these that it has not done; all of them, if it has no state.
+    pub missing: Vec<(u32, u32)>,
+    /// Parts of the test after these that it lacks.
+    pub untested: Vec<u32>,
+    /// Whether it has done what is due after these steps.
+    pub passed: bool,
+}
+
+/// What the authority tells a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Stop members, make connections, and say how you stand.
+    Call(Roster),
+    /// All stand like this, in the order of the roster: go on.
+    Go {
+        /// The roster.
+        generation: u64,
+        /// By place.
+        stands: Vec<Stand>,
+    },
+    /// Say before which step you can stop.
+    Limit,
+    /// Stop before this step.
+    Hold(u64),
+    /// All have done all.
+    Bye,
+    /// Save and end.
+    End(String),
+}
+
+/// What a host tells the authority.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    /// An answer to [`Order::Call`].
+    Stands {
+        /// The roster.
+        generation: u64,
+        /// How it stands.
+        stand: Stand,
+    },
+    /// Another host of the roster cannot be reached.
+    Misses {
+        /// The roster.
+        generation: u64,
+        /// That host.
+        host: Host,
+        /// What happened.
+        why: String,
+    },
+    /// A guest has come up with the others.
+    CaughtUp,
+    /// An answer to [`Order::Limit`].
+    CanHold(u64),
+    /// It stands before the step that it was to hold at.
+    Holds(u64),
+    /// It has done all.
+    Finished,
+    /// It takes no part any more.
+    Leaves,
+}
+
+/// What a decision was, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decided {
+    /// A host was lost.
+    Lost(Host, String),
+    /// A host left.
+    Left(Host),
+    /// A roster takes effect, with the steps done before it.
+    Roster(Roster, u64),
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    weight: u32,
+    finished: bool,
+    /// A guest that has come up with the others.
+    caught_up: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    /// Too few are there.
+    Waiting { since: Nanos },
+    /// A roster was called.
+    Called { stands: BTreeMap<Host, Stand> },
+    /// Work goes on.
+    Running,
+    /// Work goes on until all can stop at once.
+    Holding { limits: BTreeMap<Host, u64>, at: Option<u64>, held: BTreeSet<Host> },
+}
+
+/// Keeps the roster of hosts.
+#[derive(Clone, Debug)]
+pub struct Authority {
+    policy: HostPolicy,
+    hosts: BTreeMap<Host, Member>,
+    roster: Roster,
+    phase: Phase,
+    came: Nanos,
+    orders: Vec<(Host, Order)>,
+    decided: Vec<Decided>,
+    over: bool,
+}
+
+impl Authority {
+    /// Before anybody is there.
+    pub fn new(policy: HostPolicy, now: Nanos) -> Self {
+        Self {
+            policy,
+            hosts: BTreeMap::new(),
+            roster: Roster::default(),
+            phase: Phase::Waiting { since: now },
+            came: now,
+            orders: Vec::new(),
+            decided: Vec::new(),
+            over: false,
+        }
+    }
+
+    /// What is to be told to whom, in order, since this was last asked.
+    pub fn take_orders(&mut self) -> Vec<(Host, Order)> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// What was decided since this was last asked.
+    pub fn take_decided(&mut self) -> Vec<Decided> {
+        std::mem::take(&mut self.decided)
+    }
+
+    /// The newest roster.
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// Hosts that are there.
+    pub fn hosts(&self) -> impl Iterator<Item = Host> {
+        self.hosts.keys().copied()
+    }
+
+    /// Whether another host can be taken in.
+    pub fn has_room(&self) -> bool {
+        !self.over
+            && (self.hosts.len() as u32) < self.policy.max
+            && (self.roster.generation == 0 || self.policy.elastic)
+    }
+
+    /// Whether all is done, or given up.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// A host has come that has the same job and so many workers.
+    pub fn joins(&mut self, host: Host, weight: u32, now: Nanos) {
+        self.hosts.insert(host, Member { weight, finished: false, caught_up: false });
+        self.came = now;
+        self.tend(now);
+    }
+
+    /// A host cannot be reached.
+    pub fn loses(&mut self, host: Host, why: &str, now: Nanos) {
+        if self.hosts.remove(&host).is_none() || self.over {
+            return;
+        }
+        self.decided.push(Decided::Lost(host, why.into()));
+        self.without(host, &format!("host {} was lost: {why}", host.0), now);
+    }
+
+    /// A host says something.
+    pub fn hears(&mut self, host: Host, word: Word, now: Nanos) {
+        if !self.hosts.contains_key(&host) || self.over {
+            return;
+        }
+        match word {
+            Word::Stands { generation, stand } => {
+                if let Phase::Called { stands } = &mut self.phase
+                    && generation == self.roster.generation
+                {
+                    stands.insert(host, stand);
+                }
+            }
+            Word::Misses { generation, host: missed, why } => {
+                // Both may live, and only the way between them be cut: the one that this host cannot do without stays.
+                if generation == self.roster.generation && self.hosts.contains_key(&missed) {
+                    let (gone, by) = if missed < host { (host, missed) } else { (missed, host) };
+                    self.loses(gone, &format!("host {} cannot reach it: {why}", by.0), now);
+                    self.orders.push((
+                        gone,
+                        Order::End(format!("host {} cannot be reached from here: {why}", by.0)),
+                    ));
+                }
+            }
+            Word::CaughtUp => {
+                self.hosts.entry(host).and_modify(|member| member.caught_up = true);
+            }
+            Word::CanHold(limit) => {
+                if let Phase::Holding { limits, .. } = &mut self.phase {
+                    limits.insert(host, limit);
+                }
+            }
+            Word::Holds(step) => {
+                if let Phase::Holding { at, held, .. } = &mut self.phase
+                    && *at == Some(step)
+                {
+                    held.insert(host);
+                }
+            }
+            Word::Finished => {
+                self.hosts.entry(host).and_modify(|member| member.finished = true);
+            }
+            Word::Leaves => {
+                self.hosts.remove(&host);
+                self.decided.push(Decided::Left(host));
+                self.without(host, &format!("host {} left", host.0), now);
+            }
+        }
+        self.tend(now);
+    }
+
+    /// Ends the run on all hosts.
+    pub fn end(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.over, true) {
+            for &host in self.hosts.keys() {
+                self.orders.push((host, Order::End(why.into())));
+            }
+        }
+    }
+
+    /// Goes on without a host.
+    fn without(&mut self, host: Host, why: &str, now: Nanos) {
+        let Some(place) = self.roster.place_of(host) else { return };
+        if !self.policy.elastic && self.hosts.values().any(|member| !member.finished) {
+            return self.end(why);
+        }
+        let is_loss = self.roster.is_loss || !self.roster.is_guest(host);
+        self.roster.places.remove(place);
+        self.call(is_loss, now);
+    }
+
+    /// Calls a roster of all who are there; those who had shards keep to shards, others are guests while some have.
+    fn call(&mut self, is_loss: bool, now: Nanos) {
+        if (self.hosts.len() as u32) < self.policy.min {
+            if !matches!(self.phase, Phase::Waiting { .. }) {
+                self.phase = Phase::Waiting { since: now };
+            }
+            self.roster.is_loss |= is_loss;
+            return;
+        }
+        let old = &self.roster;
+        let has_shards = |host: &Host| {
+            old.place_of(*host).is_some() && (!old.is_guest(*host) || self.hosts[host].caught_up)
+        };
+        let mut trainers: Vec<Host> = self.hosts.keys().copied().filter(has_shards).collect();
+        if trainers.is_empty() {
+            trainers = self.hosts.keys().copied().collect();
+        }
+        // Who has shards may have none left over for others.
+        trainers.truncate(self.policy.shards as usize);
+        let guests = self.hosts.keys().copied().filter(|host| !trainers.contains(host));
+        let weights: Vec<u32> = trainers.iter().map(|host| self.hosts[host].weight).collect();
+        let ends = Parts::deal(self.policy.shards, &weights);
+        let places = trainers.iter().copied().zip(ends).map(|(host, end)| Place { host, end });
+        let guests = guests.map(|host| Place { host, end: self.policy.shards });
+        let places: Vec<Place> = places.chain(guests).collect();
+        self.roster = Roster { generation: self.roster.generation + 1, places, is_loss };
+        self.phase = Phase::Called { stands: BTreeMap::new() };
+        for place in &self.roster.places {
+            self.orders.push((place.host, Order::Call(self.roster.clone())));
+        }
+    }
+
+    /// Does what can be done now.
+    pub fn tend(&mut self, now: Nanos) {
+        if self.over {
+            return;
+        }
+        let count = self.hosts.len() as u32;
+        let has_run = self.roster.generation > 0;
+        if has_run && !self.hosts.is_empty() && self.hosts.values().all(|member| member.finished) {
+            self.over = true;
+            self.orders.extend(self.hosts.keys().map(|&host| (host, Order::Bye)));
+            return;
+        }
+        let is_new = |host: &&Host| self.roster.place_of(**host).is_none();
+        let has_new = self.hosts.keys().any(|host| is_new(&host));
+        match &mut self.phase {
+            Phase::Waiting { since } => {
+                let waited = now.since(*since) > self.policy.patience;
+                let is_enough = count >= self.policy.min;
+                let is_all = count >= self.policy.max || has_run || now.since(self.came) >= self.policy.grace;
+                if is_enough && is_all {
+                    let is_loss = self.roster.is_loss;
+                    self.call(is_loss, now);
+                } else if waited {
+                    let (min, count) = (self.policy.min, self.hosts.len());
+                    self.end(&format!(
+                        "only {count} of at least {min} hosts {} within {:.0} s",
+                        if has_run { "were left" } else { "came" },
+                        self.policy.patience.seconds()
+                    ));
+                }
+            }
+            Phase::Called { stands } => {
+                let is_complete = self.roster.places.iter().all(|place| stands.contains_key(&place.host));
+                if is_complete {
+                    let stands: Vec<Stand> = self
+                        .roster
+                        .places
+                        .iter()
+                        .filter_map(|place| stands.get(&place.host).cloned())
+                        .collect();
+                    let done = stands.iter().filter_map(|stand| stand.done).max().unwrap_or(0);
+                    let generation = self.roster.generation;
+                    self.decided.push(Decided::Roster(self.roster.clone(), done));
+                    for place in &self.roster.places {
+                        self.orders.push((place.host, Order::Go { generation, stands: stands.clone() }));
+                    }
+                    // What a host stood by is past.
+                    self.roster.is_loss = false;
+                    self.phase = Phase::Running;
+                }
+            }
+            Phase::Running => {
+                let is_late = self.hosts.values().any(|member| member.finished);
+                let is_ready = |host: &Host| self.roster.is_guest(*host) && self.hosts[host].caught_up;
+                if has_new && !is_late {
+                    self.call(false, now);
+                } else if self.hosts.keys().any(is_ready) && !is_late {
+                    let limits = BTreeMap::new();
+                    self.phase = Phase::Holding { limits, at: None, held: BTreeSet::new() };
+                    self.orders.extend(self.roster.places.iter().map(|place| (place.host, Order::Limit)));
+                }
+            }
+            Phase::Holding { limits, at, held } => {
+                if self.hosts.values().any(|member| member.finished) {
+                    // It is too late for anybody to be worth it.
+                    self.phase = Phase::Running;
+                    return;
+                }
+                let all =
+                    |told: &dyn Fn(&Host) -> bool| self.roster.places.iter().all(|place| told(&place.host));
+                if at.is_none() && all(&|host| limits.contains_key(host)) {
+                    *at = limits.values().copied().max();
+                    if let Some(step) = *at {
+                        self.orders
+                            .extend(self.roster.places.iter().map(|place| (place.host, Order::Hold(step))));
+                    }
+                } else if all(&|host| held.contains(host)) {
+                    self.call(false, now);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn policy(min: u32, max: u32, elastic: bool) -> HostPolicy {
+        HostPolicy { min, max, elastic, patience: Nanos(60 * SECOND), grace: Nanos(2 * SECOND), shards: 8 }
+    }
+
+    fn stand(done: u64) -> Stand {
+        Stand { done: Some(done), missing: Vec::new(), untested: Vec::new(), passed: true }
+    }
+
+    fn generation(authority: &Authority) -> u64 {
+        authority.roster().generation
+    }
+
+    /// All that were called say how they stand, and go.
+    fn settle(authority: &mut Authority, done: u64) -> Vec<u32> {
+        let places = authority.roster().places.clone();
+        let generation = generation(authority);
+        for Place { host, .. } in &places {
+            authority.hears(*host, Word::Stands { generation, stand: stand(done) }, Nanos(0));
+        }
+        let orders = authority.take_orders();
+        let gone = orders.iter().filter(|(_, order)| matches!(order, Order::Go { .. })).count();
+        assert_eq!(gone, places.len(), "{orders:?}");
+        places.iter().map(|place| place.end).collect()
+    }
+
+    fn running(hosts: u32, policy: HostPolicy) -> Authority {
+        let mut authority = Authority::new(policy, Nanos(0));
+        (0..hosts).for_each(|host| authority.joins(Host(host), 4, Nanos(1)));
+        authority.tend(Nanos(3 * SECOND));
+        settle(&mut authority, 0);
+        authority
+    }
+
+    #[test]
+    fn nothing_begins_before_all_are_there_and_have_said_how_they_stand() {
+        let mut authority = Authority::new(policy(2, 2, false), Nanos(0));
+        authority.joins(Host(0), 4, Nanos(0));
+        assert!(authority.take_orders().is_empty());
+        authority.joins(Host(1), 4, Nanos(0));
+        assert_eq!(authority.take_orders().len(), 2);
+        let first = Word::Stands { generation: 1, stand: stand(0) };
+        authority.hears(Host(0), first, Nanos(0));
+        assert!(authority.take_orders().is_empty());
+        assert_eq!(settle(&mut authority, 0), [4, 8]);
+    }
+
+    #[test]
+    fn too_few_hosts_end_it_after_a_while_and_the_reason_has_their_number() {
+        let mut authority = Authority::new(policy(2, 2, false), Nanos(0));
+        authority.joins(Host(0), 4, Nanos(0));
+        authority.tend(Nanos(61 * SECOND));
+        let orders = authority.take_orders();
+        assert!(
+            matches!(&orders[..], [(_, Order::End(why))] if why.contains("only 1 of at least 2 hosts came")),
+            "{orders:?}"
+        );
+    }
+
+    #[test]
+    fn a_lost_host_ends_a_training_that_is_not_elastic() {
+        let mut authority = running(2, policy(2, 2, false));
+        authority.loses(Host(1), "its connection was closed", Nanos(9));
+        let orders = authority.take_orders();
+        assert!(
+            matches!(&orders[..], [(Host(0), Order::End(why))] if why.contains("host 1 was lost")),
+            "{orders:?}"
+        );
+    }
+
+    #[test]
+    fn an_elastic_training_goes_on_without_it_by_a_new_roster() {
+        let mut authority = running(3, policy(1, 3, true));
+        authority.loses(Host(1), "killed", Nanos(9));
+        assert!(authority.roster().is_loss);
+        assert_eq!(settle(&mut authority, 5), [4, 8]);
+        assert_eq!(generation(&authority), 2);
+    }
+
+    #[test]
+    fn words_of_an_old_roster_are_not_heard() {
+        let mut authority = running(3, policy(1, 3, true));
+        authority.loses(Host(2), "killed", Nanos(9));
+        authority.take_orders();
+        for host in [0, 1] {
+            authority.hears(Host(host), Word::Stands { generation: 1, stand: stand(5) }, Nanos(9));
+        }
+        authority.hears(Host(0), Word::Misses { generation: 1, host: Host(1), why: String::new() }, Nanos(9));
+        assert!(authority.take_orders().is_empty());
+        assert_eq!(authority.roster().places.len(), 2);
+    }
+
+    #[test]
+    fn a_newcomer_is_a_guest_until_it_has_caught_up_and_all_hold() {
+        let mut authority = running(1, policy(1, 2, true));
+        authority.joins(Host(4), 4, Nanos(9));
+        assert_eq!(settle(&mut authority, 7), [8, 8]);
+        authority.hears(Host(4), Word::CaughtUp, Nanos(9));
+        let asked: Vec<_> = authority.take_orders();
+        assert_eq!(asked, [(Host(0), Order::Limit), (Host(4), Order::Limit)]);
+        authority.hears(Host(0), Word::CanHold(10), Nanos(9));
+        authority.hears(Host(4), Word::CanHold(11), Nanos(9));
+        let held: Vec<_> = authority.take_orders();
+        assert_eq!(held, [(Host(0), Order::Hold(11)), (Host(4), Order::Hold(11))]);
+        authority.hears(Host(0), Word::Holds(11), Nanos(9));
+        authority.hears(Host(4), Word::Holds(11), Nanos(9));
+        assert_eq!(settle(&mut authority, 11), [4, 8]);
+    }
+
+    #[test]
+    fn of_two_that_cannot_reach_each_other_the_later_one_goes() {
+        let mut authority = running(3, policy(1, 3, true));
+        authority.hears(Host(1), Word::Misses { generation: 1, host: Host(2), why: "cut".into() }, Nanos(9));
+        let orders = authority.take_orders();
+        assert!(orders.iter().any(|(host, order)| *host == Host(2) && matches!(order, Order::End(_))));
+        assert_eq!(settle(&mut authority, 5), [4, 8]);
+    }
+
+    #[test]
+    fn below_the_least_number_it_waits_and_whoever_comes_then_completes_it() {
+        let mut authority = running(2, policy(2, 3, true));
+        authority.loses(Host(1), "killed", Nanos(9));
+        assert!(authority.take_orders().is_empty());
+        authority.joins(Host(2), 4, Nanos(10));
+        assert_eq!(settle(&mut authority, 5), [8, 8]);
+    }
+
+    #[test]
+    fn it_is_over_when_all_have_finished_and_nobody_joins_then() {
+        let mut authority = running(2, policy(1, 3, true));
+        authority.hears(Host(0), Word::Finished, Nanos(9));
+        assert!(authority.take_orders().is_empty());
+        authority.hears(Host(1), Word::Finished, Nanos(9));
+        assert_eq!(authority.take_orders(), [(Host(0), Order::Bye), (Host(1), Order::Bye)]);
+        assert!(authority.is_over() && !authority.has_room());
+    }
+
+    #[test]
+    fn a_host_lost_while_a_roster_is_called_makes_another_one() {
+        let mut authority = running(3, policy(1, 3, true));
+        authority.loses(Host(2), "killed", Nanos(9));
+        authority.take_orders();
+        authority.loses(Host(1), "killed too", Nanos(9));
+        assert_eq!(settle(&mut authority, 5), [8]);
+        assert_eq!(generation(&authority), 3);
+    }
+}

@@ -1,0 +1,210 @@
+//! Small messages over a stream.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::Stream;
+use crate::CommError;
+
+/// The longest letter in bytes.
+pub const LONGEST_LETTER: usize = 16 << 20;
+
+/// Bytes of letters that wait to be sent.
+const MOST_WAITING: usize = 64 << 20;
+
+/// About as many bytes are read in one call.
+const MOST_READ: usize = 32 << 20;
+
+/// Length and CRC-32C of a letter, both little-endian.
+const HEAD: usize = 8;
+
+/// Sends and receives letters, for loops that poll. Nothing blocks.
+pub struct Letters {
+    stream: Stream,
+    outgoing: VecDeque<Vec<u8>>,
+    /// Bytes of the first that are sent.
+    sent: usize,
+    /// Bytes of all of them that are not.
+    waiting: usize,
+    /// Taken by the stream, and perhaps not sent yet.
+    is_flushed: bool,
+    incoming: Incoming,
+    broken: Option<String>,
+}
+
+impl Letters {
+    /// Letters over a stream.
+    pub fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            outgoing: VecDeque::new(),
+            sent: 0,
+            waiting: 0,
+            is_flushed: true,
+            incoming: Incoming::default(),
+            broken: None,
+        }
+    }
+
+    /// The address of the other side.
+    pub fn other(&self) -> SocketAddr {
+        self.stream.other()
+    }
+
+    /// Queues a letter of at most [`LONGEST_LETTER`] bytes and sends what can be sent at once.
+    ///
+    /// # Errors
+    /// [`Disconnected`](CommError::Disconnected) if the connection broke, or if the other side does not read its letters.
+    ///
+    /// # Panics
+    /// If the letter is too long.
+    pub fn send(&mut self, letter: &[u8]) -> Result<(), CommError> {
+        assert!(letter.len() <= LONGEST_LETTER, "a letter of {} bytes is too long", letter.len());
+        if self.waiting + HEAD + letter.len() > MOST_WAITING {
+            self.broken =
+                Some(format!("it does not read its letters, and {MOST_WAITING} bytes of them wait"));
+        }
+        self.check()?;
+        let mut bytes = Vec::with_capacity(HEAD + letter.len());
+        bytes.extend((letter.len() as u32).to_le_bytes());
+        bytes.extend(crc32c::crc32c(letter).to_le_bytes());
+        bytes.extend(letter);
+        self.waiting += bytes.len();
+        self.outgoing.push_back(bytes);
+        if let Err(why) = self.write() {
+            // What came before the end can still be read.
+            self.outgoing.clear();
+            self.broken = Some(why);
+            return self.check();
+        }
+        Ok(())
+    }
+
+    /// Whether to poll for room to write.
+    pub fn wants_write(&self) -> bool {
+        !self.outgoing.is_empty() || !self.is_flushed
+    }
+
+    /// Sends what can be sent, and returns the letters that came.
+    ///
+    /// # Errors
+    /// [`Disconnected`](CommError::Disconnected) if the connection broke, after the letters that came before that.
+    pub fn progress(&mut self) -> Result<Vec<Vec<u8>>, CommError> {
+        let mut letters = Vec::new();
+        if self.broken.is_none() {
+            let written = self.write();
+            let read = self.read(&mut letters);
+            self.broken = read.and(written).err();
+        }
+        if letters.is_empty() {
+            self.check()?;
+        }
+        Ok(letters)
+    }
+
+    fn check(&self) -> Result<(), CommError> {
+        match &self.broken {
+            Some(why) => Err(CommError::Disconnected { address: self.other(), why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self) -> Result<(), String> {
+        while let Some(first) = self.outgoing.front() {
+            match self.stream.write(&[IoSlice::new(&first[self.sent..])]) {
+                Ok(written) => {
+                    self.sent += written;
+                    self.waiting -= written;
+                    if self.sent == first.len() {
+                        self.outgoing.pop_front();
+                        self.sent = 0;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        self.is_flushed = self.stream.flush().map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    fn read(&mut self, letters: &mut Vec<Vec<u8>>) -> Result<(), String> {
+        let mut bytes = [0; 16 << 10];
+        let mut read = 0;
+        // What the stream holds must not stay behind: no poll would tell of it.
+        while read < MOST_READ || self.stream.holds_read() {
+            match self.stream.read(&mut [IoSliceMut::new(&mut bytes)]) {
+                Ok(0) if self.incoming.is_between() => return Err("it closed the connection".into()),
+                Ok(0) => return Err("it closed the connection within a letter".into()),
+                Ok(came) => {
+                    self.incoming.take(&bytes[..came], letters)?;
+                    read += came;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Letters {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl fmt::Debug for Letters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Letters").field("stream", &self.stream).field("waiting", &self.waiting).finish()
+    }
+}
+
+/// The letter that comes, as far as it is there.
+#[derive(Default)]
+struct Incoming {
+    head: [u8; HEAD],
+    headed: usize,
+    letter: Vec<u8>,
+}
+
+impl Incoming {
+    fn is_between(&self) -> bool {
+        self.headed == 0
+    }
+
+    /// Takes bytes as they come, and adds the letters that they complete.
+    fn take(&mut self, mut bytes: &[u8], letters: &mut Vec<Vec<u8>>) -> Result<(), String> {
+        loop {
+            let (now, later) = bytes.split_at(bytes.len().min(HEAD - self.headed));
+            self.head[self.headed..self.headed + now.len()].copy_from_slice(now);
+            self.headed += now.len();
+            if self.headed < HEAD {
+                return Ok(());
+            }
+            let word = |at: usize| {
+                u32::from_le_bytes(self.head[at..at + 4].try_into().expect("invariant: four bytes"))
+            };
+            let (length, sum) = (word(0) as usize, word(4));
+            if length > LONGEST_LETTER {
+                return Err(format!("it announced a letter of {length} bytes"));
+            }
+            // The letter grows as it comes, whatever was announced.
+            let (now, rest) = later.split_at(later.len().min(length - self.letter.len()));
+            self.letter.extend_from_slice(now);
+            if self.letter.len() < length {
+                return Ok(());
+            }
+            if crc32c::crc32c(&self.letter) != sum {
+                return Err("a letter was damaged on the way".into());
+            }
+            letters.push(mem::take(&mut self.letter));
+            self.headed = 0;
+            bytes = rest;
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! What a launcher does as one of several hosts: it stops its members when another roster of hosts is called, says how it stands, and
+//! lets them go on.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use paceline_comm::tasks::authority::{Order, Roster, Stand, Word};
+use paceline_comm::tasks::{Bell, Done, Ground, Parts, Standing};
+use paceline_record::log::PorterWriter;
+use paceline_record::{Host, Nanos, PorterHeader};
+
+use super::lead::{Lead, Stop};
+use super::state::Layout;
+use crate::checkpoint::Position;
+use crate::hosts::porter::{Said, Start, Thread, Tools};
+use crate::hosts::{Event, Introduction, Link, LocalHost, Party};
+use crate::{Job, TrainError};
+
+/// How many steps ahead members can be stopped.
+const AHEAD: u64 = 2;
+
+/// A launcher's part among hosts.
+pub(super) struct Hosting {
+    /// Ends before the memory that it uses.
+    porter: Option<Thread>,
+    party: Party,
+    ground: Arc<Ground>,
+    layout: Arc<Layout>,
+    /// The bells of porter and launcher.
+    called: Arc<Bell>,
+    launcher: Bell,
+    log: Arc<Mutex<PorterWriter>>,
+    roster: Roster,
+    doors: BTreeMap<Host, SocketAddr>,
+    phase: Phase,
+    /// Whether the state comes from another host.
+    lacks_state: bool,
+    /// Steps done when the roster took effect.
+    first: u64,
+    has_caught_up: bool,
+    /// The step that members hold before.
+    holds: Option<u64>,
+    has_finished: bool,
+    is_bye: bool,
+    said: Vec<String>,
+    local: Vec<LocalHost>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Before the first roster.
+    Idle,
+    /// A roster is called; whether its hosts are connected, and whether the authority has been told how this one stands.
+    Called { linked: bool, told: bool },
+    /// Work goes on.
+    Running,
+}
+
+impl Hosting {
+    pub fn new(
+        met: Introduction,
+        position: &Position,
+        ground: Arc<Ground>,
+        layout: Arc<Layout>,
+        launcher: &Bell,
+    ) -> Result<Self, TrainError> {
+        let Introduction { party, job, lacks_state, local, .. } = met;
+        party.note_history(&position.history);
+        let header = PorterHeader { host: party.host, name: None, wire: Some("tcp".into()) };
+        Ok(Self {
+            porter: None,
+            ground,
+            layout,
+            called: Arc::new(Bell::create()?),
+            launcher: Bell::attach(launcher.descriptor())?,
+            log: Arc::new(Mutex::new(PorterWriter::create(&job.folder, &header)?)),
+            roster: Roster::default(),
+            doors: BTreeMap::new(),
+            phase: Phase::Idle,
+            lacks_state,
+            first: 0,
+            has_caught_up: false,
+            holds: None,
+            has_finished: false,
+            is_bye: false,
+            said: Vec::new(),
+            local,
+            party,
+        })
+    }
+
+    pub fn host(&self) -> Host {
+        self.party.host
+    }
+
+    pub fn is_first(&self) -> bool {
+        self.party.is_first()
+    }
+
+    pub fn porter_bell(&self) -> i32 {
+        self.called.descriptor()
+    }
+
+    /// This host's place among those of its machine, and how many these are.
+    pub fn place(&self, job: &Job) -> (u32, u32) {
+        match job.hosts {
+            Some(hosts) if hosts.local => (self.host().0 % hosts.max, hosts.max),
+            _ => (0, 1),
+        }
+    }
+
+    pub fn runs(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    pub fn take_said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
+    }
+
+    fn is_guest(&self) -> bool {
+        let ends = self.roster.ends();
+        self.roster.place_of(self.host()).is_some_and(|place| place > 0 && ends[place] == ends[place - 1])
+    }
+
+    /// Leaves the old roster, and begins to connect with the hosts of the new one.
+    fn call(&mut self, roster: Roster, doors: BTreeMap<Host, SocketAddr>) -> Result<(), TrainError> {
+        // Nothing of the old roster is sent or received from here on.
+        self.porter = None;
+        (self.roster, self.doors) = (roster, doors);
+        (self.has_caught_up, self.holds) = (false, None);
+        let own = self.host();
+        let others = self.roster.places.iter().map(|place| place.host).filter(|&host| host != own);
+        let link = Link {
+            run: self.party.run,
+            generation: self.roster.generation,
+            own,
+            others: others.map(|host| (host, self.doors.get(&host).copied())).collect(),
+            terms: self.party.terms.clone(),
+        };
+        self.phase = Phase::Called { linked: link.others.is_empty(), told: false };
+        if !link.others.is_empty() {
+            let tools = Tools {
+                ground: self.ground.clone(),
+                layout: self.layout.clone(),
+                lobby: self.party.lobby(),
+                called: self.called.clone(),
+                launcher: Bell::attach(self.launcher.descriptor())?,
+                log: self.log.clone(),
+            };
+            self.porter = Some(Thread::spawn(link, tools)?);
+        }
+        Ok(())
+    }
+}
+
+impl Lead<'_, '_, '_> {
+    /// Hears and obeys; `Some` if the run ends.
+    pub(super) fn tend_hosts(&mut self, now: Nanos) -> Result<Option<Stop>, TrainError> {
+        while let Some(event) = self.hosting.as_ref().and_then(|hosting| hosting.party.event()) {
+            match event {
+                Event::Log(event) => self.log.append(&event)?,
+                Event::Say(text) => {
+                    self.remember(text.clone());
+                    self.hosting.iter_mut().for_each(|hosting| hosting.said.push(text.clone()));
+                }
+                Event::Order(order, doors) => {
+                    if let Some(stop) = self.obey(order, doors, now)? {
+                        return Ok(Some(stop));
+                    }
+                }
+                Event::Gathered | Event::Stored(_) => {}
+            }
+        }
+        while let Some(said) = self.hosting.as_ref().and_then(|hosting| hosting.porter.as_ref()?.said()) {
+            let hosting = self.hosting.as_mut().expect("invariant: its porter has just spoken");
+            match said {
+                Said::Linked => {
+                    if let Phase::Called { linked, .. } = &mut hosting.phase {
+                        *linked = true;
+                    }
+                }
+                Said::Misses(host, why) => {
+                    let generation = hosting.roster.generation;
+                    hosting.party.say(Word::Misses { generation, host, why });
+                }
+                Said::Failed(error) => return Err(error),
+            }
+        }
+        self.report_progress();
+        Ok(None)
+    }
+
+    fn obey(
+        &mut self,
+        order: Order,
+        doors: BTreeMap<Host, SocketAddr>,
+        now: Nanos,
+    ) -> Result<Option<Stop>, TrainError> {
+        let Some(hosting) = &mut self.hosting else { return Ok(None) };
+        match order {
+            Order::Call(roster) => {
+                hosting.call(roster, doors)?;
+                if self.warden.generation() > 0 {
+                    let roster = self.warden.roster().to_vec();
+                    self.publish(roster, now)?;
+                }
+            }
+            Order::Go { generation, stands } if generation == hosting.roster.generation => {
+                self.go(stands, now)?;
+            }
+            Order::Go { .. } => {}
+            Order::Limit => {
+                let limit = self.board.steps_done(self.ground, self.done) + AHEAD;
+                self.warden.hold(limit);
+                hosting.party.say(Word::CanHold(limit));
+            }
+            Order::Hold(step) => {
+                self.warden.hold(step);
+                hosting.holds = Some(step);
+            }
+            Order::Bye => hosting.is_bye = true,
+            Order::End(why) => return Ok(Some(Stop::Ended(why))),
+        }
+        Ok(None)
+    }
+
+    /// Tells the authority what it waits for.
+    fn report_progress(&mut self) {
+        let done = self.board.steps_done(self.ground, self.done);
+        let is_due = self.calendar_is_due(done);
+        let Some(hosting) = &mut self.hosting else { return };
+        if let Phase::Called { linked: true, told: told @ false } = &mut hosting.phase
+            && self.warden.is_still()
+        {
+            *told = true;
+            let stand = if hosting.lacks_state {
+                let all = self.board.missing(self.ground, u64::from(u32::MAX));
+                let parts = (0..self.board.shape().shards).collect();
+                Stand { done: None, missing: all, untested: parts, passed: false }
+            } else {
+                let untested = if is_due { self.board.untested(self.ground, done) } else { Vec::new() };
+                let missing = self.board.missing(self.ground, done);
+                Stand { done: Some(done), missing, untested, passed: !is_due }
+            };
+            let generation = hosting.roster.generation;
+            hosting.party.say(Word::Stands { generation, stand });
+        }
+        if hosting.runs() && hosting.is_guest() && !hosting.has_caught_up && done > hosting.first {
+            hosting.has_caught_up = true;
+            hosting.party.say(Word::CaughtUp);
+        }
+        if let Some(step) = hosting.holds.filter(|&step| done >= step) {
+            hosting.holds = None;
+            hosting.party.say(Word::Holds(step));
+        }
+    }
+
+    /// All hosts stand like this: work goes on.
+    fn go(&mut self, mut stands: Vec<Stand>, now: Nanos) -> Result<(), TrainError> {
+        let hosting = self.hosting.as_mut().expect("invariant: hosts go");
+        let first = stands.iter().filter_map(|stand| stand.done).max().unwrap_or(0);
+        if first == 0 {
+            // Everybody has drawn the same weights.
+            stands.iter_mut().for_each(|stand| stand.done = Some(0));
+        }
+        let place = hosting.roster.place_of(hosting.party.host);
+        let place = place.expect("invariant: who is told to go is in the roster");
+        let own = stands[place].clone();
+        if own.done.is_none() {
+            let has_passed = stands.iter().any(|stand| stand.done == Some(first) && stand.passed);
+            self.passed = first - u64::from(!has_passed);
+            self.board.begin_at(self.ground, first - 1, self.passed);
+            (self.first, self.done, self.refreshed) = (first, first - 1, first);
+        } else if hosting.lacks_state {
+            self.state.begin()?;
+        }
+        hosting.lacks_state = false;
+        hosting.first = first;
+        let parts = Parts::new(hosting.roster.ends(), place, self.board.shape().slices);
+        let done = own.done.unwrap_or(first.saturating_sub(1));
+        let missing = own.done.is_some().then_some(&own.missing[..]);
+        let is_loss = hosting.roster.is_loss;
+        self.warden.deal(parts.clone(), Done { done, all: first, missing, is_loss });
+        self.warden.release(first);
+        if let Some(porter) = &mut hosting.porter {
+            let hosts = hosting.roster.places.iter().map(|place| place.host);
+            let standings = hosts.zip(stands).map(|(host, stand)| {
+                let Stand { done, missing, untested, .. } = stand;
+                Standing { host, done, missing, untested }
+            });
+            porter.start(Start { parts, standings: standings.collect() });
+        }
+        hosting.phase = Phase::Running;
+        if self.warden.generation() > 0 {
+            let roster = self.warden.roster().to_vec();
+            self.publish(roster, now)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn refresh_hosts(&mut self) {
+        if let Some(hosting) = &self.hosting
+            && hosting.runs()
+        {
+            self.warden.note_alone(self.done);
+            if hosting.holds.is_none() {
+                self.warden.release(self.done);
+            }
+        }
+    }
+
+    /// Whether other hosts need nothing any more of this one, which has done all.
+    pub(super) fn are_hosts_done(&mut self) -> bool {
+        let Some(hosting) = &mut self.hosting else { return true };
+        if !hosting.has_finished && hosting.runs() {
+            hosting.has_finished = true;
+            hosting.party.say(Word::Finished);
+        }
+        hosting.is_bye
+    }
+
+    pub(super) fn tell_history(&self) {
+        if let Some(hosting) = &self.hosting {
+            hosting.party.note_history(&self.position.history);
+        }
+    }
+
+    /// All is done: the first host gets the others' logs.
+    pub(super) fn part(&mut self) -> Result<(), TrainError> {
+        let Some(hosting) = &mut self.hosting else { return Ok(()) };
+        hosting.porter = None;
+        if hosting.is_first() {
+            for event in hosting.party.gather() {
+                self.log.append(&event)?;
+            }
+            hosting.local.clear();
+        } else {
+            *self.parted = self.hosting.take().map(|hosting| hosting.party);
+        }
+        Ok(())
+    }
+
+    /// Tells the others that this host ends before all is done.
+    pub(super) fn part_early(&mut self, why: &TrainError) -> Result<(), TrainError> {
+        let Some(hosting) = &mut self.hosting else { return Ok(()) };
+        if hosting.is_first() {
+            hosting.party.end(&format!("the first host ended: {}", crate::describe(why)));
+        } else if !matches!(why, TrainError::HostsEnded(_)) {
+            hosting.party.say(Word::Leaves);
+        }
+        self.part()
+    }
+}

@@ -1,0 +1,341 @@
+//! How launchers find each other, and see that they have the same job.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use paceline_comm::tasks::Bell;
+use paceline_comm::tasks::authority::{Authority, HostPolicy};
+use paceline_comm::wire::{Door, Letters, Secrecy, Secret, Terms, call};
+use paceline_comm::{CommError, Deadline};
+use paceline_record::{EvalRecord, Host, Nanos};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use serde::{Deserialize, Serialize};
+
+use super::letter::{Greeting, Hello, Letter, Welcome, send};
+use super::link::Lobby;
+use super::party::{First, Keeper, Party, Side};
+use super::{Call, Hosts, Meeting, Role};
+use crate::numerics::is_available;
+use crate::{Job, TrainError, clock};
+
+/// How long a host waits before it calls again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long one call may take, and an answer to it.
+const TRY: Duration = Duration::from_secs(5);
+
+/// How long the first roster waits for more hosts than it needs.
+const GRACE: Nanos = Nanos(3_000_000_000);
+
+/// What a launcher has when it has met the others.
+pub(crate) struct Introduction {
+    pub party: Party,
+    /// The job as this host runs it.
+    pub job: Job,
+    /// Tests so far.
+    pub history: Vec<EvalRecord>,
+    /// Whether the state comes from another host.
+    pub lacks_state: bool,
+    /// Other hosts of this machine, which end with this.
+    pub local: Vec<LocalHost>,
+}
+
+/// Other hosts on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// The program that they run.
+    pub program: PathBuf,
+    /// How many.
+    pub count: u32,
+}
+
+/// Another host on this machine. It is killed if it has not ended when this is dropped.
+pub(crate) struct LocalHost {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Drop for LocalHost {
+    fn drop(&mut self) {
+        // It ends by itself once it has been told that all is over.
+        let until = Instant::now() + Duration::from_secs(5);
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Begins to listen, as the first host. Others come later.
+pub(crate) fn meet_first(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
+    let Role::First { door, local } = &meeting.role else {
+        return meet_other(job, meeting, launcher);
+    };
+    let hosts = job.hosts.expect("invariant: a job of several hosts");
+    let policy = HostPolicy {
+        min: hosts.min,
+        max: hosts.max,
+        elastic: job.elastic.is_some(),
+        patience: meeting.patience,
+        grace: GRACE,
+        shards: job.shards(),
+    };
+    let now = clock::now();
+    let mut authority = Authority::new(policy, now);
+    authority.joins(Host(0), job.workers, now);
+    let mut told = job.without_places();
+    told.milestones.resume.clone_from(&job.milestones.resume);
+    told.elastic.clone_from(&job.elastic);
+    let run = now.0 ^ (u64::from(std::process::id()) << 40);
+    let first = First {
+        door: door.clone(),
+        authority,
+        job: told,
+        fingerprint: job.fingerprint()?,
+        history: Vec::new(),
+        folder: job.folder.clone(),
+        is_last: meeting.is_last,
+        callers: Vec::new(),
+        next: 1,
+    };
+    let keeper = Keeper {
+        host: Host(0),
+        run,
+        terms: meeting.terms.clone(),
+        lease: meeting.lease,
+        lobby: Arc::new(Lobby::default()),
+        side: Side::First(Box::new(first)),
+    };
+    let party = Party::start(keeper, launcher)?;
+    let mut started = Vec::new();
+    if let Some(Local { program, count }) = local {
+        for number in 1..=*count {
+            started.push(start_local(job, meeting, door.address(), program, number)?);
+        }
+    }
+    Ok(Introduction { party, job: job.clone(), history: Vec::new(), lacks_state: false, local: started })
+}
+
+/// Calls the first host, and becomes one of the others.
+fn meet_other(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
+    let Role::Other(asked) = &meeting.role else { unreachable!("invariant: it is not the first") };
+    let greeting =
+        Greeting::Control(Hello { version: env!("CARGO_PKG_VERSION").into(), name: meeting.name.clone() });
+    let greeting = serde_json::to_vec(&greeting).expect("invariant: plain data");
+    let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
+    let (mut letters, welcome, local) = loop {
+        let error = match call(asked.at, &meeting.terms, &greeting, Deadline::after(TRY)) {
+            Ok(stream) => {
+                let local = rustix::net::getsockname(stream.as_fd())
+                    .ok()
+                    .and_then(|name| SocketAddr::try_from(name).ok());
+                let mut letters = Letters::new(stream);
+                match answer(&mut letters)? {
+                    Letter::Welcome(welcome) => break (letters, *welcome, local),
+                    Letter::SentAway { why } => return Err(TrainError::SentAway { first: asked.at, why }),
+                    other => {
+                        return Err(TrainError::SentAway {
+                            first: asked.at,
+                            why: format!("it said {other:?}"),
+                        });
+                    }
+                }
+            }
+            // Who has another secret, or speaks otherwise, will not change its mind.
+            Err(error @ CommError::Refused { .. }) => return Err(error.into()),
+            Err(error) => error,
+        };
+        if Instant::now() >= until {
+            return Err(error.into());
+        }
+        sleep(PAUSE);
+    };
+    let job = match agree(job, &welcome) {
+        Ok(job) => job,
+        Err(why) => {
+            let _ = send(&mut letters, &Letter::Differs { why: why.clone() });
+            let _ = letters.progress();
+            return Err(TrainError::AnotherJob { first: asked.at, why });
+        }
+    };
+    let ip = asked.interface.or(local.map(|address| address.ip())).unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    let name = meeting.name.clone();
+    let tell = move |line: String| eprintln!("{name}: {line}");
+    let door = Door::open(SocketAddr::new(ip, asked.port), &meeting.terms, tell)?;
+    send(&mut letters, &Letter::Ready { workers: job.workers, port: door.address().port() })?;
+    let keeper = Keeper {
+        host: welcome.host,
+        run: welcome.run,
+        terms: meeting.terms.clone(),
+        lease: meeting.lease,
+        lobby: Arc::new(Lobby::default()),
+        side: Side::Other { door, letters, heard: clock::now(), first: asked.at },
+    };
+    let party = Party::start(keeper, launcher)?;
+    let (history, lacks_state) = (welcome.history, welcome.has_begun);
+    Ok(Introduction { party, job, history, lacks_state, local: Vec::new() })
+}
+
+/// Waits for the first letter.
+fn answer(letters: &mut Letters) -> Result<Letter, TrainError> {
+    let until = Instant::now() + TRY;
+    loop {
+        if let Some(bytes) = letters.progress()?.first() {
+            return Letter::read(bytes).map_err(|why| TrainError::SentAway { first: letters.other(), why });
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let why = format!("it has not answered within {} s", TRY.as_secs());
+            return Err(TrainError::SentAway { first: letters.other(), why });
+        }
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let _ = poll(&mut [PollFd::new(letters, PollFlags::IN)], Some(&time));
+    }
+}
+
+/// The job as this host runs it, if it is the same as the first host's; else what differs.
+fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
+    let first = &welcome.job;
+    // What may differ from host to host follows from the first host's numbers.
+    let alike = Job {
+        workers: first.workers,
+        elastic: first.elastic.clone(),
+        shards: own.shards.or(first.shards),
+        hosts: own
+            .hosts
+            .map(|hosts| Hosts { workers: first.hosts.map_or(0, |hosts| hosts.workers), ..hosts }),
+        threads: first.threads,
+        threads_asked: first.threads_asked,
+        pin: first.pin,
+        numerics: first.numerics.clone(),
+        milestones: first.milestones.clone(),
+        ..own.without_places()
+    };
+    let mut alike = alike;
+    alike.settle(1).map_err(|error| error.to_string())?;
+    (alike.threads, alike.data) = (first.threads, first.data.clone());
+    let settings = first.fixed_settings().into_iter().zip(alike.fixed_settings());
+    if let Some(((name, there), (_, here))) =
+        settings.into_iter().find(|((_, there), (_, here))| there != here)
+    {
+        return Err(format!("--{name} is {here} here, and {there} on the first host"));
+    }
+    let values = |job: &Job| serde_json::to_value(job).expect("invariant: a job is plain data");
+    let (there, here) = (values(first), values(&alike));
+    let fields = there.as_object().into_iter().flatten();
+    if let Some((name, there)) =
+        fields.into_iter().find(|(name, value)| here.get(name.as_str()) != Some(value))
+    {
+        let here = &here[name.as_str()];
+        return Err(format!("its {name} is {here}, and {there} on the first host"));
+    }
+    let fingerprint = own.fingerprint().map_err(|error| error.to_string())?;
+    if fingerprint != welcome.fingerprint {
+        return Err(format!("{} is other data here than on the first host", own.data));
+    }
+    if let Some(numerics) = first.numerics.as_ref().filter(|numerics| !is_available(numerics)) {
+        let set = numerics.instruction_set.clone().unwrap_or_default();
+        return Err(format!(
+            "its processor has no {set}, which the job uses; start it with --instructions portable, or what all hosts have"
+        ));
+    }
+    Ok(Job {
+        workers: own.workers,
+        elastic: own.elastic.clone(),
+        threads: own.threads,
+        threads_asked: own.threads_asked,
+        pin: own.pin,
+        data: own.data.clone(),
+        folder: own.folder.clone(),
+        milestones: own.milestones.clone(),
+        ..first.clone()
+    })
+}
+
+/// What a host on the same machine is told through its environment.
+#[derive(Clone, Serialize, Deserialize)]
+struct Assigned {
+    job: Job,
+    at: SocketAddr,
+    secret: String,
+    encrypted: bool,
+    lease: Nanos,
+    patience: Nanos,
+    name: String,
+    launcher: i32,
+}
+
+/// The environment variable that carries it.
+const VARIABLE: &str = "PACELINE_HOST";
+
+fn start_local(
+    job: &Job,
+    meeting: &Meeting,
+    at: SocketAddr,
+    program: &Path,
+    number: u32,
+) -> Result<LocalHost, TrainError> {
+    let folder = job.folder.join(format!(".host-{number}"));
+    std::fs::create_dir_all(&folder).map_err(TrainError::system(format!("create {}", folder.display())))?;
+    let mut own = Job { folder: folder.clone(), ..job.clone() };
+    if let Some(saving) = &mut own.milestones.saving {
+        saving.folder = folder.join(crate::checkpoint::FOLDER);
+    }
+    let assigned = Assigned {
+        job: own,
+        at,
+        secret: meeting.terms.secret.to_hex(),
+        encrypted: meeting.terms.secrecy == Secrecy::Encrypted,
+        lease: meeting.lease,
+        patience: meeting.patience,
+        name: format!("{}-{number}", meeting.name),
+        launcher: std::process::id() as i32,
+    };
+    let words = folder.join("launcher.stderr");
+    let words =
+        std::fs::File::create(&words).map_err(TrainError::system(format!("write {}", words.display())))?;
+    let child = Command::new(program)
+        .args(["host", &number.to_string()])
+        .env(VARIABLE, serde_json::to_string(&assigned).expect("invariant: plain data"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(words)
+        .spawn()
+        .map_err(TrainError::system(format!("start {}", program.display())))?;
+    Ok(LocalHost { child, folder })
+}
+
+/// What this process was told if it is one of several hosts on a machine: its job, and how it meets the first.
+pub fn local_assignment() -> Option<Result<(Job, Meeting), TrainError>> {
+    let text = std::env::var(VARIABLE).ok()?;
+    // Workers that it starts are no hosts.
+    // SAFETY: this is called before any other thread is there.
+    unsafe { std::env::remove_var(VARIABLE) };
+    Some(read_assignment(&text))
+}
+
+fn read_assignment(text: &str) -> Result<(Job, Meeting), TrainError> {
+    let assigned: Assigned =
+        serde_json::from_str(text).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
+    crate::process::die_with(assigned.launcher)?;
+    let secret = Secret::from_hex(&assigned.secret);
+    let secret = secret.ok_or_else(|| TrainError::NoAssignment("its secret is no secret".into()))?;
+    let secrecy = if assigned.encrypted { Secrecy::Encrypted } else { Secrecy::Plain };
+    let meeting = Meeting {
+        role: Role::Other(Call { at: assigned.at, interface: None, port: 0 }),
+        terms: Terms { secret, secrecy },
+        lease: assigned.lease,
+        patience: assigned.patience,
+        name: assigned.name,
+        is_last: true,
+    };
+    Ok((assigned.job, meeting))
+}

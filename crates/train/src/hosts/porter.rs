@@ -1,0 +1,202 @@
+//! The thread that carries bytes between hosts, for one roster.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use paceline_comm::tasks::{Bell, Ground, GroundCargo, Moved, Parts, Porter, Standing};
+use paceline_comm::wire::{Tcp, Wire};
+use paceline_record::log::PorterWriter;
+use paceline_record::{Bytes, Generation, Host, Nanos, PorterEvent, Step, Transfer};
+
+use super::link::{Link, Lobby, Unlinked};
+use crate::elastic::Layout;
+use crate::{TrainError, clock};
+
+/// How long it sleeps at most.
+const NAP: Duration = Duration::from_millis(100);
+
+/// What a porter tells its launcher.
+pub(crate) enum Said {
+    /// All hosts of the roster are connected.
+    Linked,
+    /// A host cannot be reached, or no longer.
+    Misses(Host, String),
+    /// It cannot go on.
+    Failed(TrainError),
+}
+
+/// How a step is dealt, and how hosts stand.
+pub(crate) struct Start {
+    pub parts: Parts,
+    pub standings: Vec<Standing>,
+}
+
+/// What a porter needs of its launcher.
+pub(crate) struct Tools {
+    pub ground: Arc<Ground>,
+    pub layout: Arc<Layout>,
+    pub lobby: Arc<Lobby>,
+    /// The bell by which members call it.
+    pub called: Arc<Bell>,
+    /// The bell by which it calls its launcher.
+    pub launcher: Bell,
+    /// Its log, which all porters of a run write one after another.
+    pub log: Arc<std::sync::Mutex<PorterWriter>>,
+}
+
+/// A porter at work. It ends with this.
+pub(crate) struct Thread {
+    stop: Arc<AtomicBool>,
+    called: Arc<Bell>,
+    start: Option<Sender<Start>>,
+    said: Receiver<Said>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Thread {
+    pub fn spawn(link: Link, tools: Tools) -> Result<Self, TrainError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let called = tools.called.clone();
+        let (start, starts) = mpsc::channel();
+        let (tell, said) = mpsc::channel();
+        let stopped = stop.clone();
+        let work = move || {
+            let launcher = Bell::attach(tools.launcher.descriptor());
+            let mut work = Work { link, tools, stop: stopped, tell };
+            if let Err(error) = work.run(&starts) {
+                // Nobody listens where the launcher has ended.
+                let _ = work.tell.send(Said::Failed(error));
+            }
+            if let Ok(launcher) = launcher {
+                launcher.ring();
+            }
+        };
+        let handle = std::thread::Builder::new().name("porter".into()).spawn(work);
+        let handle = Some(handle.map_err(TrainError::system("start a thread"))?);
+        Ok(Self { stop, called, start: Some(start), said, handle })
+    }
+
+    pub fn start(&mut self, start: Start) {
+        if let Some(sender) = self.start.take() {
+            // A porter that has ended has said why.
+            let _ = sender.send(start);
+            self.called.ring();
+        }
+    }
+
+    pub fn said(&self) -> Option<Said> {
+        self.said.try_recv().ok()
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.start.take());
+        self.called.ring();
+        if let Some(handle) = self.handle.take() {
+            // Its panic was printed by its own thread.
+            let _ = handle.join();
+        }
+    }
+}
+
+struct Work {
+    link: Link,
+    tools: Tools,
+    stop: Arc<AtomicBool>,
+    tell: Sender<Said>,
+}
+
+impl Work {
+    fn tell(&self, said: Said) {
+        // Nobody listens where the launcher has ended.
+        let _ = self.tell.send(said);
+        self.tools.launcher.ring();
+    }
+
+    fn run(&mut self, starts: &Receiver<Start>) -> Result<(), TrainError> {
+        let mut wire = match self.link.build(&self.tools.lobby, &self.stop) {
+            Ok(wire) => wire,
+            Err(Unlinked::Stopped) => return Ok(()),
+            Err(Unlinked::Missing(host, why)) => {
+                self.tell(Said::Misses(host, why));
+                return Ok(());
+            }
+        };
+        let generation = Generation(self.link.generation);
+        for &(peer, _) in &self.link.others {
+            self.note(&PorterEvent::Connected { peer, at: clock::now(), generation })?;
+        }
+        self.tell(Said::Linked);
+        // Without an answer the roster has been replaced.
+        let Ok(start) = starts.recv() else { return Ok(()) };
+        self.carry(&mut wire, start)
+    }
+
+    fn note(&self, event: &PorterEvent) -> Result<(), TrainError> {
+        let mut log = self.tools.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Ok(log.append(event)?)
+    }
+
+    fn carry(&self, wire: &mut Tcp, Start { parts, standings }: Start) -> Result<(), TrainError> {
+        let ground = &*self.tools.ground;
+        let hosts: Vec<Host> = standings.iter().map(|standing| standing.host).collect();
+        let cargo = GroundCargo::new(ground, self.tools.layout.slices());
+        let mut porter = Porter::new(ground, ground.board(), cargo, parts, standings);
+        porter.serve(wire);
+        let mut account = Account { begin: clock::now(), cpu: clock::thread_cpu(), waited: Nanos(0) };
+        while !self.stop.load(Ordering::Relaxed) {
+            self.tools.called.silence().map_err(TrainError::system("hear members"))?;
+            porter.post(wire);
+            let (begin, cpu) = (clock::now(), clock::thread_cpu());
+            wire.progress(&mut porter, self.tools.called.as_fd(), NAP)?;
+            account.waited += clock::now().since(begin).since(clock::thread_cpu().since(cpu));
+            for (step, moved) in porter.take_accounts() {
+                self.book(Step(step), &hosts, &moved, &mut account)?;
+            }
+            for (host, why) in porter.take_lost() {
+                self.note(&PorterEvent::Lost { peer: host, at: clock::now() })?;
+                self.tell(Said::Misses(host, why));
+            }
+        }
+        Ok(())
+    }
+
+    fn book(
+        &self,
+        step: Step,
+        hosts: &[Host],
+        moved: &[Moved],
+        account: &mut Account,
+    ) -> Result<(), TrainError> {
+        let generation = Generation(self.link.generation);
+        for (&peer, moved) in hosts.iter().zip(moved) {
+            let Moved { sent, received, span: Some((begin, end)) } = *moved else { continue };
+            let (sent, received) = (Bytes(sent.0), Bytes(received.0));
+            let transfer = Transfer { peer, generation, step: Some(step), begin, end, sent, received };
+            self.note(&PorterEvent::Moved(transfer))?;
+        }
+        let (now, cpu) = (clock::now(), clock::thread_cpu());
+        let event = PorterEvent::Worked {
+            step,
+            begin: account.begin,
+            end: now,
+            cpu: cpu.since(account.cpu),
+            waited: account.waited,
+        };
+        *account = Account { begin: now, cpu, waited: Nanos(0) };
+        self.note(&event)
+    }
+}
+
+/// What the porter took since the end of the step before.
+struct Account {
+    begin: Nanos,
+    cpu: Nanos,
+    waited: Nanos,
+}
