@@ -79,7 +79,8 @@ pub unsafe trait Inbox {
     /// All bytes of a message are in their place.
     fn arrived(&mut self, peer: Host, tag: Tag, len: usize);
 
-    /// The bytes of a message are no longer read. The peer may not have them yet.
+    /// The bytes of a message are on their way and no longer read. The peer may not have them yet, but gets them even if the
+    /// wire is dropped now, unless it sends something itself that is never read.
     fn sent(&mut self, peer: Host, tag: Tag);
 
     /// The peer's connections are closed, and nothing of it is read or written any more. Said once.

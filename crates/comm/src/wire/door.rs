@@ -21,14 +21,21 @@ mod complaints;
 
 use complaints::Complaints;
 
-/// Handshakes under way at a time. More callers wait in the system's queue.
-const MOST_MEETINGS: usize = 64;
+/// What a door allows its callers.
+pub(super) struct Rules {
+    /// Handshakes under way at a time. More callers wait in the system's queue.
+    pub meetings: usize,
+    /// How long a handshake may take.
+    pub patience: Duration,
+    /// How long a caller that shows no secret is kept while others wait.
+    pub grace: Duration,
+}
 
-/// How long a handshake may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RULES: Rules =
+    Rules { meetings: 64, patience: Duration::from_secs(5), grace: Duration::from_millis(50) };
 
-/// How long a caller that shows no secret is kept while others wait.
-const GRACE: Duration = Duration::from_millis(100);
+/// Callers that wait in the system's queue. Where it is full, the system makes callers wait for a second and try again.
+const QUEUE: i32 = 1024;
 
 /// Visitors that wait to be asked in. While so many do, nobody else is let in.
 const MOST_VISITORS: usize = 256;
@@ -92,9 +99,20 @@ impl Door {
         terms: &Terms,
         tell: impl Fn(String) + Send + 'static,
     ) -> Result<Self, CommError> {
+        Self::open_with(address, terms, RULES, tell)
+    }
+
+    pub(super) fn open_with(
+        address: SocketAddr,
+        terms: &Terms,
+        rules: Rules,
+        tell: impl Fn(String) + Send + 'static,
+    ) -> Result<Self, CommError> {
         let no_door = |source: io::Error| CommError::NoDoor { address, source };
         let listener = TcpListener::bind(address).map_err(no_door)?;
         listener.set_nonblocking(true).map_err(no_door)?;
+        // Again, with a longer queue than the standard library asks for.
+        rustix::net::listen(&listener, QUEUE).map_err(|error| no_door(error.into()))?;
         let bound = listener.local_addr().map_err(no_door)?;
         let bell = || {
             eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
@@ -105,8 +123,9 @@ impl Door {
         let keeper = Keeper {
             listener,
             terms: terms.clone(),
+            rules,
             hall: hall.clone(),
-            meetings: VecDeque::with_capacity(MOST_MEETINGS),
+            meetings: VecDeque::new(),
             complaints: Complaints::new(tell),
             pause: None,
         };
@@ -161,6 +180,7 @@ struct Guest {
 struct Keeper<T> {
     listener: TcpListener,
     terms: Terms,
+    rules: Rules,
     hall: Arc<Hall>,
     /// The oldest first.
     meetings: VecDeque<Guest>,
@@ -171,7 +191,7 @@ struct Keeper<T> {
 
 impl<T: Fn(String)> Keeper<T> {
     fn run(mut self) {
-        let mut ready = Vec::with_capacity(MOST_MEETINGS);
+        let mut ready = Vec::new();
         while !self.hall.closed.load(Ordering::Acquire) {
             let knocked = self.wait(&mut ready);
             let now = Instant::now();
@@ -196,11 +216,11 @@ impl<T: Fn(String)> Keeper<T> {
         let now = Instant::now();
         let is_open =
             self.pause.is_none_or(|until| until <= now) && self.hall.visitors().len() < MOST_VISITORS;
-        let has_room = self.meetings.len() < MOST_MEETINGS || self.idle(now).is_some();
+        let has_room = self.meetings.len() < self.rules.meetings || self.idle(now).is_some();
         let silent = self.meetings.iter().find(|guest| !guest.meeting.is_promising());
         let moments = [
-            self.meetings.front().map(|guest| guest.since + PATIENCE),
-            silent.filter(|_| !has_room).map(|guest| guest.since + GRACE),
+            self.meetings.front().map(|guest| guest.since + self.rules.patience),
+            silent.filter(|_| !has_room).map(|guest| guest.since + self.rules.grace),
             self.pause.filter(|until| *until > now),
             self.complaints.due(),
         ];
@@ -208,7 +228,7 @@ impl<T: Fn(String)> Keeper<T> {
         let timeout = until.map(|until| timespec(until.saturating_duration_since(now)));
         let interests: Vec<PollFlags> =
             self.meetings.iter_mut().map(|guest| guest.meeting.interest()).collect();
-        let mut polled = Vec::with_capacity(2 + MOST_MEETINGS);
+        let mut polled = Vec::with_capacity(2 + self.meetings.len());
         polled.push(PollFd::new(&self.hall.call, PollFlags::IN));
         polled.extend(
             self.meetings
@@ -262,8 +282,8 @@ impl<T: Fn(String)> Keeper<T> {
     }
 
     fn send_away_late(&mut self, now: Instant) {
-        while let Some(guest) = self.meetings.pop_front_if(|guest| guest.since + PATIENCE <= now) {
-            let (from, patience) = (guest.meeting.other(), PATIENCE.as_secs());
+        while let Some(guest) = self.meetings.pop_front_if(|guest| guest.since + self.rules.patience <= now) {
+            let (from, patience) = (guest.meeting.other(), self.rules.patience.as_secs_f64());
             self.complaints.note(now, || format!("sent away {from}: no handshake within {patience} s"));
         }
     }
@@ -271,12 +291,12 @@ impl<T: Fn(String)> Keeper<T> {
     /// Lets callers in while there is room for them.
     fn let_in(&mut self, now: Instant) {
         self.pause = None;
-        while self.meetings.len() < MOST_MEETINGS || self.idle(now).is_some() {
+        while self.meetings.len() < self.rules.meetings || self.idle(now).is_some() {
             let result =
                 self.listener.accept().and_then(|(socket, from)| Meeting::called(socket, from, &self.terms));
             match result {
                 Ok(meeting) => {
-                    if self.meetings.len() >= MOST_MEETINGS {
+                    if self.meetings.len() >= self.rules.meetings {
                         self.make_room(now);
                     }
                     self.meetings.push_back(Guest { meeting, since: now });
@@ -296,7 +316,9 @@ impl<T: Fn(String)> Keeper<T> {
 
     /// The oldest that may be sent away for another.
     fn idle(&self, now: Instant) -> Option<usize> {
-        self.meetings.iter().position(|guest| !guest.meeting.is_promising() && guest.since + GRACE <= now)
+        self.meetings
+            .iter()
+            .position(|guest| !guest.meeting.is_promising() && guest.since + self.rules.grace <= now)
     }
 
     fn make_room(&mut self, now: Instant) {

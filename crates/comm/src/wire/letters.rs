@@ -30,9 +30,10 @@ pub struct Letters {
     sent: usize,
     /// Bytes of all of them that are not.
     waiting: usize,
-    /// Taken by the stream, and perhaps not sent yet.
-    is_flushed: bool,
     incoming: Incoming,
+    /// Why nothing can be sent any more. What came before can still be read.
+    mute: Option<String>,
+    /// Why nothing can be read any more either.
     broken: Option<String>,
 }
 
@@ -44,8 +45,8 @@ impl Letters {
             outgoing: VecDeque::new(),
             sent: 0,
             waiting: 0,
-            is_flushed: true,
             incoming: Incoming::default(),
+            mute: None,
             broken: None,
         }
     }
@@ -68,25 +69,20 @@ impl Letters {
             self.broken =
                 Some(format!("it does not read its letters, and {MOST_WAITING} bytes of them wait"));
         }
-        self.check()?;
+        self.check(self.broken.as_ref().or(self.mute.as_ref()))?;
         let mut bytes = Vec::with_capacity(HEAD + letter.len());
         bytes.extend((letter.len() as u32).to_le_bytes());
         bytes.extend(crc32c::crc32c(letter).to_le_bytes());
         bytes.extend(letter);
         self.waiting += bytes.len();
         self.outgoing.push_back(bytes);
-        if let Err(why) = self.write() {
-            // What came before the end can still be read.
-            self.outgoing.clear();
-            self.broken = Some(why);
-            return self.check();
-        }
-        Ok(())
+        self.write();
+        self.check(self.mute.as_ref())
     }
 
     /// Whether to poll for room to write.
     pub fn wants_write(&self) -> bool {
-        !self.outgoing.is_empty() || !self.is_flushed
+        self.mute.is_none() && (!self.outgoing.is_empty() || !self.stream.is_flushed())
     }
 
     /// Sends what can be sent, and returns the letters that came.
@@ -96,24 +92,33 @@ impl Letters {
     pub fn progress(&mut self) -> Result<Vec<Vec<u8>>, CommError> {
         let mut letters = Vec::new();
         if self.broken.is_none() {
-            let written = self.write();
-            let read = self.read(&mut letters);
-            self.broken = read.and(written).err();
+            self.write();
+            self.broken = self.read(&mut letters).err();
         }
         if letters.is_empty() {
-            self.check()?;
+            self.check(self.broken.as_ref().or(self.mute.as_ref()))?;
         }
         Ok(letters)
     }
 
-    fn check(&self) -> Result<(), CommError> {
-        match &self.broken {
+    fn check(&self, why: Option<&String>) -> Result<(), CommError> {
+        match why {
             Some(why) => Err(CommError::Disconnected { address: self.other(), why: why.clone() }),
             None => Ok(()),
         }
     }
 
-    fn write(&mut self) -> Result<(), String> {
+    /// Writes what can be written.
+    fn write(&mut self) {
+        if self.mute.is_none()
+            && let Err(error) = self.try_write()
+        {
+            self.outgoing.clear();
+            self.mute = Some(error.to_string());
+        }
+    }
+
+    fn try_write(&mut self) -> io::Result<()> {
         while let Some(first) = self.outgoing.front() {
             match self.stream.write(&[IoSlice::new(&first[self.sent..])]) {
                 Ok(written) => {
@@ -125,10 +130,10 @@ impl Letters {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error),
             }
         }
-        self.is_flushed = self.stream.flush().map_err(|error| error.to_string())?;
+        self.stream.flush()?;
         Ok(())
     }
 
@@ -166,7 +171,7 @@ impl fmt::Debug for Letters {
 
 /// The letter that comes, as far as it is there.
 #[derive(Default)]
-struct Incoming {
+pub(super) struct Incoming {
     head: [u8; HEAD],
     headed: usize,
     letter: Vec<u8>,
@@ -177,8 +182,14 @@ impl Incoming {
         self.headed == 0
     }
 
+    /// Bytes of memory that it has taken.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.letter.capacity()
+    }
+
     /// Takes bytes as they come, and adds the letters that they complete.
-    fn take(&mut self, mut bytes: &[u8], letters: &mut Vec<Vec<u8>>) -> Result<(), String> {
+    pub fn take(&mut self, mut bytes: &[u8], letters: &mut Vec<Vec<u8>>) -> Result<(), String> {
         loop {
             let (now, later) = bytes.split_at(bytes.len().min(HEAD - self.headed));
             self.head[self.headed..self.headed + now.len()].copy_from_slice(now);

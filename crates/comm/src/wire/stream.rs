@@ -70,6 +70,11 @@ impl Stream {
         }
     }
 
+    /// Whether the socket has all that was taken.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.cipher.as_ref().is_none_or(|cipher| !cipher.outgoing.has_some())
+    }
+
     /// Sends what was taken and is not sent yet; whether that is all of it.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         match &mut self.cipher {

@@ -4,7 +4,7 @@
 //! the sender's memory to the socket, and from the socket to the receiver's memory, without another copy unless they are
 //! encrypted.
 
-mod incoming;
+pub(super) mod incoming;
 mod outgoing;
 
 use std::fmt;
@@ -69,11 +69,15 @@ struct Lane {
     stream: Stream,
     reader: Reader,
     writer: Writer,
+    /// Messages whose last bytes the stream has taken, and perhaps not given to the socket yet.
+    taken: Vec<Tag>,
     /// Until the socket says otherwise.
     is_readable: bool,
     is_writable: bool,
     /// The socket has come to its end, so that no event will tell of that again.
     is_ending: bool,
+    /// All that will ever come has come.
+    is_over: bool,
 }
 
 impl Tcp {
@@ -194,9 +198,11 @@ impl Peer {
             stream,
             reader: Reader::new(),
             writer: Writer::new(),
+            taken: Vec::new(),
             is_readable: true,
             is_writable: true,
             is_ending: false,
+            is_over: false,
         };
         Self {
             host,
@@ -220,6 +226,19 @@ impl Peer {
                 }
             }
         }
+        // Streams end one by one, and what is still in another one counts.
+        if !self.lanes.is_empty() && self.lanes.iter().all(|lane| lane.is_over) {
+            let is_torn = !self.unfinished.is_empty();
+            self.lose(
+                if is_torn {
+                    "it closed its connections within a message"
+                } else {
+                    "it closed its connections"
+                },
+                inbox,
+            );
+            return true;
+        }
         has_moved
     }
 
@@ -234,20 +253,23 @@ impl Peer {
 
 impl Lane {
     fn is_ready(&self, queue: &Queue) -> bool {
-        self.is_readable
-            || self.stream.holds_read()
-            || (self.is_writable && (self.writer.is_busy() || queue.has_chunk()))
+        self.has_read() || (self.is_writable && (self.writer.is_busy() || queue.has_chunk()))
+    }
+
+    fn has_read(&self) -> bool {
+        !self.is_over && (self.is_readable || self.stream.holds_read())
     }
 
     /// Reads for one turn; whether anything came.
     fn read(&mut self, unfinished: &mut Unfinished, inbox: &mut dyn Inbox) -> Result<bool, String> {
         let mut read = 0;
-        while (self.is_readable || self.stream.holds_read()) && read < TURN {
+        while self.has_read() && read < TURN {
             let [payload, head] = self.reader.room();
             let room = payload.len() + head.len();
             match self.stream.read(&mut [IoSliceMut::new(payload), IoSliceMut::new(head)]) {
-                Ok(0) if self.reader.is_between() && unfinished.is_empty() => {
-                    return Err("it closed a connection".into());
+                Ok(0) if self.reader.is_between() => {
+                    self.is_over = true;
+                    break;
                 }
                 Ok(0) => return Err("it closed a connection within a message".into()),
                 Ok(came) => {
@@ -275,16 +297,17 @@ impl Lane {
             match self.stream.write(&self.writer.parts()) {
                 Ok(went) => {
                     written += went;
-                    if let Some(tag) = self.writer.advance(went, queue) {
-                        inbox.sent(host, tag);
-                    }
+                    self.taken.extend(self.writer.advance(went, queue));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_writable = false,
                 Err(error) => return Err(error.to_string()),
             }
         }
-        if self.is_writable {
-            self.is_writable = self.stream.flush().map_err(|error| error.to_string())?;
+        if self.is_writable || !self.taken.is_empty() {
+            self.is_writable &= self.stream.flush().map_err(|error| error.to_string())?;
+            if self.stream.is_flushed() {
+                self.taken.drain(..).for_each(|tag| inbox.sent(host, tag));
+            }
         }
         Ok(written > 0)
     }

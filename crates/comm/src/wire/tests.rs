@@ -1,6 +1,9 @@
 //! Connections over loopback, good and bad.
 
+mod callers;
+mod damage;
 mod exchange;
+mod letters;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -34,6 +34,8 @@ pub(super) struct Hosting {
     roster: Roster,
     doors: BTreeMap<Host, SocketAddr>,
     phase: Phase,
+    /// How all stand, from when they may go on.
+    stands: Option<Vec<Stand>>,
     /// Whether the state comes from another host.
     lacks_state: bool,
     /// Steps done when the roster took effect.
@@ -78,6 +80,7 @@ impl Hosting {
             roster: Roster::default(),
             doors: BTreeMap::new(),
             phase: Phase::Idle,
+            stands: None,
             lacks_state,
             first: 0,
             has_caught_up: false,
@@ -128,7 +131,7 @@ impl Hosting {
         // Nothing of the old roster is sent or received from here on.
         self.porter = None;
         (self.roster, self.doors) = (roster, doors);
-        (self.has_caught_up, self.holds) = (false, None);
+        (self.has_caught_up, self.holds, self.stands) = (false, None, None);
         let own = self.host();
         let others = self.roster.places.iter().map(|place| place.host).filter(|&host| host != own);
         let link = Link {
@@ -187,6 +190,12 @@ impl Lead<'_, '_, '_> {
                 Said::Failed(error) => return Err(error),
             }
         }
+        // A member that has become ready meanwhile may have been told to wait, and not know it yet.
+        if self.warden.is_still()
+            && let Some(stands) = self.hosting.as_mut().and_then(|hosting| hosting.stands.take())
+        {
+            self.go(stands, now)?;
+        }
         self.report_progress();
         Ok(None)
     }
@@ -206,10 +215,11 @@ impl Lead<'_, '_, '_> {
                     self.publish(roster, now)?;
                 }
             }
-            Order::Go { generation, stands } if generation == hosting.roster.generation => {
-                self.go(stands, now)?;
+            Order::Go { generation, stands } => {
+                if generation == hosting.roster.generation {
+                    hosting.stands = Some(stands);
+                }
             }
-            Order::Go { .. } => {}
             Order::Limit => {
                 let limit = self.board.steps_done(self.ground, self.done) + AHEAD;
                 self.warden.hold(limit);

@@ -393,6 +393,8 @@ impl Lead<'_, '_, '_> {
     /// Nothing is left of the process in a seat: its tasks are anybody's.
     fn bury(&mut self, seat: u32, now: Nanos) -> Result<(), TrainError> {
         let mut process = self.processes.remove(&seat).expect("invariant: it was there");
+        // What it did before it ended counts.
+        self.done = self.board.steps_done(self.ground, self.done);
         let status = process.child.wait().map_err(TrainError::system("reap a member"))?;
         process.reaped = true;
         let exit = match (status.code(), status.signal()) {

@@ -58,6 +58,7 @@ pub struct Local {
 /// Another host on this machine. It is killed if it has not ended when this is dropped.
 pub(crate) struct LocalHost {
     child: Child,
+    name: String,
     folder: PathBuf,
 }
 
@@ -70,6 +71,9 @@ impl Drop for LocalHost {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        for line in std::fs::read_to_string(self.folder.join(WORDS)).unwrap_or_default().lines() {
+            eprintln!("{}: {line}", self.name);
+        }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -273,6 +277,9 @@ struct Assigned {
     launcher: i32,
 }
 
+/// The file for its standard error.
+const WORDS: &str = "launcher.stderr";
+
 /// The environment variable that carries it.
 const VARIABLE: &str = "PACELINE_HOST";
 
@@ -299,7 +306,7 @@ fn start_local(
         name: format!("{}-{number}", meeting.name),
         launcher: std::process::id() as i32,
     };
-    let words = folder.join("launcher.stderr");
+    let words = folder.join(WORDS);
     let words =
         std::fs::File::create(&words).map_err(TrainError::system(format!("write {}", words.display())))?;
     let child = Command::new(program)
@@ -310,7 +317,7 @@ fn start_local(
         .stderr(words)
         .spawn()
         .map_err(TrainError::system(format!("start {}", program.display())))?;
-    Ok(LocalHost { child, folder })
+    Ok(LocalHost { child, name: assigned.name, folder })
 }
 
 /// What this process was told if it is one of several hosts on a machine: its job, and how it meets the first.

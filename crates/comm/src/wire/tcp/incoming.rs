@@ -1,6 +1,5 @@
 //! What comes over the streams of a peer. Nothing of it is believed.
 
-use std::mem;
 use std::slice;
 
 use paceline_record::Host;
@@ -135,13 +134,20 @@ struct Payload {
 unsafe impl Send for Payload {}
 
 impl Payload {
-    fn bytes(&mut self) -> &mut [u8] {
-        if self.len == 0 {
+    /// Where the bytes go that are to come.
+    fn room(&mut self) -> &mut [u8] {
+        if self.at == self.len {
             return &mut [];
         }
         // SAFETY: an inbox gave the memory of the whole message and leaves it alone until the message has arrived, which it has
         // not without this payload. The chunks of a message do not overlap, and each is read by one stream only.
-        unsafe { slice::from_raw_parts_mut(self.into, self.len) }
+        unsafe { slice::from_raw_parts_mut(self.into.add(self.at), self.len - self.at) }
+    }
+
+    /// So many of them have come.
+    fn fill(&mut self, count: usize) {
+        self.so_far = crc32c::crc32c_append(self.so_far, &self.room()[..count]);
+        self.at += count;
     }
 }
 
@@ -158,10 +164,7 @@ impl Reader {
     /// Where the next bytes go, in turn.
     pub fn room(&mut self) -> [&mut [u8]; 2] {
         let payload: &mut [u8] = match &mut self.payload {
-            Some(payload) => {
-                let at = payload.at;
-                &mut payload.bytes()[at..]
-            }
+            Some(payload) => payload.room(),
             None => &mut [],
         };
         [payload, &mut self.head[self.headed..]]
@@ -175,9 +178,8 @@ impl Reader {
         inbox: &mut dyn Inbox,
     ) -> Result<(), String> {
         if let Some(payload) = &mut self.payload {
-            let (at, now) = (payload.at, count.min(payload.len - payload.at));
-            payload.so_far = crc32c::crc32c_append(payload.so_far, &payload.bytes()[at..at + now]);
-            payload.at += now;
+            let now = count.min(payload.len - payload.at);
+            payload.fill(now);
             count -= now;
             if payload.at < payload.len {
                 return Ok(());
@@ -199,7 +201,7 @@ impl Reader {
     }
 
     fn finish(&mut self, unfinished: &mut Unfinished, inbox: &mut dyn Inbox) -> Result<(), String> {
-        if let Some(payload) = mem::take(&mut self.payload) {
+        if let Some(payload) = self.payload.take() {
             if payload.sum != payload.so_far {
                 return Err("a chunk was damaged on the way".into());
             }
