@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_record::{Case, LayerTime, Load, Nanos, Phase, Who, date};
+use paceline_record::{Case, Host, LayerTime, Load, Member, Nanos, Phase, Who, date};
 use serde::Serialize;
 
 use crate::numbers::communication::{self, CommWaitSplit};
@@ -10,6 +10,7 @@ use crate::numbers::computation;
 use crate::numbers::course::{self, Course};
 use crate::numbers::dispersion::{self, Dispersion};
 use crate::numbers::fixed::{self, Fixed};
+use crate::numbers::hosts::{self, HostReport};
 use crate::numbers::idle::{self, IdleSplit};
 use crate::numbers::learning::{self, Learning};
 use crate::numbers::memory::{self, Memory};
@@ -144,6 +145,12 @@ pub struct CaseReport {
     /// What it cost that workers were lost, came and went; `None` where workers stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
+    /// The hosts of a run on several, in its first repeat; `None` for a run on one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<HostReport>>,
+    /// What of the hosts is missing from these numbers, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub host_notes: Vec<String>,
     /// Where it was imported from, and what its source says beyond its steps; `None` for our own runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
@@ -210,6 +217,9 @@ impl CaseReport {
             steps: mean_count(told, Run::steps_done),
             total_s: told[0].span().map(|span| span.seconds()),
             course: course::course(told[0]),
+            hosts: hosts::hosts(told[0]),
+            // The others' logs come when the run ends.
+            host_notes: if status == Status::Running { Vec::new() } else { hosts::notes(told[0]) },
             ..Self::empty(status, repeats[0].case())
         };
         if done.is_empty() { report } else { report.finished(&done) }
@@ -271,6 +281,8 @@ impl CaseReport {
             learning: None,
             course: None,
             recovery: None,
+            hosts: None,
+            host_notes: Vec::new(),
             origin: None,
             scaled: None,
             median_computation_s: None,
@@ -352,6 +364,11 @@ impl CaseReport {
                 report.steps * u64::from(report.repeats),
             );
         }
+        if done.iter().any(|run| run.hosts.as_ref().is_some_and(|hosts| !hosts.are_known())) {
+            // What all members took together is not known.
+            (report.mean_workers, report.cost) = (None, None);
+            (report.peak_memory_bytes, report.planned_memory_bytes) = (None, None);
+        }
         if window {
             // A window shows nothing of what came before and after.
             (report.init_s, report.total_s) = (None, None);
@@ -404,8 +421,27 @@ impl CaseReport {
     /// Whether its workers came or went between its first step and its last.
     pub(crate) fn has_changed(&self) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| {
-            recovery.losses + recovery.expulsions + recovery.joins + recovery.leaves > 0
+            let members = recovery.losses + recovery.expulsions + recovery.joins + recovery.leaves;
+            members + recovery.hosts_lost + recovery.hosts_joined + recovery.hosts_left > 0
         })
+    }
+
+    /// The host that a member runs on, and its number in that host's logs; `None` for a run on one host.
+    pub fn place(&self, member: Member) -> Option<(Host, Member)> {
+        let of = |host: &HostReport| {
+            let found = host.members.iter().find(|it| it.member == member);
+            found.map(|it| (host.host, it.own))
+        };
+        self.hosts.iter().flatten().find_map(of)
+    }
+
+    /// A rank or member, as the logs know it.
+    pub fn name(&self, who: Who) -> String {
+        let place = match who {
+            Who::Member(member) => self.place(member),
+            Who::Rank(_) => None,
+        };
+        place.map_or_else(|| who.to_string(), |(host, own)| crate::hosts::name(host, own))
     }
 
     /// Whether its seconds are known, and not only its rates.

@@ -1,6 +1,7 @@
 //! Synthetic runs and studies for tests.
 
 pub(crate) mod elastic;
+pub(crate) mod hosts;
 
 use std::collections::BTreeMap;
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use paceline_record::log::{LAUNCHER_FILE, LauncherLog};
@@ -272,8 +273,8 @@ impl StudyFolder {
             logs.begun.iter().filter_map(|(planned, run)| Some((planned, run.as_ref().ok()?)))
         {
             for rank in &run.ranks {
-                let name =
-                    tensorboard::file_name(&planned.folder, rank.header.who(), run.launcher.header.started);
+                let who = run.name(rank.header.who());
+                let name = tensorboard::file_name(&planned.folder, &who, run.launcher.header.started);
                 let path = self.path.join(&name);
                 let folder = path.parent().expect("invariant: it lies in a folder");
                 fs::create_dir_all(folder).map_err(LabError::io("create", folder))?;
@@ -369,12 +370,18 @@ fn read_layers(folder: &Path) -> Result<Vec<LayerTime>, LabError> {
     }
 }
 
-/// The files in a run's folder, relative to the study's; those that cannot be listed are not linked.
+/// The files in a run's folder and in those of its other hosts, relative to the study's; those that cannot be listed are not linked.
 fn list_files(study: &Path, folder: &str) -> Vec<String> {
-    let entries = fs::read_dir(study.join(folder)).into_iter().flatten().flatten();
-    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    let names = files.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut files: Vec<String> = names.map(|name| format!("{folder}/{name}")).collect();
+    let entries = |folder: &str| fs::read_dir(study.join(folder)).into_iter().flatten().flatten();
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().ok();
+    let hosts = entries(folder).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let hosts = hosts.filter_map(name).filter(|name| name.starts_with("host-"));
+    let folders = iter::once(folder.to_owned()).chain(hosts.map(|host| format!("{folder}/{host}")));
+    let files = |folder: String| {
+        let files = entries(&folder).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        files.filter_map(name).map(move |name| format!("{folder}/{name}"))
+    };
+    let mut files: Vec<String> = folders.flat_map(files).collect();
     // What a worker said last is what a reader of a failed case looks for.
     files.sort_by_key(|file| (!file.ends_with(".stderr"), file.clone()));
     files

@@ -13,6 +13,7 @@ mod finding;
 #[cfg(test)]
 mod fixture;
 mod folder;
+pub mod hosts;
 pub mod html;
 pub mod import;
 pub mod markdown;

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paceline_record::log::{LauncherLog, RankLog};
+use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
 use paceline_record::{
     EvalRecord, Exit, Expulsion, Generation, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Rank,
     Recovery, Roster, Step, Who,
@@ -228,9 +228,13 @@ fn count_unlogged(steps: &[Step], roster: Option<&Roster>, done: u64) -> u64 {
     all.saturating_sub(steps.len() as u64)
 }
 
-/// Whoever was spawned after a loss, on the lost member's seat, replaces it. One that wrote no log, and so has no known seat,
-/// replaces whoever was lost first and has not been replaced.
+/// Whoever was spawned after a loss, on the lost member's seat of the same host, replaces it. One that wrote no log, and so has no
+/// known seat, replaces whoever was lost first and has not been replaced.
 fn find_replacements(lives: &mut [Life], logs: &BTreeMap<Member, &RankLog>) {
+    let host = |member: Member| match logs.get(&member).map(|log| &log.header) {
+        Some(WorkerHeader::Member(header)) => header.host,
+        _ => None,
+    };
     let seat = |member: Member| {
         let log = logs.get(&member).filter(|log| log.main.is_some())?;
         log.header.seat()
@@ -244,7 +248,7 @@ fn find_replacements(lives: &mut [Life], logs: &BTreeMap<Member, &RankLog>) {
         let Life { member, span, .. } = lives[at];
         let free = lost.iter().position(|&(moment, who)| {
             let alike = seat(member).zip(seat(who)).is_none_or(|(own, its)| own == its);
-            moment <= span.begin && who != member && alike
+            moment <= span.begin && who != member && host(who) == host(member) && alike
         });
         lives[at].replaces = free.map(|free| lost.remove(free).1);
     }

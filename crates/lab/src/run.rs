@@ -1,17 +1,16 @@
 //! The logs of one case, read and checked against each other.
 
+mod crew;
+
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
-use paceline_record::{
-    Case, EvalRecord, LogError, MemberHeader, Nanos, Outcome, Phase, Rank, RankHeader, Step, StepRecord, Who,
-};
+use paceline_record::log::{LauncherLog, RankLog};
+use paceline_record::{Case, EvalRecord, Nanos, Outcome, Phase, Step, StepRecord, Who};
 
-use crate::membership::{self, Membership};
+pub(crate) use self::crew::Crew;
+use crate::hosts::{self, Hosts};
+use crate::membership::Membership;
 use crate::stats::Work;
 use crate::{LabError, Status};
 
@@ -27,6 +26,8 @@ pub struct Run {
     pub waited_for: BTreeMap<Who, Waited>,
     /// Who came and went; `None` where workers stay.
     pub membership: Option<Membership>,
+    /// Where they ran; `None` for a run on one host.
+    pub hosts: Option<Hosts>,
     /// Steps asked for, where somebody has said.
     pub asked: Option<u64>,
     /// Whether its launcher was at work when the logs were read.
@@ -81,41 +82,12 @@ impl Run {
     pub fn read(folder: &Path) -> Result<Self, LabError> {
         let held = LauncherLog::is_held(folder);
         let launcher = LauncherLog::read(folder)?;
-        let (world, outcome) = (launcher.header.case.workers, launcher.outcome());
-        let members = membership::members(&launcher);
-        let elastic = !members.is_empty();
-        let workers: Vec<Who> = match elastic {
-            true => members.into_iter().map(Who::Member).collect(),
-            false => (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
+        let outcome = launcher.outcome();
+        let crew = Crew::read(folder, &launcher)?;
+        let mut run = match hosts::Told::by(&launcher) {
+            Some(told) => hosts::gather(folder, launcher, crew, told),
+            None => Self::new(launcher, crew.ranks, crew.waited_for),
         };
-        let (mut ranks, mut waited_for) = (Vec::new(), BTreeMap::new());
-        for (who, read) in read_workers(folder, &launcher, &workers) {
-            match read {
-                Ok(read) if is_whose(&read.log.header, who, world) => {
-                    add_waits(&mut waited_for, read.waited_for);
-                    ranks.push(read.log);
-                }
-                Ok(WorkerRead { log, .. }) => {
-                    let why = match &log.header {
-                        WorkerHeader::Rank(RankHeader { rank, world: said }) => {
-                            format!("the log of {who} of {world} says rank {rank} of {said}")
-                        }
-                        WorkerHeader::Member(header) => {
-                            format!("the log of {who} says member {}", header.member)
-                        }
-                    };
-                    return Err(LabError::Contradiction { folder: folder.into(), why });
-                }
-                // Whoever was lost before its first instruction left no log.
-                Err(LogError::Io { source, .. }) if elastic && source.kind() == io::ErrorKind::NotFound => {
-                    ranks.push(empty_log(who));
-                }
-                Err(error) if outcome == Outcome::Done => return Err(error.into()),
-                Err(_) if elastic => ranks.push(empty_log(who)),
-                Err(_) => {}
-            }
-        }
-        let mut run = Self::new(launcher, ranks, waited_for);
         // Who has not said the last word may have begun just after the first look.
         run.is_held = held || LauncherLog::is_held(folder);
         if outcome == Outcome::Done {
@@ -127,7 +99,7 @@ impl Run {
     /// A run with these logs.
     pub(crate) fn new(launcher: LauncherLog, ranks: Vec<RankLog>, waited_for: BTreeMap<Who, Waited>) -> Self {
         let membership = Membership::new(&launcher, &ranks);
-        Self { launcher, ranks, waited_for, membership, asked: None, is_held: false }
+        Self { launcher, ranks, waited_for, membership, hosts: None, asked: None, is_held: false }
     }
 
     /// How it ended, or that it has not. Of a launcher that is gone without a word nothing good is known.
@@ -138,6 +110,15 @@ impl Run {
         }
     }
 
+    /// A rank or member, as its logs know it.
+    pub fn name(&self, who: Who) -> String {
+        let place = match who {
+            Who::Member(member) => self.hosts.as_ref().and_then(|hosts| hosts.place(member)),
+            Who::Rank(_) => None,
+        };
+        place.map_or_else(|| who.to_string(), |(host, own)| hosts::name(host, own))
+    }
+
     /// A finished run has a span, and all its ranks did the same steps within it.
     fn check_complete(&self, folder: &Path) -> Result<(), LabError> {
         let contradiction = |why: String| LabError::Contradiction { folder: folder.into(), why };
@@ -145,6 +126,9 @@ impl Run {
             .span()
             .ok_or_else(|| contradiction("the run is finished, but its spawn or reap is missing".into()))?;
         if let Some(membership) = &self.membership {
+            if membership.steps.is_empty() {
+                return Err(contradiction("the run is finished, but nobody did a step".into()));
+            }
             return self.check_members(membership).map_err(contradiction);
         }
         for log in &self.ranks {
@@ -167,11 +151,8 @@ impl Run {
         Ok(())
     }
 
-    /// A finished run of members has steps, and each member did its own within its life, one after the other.
-    fn check_members(&self, membership: &Membership) -> Result<(), String> {
-        if membership.steps.is_empty() {
-            return Err("the run is finished, but nobody did a step".into());
-        }
+    /// Each member of a finished run did its steps within its life, one after the other.
+    pub(crate) fn check_members(&self, membership: &Membership) -> Result<(), String> {
         for log in &self.ranks {
             let who = log.header.who();
             let Some(life) = membership.life(who) else { continue };
@@ -397,98 +378,4 @@ pub(crate) fn add_waits(sums: &mut BTreeMap<Who, Waited>, more: impl IntoIterato
         sum.time += waited.time;
         sum.steps += waited.steps;
     }
-}
-
-/// Whether a log is the one that its name says.
-fn is_whose(header: &WorkerHeader, who: Who, workers: u32) -> bool {
-    let world = match header {
-        WorkerHeader::Rank(header) => header.world == workers,
-        WorkerHeader::Member(_) => true,
-    };
-    world && header.who() == who
-}
-
-/// The log of a worker that wrote nothing.
-fn empty_log(who: Who) -> RankLog {
-    let header = match who {
-        Who::Rank(rank) => WorkerHeader::Rank(RankHeader { rank, world: 0 }),
-        Who::Member(member) => WorkerHeader::Member(MemberHeader { member, seat: 0, host: None }),
-    };
-    RankLog {
-        header,
-        main: None,
-        planned: None,
-        steps: Vec::new(),
-        evaluations: Vec::new(),
-        recoveries: Vec::new(),
-        faults: Vec::new(),
-        peak_resident: None,
-        shared: None,
-        peak_device: None,
-    }
-}
-
-/// The content of one worker's log.
-struct WorkerRead {
-    log: RankLog,
-    waited_for: BTreeMap<Who, Waited>,
-}
-
-/// Reads the logs of all workers in parallel, and sorts them.
-fn read_workers(
-    folder: &Path,
-    launcher: &LauncherLog,
-    workers: &[Who],
-) -> Vec<(Who, Result<WorkerRead, LogError>)> {
-    let places = membership::places(launcher);
-    let named = |step: &StepRecord, rank: Rank| match workers.first() {
-        Some(Who::Member(_)) => places.get(&(step.generation, rank)).copied().map(Who::Member),
-        _ => Some(Who::Rank(rank)),
-    };
-    let next = AtomicUsize::new(0);
-    let read_some = || {
-        let mut some = Vec::new();
-        while let Some(&who) = workers.get(next.fetch_add(1, Ordering::Relaxed)) {
-            some.push((who, read_worker(folder, who, &named)));
-        }
-        some
-    };
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(workers.len());
-    let mut all = thread::scope(|scope| {
-        let readers: Vec<_> = (1..threads).map(|_| scope.spawn(read_some)).collect();
-        let mut all = read_some();
-        for reader in readers {
-            all.extend(reader.join().expect("invariant: reading does not panic"));
-        }
-        all
-    });
-    all.sort_by_key(|&(who, _)| who);
-    all
-}
-
-/// Reads one log; `named` says who a rank was in a step.
-fn read_worker(
-    folder: &Path,
-    who: Who,
-    named: &impl Fn(&StepRecord, Rank) -> Option<Who>,
-) -> Result<WorkerRead, LogError> {
-    let mut waited_for: BTreeMap<Who, Waited> = BTreeMap::new();
-    let fold = |step: &mut StepRecord| {
-        let buckets = std::mem::take(&mut step.buckets);
-        for bucket in &buckets {
-            if let Some(late) = named(step, bucket.last_rank) {
-                waited_for.entry(late).or_default().time += bucket.waited_late;
-            }
-        }
-        let longest = buckets.iter().max_by_key(|bucket| bucket.waited_late);
-        let longest = longest.filter(|bucket| !bucket.waited_late.is_zero());
-        if let Some(late) = longest.and_then(|bucket| named(step, bucket.last_rank)) {
-            waited_for.entry(late).or_default().steps += 1;
-        }
-    };
-    let log = match who {
-        Who::Rank(rank) => RankLog::read_folding(folder, rank, fold)?,
-        Who::Member(member) => RankLog::read_member_folding(folder, member, fold)?,
-    };
-    Ok(WorkerRead { log, waited_for })
 }

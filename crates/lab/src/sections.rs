@@ -4,6 +4,7 @@
 //! in one: that it went on with other workers makes no study of scaling.
 
 mod findings;
+mod hosts;
 mod layers;
 mod learning;
 mod results;
@@ -74,6 +75,7 @@ pub fn of(report: &Report, medium: Medium) -> Vec<Section> {
         report.explained.iter().flat_map(|group| named(report, group)).collect();
     let events = if medium == Medium::Screen { EVENTS } else { MOST_EVENTS };
     sections.extend(all.iter().filter_map(|(case, name)| members(case, name, events)));
+    sections.extend(all.iter().filter_map(|(case, name)| hosts::section(case, name)));
     sections.extend(all.iter().filter_map(|(case, name)| source(case, name)));
     if medium == Medium::Page {
         sections.extend(all.iter().filter_map(|(case, name)| profile(case, name)));

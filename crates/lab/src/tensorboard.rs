@@ -33,9 +33,9 @@ pub fn folder_name(case: &str) -> PathBuf {
     Path::new("tensorboard").join(case)
 }
 
-/// Path of a rank's event file in the study folder.
-pub fn file_name(case: &str, who: Who, started: Option<Started>) -> PathBuf {
-    let who = who.to_string().replace(' ', "-");
+/// Path of a worker's event file in the study folder, by its name in words.
+pub fn file_name(case: &str, who: &str, started: Option<Started>) -> PathBuf {
+    let who = who.replace(' ', "-");
     let began = started.map_or(ORIGIN_S as u64, |started| started.unix.0 / 1_000_000_000);
     folder_name(case).join(who).join(format!("events.out.tfevents.{began}.paceline"))
 }

@@ -2,8 +2,9 @@
 //!
 //! Each rank of each case is a process with a track of its steps and their phases, and tracks of its exchanges: one,
 //! or more if exchanges overlap. Where workers come and go, each member is a process, and what happened to it, as well as each
-//! roster that it is in, is an instant on its track. Ranks of a case have one clock that starts at the first spawn. Every case starts at 0,
-//! so that the same step of different cases is near the same place.
+//! roster that it is in, is an instant on its track. Ranks of a case have one clock that starts at the first spawn; where there are
+//! several hosts it is that of the first, and each host has one more process: its porter, with a track for each host that it moves
+//! bytes to and from. Every case starts at 0, so that the same step of different cases is near the same place.
 //!
 //! A log says how long each phase of a step took, not when: phases are drawn in the order of the step loop. A log is
 //! drawn as far as it can be read; a missing log is skipped.
@@ -13,21 +14,25 @@
 
 mod foreign;
 mod pen;
+mod porter;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_record::log::{LauncherReader, MemberReader, RankReader};
+use paceline_record::log::{LauncherLog, LauncherReader, MemberReader, RankReader};
 use paceline_record::{
-    Exit, Generation, LauncherEvent, LogError, Member, MemberChange, MemberEvent, Nanos, Outcome, Rank,
+    Exit, Generation, Host, LauncherEvent, LogError, Member, MemberChange, MemberEvent, Nanos, Outcome, Rank,
     RankEvent, Roster, StepRecord, Who,
 };
 use serde_json::{Value, json};
 
 pub use self::foreign::write_trace;
 use self::pen::{Pen, STEPS};
+use self::porter::Moves;
 use crate::case::LAUNCHER_GONE;
+use crate::hosts::clock::Clock;
+use crate::hosts::{self, Station, Told};
 use crate::{LabError, words};
 
 /// Most events of a timeline.
@@ -39,18 +44,39 @@ pub fn write(cases: &[(String, PathBuf)], out: &mut dyn Write) -> Result<(), Lab
 }
 
 fn write_within(budget: usize, cases: &[(String, PathBuf)], out: &mut dyn Write) -> Result<(), LabError> {
-    let logs = cases.iter().filter_map(|(name, folder)| CaseLog::read(name, folder));
-    let logs: Vec<CaseLog<'_>> = logs.collect();
-    let workers = logs.iter().flat_map(|case| case.workers.iter().map(move |&who| (case, who)));
-    let mut ranks: Vec<Track<'_>> = workers.filter_map(|(case, who)| Track::survey(case, who)).collect();
+    let logs: Vec<CaseLog<'_>> = cases.iter().flat_map(|(name, folder)| read_hosts(name, folder)).collect();
+    let tracks = logs.iter().flat_map(|case| {
+        let workers = case.workers.iter().map(|&who| Actor::Worker(who));
+        let porter = case.host.map(|_| Actor::Porter);
+        workers.chain(porter).filter_map(move |actor| Track::survey(case, actor))
+    });
+    let mut ranks: Vec<Track<'_>> = tracks.collect();
     share_out(budget, &mut ranks);
     draw_all(&mut ranks, out).map_err(LabError::io("write", "timeline.json"))
 }
 
-/// A case as its launcher logged it.
+/// The logs of a case: one, or one of each host that can be read.
+fn read_hosts<'a>(name: &'a str, folder: &Path) -> Vec<CaseLog<'a>> {
+    let told = LauncherLog::read(folder).ok().and_then(|launcher| Told::by(&launcher));
+    let Some(told) = told else {
+        let alone = Station { folder: folder.into(), clock: Clock::default() };
+        return CaseLog::read(name, None, alone).into_iter().collect();
+    };
+    let stations = told.stations(folder).into_iter();
+    let readable = stations.filter_map(|(host, station)| Some((host, station.ok()?)));
+    let mut logs: Vec<CaseLog<'_>> =
+        readable.filter_map(|(host, station)| CaseLog::read(name, Some(host), station)).collect();
+    let first = logs.iter().map(|log| log.first_spawn).min().unwrap_or_default();
+    logs.iter_mut().for_each(|log| log.first_spawn = first);
+    logs
+}
+
+/// A case as its launcher logged it, or one of its launchers.
 struct CaseLog<'a> {
     name: &'a str,
-    folder: &'a Path,
+    /// The host, of several.
+    host: Option<Host>,
+    station: Station,
     workers: Vec<Who>,
     /// Who was which rank, where workers come and go.
     places: BTreeMap<(Generation, Member), Rank>,
@@ -66,12 +92,13 @@ struct CaseLog<'a> {
 
 impl<'a> CaseLog<'a> {
     /// Reads a launcher's log; `None` if it does not say when the case began.
-    fn read(name: &'a str, folder: &'a Path) -> Option<Self> {
-        let mut reader = LauncherReader::open(folder).ok()?;
+    fn read(name: &'a str, host: Option<Host>, station: Station) -> Option<Self> {
+        let mut reader = LauncherReader::open(&station.folder).ok()?;
         let world = reader.header().case.workers;
         let mut case = Self {
             name,
-            folder,
+            host,
+            station,
             workers: (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
             places: BTreeMap::new(),
             marks: Vec::new(),
@@ -81,7 +108,8 @@ impl<'a> CaseLog<'a> {
             last_reap: None,
             unfinished: Some(format!("failed: {LAUNCHER_GONE}")),
         };
-        while let Ok(Some(event)) = reader.next_event() {
+        while let Ok(Some(mut event)) = reader.next_event() {
+            hosts::set_event(&case.station.clock, &mut event)?;
             match event {
                 LauncherEvent::Spawn { rank, at } => case.spawned(Who::Rank(rank), at),
                 LauncherEvent::Reap { rank, at, exit } => case.reaped(Who::Rank(rank), at, exit),
@@ -185,30 +213,32 @@ impl Log {
 }
 
 /// The steps of a rank's log, up to the first that cannot be read.
-struct Steps {
+struct Steps<'a> {
     log: Log,
+    clock: &'a Clock,
     main: Option<Nanos>,
     last_end: Nanos,
 }
 
-impl Steps {
-    fn open(folder: &Path, who: Who) -> Option<Self> {
-        Some(Self { log: Log::open(folder, who)?, main: None, last_end: Nanos(0) })
+impl<'a> Steps<'a> {
+    fn open(Station { folder, clock }: &'a Station, who: Who) -> Option<Self> {
+        Some(Self { log: Log::open(folder, who)?, clock, main: None, last_end: Nanos(0) })
     }
 }
 
-impl Iterator for Steps {
+impl Iterator for Steps<'_> {
     type Item = StepRecord;
 
     fn next(&mut self) -> Option<StepRecord> {
         loop {
             match self.log.next_event() {
-                Ok(Some(RankEvent::Step(step))) => {
+                Ok(Some(RankEvent::Step(mut step))) => {
+                    self.clock.step(&mut step)?;
                     let forward = self.last_end <= step.begin && step.begin <= step.end;
                     self.last_end = step.end;
                     return forward.then_some(step);
                 }
-                Ok(Some(RankEvent::Main { at, .. })) => self.main = Some(at),
+                Ok(Some(RankEvent::Main { at, .. })) => self.main = self.clock.moment(at),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return None,
             }
@@ -216,10 +246,17 @@ impl Iterator for Steps {
     }
 }
 
-/// A rank of a case, and how much of it is drawn.
+/// Whose time a process of the timeline shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Actor {
+    Worker(Who),
+    Porter,
+}
+
+/// A rank or a porter of a case, and how much of it is drawn.
 struct Track<'a> {
     case: &'a CaseLog<'a>,
-    who: Who,
+    actor: Actor,
     main: Option<Nanos>,
     /// Begin of the first step and end of the last.
     training: Option<(Nanos, Nanos)>,
@@ -233,11 +270,10 @@ struct Track<'a> {
 
 impl<'a> Track<'a> {
     /// Reads a rank's log to its end, keeping only totals; `None` without a log.
-    fn survey(case: &'a CaseLog<'a>, who: Who) -> Option<Self> {
-        let mut log = Steps::open(case.folder, who)?;
+    fn survey(case: &'a CaseLog<'a>, actor: Actor) -> Option<Self> {
         let mut track = Self {
             case,
-            who,
+            actor,
             main: None,
             training: None,
             steps: 0,
@@ -247,13 +283,19 @@ impl<'a> Track<'a> {
             allowance: 0,
         };
         let mut pen = Pen::counting();
-        for step in log.by_ref() {
-            pen.step(case.rank_of(who, &step), &step);
-            let first = track.training.map_or(step.begin, |(first, _)| first);
-            track.training = Some((first, step.end));
-            track.steps += 1;
+        match actor {
+            Actor::Worker(who) => {
+                let mut log = Steps::open(&case.station, who)?;
+                for step in log.by_ref() {
+                    pen.step(case.rank_of(who, &step), &step);
+                    let first = track.training.map_or(step.begin, |(first, _)| first);
+                    track.training = Some((first, step.end));
+                    track.steps += 1;
+                }
+                track.main = log.main;
+            }
+            Actor::Porter => Moves::open(&case.station)?.for_each(|event| pen.moved(&event)),
         }
-        track.main = log.main;
         track.step_events = pen.events;
         track.frame(&mut pen, 0);
         track.frame_events = pen.events - track.step_events;
@@ -266,7 +308,7 @@ impl<'a> Track<'a> {
 
     /// About how many steps it may draw.
     fn fits(&self) -> u64 {
-        if self.allowance == self.need() {
+        if self.allowance == self.need() || self.actor == Actor::Porter {
             return u64::MAX;
         }
         let events = self.allowance.saturating_sub(self.frame_events) as u64;
@@ -275,17 +317,23 @@ impl<'a> Track<'a> {
 
     /// All but the steps.
     fn frame(&self, pen: &mut Pen, place: usize) {
-        let Self { case, who, .. } = self;
+        let Self { case, actor, .. } = self;
+        let who = match (*actor, case.host) {
+            (Actor::Worker(Who::Member(own)), Some(host)) => hosts::name(host, own),
+            (Actor::Worker(who), _) => who.to_string(),
+            (Actor::Porter, host) => format!("porter of host {}", host.unwrap_or_default()),
+        };
         pen.process("name", json!({ "name": format!("{} {who}", case.name) }));
         pen.process("sort_index", json!({ "sort_index": place }));
         if let Some(why) = &case.unfinished {
             pen.process("labels", json!({ "labels": why }));
         }
+        let Actor::Worker(who) = *actor else { return pen.thread(STEPS, "porter") };
         pen.thread(STEPS, "steps");
-        for (_, at, mark) in case.marks.iter().filter(|(whose, ..)| whose == who) {
+        for (_, at, mark) in case.marks.iter().filter(|(whose, ..)| *whose == who) {
             pen.instant(mark, *at);
         }
-        let (spawn, reap) = case.span_of(*who);
+        let (spawn, reap) = case.span_of(who);
         let Some(main) = self.main else { return };
         pen.run_phase("launch", (spawn, main));
         if let Some(begun) = self.training.map(|(begin, _)| begin).or(reap) {
@@ -299,14 +347,27 @@ impl<'a> Track<'a> {
     /// Draws what fits, no more than `most` steps.
     fn draw(&mut self, place: usize, most: u64, out: &mut Sheet<'_>) -> io::Result<()> {
         let mut pen = Pen::new(place + 1, self.case.first_spawn);
+        if self.case.host.is_some() {
+            pen.ranks_are_of = " of this host";
+        }
         self.frame(&mut pen, place);
         if pen.events > self.allowance {
             return Ok(());
         }
         out.put(&mut pen)?;
-        let steps = Steps::open(self.case.folder, self.who).into_iter().flatten();
+        let Actor::Worker(who) = self.actor else {
+            for event in Moves::open(&self.case.station).into_iter().flatten() {
+                pen.moved(&event);
+                if pen.events > self.allowance {
+                    break;
+                }
+                out.put(&mut pen)?;
+            }
+            return Ok(());
+        };
+        let steps = Steps::open(&self.case.station, who).into_iter().flatten();
         for step in steps.take(usize::try_from(most).unwrap_or(usize::MAX)) {
-            pen.step(self.case.rank_of(self.who, &step), &step);
+            pen.step(self.case.rank_of(who, &step), &step);
             if pen.events > self.allowance {
                 break;
             }
@@ -317,15 +378,16 @@ impl<'a> Track<'a> {
     }
 
     fn left_out(&self) -> Option<Value> {
-        let Self { case, who, kept, steps, .. } = self;
-        let note = match who {
-            Who::Rank(rank) => {
-                json!({ "case": case.name, "rank": rank, "steps_kept": kept, "steps_total": steps })
-            }
-            Who::Member(member) => {
-                json!({ "case": case.name, "member": member, "steps_kept": kept, "steps_total": steps })
-            }
-        };
+        let Self { case, actor, kept, steps, .. } = self;
+        let Actor::Worker(who) = actor else { return None };
+        let mut note = json!({ "case": case.name, "steps_kept": kept, "steps_total": steps });
+        match who {
+            Who::Rank(rank) => note["rank"] = json!(rank),
+            Who::Member(member) => note["member"] = json!(member),
+        }
+        if let Some(host) = case.host {
+            note["host"] = json!(host);
+        }
         (kept < steps).then_some(note)
     }
 }
@@ -367,7 +429,7 @@ fn draw_all(ranks: &mut [Track<'_>], out: &mut dyn Write) -> io::Result<()> {
     for place in 0..ranks.len() {
         // Ranks of a case end at the same step, even if some have fewer events per step.
         let case = ranks[place].case;
-        let peers = ranks.iter().filter(|rank| std::ptr::eq(rank.case, case));
+        let peers = ranks.iter().filter(|rank| rank.case.name == case.name);
         let most = peers.map(Track::fits).min().unwrap_or(0);
         ranks[place].draw(place, most, &mut sheet)?;
     }

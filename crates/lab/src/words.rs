@@ -233,7 +233,7 @@ fn rank_table(case: &CaseReport) -> Option<Table> {
         let ms = |&phase: &Phase| {
             or_dash(seconds(rank, phase), |time| format!("{:.2}", 1e3 * time / case.steps as f64))
         };
-        table.row([rank.who.to_string()].into_iter().chain(shown.iter().map(ms)));
+        table.row([case.name(rank.who)].into_iter().chain(shown.iter().map(ms)));
     }
     if ranks.len() > LISTED {
         table.row([format!("and {} more", ranks.len() - LISTED)]);

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use paceline_lab::{CaseReport, Machine, Planned, Status, Study, StudyFolder};
 use paceline_record::{
-    BucketRecord, Bytes, Case, EvalRecord, Exit, Expulsion, Faults, Generation, Host, LauncherEvent,
-    LauncherHeader, Load, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes,
-    PorterEvent, PorterHeader, Rank, RankEvent, RankHeader, Recovery, RecoveryPhase, Roster, Scheduling,
-    Started, Step, StepRecord, Switches, Transfer, Who, Whole,
+    BucketRecord, Bytes, Case, ClockReading, EvalRecord, Exit, Expulsion, Faults, Generation, Host,
+    HostChange, HostEvent, HostPlace, HostRoster, LauncherEvent, LauncherHeader, Load, Member, MemberChange,
+    MemberEvent, MemberHeader, Nanos, Outcome, Phase, PhaseTimes, PorterEvent, PorterHeader, Rank, RankEvent,
+    RankHeader, Recovery, RecoveryPhase, Roster, Scheduling, Started, Step, StepRecord, Switches, Transfer,
+    Who, Whole,
 };
 use serde_json::Value;
 
@@ -175,6 +176,13 @@ fn everything() -> Vec<Value> {
                 sent: Bytes(0),
                 received: Bytes(0),
             }),
+            PorterEvent::Worked {
+                step: Step(0),
+                begin: no_time,
+                end: no_time,
+                cpu: no_time,
+                waited: no_time,
+            },
             PorterEvent::Dropped { peer, at: no_time, generation, bytes: Bytes(0) },
             PorterEvent::Lost { peer, at: no_time },
         ]),
@@ -192,11 +200,22 @@ fn everything() -> Vec<Value> {
             LauncherEvent::Saved { at: no_time, steps: 1, bytes: Bytes(0) },
             member(MemberChange::Spawned),
         ]),
+        serde_json::to_value([
+            LauncherEvent::Host(HostEvent { host: peer, at: no_time, change: HostChange::Left }),
+            LauncherEvent::Hosts(HostRoster {
+                generation,
+                at: no_time,
+                step: Step(0),
+                hosts: vec![HostPlace { host: peer, first_shard: 0, shards: 1 }],
+            }),
+            LauncherEvent::Clock(ClockReading { host: peer, at: no_time, offset: 0, within: no_time }),
+        ]),
         serde_json::to_value(RankHeader { rank: Rank(0), world: 1 }),
         serde_json::to_value(LauncherHeader {
             window: true,
             started: Some(Started { at: no_time, unix: no_time }),
             load: Some(Load { cores: 1, busy_cores: None, stolen_cores: None, quota_cores: None }),
+            host: Some(Host(0)),
             ..LauncherHeader::new(case)
         }),
         serde_json::to_value([
@@ -248,6 +267,12 @@ fn words() -> Vec<String> {
         MemberChange::Stalled { step: Step(3), since: Nanos(400) },
         MemberChange::Expelled(Expulsion::Stalled),
     ];
+    let of_hosts = [
+        HostChange::Joined { name: "a".into(), workers: 2 },
+        HostChange::Lost { why: "no word for 2 s".into() },
+        HostChange::Left,
+        HostChange::Gathered,
+    ];
     let reasons = [Expulsion::Ended, Expulsion::Stalled, Expulsion::Differs, Expulsion::Surplus];
     let phases = [
         RecoveryPhase::Detect,
@@ -258,6 +283,7 @@ fn words() -> Vec<String> {
     ];
     let write = |text: Result<String, serde_json::Error>| text.expect("plain data");
     let mut words: Vec<String> = changes.iter().map(|it| write(serde_json::to_string(it))).collect();
+    words.extend(of_hosts.iter().map(|it| write(serde_json::to_string(it))));
     let named = reasons.iter().map(|it| write(serde_json::to_string(it)));
     let named = named.chain(phases.iter().map(|it| write(serde_json::to_string(it))));
     words.extend(named.map(|word| word.trim_matches('"').to_owned()));

@@ -61,7 +61,8 @@ fn every_scalar_of_the_json_comes_back_from_its_column_unchanged() {
     let learned = fixture::report_on(&fixture::learning_plans());
     let elastic = CaseReport::of(&[fixture::elastic::eventful_run()]);
     let elastic = Report::new(&fixture::study(std::slice::from_ref(&elastic.case)), vec![elastic]);
-    for (case, cells) in [fixture::report(), learned, elastic]
+    let hosts = fixture::hosts::Story { third: true, ..Default::default() }.report();
+    for (case, cells) in [fixture::report(), learned, elastic, hosts]
         .iter()
         .flat_map(|report| report.cases.iter().zip(read_back(report)))
     {

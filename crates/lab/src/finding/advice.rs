@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use paceline_record::{Case, Rank, Who};
+use paceline_record::Case;
 
 use super::{accuracy, recovery};
 use crate::CaseReport;
@@ -156,7 +156,7 @@ impl Program {
     }
 
     /// A rank is late in most steps.
-    pub fn late(self, who: Who) -> String {
+    pub fn late(self, who: &str) -> String {
         match self {
             Self::Simulated => {
                 format!("the simulated machine makes {who} slower than the others: --simulate says how")
@@ -166,7 +166,7 @@ impl Program {
     }
 
     /// A rank is late because it was not on a core.
-    pub fn kept_off(self, who: Who) -> String {
+    pub fn kept_off(self, who: &str) -> String {
         match self {
             Self::Simulated => self.late(who),
             _ => format!("find out what else ran on the core of {who}"),
@@ -331,7 +331,7 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
         let lost = [recovery::PLANTED, recovery::NOT_PLANTED].into_iter().filter(|_| program.is_ours());
         let advice = advice.chain(lost);
         all.extend(advice.map(|advice| program.fit(&case, advice)));
-        let who = Who::Rank(Rank(0));
+        let who = "rank 0";
         all.extend([program.late(who), program.kept_off(who)]);
     }
     all

@@ -31,6 +31,12 @@ impl Member<'_> {
         } else if let Some((threads, cores)) = self.crowd() {
             let (threads, cores) = (words::threads(threads), words::cores(cores));
             (format!("; {threads} of the run itself share {cores}"), "use fewer workers or threads")
+        } else if covers(told.porter_s) {
+            (
+                "; the porter of their host ran there".into(),
+                "leave the porter a core (fewer workers or threads on each host), or have it move less: a larger batch, gradient \
+                 accumulation, compressed gradients",
+            )
         } else if covers(told.queued_s) {
             (
                 "; other threads ran there".into(),
@@ -67,7 +73,12 @@ impl Member<'_> {
     /// More threads than cores: their numbers. A quota is no number of cores: threads that it stops are not taking turns.
     pub(super) fn crowd(&self) -> Option<(u32, u32)> {
         let cores = self.case.load.map(|load| load.cores).or(self.study.machine.cores)?;
-        let threads = self.case.case.workers.checked_mul(self.case.case.threads?)?;
+        // Cores are counted on the first host.
+        let workers = match self.case.hosts.iter().flatten().next() {
+            Some(first) => first.workers?,
+            None => self.case.case.workers,
+        };
+        let threads = workers.checked_mul(self.case.case.threads?)?;
         let real = self.case.case.engine.as_deref() == Some("cpu");
         (real && threads > cores).then_some((threads, cores))
     }

@@ -24,7 +24,7 @@ impl Member<'_> {
             }
             late => {
                 let most = late.map_or_else(String::new, |late| {
-                    format!(" ({}: {:.0} % of the waiting)", late.who, 100.0 * late.fraction)
+                    format!(" ({}: {:.0} % of the waiting)", self.case.name(late.who), 100.0 * late.fraction)
                 });
                 let spends = self.spends("waiting for each other", loss);
                 (format!("{spends}; no single rank is to blame{most}"), self.program().turns().into())
@@ -39,9 +39,9 @@ impl Member<'_> {
         match self.kept_off(late, loss) {
             Some(seconds) => (
                 format!("{blame}, which was kept off its core for {seconds:.1} s more than the others"),
-                self.program().kept_off(late.who),
+                self.program().kept_off(&self.case.name(late.who)),
             ),
-            None => (blame, self.program().late(late.who)),
+            None => (blame, self.program().late(&self.case.name(late.who))),
         }
     }
 
@@ -55,7 +55,7 @@ impl Member<'_> {
 
     fn waits_for(&self, late: &Straggler, loss: Loss) -> String {
         let spends = self.spends("waiting for late ranks", loss);
-        format!("{spends}, {:.0} % of it for {}", 100.0 * late.fraction, late.who)
+        format!("{spends}, {:.0} % of it for {}", 100.0 * late.fraction, self.case.name(late.who))
     }
 }
 

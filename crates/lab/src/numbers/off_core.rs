@@ -5,7 +5,8 @@
 //! disk. In phases that sleep, it is the time that the thread waited for a core once it was woken. [`Scheduling`] also tells
 //! causes: waiting in the run queue, throttling, and what the hypervisor took, which a guest's clocks may count as computing.
 
-use paceline_record::{Phase, PhaseTimes, Scheduling, StepRecord};
+use paceline_record::log::RankLog;
+use paceline_record::{Phase, PhaseTimes, Scheduling, StepRecord, Who};
 use serde::Serialize;
 
 use super::phases::PhaseSeconds;
@@ -20,6 +21,10 @@ pub struct OffCore {
     pub phases_s: PhaseSeconds,
     /// Time that the threads that ran the steps waited for a core; `None` where the system does not tell.
     pub queued_s: Option<f64>,
+    /// Part of `seconds` that the porters of the members' hosts were on a core for; `None` for a run on one host, and where no porter
+    /// told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub porter_s: Option<f64>,
     /// Time in which a control group's quota stopped its processes, during the steps of the rank that saw most of it: the counter
     /// is the group's, not a rank's. `None` without a quota.
     pub throttled_s: Option<f64>,
@@ -72,12 +77,31 @@ pub fn off_core(repeats: &[&Run]) -> Option<OffCore> {
         seconds: phases.total().seconds() / count,
         phases_s: phases.iter().map(|(phase, time)| (phase, time.seconds() / count)).collect(),
         queued_s: seconds(|told| told.queued.map(|time| time.seconds())),
+        porter_s: porters(repeats),
         throttled_s: throttled(repeats),
         steal_s: seconds(|told| told.steal.map(|time| time.seconds())),
         involuntary_switches: sum(|told| told.switches.map(|switches| switches.involuntary as f64))
             .map(|switches| (switches / count).round() as u64),
         mhz: sum(|told| told.mhz.map(f64::from)).map(|sum| sum / frequencies as f64),
     })
+}
+
+/// Of each host, the processor time of its porter, but no more than its members were off their cores.
+fn porters(repeats: &[&Run]) -> Option<f64> {
+    let mut sum = None;
+    for run in repeats {
+        for host in run.hosts.iter().flat_map(|hosts| &hosts.all) {
+            let Some(porter) = host.porter else { continue };
+            let is_here = |log: &&RankLog| match log.header.who() {
+                Who::Member(member) => host.members.iter().any(|&(number, _)| number == member),
+                Who::Rank(_) => false,
+            };
+            let steps = run.ranks.iter().filter(is_here).flat_map(|log| &log.steps);
+            let off: f64 = steps.filter_map(told_of).sum();
+            sum = Some(sum.unwrap_or(0.0) + off.min(porter.cpu.seconds()));
+        }
+    }
+    sum.map(|sum| sum / repeats.len() as f64)
 }
 
 fn throttled(repeats: &[&Run]) -> Option<f64> {

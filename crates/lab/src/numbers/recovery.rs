@@ -9,14 +9,18 @@
 //! *Unfinished* is what lost members did after their last step, *replacing* the launch and init of those that took their
 //! places. All of it is about the first repeat, because each has its own events.
 
+mod event;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_record::log::{PlantedFault, RankLog};
 use paceline_record::{
-    Exit, Expulsion, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase, RecoveryPhase, Step, Who,
+    Expulsion, Host, HostChange, HostEvent, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase,
+    RecoveryPhase, Step, Who,
 };
 use serde::Serialize;
 
+pub use self::event::{Event, What};
 use super::phases::{self, PhaseSeconds};
 use super::series;
 use crate::Run;
@@ -41,6 +45,15 @@ pub struct Recovery {
     pub leaves: u64,
     /// Rosters.
     pub generations: u64,
+    /// Hosts that were lost.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hosts_lost: u64,
+    /// Hosts that joined after the run's first step.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hosts_joined: u64,
+    /// Hosts that left before the end of the last step.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hosts_left: u64,
     /// Samples that were computed again because somebody had lost them.
     pub examples_redone: u64,
     /// Seconds of the run by what a recovery was doing.
@@ -91,59 +104,8 @@ pub struct Toll {
     pub sum: f64,
 }
 
-/// Something that happened to the membership of a run. What is not known, or does not apply, is left out.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Event {
-    /// Seconds since the first spawn.
-    pub at_s: f64,
-    /// The step that was under way, or that a member began or ended with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<Step>,
-    /// Whom it happened to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub member: Option<Member>,
-    /// What happened.
-    pub what: What,
-    /// How a lost member's process ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit: Option<Exit>,
-    /// Why a member was expelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Expulsion>,
-    /// Whose place a started member takes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replaces: Option<Member>,
-    /// The fault that was planted in the member, in the words of `--faults`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub planted: Option<String>,
-    /// Workers that were asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub workers: Option<u32>,
-    /// Worker-seconds that it cost.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost_s: Option<f64>,
-}
-
-/// The kinds of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// A member was started after the first step.
-    Started,
-    /// It took part from then on.
-    Joined,
-    /// It left in good order.
-    Left,
-    /// It made no progress.
-    Stalled,
-    /// Its process ended without being asked to.
-    Lost,
-    /// It was expelled.
-    Expelled,
-    /// Another number of workers was asked for.
-    Scaled,
-    /// A fault was planted in it that nothing else here tells of.
-    Planted,
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Members and rate over time. Point i stands for `every` steps.
@@ -175,6 +137,8 @@ pub fn recovery(run: &Run) -> Option<Recovery> {
         }
     };
     let worker_s = view.worker_s();
+    let hosts = view.host_events();
+    let of_hosts = |what: What| hosts.iter().filter(|(_, event)| event.what == what).count() as u64;
     let (events, more_events) = view.events();
     Some(Recovery {
         losses: count(|life| matches!(life.fate, Fate::Lost(..))),
@@ -183,6 +147,9 @@ pub fn recovery(run: &Run) -> Option<Recovery> {
         joins: run.ranks.iter().filter(joined).count() as u64,
         leaves: count(|life| matches!(life.fate, Fate::Left(_))),
         generations: membership.rosters.len() as u64,
+        hosts_lost: of_hosts(What::Lost),
+        hosts_joined: of_hosts(What::Joined),
+        hosts_left: of_hosts(What::Left),
         examples_redone: run.ranks.iter().flat_map(|log| &log.steps).map(|step| step.redone).sum(),
         phases_s: seconds(membership),
         worker_s,
@@ -372,8 +339,8 @@ impl<'a> View<'a> {
                     _ => {}
                 },
                 LauncherEvent::Scaled { at, workers } => {
-                    let event = self.event(*at, Member(0), What::Scaled);
-                    events.push((*at, Event { member: None, workers: Some(*workers), ..event }));
+                    let event = self.of_nobody(*at, What::Scaled);
+                    events.push((*at, Event { workers: Some(*workers), ..event }));
                 }
                 _ => {}
             }
@@ -382,9 +349,32 @@ impl<'a> View<'a> {
             events.extend(self.end_of(life, &waited));
             events.extend(self.planted_in(life));
         }
-        events.sort_by_key(|&(at, ref event)| (at, event.member, event.what));
+        events.extend(self.host_events());
+        events.sort_by_key(|&(at, ref event)| (at, event.host, event.member, event.what));
         let more = events.len().saturating_sub(MOST_EVENTS);
         (events.into_iter().take(MOST_EVENTS).map(|(_, event)| event).collect(), more as u64)
+    }
+
+    /// What happened to hosts between the first step and the last, and that other numbers of workers were asked for on them.
+    fn host_events(&self) -> Vec<(Nanos, Event)> {
+        let (Some(hosts), Some(training)) = (&self.run.hosts, self.run.training()) else { return Vec::new() };
+        let about =
+            |host: Host, at: Nanos, what: What| Event { host: Some(host), ..self.of_nobody(at, what) };
+        let told = |HostEvent { host, at, change }: &HostEvent| {
+            let event = match change {
+                HostChange::Joined { workers, .. } if *at >= training.begin => {
+                    Event { workers: Some(*workers), ..about(*host, *at, What::Joined) }
+                }
+                HostChange::Lost { why } => Event { why: Some(why.clone()), ..about(*host, *at, What::Lost) },
+                HostChange::Left if *at < training.end => about(*host, *at, What::Left),
+                _ => return None,
+            };
+            Some((*at, event))
+        };
+        let scaled = hosts.scaled.iter().map(|&(host, at, workers)| {
+            (at, Event { workers: Some(workers), ..about(host, at, What::Scaled) })
+        });
+        hosts.events.iter().filter_map(told).chain(scaled).collect()
     }
 
     /// How a member came to its end, unless it lasted.
@@ -445,14 +435,22 @@ impl<'a> View<'a> {
     }
 
     fn event(&self, at: Nanos, member: Member, what: What) -> Event {
+        let place = self.run.hosts.as_ref().and_then(|hosts| hosts.place(member));
+        let host = place.map(|(host, _)| host);
+        Event { member: Some(member), host, ..self.of_nobody(at, what) }
+    }
+
+    fn of_nobody(&self, at: Nanos, what: What) -> Event {
         let begin = self.run.launcher.first_spawn.unwrap_or_default();
         Event {
             at_s: at.since(begin).seconds(),
             step: None,
-            member: Some(member),
+            member: None,
+            host: None,
             what,
             exit: None,
             reason: None,
+            why: None,
             replaces: None,
             planted: None,
             workers: None,

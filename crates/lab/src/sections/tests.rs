@@ -54,6 +54,7 @@ fn reports() -> Vec<Report> {
         training(&fixture::learning_plans()[..1]),
         fixture::report_on(&many),
         elastic,
+        fixture::hosts::Story { third: true, ..Default::default() }.report(),
         named,
     ]
 }

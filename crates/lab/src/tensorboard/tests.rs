@@ -154,7 +154,7 @@ fn what_is_not_known_has_no_point() {
 
 #[test]
 fn a_file_is_named_by_case_and_rank_and_when_its_run_began() {
-    let name = |started| file_name("resnet50-w2", Who::Rank(Rank(1)), started);
+    let name = |started| file_name("resnet50-w2", "rank 1", started);
     let expected = |began: u64| {
         PathBuf::from(format!("tensorboard/resnet50-w2/rank-1/events.out.tfevents.{began}.paceline"))
     };

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use paceline_record::{BucketRecord, Nanos, Phase, Rank, StepRecord};
+use paceline_record::{BucketRecord, Host, Nanos, Phase, PorterEvent, Rank, StepRecord, Transfer};
 use serde_json::Value;
 
 /// The track of the steps; those of the exchanges follow.
@@ -43,12 +43,25 @@ pub(super) struct Pen {
     origin: Nanos,
     /// The end of the last exchange on each of their tracks.
     exchanges: Vec<Nanos>,
+    /// Hosts that bytes were moved to and from, in the order of their tracks.
+    peers: Vec<Host>,
+    /// Where the ranks of an exchange are counted, as the end of a sentence.
+    pub ranks_are_of: &'static str,
 }
 
 impl Pen {
     /// A pen for a process whose clock begins at `origin`.
     pub(super) fn new(process: usize, origin: Nanos) -> Self {
-        Self { text: String::new(), events: 0, draws: true, process, origin, exchanges: Vec::new() }
+        Self {
+            text: String::new(),
+            events: 0,
+            draws: true,
+            process,
+            origin,
+            exchanges: Vec::new(),
+            peers: Vec::new(),
+            ranks_are_of: "",
+        }
     }
 
     /// A pen that only counts.
@@ -157,9 +170,38 @@ impl Pen {
         );
         let arrival = bucket.last_arrival.min(ended);
         if Some(last_rank) != rank && bucket.begun < arrival {
-            let named = format_args!("\"cat\":\"late\",\"name\":\"waiting for rank {last_rank}\"");
+            let of = self.ranks_are_of;
+            let named = format_args!("\"cat\":\"late\",\"name\":\"waiting for rank {last_rank}{of}\"");
             self.slice(track, (bucket.begun, arrival), named);
         }
+    }
+
+    /// What a porter moved, on the track of the other host, and hosts that it found or lost.
+    pub(super) fn moved(&mut self, event: &PorterEvent) {
+        let Transfer { peer, step, begin, end, sent, received, .. } = match event {
+            PorterEvent::Moved(moved) => *moved,
+            PorterEvent::Connected { peer, at, .. } => {
+                return self.instant(&format!("host {peer} connected"), *at);
+            }
+            PorterEvent::Lost { peer, at } => return self.instant(&format!("host {peer} lost"), *at),
+            PorterEvent::Worked { .. } | PorterEvent::Dropped { .. } => return,
+        };
+        let known = self.peers.iter().position(|&known| known == peer);
+        let place = known.unwrap_or(self.peers.len());
+        let track = STEPS + 1 + place;
+        if known.is_none() {
+            self.peers.push(peer);
+            self.thread(track, &format!("host {peer}"));
+        }
+        let name = step.map_or_else(|| "bytes".into(), |step| format!("step {step}"));
+        let (sent, received) = (sent.0, received.0);
+        self.slice(
+            track,
+            (begin, end.max(begin)),
+            format_args!(
+                "\"cat\":\"transfer\",\"name\":\"{name}\",\"args\":{{\"sent\":{sent},\"received\":{received}}}"
+            ),
+        );
     }
 }
 

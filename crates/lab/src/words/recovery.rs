@@ -1,6 +1,6 @@
 //! What happened to the members of an elastic case.
 
-use paceline_record::Expulsion;
+use paceline_record::{Expulsion, Host, Member};
 
 use super::{or_dash, workers};
 use crate::numbers::recovery::{Event, Recovery, What};
@@ -12,6 +12,7 @@ pub fn event_table(case: &CaseReport, most: usize) -> Option<Table> {
     let mut table = Table::new([
         ("time s", Align::Right),
         ("step", Align::Right),
+        ("host", Align::Right),
         ("member", Align::Right),
         ("what happened", Align::Left),
         ("cost, worker-s", Align::Right),
@@ -20,23 +21,34 @@ pub fn event_table(case: &CaseReport, most: usize) -> Option<Table> {
         table.row([
             format!("{:.2}", event.at_s),
             or_dash(event.step, |step| step.to_string()),
-            or_dash(event.member, |member| member.to_string()),
-            what_happened(event),
+            or_dash(event.host, |host| host.to_string()),
+            or_dash(event.member, |member| own(case, member).to_string()),
+            what_happened(case, event),
             or_dash(event.cost_s, |cost| format!("{cost:.2}")),
         ]);
     }
     let more = recovery.events.len().saturating_sub(most) as u64 + recovery.more_events;
     if more > 0 {
-        table.row(["", "", "", &format!("and {more} more events"), ""]);
+        table.row(["", "", "", "", &format!("and {more} more events"), ""]);
     }
     Some(table)
 }
 
-fn what_happened(event: &Event) -> String {
+/// A member's number in the logs of its host.
+fn own(case: &CaseReport, member: Member) -> Member {
+    case.place(member).map_or(member, |(_, own)| own)
+}
+
+fn what_happened(case: &CaseReport, event: &Event) -> String {
+    if event.member.is_none()
+        && let (Some(host), What::Joined | What::Left | What::Lost) = (event.host, event.what)
+    {
+        return host_happened(host, event);
+    }
     let said = match event.what {
         What::Started => event
             .replaces
-            .map_or_else(|| "started".into(), |replaced| format!("started in place of member {replaced}")),
+            .map_or_else(|| "started".into(), |it| format!("started in place of member {}", own(case, it))),
         What::Joined => "joined".into(),
         What::Left => "left in good order".into(),
         What::Stalled => "made no progress".into(),
@@ -55,6 +67,15 @@ fn what_happened(event: &Event) -> String {
     match &event.planted {
         Some(fault) => format!("{said} (planted: {fault})"),
         None => said,
+    }
+}
+
+fn host_happened(host: Host, event: &Event) -> String {
+    match (event.what, event.workers) {
+        (What::Joined, Some(count)) => format!("host {host} joined with {}", workers(count)),
+        (What::Joined, None) => format!("host {host} joined"),
+        (What::Left, _) => format!("host {host} left in good order"),
+        _ => or_why(&format!("host {host} was lost"), event.why.clone()),
     }
 }
 
@@ -119,13 +140,18 @@ fn count_changes(case: &CaseReport, recovery: &Recovery) -> String {
         (recovery.leaves, "left"),
         (recovery.joins, "joined"),
     ];
-    let counts: Vec<String> = counts
-        .into_iter()
-        .filter(|&(count, _)| count > 0)
-        .map(|(count, what)| format!("{count} {what}"))
-        .collect();
-    let mean = case.workers_on_average();
+    let hosts =
+        [(recovery.hosts_lost, "lost"), (recovery.hosts_left, "left"), (recovery.hosts_joined, "joined")];
+    let told = |all: &[(u64, &str)]| {
+        let counts = all.iter().filter(|&&(count, _)| count > 0);
+        counts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+    };
+    let parts = [("hosts", told(&hosts)), ("members", told(&counts))];
+    let parts = parts.into_iter().filter(|(_, counts)| !counts.is_empty());
+    let mut parts: Vec<String> = parts.map(|(who, counts)| format!("{who}: {counts}")).collect();
     let rosters = recovery.generations;
-    let whole = format!("{rosters} rosters, {mean:.2} members on average");
-    if counts.is_empty() { whole } else { format!("members: {}; {whole}", counts.join(", ")) }
+    // Where a host is unknown, so is the mean.
+    let mean = case.mean_workers.map_or_else(String::new, |mean| format!(", {mean:.2} members on average"));
+    parts.push(format!("{rosters} rosters{mean}"));
+    parts.join("; ")
 }

@@ -1,5 +1,7 @@
 //! Members and images per second over time, one panel per case whose members changed.
 
+use paceline_record::Who;
+
 use crate::html::chart::{Look, Plot};
 use crate::html::figure::{Figure, Hue, Sign};
 use crate::html::group::Group;
@@ -25,7 +27,7 @@ pub fn members(group: &Group<'_>) -> Option<Tag> {
         (Sign::Line, Hue::Green, "images/s".to_owned()),
     ];
     if lost {
-        legend.push((Sign::Triangle, Hue::Crimson, "a member was lost".into()));
+        legend.push((Sign::Triangle, Hue::Crimson, "a member or host was lost".into()));
     }
     let joined = cases.iter().any(|(_, recovery)| recovery.strength.every > 1);
     let caption = if joined {
@@ -54,7 +56,10 @@ fn panels(case: &CaseReport, recovery: &Recovery) -> [Tag; 2] {
     crew.line(&stairs(&strength.to_s, &strength.members), Look { hue: Hue::Blue, sign: Sign::Line });
     let losses: Vec<((f64, f64), String)> = losses()
         .map(|event| {
-            let who = words::or_dash(event.member, |member| format!("member {member}"));
+            let who = match (event.member, event.host) {
+                (Some(member), _) => case.name(Who::Member(member)),
+                (None, host) => words::or_dash(host, |host| format!("host {host}")),
+            };
             ((event.at_s, 0.0), format!("{who} was lost after {:.2} s", event.at_s))
         })
         .collect();

@@ -43,7 +43,11 @@ pub fn phases(group: &Group<'_>) -> Option<Tag> {
     let most = cases.iter().map(|case| filled(case)).filter(|&most| most > 100.05).fold(100.0, f64::max);
     let axis = Axis::linear(0.0, most, 5, "% of the run");
     let has_members = cases.iter().any(|case| case.recovery.is_some());
-    let names = if has_members { 82.0 } else { 62.0 };
+    let names = match () {
+        _ if cases.iter().any(|case| case.hosts.is_some()) => 140.0,
+        _ if has_members => 82.0,
+        _ => 62.0,
+    };
     let mut bars = Bars::new(axis, Columns { names, values: 14.0 });
     for case in &cases {
         draw(&mut bars, case);
@@ -91,9 +95,9 @@ fn draw(bars: &mut Bars, case: &CaseReport) {
         _ => (5.0, 1.0, 8),
     };
     for (place, rank) in ranks.iter().enumerate() {
-        let row = bars.row(height);
+        let (row, name) = (bars.row(height), case.name(rank.who));
         if place % every == 0 {
-            bars.name(row, &rank.who.to_string());
+            bars.name(row, &name);
         }
         let mut from = 0.0;
         for (phase, hue) in
@@ -101,7 +105,7 @@ fn draw(bars: &mut Bars, case: &CaseReport) {
         {
             let seconds = seconds(rank, phase);
             let to = from + 100.0 * seconds / total;
-            let says = format!("{}, {phase}: {}, {:.1} %", rank.who, unit.show(seconds), to - from);
+            let says = format!("{name}, {phase}: {}, {:.1} %", unit.show(seconds), to - from);
             bars.bar(row, &Bar { from, to, hue, says });
             from = to;
         }

@@ -110,7 +110,7 @@ fn files_of_a_folder_are_ranks() {
     let logs = Plan::calm("resnet50", 2).run().ranks;
     let mut paths: Vec<PathBuf> = Vec::new();
     for log in logs.iter().rev() {
-        let path = folder.path().join(tensorboard::file_name("case", log.header.who(), None));
+        let path = folder.path().join(tensorboard::file_name("case", &log.header.who().to_string(), None));
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("room for it");
         std::fs::write(&path, tensorboard::render(log)).expect("room for it");
         paths.push(path);

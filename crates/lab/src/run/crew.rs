@@ -1,0 +1,188 @@
+//! The logs of the workers of one launcher.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
+use paceline_record::{LogError, MemberHeader, Nanos, Outcome, Rank, RankHeader, StepRecord, Who};
+
+use super::{Waited, add_waits};
+use crate::{LabError, membership};
+
+/// The logs of all workers that one launcher started.
+pub(crate) struct Crew {
+    /// One of each.
+    pub ranks: Vec<RankLog>,
+    /// Waiting for late ranks, by the rank that was late.
+    pub waited_for: BTreeMap<Who, Waited>,
+    /// Of each log, what is known of the exchanges of its steps; empty for a run on one host, which needs none of it.
+    pub arrivals: Vec<Vec<Arrival>>,
+}
+
+/// What the exchanges of a step tell, as one worker saw them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrival {
+    /// When the last gradients of its own host were there.
+    pub at: Option<Nanos>,
+    /// Who brought them.
+    pub last: Option<Who>,
+    /// Whom it waited for longest, and how long.
+    pub blamed: Option<Who>,
+    pub waited: Nanos,
+}
+
+impl Crew {
+    /// Reads the logs that a launcher's log tells of.
+    pub(crate) fn read(folder: &Path, launcher: &LauncherLog) -> Result<Self, LabError> {
+        let (world, outcome) = (launcher.header.case.workers, launcher.outcome());
+        let members = membership::members(launcher);
+        let elastic = !members.is_empty();
+        let workers: Vec<Who> = match elastic {
+            true => members.into_iter().map(Who::Member).collect(),
+            false => (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
+        };
+        let mut crew = Self { ranks: Vec::new(), waited_for: BTreeMap::new(), arrivals: Vec::new() };
+        for (who, read) in read_workers(folder, launcher, &workers) {
+            match read {
+                Ok(read) if is_whose(&read.log.header, who, world) => {
+                    add_waits(&mut crew.waited_for, read.waited_for);
+                    crew.ranks.push(read.log);
+                    crew.arrivals.push(read.arrivals);
+                }
+                Ok(WorkerRead { log, .. }) => {
+                    let why = match &log.header {
+                        WorkerHeader::Rank(RankHeader { rank, world: said }) => {
+                            format!("the log of {who} of {world} says rank {rank} of {said}")
+                        }
+                        WorkerHeader::Member(header) => {
+                            format!("the log of {who} says member {}", header.member)
+                        }
+                    };
+                    return Err(LabError::Contradiction { folder: folder.into(), why });
+                }
+                // Whoever was lost before its first instruction left no log.
+                Err(LogError::Io { source, .. }) if elastic && source.kind() == io::ErrorKind::NotFound => {
+                    crew.wrote_nothing(who);
+                }
+                Err(error) if outcome == Outcome::Done => return Err(error.into()),
+                Err(_) if elastic => crew.wrote_nothing(who),
+                Err(_) => {}
+            }
+        }
+        Ok(crew)
+    }
+
+    fn wrote_nothing(&mut self, who: Who) {
+        self.ranks.push(empty_log(who));
+        self.arrivals.push(Vec::new());
+    }
+}
+
+/// Whether a log is the one that its name says.
+fn is_whose(header: &WorkerHeader, who: Who, workers: u32) -> bool {
+    let world = match header {
+        WorkerHeader::Rank(header) => header.world == workers,
+        WorkerHeader::Member(_) => true,
+    };
+    world && header.who() == who
+}
+
+/// The log of a worker that wrote nothing.
+fn empty_log(who: Who) -> RankLog {
+    let header = match who {
+        Who::Rank(rank) => WorkerHeader::Rank(RankHeader { rank, world: 0 }),
+        Who::Member(member) => WorkerHeader::Member(MemberHeader { member, seat: 0, host: None }),
+    };
+    RankLog {
+        header,
+        main: None,
+        planned: None,
+        steps: Vec::new(),
+        evaluations: Vec::new(),
+        recoveries: Vec::new(),
+        faults: Vec::new(),
+        peak_resident: None,
+        shared: None,
+        peak_device: None,
+    }
+}
+
+/// The content of one worker's log.
+struct WorkerRead {
+    log: RankLog,
+    waited_for: BTreeMap<Who, Waited>,
+    arrivals: Vec<Arrival>,
+}
+
+/// Reads the logs of all workers in parallel, and sorts them.
+fn read_workers(
+    folder: &Path,
+    launcher: &LauncherLog,
+    workers: &[Who],
+) -> Vec<(Who, Result<WorkerRead, LogError>)> {
+    let places = membership::places(launcher);
+    let named = |step: &StepRecord, rank: Rank| match workers.first() {
+        Some(Who::Member(_)) => places.get(&(step.generation, rank)).copied().map(Who::Member),
+        _ => Some(Who::Rank(rank)),
+    };
+    let next = AtomicUsize::new(0);
+    let read_some = || {
+        let mut some = Vec::new();
+        while let Some(&who) = workers.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut read = read_worker(folder, who, &named);
+            if let (Ok(read), None) = (&mut read, launcher.header.host) {
+                read.arrivals = Vec::new();
+            }
+            some.push((who, read));
+        }
+        some
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(workers.len());
+    let mut all = thread::scope(|scope| {
+        let readers: Vec<_> = (1..threads).map(|_| scope.spawn(read_some)).collect();
+        let mut all = read_some();
+        for reader in readers {
+            all.extend(reader.join().expect("invariant: reading does not panic"));
+        }
+        all
+    });
+    all.sort_by_key(|&(who, _)| who);
+    all
+}
+
+/// Reads one log; `named` says who a rank was in a step.
+fn read_worker(
+    folder: &Path,
+    who: Who,
+    named: &impl Fn(&StepRecord, Rank) -> Option<Who>,
+) -> Result<WorkerRead, LogError> {
+    let mut waited_for: BTreeMap<Who, Waited> = BTreeMap::new();
+    let mut arrivals = Vec::new();
+    let fold = |step: &mut StepRecord| {
+        let buckets = std::mem::take(&mut step.buckets);
+        for bucket in &buckets {
+            if let Some(late) = named(step, bucket.last_rank) {
+                waited_for.entry(late).or_default().time += bucket.waited_late;
+            }
+        }
+        let mut arrival = Arrival::default();
+        let longest = buckets.iter().max_by_key(|bucket| bucket.waited_late);
+        let longest = longest.filter(|bucket| !bucket.waited_late.is_zero());
+        if let Some((bucket, late)) = longest.and_then(|it| Some((it, named(step, it.last_rank)?))) {
+            waited_for.entry(late).or_default().steps += 1;
+            (arrival.blamed, arrival.waited) = (Some(late), bucket.waited_late);
+        }
+        if let Some(last) = buckets.iter().max_by_key(|bucket| bucket.last_arrival) {
+            (arrival.at, arrival.last) = (Some(last.last_arrival), named(step, last.last_rank));
+        }
+        arrivals.push(arrival);
+    };
+    let log = match who {
+        Who::Rank(rank) => RankLog::read_folding(folder, rank, fold)?,
+        Who::Member(member) => RankLog::read_member_folding(folder, member, fold)?,
+    };
+    Ok(WorkerRead { log, waited_for, arrivals })
+}
