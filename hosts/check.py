@@ -18,6 +18,7 @@ STEPS = 100
 RECIPE = ["train", "mobilenet_v2", "--data", "synthetic:cifar10", "--global-batch", "32", "--shards", "4", "--threads", "1"]
 RECIPE += ["--lr", "0.001", "--eval-every", "0", "--checkpoint-every", "0", "--steps", str(STEPS)]
 LEASE_S = 2  # the program's own
+SOON_S = 30  # for a host that has to stop
 STRIKE = 20  # the step after which something happens
 
 SCENES = []
@@ -83,7 +84,7 @@ class Stage:
 
     def expect_stopped(self, launcher, *words):
         """It has ended with status 1, these words, a checkpoint and no weights; the steps done there."""
-        launcher.expect(1, *words)
+        launcher.expect(1, *words, patience_s=SOON_S)
         if (launcher.out / "weights.safetensors").exists():
             raise Failure(f"h{launcher.host} wrote weights, though it had to stop")
         path, steps = launcher.checkpoint()
@@ -215,7 +216,7 @@ def unplugged_without_elastic(stage):
 
 @scene("fewer hosts than MIN are left: the first waits, then saves and ends")
 def too_few_are_left(stage):
-    first, second = stage.begin("2:3", "--elastic", "--host-wait", 3, count=2)
+    first, second = stage.begin("2:3", "--elastic", "--host-wait", 6, count=2)
     second.kill()
     stage.expect_resumed(stage.expect_stopped(first, "host")[0])
 

@@ -101,6 +101,7 @@ class Launcher:
         self.host, self.out = host, pathlib.Path(out)
         self.words = self.out.with_name(self.out.name + ".log")
         self.file = open(self.words, "wb")
+        self.last, self.read = -1, collections.Counter()
         self.process = popen_on(
             host, command, stdin=subprocess.DEVNULL, stdout=self.file, stderr=subprocess.STDOUT, env=environment
         )
@@ -156,14 +157,22 @@ class Launcher:
 
     def steps(self):
         """Records of its members' steps, as far as they are written."""
-        for path in self.logs("member-*.jsonl") + self.logs("rank-*.jsonl"):
+        for path in self.logs("member-*.jsonl"):
             for line in lines_of(path):
                 if line.startswith('{"step"'):
                     yield json.loads(line)["step"]
 
     def step(self):
-        """The last step that one of its members has done, or -1."""
-        return max((record["step"] for record in self.steps()), default=-1)
+        """The last step that one of its members has done, or -1. Reads only what is new in their logs."""
+        for path in self.logs("member-*.jsonl"):
+            with open(path, "rb") as log:
+                log.seek(self.read[path])
+                new = log.read()
+            new = new[: new.rfind(b"\n") + 1]
+            self.read[path] += len(new)
+            steps = (json.loads(line)["step"]["step"] for line in new.splitlines() if line.startswith(b'{"step"'))
+            self.last = max(self.last, *steps, -1)
+        return self.last
 
     def events(self):
         """What it logged: pairs of kind and contents."""
