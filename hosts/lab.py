@@ -6,6 +6,7 @@ them, where a host can be unplugged.
 
 import collections
 import ctypes
+import fcntl
 import glob
 import hashlib
 import json
@@ -13,10 +14,13 @@ import os
 import pathlib
 import signal
 import socket
+import struct
 import subprocess
+import threading
 import time
 
 CLONE_NEWUTS = 0x04000000  # linux/sched.h
+TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000  # linux/if_tun.h
 libc = ctypes.CDLL(None, use_errno=True)
 
 SECRET = "a secret for tests, of no value"
@@ -37,7 +41,7 @@ def ip(*words, space=None):
 
 
 class Network:
-    """Hosts h1, h2, ... on one switch; `rate` in tc's words, as 1gbit, limits each link in both directions."""
+    """Hosts h1, h2, ... on a bridge; `rate` in tc's words, as 1gbit, limits each link in both directions."""
 
     def __init__(self, hosts, rate=None):
         self.hosts = range(1, hosts + 1)
@@ -50,11 +54,9 @@ class Network:
         ip("link", "set", "bridge", "up", space="switch")
         for host in self.hosts:
             space, port = f"h{host}", f"p{host}"
-            ip("netns", "add", space)
-            ip("link", "set", "lo", "up", space=space)
+            add_host(host)
             ip("link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", "switch", space=space)
-            ip("addr", "add", f"{address(host)}/24", "dev", "eth0", space=space)
-            ip("link", "set", "eth0", "up", space=space)
+            plug_in(host)
             ip("link", "set", port, "master", "bridge", space="switch")
             ip("link", "set", port, "up", space="switch")
             for where, device in ((space, "eth0"), ("switch", port)) if self.rate else ():
@@ -63,15 +65,77 @@ class Network:
         return self
 
     def __exit__(self, *_):
-        for host in self.hosts:
-            ip("netns", "del", f"h{host}")
-        ip("netns", "del", "switch")
+        for space in ["switch"] + [f"h{host}" for host in self.hosts]:
+            ip("netns", "del", space)
 
     def cut(self, host):
         ip("link", "set", f"p{host}", "down", space="switch")
 
     def mend(self, host):
         ip("link", "set", f"p{host}", "up", space="switch")
+
+
+class SlowNetwork:
+    """Hosts h1, h2, ... on a switch of our own, with a delay in each direction and a rate into each host."""
+
+    def __init__(self, hosts, delay_us, rate_mbit, folder):
+        self.hosts, self.delay_us, self.rate_mbit = range(1, hosts + 1), delay_us, rate_mbit
+        self.program = pathlib.Path(folder) / "switch"
+
+    def __enter__(self):
+        source = pathlib.Path(__file__).with_name("switch.rs")
+        subprocess.run(["rustc", "-O", "--edition", "2024", source, "-o", self.program], check=True)
+        taps = []
+        for host in self.hosts:
+            add_host(host)
+            taps.append(create_tap(host))
+            ip("link", "set", "eth0", "address", f"02:00:00:00:00:{host:02x}", "mtu", "9000", space=f"h{host}")
+            plug_in(host)
+        numbers = map(str, [self.delay_us, self.rate_mbit, *taps])
+        self.switch = subprocess.Popen(
+            [self.program, *numbers], pass_fds=taps, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for tap in taps:
+            os.close(tap)
+        if self.switch.stdout.readline() != "ready\n":
+            raise Failure("the switch does not start")
+        return self
+
+    def __exit__(self, *_):
+        self.switch.communicate()  # the end of its input is its end
+        for host in self.hosts:
+            ip("netns", "del", f"h{host}")
+
+
+def add_host(host):
+    ip("netns", "add", f"h{host}")
+    ip("link", "set", "lo", "up", space=f"h{host}")
+
+
+def plug_in(host):
+    ip("addr", "add", f"{address(host)}/24", "dev", "eth0", space=f"h{host}")
+    ip("link", "set", "eth0", "up", space=f"h{host}")
+
+
+def create_tap(host):
+    """A descriptor for a new eth0 of a host, which works from anywhere."""
+    made = []
+
+    def create():
+        # This thread ends in that namespace.
+        with open(f"/run/netns/h{host}") as space:
+            if libc.setns(space.fileno(), 0) != 0:
+                return
+        tap = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+        fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH22x", b"eth0", IFF_TAP | IFF_NO_PI))
+        made.append(tap)
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    thread.join()
+    if not made:
+        raise Failure("a TAP cannot be made here")
+    return made[0]
 
 
 def on_host(host):
