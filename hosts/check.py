@@ -202,6 +202,19 @@ def the_third_of_three_is_unplugged(stage):
     unplugged(stage, 3, 3)
 
 
+@scene("two hosts cannot reach each other, but both the first: one of them goes on with it")
+def two_are_parted(stage):
+    first, second, third = stage.begin("1:3", "--elastic")
+    struck = time.monotonic_ns()
+    stage.network.part(2, 3)
+    stage.expect_done(first)
+    statuses = sorted([second.finish(), third.finish()])
+    if statuses != [0, 1]:
+        raise Failure(f"h2 and h3 ended with {statuses}")
+    stage.expect_stopped(next(each for each in (second, third) if each.finish() == 1))
+    stage.note_recovery(first, struck, "two hosts parted")
+
+
 @scene("a host is unplugged without --elastic: all save and end")
 def unplugged_without_elastic(stage):
     first, second, third = stage.begin(3)

@@ -74,6 +74,12 @@ class Network:
     def mend(self, host):
         ip("link", "set", f"p{host}", "up", space="switch")
 
+    def part(self, one, other):
+        """Cuts the way between two hosts alone: what they send each other goes to a hardware address that nobody has."""
+        for host, peer in ((one, other), (other, one)):
+            nobody = ["lladdr", "02:00:00:00:ff:ff", "nud", "permanent", "dev", "eth0"]
+            ip("neigh", "replace", address(peer), *nobody, space=f"h{host}")
+
 
 class SlowNetwork:
     """Hosts h1, h2, ... on a switch of our own, with a delay in each direction and a rate into each host."""
