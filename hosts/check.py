@@ -51,13 +51,13 @@ class Stage:
         self.reach(launchers[0], STRIKE)
         for launcher in launchers:
             if launcher.step() < 0:
-                raise Failure(f"h{launcher.host} takes no part\n{launcher.tail()}")
+                raise Failure(f"h{launcher.host} takes no part")
         return launchers
 
     def reach(self, launcher, step):
         def reached():
             if not launcher.is_running():
-                raise Failure(f"the launcher of h{launcher.host} ended before step {step}\n{launcher.tail()}")
+                raise Failure(f"the launcher of h{launcher.host} ended before step {step}")
             return launcher.step() >= step
 
         wait_until(f"h{launcher.host} had done step {step}", reached)
@@ -353,7 +353,7 @@ def play(title, function, lab, weights):
     """One scene; whether it passed."""
     begun = time.monotonic()
     print(f"{title}: ", end="", flush=True)
-    reason = None
+    reason, tails = None, []
     with Network(3) as network:
         stage = Stage(lab, network, weights)
         try:
@@ -364,14 +364,13 @@ def play(title, function, lab, weights):
         except Exception:
             reason = traceback.format_exc()
         finally:
+            tails = [launcher.tail() for launcher in lab.launchers]
             lab.end()
     print(f"{'passed' if reason is None else 'FAILED'} in {time.monotonic() - begun:.1f} s", flush=True)
     for note in stage.notes:
-        print(f"    {note}")
+        print(f"    {note}", flush=True)
     if reason is not None:
-        print(f"    {reason}", flush=True)
-        for launcher in lab.launchers:
-            print(f"    h{launcher.host} ({launcher.out.name}, step {launcher.step()}):\n{launcher.tail()}", flush=True)
+        print("\n".join([reason, *tails]), flush=True)
     return reason is None
 
 

@@ -206,20 +206,22 @@ class Launcher:
         try:
             return self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            raise Failure(f"the launcher of h{self.host} has not ended within {patience_s} s\n{self.tail()}") from None
+            raise Failure(f"the launcher of h{self.host} has not ended within {patience_s} s") from None
 
     def expect(self, status, *words, patience_s=PATIENCE_S):
         """Waits for its end, which must be this one, and for these words in what it said."""
         ended = self.finish(patience_s)
         if ended != status:
-            raise Failure(f"the launcher of h{self.host} ended with status {ended} instead of {status}\n{self.tail()}")
+            raise Failure(f"the launcher of h{self.host} ended with status {ended} instead of {status}")
         said = " ".join(self.said().split())
         for each in words:
             if each not in said:
-                raise Failure(f"the launcher of h{self.host} did not say '{each}'\n{self.tail()}")
+                raise Failure(f"the launcher of h{self.host} did not say '{each}'")
 
     def tail(self):
-        return "\n".join(f"    {line}" for line in self.said().strip().splitlines()[-12:])
+        """What it said last, for whoever looks for a mistake."""
+        lines = [f"h{self.host} ({self.out.name}, step {self.step()}, {'running' if self.is_running() else 'ended'}):"]
+        return "\n    ".join(lines + self.said().strip().splitlines()[-12:])
 
     def logs(self, name):
         """Files of its run by a pattern: those of the first host are in a folder of their case."""
@@ -256,7 +258,7 @@ class Launcher:
         """The newest checkpoint and the steps done there."""
         found = sorted(self.out.glob("checkpoints/step-*"))
         if not found:
-            raise Failure(f"h{self.host} has saved no checkpoint\n{self.tail()}")
+            raise Failure(f"h{self.host} has saved no checkpoint")
         return found[-1], int(found[-1].name.removeprefix("step-"))
 
 

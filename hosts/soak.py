@@ -34,7 +34,7 @@ class Soak:
         """Starts hosts that are due, and sees that nobody has ended by itself."""
         for host, launcher in self.running.items():
             if not launcher.is_running():
-                raise Failure(f"the launcher of h{host} ended with status {launcher.finish()}\n{launcher.tail()}")
+                raise Failure(f"the launcher of h{host} ended with status {launcher.finish()}")
         for host in [host for host, at in self.due.items() if time.monotonic() >= at]:
             del self.due[host]
             self.running[host] = self.start(host)
@@ -103,7 +103,8 @@ def main():
             lab.expect_nobody()
             compare(whole, soak.first.out, steps)
         except Failure as failure:
-            sys.exit(f"FAILED: {failure}")
+            tails = [each.tail() for each in lab.launchers if each.process.poll() != -signal.SIGKILL]
+            sys.exit("\n".join([f"FAILED: {failure}", *tails]))
         finally:
             lab.end()
     counts = collections.Counter(kind for kind, _ in soak.first.events())
