@@ -21,7 +21,7 @@ use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use link::Link;
-pub(crate) use meet::{Introduction, LocalHost, meet_first};
+pub(crate) use meet::{Introduction, LocalHost, meet};
 pub use meet::{Local, local_assignment};
 pub(crate) use party::{Event, Party};
 

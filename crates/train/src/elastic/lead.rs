@@ -31,7 +31,7 @@ use super::state::{Layout, State};
 use super::watch::{Doing, Sight, Stalled, Watch};
 use super::{Elastic, Fault};
 use crate::checkpoint::{Checkpoint, Position};
-use crate::hosts::{self, Party};
+use crate::hosts::{Introduction, Party};
 use crate::launcher::{Glance, LAST_WORDS, Surroundings};
 use crate::milestone::{Calendar, eval_record};
 use crate::{Job, TrainError, clock};
@@ -69,14 +69,10 @@ pub(crate) fn run(
     job: &Job,
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
+    bell: Bell,
+    met: Option<Introduction>,
     parted: &mut Option<Party>,
 ) -> Result<(), TrainError> {
-    let bell = Bell::create()?;
-    let mut surroundings = surroundings;
-    let met = surroundings.meeting.take().map(|meeting| hosts::meet_first(job, &meeting, &bell));
-    let met = met.transpose()?;
-    let job = met.as_ref().map_or(job, |met| &met.job).clone();
-    let job = &job;
     let elastic = &job.crew();
     let graph = job.graph()?;
     let layout = Arc::new(Layout::new(job, &graph));

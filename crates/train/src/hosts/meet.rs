@@ -78,11 +78,22 @@ impl Drop for LocalHost {
     }
 }
 
-/// Begins to listen, as the first host. Others come later.
-pub(crate) fn meet_first(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
-    let Role::First { door, local } = &meeting.role else {
-        return meet_other(job, meeting, launcher);
-    };
+/// Begins to listen, as the first host, or calls it.
+pub(crate) fn meet(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
+    match &meeting.role {
+        Role::First { door, local } => meet_first(job, meeting, door, local.as_ref(), launcher),
+        Role::Other(asked) => meet_other(job, meeting, asked, launcher),
+    }
+}
+
+/// Others come later.
+fn meet_first(
+    job: &Job,
+    meeting: &Meeting,
+    door: &Arc<Door>,
+    local: Option<&Local>,
+    launcher: &Bell,
+) -> Result<Introduction, TrainError> {
     let hosts = job.hosts.expect("invariant: a job of several hosts");
     let policy = HostPolicy {
         min: hosts.min,
@@ -129,8 +140,12 @@ pub(crate) fn meet_first(job: &Job, meeting: &Meeting, launcher: &Bell) -> Resul
 }
 
 /// Calls the first host, and becomes one of the others.
-fn meet_other(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
-    let Role::Other(asked) = &meeting.role else { unreachable!("invariant: it is not the first") };
+fn meet_other(
+    job: &Job,
+    meeting: &Meeting,
+    asked: &Call,
+    launcher: &Bell,
+) -> Result<Introduction, TrainError> {
     let greeting =
         Greeting::Control(Hello { version: env!("CARGO_PKG_VERSION").into(), name: meeting.name.clone() });
     let greeting = serde_json::to_vec(&greeting).expect("invariant: plain data");
@@ -174,14 +189,13 @@ fn meet_other(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduct
     let name = meeting.name.clone();
     let tell = move |line: String| eprintln!("{name}: {line}");
     let door = Door::open(SocketAddr::new(ip, asked.port), &meeting.terms, tell)?;
-    send(&mut letters, &Letter::Ready { workers: job.workers, port: door.address().port() })?;
     let keeper = Keeper {
         host: welcome.host,
         run: welcome.run,
         terms: meeting.terms.clone(),
         lease: meeting.lease,
         lobby: Arc::new(Lobby::default()),
-        side: Side::Other { door, letters, heard: clock::now(), first: asked.at },
+        side: Side::Other { door, letters, heard: clock::now(), first: asked.at, workers: job.workers },
     };
     let party = Party::start(keeper, launcher)?;
     let (history, lacks_state) = (welcome.history, welcome.has_begun);

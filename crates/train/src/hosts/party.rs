@@ -38,6 +38,9 @@ const SLACK: Nanos = Nanos(500_000_000);
 /// How long logs may take to be carried to the first host.
 const CARRIED: Duration = Duration::from_secs(60);
 
+/// How long a host may take until its workers are ready.
+const BIRTH: Nanos = Nanos(600_000_000_000);
+
 /// Connections of callers that have not become hosts.
 const MOST_CALLERS: usize = 128;
 
@@ -56,6 +59,7 @@ pub(crate) enum Event {
 }
 
 enum Task {
+    Ready,
     Word(Word),
     End(String),
     History(Vec<EvalRecord>),
@@ -87,7 +91,7 @@ pub(super) struct Keeper {
 
 pub(super) enum Side {
     First(Box<First>),
-    Other { door: Door, letters: Letters, heard: Nanos, first: SocketAddr },
+    Other { door: Door, letters: Letters, heard: Nanos, first: SocketAddr, workers: u32 },
 }
 
 /// The first host's side.
@@ -152,6 +156,11 @@ impl Party {
             let _ = tasks.send(task);
             self.call.ring();
         }
+    }
+
+    /// Tells the first host that this one can take part.
+    pub fn ready(&self) {
+        self.ask(Task::Ready);
     }
 
     /// Tells the authority something.
@@ -291,6 +300,11 @@ impl AtWork {
     fn take(&mut self, task: Task, now: Nanos) {
         match (task, &mut self.keeper.side) {
             (Task::Leave, _) => self.leaving = true,
+            (Task::Ready, Side::Other { door, letters, workers, .. }) => {
+                let ready = Letter::Ready { workers: *workers, port: door.address().port() };
+                // A broken connection is noticed when it is read.
+                let _ = send(letters, &ready);
+            }
             (Task::Word(word), Side::First(first)) => first.authority.hears(Host(0), word, now),
             (Task::Word(word), Side::Other { letters, .. }) => {
                 // A broken connection is noticed when it is read.
@@ -299,7 +313,8 @@ impl AtWork {
             (Task::End(why), Side::First(first)) => first.authority.end(&why),
             (Task::History(history), Side::First(first)) => first.history = history,
             (Task::Deliver(files), Side::Other { .. }) => self.outbox = Store::pieces(files),
-            (Task::End(_) | Task::History(_), Side::Other { .. }) | (Task::Deliver(_), Side::First(_)) => {}
+            (Task::End(_) | Task::History(_), Side::Other { .. })
+            | (Task::Deliver(_) | Task::Ready, Side::First(_)) => {}
         }
     }
 
@@ -337,7 +352,7 @@ impl Keeper {
         let Self { run, lease, lobby, side, .. } = self;
         match side {
             Side::First(first) => first.tend(*run, *lease, lobby, heard, now),
-            Side::Other { door, letters, heard: last, first } => {
+            Side::Other { door, letters, heard: last, first, .. } => {
                 while let Some(visitor) = door.next() {
                     if let Ok(Greeting::Data { run: told, generation, from }) =
                         serde_json::from_slice(&visitor.greeting)
@@ -543,7 +558,7 @@ impl First {
         if caller.door.is_some() && silent > lease && !caller.is_stored {
             return Err(format!("it was silent for {:.1} s", silent.seconds()));
         }
-        if caller.door.is_none() && now.since(caller.came) > Nanos(60_000_000_000) {
+        if caller.door.is_none() && now.since(caller.came) > BIRTH {
             return Err("it did not say whether it takes part".into());
         }
         if now.since(caller.pinged) >= Nanos(lease.0 / BEATS) {
