@@ -294,12 +294,10 @@ pub fn take_part(job: &mut Job, meeting: &Meeting, folder: &Path, interrupted: &
         progress: &mut |glance| glance.said.iter().for_each(|line| say(line)),
     };
     let (result, stored) = follow(job, &prepared, surroundings);
-    if stored.is_some() {
-        // Its logs are with the first host.
+    if stored.is_some() || !run.join(paceline_record::log::LAUNCHER_FILE).exists() {
+        // Its logs are with the first host, or there are none.
         let _ = fs::remove_dir_all(&run);
-    } else if run.join(paceline_record::log::LAUNCHER_FILE).exists()
-        && !matches!(result, Err(TrainError::AnotherJob { .. }))
-    {
+    } else {
         say(&format!("the first host has not taken this host's logs; they stay in {}", run.display()));
     }
     // Where nothing is left in it.

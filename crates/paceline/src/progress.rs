@@ -67,7 +67,14 @@ pub fn bar(length: u64) -> Option<ProgressBar> {
 
 /// A number of workers in words.
 pub fn workers(job: &Job) -> String {
-    if job.workers == 1 { "1 worker".into() } else { format!("{} workers", job.workers) }
+    let workers = match job.all_workers() {
+        1 => "1 worker".to_owned(),
+        workers => format!("{workers} workers"),
+    };
+    match job.hosts {
+        Some(hosts) => format!("{workers} of {} hosts", hosts.max),
+        None => workers,
+    }
 }
 
 impl Progress {

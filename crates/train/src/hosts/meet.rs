@@ -12,7 +12,7 @@ use paceline_comm::tasks::Bell;
 use paceline_comm::tasks::authority::{Authority, HostPolicy};
 use paceline_comm::wire::{Door, Letters, Secrecy, Secret, Terms, call};
 use paceline_comm::{CommError, Deadline};
-use paceline_record::{EvalRecord, Host, Nanos};
+use paceline_record::{EvalRecord, Host, HostChange, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
@@ -101,11 +101,12 @@ fn meet_first(
         elastic: job.elastic.is_some(),
         patience: meeting.patience,
         grace: GRACE,
+        doubt: Nanos(meeting.lease.0 / 4),
         shards: job.shards(),
     };
     let now = clock::now();
     let mut authority = Authority::new(policy, now);
-    authority.joins(Host(0), job.workers, now);
+    authority.joins(Host(0), &meeting.name, job.workers, now);
     let mut told = job.without_places();
     told.milestones.resume.clone_from(&job.milestones.resume);
     told.elastic.clone_from(&job.elastic);
@@ -116,6 +117,7 @@ fn meet_first(
         job: told,
         fingerprint: job.fingerprint()?,
         history: Vec::new(),
+        own: Some(HostChange::Joined { name: meeting.name.clone(), workers: job.workers }),
         folder: job.folder.clone(),
         is_last: meeting.is_last,
         callers: Vec::new(),

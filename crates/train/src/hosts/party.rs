@@ -101,6 +101,8 @@ pub(super) struct First {
     pub job: Job,
     pub fingerprint: String,
     pub history: Vec<EvalRecord>,
+    /// What is to be logged of the first host itself.
+    pub own: Option<HostChange>,
     pub folder: PathBuf,
     pub is_last: bool,
     pub callers: Vec<Caller>,
@@ -419,6 +421,9 @@ fn listen(
 
 impl First {
     fn tend(&mut self, run: u64, lease: Nanos, lobby: &Lobby, heard: &mut Heard, now: Nanos) {
+        if let Some(own) = self.own.take() {
+            heard.log(Host(0), now, own);
+        }
         while let Some(visitor) = self.door.next() {
             match serde_json::from_slice(&visitor.greeting) {
                 Ok(Greeting::Data { run: told, generation, from }) if told == run => {
@@ -524,7 +529,8 @@ impl First {
                     caller.door = Some(SocketAddr::new(caller.from.ip(), port));
                     let name = caller.name.clone();
                     heard.log(host, now, HostChange::Joined { name, workers });
-                    self.authority.joins(host, workers, now);
+                    let name = caller.name.clone();
+                    self.authority.joins(host, &name, workers, now);
                 }
                 Letter::Differs { why } => {
                     heard
@@ -541,6 +547,7 @@ impl First {
                 Letter::File { name, text } if name.is_empty() && text.is_empty() => {
                     caller.store.finish().map_err(|error| format!("its logs cannot be stored: {error}"))?;
                     caller.is_stored = true;
+                    heard.0.extend(caller.best.take().map(|best| Event::Log(LauncherEvent::Clock(best))));
                     heard.log(host, now, HostChange::Gathered);
                     let _ = send(&mut caller.letters, &Letter::Stored { is_last: self.is_last });
                 }
