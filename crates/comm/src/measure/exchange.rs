@@ -27,8 +27,9 @@ const SLICES: u32 = 2;
 /// How long a worker spins before it sleeps, where threads have cores of their own.
 const SPIN: Nanos = Nanos(20_000);
 
-/// How long the porter sleeps at most.
-const NAP: Duration = Duration::from_millis(100);
+/// How long the porter sleeps at most, and how often the worker is looked after.
+const NAP: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(2);
 
 /// One host's part of all-reduces of one size.
 pub struct Exchange {
@@ -39,7 +40,6 @@ pub struct Exchange {
     /// Where each slice lies, bucket by bucket.
     ranges: Vec<Range<usize>>,
     trial: Trial,
-    stopped: AtomicBool,
 }
 
 impl Exchange {
@@ -63,30 +63,19 @@ impl Exchange {
             .flat_map(|number| (0..slices).map(move |part| slice(bucket(number), Rank(part), slices)))
             .collect();
         let parts = Parts::new((1..=hosts).collect(), own.0 as usize, slices);
-        Ok(Self { ground, called, parts, ranges, trial, stopped: false.into() })
+        Ok(Self { ground, called, parts, ranges, trial })
     }
 
     fn hosts(&self) -> u32 {
         self.parts.all_shards()
     }
 
-    /// Whether it was [stopped](Self::stop).
-    pub fn stopped(&self) -> &AtomicBool {
-        &self.stopped
-    }
-
-    /// Lets the worker and the porter end where they are. It may be said at any time, and more than once.
-    pub fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-        self.called.ring();
-    }
-
-    /// Does all rounds, while [`carry`](Self::carry) runs on another thread; `None` if it was stopped before their end.
+    /// Does all rounds, while [`carry`](Self::carry) runs on another thread; `None` if it is to stop before their end.
     /// To be called once.
     ///
     /// # Errors
     /// If the system has no thread for it.
-    pub fn reduce(&self) -> Result<Option<AllReduceRow>, CommError> {
+    pub fn reduce(&self, stop: &AtomicBool) -> Result<Option<AllReduceRow>, CommError> {
         let board = self.ground.board();
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let spin = if cores >= 2 * self.hosts() as usize { SPIN } else { Nanos(0) };
@@ -101,23 +90,23 @@ impl Exchange {
             let worker = thread::Builder::new().name("worker".into()).spawn_scoped(scope, || worker.run());
             let worker = worker.map_err(CommError::system("start a thread"))?;
             while !worker.is_finished() {
-                if self.stopped.load(Ordering::Relaxed) {
+                if stop.load(Ordering::Relaxed) {
                     // Whoever is not in the newest roster leaves, whatever it waits for.
                     warden.publish(&[], self.rounds(), true);
                     break;
                 }
                 warden.tend();
-                thread::sleep(Duration::from_millis(1));
+                thread::sleep(TICK);
             }
             Ok(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
     }
 
-    /// Carries what hosts need of each other, until it is stopped or a host is lost: then tells which, and why.
+    /// Carries what hosts need of each other, until it is to stop or a host is lost: then tells which, and why.
     ///
     /// # Errors
     /// If the system refuses what every connection needs.
-    pub fn carry(&self, wire: &mut dyn Wire) -> Result<Option<(Host, String)>, CommError> {
+    pub fn carry(&self, wire: &mut dyn Wire, stop: &AtomicBool) -> Result<Option<(Host, String)>, CommError> {
         let board = self.ground.board();
         let stand = |host| Standing {
             host: Host(host),
@@ -128,7 +117,7 @@ impl Exchange {
         let cargo = GroundCargo::new(&self.ground, self.ranges.clone());
         let hosts = (0..self.hosts()).map(stand).collect();
         let mut porter = Porter::new(&self.ground, board, cargo, self.parts.clone(), hosts);
-        while !self.stopped.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) {
             self.called.silence().map_err(CommError::system("hear the worker"))?;
             porter.post(wire);
             wire.progress(&mut porter, self.called.as_fd(), NAP)?;
@@ -269,15 +258,16 @@ mod tests {
     fn hosts_get_right_sums_of_any_size() {
         for (hosts, bytes) in [(2, 4), (2, 4 << 10), (3, 68), (3, 9 << 20), (4, 3 << 20)] {
             let exchanges = exchanges(bytes, hosts);
+            let stop = &AtomicBool::new(false);
             let rows: Vec<_> = thread::scope(|scope| {
                 for (exchange, mut wire) in exchanges.iter().zip(wires(hosts)) {
-                    scope.spawn(move || exchange.carry(&mut wire).expect("a system that works"));
+                    scope.spawn(move || exchange.carry(&mut wire, stop).expect("a system that works"));
                 }
                 let rows: Vec<_> =
-                    exchanges.iter().map(|exchange| scope.spawn(|| exchange.reduce())).collect();
+                    exchanges.iter().map(|exchange| scope.spawn(|| exchange.reduce(stop))).collect();
                 let rows = rows.into_iter().map(|row| row.join().expect("no panic").expect("threads"));
                 let rows = rows.collect();
-                exchanges.iter().for_each(Exchange::stop);
+                stop.store(true, Ordering::Relaxed);
                 rows
             });
             for row in rows {
@@ -290,18 +280,18 @@ mod tests {
 
     #[test]
     fn whoever_is_stopped_ends_though_others_are_missing() {
-        let exchanges = exchanges(64, 2);
+        let (exchange, stop) = (exchanges(64, 2).remove(0), &AtomicBool::new(false));
+        let exchange = &exchange;
         let mut wires = wires(2);
-        let stops = &exchanges[0];
         thread::scope(|scope| {
-            let reduced = scope.spawn(|| stops.reduce());
+            let reduced = scope.spawn(|| exchange.reduce(stop));
             let (mut own, other) = (wires.remove(0), wires.remove(0));
-            let carried = scope.spawn(move || stops.carry(&mut own));
+            let carried = scope.spawn(move || exchange.carry(&mut own, stop));
             drop(other);
             let lost = carried.join().expect("no panic").expect("a system that works");
             assert_eq!(lost.map(|(host, _)| host), Some(Host(1)));
             assert!(!reduced.is_finished());
-            stops.stop();
+            stop.store(true, Ordering::Relaxed);
             assert!(reduced.join().expect("no panic").expect("threads").is_none());
         });
     }

@@ -432,6 +432,11 @@ impl First {
                 Ok(Greeting::Control(hello)) if self.callers.len() < MOST_CALLERS => {
                     self.greet(run, hello, Letters::new(visitor.stream), visitor.from, heard, now);
                 }
+                Ok(Greeting::Measure { .. }) => {
+                    let why = "it runs a training, and measures no all-reduces".into();
+                    // Nothing is lost with a caller that has gone.
+                    let _ = send(&mut Letters::new(visitor.stream), &Letter::SentAway { why });
+                }
                 // Of another run, or what nobody says.
                 _ => {}
             }
@@ -467,15 +472,9 @@ impl First {
         heard: &mut Heard,
         now: Nanos,
     ) {
-        let Hello { version, name } = hello;
-        let own = env!("CARGO_PKG_VERSION");
-        let why = if version != own {
-            Some(format!("it is Paceline {version}, and this is {own}"))
-        } else if !self.authority.has_room() {
-            Some("the run has all the hosts that it can have now".into())
-        } else {
-            None
-        };
+        let full = || "the run has all the hosts that it can have now".to_owned();
+        let why = hello.refusal().or_else(|| (!self.authority.has_room()).then(full));
+        let name = hello.name;
         if let Some(why) = why {
             heard.0.push(Event::Say(format!("{name} ({from}) was sent away: {why}")));
             let _ = send(&mut letters, &Letter::SentAway { why });
