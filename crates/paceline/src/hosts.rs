@@ -104,8 +104,21 @@ impl FromStr for Rendezvous {
 impl HostSettings {
     /// Makes a job one for several hosts.
     pub fn apply(&self, job: &mut Job) -> Result<(), Usage> {
-        let Some(HostCount { min, max }) = self.hosts else {
-            job.hosts = None;
+        let count = self.check()?;
+        if let Some(HostCount { min, max }) = count.filter(|count| count.min < count.max)
+            && job.elastic.is_none()
+        {
+            return Err(Usage::new(format!(
+                "--hosts {min}:{max} lets hosts come and go; use it with --elastic, or say one number"
+            )));
+        }
+        job.hosts = count.map(|HostCount { min, max }| Hosts { min, max, workers: 0, local: self.local });
+        Ok(())
+    }
+
+    /// The hosts that are asked for, if the options go together.
+    pub fn check(&self) -> Result<Option<HostCount>, Usage> {
+        if self.hosts.is_none() {
             let given = [
                 ("--rendezvous", self.rendezvous.is_some()),
                 ("--local", self.local),
@@ -120,13 +133,8 @@ impl HostSettings {
                 Some((option, _)) => {
                     Err(Usage::new(format!("{option} is for several hosts; use it with --hosts N")))
                 }
-                None => Ok(()),
+                None => Ok(None),
             };
-        };
-        if min < max && job.elastic.is_none() {
-            return Err(Usage::new(format!(
-                "--hosts {min}:{max} lets hosts come and go; use it with --elastic, or say one number"
-            )));
         }
         match (&self.rendezvous, self.local) {
             (None, false) => Err(Usage::new(
@@ -134,10 +142,7 @@ impl HostSettings {
                  them on this machine",
             )),
             (Some(_), true) => Err(Usage::new("--local hosts find each other; leave --rendezvous out")),
-            _ => {
-                job.hosts = Some(Hosts { min, max, workers: 0, local: self.local });
-                Ok(())
-            }
+            _ => Ok(self.hosts),
         }
     }
 

@@ -7,10 +7,12 @@
 mod first;
 mod letter;
 pub(crate) mod link;
+pub(crate) mod measure;
 mod meet;
 mod party;
 pub(crate) mod porter;
 mod store;
+mod table;
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +24,7 @@ use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use link::Link;
-pub(crate) use meet::{Introduction, LocalHost, meet};
+pub(crate) use meet::{Introduction, LocalHost, LocalPlace, meet};
 pub use meet::{Local, local_assignment};
 pub(crate) use party::{Event, Party};
 

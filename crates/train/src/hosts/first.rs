@@ -74,6 +74,11 @@ impl First {
                 Ok(Greeting::Control(hello)) if self.callers.len() < MOST_CALLERS => {
                     self.greet(run, hello, Letters::new(visitor.stream), visitor.from, heard, now);
                 }
+                Ok(Greeting::Measure { .. }) => {
+                    let why = "it runs a training, and measures no all-reduces".into();
+                    // Nothing is lost with a caller that has gone.
+                    let _ = send(&mut Letters::new(visitor.stream), &Letter::SentAway { why });
+                }
                 // Of another run, or what nobody says.
                 _ => {}
             }

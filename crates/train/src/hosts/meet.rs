@@ -149,36 +149,14 @@ fn meet_other(
     asked: &Call,
     launcher: &Bell,
 ) -> Result<Introduction, TrainError> {
-    let greeting =
-        Greeting::Control(Hello { version: env!("CARGO_PKG_VERSION").into(), name: meeting.name.clone() });
-    let greeting = serde_json::to_vec(&greeting).expect("invariant: plain data");
-    let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
-    let (mut letters, welcome, local) = loop {
-        let error = match call(asked.at, &meeting.terms, &greeting, Deadline::after(TRY)) {
-            Ok(stream) => {
-                let local = rustix::net::getsockname(stream.as_fd())
-                    .ok()
-                    .and_then(|name| SocketAddr::try_from(name).ok());
-                let mut letters = Letters::new(stream);
-                match answer(&mut letters)? {
-                    Letter::Welcome(welcome) => break (letters, *welcome, local),
-                    Letter::SentAway { why } => return Err(TrainError::SentAway { first: asked.at, why }),
-                    other => {
-                        return Err(TrainError::SentAway {
-                            first: asked.at,
-                            why: format!("it said {other:?}"),
-                        });
-                    }
-                }
-            }
-            // Who has another secret, or speaks otherwise, will not change its mind.
-            Err(error @ CommError::Refused { .. }) => return Err(error.into()),
-            Err(error) => error,
-        };
-        if Instant::now() >= until {
-            return Err(error.into());
+    let greeting = Greeting::Control(Hello::new(meeting));
+    let (mut letters, local) = reach(asked, meeting, &greeting)?;
+    let welcome = match answer(&mut letters)? {
+        Letter::Welcome(welcome) => *welcome,
+        Letter::SentAway { why } => return Err(TrainError::SentAway { first: asked.at, why }),
+        other => {
+            return Err(TrainError::SentAway { first: asked.at, why: format!("it said {other:?}") });
         }
-        sleep(PAUSE);
     };
     let job = match agree(job, &welcome) {
         Ok(job) => job,
@@ -188,10 +166,7 @@ fn meet_other(
             return Err(TrainError::AnotherJob { first: asked.at, why });
         }
     };
-    let ip = asked.interface.or(local.map(|address| address.ip())).unwrap_or(IpAddr::from([127, 0, 0, 1]));
-    let name = meeting.name.clone();
-    let tell = move |line: String| eprintln!("{name}: {line}");
-    let door = Door::open(SocketAddr::new(ip, asked.port), &meeting.terms, tell)?;
+    let door = open_door(asked, local, meeting)?;
     let keeper = Keeper {
         host: welcome.host,
         run: welcome.run,
@@ -210,6 +185,45 @@ fn meet_other(
     let party = Party::start(keeper, launcher)?;
     let (history, lacks_state) = (welcome.history, welcome.has_begun);
     Ok(Introduction { party, job, history, lacks_state, local: Vec::new() })
+}
+
+/// Calls the first host until it answers: the connection, and this host's address there.
+pub(super) fn reach(
+    asked: &Call,
+    meeting: &Meeting,
+    greeting: &Greeting,
+) -> Result<(Letters, Option<SocketAddr>), TrainError> {
+    let greeting = serde_json::to_vec(greeting).expect("invariant: plain data");
+    let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
+    loop {
+        let error = match call(asked.at, &meeting.terms, &greeting, Deadline::after(TRY)) {
+            Ok(stream) => {
+                let local = rustix::net::getsockname(stream.as_fd())
+                    .ok()
+                    .and_then(|name| SocketAddr::try_from(name).ok());
+                return Ok((Letters::new(stream), local));
+            }
+            // Who has another secret, or speaks otherwise, will not change its mind.
+            Err(error @ CommError::Refused { .. }) => return Err(error.into()),
+            Err(error) => error,
+        };
+        if Instant::now() >= until {
+            return Err(error.into());
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// Opens the door at which other hosts reach this one, which reached the first from `local`.
+pub(super) fn open_door(
+    asked: &Call,
+    local: Option<SocketAddr>,
+    meeting: &Meeting,
+) -> Result<Door, TrainError> {
+    let ip = asked.interface.or(local.map(|address| address.ip())).unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    let name = meeting.name.clone();
+    let tell = move |line: String| eprintln!("{name}: {line}");
+    Ok(Door::open(SocketAddr::new(ip, asked.port), &meeting.terms, tell)?)
 }
 
 /// Waits for the first letter.
@@ -292,13 +306,50 @@ fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
 #[derive(Clone, Serialize, Deserialize)]
 struct Assigned {
     job: Job,
+    place: LocalPlace,
+}
+
+/// How a host on the same machine meets the first.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct LocalPlace {
     at: SocketAddr,
     secret: String,
     encrypted: bool,
     lease: Nanos,
     patience: Nanos,
-    name: String,
+    pub name: String,
     launcher: i32,
+}
+
+impl LocalPlace {
+    /// The place of a host that the first one starts.
+    pub fn new(meeting: &Meeting, at: SocketAddr, number: u32) -> Self {
+        Self {
+            at,
+            secret: meeting.terms.secret.to_hex(),
+            encrypted: meeting.terms.secrecy == Secrecy::Encrypted,
+            lease: meeting.lease,
+            patience: meeting.patience,
+            name: format!("{}-{number}", meeting.name),
+            launcher: std::process::id() as i32,
+        }
+    }
+
+    /// Ties this process, which has the place, to the first host's.
+    pub fn take(self) -> Result<Meeting, TrainError> {
+        crate::process::die_with(self.launcher)?;
+        let secret = Secret::from_hex(&self.secret);
+        let secret = secret.ok_or_else(|| TrainError::NoAssignment("its secret is no secret".into()))?;
+        let secrecy = if self.encrypted { Secrecy::Encrypted } else { Secrecy::Plain };
+        Ok(Meeting {
+            role: Role::Other(Call { at: self.at, interface: None, port: 0 }),
+            terms: Terms { secret, secrecy },
+            lease: self.lease,
+            patience: self.patience,
+            name: self.name,
+            is_last: true,
+        })
+    }
 }
 
 /// The file for its standard error.
@@ -320,16 +371,7 @@ fn start_local(
     if let Some(saving) = &mut own.milestones.saving {
         saving.folder = folder.join(crate::checkpoint::FOLDER);
     }
-    let assigned = Assigned {
-        job: own,
-        at,
-        secret: meeting.terms.secret.to_hex(),
-        encrypted: meeting.terms.secrecy == Secrecy::Encrypted,
-        lease: meeting.lease,
-        patience: meeting.patience,
-        name: format!("{}-{number}", meeting.name),
-        launcher: std::process::id() as i32,
-    };
+    let assigned = Assigned { job: own, place: LocalPlace::new(meeting, at, number) };
     let words = folder.join(WORDS);
     let words =
         std::fs::File::create(&words).map_err(TrainError::system(format!("write {}", words.display())))?;
@@ -341,7 +383,7 @@ fn start_local(
         .stderr(words)
         .spawn()
         .map_err(TrainError::system(format!("start {}", program.display())))?;
-    Ok(LocalHost { child, name: assigned.name, folder })
+    Ok(LocalHost { child, name: assigned.place.name, folder })
 }
 
 /// What this process was told if it is one of several hosts on a machine: its job, and how it meets the first.
@@ -356,17 +398,5 @@ pub fn local_assignment() -> Option<Result<(Job, Meeting), TrainError>> {
 fn read_assignment(text: &str) -> Result<(Job, Meeting), TrainError> {
     let assigned: Assigned =
         serde_json::from_str(text).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
-    crate::process::die_with(assigned.launcher)?;
-    let secret = Secret::from_hex(&assigned.secret);
-    let secret = secret.ok_or_else(|| TrainError::NoAssignment("its secret is no secret".into()))?;
-    let secrecy = if assigned.encrypted { Secrecy::Encrypted } else { Secrecy::Plain };
-    let meeting = Meeting {
-        role: Role::Other(Call { at: assigned.at, interface: None, port: 0 }),
-        terms: Terms { secret, secrecy },
-        lease: assigned.lease,
-        patience: assigned.patience,
-        name: assigned.name,
-        is_last: true,
-    };
-    Ok((assigned.job, meeting))
+    Ok((assigned.job, assigned.place.take()?))
 }

@@ -60,6 +60,7 @@ pub(crate) struct Party {
     pub host: Host,
     pub run: u64,
     pub terms: Terms,
+    pub lease: Nanos,
     lobby: Arc<Lobby>,
     tasks: Option<Sender<Task>>,
     events: Receiver<Event>,
@@ -89,12 +90,13 @@ impl Party {
         let call = Bell::create()?;
         let called = Bell::attach(call.descriptor())?;
         let launcher = Bell::attach(launcher.descriptor())?;
-        let (host, run, terms, lobby) = (keeper.host, keeper.run, keeper.terms.clone(), keeper.lobby.clone());
+        let Keeper { host, run, lease, .. } = keeper;
+        let (terms, lobby) = (keeper.terms.clone(), keeper.lobby.clone());
         let mut at_work = AtWork { keeper, tell, launcher, outbox: VecDeque::new(), leaving: false };
         let work = move || at_work.run(&asked, &called);
         let handle = std::thread::Builder::new().name("hosts".into()).spawn(work);
         let keeper = Some(handle.map_err(TrainError::system("start a thread"))?);
-        Ok(Self { host, run, terms, lobby, tasks: Some(tasks), events, call, keeper })
+        Ok(Self { host, run, terms, lease, lobby, tasks: Some(tasks), events, call, keeper })
     }
 
     pub fn lobby(&self) -> Arc<Lobby> {
