@@ -358,8 +358,10 @@ impl Job {
         {
             return Err(TrainError::LateFault { fault: fault.to_string(), steps: self.steps });
         }
-        if self.shards() < self.most_workers() {
-            return Err(TrainError::Shards { shards: self.shards(), workers: self.most_workers() });
+        // Each host may have other numbers of workers, and every one has at least a shard.
+        let least = self.hosts.map_or(bounds.max, |hosts| hosts.max.max(workers));
+        if self.shards() < least {
+            return Err(TrainError::Shards { shards: self.shards(), workers: least });
         }
         Ok(())
     }

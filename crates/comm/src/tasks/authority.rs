@@ -229,6 +229,11 @@ impl Authority {
         self.hosts.keys().copied()
     }
 
+    /// Whether too few are there to begin or to go on.
+    pub fn waits(&self) -> bool {
+        !self.over && matches!(self.phase, Phase::Waiting { .. })
+    }
+
     /// Whether another host can be taken in.
     pub fn has_room(&self) -> bool {
         !self.over

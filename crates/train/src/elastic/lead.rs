@@ -618,8 +618,9 @@ impl Lead<'_, '_, '_> {
         let position = Position { steps, ..self.position.clone() };
         let checkpoint: Checkpoint = self.state.checkpoint(position, &numerics)?;
         let written = checkpoint.write(&saving.folder, saving.keep)?;
-        let saved = LauncherEvent::Saved { at: clock::now(), steps, bytes: Bytes(written.bytes) };
-        self.log.append(&saved)?;
+        let (at, bytes) = (clock::now(), Bytes(written.bytes));
+        self.follower.add(RankEvent::Saved { at, steps, bytes });
+        self.log.append(&LauncherEvent::Saved { at, steps, bytes })?;
         self.remember(format!("saved after step {steps}"));
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The first host's side of the control connections: it takes hosts in, hears them, and passes on what the authority decides.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +40,10 @@ pub(super) struct First {
     pub is_last: bool,
     pub callers: Vec<Caller>,
     pub next: u32,
+    /// Numbers of callers that have not taken part.
+    pub free: BTreeSet<u32>,
+    /// Hosts that were there when the user was last told.
+    pub told: usize,
 }
 
 /// Somebody who has called.
@@ -88,8 +93,14 @@ impl First {
             match self.hear(place, lease, heard, now) {
                 Ok(()) => place += 1,
                 Err(why) => {
-                    let caller = self.callers.remove(place);
-                    if caller.door.is_some() && !caller.is_out {
+                    let mut caller = self.callers.remove(place);
+                    if caller.door.is_none() {
+                        // A number is used up by taking part.
+                        self.free.insert(caller.host.0);
+                    } else if !caller.is_out {
+                        let order = Order::End(format!("this host was taken for lost: {why}"));
+                        // It may hear of it, or be gone.
+                        let _ = send(&mut caller.letters, &Letter::Order { order, doors: Vec::new() });
                         self.authority.loses(caller.host, &why, now);
                     }
                 }
@@ -97,6 +108,12 @@ impl First {
         }
         self.authority.tend(now);
         self.pass_on(heard, now);
+        let count = self.authority.hosts().count();
+        if self.authority.waits() && count != self.told {
+            self.told = count;
+            let hosts = if count == 1 { "1 host is".into() } else { format!("{count} hosts are") };
+            heard.0.push(Event::Say(format!("{hosts} there; waiting for more")));
+        }
         let is_gathered = self.authority.is_over()
             && self.callers.iter().all(|caller| caller.is_stored || caller.door.is_none());
         if is_gathered {
@@ -127,8 +144,8 @@ impl First {
             heard.0.push(Event::Say(format!("{name} ({from}) was sent away: {why}")));
             let _ = send(&mut letters, &Letter::SentAway { why });
         } else {
-            let host = Host(self.next);
-            self.next += 1;
+            let host = Host(self.free.pop_first().unwrap_or(self.next));
+            self.next = self.next.max(host.0 + 1);
             let welcome = Welcome {
                 host,
                 run,

@@ -1,5 +1,7 @@
 //! How launchers find each other, and see that they have the same job.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use paceline_record::{EvalRecord, Host, HostChange, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::first::First;
 use super::letter::{Greeting, Hello, Letter, Welcome, send};
@@ -123,6 +126,8 @@ fn meet_first(
         is_last: meeting.is_last,
         callers: Vec::new(),
         next: 1,
+        free: BTreeSet::new(),
+        told: 0,
     };
     let keeper = Keeper {
         host: Host(0),
@@ -158,7 +163,7 @@ fn meet_other(
             return Err(TrainError::SentAway { first: asked.at, why: format!("it said {other:?}") });
         }
     };
-    let job = match agree(job, &welcome) {
+    let job = match agree(job, &welcome, &meeting.name) {
         Ok(job) => job,
         Err(why) => {
             let _ = send(&mut letters, &Letter::Differs { why: why.clone() });
@@ -244,7 +249,7 @@ fn answer(letters: &mut Letters) -> Result<Letter, TrainError> {
 }
 
 /// The job as this host runs it, if it is the same as the first host's; else what differs.
-fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
+fn agree(own: &Job, welcome: &Welcome, name: &str) -> Result<Job, String> {
     let first = &welcome.job;
     // What may differ from host to host follows from the first host's numbers.
     let alike = Job {
@@ -264,20 +269,29 @@ fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
     let mut alike = alike;
     alike.settle(1).map_err(|error| error.to_string())?;
     (alike.threads, alike.data) = (first.threads, first.data.clone());
+    let differs = |what: &str, here: &dyn Display, there: &dyn Display| {
+        format!("{what} is {here} on {name}, and {there} on the first host")
+    };
     let settings = first.fixed_settings().into_iter().zip(alike.fixed_settings());
-    if let Some(((name, there), (_, here))) =
+    if let Some(((option, there), (_, here))) =
         settings.into_iter().find(|((_, there), (_, here))| there != here)
     {
-        return Err(format!("--{name} is {here} here, and {there} on the first host"));
+        return Err(differs(&format!("--{option}"), &here, &there));
     }
-    let values = |job: &Job| serde_json::to_value(job).expect("invariant: a job is plain data");
+    let kind = |job: &Job| if job.milestones.saving.is_some() { "train" } else { "bench" };
+    if kind(first) != kind(own) {
+        return Err(differs("the command", &kind(own), &kind(first)));
+    }
+    let values = |job: &Job| leaves(&serde_json::to_value(job).expect("invariant: a job is plain data"));
     let (there, here) = (values(first), values(&alike));
-    let fields = there.as_object().into_iter().flatten();
-    if let Some((name, there)) =
-        fields.into_iter().find(|(name, value)| here.get(name.as_str()) != Some(value))
-    {
-        let here = &here[name.as_str()];
-        return Err(format!("its {name} is {here}, and {there} on the first host"));
+    let nothing = Value::Null;
+    let fields = there.keys().chain(here.keys());
+    let of = |values: &BTreeMap<String, Value>, name: &str| values.get(name).unwrap_or(&nothing).to_string();
+    if let Some(field) = fields.into_iter().find(|&field| of(&there, field) != of(&here, field)) {
+        return Err(differs(field, &of(&here, field), &of(&there, field)));
+    }
+    if own.milestones.eval != first.milestones.eval {
+        return Err("tests are due at other times than on the first host; give the same --eval-every".into());
     }
     let fingerprint = own.fingerprint().map_err(|error| error.to_string())?;
     if fingerprint != welcome.fingerprint {
@@ -286,7 +300,7 @@ fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
     if let Some(numerics) = first.numerics.as_ref().filter(|numerics| !is_available(numerics)) {
         let set = numerics.instruction_set.clone().unwrap_or_default();
         return Err(format!(
-            "its processor has no {set}, which the job uses; start it with --instructions portable, or what all hosts have"
+            "the processor of {name} has no {set}, which the job uses; give --instructions with what all hosts have"
         ));
     }
     Ok(Job {
@@ -300,6 +314,26 @@ fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
         milestones: own.milestones.clone(),
         ..first.clone()
     })
+}
+
+/// All values of a job that are not made of others, by the names that lead to them.
+fn leaves(value: &Value) -> BTreeMap<String, Value> {
+    fn visit(value: &Value, name: String, found: &mut BTreeMap<String, Value>) {
+        match value {
+            Value::Object(fields) => {
+                for (field, value) in fields {
+                    let dot = if name.is_empty() { "" } else { "." };
+                    visit(value, format!("{name}{dot}{field}"), found);
+                }
+            }
+            other => {
+                found.insert(name, other.clone());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    visit(value, String::new(), &mut found);
+    found
 }
 
 /// What a host on the same machine is told through its environment.

@@ -357,8 +357,7 @@ impl Keeper {
                 };
                 *is_cut = true;
                 let why = format!(
-                    "the first host ({first}) cannot be reached: {why}; a rendezvous that is kept apart from the hosts would outlive \
-                     it"
+                    "the first host ({first}) cannot be reached: {why}; the hosts of this run met there, so it ends"
                 );
                 heard.0.push(Event::Order(Order::End(why), BTreeMap::new()));
             }
