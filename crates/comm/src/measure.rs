@@ -1,5 +1,7 @@
 //! How fast a collective is, in the terms of nccl-tests, and how fast the machine copies memory: its limit.
 
+mod exchange;
+
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -8,6 +10,8 @@ use paceline_system::clock;
 use serde::{Deserialize, Serialize};
 
 use crate::{Collective, CommError, Deadline, Operation, Reduction};
+
+pub use exchange::Exchange;
 
 /// How a size is measured. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,18 +110,17 @@ fn measure_all_reduce(
     let (rank, world) = (collective.rank().0 as usize, collective.world() as usize);
     fill(collective.values(0..values)?, |i| pattern(i) + rank);
     reduce(collective)?;
-    let expected = |i| world * pattern(i) + world * (world - 1) / 2;
+    let expected = |i| (world * pattern(i) + world * (world - 1) / 2) as f32;
     let wrong = count_wrong(collective.values(0..values)?, expected);
-    let bytes = bytes_of(values);
-    let algbw = gigabytes_per_second(bytes, times.mean);
-    Ok(AllReduceRow {
-        bytes,
-        time: times.mean,
-        fastest: times.fastest,
-        algbw,
-        busbw: algbw * 2.0 * (world as f64 - 1.0) / world as f64,
-        wrong,
-    })
+    Ok(AllReduceRow::new(bytes_of(values), times, world, wrong))
+}
+
+impl AllReduceRow {
+    fn new(bytes: Bytes, times: Times, world: usize, wrong: u64) -> Self {
+        let algbw = gigabytes_per_second(bytes, times.mean);
+        let busbw = algbw * 2.0 * (world as f64 - 1.0) / world as f64;
+        Self { bytes, time: times.mean, fastest: times.fastest, algbw, busbw, wrong }
+    }
 }
 
 fn measure_copy(collective: &mut dyn Collective, values: usize, trial: Trial) -> Result<CopyRow, CommError> {
@@ -148,7 +151,7 @@ struct Times {
     fastest: Nanos,
 }
 
-fn time_rounds(trial: Trial, mut round: impl FnMut() -> Result<(), CommError>) -> Result<Times, CommError> {
+fn time_rounds<E>(trial: Trial, mut round: impl FnMut() -> Result<(), E>) -> Result<Times, E> {
     let repeats = trial.repeats.max(1);
     let begin = clock::now();
     let mut last = begin;
@@ -173,8 +176,8 @@ fn fill(values: &mut [f32], number: impl Fn(usize) -> usize) {
     }
 }
 
-fn count_wrong(values: &[f32], expected: impl Fn(usize) -> usize) -> u64 {
-    let is_wrong = |&(i, &value): &(usize, &f32)| value != expected(i) as f32;
+fn count_wrong(values: &[f32], expected: impl Fn(usize) -> f32) -> u64 {
+    let is_wrong = |&(i, &value): &(usize, &f32)| value != expected(i);
     values.iter().enumerate().filter(is_wrong).count() as u64
 }
 
@@ -220,9 +223,9 @@ mod tests {
     fn wrong_values_are_counted() {
         let mut values = [0.0; 100];
         fill(&mut values, |i| pattern(i) + 1);
-        assert_eq!(count_wrong(&values, |i| pattern(i) + 1), 0);
+        assert_eq!(count_wrong(&values, |i| (pattern(i) + 1) as f32), 0);
         values[3] = 0.5;
         values[99] = f32::NAN;
-        assert_eq!(count_wrong(&values, |i| pattern(i) + 1), 2);
+        assert_eq!(count_wrong(&values, |i| (pattern(i) + 1) as f32), 2);
     }
 }

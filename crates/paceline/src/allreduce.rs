@@ -1,13 +1,16 @@
-//! `paceline allreduce`: how fast workers exchange, in the terms of nccl-tests.
+//! `paceline allreduce`: how fast workers or hosts exchange, in the terms of nccl-tests.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, Command};
+use paceline_comm::measure::{AllReduceRow, CopyRow};
 use paceline_lab::{Align, Table, words};
 use paceline_record::Bytes;
-use paceline_train::measure::{self, Row};
+use paceline_train::hosts::HostCount;
+use paceline_train::measure;
 
+use crate::hosts::HostSettings;
 use crate::machine;
-use crate::outcome::{self, print, say};
+use crate::outcome::{self, Usage, print, say};
 use crate::values::YesNo;
 
 /// Options of `paceline allreduce`.
@@ -19,9 +22,19 @@ pub struct Options {
     /// Bytes of each worker, as 94M or 4K,1M; 4K..256M doubles from one to the other
     #[arg(long, value_name = "SIZES", default_value = "4K..256M", value_parser = parse_sizes)]
     sizes: Sizes,
-    /// Whether each worker keeps to a core of its own: yes or no
-    #[arg(long, value_name = "yes|no", default_value = "yes")]
-    pin: YesNo,
+    /// Whether each worker keeps to a core of its own: yes or no [default: yes]
+    #[arg(long, value_name = "yes|no")]
+    pin: Option<YesNo>,
+    #[command(flatten)]
+    hosts: HostSettings,
+}
+
+impl Options {
+    /// Says what the options of several hosts mean here.
+    pub fn describe(command: Command) -> Command {
+        let hosts = "Measure between so many hosts, with one worker and the same command on each; the first one's sizes count";
+        command.mut_arg("hosts", |arg| arg.help(hosts).value_name("N"))
+    }
 }
 
 /// Sizes to measure.
@@ -30,6 +43,9 @@ struct Sizes(Vec<Bytes>);
 
 /// Measures and prints a table for each number of workers.
 pub fn run(options: &Options) -> Result<()> {
+    if let Some(hosts) = options.hosts.check()? {
+        return run_between(hosts, options);
+    }
     let program = outcome::own_program()?;
     let cores = machine::cores();
     let workers = if options.workers.is_empty() {
@@ -42,14 +58,44 @@ pub fn run(options: &Options) -> Result<()> {
             let on = words::cores(cores as u32);
             say(&format!("warning: {world} workers on {on} take turns; times include the waiting"));
         }
-        let rows = measure::all_reduce(&program, world, &options.sizes.0, options.pin.0)?;
+        let rows =
+            measure::all_reduce(&program, world, &options.sizes.0, options.pin.is_none_or(|pin| pin.0))?;
         let heading = format!("\nall-reduce (sum, float) between {world} processes of this machine\n");
-        print(&format!("{heading}{}", render(&rows)))?;
+        let (reduced, copied): (Vec<_>, Vec<_>) = rows.iter().map(|row| (row.reduced, row.copied)).unzip();
+        print(&format!("{heading}{}", render(&reduced, Some(&copied))))?;
     }
     print(
         "\nalgbw is size over time, busbw is algbw times 2 (N - 1) / N. memcpy is a private copy of the size by all\n\
          processes at once: it reads and writes as much as a rank of the all-reduce, and also fetches what it overwrites.\n",
     )
+}
+
+/// Measures between hosts, and prints the table on the first.
+fn run_between(HostCount { min, max: hosts }: HostCount, options: &Options) -> Result<()> {
+    if !options.workers.is_empty() {
+        return Err(
+            Usage::new("between hosts there is one worker on each; leave --workers or --hosts out").into()
+        );
+    }
+    if options.pin.is_some() {
+        return Err(Usage::new("between hosts no worker keeps to a core; leave --pin or --hosts out").into());
+    }
+    if min < hosts {
+        let reason = format!("--hosts {min}:{hosts} is for hosts that come and go; say one number");
+        return Err(Usage::new(reason).into());
+    }
+    if hosts < 2 {
+        return Err(Usage::new("an all-reduce between hosts needs at least 2; use --hosts 2").into());
+    }
+    let meeting = options.hosts.meet()?.expect("invariant: hosts were asked for");
+    let Some(rows) = measure::between_hosts(&meeting, hosts, &options.sizes.0)? else {
+        return print(&format!("{} took part; the table is with the first host\n", meeting.name));
+    };
+    print(&format!(
+        "\nall-reduce (mean, float) between {hosts} hosts{}\n{}\nalgbw is size over time, busbw is algbw times 2 (N - 1) / N.\n",
+        if options.hosts.local { ", all on this machine" } else { "" },
+        render(&rows, None),
+    ))
 }
 
 fn default_workers(cores: usize) -> Vec<u32> {
@@ -58,28 +104,21 @@ fn default_workers(cores: usize) -> Vec<u32> {
     if powers.is_empty() { vec![2] } else { powers }
 }
 
-fn render(rows: &[Row]) -> Table {
-    let mut table = Table::new([
-        ("size B", Align::Right),
-        ("values", Align::Right),
-        ("time us", Align::Right),
-        ("least us", Align::Right),
-        ("algbw GB/s", Align::Right),
-        ("busbw GB/s", Align::Right),
-        ("wrong", Align::Right),
-        ("memcpy GB/s", Align::Right),
-    ]);
-    for Row { reduced, copied } in rows {
-        table.row([
-            reduced.bytes.0.to_string(),
-            (reduced.bytes.0 / 4).to_string(),
-            format!("{:.1}", reduced.time.0 as f64 / 1e3),
-            format!("{:.1}", reduced.fastest.0 as f64 / 1e3),
-            format!("{:.2}", reduced.algbw),
-            format!("{:.2}", reduced.busbw),
-            reduced.wrong.to_string(),
-            format!("{:.2}", copied.bandwidth),
-        ]);
+fn render(rows: &[AllReduceRow], copied: Option<&[CopyRow]>) -> Table {
+    let columns = ["size B", "values", "time us", "least us", "algbw GB/s", "busbw GB/s", "wrong"];
+    let columns = columns.into_iter().chain(copied.map(|_| "memcpy GB/s"));
+    let mut table = Table::new(columns.map(|name| (name, Align::Right)));
+    for (place, row) in rows.iter().enumerate() {
+        let cells = [
+            row.bytes.0.to_string(),
+            (row.bytes.0 / 4).to_string(),
+            format!("{:.1}", row.time.0 as f64 / 1e3),
+            format!("{:.1}", row.fastest.0 as f64 / 1e3),
+            format!("{:.2}", row.algbw),
+            format!("{:.2}", row.busbw),
+            row.wrong.to_string(),
+        ];
+        table.row(cells.into_iter().chain(copied.map(|copied| format!("{:.2}", copied[place].bandwidth))));
     }
     table
 }

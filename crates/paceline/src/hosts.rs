@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use paceline_comm::CommError;
 use paceline_comm::wire::{Door, Secrecy, Secret, Terms};
+use paceline_lab::words;
 use paceline_record::Nanos;
 use paceline_train::hosts::{Call, HostCount, Hosts, LEASE, Local, Meeting, Role};
 use paceline_train::launcher::{Surroundings, follow};
@@ -24,6 +25,9 @@ use crate::values::{Fill, Int, Seconds, fill_all};
 
 /// The environment variable that may hold the secret.
 const SECRET: &str = "PACELINE_SECRET";
+
+/// The shortest time after which silence means something.
+const LEAST_LEASE: f64 = 0.2;
 
 /// How long hosts wait for each other, unless it is said.
 const PATIENCE: Nanos = Nanos(60_000_000_000);
@@ -84,9 +88,9 @@ impl FromStr for Rendezvous {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(address) = text.strip_prefix("tcp://") {
-            let is_whole = address
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+            let is_whole = address.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            });
             return match is_whole {
                 true => Ok(Self::Tcp(address.trim_end_matches('/').into())),
                 false => Err(format!(
@@ -104,8 +108,21 @@ impl FromStr for Rendezvous {
 impl HostSettings {
     /// Makes a job one for several hosts.
     pub fn apply(&self, job: &mut Job) -> Result<(), Usage> {
-        let Some(HostCount { min, max }) = self.hosts else {
-            job.hosts = None;
+        let count = self.check()?;
+        if let Some(HostCount { min, max }) = count.filter(|count| count.min < count.max)
+            && job.elastic.is_none()
+        {
+            return Err(Usage::new(format!(
+                "--hosts {min}:{max} lets hosts come and go; use it with --elastic, or say one number"
+            )));
+        }
+        job.hosts = count.map(|HostCount { min, max }| Hosts { min, max, workers: 0, local: self.local });
+        Ok(())
+    }
+
+    /// The hosts that are asked for, if the options go together.
+    pub fn check(&self) -> Result<Option<HostCount>, Usage> {
+        if self.hosts.is_none() {
             let given = [
                 ("--rendezvous", self.rendezvous.is_some()),
                 ("--local", self.local),
@@ -120,13 +137,8 @@ impl HostSettings {
                 Some((option, _)) => {
                     Err(Usage::new(format!("{option} is for several hosts; use it with --hosts N")))
                 }
-                None => Ok(()),
+                None => Ok(None),
             };
-        };
-        if min < max && job.elastic.is_none() {
-            return Err(Usage::new(format!(
-                "--hosts {min}:{max} lets hosts come and go; use it with --elastic, or say one number"
-            )));
         }
         match (&self.rendezvous, self.local) {
             (None, false) => Err(Usage::new(
@@ -134,10 +146,15 @@ impl HostSettings {
                  them on this machine",
             )),
             (Some(_), true) => Err(Usage::new("--local hosts find each other; leave --rendezvous out")),
-            _ => {
-                job.hosts = Some(Hosts { min, max, workers: 0, local: self.local });
-                Ok(())
+            (None, true) if self.interface.is_some() || self.port.is_some() || self.secret_file.is_some() => {
+                Err(Usage::new(
+                    "--local hosts find and trust each other; leave --interface, --port and --secret-file out",
+                ))
             }
+            _ if self.lease.is_some_and(|lease| lease.0 < LEAST_LEASE) => Err(Usage::new(format!(
+                "--lease is how long a host may be silent, at least {LEAST_LEASE} s: signs of life come eight times as often"
+            ))),
+            _ => Ok(self.hosts),
         }
     }
 
@@ -161,7 +178,7 @@ impl HostSettings {
         Ok(Some(Meeting {
             role,
             terms,
-            lease: seconds(self.lease, LEASE).max(Nanos(200_000_000)),
+            lease: seconds(self.lease, LEASE),
             patience: seconds(self.host_wait, PATIENCE),
             name: machine::host().unwrap_or_else(|| "this host".into()),
             is_last: true,
@@ -294,12 +311,10 @@ pub fn take_part(job: &mut Job, meeting: &Meeting, folder: &Path, interrupted: &
         progress: &mut |glance| glance.said.iter().for_each(|line| say(line)),
     };
     let (result, stored) = follow(job, &prepared, surroundings);
-    if stored.is_some() {
-        // Its logs are with the first host.
+    if stored.is_some() || !run.join(paceline_record::log::LAUNCHER_FILE).exists() {
+        // Its logs are with the first host, or there are none.
         let _ = fs::remove_dir_all(&run);
-    } else if run.join(paceline_record::log::LAUNCHER_FILE).exists()
-        && !matches!(result, Err(TrainError::AnotherJob { .. }))
-    {
+    } else {
         say(&format!("the first host has not taken this host's logs; they stay in {}", run.display()));
     }
     // Where nothing is left in it.
@@ -311,7 +326,7 @@ pub fn take_part(job: &mut Job, meeting: &Meeting, folder: &Path, interrupted: &
 /// Takes part in a training as a host that is not the first.
 pub fn join_training(job: &mut Job, meeting: &Meeting, out: Option<&Path>) -> Result<()> {
     let interrupted = outcome::watch_interrupts()?;
-    let folder = folder(out);
+    let folder = new_folder(out)?;
     say(&format!("{}: joins the training that the first host leads", meeting.name));
     let result = take_part(job, meeting, &folder, &interrupted);
     let Err(error) = result else {
@@ -325,20 +340,31 @@ pub fn join_training(job: &mut Job, meeting: &Meeting, out: Option<&Path>) -> Re
     if let Some(newest) =
         paceline_train::checkpoint::Checkpoint::newest(&folder.join(checkpoint::FOLDER)).ok().flatten()
     {
-        say(&format!("this host has saved {}", newest.display()));
+        let command = ["train", "--resume", &newest.to_string_lossy()].map(Into::into);
+        say(&format!(
+            "this host has saved {}; to resume from it: {}",
+            newest.display(),
+            words::command(&command)
+        ));
     }
     Err(Unfinished.into())
 }
 
-/// Where a host keeps its logs until the first has them.
-fn folder(out: Option<&Path>) -> PathBuf {
-    out.map_or_else(|| PathBuf::from(format!("host-{}", std::process::id())), Path::to_owned)
+/// Where a host keeps its logs until the first has them, and a checkpoint if it comes to that: a folder that nothing else is in.
+fn new_folder(out: Option<&Path>) -> Result<PathBuf> {
+    let folder = out.map_or_else(|| PathBuf::from(format!("host-{}", std::process::id())), Path::to_owned);
+    let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    if folder.exists() && !is_empty(&folder) {
+        let reason = "this host keeps its logs there until the first has them; name a new folder with --out";
+        return Err(Usage::new(format!("{} is not empty: {reason}", folder.display())).into());
+    }
+    Ok(folder)
 }
 
 /// Takes part in a study as a host that is not the first, run after run, as the first asks for them.
 pub fn join_study(jobs: impl Iterator<Item = Job>, meeting: &Meeting, out: Option<&Path>) -> Result<()> {
     let interrupted = outcome::watch_interrupts()?;
-    let folder = folder(out);
+    let folder = new_folder(out)?;
     say(&format!("{}: joins the study that the first host leads", meeting.name));
     let mut refused = None;
     for mut job in jobs {

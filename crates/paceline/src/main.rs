@@ -55,7 +55,7 @@ enum Command {
     Import(import::Options),
     /// Explain a study, a trace, a profile, a log, or a table of somebody's runs
     Explain(explain::Options),
-    /// Time all-reduces between worker processes, as nccl-tests does
+    /// Time all-reduces between worker processes or hosts, as nccl-tests does
     Allreduce(allreduce::Options),
     /// Fetch a data set and check it
     Data(data::Options),
@@ -88,7 +88,8 @@ fn main() -> ExitCode {
     }
     let command = Cli::command()
         .mut_subcommand("bench", bench::Options::show_defaults)
-        .mut_subcommand("train", train::Options::show_defaults);
+        .mut_subcommand("train", train::Options::show_defaults)
+        .mut_subcommand("allreduce", allreduce::Options::describe);
     let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     outcome::exit(match cli.command {
         Command::Bench(options) => bench::run(&options),

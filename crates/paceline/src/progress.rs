@@ -67,7 +67,14 @@ pub fn bar(length: u64) -> Option<ProgressBar> {
 
 /// A number of workers in words.
 pub fn workers(job: &Job) -> String {
-    if job.workers == 1 { "1 worker".into() } else { format!("{} workers", job.workers) }
+    let workers = match job.all_workers() {
+        1 => "1 worker".to_owned(),
+        workers => format!("{workers} workers"),
+    };
+    match job.hosts {
+        Some(hosts) => format!("{workers} of {} hosts", hosts.max),
+        None => workers,
+    }
 }
 
 impl Progress {
@@ -235,11 +242,14 @@ mod tests {
             step.end = Nanos((number + 1) * 1_000_000_000);
             RankEvent::Step(step)
         };
-        let (far, left) =
-            progress.describe(&job, Glance { steps: 0, events: &[] }, start + Duration::from_secs(3));
+        let (far, left) = progress.describe(
+            &job,
+            Glance { steps: 0, events: &[], said: &[] },
+            start + Duration::from_secs(3),
+        );
         assert_eq!(progress.line(&far, left), "mobilenet_v2, sharded on 1 worker: step 0 of 200");
         let events: Vec<RankEvent> = (0..50).map(step).collect();
-        let glance = Glance { steps: 50, events: &events };
+        let glance = Glance { steps: 50, events: &events, said: &[] };
         // A quarter of the first of 40 estimated seconds took a minute: there are 37.5 such to go.
         let (far, left) = progress.describe(&job, glance, start + Duration::from_secs(60));
         let left = || left.as_ref().map(|left| HumanDuration(left.0));

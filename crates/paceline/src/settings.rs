@@ -5,7 +5,8 @@
 
 use anyhow::Result;
 use clap::{Args, Command};
-use paceline_engine::{Layout, Precision};
+use paceline_engine::cpu::Simd;
+use paceline_engine::{Layout, Numerics, Precision};
 use paceline_train::data::Augment;
 use paceline_train::schedule::{Kind, Rule};
 use paceline_train::{
@@ -143,6 +144,11 @@ pub struct ComputingSettings {
     /// Classes [default: the data's]
     #[arg(long)]
     pub classes: Option<List<Int<1, 1_000_000>>>,
+    /// Instruction set of the cpu engine: avx512, avx2 or portable. Hosts of one job use the same; the weights of others differ in the last
+    /// digits
+    #[arg(long, value_name = "SET")]
+    #[serde(deserialize_with = "crate::values::one")]
+    pub instructions: Option<Simd>,
     /// Order of dimensions: nhwc or nchw
     #[arg(long)]
     pub layout: Option<List<Layout>>,
@@ -218,6 +224,7 @@ fill_all!(ComputingSettings {
     pin,
     input,
     classes,
+    instructions,
     layout,
     precision,
     accumulate,
@@ -292,6 +299,10 @@ impl Settings {
         for job in &mut jobs.jobs {
             job.log_samples |= learning.log_samples;
             job.share_gpu |= computing.share_gpu;
+            if let Some(simd) = computing.instructions {
+                let asked = Numerics { instruction_set: Some(simd.to_string()), ..Numerics::default() };
+                job.numerics = Some(asked).filter(|_| job.engine == "cpu").or(job.numerics.take());
+            }
             elastic.apply(job, work.workers.is_some())?;
             hosts.apply(job)?;
         }
@@ -518,6 +529,7 @@ fn usual_values(job: &Job) -> Vec<(&'static str, String)> {
         ("augment", job.augment.to_string()),
         ("eval_every", "1".to_owned()),
         ("engine", job.engine.clone()),
+        ("instructions", "the best that this machine has".to_owned()),
         ("pin", yes_no(job.pin)),
         ("layout", job.layout.to_string()),
         ("precision", job.precision.to_string()),

@@ -133,7 +133,9 @@ struct Run {
 impl Run {
     /// Finds the folder and notes the run in it: a new study, or one more run of the study that is resumed.
     fn start(options: &Options, origin: Option<&Origin>, job: &mut Job, prepared: &Prepared) -> Result<Self> {
-        let path = match options.out.clone().or_else(|| origin?.home()) {
+        // A checkpoint that another host than the first has saved is in no study.
+        let home = || origin?.home().filter(|home| home.join("study.json").exists());
+        let path = match options.out.clone().or_else(home) {
             Some(path) => path,
             None => StudyFolder::numbered(Path::new(""))?,
         };

@@ -36,6 +36,7 @@ fn attempt(job: &Job) -> Result<(), TrainError> {
         program: "/nowhere/paceline".into(),
         interrupted: &AtomicBool::new(false),
         load: None,
+        meeting: None,
         progress: &mut |_| {},
     };
     launch(job, &prepared, surroundings)

@@ -19,6 +19,9 @@ use crate::strategy::Strategy;
 /// A job that cannot be run, or did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
+    /// Reject the input: hosts of a simulated machine.
+    #[error("the simulated machine is one host; leave --hosts out")]
+    SimulatedHosts,
     /// Report the failure: the hosts of the job end it.
     #[error("{0}")]
     HostsEnded(String),
@@ -226,7 +229,10 @@ pub enum TrainError {
         seconds: u64,
     },
     /// Reject the input: an elastic job whose strategy needs every worker.
-    #[error("--elastic goes with --update allreduce and sharded, not {0}: it would not outlive its workers")]
+    #[error(
+        "--elastic and --hosts go with --update allreduce and sharded, not {0}: it needs every worker, and memory that all of them \
+         share"
+    )]
     ElasticUpdate(Strategy),
     /// Reject the input: a fault that would never come.
     #[error("{fault} is after the last of {steps} steps, which are counted from 0; choose an earlier step")]
@@ -237,10 +243,10 @@ pub enum TrainError {
         steps: u64,
     },
     /// Reject the input: an elastic job that exchanges in 16 bits.
-    #[error("--elastic exchanges gradients in 32 bits; leave --compress out")]
+    #[error("--elastic and --hosts exchange gradients in 32 bits; leave --compress out")]
     ElasticCompress,
     /// Reject the input: an elastic job that exchanges between GPUs.
-    #[error("--elastic exchanges through the host's memory; on GPUs use it with --share-gpu")]
+    #[error("--elastic and --hosts exchange through the host's memory; on GPUs use them with --share-gpu")]
     ElasticDevices,
     /// Stop: the user asked for it.
     #[error("interrupted")]

@@ -4,12 +4,15 @@
 //! hosts ([`Authority`](paceline_comm::tasks::authority::Authority)). The others call it. Each launcher leads its own members, as in
 //! an elastic run on one host; its *porter* carries what the hosts need of each other.
 
+mod first;
 mod letter;
 pub(crate) mod link;
+pub(crate) mod measure;
 mod meet;
 mod party;
 pub(crate) mod porter;
 mod store;
+mod table;
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +24,7 @@ use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use link::Link;
-pub(crate) use meet::{Introduction, LocalHost, meet_first};
+pub(crate) use meet::{Introduction, LocalHost, LocalPlace, meet};
 pub use meet::{Local, local_assignment};
 pub(crate) use party::{Event, Party};
 

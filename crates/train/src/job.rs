@@ -333,7 +333,13 @@ impl Job {
     }
 
     fn check_elastic(&self) -> Result<(), TrainError> {
-        let Some(elastic) = &self.elastic else { return Ok(()) };
+        if self.elastic.is_none() && self.hosts.is_none() {
+            return Ok(());
+        }
+        if self.hosts.is_some() && self.is_simulated() {
+            return Err(TrainError::SimulatedHosts);
+        }
+        let elastic = &self.crew();
         let (bounds, workers) = (elastic.bounds(), self.workers);
         if !(bounds.min..=bounds.max).contains(&workers) {
             return Err(TrainError::Bounds { workers, bounds });
@@ -352,8 +358,10 @@ impl Job {
         {
             return Err(TrainError::LateFault { fault: fault.to_string(), steps: self.steps });
         }
-        if self.shards() < bounds.max {
-            return Err(TrainError::Shards { shards: self.shards(), workers: bounds.max });
+        // Each host may have other numbers of workers, and every one has at least a shard.
+        let least = self.hosts.map_or(bounds.max, |hosts| hosts.max.max(workers));
+        if self.shards() < least {
+            return Err(TrainError::Shards { shards: self.shards(), workers: least });
         }
         Ok(())
     }

@@ -12,15 +12,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use paceline_comm::tasks::Bell;
 use paceline_comm::{Segment, SegmentSize};
 use paceline_record::log::{LauncherWriter, RankLog, RankReader};
-use paceline_record::{
-    Exit, Host, LauncherEvent, LauncherHeader, Load, LogError, Outcome, Rank, RankEvent, Step,
-};
+use paceline_record::{Exit, LauncherEvent, LauncherHeader, Load, LogError, Outcome, Rank, RankEvent, Step};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::hosts::{Meeting, Party};
+use crate::hosts::{self, Meeting, Party};
 use crate::job::Assignment;
 use crate::worker::STOPPED;
 use crate::{Death, Job, Prepared, TrainError, clock, describe, elastic, simulate};
@@ -92,16 +91,25 @@ fn log_run(
     surroundings: Surroundings<'_>,
     party: &mut Option<Party>,
 ) -> Result<(), TrainError> {
+    let mut surroundings = surroundings;
+    let bell = Bell::create()?;
+    let met = surroundings.meeting.take().map(|meeting| hosts::meet(job, &meeting, &bell)).transpose()?;
+    let job = met.as_ref().map_or(job, |met| &met.job).clone();
+    let job = &job;
     let header = LauncherHeader {
         // A simulated clock has no date.
         started: (!job.is_simulated()).then(clock::started),
         load: surroundings.load,
-        // Others are told their number later; their folder says it.
-        host: surroundings.meeting.as_ref().filter(|meeting| meeting.is_first()).map(|_| Host(0)),
+        host: met.as_ref().map(|met| met.party.host),
         ..LauncherHeader::new(job.case())
     };
     let mut log = LauncherWriter::create(&job.folder, &header)?;
-    let result = supervise(job, prepared, surroundings, &mut log, party);
+    let result = match met {
+        _ if job.is_simulated() || (job.elastic.is_none() && job.hosts.is_none()) => {
+            supervise(job, prepared, surroundings, &mut log)
+        }
+        met => elastic::lead::run(job, surroundings, &mut log, bell, met, party),
+    };
     let (outcome, reason) = match &result {
         Ok(()) => (Outcome::Done, None),
         Err(TrainError::Interrupted) => (Outcome::Interrupted, Some("by the user".into())),
@@ -119,11 +127,7 @@ fn supervise(
     prepared: &Prepared,
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
-    party: &mut Option<Party>,
 ) -> Result<(), TrainError> {
-    if (job.elastic.is_some() || job.hosts.is_some()) && !job.is_simulated() {
-        return elastic::lead::run(job, surroundings, log, party);
-    }
     let failed = if job.is_simulated() {
         simulate::run(job, surroundings, log)?
     } else {

@@ -1,31 +1,49 @@
-//! How fast workers exchange: all-reduces of several sizes between processes, and copies of memory as the limit.
+//! How fast workers exchange: all-reduces of several sizes between processes, and copies of memory as the limit; or all-reduces
+//! between hosts.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paceline_comm::measure::{self, AllReduceRow, CopyRow, Trial};
 use paceline_comm::{Segment, SegmentSize};
 use paceline_record::{Bytes, Rank};
 use serde::{Deserialize, Serialize};
 
+use crate::hosts::{LocalPlace, Meeting, Role};
 use crate::{TrainError, affinity, process};
 
-/// The environment variable that makes a process a rank of a measurement.
+/// The environment variable that makes a process a rank of a measurement, or one of several hosts of this machine.
 const VARIABLE: &str = "PACELINE_MEASUREMENT";
 
 /// How often the ranks are checked.
 const TICK: Duration = Duration::from_millis(5);
 
+/// How long other hosts of this machine may take to end.
+const FAREWELL: Duration = Duration::from_secs(5);
+
 #[derive(Serialize, Deserialize)]
-struct Assignment {
+enum Assignment {
+    Rank(AssignedRank),
+    Host(AssignedHost),
+}
+
+#[derive(Serialize, Deserialize)]
+struct AssignedRank {
     rank: Rank,
     world: u32,
     launcher: i32,
     segment: i32,
     sizes: Vec<Bytes>,
     pin: bool,
+}
+
+/// What a host on the same machine as the first is told.
+#[derive(Clone, Serialize, Deserialize)]
+struct AssignedHost {
+    place: LocalPlace,
+    hosts: u32,
 }
 
 /// A rank's result.
@@ -44,16 +62,22 @@ pub struct Row {
     pub copied: CopyRow,
 }
 
-/// Whether this process was started as a rank of a measurement.
+/// Whether this process was started as a part of a measurement.
 pub fn is_assigned() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Does this rank's part and prints its result.
+/// Does this process's part: a rank prints its result.
 pub fn run() -> Result<(), TrainError> {
     let text = std::env::var(VARIABLE).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
     let assignment: Assignment =
         serde_json::from_str(&text).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
+    let assignment = match assignment {
+        Assignment::Rank(assignment) => assignment,
+        Assignment::Host(AssignedHost { place, hosts }) => {
+            return between_hosts(&place.take()?, hosts, &[]).map(drop);
+        }
+    };
     process::die_with(assignment.launcher)?;
     if assignment.pin {
         affinity::pin(assignment.rank, assignment.world, 1)?;
@@ -74,14 +98,14 @@ pub fn all_reduce(program: &Path, world: u32, sizes: &[Bytes], pin: bool) -> Res
     let segment = Segment::create(SegmentSize { world, areas: world, own, common: 0 })?;
     let mut ranks = Vec::new();
     for rank in (0..world).map(Rank) {
-        let assignment = Assignment {
+        let assignment = Assignment::Rank(AssignedRank {
             rank,
             world,
             launcher: std::process::id() as i32,
             segment: segment.descriptor().expect("invariant: created here"),
             sizes: sizes.to_vec(),
             pin,
-        };
+        });
         let mut child = Command::new(program)
             .env(VARIABLE, serde_json::to_string(&assignment).expect("invariant: plain data"))
             .stdin(Stdio::null())
@@ -101,6 +125,62 @@ pub fn all_reduce(program: &Path, world: u32, sizes: &[Bytes], pin: bool) -> Res
         Row { reduced, copied: found[0].copied[size] }
     };
     Ok((0..sizes.len()).map(row).collect())
+}
+
+/// Measures all sizes between so many hosts; all of them call it. On the first host: its times, and the wrong values of all hosts.
+/// On the others, which take the first one's sizes, `None`.
+pub fn between_hosts(
+    meeting: &Meeting,
+    hosts: u32,
+    sizes: &[Bytes],
+) -> Result<Option<Vec<AllReduceRow>>, TrainError> {
+    let mut started = Vec::new();
+    if let Role::First { door, local: Some(local) } = &meeting.role {
+        for number in 1..=local.count {
+            let place = LocalPlace::new(meeting, door.address(), number);
+            started.push(StartedHost::new(&local.program, AssignedHost { place, hosts })?);
+        }
+    }
+    // The others of this machine end before this returns.
+    crate::hosts::measure::all_reduce(meeting, hosts, sizes)
+}
+
+/// Another host of this machine. Dropping it waits for its end, or kills it.
+struct StartedHost {
+    child: Child,
+    name: String,
+}
+
+impl StartedHost {
+    fn new(program: &Path, assigned: AssignedHost) -> Result<Self, TrainError> {
+        let name = assigned.place.name.clone();
+        let assignment = Assignment::Host(assigned);
+        let child = Command::new(program)
+            .env(VARIABLE, serde_json::to_string(&assignment).expect("invariant: plain data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(TrainError::system(format!("start {}", program.display())))?;
+        Ok(Self { child, name })
+    }
+}
+
+impl Drop for StartedHost {
+    fn drop(&mut self) {
+        // It ends by itself once it has been told that all is over.
+        let until = Instant::now() + FAREWELL;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            thread::sleep(TICK);
+        }
+        // This fails only if the process has already ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let said = self.child.stderr.take().map(std::io::read_to_string);
+        for line in said.and_then(Result::ok).unwrap_or_default().lines() {
+            eprintln!("{}: {line}", self.name);
+        }
+    }
 }
 
 fn wait_for_all(ranks: &mut [Running], segment: &Segment) -> Result<(), TrainError> {

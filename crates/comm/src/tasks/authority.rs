@@ -27,6 +27,8 @@ pub struct HostPolicy {
     pub patience: Nanos,
     /// How long the first roster waits for more than `min`, after the last one came.
     pub grace: Nanos,
+    /// How long to wait for news of a host that another one misses: whoever is gone is soon heard to be.
+    pub doubt: Nanos,
     /// Shards of a step.
     pub shards: u32,
 }
@@ -149,10 +151,20 @@ pub enum Decided {
 
 #[derive(Clone, Debug)]
 struct Member {
+    name: String,
     weight: u32,
     finished: bool,
     /// A guest that has come up with the others.
     caught_up: bool,
+}
+
+/// A host that misses another one.
+#[derive(Clone, Debug)]
+struct Complaint {
+    at: Nanos,
+    by: Host,
+    missed: Host,
+    why: String,
 }
 
 #[derive(Clone, Debug)]
@@ -175,6 +187,7 @@ pub struct Authority {
     roster: Roster,
     phase: Phase,
     came: Nanos,
+    complaints: Vec<Complaint>,
     orders: Vec<(Host, Order)>,
     decided: Vec<Decided>,
     over: bool,
@@ -189,6 +202,7 @@ impl Authority {
             roster: Roster::default(),
             phase: Phase::Waiting { since: now },
             came: now,
+            complaints: Vec::new(),
             orders: Vec::new(),
             decided: Vec::new(),
             over: false,
@@ -215,6 +229,11 @@ impl Authority {
         self.hosts.keys().copied()
     }
 
+    /// Whether too few are there to begin or to go on.
+    pub fn waits(&self) -> bool {
+        !self.over && matches!(self.phase, Phase::Waiting { .. })
+    }
+
     /// Whether another host can be taken in.
     pub fn has_room(&self) -> bool {
         !self.over
@@ -228,19 +247,20 @@ impl Authority {
     }
 
     /// A host has come that has the same job and so many workers.
-    pub fn joins(&mut self, host: Host, weight: u32, now: Nanos) {
-        self.hosts.insert(host, Member { weight, finished: false, caught_up: false });
+    pub fn joins(&mut self, host: Host, name: &str, weight: u32, now: Nanos) {
+        self.hosts.insert(host, Member { name: name.into(), weight, finished: false, caught_up: false });
         self.came = now;
         self.tend(now);
     }
 
     /// A host cannot be reached.
     pub fn loses(&mut self, host: Host, why: &str, now: Nanos) {
+        let named = self.named(host);
         if self.hosts.remove(&host).is_none() || self.over {
             return;
         }
         self.decided.push(Decided::Lost(host, why.into()));
-        self.without(host, &format!("host {} was lost: {why}", host.0), now);
+        self.without(host, &format!("{named} was lost: {why}"), now);
     }
 
     /// A host says something.
@@ -257,14 +277,8 @@ impl Authority {
                 }
             }
             Word::Misses { generation, host: missed, why } => {
-                // Both may live, and only the way between them be cut: the one that this host cannot do without stays.
                 if generation == self.roster.generation && self.hosts.contains_key(&missed) {
-                    let (gone, by) = if missed < host { (host, missed) } else { (missed, host) };
-                    self.loses(gone, &format!("host {} cannot reach it: {why}", by.0), now);
-                    self.orders.push((
-                        gone,
-                        Order::End(format!("host {} cannot be reached from here: {why}", by.0)),
-                    ));
+                    self.complaints.push(Complaint { at: now, by: host, missed, why });
                 }
             }
             Word::CaughtUp => {
@@ -286,12 +300,42 @@ impl Authority {
                 self.hosts.entry(host).and_modify(|member| member.finished = true);
             }
             Word::Leaves => {
+                let why = format!("{} left", self.named(host));
                 self.hosts.remove(&host);
                 self.decided.push(Decided::Left(host));
-                self.without(host, &format!("host {} left", host.0), now);
+                self.without(host, &why, now);
             }
         }
         self.tend(now);
+    }
+
+    /// Decides who goes where hosts cannot reach each other, once it is clear that both live: whoever is missed by most, or the one that
+    /// came later.
+    fn settle_complaints(&mut self, now: Nanos) {
+        let is_due = |complaint: &Complaint| now.since(complaint.at) >= self.policy.doubt;
+        if !self.complaints.iter().any(is_due) {
+            return;
+        }
+        let mut missed: BTreeMap<Host, u32> = BTreeMap::new();
+        for complaint in &self.complaints {
+            *missed.entry(complaint.missed).or_default() += 1;
+            *missed.entry(complaint.by).or_default() += 1;
+        }
+        let gone = missed.into_iter().max_by_key(|&(host, count)| (host != Host(0), count, host));
+        let Some((gone, _)) = gone else { return };
+        let mut complaints = self.complaints.iter();
+        let complaint = complaints.find(|complaint| complaint.missed == gone || complaint.by == gone);
+        let Some(Complaint { by, missed, why, .. }) = complaint.cloned() else { return };
+        let other = self.named(if by == gone { missed } else { by });
+        self.orders.push((gone, Order::End(format!("{other} cannot be reached from here: {why}"))));
+        self.loses(gone, &format!("{other} and it cannot reach each other: {why}"), now);
+    }
+
+    fn named(&self, host: Host) -> String {
+        match self.hosts.get(&host) {
+            Some(member) => format!("host {} ({})", host.0, member.name),
+            None => format!("host {}", host.0),
+        }
     }
 
     /// Ends the run on all hosts.
@@ -341,6 +385,7 @@ impl Authority {
         let places: Vec<Place> = places.chain(guests).collect();
         self.roster = Roster { generation: self.roster.generation + 1, places, is_loss };
         self.phase = Phase::Called { stands: BTreeMap::new() };
+        self.complaints.clear();
         for place in &self.roster.places {
             self.orders.push((place.host, Order::Call(self.roster.clone())));
         }
@@ -348,6 +393,10 @@ impl Authority {
 
     /// Does what can be done now.
     pub fn tend(&mut self, now: Nanos) {
+        if self.over {
+            return;
+        }
+        self.settle_complaints(now);
         if self.over {
             return;
         }
@@ -365,7 +414,7 @@ impl Authority {
                 let waited = now.since(*since) > self.policy.patience;
                 let is_enough = count >= self.policy.min;
                 let is_all = count >= self.policy.max || has_run || now.since(self.came) >= self.policy.grace;
-                if is_enough && is_all {
+                if is_enough && (is_all || waited) {
                     let is_loss = self.roster.is_loss;
                     self.call(is_loss, now);
                 } else if waited {
@@ -437,7 +486,15 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn policy(min: u32, max: u32, elastic: bool) -> HostPolicy {
-        HostPolicy { min, max, elastic, patience: Nanos(60 * SECOND), grace: Nanos(2 * SECOND), shards: 8 }
+        HostPolicy {
+            min,
+            max,
+            elastic,
+            patience: Nanos(60 * SECOND),
+            grace: Nanos(2 * SECOND),
+            doubt: Nanos(SECOND),
+            shards: 8,
+        }
     }
 
     fn stand(done: u64) -> Stand {
@@ -463,7 +520,7 @@ mod tests {
 
     fn running(hosts: u32, policy: HostPolicy) -> Authority {
         let mut authority = Authority::new(policy, Nanos(0));
-        (0..hosts).for_each(|host| authority.joins(Host(host), 4, Nanos(1)));
+        (0..hosts).for_each(|host| authority.joins(Host(host), "a", 4, Nanos(1)));
         authority.tend(Nanos(3 * SECOND));
         settle(&mut authority, 0);
         authority
@@ -472,9 +529,9 @@ mod tests {
     #[test]
     fn nothing_begins_before_all_are_there_and_have_said_how_they_stand() {
         let mut authority = Authority::new(policy(2, 2, false), Nanos(0));
-        authority.joins(Host(0), 4, Nanos(0));
+        authority.joins(Host(0), "a", 4, Nanos(0));
         assert!(authority.take_orders().is_empty());
-        authority.joins(Host(1), 4, Nanos(0));
+        authority.joins(Host(1), "a", 4, Nanos(0));
         assert_eq!(authority.take_orders().len(), 2);
         let first = Word::Stands { generation: 1, stand: stand(0) };
         authority.hears(Host(0), first, Nanos(0));
@@ -485,7 +542,7 @@ mod tests {
     #[test]
     fn too_few_hosts_end_it_after_a_while_and_the_reason_has_their_number() {
         let mut authority = Authority::new(policy(2, 2, false), Nanos(0));
-        authority.joins(Host(0), 4, Nanos(0));
+        authority.joins(Host(0), "a", 4, Nanos(0));
         authority.tend(Nanos(61 * SECOND));
         let orders = authority.take_orders();
         assert!(
@@ -500,7 +557,7 @@ mod tests {
         authority.loses(Host(1), "its connection was closed", Nanos(9));
         let orders = authority.take_orders();
         assert!(
-            matches!(&orders[..], [(Host(0), Order::End(why))] if why.contains("host 1 was lost")),
+            matches!(&orders[..], [(Host(0), Order::End(why))] if why.contains("host 1 (a) was lost")),
             "{orders:?}"
         );
     }
@@ -530,7 +587,7 @@ mod tests {
     #[test]
     fn a_newcomer_is_a_guest_until_it_has_caught_up_and_all_hold() {
         let mut authority = running(1, policy(1, 2, true));
-        authority.joins(Host(4), 4, Nanos(9));
+        authority.joins(Host(4), "a", 4, Nanos(9));
         assert_eq!(settle(&mut authority, 7), [8, 8]);
         authority.hears(Host(4), Word::CaughtUp, Nanos(9));
         let asked: Vec<_> = authority.take_orders();
@@ -548,9 +605,21 @@ mod tests {
     fn of_two_that_cannot_reach_each_other_the_later_one_goes() {
         let mut authority = running(3, policy(1, 3, true));
         authority.hears(Host(1), Word::Misses { generation: 1, host: Host(2), why: "cut".into() }, Nanos(9));
+        assert!(authority.take_orders().is_empty(), "whoever is gone may be heard to be");
+        authority.tend(Nanos(2 * SECOND));
         let orders = authority.take_orders();
         assert!(orders.iter().any(|(host, order)| *host == Host(2) && matches!(order, Order::End(_))));
         assert_eq!(settle(&mut authority, 5), [4, 8]);
+    }
+
+    #[test]
+    fn a_host_that_is_gone_is_not_taken_for_one_that_misses_it() {
+        let mut authority = running(3, policy(1, 3, true));
+        let word = Word::Misses { generation: 1, host: Host(1), why: "reset".into() };
+        authority.hears(Host(2), word, Nanos(9));
+        authority.loses(Host(1), "it closed the connection", Nanos(10));
+        authority.tend(Nanos(3 * SECOND));
+        assert_eq!(authority.hosts().collect::<Vec<_>>(), [Host(0), Host(2)]);
     }
 
     #[test]
@@ -558,7 +627,7 @@ mod tests {
         let mut authority = running(2, policy(2, 3, true));
         authority.loses(Host(1), "killed", Nanos(9));
         assert!(authority.take_orders().is_empty());
-        authority.joins(Host(2), 4, Nanos(10));
+        authority.joins(Host(2), "a", 4, Nanos(10));
         assert_eq!(settle(&mut authority, 5), [8, 8]);
     }
 

@@ -1,5 +1,7 @@
 //! Which word and which note is what.
 
+use std::ops::Range;
+
 use paceline_record::Nanos;
 
 use super::warden::AHEAD;
@@ -411,10 +413,10 @@ impl Board {
         words.set_note(self.raised(flag), words.now().0);
     }
 
-    /// When the last shard completed a bucket of the step at work, and which one it was.
-    pub fn last_arrival(&self, words: &impl Words, bucket: u32) -> (Nanos, u32) {
+    /// When the last of these shards completed a bucket of the step at work, and which one it was; `None` if there are none.
+    pub fn last_arrival(&self, words: &impl Words, bucket: u32, shards: Range<u32>) -> Option<(Nanos, u32)> {
         let at = |shard| Nanos(words.note(self.raised(self.shard_flag(shard, bucket))));
-        (0..self.shape.shards).map(|shard| (at(shard), shard)).max().expect("invariant: there is a shard")
+        shards.map(|shard| (at(shard), shard)).max()
     }
 
     /// When a shard was completed, all its buckets and its results.

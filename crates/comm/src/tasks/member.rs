@@ -595,13 +595,15 @@ impl<'a, M: Words> Member<'a, M> {
         }
         // Its own slices wait for other hosts; then for whoever has the others; then for what is noted of other hosts' shards.
         let own = self.own(slices);
-        let input = (0..shape.buckets)
+        let undone = (0..shape.buckets)
             .flat_map(|bucket| own.clone().map(move |slice| (bucket, slice)))
             .filter(|&(bucket, slice)| is_missing(&self.board.slice_flag(bucket, slice)))
-            .map(|(bucket, slice)| self.board.input_flag(bucket, slice))
-            .find(is_missing);
-        if let Some(flag) = input {
-            return Some(self.wait(flag, count, Waiting::Hosts));
+            .find(|&(bucket, slice)| self.claim_of(Task::Slice { bucket, slice }).is_free(count));
+        if let Some((bucket, slice)) = undone {
+            let input = self.board.input_flag(bucket, slice);
+            // It may have come in this moment.
+            let is_there = self.has_input(bucket, slice);
+            return Some(if is_there { Waited::Reached } else { self.wait(input, count, Waiting::Hosts) });
         }
         if let Some(flag) = missing {
             return Some(self.wait(flag, count, Waiting::Slices));

@@ -121,6 +121,11 @@ impl Parts {
         self.ends.iter().filter(|&&end| end < self.all_shards()).count() as u32 + 1
     }
 
+    /// The places of guests.
+    pub fn guests(&self) -> Range<usize> {
+        self.owners() as usize..self.hosts()
+    }
+
     /// Whether all shards are this host's.
     pub fn has_all(&self) -> bool {
         self.own_shards().len() == self.all_shards() as usize

@@ -5,7 +5,8 @@
 //!
 //! Nothing is sent before its receiver has room for it. A slice's owner has added it up before anybody has its mean, and nobody goes
 //! on to the next step without that; so a node or a mean of the next step never finds the last one still in use. Only notes of shards
-//! could come too early: they replace those of two steps ago, so they wait until the receiver has told that it is past them.
+//! could come too early: they replace those of two steps ago, so they wait until the receiver has told that it is past them. A guest
+//! has no nodes that others wait for: means wait for it too, and nobody goes on to the next step before guests have them.
 
 use paceline_record::{Bytes, Host, Nanos};
 
@@ -29,6 +30,8 @@ enum Item {
     Done,
     /// A slice of the state after so many steps.
     State { bucket: u32, slice: u32, number: u32 },
+    /// Nothing but that the sender is there, so many times.
+    Alive,
 }
 
 impl Item {
@@ -41,6 +44,7 @@ impl Item {
             Self::Tested { part } => (5, [part, 0, 0, 0]),
             Self::Done => (6, [0; 4]),
             Self::State { bucket, slice, number } => (7, [bucket, slice, number, 0]),
+            Self::Alive => (8, [0; 4]),
         };
         let [a, b, c, d] = numbers;
         Tag([kind, step as u32, a, b, c, d])
@@ -55,6 +59,7 @@ impl Item {
             5 => Self::Tested { part: a },
             6 => Self::Done,
             7 => Self::State { bucket: a, slice: b, number: c },
+            8 => Self::Alive,
             _ => return None,
         };
         Some((item, u64::from(step)))
@@ -110,7 +115,7 @@ pub struct Porter<'a, M, C> {
     step: u64,
     /// The first of them.
     first: u64,
-    /// Of this step, which slices were sent: the mean, or this host's nodes.
+    /// Of this step, which slices were sent to which place: the mean, or this host's nodes.
     sent: Vec<bool>,
     /// Which shards of this host were sent to which place.
     notes_sent: Vec<bool>,
@@ -118,8 +123,8 @@ pub struct Porter<'a, M, C> {
     told: bool,
     /// Nodes of each slice that have come.
     nodes: Vec<u32>,
-    /// Notes of shards that have come, in even and odd steps.
-    notes: [u32; 2],
+    /// Notes of shards that have come in this step, or in the one that this host was behind by.
+    notes: u32,
     /// Values of each slice of the state that have come.
     states: Vec<u32>,
     /// Notes on their way out and in: of the shards in even and odd steps, and of tests.
@@ -130,6 +135,9 @@ pub struct Porter<'a, M, C> {
     /// Steps whose accounts are complete.
     accounts: Vec<(u64, Vec<Moved>)>,
     lost: Vec<(Host, String)>,
+    /// Signs of life sent, and which places were heard since that was last asked.
+    beats: u64,
+    heard: Vec<bool>,
 }
 
 // SAFETY: addresses are those of shared memory, which any thread of the launcher may use as the protocol says.
@@ -158,18 +166,20 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             cargo,
             step,
             first: step,
-            sent: vec![false; slices],
+            sent: vec![false; slices * places],
             notes_sent: vec![false; shards * places],
             tests_sent: vec![false; shards],
             told: false,
             nodes: vec![0; slices],
-            notes: [0; 2],
+            notes: 0,
             states,
             outgoing: vec![Note::default(); 3 * shards],
             incoming: vec![Note::default(); 3 * shards],
             moved: vec![Moved::default(); places],
             accounts: Vec::new(),
             lost: Vec::new(),
+            beats: 0,
+            heard: vec![false; places],
             parts,
             done: hosts.iter().map(|host| host.done).collect(),
             begun: hosts,
@@ -179,6 +189,26 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
     /// Hosts that were lost since this was last asked, and why.
     pub fn take_lost(&mut self) -> Vec<(Host, String)> {
         std::mem::take(&mut self.lost)
+    }
+
+    /// Shows all others that this host is there.
+    pub fn beat(&mut self, wire: &mut dyn Wire) {
+        self.beats += 1;
+        for place in self.others() {
+            let nothing = Span { at: std::ptr::null_mut(), len: 0 };
+            // SAFETY: nothing is read.
+            unsafe {
+                wire.send(self.begun[place].host, Item::Alive.tag(self.beats), nothing.at, nothing.len)
+            };
+        }
+    }
+
+    /// The other hosts, and whether anything came from each since this was last asked.
+    pub fn take_heard(&mut self) -> impl Iterator<Item = (Host, bool)> {
+        let heard = std::mem::replace(&mut self.heard, vec![false; self.parts.hosts()]);
+        let own = self.own();
+        let all = self.begun.iter().map(|host| host.host).zip(heard).enumerate();
+        all.filter(move |&(place, _)| place != own).map(|(_, host)| host)
     }
 
     /// What moved in steps that are done, since this was last asked, by place.
@@ -250,11 +280,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             let count = self.step + 1;
             let mut is_all = true;
             for (bucket, slice) in self.slices() {
-                let number = self.number(bucket, slice);
-                if !self.sent[number] {
-                    self.sent[number] = self.post_slice(wire, bucket, slice);
-                    is_all &= self.sent[number];
-                }
+                is_all &= self.post_slice(wire, bucket, slice);
             }
             for shard in self.parts.own_shards() {
                 is_all &= self.post_notes(wire, shard);
@@ -273,6 +299,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             self.moved.resize(self.parts.hosts(), Moved::default());
             self.step += 1;
             self.tell(wire, self.step);
+            self.check_arrived();
             self.sent.fill(false);
             self.notes_sent.fill(false);
             self.tests_sent.fill(false);
@@ -285,30 +312,45 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
         }
     }
 
+    /// Sends a mean, or this host's nodes of one, to all who have room for it; whether all have it.
     fn post_slice(&mut self, wire: &mut dyn Wire, bucket: u32, slice: u32) -> bool {
-        let step = self.step;
-        if self.parts.is_owner(slice) {
-            if !flag::has_reached(self.words, self.board.slice_flag(bucket, slice), step + 1) {
-                return false;
-            }
-            let span = self.cargo.mean(bucket, slice);
-            for place in self.others().filter(|&place| self.needs(place, bucket, slice)).collect::<Vec<_>>() {
-                self.send(wire, place, Item::Mean { bucket, slice }, step, span);
-            }
-            return true;
-        }
-        if !flag::has_reached(self.words, self.board.part_flag(bucket, slice), step + 1) {
+        let (step, first) = (self.step, self.number(bucket, slice) * self.parts.hosts());
+        let is_owner = self.parts.is_owner(slice);
+        let flag =
+            if is_owner { self.board.slice_flag(bucket, slice) } else { self.board.part_flag(bucket, slice) };
+        if !flag::has_reached(self.words, flag, step + 1) {
             return false;
         }
         let owner = self.parts.owner(slice);
-        if !self.needs(owner, bucket, slice) {
-            return true;
+        let mut is_all = true;
+        for place in self.others().filter(|&place| is_owner || place == owner) {
+            if self.sent[first + place] {
+                continue;
+            }
+            if self.parts.guests().contains(&place) && self.is_before(place) {
+                is_all = false;
+                continue;
+            }
+            self.sent[first + place] = true;
+            if !self.needs(place, bucket, slice) {
+                continue;
+            }
+            if is_owner {
+                let span = self.cargo.mean(bucket, slice);
+                self.send(wire, place, Item::Mean { bucket, slice }, step, span);
+                continue;
+            }
+            for node in self.parts.clone().nodes(self.own()) {
+                let span = self.cargo.own_node(&self.parts, node, bucket, slice);
+                self.send(wire, place, Item::Node { bucket, slice, node }, step, span);
+            }
         }
-        for node in self.parts.clone().nodes(self.own()) {
-            let span = self.cargo.own_node(&self.parts, node, bucket, slice);
-            self.send(wire, owner, Item::Node { bucket, slice, node }, step, span);
-        }
-        true
+        is_all
+    }
+
+    /// Whether a host is not known to have come to this step.
+    fn is_before(&self, place: usize) -> bool {
+        self.done[place].is_none_or(|done| done < self.step)
     }
 
     /// Sends what is noted of a shard to all who have room for it; whether all have it.
@@ -323,7 +365,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             if self.notes_sent[number] {
                 continue;
             }
-            if self.done[place].is_none_or(|done| done < self.step) {
+            if self.is_before(place) {
                 is_all = false;
                 continue;
             }
@@ -398,7 +440,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
                 let is_right = is_now && part < shape.shards && is_its(part);
                 is_right.then(|| note_span(&mut self.incoming[number]))
             }
-            Item::Done => Some(Span { at: std::ptr::NonNull::dangling().as_ptr(), len: 0 }),
+            Item::Done | Item::Alive => Some(Span { at: std::ptr::NonNull::dangling().as_ptr(), len: 0 }),
             Item::State { bucket, slice, number } => {
                 let is_right = is_slice(bucket, slice) && number < self.cargo.states() && serves;
                 let is_missing = self.begun[self.own()].missing.contains(&(bucket, slice));
@@ -438,7 +480,9 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             }
             Item::Done => {
                 self.done[place] = self.done[place].max(Some(step));
+                self.check_arrived();
             }
+            Item::Alive => {}
             Item::State { bucket, slice, .. } => {
                 let number = self.number(bucket, slice);
                 self.states[number] += 1;
@@ -451,14 +495,28 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
 
     /// Statistics and a result of a shard of another host have come, each on its own.
     fn count_note(&mut self, step: u64) {
-        let shape = self.board.shape();
-        let come = &mut self.notes[super::side(step)];
-        *come += 1;
-        let is_served = step < self.first;
-        let here = if is_served { 0 } else { self.parts.own_shards().len() as u32 };
-        if *come == 2 * (shape.shards - here) {
-            *come = 0;
-            self.raise(Board::ARRIVED, step + 1);
+        self.notes += 1;
+        if step < self.first {
+            if self.notes == 2 * self.board.shape().shards {
+                self.notes = 0;
+                self.raise(Board::ARRIVED, step + 1);
+            }
+            return;
+        }
+        self.check_arrived();
+    }
+
+    /// Lets members go on to the next step when the notes of all other hosts have come, and guests have all that they need of this one.
+    fn check_arrived(&mut self) {
+        let all = 2 * (self.board.shape().shards - self.parts.own_shards().len() as u32);
+        let own = self.own();
+        let next = Some(self.step + 1);
+        // A guest has nothing that another one needs.
+        let guests = self.parts.guests();
+        let mut guests = if guests.contains(&own) { 0..0 } else { guests };
+        if self.notes == all && guests.all(|place| self.done[place] >= next) && self.parts.hosts() > 1 {
+            self.notes = 0;
+            self.raise(Board::ARRIVED, self.step + 1);
         }
     }
 
@@ -486,6 +544,10 @@ unsafe impl<M: Words, C: Cargo> Inbox for Porter<'_, M, C> {
 
     fn arrived(&mut self, peer: Host, tag: Tag, len: usize) {
         let Some((place, (item, step))) = self.place_of(peer).zip(Item::read(tag)) else { return };
+        self.heard[place] = true;
+        if item == Item::Alive {
+            return;
+        }
         self.moved[place].received.0 += len as u64;
         self.moved[place].note(self.words.now());
         self.take(place, item, step);

@@ -50,6 +50,8 @@ pub struct Done<'a> {
     pub all: u64,
     /// Slices of the state that this host lacks where it is behind; `None` for all of them.
     pub missing: Option<&'a [(u32, u32)]>,
+    /// Slices of the step after these whose owners have added them up, by the new dealing.
+    pub summed: &'a [(u32, u32)],
     /// Whether shards are dealt anew because a host was lost.
     pub is_loss: bool,
 }
@@ -170,7 +172,7 @@ impl<'a, M: Words> Warden<'a, M> {
     ///
     /// # Panics
     /// If somebody may be at work.
-    pub fn deal(&mut self, parts: Parts, Done { done, all, missing, is_loss }: Done<'_>) {
+    pub fn deal(&mut self, parts: Parts, Done { done, all, missing, summed, is_loss }: Done<'_>) {
         assert!(self.is_still(), "invariant: nobody is at work");
         let (words, board, shape) = (self.words, self.board, self.board.shape());
         let old = std::mem::replace(&mut self.parts, parts).own_shards();
@@ -197,9 +199,14 @@ impl<'a, M: Words> Warden<'a, M> {
                 words.store(board.claim(Task::Slice { bucket, slice }), Claim::word(all, Some(NOBODY)));
             }
             if shape.hosts > 1 {
-                flag::lower(words, board.part_flag(bucket, slice), all);
+                // Where the mean is there, nodes on their way out would lie where it will come.
+                let is_summed = summed.contains(&(bucket, slice));
+                let part = Task::Part { bucket, slice };
+                let holder = is_summed.then_some(NOBODY);
+                let count = all + u64::from(is_summed);
+                flag::lower(words, board.part_flag(bucket, slice), count);
                 flag::lower(words, board.input_flag(bucket, slice), all);
-                self.free(Task::Part { bucket, slice }, all);
+                words.store(board.claim(part), Claim::word(count, holder));
             }
         }
         flag::lower(words, Board::ARRIVED, if is_behind { all - 1 } else { all });
@@ -211,9 +218,9 @@ impl<'a, M: Words> Warden<'a, M> {
         self.generation == 0 || (self.settled && !self.runs)
     }
 
-    /// Where all shards are this host's there is nobody to wait for. To be called every million steps.
+    /// Where this host is alone there is nobody to wait for. To be called every million steps.
     pub fn note_alone(&self, steps: u64) {
-        if self.parts.has_all() {
+        if self.parts.hosts() == 1 {
             flag::raise(self.words, Board::ARRIVED, steps + AHEAD);
         }
     }

@@ -51,8 +51,10 @@ pub(super) struct Hosting {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Before the first roster.
+    /// Its members are not ready.
     Idle,
+    /// Before the first roster.
+    Ready,
     /// A roster is called; whether its hosts are connected, and whether the authority has been told how this one stands.
     Called { linked: bool, told: bool },
     /// Work goes on.
@@ -149,6 +151,7 @@ impl Hosting {
                 lobby: self.party.lobby(),
                 called: self.called.clone(),
                 launcher: Bell::attach(self.launcher.descriptor())?,
+                lease: self.party.lease,
                 log: self.log.clone(),
             };
             self.porter = Some(Thread::spawn(link, tools)?);
@@ -245,6 +248,11 @@ impl Lead<'_, '_, '_> {
         let done = self.board.steps_done(self.ground, self.done);
         let is_due = self.calendar_is_due(done);
         let Some(hosting) = &mut self.hosting else { return };
+        if hosting.phase == Phase::Idle && self.warden.generation() > 0 {
+            // From here on it takes others no more than a moment to let it in.
+            hosting.phase = Phase::Ready;
+            hosting.party.ready();
+        }
         if let Phase::Called { linked: true, told: told @ false } = &mut hosting.phase
             && self.warden.is_still()
         {
@@ -296,7 +304,14 @@ impl Lead<'_, '_, '_> {
         let done = own.done.unwrap_or(first.saturating_sub(1));
         let missing = own.done.is_some().then_some(&own.missing[..]);
         let is_loss = hosting.roster.is_loss;
-        self.warden.deal(parts.clone(), Done { done, all: first, missing, is_loss });
+        let Shape { buckets, slices, .. } = self.board.shape();
+        let all = (0..buckets).flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)));
+        let is_summed = |&(bucket, slice): &(u32, u32)| {
+            let owner = &stands[parts.owner(slice)];
+            owner.done == Some(first) && !owner.missing.contains(&(bucket, slice))
+        };
+        let summed: Vec<(u32, u32)> = all.filter(is_summed).collect();
+        self.warden.deal(parts.clone(), Done { done, all: first, missing, summed: &summed, is_loss });
         self.warden.release(first);
         if let Some(porter) = &mut hosting.porter {
             let hosts = hosting.roster.places.iter().map(|place| place.host);

@@ -31,7 +31,7 @@ use super::state::{Layout, State};
 use super::watch::{Doing, Sight, Stalled, Watch};
 use super::{Elastic, Fault};
 use crate::checkpoint::{Checkpoint, Position};
-use crate::hosts::{self, Party};
+use crate::hosts::{Introduction, Party};
 use crate::launcher::{Glance, LAST_WORDS, Surroundings};
 use crate::milestone::{Calendar, eval_record};
 use crate::{Job, TrainError, clock};
@@ -69,14 +69,10 @@ pub(crate) fn run(
     job: &Job,
     surroundings: Surroundings<'_>,
     log: &mut LauncherWriter,
+    bell: Bell,
+    met: Option<Introduction>,
     parted: &mut Option<Party>,
 ) -> Result<(), TrainError> {
-    let bell = Bell::create()?;
-    let mut surroundings = surroundings;
-    let met = surroundings.meeting.take().map(|meeting| hosts::meet_first(job, &meeting, &bell));
-    let met = met.transpose()?;
-    let job = met.as_ref().map_or(job, |met| &met.job).clone();
-    let job = &job;
     let elastic = &job.crew();
     let graph = job.graph()?;
     let layout = Arc::new(Layout::new(job, &graph));
@@ -622,8 +618,9 @@ impl Lead<'_, '_, '_> {
         let position = Position { steps, ..self.position.clone() };
         let checkpoint: Checkpoint = self.state.checkpoint(position, &numerics)?;
         let written = checkpoint.write(&saving.folder, saving.keep)?;
-        let saved = LauncherEvent::Saved { at: clock::now(), steps, bytes: Bytes(written.bytes) };
-        self.log.append(&saved)?;
+        let (at, bytes) = (clock::now(), Bytes(written.bytes));
+        self.follower.add(RankEvent::Saved { at, steps, bytes });
+        self.log.append(&LauncherEvent::Saved { at, steps, bytes })?;
         self.remember(format!("saved after step {steps}"));
         Ok(())
     }

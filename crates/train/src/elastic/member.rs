@@ -521,10 +521,7 @@ impl Slices for Sums<'_> {
                 unsafe {
                     match (travels, is_owner) {
                         (false, _) => self.ground.mean_gradients(&part, into),
-                        (true, true) => {
-                            self.ground.mean_of_parts(parts, &part, into);
-                            self.ground.means().write(part).copy_from_slice(into);
-                        }
+                        (true, true) => self.ground.mean_of_parts(parts, &part, into),
                         (true, false) => into.copy_from_slice(self.ground.means().read(part)),
                     }
                 }
@@ -605,7 +602,7 @@ impl Account<'_> {
             let left = time.since(recovery);
             record.book(Phase::CommWait, left);
             if let Waiting::Gradients(bucket) = wait.on {
-                let (arrival, _) = self.board.last_arrival(self.ground, bucket);
+                let (arrival, _) = self.last_arrival(bucket, wait.begin);
                 let late = arrival.clamp(wait.begin, wait.end).since(wait.begin).min(left);
                 record.late_rank += late;
             }
@@ -627,11 +624,20 @@ impl Account<'_> {
         })
     }
 
+    /// When the last shard of this host completed a bucket, and which one; a host without shards waits for none.
+    fn last_arrival(&self, bucket: u32, begin: Nanos) -> (Nanos, Option<u32>) {
+        let shards = self.member.parts().own_shards();
+        match self.board.last_arrival(self.ground, bucket, shards) {
+            Some((at, shard)) if !at.is_zero() => (at, Some(shard)),
+            _ => (begin, None),
+        }
+    }
+
     fn book_buckets(&self, step: u64, moved: u64, record: &mut StepRecord) {
         let count = self.layout.buckets.len() as u64;
         let mut reached = Nanos(0);
         for (number, bucket) in (0..).zip(&self.layout.buckets) {
-            let (last_arrival, shard) = self.board.last_arrival(self.ground, number);
+            let (last_arrival, shard) = self.last_arrival(number, record.begin);
             let ended = self.board.bucket_done(self.ground, number).max(last_arrival);
             let waited = self.waits.iter().filter(|wait| wait.on == Waiting::Gradients(number));
             let late: Nanos =
@@ -639,7 +645,7 @@ impl Account<'_> {
             let begun = last_arrival.since(late).max(record.begin);
             record.comm_busy += ended.since(begun.max(reached));
             reached = reached.max(ended);
-            let holder = self.board.holder(self.ground, shard, step);
+            let holder = shard.and_then(|shard| self.board.holder(self.ground, shard, step));
             record.buckets.push(BucketRecord {
                 bytes: Bytes(4 * bucket.range.len() as u64),
                 begun,

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use paceline_comm::CommError;
 use paceline_comm::tasks::authority::{Order, Word};
 use paceline_comm::wire::Letters;
-use paceline_record::{EvalRecord, Host, Nanos};
+use paceline_record::{Bytes, EvalRecord, Host, Nanos};
 use serde::{Deserialize, Serialize};
 
+use super::Meeting;
 use crate::Job;
 
 /// What whoever calls a door says first.
@@ -16,6 +17,8 @@ use crate::Job;
 pub(super) enum Greeting {
     /// A host would like to take part.
     Control(Hello),
+    /// A host would like to take part in a measurement between so many.
+    Measure { hello: Hello, hosts: u32 },
     /// One of the streams for the bytes of a roster.
     Data { run: u64, generation: u64, from: Host },
 }
@@ -27,6 +30,18 @@ pub(super) struct Hello {
     pub version: String,
     /// The host's name.
     pub name: String,
+}
+
+impl Hello {
+    pub fn new(meeting: &Meeting) -> Self {
+        Self { version: env!("CARGO_PKG_VERSION").into(), name: meeting.name.clone() }
+    }
+
+    /// Why the two cannot work together, if they cannot.
+    pub fn refusal(&self) -> Option<String> {
+        let (version, own) = (&self.version, env!("CARGO_PKG_VERSION"));
+        (version != own).then(|| format!("it is Paceline {version}, and this is {own}"))
+    }
 }
 
 /// A letter.
@@ -53,6 +68,29 @@ pub(super) enum Letter {
     File { name: String, text: String },
     /// All files have been stored.
     Stored { is_last: bool },
+    /// What hosts of a measurement tell each other.
+    Cue(Cue),
+}
+
+/// What hosts tell each other that measure all-reduces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Cue {
+    /// From the first host: all are there. The caller's number, what tells this measurement from others, the sizes, and where the
+    /// doors of hosts are that may have to be called.
+    Plan { host: Host, run: u64, sizes: Vec<Bytes>, doors: Vec<(Host, SocketAddr)> },
+    /// A sign of life.
+    Alive,
+    /// To the first host: all rounds of a size are done, with so many wrong values.
+    Done { wrong: u64 },
+    /// From the first host: they are done on all hosts.
+    Next,
+    /// To the first host: another one cannot be reached.
+    Misses { host: Host, why: String },
+    /// To the first host: the sender cannot go on.
+    Failed { why: String },
+    /// From the first host: it is over for all.
+    Over { why: String },
 }
 
 /// What a host needs to know to take part.

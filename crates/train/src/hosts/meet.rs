@@ -1,5 +1,7 @@
 //! How launchers find each other, and see that they have the same job.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -12,14 +14,16 @@ use paceline_comm::tasks::Bell;
 use paceline_comm::tasks::authority::{Authority, HostPolicy};
 use paceline_comm::wire::{Door, Letters, Secrecy, Secret, Terms, call};
 use paceline_comm::{CommError, Deadline};
-use paceline_record::{EvalRecord, Host, Nanos};
+use paceline_record::{EvalRecord, Host, HostChange, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::first::First;
 use super::letter::{Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
-use super::party::{First, Keeper, Party, Side};
+use super::party::{Keeper, Party, Side, Silence};
 use super::{Call, Hosts, Meeting, Role};
 use crate::numerics::is_available;
 use crate::{Job, TrainError, clock};
@@ -78,11 +82,22 @@ impl Drop for LocalHost {
     }
 }
 
-/// Begins to listen, as the first host. Others come later.
-pub(crate) fn meet_first(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
-    let Role::First { door, local } = &meeting.role else {
-        return meet_other(job, meeting, launcher);
-    };
+/// Begins to listen, as the first host, or calls it.
+pub(crate) fn meet(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
+    match &meeting.role {
+        Role::First { door, local } => meet_first(job, meeting, door, local.as_ref(), launcher),
+        Role::Other(asked) => meet_other(job, meeting, asked, launcher),
+    }
+}
+
+/// Others come later.
+fn meet_first(
+    job: &Job,
+    meeting: &Meeting,
+    door: &Arc<Door>,
+    local: Option<&Local>,
+    launcher: &Bell,
+) -> Result<Introduction, TrainError> {
     let hosts = job.hosts.expect("invariant: a job of several hosts");
     let policy = HostPolicy {
         min: hosts.min,
@@ -90,11 +105,12 @@ pub(crate) fn meet_first(job: &Job, meeting: &Meeting, launcher: &Bell) -> Resul
         elastic: job.elastic.is_some(),
         patience: meeting.patience,
         grace: GRACE,
+        doubt: Nanos(meeting.lease.0 / 4),
         shards: job.shards(),
     };
     let now = clock::now();
     let mut authority = Authority::new(policy, now);
-    authority.joins(Host(0), job.workers, now);
+    authority.joins(Host(0), &meeting.name, job.workers, now);
     let mut told = job.without_places();
     told.milestones.resume.clone_from(&job.milestones.resume);
     told.elastic.clone_from(&job.elastic);
@@ -105,10 +121,13 @@ pub(crate) fn meet_first(job: &Job, meeting: &Meeting, launcher: &Bell) -> Resul
         job: told,
         fingerprint: job.fingerprint()?,
         history: Vec::new(),
+        own: Some(HostChange::Joined { name: meeting.name.clone(), workers: job.workers }),
         folder: job.folder.clone(),
         is_last: meeting.is_last,
         callers: Vec::new(),
         next: 1,
+        free: BTreeSet::new(),
+        told: 0,
     };
     let keeper = Keeper {
         host: Host(0),
@@ -129,29 +148,65 @@ pub(crate) fn meet_first(job: &Job, meeting: &Meeting, launcher: &Bell) -> Resul
 }
 
 /// Calls the first host, and becomes one of the others.
-fn meet_other(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
-    let Role::Other(asked) = &meeting.role else { unreachable!("invariant: it is not the first") };
-    let greeting =
-        Greeting::Control(Hello { version: env!("CARGO_PKG_VERSION").into(), name: meeting.name.clone() });
-    let greeting = serde_json::to_vec(&greeting).expect("invariant: plain data");
+fn meet_other(
+    job: &Job,
+    meeting: &Meeting,
+    asked: &Call,
+    launcher: &Bell,
+) -> Result<Introduction, TrainError> {
+    let greeting = Greeting::Control(Hello::new(meeting));
+    let (mut letters, local) = reach(asked, meeting, &greeting)?;
+    let welcome = match answer(&mut letters)? {
+        Letter::Welcome(welcome) => *welcome,
+        Letter::SentAway { why } => return Err(TrainError::SentAway { first: asked.at, why }),
+        other => {
+            return Err(TrainError::SentAway { first: asked.at, why: format!("it said {other:?}") });
+        }
+    };
+    let job = match agree(job, &welcome, &meeting.name) {
+        Ok(job) => job,
+        Err(why) => {
+            let _ = send(&mut letters, &Letter::Differs { why: why.clone() });
+            let _ = letters.progress();
+            return Err(TrainError::AnotherJob { first: asked.at, why });
+        }
+    };
+    let door = open_door(asked, local, meeting)?;
+    let keeper = Keeper {
+        host: welcome.host,
+        run: welcome.run,
+        terms: meeting.terms.clone(),
+        lease: meeting.lease,
+        lobby: Arc::new(Lobby::default()),
+        side: Side::Other {
+            door,
+            letters,
+            silence: Silence::default(),
+            is_cut: false,
+            first: asked.at,
+            workers: job.workers,
+        },
+    };
+    let party = Party::start(keeper, launcher)?;
+    let (history, lacks_state) = (welcome.history, welcome.has_begun);
+    Ok(Introduction { party, job, history, lacks_state, local: Vec::new() })
+}
+
+/// Calls the first host until it answers: the connection, and this host's address there.
+pub(super) fn reach(
+    asked: &Call,
+    meeting: &Meeting,
+    greeting: &Greeting,
+) -> Result<(Letters, Option<SocketAddr>), TrainError> {
+    let greeting = serde_json::to_vec(greeting).expect("invariant: plain data");
     let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
-    let (mut letters, welcome, local) = loop {
+    loop {
         let error = match call(asked.at, &meeting.terms, &greeting, Deadline::after(TRY)) {
             Ok(stream) => {
                 let local = rustix::net::getsockname(stream.as_fd())
                     .ok()
                     .and_then(|name| SocketAddr::try_from(name).ok());
-                let mut letters = Letters::new(stream);
-                match answer(&mut letters)? {
-                    Letter::Welcome(welcome) => break (letters, *welcome, local),
-                    Letter::SentAway { why } => return Err(TrainError::SentAway { first: asked.at, why }),
-                    other => {
-                        return Err(TrainError::SentAway {
-                            first: asked.at,
-                            why: format!("it said {other:?}"),
-                        });
-                    }
-                }
+                return Ok((Letters::new(stream), local));
             }
             // Who has another secret, or speaks otherwise, will not change its mind.
             Err(error @ CommError::Refused { .. }) => return Err(error.into()),
@@ -161,31 +216,19 @@ fn meet_other(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduct
             return Err(error.into());
         }
         sleep(PAUSE);
-    };
-    let job = match agree(job, &welcome) {
-        Ok(job) => job,
-        Err(why) => {
-            let _ = send(&mut letters, &Letter::Differs { why: why.clone() });
-            let _ = letters.progress();
-            return Err(TrainError::AnotherJob { first: asked.at, why });
-        }
-    };
+    }
+}
+
+/// Opens the door at which other hosts reach this one, which reached the first from `local`.
+pub(super) fn open_door(
+    asked: &Call,
+    local: Option<SocketAddr>,
+    meeting: &Meeting,
+) -> Result<Door, TrainError> {
     let ip = asked.interface.or(local.map(|address| address.ip())).unwrap_or(IpAddr::from([127, 0, 0, 1]));
     let name = meeting.name.clone();
     let tell = move |line: String| eprintln!("{name}: {line}");
-    let door = Door::open(SocketAddr::new(ip, asked.port), &meeting.terms, tell)?;
-    send(&mut letters, &Letter::Ready { workers: job.workers, port: door.address().port() })?;
-    let keeper = Keeper {
-        host: welcome.host,
-        run: welcome.run,
-        terms: meeting.terms.clone(),
-        lease: meeting.lease,
-        lobby: Arc::new(Lobby::default()),
-        side: Side::Other { door, letters, heard: clock::now(), first: asked.at },
-    };
-    let party = Party::start(keeper, launcher)?;
-    let (history, lacks_state) = (welcome.history, welcome.has_begun);
-    Ok(Introduction { party, job, history, lacks_state, local: Vec::new() })
+    Ok(Door::open(SocketAddr::new(ip, asked.port), &meeting.terms, tell)?)
 }
 
 /// Waits for the first letter.
@@ -206,7 +249,7 @@ fn answer(letters: &mut Letters) -> Result<Letter, TrainError> {
 }
 
 /// The job as this host runs it, if it is the same as the first host's; else what differs.
-fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
+fn agree(own: &Job, welcome: &Welcome, name: &str) -> Result<Job, String> {
     let first = &welcome.job;
     // What may differ from host to host follows from the first host's numbers.
     let alike = Job {
@@ -226,20 +269,29 @@ fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
     let mut alike = alike;
     alike.settle(1).map_err(|error| error.to_string())?;
     (alike.threads, alike.data) = (first.threads, first.data.clone());
+    let differs = |what: &str, here: &dyn Display, there: &dyn Display| {
+        format!("{what} is {here} on {name}, and {there} on the first host")
+    };
     let settings = first.fixed_settings().into_iter().zip(alike.fixed_settings());
-    if let Some(((name, there), (_, here))) =
+    if let Some(((option, there), (_, here))) =
         settings.into_iter().find(|((_, there), (_, here))| there != here)
     {
-        return Err(format!("--{name} is {here} here, and {there} on the first host"));
+        return Err(differs(&format!("--{option}"), &here, &there));
     }
-    let values = |job: &Job| serde_json::to_value(job).expect("invariant: a job is plain data");
+    let kind = |job: &Job| if job.milestones.saving.is_some() { "train" } else { "bench" };
+    if kind(first) != kind(own) {
+        return Err(differs("the command", &kind(own), &kind(first)));
+    }
+    let values = |job: &Job| leaves(&serde_json::to_value(job).expect("invariant: a job is plain data"));
     let (there, here) = (values(first), values(&alike));
-    let fields = there.as_object().into_iter().flatten();
-    if let Some((name, there)) =
-        fields.into_iter().find(|(name, value)| here.get(name.as_str()) != Some(value))
-    {
-        let here = &here[name.as_str()];
-        return Err(format!("its {name} is {here}, and {there} on the first host"));
+    let nothing = Value::Null;
+    let fields = there.keys().chain(here.keys());
+    let of = |values: &BTreeMap<String, Value>, name: &str| values.get(name).unwrap_or(&nothing).to_string();
+    if let Some(field) = fields.into_iter().find(|&field| of(&there, field) != of(&here, field)) {
+        return Err(differs(field, &of(&here, field), &of(&there, field)));
+    }
+    if own.milestones.eval != first.milestones.eval {
+        return Err("tests are due at other times than on the first host; give the same --eval-every".into());
     }
     let fingerprint = own.fingerprint().map_err(|error| error.to_string())?;
     if fingerprint != welcome.fingerprint {
@@ -248,7 +300,7 @@ fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
     if let Some(numerics) = first.numerics.as_ref().filter(|numerics| !is_available(numerics)) {
         let set = numerics.instruction_set.clone().unwrap_or_default();
         return Err(format!(
-            "its processor has no {set}, which the job uses; start it with --instructions portable, or what all hosts have"
+            "the processor of {name} has no {set}, which the job uses; give --instructions with what all hosts have"
         ));
     }
     Ok(Job {
@@ -264,17 +316,74 @@ fn agree(own: &Job, welcome: &Welcome) -> Result<Job, String> {
     })
 }
 
+/// All values of a job that are not made of others, by the names that lead to them.
+fn leaves(value: &Value) -> BTreeMap<String, Value> {
+    fn visit(value: &Value, name: String, found: &mut BTreeMap<String, Value>) {
+        match value {
+            Value::Object(fields) => {
+                for (field, value) in fields {
+                    let dot = if name.is_empty() { "" } else { "." };
+                    visit(value, format!("{name}{dot}{field}"), found);
+                }
+            }
+            other => {
+                found.insert(name, other.clone());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    visit(value, String::new(), &mut found);
+    found
+}
+
 /// What a host on the same machine is told through its environment.
 #[derive(Clone, Serialize, Deserialize)]
 struct Assigned {
     job: Job,
+    place: LocalPlace,
+}
+
+/// How a host on the same machine meets the first.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct LocalPlace {
     at: SocketAddr,
     secret: String,
     encrypted: bool,
     lease: Nanos,
     patience: Nanos,
-    name: String,
+    pub name: String,
     launcher: i32,
+}
+
+impl LocalPlace {
+    /// The place of a host that the first one starts.
+    pub fn new(meeting: &Meeting, at: SocketAddr, number: u32) -> Self {
+        Self {
+            at,
+            secret: meeting.terms.secret.to_hex(),
+            encrypted: meeting.terms.secrecy == Secrecy::Encrypted,
+            lease: meeting.lease,
+            patience: meeting.patience,
+            name: format!("{}-{number}", meeting.name),
+            launcher: std::process::id() as i32,
+        }
+    }
+
+    /// Ties this process, which has the place, to the first host's.
+    pub fn take(self) -> Result<Meeting, TrainError> {
+        crate::process::die_with(self.launcher)?;
+        let secret = Secret::from_hex(&self.secret);
+        let secret = secret.ok_or_else(|| TrainError::NoAssignment("its secret is no secret".into()))?;
+        let secrecy = if self.encrypted { Secrecy::Encrypted } else { Secrecy::Plain };
+        Ok(Meeting {
+            role: Role::Other(Call { at: self.at, interface: None, port: 0 }),
+            terms: Terms { secret, secrecy },
+            lease: self.lease,
+            patience: self.patience,
+            name: self.name,
+            is_last: true,
+        })
+    }
 }
 
 /// The file for its standard error.
@@ -296,16 +405,7 @@ fn start_local(
     if let Some(saving) = &mut own.milestones.saving {
         saving.folder = folder.join(crate::checkpoint::FOLDER);
     }
-    let assigned = Assigned {
-        job: own,
-        at,
-        secret: meeting.terms.secret.to_hex(),
-        encrypted: meeting.terms.secrecy == Secrecy::Encrypted,
-        lease: meeting.lease,
-        patience: meeting.patience,
-        name: format!("{}-{number}", meeting.name),
-        launcher: std::process::id() as i32,
-    };
+    let assigned = Assigned { job: own, place: LocalPlace::new(meeting, at, number) };
     let words = folder.join(WORDS);
     let words =
         std::fs::File::create(&words).map_err(TrainError::system(format!("write {}", words.display())))?;
@@ -317,7 +417,7 @@ fn start_local(
         .stderr(words)
         .spawn()
         .map_err(TrainError::system(format!("start {}", program.display())))?;
-    Ok(LocalHost { child, name: assigned.name, folder })
+    Ok(LocalHost { child, name: assigned.place.name, folder })
 }
 
 /// What this process was told if it is one of several hosts on a machine: its job, and how it meets the first.
@@ -332,17 +432,5 @@ pub fn local_assignment() -> Option<Result<(Job, Meeting), TrainError>> {
 fn read_assignment(text: &str) -> Result<(Job, Meeting), TrainError> {
     let assigned: Assigned =
         serde_json::from_str(text).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
-    crate::process::die_with(assigned.launcher)?;
-    let secret = Secret::from_hex(&assigned.secret);
-    let secret = secret.ok_or_else(|| TrainError::NoAssignment("its secret is no secret".into()))?;
-    let secrecy = if assigned.encrypted { Secrecy::Encrypted } else { Secrecy::Plain };
-    let meeting = Meeting {
-        role: Role::Other(Call { at: assigned.at, interface: None, port: 0 }),
-        terms: Terms { secret, secrecy },
-        lease: assigned.lease,
-        patience: assigned.patience,
-        name: assigned.name,
-        is_last: true,
-    };
-    Ok((assigned.job, meeting))
+    Ok((assigned.job, assigned.place.take()?))
 }

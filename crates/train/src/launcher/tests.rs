@@ -16,6 +16,7 @@ fn launch_program(program: &str, interrupted: bool) -> (Result<(), TrainError>, 
             program: program.into(),
             interrupted: &AtomicBool::new(interrupted),
             load: None,
+            meeting: None,
             progress: &mut |_| {},
         },
     );

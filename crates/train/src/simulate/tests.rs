@@ -51,6 +51,7 @@ fn launch_in(folder: tempfile::TempDir, job: Job, interrupted: bool) -> Logs {
         program: "/nowhere/paceline".into(),
         interrupted: &AtomicBool::new(interrupted),
         load: None,
+        meeting: None,
         progress: &mut |_| {},
     };
     let prepared = job.prepare(&mut Engines::default()).expect("a job that can be simulated");

@@ -1,0 +1,338 @@
+//! `--hosts`: trainings on several hosts end with the same bits as on one, whichever host was lost or came, and whenever.
+//! The hosts are launchers on this machine that talk over loopback.
+
+mod training;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use training::{paceline, pictures, refuse, report, run, weights};
+
+/// 60 samples, 8 a step: 3 epochs are 22.5 steps, with a test and a checkpoint after each.
+const RECIPE: &str =
+    "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no";
+const SHORT: &str = "--epochs 3";
+const STEPS: u64 = 23;
+
+/// Long enough to meet a host on its way.
+const LONG: &str = "--epochs 16";
+const LONG_STEPS: u64 = 120;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn undisturbed(folder: &Path, length: &str, steps: u64) -> (Vec<u8>, Vec<u8>) {
+    pictures(folder);
+    run(folder, &format!("{RECIPE} {length} --workers 1 --out whole"));
+    weights(&folder.join("whole"), steps)
+}
+
+/// A place to meet that nobody uses.
+fn somewhere() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    format!("--rendezvous tcp://{}", listener.local_addr().expect("an address"))
+}
+
+/// A host, started; it is killed if it has not ended.
+struct Launcher(Option<Child>);
+
+impl Launcher {
+    fn start(folder: &Path, arguments: &str) -> Self {
+        Self::with_secret(folder, arguments, "a secret of many bytes")
+    }
+
+    fn with_secret(folder: &Path, arguments: &str, secret: &str) -> Self {
+        let mut command = paceline(folder, arguments);
+        command.env("PACELINE_SECRET", secret);
+        Self(Some(command.spawn().expect("the program starts")))
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.0.as_ref().expect("it has not ended");
+        kill_process(Pid::from_child(child), signal).expect("a process of our own");
+    }
+
+    fn end(mut self) -> Output {
+        self.0.take().expect("it has not ended").wait_with_output().expect("it ends")
+    }
+
+    fn ends_well(self) {
+        let output = self.end();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// What it says when it fails.
+    fn fails(self) -> String {
+        let output = self.end();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        said
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until a file of a run holds some text.
+fn wait_for(path: &Path, text: &str) {
+    let begin = Instant::now();
+    while !fs::read_to_string(path).is_ok_and(|found| found.contains(text)) {
+        assert!(begin.elapsed() < PATIENCE, "{text} is not in {}", path.display());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn case_folder(run: &Path) -> std::path::PathBuf {
+    let cases = fs::read_dir(run).expect("a run").flatten().map(|entry| entry.path());
+    cases.into_iter().find(|path| path.join("launcher.jsonl").exists()).expect("a case")
+}
+
+/// Steps of the newest checkpoint of a folder.
+fn newest(folder: &Path) -> u64 {
+    let checkpoints = fs::read_dir(folder.join("checkpoints")).expect("checkpoints").flatten();
+    let names = checkpoints.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).max().expect("one of them")
+}
+
+#[test]
+fn every_number_of_hosts_and_dealing_of_workers_gives_the_same_bits() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder, SHORT, STEPS);
+    for (number, more) in [
+        "--hosts 2 --workers 1",
+        "--hosts 3 --workers 1",
+        "--hosts 4 --workers 1",
+        "--hosts 2 --workers 2 --encrypt",
+        "--hosts 2 --elastic 1:2 --workers 2 --deal dynamic",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = format!("hosts-{number}");
+        run(folder, &format!("{RECIPE} {SHORT} {more} --local --out {out}"));
+        let out = folder.join(out);
+        assert!(weights(&out, STEPS) == whole, "{more}: the weights differ");
+        let case = &report(&out)["cases"][0];
+        assert_eq!(case["status"], "done", "{more}");
+        let hosts = case["hosts"].as_array().expect("a table of hosts").len();
+        let workers: u64 = more.split(' ').nth(1).and_then(|count| count.parse().ok()).expect("a number");
+        assert_eq!(hosts as u64, workers, "{more}");
+        let each = if more.contains("--workers 2") { 2 } else { 1 };
+        assert_eq!(case["workers"], workers * each, "{more}");
+        assert_eq!(case["host_notes"], Value::Null, "{more}");
+        numbers_add_up(case);
+    }
+}
+
+/// Phases of all members on all hosts tile their lives.
+fn numbers_add_up(case: &Value) {
+    let sum: f64 = case["phases_s"].as_object().expect("phases").values().filter_map(Value::as_f64).sum();
+    let lives = case["mean_workers"].as_f64().expect("lives") * case["total_s"].as_f64().expect("a time");
+    assert!((sum - lives).abs() < 1e-3 * lives, "{sum} and {lives}");
+}
+
+#[test]
+fn workers_that_are_killed_on_every_host_change_no_bit() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder, SHORT, STEPS);
+    for (number, strikes) in [
+        "kill@in-shard:3:0",
+        "kill@in-slice:9:0,kill@before-flag:20:1",
+        "kill@before-slice:7:0,kill@in-test:1:1",
+        "kill@after-flag:15:0,kill@in-checkpoint:1:1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = format!("struck-{number}");
+        let mut command = paceline(
+            folder,
+            &format!("{RECIPE} {SHORT} --hosts 2 --local --elastic 1:2 --workers 2 --out {out}"),
+        );
+        let output = command.env("PACELINE_STRIKE", strikes).output().expect("the program starts");
+        assert!(output.status.success(), "{strikes}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(weights(&folder.join(out), STEPS) == whole, "{strikes}: the weights differ");
+    }
+}
+
+#[test]
+fn each_sample_is_used_once_whichever_host_it_falls_to() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    run(folder, &format!("{RECIPE} {SHORT} --log-samples --workers 1 --elastic --out whole"));
+    run(folder, &format!("{RECIPE} {SHORT} --log-samples --hosts 2 --local --workers 1 --out hosts"));
+    let read = |path: &Path| -> BTreeMap<String, usize> {
+        let mut lines = BTreeMap::new();
+        for line in fs::read_to_string(path).expect("samples").lines() {
+            *lines.entry(line.to_owned()).or_default() += 1;
+        }
+        lines
+    };
+    let whole = read(&case_folder(&folder.join("whole")).join("samples.txt"));
+    let case = case_folder(&folder.join("hosts"));
+    let mut all = read(&case.join("samples.txt"));
+    for (line, count) in read(&case.join("host-1/samples.txt")) {
+        *all.entry(line).or_default() += count;
+    }
+    assert_eq!(all, whole);
+}
+
+#[test]
+fn a_training_goes_on_without_a_host_and_with_one_that_comes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder, LONG, LONG_STEPS);
+    let job = format!("{RECIPE} {LONG} --elastic --workers 1 --hosts 1:3 --host-wait 30 {}", somewhere());
+    let first = Launcher::start(folder, &format!("{job} --out first"));
+    wait_for(&folder.join("first/study.json"), "mobilenet");
+    let second = Launcher::start(folder, &format!("{job} --out second"));
+    let third = Launcher::start(folder, &format!("{job} --out third"));
+    let log = folder.join("first/mobilenet_v2-w3/launcher.jsonl");
+    wait_for(&log, "\"hosts\":{\"generation\":1");
+    wait_for(&folder.join("first/mobilenet_v2-w3/member-0.jsonl"), "\"step\":12,");
+    second.signal(Signal::KILL);
+    drop(second);
+    wait_for(&log, "\"lost\"");
+    let fourth = Launcher::start(folder, &format!("{job} --out fourth"));
+    first.ends_well();
+    third.ends_well();
+    fourth.ends_well();
+    assert!(weights(&folder.join("first"), LONG_STEPS) == whole, "the weights differ");
+    let case = &report(&folder.join("first"))["cases"][0];
+    assert_eq!(
+        (&case["recovery"]["hosts_lost"], &case["recovery"]["hosts_joined"]),
+        (&1.into(), &1.into()),
+        "{case}"
+    );
+    // What was lost with a host is unknown, and is said.
+    assert_eq!(case["host_notes"].as_array().map(Vec::len), Some(1), "{}", case["host_notes"]);
+}
+
+#[test]
+fn without_the_first_host_the_others_save_and_any_of_them_can_be_resumed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder, LONG, LONG_STEPS);
+    let job = format!("{RECIPE} {LONG} --elastic --workers 1 --hosts 2 {}", somewhere());
+    let first = Launcher::start(folder, &format!("{job} --out first"));
+    wait_for(&folder.join("first/study.json"), "mobilenet");
+    let second = Launcher::start(folder, &format!("{job} --out second"));
+    wait_for(&folder.join("first/mobilenet_v2-w2/member-0.jsonl"), "\"step\":9,");
+    first.signal(Signal::KILL);
+    drop(first);
+    let said = second.fails();
+    assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
+    assert!(newest(&folder.join("second")) >= 9);
+    run(folder, "train --resume second/checkpoints --elastic no --workers 1 --out resumed");
+    let resumed = folder.join("resumed");
+    assert!(fs::read(resumed.join("weights.safetensors")).expect("weights") == whole.0, "the weights differ");
+}
+
+#[test]
+fn a_training_that_is_not_elastic_ends_with_its_first_lost_host() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    let job = format!("{RECIPE} {LONG} --workers 1 --hosts 2 {}", somewhere());
+    let first = Launcher::start(folder, &format!("{job} --out first"));
+    wait_for(&folder.join("first/study.json"), "mobilenet");
+    let second = Launcher::start(folder, &format!("{job} --out second"));
+    wait_for(&folder.join("first/mobilenet_v2-w2/member-0.jsonl"), "\"step\":9,");
+    second.signal(Signal::KILL);
+    drop(second);
+    let said = first.fails();
+    assert!(said.contains("host 1") && said.contains("--resume first"), "{said}");
+    assert!(newest(&folder.join("first")) >= 9);
+}
+
+#[test]
+fn a_host_with_another_job_is_sent_away_and_others_are_waited_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder, SHORT, STEPS);
+    let meet = somewhere();
+    let job = format!("{RECIPE} {SHORT} --workers 1 --hosts 2 {meet}");
+    let first = Launcher::start(folder, &format!("{job} --out first"));
+    wait_for(&folder.join("first/study.json"), "mobilenet");
+    for (more, expected) in [("--seed 7", "seed is 7"), ("--lr 0.5", "learning"), ("--hosts 3", "hosts")] {
+        let output = Launcher::start(folder, &format!("{job} {more} --out other")).end();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected) && said.contains("another job"), "{said}");
+    }
+    let output =
+        Launcher::with_secret(folder, &format!("{job} --out other"), "another secret, also long").end();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("secret"), "{said}");
+    assert!(!folder.join("other").exists(), "nothing is left of who was sent away");
+    Launcher::start(folder, &format!("{job} --out second")).ends_well();
+    let output = first.end();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("was sent away") && said.contains("seed is 7"), "{said}");
+    assert!(weights(&folder.join("first"), STEPS) == whole, "the weights differ");
+    assert!(!folder.join("second").exists(), "its logs are with the first host");
+}
+
+#[test]
+fn hosts_that_nobody_meets_give_up_and_say_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let job = "train mobilenet_v2 --batch 2 --steps 2 --threads 1 --workers 1 --hosts 2 --host-wait 1";
+    let first = Launcher::start(folder, &format!("{job} {} --out first", somewhere()));
+    let said = first.fails();
+    assert!(said.contains("only 1 of at least 2 hosts came within 1 s"), "{said}");
+    // An address that this machine does not have, where nobody listens.
+    let other = Launcher::start(
+        folder,
+        &format!("{job} --rendezvous tcp://127.0.0.2:1 --interface 127.0.0.1 --out other"),
+    );
+    let output = other.end();
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    for (arguments, expected) in [
+        ("--hosts 2", "--rendezvous tcp://HOST:PORT"),
+        ("--hosts 1:2 --local", "use it with --elastic"),
+        ("--hosts 0 --local", "at least 1 host"),
+        ("--hosts x --local", "no number of hosts"),
+        ("--local", "use it with --hosts N"),
+        ("--encrypt", "use it with --hosts N"),
+        ("--hosts 2 --rendezvous first:29400", "there are tcp://HOST:PORT and file:///DIR"),
+        ("--hosts 2 --rendezvous tcp://first", "no host or no port"),
+        ("--hosts 2 --rendezvous tcp://0.0.0.0:29400 --secret-file secret", "every host's address"),
+        (
+            "--hosts 2 --rendezvous tcp://no.such.host.invalid:29400 --secret-file secret",
+            "cannot find no.such.host.invalid",
+        ),
+        ("--hosts 2 --rendezvous tcp://127.0.0.1:29400", "hosts show each other a secret"),
+        ("--hosts 2 --rendezvous tcp://127.0.0.1:29400 --secret-file short", "too short"),
+        ("--hosts 2 --rendezvous tcp://127.0.0.1:29400 --secret-file missing", "cannot read missing"),
+        ("--hosts 2 --local --update ps-cpu", "ps-cpu"),
+    ] {
+        fs::write(folder.join("secret"), "0123456789abcdef\n").expect("a file");
+        fs::write(folder.join("short"), "1234\n").expect("a file");
+        let said = refuse(folder, &format!("train mobilenet_v2 --batch 2 --steps 2 {arguments} --out never"));
+        assert!(said.contains(expected), "{arguments}: {said}");
+        assert!(!folder.join("never").exists(), "{arguments}");
+    }
+}
