@@ -58,7 +58,8 @@ pub fn run(options: &Options) -> Result<()> {
             let on = words::cores(cores as u32);
             say(&format!("warning: {world} workers on {on} take turns; times include the waiting"));
         }
-        let rows = measure::all_reduce(&program, world, &options.sizes.0, options.pin.is_none_or(|pin| pin.0))?;
+        let rows =
+            measure::all_reduce(&program, world, &options.sizes.0, options.pin.is_none_or(|pin| pin.0))?;
         let heading = format!("\nall-reduce (sum, float) between {world} processes of this machine\n");
         let (reduced, copied): (Vec<_>, Vec<_>) = rows.iter().map(|row| (row.reduced, row.copied)).unzip();
         print(&format!("{heading}{}", render(&reduced, Some(&copied))))?;
@@ -72,7 +73,9 @@ pub fn run(options: &Options) -> Result<()> {
 /// Measures between hosts, and prints the table on the first.
 fn run_between(HostCount { min, max: hosts }: HostCount, options: &Options) -> Result<()> {
     if !options.workers.is_empty() {
-        return Err(Usage::new("between hosts there is one worker on each; leave --workers or --hosts out").into());
+        return Err(
+            Usage::new("between hosts there is one worker on each; leave --workers or --hosts out").into()
+        );
     }
     if options.pin.is_some() {
         return Err(Usage::new("between hosts no worker keeps to a core; leave --pin or --hosts out").into());

@@ -113,7 +113,9 @@ impl Table {
                     }
                     (Letter::Cue(Cue::Over { why }), false, _) => return ended(why),
                     (other, ..) => {
-                        return ended(self.lost(place, &format!("it says what it should not say: {other:?}")));
+                        return ended(
+                            self.lost(place, &format!("it says what it should not say: {other:?}")),
+                        );
                     }
                 }
             }
