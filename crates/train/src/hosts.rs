@@ -4,6 +4,7 @@
 //! hosts ([`Authority`](paceline_comm::tasks::authority::Authority)). The others call it. Each launcher leads its own members, as in
 //! an elastic run on one host; its *porter* carries what the hosts need of each other.
 
+mod first;
 mod letter;
 pub(crate) mod link;
 pub(crate) mod measure;

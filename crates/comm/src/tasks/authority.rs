@@ -409,7 +409,7 @@ impl Authority {
                 let waited = now.since(*since) > self.policy.patience;
                 let is_enough = count >= self.policy.min;
                 let is_all = count >= self.policy.max || has_run || now.since(self.came) >= self.policy.grace;
-                if is_enough && is_all {
+                if is_enough && (is_all || waited) {
                     let is_loss = self.roster.is_loss;
                     self.call(is_loss, now);
                 } else if waited {

@@ -328,83 +328,125 @@ impl Ground {
         }
     }
 
-    /// As [`Self::mean_gradients`], where other hosts' shards are there as nodes, each at its first shard.
+    /// As [`Self::mean_gradients`], where other hosts' shards are there as nodes, each at its first shard; the mean is also put where it is
+    /// sent to them from.
     ///
     /// # Safety
-    /// As there, with the nodes of other hosts.
+    /// As there, with the nodes of other hosts; nobody else may use this range of the means.
     ///
     /// # Panics
     /// As there.
     pub unsafe fn mean_of_parts(&self, parts: &Parts, range: &Range<usize>, into: &mut [f32]) {
         assert_eq!(range.len(), into.len(), "invariant: room for the whole range");
         let scale = Reduction::Mean.scale(parts.all_shards());
-        let nodes: Vec<(Node, bool)> = parts.all_nodes().collect();
-        let mut waiting = Tower::default();
+        let (first, _) = parts.all_nodes().next().expect("invariant: a sum has a node");
+        let is_even = parts.all_nodes().all(|(node, _)| node.level == first.level);
+        let is_few = parts.all_nodes().count() <= FEW && 1 << first.level <= FEW;
+        let mut tower = Tower { floors: [(0, std::ptr::null_mut()); FEW], height: 0, sums: Vec::new() };
+        let mut own = [0.0; RUN];
         for begin in (0..range.len()).step_by(RUN) {
             let end = (begin + RUN).min(range.len());
             let run = range.start + begin..range.start + end;
-            for &(node, is_own) in &nodes {
-                let shards = if is_own { node.shards() } else { node.first..node.first + 1 };
+            let into = [into[begin..end].as_mut_ptr(), self.means().part(&run)];
+            if is_even && is_few && parts.nodes(parts.own()).count() == 1 {
                 let mut from = [std::ptr::null_mut(); FEW];
-                let count = shards.len().min(FEW);
-                shards
-                    .clone()
-                    .take(FEW)
-                    .zip(&mut from)
-                    .for_each(|(shard, at)| *at = self.gradients(shard).part(&run));
-                if shards.len() > FEW {
-                    let from: Vec<_> = shards.map(|shard| self.gradients(shard).part(&run)).collect();
-                    // SAFETY: as the caller vouches.
-                    unsafe { waiting.push(node.level, &from, run.len()) };
-                } else {
-                    // SAFETY: as the caller vouches.
-                    unsafe { waiting.push(node.level, &from[..count], run.len()) };
+                let mut count = 0;
+                for (node, is_own) in parts.all_nodes() {
+                    from[count] = self.gradients(node.first).part(&run);
+                    if is_own && node.level > 0 {
+                        // SAFETY: as the caller vouches; `own` is private and long enough.
+                        unsafe { self.add_up(node.shards(), &run, own.as_mut_ptr()) };
+                        from[count] = own.as_mut_ptr();
+                    }
+                    count += 1;
                 }
+                let sum = Sum { from: &from[..count], into: &into, len: run.len(), scale };
+                // SAFETY: nodes of one level are added up as shards are; the caller vouches for the rest.
+                unsafe { sum.run() };
+                continue;
             }
-            waiting.top_out(&mut into[begin..end], scale);
+            for (node, is_own) in parts.all_nodes() {
+                let shards = if is_own { node.shards() } else { node.first..node.first + 1 };
+                // SAFETY: as the caller vouches.
+                unsafe { tower.add(self, node.level, shards, &run) };
+            }
+            // SAFETY: `into` is borrowed, and the caller vouches for the means.
+            unsafe { tower.finish(&into, run.len(), scale) };
         }
+    }
+
+    /// # Safety
+    /// As for [`Sum::run`].
+    unsafe fn add_up(&self, shards: Range<u32>, run: &Range<usize>, into: *mut f32) {
+        let add = |from: &[*mut f32]| {
+            // SAFETY: as the caller vouches.
+            unsafe { Sum { from, into: &[into], len: run.len(), scale: 1.0 }.run() };
+        };
+        let at = |shard| self.gradients(shard).part(run);
+        if shards.len() > FEW {
+            return add(&shards.map(at).collect::<Vec<_>>());
+        }
+        let mut from = [std::ptr::null_mut(); FEW];
+        let count = shards.len();
+        shards.zip(&mut from).for_each(|(shard, place)| *place = at(shard));
+        add(&from[..count]);
     }
 }
 
-/// Sums of nodes that wait for their right-hand side.
-#[derive(Default)]
+/// Sums of nodes that wait for their right-hand side, where nodes have different levels.
 struct Tower {
-    floors: Vec<(u32, Vec<f32>)>,
-    spare: Vec<Vec<f32>>,
+    /// Levels, and where the values are.
+    floors: [(u32, *mut f32); FEW],
+    height: usize,
+    /// Room for a sum on each floor; it is made once for a slice.
+    sums: Vec<[f32; RUN]>,
 }
 
 impl Tower {
-    /// Adds the sum of these areas, which is a node of this level, and completes what it completes.
+    /// Adds a node of a level, the sum of these shards, and completes what it completes.
     ///
     /// # Safety
     /// As for [`Sum::run`].
-    unsafe fn push(&mut self, level: u32, from: &[*mut f32], len: usize) {
-        let mut sum = self.spare.pop().unwrap_or_else(|| vec![0.0; RUN]);
-        // SAFETY: the caller vouches for what is read, and `sum` is private and long enough.
-        unsafe { Sum { from, into: &[sum.as_mut_ptr()], len, scale: 1.0 }.run() };
-        let mut level = level;
-        while self.floors.last().is_some_and(|&(below, _)| below == level) {
-            let (_, left) = self.floors.pop().expect("invariant: it was just seen");
-            sum = self.add(left, sum, len);
-            level += 1;
+    unsafe fn add(&mut self, ground: &Ground, level: u32, shards: Range<u32>, run: &Range<usize>) {
+        if self.sums.is_empty() {
+            self.sums.resize(FEW, [0.0; RUN]);
         }
-        self.floors.push((level, sum));
+        let sum = self.sums[self.height].as_mut_ptr();
+        // SAFETY: the caller vouches for what is read; the sum is this tower's own, and long enough.
+        unsafe { ground.add_up(shards, run, sum) };
+        self.floors[self.height] = (level, sum);
+        self.height += 1;
+        while self.height > 1 && self.floors[self.height - 2].0 == self.floors[self.height - 1].0 {
+            // SAFETY: as above.
+            unsafe { self.join(run.len()) };
+        }
     }
 
-    fn add(&mut self, mut left: Vec<f32>, right: Vec<f32>, len: usize) -> Vec<f32> {
-        left[..len].iter_mut().zip(&right[..len]).for_each(|(left, right)| *left += right);
-        self.spare.push(right);
-        left
+    /// Adds the two floors on top.
+    ///
+    /// # Safety
+    /// Their values must be there.
+    unsafe fn join(&mut self, len: usize) {
+        let [(level, left), (_, right)] = [self.floors[self.height - 2], self.floors[self.height - 1]];
+        // SAFETY: both are this tower's own, and long enough.
+        unsafe { Sum { from: &[left, right], into: &[left], len, scale: 1.0 }.run() };
+        self.height -= 1;
+        self.floors[self.height - 1] = (level + 1, left);
     }
 
     /// Adds up what is left, from the right.
-    fn top_out(&mut self, into: &mut [f32], scale: f32) {
-        let (_, mut sum) = self.floors.pop().expect("invariant: a sum has a node");
-        while let Some((_, left)) = self.floors.pop() {
-            sum = self.add(left, sum, into.len());
+    ///
+    /// # Safety
+    /// As for [`Sum::run`].
+    unsafe fn finish(&mut self, into: &[*mut f32], len: usize, scale: f32) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            while self.height > 1 {
+                self.join(len);
+            }
+            Sum { from: &[self.floors[0].1], into, len, scale }.run();
         }
-        into.iter_mut().zip(&sum).for_each(|(into, sum)| *into = sum * scale);
-        self.spare.push(sum);
+        self.height = 0;
     }
 }
 

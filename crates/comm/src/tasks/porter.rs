@@ -30,6 +30,8 @@ enum Item {
     Done,
     /// A slice of the state after so many steps.
     State { bucket: u32, slice: u32, number: u32 },
+    /// Nothing but that the sender is there, so many times.
+    Alive,
 }
 
 impl Item {
@@ -42,6 +44,7 @@ impl Item {
             Self::Tested { part } => (5, [part, 0, 0, 0]),
             Self::Done => (6, [0; 4]),
             Self::State { bucket, slice, number } => (7, [bucket, slice, number, 0]),
+            Self::Alive => (8, [0; 4]),
         };
         let [a, b, c, d] = numbers;
         Tag([kind, step as u32, a, b, c, d])
@@ -56,6 +59,7 @@ impl Item {
             5 => Self::Tested { part: a },
             6 => Self::Done,
             7 => Self::State { bucket: a, slice: b, number: c },
+            8 => Self::Alive,
             _ => return None,
         };
         Some((item, u64::from(step)))
@@ -131,6 +135,9 @@ pub struct Porter<'a, M, C> {
     /// Steps whose accounts are complete.
     accounts: Vec<(u64, Vec<Moved>)>,
     lost: Vec<(Host, String)>,
+    /// Signs of life sent, and which places were heard since that was last asked.
+    beats: u64,
+    heard: Vec<bool>,
 }
 
 // SAFETY: addresses are those of shared memory, which any thread of the launcher may use as the protocol says.
@@ -171,6 +178,8 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             moved: vec![Moved::default(); places],
             accounts: Vec::new(),
             lost: Vec::new(),
+            beats: 0,
+            heard: vec![false; places],
             parts,
             done: hosts.iter().map(|host| host.done).collect(),
             begun: hosts,
@@ -180,6 +189,26 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
     /// Hosts that were lost since this was last asked, and why.
     pub fn take_lost(&mut self) -> Vec<(Host, String)> {
         std::mem::take(&mut self.lost)
+    }
+
+    /// Shows all others that this host is there.
+    pub fn beat(&mut self, wire: &mut dyn Wire) {
+        self.beats += 1;
+        for place in self.others() {
+            let nothing = Span { at: std::ptr::null_mut(), len: 0 };
+            // SAFETY: nothing is read.
+            unsafe {
+                wire.send(self.begun[place].host, Item::Alive.tag(self.beats), nothing.at, nothing.len)
+            };
+        }
+    }
+
+    /// The other hosts, and whether anything came from each since this was last asked.
+    pub fn take_heard(&mut self) -> impl Iterator<Item = (Host, bool)> {
+        let heard = std::mem::replace(&mut self.heard, vec![false; self.parts.hosts()]);
+        let own = self.own();
+        let all = self.begun.iter().map(|host| host.host).zip(heard).enumerate();
+        all.filter(move |&(place, _)| place != own).map(|(_, host)| host)
     }
 
     /// What moved in steps that are done, since this was last asked, by place.
@@ -411,7 +440,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
                 let is_right = is_now && part < shape.shards && is_its(part);
                 is_right.then(|| note_span(&mut self.incoming[number]))
             }
-            Item::Done => Some(Span { at: std::ptr::NonNull::dangling().as_ptr(), len: 0 }),
+            Item::Done | Item::Alive => Some(Span { at: std::ptr::NonNull::dangling().as_ptr(), len: 0 }),
             Item::State { bucket, slice, number } => {
                 let is_right = is_slice(bucket, slice) && number < self.cargo.states() && serves;
                 let is_missing = self.begun[self.own()].missing.contains(&(bucket, slice));
@@ -453,6 +482,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
                 self.done[place] = self.done[place].max(Some(step));
                 self.check_arrived();
             }
+            Item::Alive => {}
             Item::State { bucket, slice, .. } => {
                 let number = self.number(bucket, slice);
                 self.states[number] += 1;
@@ -514,6 +544,10 @@ unsafe impl<M: Words, C: Cargo> Inbox for Porter<'_, M, C> {
 
     fn arrived(&mut self, peer: Host, tag: Tag, len: usize) {
         let Some((place, (item, step))) = self.place_of(peer).zip(Item::read(tag)) else { return };
+        self.heard[place] = true;
+        if item == Item::Alive {
+            return;
+        }
         self.moved[place].received.0 += len as u64;
         self.moved[place].note(self.words.now());
         self.take(place, item, step);

@@ -151,6 +151,7 @@ impl Hosting {
                 lobby: self.party.lobby(),
                 called: self.called.clone(),
                 launcher: Bell::attach(self.launcher.descriptor())?,
+                lease: self.party.lease,
                 log: self.log.clone(),
             };
             self.porter = Some(Thread::spawn(link, tools)?);

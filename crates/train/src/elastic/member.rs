@@ -521,10 +521,7 @@ impl Slices for Sums<'_> {
                 unsafe {
                     match (travels, is_owner) {
                         (false, _) => self.ground.mean_gradients(&part, into),
-                        (true, true) => {
-                            self.ground.mean_of_parts(parts, &part, into);
-                            self.ground.means().write(part).copy_from_slice(into);
-                        }
+                        (true, true) => self.ground.mean_of_parts(parts, &part, into),
                         (true, false) => into.copy_from_slice(self.ground.means().read(part)),
                     }
                 }

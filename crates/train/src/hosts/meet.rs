@@ -17,9 +17,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 
+use super::first::First;
 use super::letter::{Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
-use super::party::{First, Keeper, Party, Side};
+use super::party::{Keeper, Party, Side, Silence};
 use super::{Call, Hosts, Meeting, Role};
 use crate::numerics::is_available;
 use crate::{Job, TrainError, clock};
@@ -172,7 +173,14 @@ fn meet_other(
         terms: meeting.terms.clone(),
         lease: meeting.lease,
         lobby: Arc::new(Lobby::default()),
-        side: Side::Other { door, letters, heard: clock::now(), first: asked.at, workers: job.workers },
+        side: Side::Other {
+            door,
+            letters,
+            silence: Silence::default(),
+            is_cut: false,
+            first: asked.at,
+            workers: job.workers,
+        },
     };
     let party = Party::start(keeper, launcher)?;
     let (history, lacks_state) = (welcome.history, welcome.has_begun);

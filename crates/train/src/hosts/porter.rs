@@ -1,5 +1,6 @@
 //! The thread that carries bytes between hosts, for one roster.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use paceline_record::log::PorterWriter;
 use paceline_record::{Bytes, Generation, Host, Nanos, PorterEvent, Step, Transfer};
 
 use super::link::{Link, Lobby, Unlinked};
+use super::party::{BEATS, Silence};
 use crate::elastic::Layout;
 use crate::{TrainError, clock};
 
@@ -44,6 +46,8 @@ pub(crate) struct Tools {
     pub called: Arc<Bell>,
     /// The bell by which it calls its launcher.
     pub launcher: Bell,
+    /// How long a host may be silent.
+    pub lease: Nanos,
     /// Its log, which all porters of a run write one after another.
     pub log: Arc<std::sync::Mutex<PorterWriter>>,
 }
@@ -150,12 +154,28 @@ impl Work {
         let mut porter = Porter::new(ground, ground.board(), cargo, parts, standings);
         porter.serve(wire);
         let mut account = Account { begin: clock::now(), cpu: clock::thread_cpu(), waited: Nanos(0) };
+        let mut silences: BTreeMap<Host, Silence> = BTreeMap::new();
+        let mut looked = Nanos(0);
         while !self.stop.load(Ordering::Relaxed) {
             self.tools.called.silence().map_err(TrainError::system("hear members"))?;
             porter.post(wire);
             let (begin, cpu) = (clock::now(), clock::thread_cpu());
             wire.progress(&mut porter, self.tools.called.as_fd(), NAP)?;
             account.waited += clock::now().since(begin).since(clock::thread_cpu().since(cpu));
+            let now = clock::now();
+            if now.since(looked) >= Nanos(self.tools.lease.0 / BEATS) {
+                looked = now;
+                porter.beat(wire);
+                for (host, is_heard) in porter.take_heard() {
+                    let silent = silences.entry(host).or_default().look(is_heard, now);
+                    // The launcher hears first of whoever is gone altogether.
+                    if silent > self.tools.lease && !is_heard {
+                        silences.insert(host, Silence::default());
+                        let why = format!("nothing has come from it for {:.1} s", silent.seconds());
+                        self.tell(Said::Misses(host, why));
+                    }
+                }
+            }
             for (step, moved) in porter.take_accounts() {
                 self.book(Step(step), &hosts, &moved, &mut account)?;
             }

@@ -1,0 +1,293 @@
+//! The first host's side of the control connections: it takes hosts in, hears them, and passes on what the authority decides.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use paceline_comm::tasks::authority::{Authority, Decided, Order, Word};
+use paceline_comm::wire::{Door, Letters};
+use paceline_record::log::host_folder;
+use paceline_record::{
+    ClockReading, EvalRecord, Generation, Host, HostChange, HostPlace, HostRoster, LauncherEvent, Nanos, Step,
+};
+
+use super::letter::{Greeting, Hello, Letter, Welcome, send};
+use super::link::Lobby;
+use super::party::{BEATS, Event, Heard, Silence};
+use super::store::Store;
+use crate::{Job, clock};
+
+/// How often readings of clocks are logged.
+const READING: Nanos = Nanos(1_000_000_000);
+
+/// How long a host may take until its workers are ready.
+const BIRTH: Nanos = Nanos(600_000_000_000);
+
+/// Connections of callers that have not become hosts.
+const MOST_CALLERS: usize = 128;
+
+/// The first host's side.
+pub(super) struct First {
+    pub door: Arc<Door>,
+    pub authority: Authority,
+    pub job: Job,
+    pub fingerprint: String,
+    pub history: Vec<EvalRecord>,
+    /// What is to be logged of the first host itself.
+    pub own: Option<HostChange>,
+    pub folder: PathBuf,
+    pub is_last: bool,
+    pub callers: Vec<Caller>,
+    pub next: u32,
+}
+
+/// Somebody who has called.
+pub(super) struct Caller {
+    pub letters: Letters,
+    from: SocketAddr,
+    name: String,
+    came: Nanos,
+    silence: Silence,
+    pinged: Nanos,
+    /// Set once it is welcome.
+    host: Host,
+    /// Where its door is, once it takes part.
+    door: Option<SocketAddr>,
+    best: Option<ClockReading>,
+    logged: Nanos,
+    store: Store,
+    is_stored: bool,
+    /// It does not take part any more, but may still send its logs.
+    is_out: bool,
+}
+
+impl First {
+    pub fn tend(&mut self, run: u64, lease: Nanos, lobby: &Lobby, heard: &mut Heard, now: Nanos) {
+        if let Some(own) = self.own.take() {
+            heard.log(Host(0), now, own);
+        }
+        while let Some(visitor) = self.door.next() {
+            match serde_json::from_slice(&visitor.greeting) {
+                Ok(Greeting::Data { run: told, generation, from }) if told == run => {
+                    lobby.put(generation, from, visitor.stream);
+                }
+                Ok(Greeting::Control(hello)) if self.callers.len() < MOST_CALLERS => {
+                    self.greet(run, hello, Letters::new(visitor.stream), visitor.from, heard, now);
+                }
+                Ok(Greeting::Measure { .. }) => {
+                    let why = "it runs a training, and measures no all-reduces".into();
+                    // Nothing is lost with a caller that has gone.
+                    let _ = send(&mut Letters::new(visitor.stream), &Letter::SentAway { why });
+                }
+                // Of another run, or what nobody says.
+                _ => {}
+            }
+        }
+        let mut place = 0;
+        while place < self.callers.len() {
+            match self.hear(place, lease, heard, now) {
+                Ok(()) => place += 1,
+                Err(why) => {
+                    let caller = self.callers.remove(place);
+                    if caller.door.is_some() && !caller.is_out {
+                        self.authority.loses(caller.host, &why, now);
+                    }
+                }
+            }
+        }
+        self.authority.tend(now);
+        self.pass_on(heard, now);
+        let is_gathered = self.authority.is_over()
+            && self.callers.iter().all(|caller| caller.is_stored || caller.door.is_none());
+        if is_gathered {
+            heard.0.push(Event::Gathered);
+        }
+    }
+
+    /// Answers somebody who calls for the first time.
+    fn greet(
+        &mut self,
+        run: u64,
+        hello: Hello,
+        mut letters: Letters,
+        from: SocketAddr,
+        heard: &mut Heard,
+        now: Nanos,
+    ) {
+        let Hello { version, name } = hello;
+        let own = env!("CARGO_PKG_VERSION");
+        let why = if version != own {
+            Some(format!("it is Paceline {version}, and this is {own}"))
+        } else if !self.authority.has_room() {
+            Some("the run has all the hosts that it can have now".into())
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            heard.0.push(Event::Say(format!("{name} ({from}) was sent away: {why}")));
+            let _ = send(&mut letters, &Letter::SentAway { why });
+        } else {
+            let host = Host(self.next);
+            self.next += 1;
+            let welcome = Welcome {
+                host,
+                run,
+                job: self.job.clone(),
+                fingerprint: self.fingerprint.clone(),
+                history: self.history.clone(),
+                has_begun: self.authority.roster().generation > 0 || self.job.milestones.resume.is_some(),
+            };
+            let _ = send(&mut letters, &Letter::Welcome(Box::new(welcome)));
+            self.callers.push(Caller {
+                letters,
+                from,
+                name,
+                came: now,
+                silence: Silence::default(),
+                pinged: Nanos(0),
+                host,
+                door: None,
+                best: None,
+                logged: Nanos(0),
+                store: Store::new(self.folder.join(host_folder(host))),
+                is_stored: false,
+                is_out: false,
+            });
+        }
+    }
+
+    /// Hears a caller; an error if it is lost.
+    fn hear(&mut self, place: usize, lease: Nanos, heard: &mut Heard, now: Nanos) -> Result<(), String> {
+        let caller = &mut self.callers[place];
+        let host = caller.host;
+        let letters = caller.letters.progress().map_err(|error| error.to_string())?;
+        let silent = caller.silence.look(!letters.is_empty(), now);
+        for bytes in letters {
+            let caller = &mut self.callers[place];
+            match Letter::read(&bytes)? {
+                Letter::Ready { workers, port } if caller.door.is_none() => {
+                    if !self.authority.has_room() {
+                        let why = "the run has all the hosts that it can have now".to_owned();
+                        let _ = send(&mut caller.letters, &Letter::SentAway { why: why.clone() });
+                        return Err(why);
+                    }
+                    caller.door = Some(SocketAddr::new(caller.from.ip(), port));
+                    let name = caller.name.clone();
+                    heard.log(host, now, HostChange::Joined { name, workers });
+                    let name = caller.name.clone();
+                    self.authority.joins(host, &name, workers, now);
+                }
+                Letter::Differs { why } => {
+                    heard
+                        .0
+                        .push(Event::Say(format!("{} ({}) was sent away: {why}", caller.name, caller.from)));
+                    return Err(why);
+                }
+                Letter::Word(Word::Leaves) if caller.door.is_some() => {
+                    caller.is_out = true;
+                    self.authority.hears(host, Word::Leaves, now);
+                }
+                Letter::Word(word) if caller.door.is_some() => self.authority.hears(host, word, now),
+                Letter::Pong { sent, there } => caller.read_clock(sent, there, heard, now),
+                Letter::File { name, text } if name.is_empty() && text.is_empty() => {
+                    caller.store.finish().map_err(|error| format!("its logs cannot be stored: {error}"))?;
+                    caller.is_stored = true;
+                    heard.0.extend(caller.best.take().map(|best| Event::Log(LauncherEvent::Clock(best))));
+                    heard.log(host, now, HostChange::Gathered);
+                    let _ = send(&mut caller.letters, &Letter::Stored { is_last: self.is_last });
+                }
+                Letter::File { name, text } => {
+                    // Logs are sent when a launcher has ended.
+                    if !std::mem::replace(&mut caller.is_out, true) {
+                        self.authority.loses(host, "it has ended", now);
+                    }
+                    self.callers[place]
+                        .store
+                        .add(&name, &text)
+                        .map_err(|error| format!("its logs cannot be stored: {error}"))?;
+                }
+                other => return Err(format!("it says what a host does not say: {other:?}")),
+            }
+        }
+        let caller = &mut self.callers[place];
+        if caller.door.is_some() && silent > lease && !caller.is_stored {
+            return Err(format!("it was silent for {:.1} s", silent.seconds()));
+        }
+        if caller.door.is_none() && now.since(caller.came) > BIRTH {
+            return Err("it did not say whether it takes part".into());
+        }
+        if now.since(caller.pinged) >= Nanos(lease.0 / BEATS) {
+            caller.pinged = now;
+            send(&mut caller.letters, &Letter::Ping { sent: clock::now() })
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Sends orders to whom they are for, and tells what was decided.
+    fn pass_on(&mut self, heard: &mut Heard, now: Nanos) {
+        for decided in self.authority.take_decided() {
+            match decided {
+                Decided::Lost(host, why) => {
+                    let name = self.name_of(host);
+                    heard.0.push(Event::Say(format!("host {}{name} was lost: {why}", host.0)));
+                    heard.log(host, now, HostChange::Lost { why });
+                }
+                Decided::Left(host) => heard.log(host, now, HostChange::Left),
+                Decided::Roster(roster, steps) => {
+                    let mut first_shard = 0;
+                    let hosts = roster.places.iter().map(|place| {
+                        let shards = place.end - first_shard;
+                        let place = HostPlace { host: place.host, first_shard, shards };
+                        first_shard += shards;
+                        place
+                    });
+                    heard.0.push(Event::Log(LauncherEvent::Hosts(HostRoster {
+                        generation: Generation(roster.generation),
+                        at: now,
+                        step: Step(steps),
+                        hosts: hosts.collect(),
+                    })));
+                }
+            }
+        }
+        let doors: Vec<(Host, SocketAddr)> =
+            self.callers.iter().filter_map(|caller| Some((caller.host, caller.door?))).collect();
+        for (host, order) in self.authority.take_orders() {
+            if host == Host(0) {
+                heard.0.push(Event::Order(order, doors.iter().copied().collect()));
+            } else if let Some(caller) = self.callers.iter_mut().find(|caller| caller.host == host) {
+                caller.is_out |= matches!(order, Order::End(_));
+                // A broken connection is noticed when it is read.
+                let _ = send(&mut caller.letters, &Letter::Order { order, doors: doors.clone() });
+            }
+        }
+    }
+
+    fn name_of(&self, host: Host) -> String {
+        let caller = self.callers.iter().find(|caller| caller.host == host);
+        caller.map_or_else(String::new, |caller| format!(" ({}, {})", caller.name, caller.from))
+    }
+}
+
+impl Caller {
+    fn read_clock(&mut self, sent: Nanos, there: Nanos, heard: &mut Heard, now: Nanos) {
+        let received = clock::now();
+        let middle = sent.0 / 2 + received.0 / 2;
+        let reading = ClockReading {
+            host: self.host,
+            at: Nanos(middle),
+            offset: there.0.wrapping_sub(middle) as i64,
+            within: Nanos(received.since(sent).0.div_ceil(2)),
+        };
+        if self.best.is_none_or(|best| reading.within < best.within) {
+            self.best = Some(reading);
+        }
+        if now.since(self.logged) >= READING
+            && let Some(best) = self.best.take()
+        {
+            self.logged = now;
+            heard.0.push(Event::Log(LauncherEvent::Clock(best)));
+        }
+    }
+}
