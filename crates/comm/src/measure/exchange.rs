@@ -282,12 +282,12 @@ mod tests {
             let exchanges = exchanges(bytes, hosts);
             let stop = &AtomicBool::new(false);
             let rows: Vec<_> = thread::scope(|scope| {
-                let start = |(exchange, mut wire): (&Exchange, Tcp)| {
+                let mut rows = Vec::new();
+                for (exchange, mut wire) in exchanges.iter().zip(wires(hosts)) {
                     let (rounds, carrier) = exchange.start();
                     scope.spawn(move || carrier.carry(&mut wire, stop).expect("a system that works"));
-                    scope.spawn(move || rounds.reduce(stop))
-                };
-                let rows: Vec<_> = exchanges.iter().zip(wires(hosts)).map(start).collect();
+                    rows.push(scope.spawn(move || rounds.reduce(stop)));
+                }
                 let rows = rows.into_iter().map(|row| row.join().expect("no panic").expect("threads"));
                 let rows = rows.collect();
                 stop.store(true, Ordering::Relaxed);
