@@ -642,8 +642,12 @@ impl Lead<'_, '_, '_> {
 
     /// Kills all members, and waits until nothing is left of them.
     fn end_all(&mut self) -> Result<(), TrainError> {
-        for process in self.processes.values_mut() {
+        let at = clock::now();
+        for process in self.processes.values_mut().filter(|process| process.condemned.is_none()) {
             process.condemn(Condemned::Over);
+            // It is not lost: its launcher ends.
+            let change = MemberChange::Left;
+            self.log.append(&LauncherEvent::Member(MemberEvent { member: process.member, at, change }))?;
         }
         let begin = clock::now();
         while !self.processes.is_empty() && clock::now().since(begin) < UNKILLABLE {
