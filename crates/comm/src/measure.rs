@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Collective, CommError, Deadline, Operation, Reduction};
 
-pub use exchange::Exchange;
+pub use exchange::{Carrier, Exchange, Rounds};
 
 /// How a size is measured. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -129,6 +129,12 @@ impl Told {
         Some(told)
     }
 
+    /// Workers on all hosts that the run began with; `None` where the log does not tell.
+    pub(crate) fn workers(&self) -> Option<u32> {
+        let first = self.rosters.first()?;
+        first.hosts.iter().map(|place| self.hosts.get(&place.host)?.workers).sum()
+    }
+
     /// The hosts whose logs are in a case's folder, each with its folder and its clock; or why one cannot be read.
     pub(crate) fn stations(&self, folder: &Path) -> Vec<(Host, Result<Station, String>)> {
         let station = |&host: &Host| (host, self.station(folder, host));

@@ -85,7 +85,13 @@ impl Run {
         let outcome = launcher.outcome();
         let crew = Crew::read(folder, &launcher)?;
         let mut run = match hosts::Told::by(&launcher) {
-            Some(told) => hosts::gather(folder, launcher, crew, told),
+            Some(told) => {
+                let mut launcher = launcher;
+                // A job is for as many workers on each host as on the first; they may have others.
+                let case = &mut launcher.header.case;
+                case.workers = told.workers().unwrap_or(case.workers);
+                hosts::gather(folder, launcher, crew, told)
+            }
             None => Self::new(launcher, crew.ranks, crew.waited_for),
         };
         // Who has not said the last word may have begun just after the first look.

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use paceline_comm::CommError;
-use paceline_comm::wire::{Door, Secrecy, Secret, Terms};
+use paceline_comm::wire::{Door, Secrecy, Secret, Terms, call};
+use paceline_comm::{CommError, Deadline};
 use paceline_lab::words;
 use paceline_record::Nanos;
 use paceline_train::hosts::{Call, HostCount, Hosts, LEASE, Local, Meeting, Role};
@@ -83,14 +84,20 @@ pub enum Rendezvous {
     File(PathBuf),
 }
 
+/// A name or an address; one with colons is in brackets.
+fn is_host(text: &str) -> bool {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    !text.is_empty() && (bare.is_some() || !text.contains(':'))
+}
+
 impl FromStr for Rendezvous {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(address) = text.strip_prefix("tcp://") {
-            let is_whole = address.rsplit_once(':').is_some_and(|(host, port)| {
-                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-            });
+            let is_whole = address
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0));
             return match is_whole {
                 true => Ok(Self::Tcp(address.trim_end_matches('/').into())),
                 false => Err(format!(
@@ -277,9 +284,10 @@ impl HostSettings {
     }
 }
 
-/// Whether somebody listens there, whoever it is.
-fn is_there(at: SocketAddr, _: &Terms) -> bool {
-    std::net::TcpStream::connect_timeout(&at, std::time::Duration::from_secs(2)).is_ok()
+/// Whether a host of some job listens there, whatever its secret.
+fn is_there(at: SocketAddr, terms: &Terms) -> bool {
+    let asked = call(at, terms, b"", Deadline::after(Duration::from_secs(2)));
+    matches!(asked, Ok(_) | Err(CommError::Refused { .. }))
 }
 
 fn open(address: SocketAddr, terms: &Terms) -> Result<Door> {

@@ -244,6 +244,40 @@ fn without_the_first_host_the_others_save_and_any_of_them_can_be_resumed() {
 }
 
 #[test]
+fn hosts_may_have_other_numbers_of_workers_and_the_report_has_the_total() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder, SHORT, STEPS);
+    let job = format!("{RECIPE} {SHORT} --hosts 2 {}", somewhere());
+    let first = Launcher::start(folder, &format!("{job} --workers 1 --out first"));
+    wait_for(&folder.join("first/study.json"), "mobilenet");
+    Launcher::start(folder, &format!("{job} --workers 2 --out second")).ends_well();
+    first.ends_well();
+    assert!(weights(&folder.join("first"), STEPS) == whole, "the weights differ");
+    let case = &report(&folder.join("first"))["cases"][0];
+    assert_eq!(case["workers"], 3);
+    numbers_add_up(case);
+}
+
+#[test]
+fn a_host_that_is_not_the_first_keeps_to_a_folder_of_its_own() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    fs::create_dir(folder.join("run")).expect("a folder");
+    fs::write(folder.join("run/mine"), "x").expect("a file");
+    let place = TcpListener::bind("127.0.0.1:0").expect("somebody listens");
+    let at = place.local_addr().expect("an address");
+    let job = "train mobilenet_v2 --batch 2 --steps 2 --threads 1 --workers 1 --hosts 2";
+    let mut command = paceline(folder, &format!("{job} --rendezvous tcp://{at} --out ."));
+    let output =
+        command.env("PACELINE_SECRET", "a secret of many bytes").output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("is not empty"), "{said}");
+    assert!(folder.join("run/mine").exists(), "what is there stays");
+}
+
+#[test]
 fn a_training_that_is_not_elastic_ends_with_its_first_lost_host() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
@@ -269,7 +303,9 @@ fn a_host_with_another_job_is_sent_away_and_others_are_waited_for() {
     let job = format!("{RECIPE} {SHORT} --workers 1 --hosts 2 {meet}");
     let first = Launcher::start(folder, &format!("{job} --out first"));
     wait_for(&folder.join("first/study.json"), "mobilenet");
-    for (more, expected) in [("--seed 7", "seed is 7"), ("--lr 0.5", "learning"), ("--hosts 3", "hosts")] {
+    for (more, expected) in
+        [("--seed 7", "seed is 7"), ("--lr 0.5", "learning.schedule.base is 0.5"), ("--hosts 3", "hosts")]
+    {
         let output = Launcher::start(folder, &format!("{job} {more} --out other")).end();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");

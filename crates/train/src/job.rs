@@ -471,6 +471,11 @@ impl Job {
         self.data.parse::<Data>()?.fingerprint()
     }
 
+    /// What tells its data from other data of the same name on another host.
+    pub(crate) fn checksum(&self) -> Result<String, TrainError> {
+        self.data.parse::<Data>()?.checksum()
+    }
+
     /// The job as a checkpoint keeps it: its data can be found from anywhere, and the folders of the run are left out.
     pub(crate) fn without_places(&self) -> Self {
         let data = self.data.parse::<Data>().map_or_else(|_| self.data.clone(), |data| data.absolute());

@@ -70,63 +70,19 @@ impl Exchange {
         self.parts.all_shards()
     }
 
-    /// Does all rounds, while [`carry`](Self::carry) runs on another thread; `None` if it is to stop before their end.
-    /// To be called once.
-    ///
-    /// # Errors
-    /// If the system has no thread for it.
-    pub fn reduce(&self, stop: &AtomicBool) -> Result<Option<AllReduceRow>, CommError> {
+    /// This host's worker and its porter, which work at the same time. To be called once.
+    pub fn start(&self) -> (Rounds<'_>, Carrier<'_>) {
         let board = self.ground.board();
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let spin = if cores >= 2 * self.hosts() as usize { SPIN } else { Nanos(0) };
         let member = Member::enter(&self.ground, board, 0, 0, Dealing::Static, spin);
         let mut warden = Warden::new(&self.ground, board, self.rounds());
         let nothing = Done { done: 0, all: 0, missing: None, summed: &[], is_loss: false };
+        // Before a porter raises flags, which this takes back.
         warden.deal(self.parts.clone(), nothing);
         warden.release(0);
         warden.publish(&[0], self.rounds(), true);
-        thread::scope(|scope| {
-            let worker = Worker { exchange: self, member, next: 0 };
-            let worker = thread::Builder::new().name("worker".into()).spawn_scoped(scope, || worker.run());
-            let worker = worker.map_err(CommError::system("start a thread"))?;
-            while !worker.is_finished() {
-                if stop.load(Ordering::Relaxed) {
-                    // Whoever is not in the newest roster leaves, whatever it waits for.
-                    warden.publish(&[], self.rounds(), true);
-                    break;
-                }
-                warden.tend();
-                thread::sleep(TICK);
-            }
-            Ok(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        })
-    }
-
-    /// Carries what hosts need of each other, until it is to stop or a host is lost: then tells which, and why.
-    ///
-    /// # Errors
-    /// If the system refuses what every connection needs.
-    pub fn carry(&self, wire: &mut dyn Wire, stop: &AtomicBool) -> Result<Option<(Host, String)>, CommError> {
-        let board = self.ground.board();
-        let stand = |host| Standing {
-            host: Host(host),
-            done: Some(0),
-            missing: board.missing(&self.ground, 0),
-            untested: Vec::new(),
-        };
-        let cargo = GroundCargo::new(&self.ground, self.ranges.clone());
-        let hosts = (0..self.hosts()).map(stand).collect();
-        let mut porter = Porter::new(&self.ground, board, cargo, self.parts.clone(), hosts);
-        while !stop.load(Ordering::Relaxed) {
-            self.called.silence().map_err(CommError::system("hear the worker"))?;
-            porter.post(wire);
-            wire.progress(&mut porter, self.called.as_fd(), NAP)?;
-            porter.take_accounts();
-            if let Some(lost) = porter.take_lost().pop() {
-                return Ok(Some(lost));
-            }
-        }
-        Ok(None)
+        (Rounds { exchange: self, member, warden }, Carrier { exchange: self })
     }
 
     /// The last of them is checked.
@@ -135,9 +91,75 @@ impl Exchange {
     }
 
     fn range(&self, SliceTask { bucket, slice, .. }: SliceTask) -> Range<usize> {
-        self.ranges
-            [bucket as usize * self.ranges.len() / self.ground.size().shape.buckets as usize + slice as usize]
-            .clone()
+        let slices = self.ground.size().shape.slices;
+        self.ranges[(bucket * slices + slice) as usize].clone()
+    }
+}
+
+/// A host's worker.
+pub struct Rounds<'a> {
+    exchange: &'a Exchange,
+    member: Member<'a, Ground>,
+    warden: Warden<'a, Ground>,
+}
+
+impl Rounds<'_> {
+    /// Does all of them; `None` if it is to stop before their end.
+    ///
+    /// # Errors
+    /// If the system has no thread for it.
+    pub fn reduce(self, stop: &AtomicBool) -> Result<Option<AllReduceRow>, CommError> {
+        let Self { exchange, member, mut warden } = self;
+        thread::scope(|scope| {
+            let worker = Worker { exchange, member, next: 0 };
+            let worker = thread::Builder::new().name("worker".into()).spawn_scoped(scope, || worker.run());
+            let worker = worker.map_err(CommError::system("start a thread"))?;
+            while !worker.is_finished() {
+                if stop.load(Ordering::Relaxed) {
+                    // Whoever is not in the newest roster leaves, whatever it waits for.
+                    warden.publish(&[], exchange.rounds(), true);
+                    break;
+                }
+                warden.tend();
+                thread::sleep(TICK);
+            }
+            Ok(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    }
+}
+
+/// A host's porter.
+pub struct Carrier<'a> {
+    exchange: &'a Exchange,
+}
+
+impl Carrier<'_> {
+    /// Carries what hosts need of each other, until it is to stop or a host is lost: then tells which, and why.
+    ///
+    /// # Errors
+    /// If the system refuses what every connection needs.
+    pub fn carry(self, wire: &mut dyn Wire, stop: &AtomicBool) -> Result<Option<(Host, String)>, CommError> {
+        let Exchange { ground, called, parts, ranges, .. } = self.exchange;
+        let board = ground.board();
+        let stand = |host| Standing {
+            host: Host(host),
+            done: Some(0),
+            missing: board.missing(ground, 0),
+            untested: Vec::new(),
+        };
+        let cargo = GroundCargo::new(ground, ranges.clone());
+        let hosts = (0..self.exchange.hosts()).map(stand).collect();
+        let mut porter = Porter::new(ground, board, cargo, parts.clone(), hosts);
+        while !stop.load(Ordering::Relaxed) {
+            called.silence().map_err(CommError::system("hear the worker"))?;
+            porter.post(wire);
+            wire.progress(&mut porter, called.as_fd(), NAP)?;
+            porter.take_accounts();
+            if let Some(lost) = porter.take_lost().pop() {
+                return Ok(Some(lost));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -260,11 +282,12 @@ mod tests {
             let exchanges = exchanges(bytes, hosts);
             let stop = &AtomicBool::new(false);
             let rows: Vec<_> = thread::scope(|scope| {
+                let mut rows = Vec::new();
                 for (exchange, mut wire) in exchanges.iter().zip(wires(hosts)) {
-                    scope.spawn(move || exchange.carry(&mut wire, stop).expect("a system that works"));
+                    let (rounds, carrier) = exchange.start();
+                    scope.spawn(move || carrier.carry(&mut wire, stop).expect("a system that works"));
+                    rows.push(scope.spawn(move || rounds.reduce(stop)));
                 }
-                let rows: Vec<_> =
-                    exchanges.iter().map(|exchange| scope.spawn(|| exchange.reduce(stop))).collect();
                 let rows = rows.into_iter().map(|row| row.join().expect("no panic").expect("threads"));
                 let rows = rows.collect();
                 stop.store(true, Ordering::Relaxed);
@@ -284,9 +307,10 @@ mod tests {
         let exchange = &exchange;
         let mut wires = wires(2);
         thread::scope(|scope| {
-            let reduced = scope.spawn(|| exchange.reduce(stop));
+            let (rounds, carrier) = exchange.start();
+            let reduced = scope.spawn(|| rounds.reduce(stop));
             let (mut own, other) = (wires.remove(0), wires.remove(0));
-            let carried = scope.spawn(move || exchange.carry(&mut own, stop));
+            let carried = scope.spawn(move || carrier.carry(&mut own, stop));
             drop(other);
             let lost = carried.join().expect("no panic").expect("a system that works");
             assert_eq!(lost.map(|(host, _)| host), Some(Host(1)));

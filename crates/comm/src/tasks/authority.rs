@@ -135,7 +135,7 @@ pub enum Word {
     /// It has done all.
     Finished,
     /// It takes no part any more.
-    Leaves,
+    Leaves(String),
 }
 
 /// What a decision was, for the log.
@@ -299,8 +299,8 @@ impl Authority {
             Word::Finished => {
                 self.hosts.entry(host).and_modify(|member| member.finished = true);
             }
-            Word::Leaves => {
-                let why = format!("{} left", self.named(host));
+            Word::Leaves(why) => {
+                let why = format!("{} left: {why}", self.named(host));
                 self.hosts.remove(&host);
                 self.decided.push(Decided::Left(host));
                 self.without(host, &why, now);

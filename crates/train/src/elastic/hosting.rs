@@ -377,7 +377,7 @@ impl Lead<'_, '_, '_> {
         if hosting.is_first() {
             hosting.party.end(&format!("the first host ended: {}", crate::describe(why)));
         } else if !matches!(why, TrainError::HostsEnded(_)) {
-            hosting.party.say(Word::Leaves);
+            hosting.party.say(Word::Leaves(crate::describe(why)));
         }
         self.part()
     }

@@ -628,7 +628,12 @@ impl Lead<'_, '_, '_> {
     /// Saves the last complete state once no member is left, unless that has been saved.
     fn save_last(&mut self) -> Result<(), TrainError> {
         let steps = self.board.steps_done(self.ground, self.done);
-        let saved = self.passed >= steps && steps > self.first && self.calendar.after(steps).saving.is_some();
+        // Milestones are saved by the first host alone.
+        let saves = self.hosting.as_ref().is_none_or(Hosting::is_first);
+        let saved = saves
+            && self.passed >= steps
+            && steps > self.first
+            && self.calendar.after(steps).saving.is_some();
         if steps == self.first || steps == 0 || saved {
             return Ok(());
         }
@@ -637,8 +642,12 @@ impl Lead<'_, '_, '_> {
 
     /// Kills all members, and waits until nothing is left of them.
     fn end_all(&mut self) -> Result<(), TrainError> {
-        for process in self.processes.values_mut() {
+        let at = clock::now();
+        for process in self.processes.values_mut().filter(|process| process.condemned.is_none()) {
             process.condemn(Condemned::Over);
+            // It is not lost: its launcher ends.
+            let change = MemberChange::Left;
+            self.log.append(&LauncherEvent::Member(MemberEvent { member: process.member, at, change }))?;
         }
         let begin = clock::now();
         while !self.processes.is_empty() && clock::now().since(begin) < UNKILLABLE {
@@ -657,6 +666,14 @@ impl Lead<'_, '_, '_> {
             Stop::Interrupted => TrainError::Interrupted,
             Stop::Ended(why) => TrainError::HostsEnded(why),
             Stop::Stuck(member) => TrainError::Unkillable { member },
+            Stop::Hopeless(_) if self.job.elastic.is_none() => {
+                let last = self.last_death.take().map(|death| {
+                    let words =
+                        if death.words.is_empty() { String::new() } else { format!("\n{}", death.words) };
+                    format!("worker {} was lost ({}){words}", death.member, death.why)
+                });
+                TrainError::HostsEnded(last.unwrap_or_else(|| "a worker was lost".into()))
+            }
             Stop::Hopeless(hopeless) => {
                 let (there, waited) = match hopeless {
                     Hopeless::NobodyComes { there } => (there, None),

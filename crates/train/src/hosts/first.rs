@@ -190,6 +190,7 @@ impl First {
                     }
                     caller.door = Some(SocketAddr::new(caller.from.ip(), port));
                     let name = caller.name.clone();
+                    heard.0.push(Event::Say(format!("host {} ({name}) has come", host.0)));
                     heard.log(host, now, HostChange::Joined { name, workers });
                     let name = caller.name.clone();
                     self.authority.joins(host, &name, workers, now);
@@ -200,9 +201,11 @@ impl First {
                         .push(Event::Say(format!("{} ({}) was sent away: {why}", caller.name, caller.from)));
                     return Err(why);
                 }
-                Letter::Word(Word::Leaves) if caller.door.is_some() => {
+                Letter::Word(Word::Leaves(why)) if caller.door.is_some() => {
                     caller.is_out = true;
-                    self.authority.hears(host, Word::Leaves, now);
+                    let name = caller.name.clone();
+                    heard.0.push(Event::Say(format!("host {} ({name}) leaves: {why}", host.0)));
+                    self.authority.hears(host, Word::Leaves(why), now);
                 }
                 Letter::Word(word) if caller.door.is_some() => self.authority.hears(host, word, now),
                 Letter::Pong { sent, there } => caller.read_clock(sent, there, heard, now),

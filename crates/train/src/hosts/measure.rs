@@ -172,16 +172,17 @@ impl Rounds<'_> {
             }
         };
         let hosts = link.others.len() as u32 + 1;
-        let exchange = &Exchange::new(*size, link.own, hosts, Trial::default())?;
+        let exchange = Exchange::new(*size, link.own, hosts, Trial::default())?;
+        let (rounds, carrier) = exchange.start();
         thread::scope(|scope| {
-            let carry = move || match exchange.carry(&mut wire, stop) {
+            let carry = move || match carrier.carry(&mut wire, stop) {
                 Ok(None) => {}
                 Ok(Some((host, why))) => tell(Said::Misses(host, why)),
                 Err(error) => tell(Said::Failed(error.into())),
             };
             let porter = thread::Builder::new().name("porter".into()).spawn_scoped(scope, carry);
             porter.map_err(TrainError::system("start a thread"))?;
-            if let Some(row) = exchange.reduce(stop)? {
+            if let Some(row) = rounds.reduce(stop)? {
                 tell(Said::Row(row));
             }
             Ok(())

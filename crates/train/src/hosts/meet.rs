@@ -119,7 +119,7 @@ fn meet_first(
         door: door.clone(),
         authority,
         job: told,
-        fingerprint: job.fingerprint()?,
+        fingerprint: job.checksum()?,
         history: Vec::new(),
         own: Some(HostChange::Joined { name: meeting.name.clone(), workers: job.workers }),
         folder: job.folder.clone(),
@@ -293,7 +293,7 @@ fn agree(own: &Job, welcome: &Welcome, name: &str) -> Result<Job, String> {
     if own.milestones.eval != first.milestones.eval {
         return Err("tests are due at other times than on the first host; give the same --eval-every".into());
     }
-    let fingerprint = own.fingerprint().map_err(|error| error.to_string())?;
+    let fingerprint = own.checksum().map_err(|error| error.to_string())?;
     if fingerprint != welcome.fingerprint {
         return Err(format!("{} is other data here than on the first host", own.data));
     }

@@ -15,7 +15,7 @@ use rustix::time::Timespec;
 use super::letter::{Cue, Greeting, Hello, Letter, send};
 use super::link::Lobby;
 use super::meet::{open_door, reach};
-use super::{Call, Meeting};
+use super::{Call, Meeting, Role};
 
 use crate::{TrainError, clock};
 
@@ -78,6 +78,15 @@ impl Table {
         let mut table = Self::new(Host(0), run, door.clone(), meeting.lease);
         table.sizes = sizes.to_vec();
         let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
+        let is_local = matches!(meeting.role, Role::First { local: Some(_), .. });
+        let say = |line: String| {
+            if !is_local {
+                eprintln!("{line}")
+            }
+        };
+        let others =
+            if hosts == 2 { "1 other host".to_owned() } else { format!("{} other hosts", hosts - 1) };
+        say(format!("{}: waits for {others} at {}", meeting.name, door.address()));
         loop {
             table.sleep(None);
             while let Some(visitor) = door.next() {
@@ -87,7 +96,9 @@ impl Table {
                 let peer = &mut table.peers[place];
                 match heard {
                     Heard::Letter(Letter::Ready { port, .. }) if peer.door.is_none() => {
-                        peer.door = Some(SocketAddr::new(peer.letters.other().ip(), port));
+                        let from = peer.letters.other();
+                        peer.door = Some(SocketAddr::new(from.ip(), port));
+                        say(format!("{} ({from}) is there", peer.name));
                     }
                     // Another one may come in its place.
                     _ => peer.is_lost = true,
