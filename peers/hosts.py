@@ -49,7 +49,7 @@ def take_turns(contenders, rounds):
             try:
                 results[name].append(contenders[name]())
                 say(f"round {number + 1}: {name}: {results[name][-1]}")
-            except (Failure, OSError) as failure:
+            except (Failure, OSError, subprocess.TimeoutExpired) as failure:
                 say(f"round {number + 1}: {name} failed and is left out: {failure}")
                 names.remove(name)
                 results.pop(name, None)
