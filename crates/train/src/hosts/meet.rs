@@ -23,7 +23,7 @@ use serde_json::Value;
 use super::first::First;
 use super::letter::{Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
-use super::party::{Keeper, Party, Side, Silence};
+use super::party::{Keeper, Other, Party, Side, Silence};
 use super::{Call, Hosts, Meeting, Role};
 use crate::numerics::is_available;
 use crate::{Job, TrainError, clock};
@@ -178,14 +178,14 @@ fn meet_other(
         terms: meeting.terms.clone(),
         lease: meeting.lease,
         lobby: Arc::new(Lobby::default()),
-        side: Side::Other {
+        side: Side::Other(Box::new(Other {
             door,
             letters,
             silence: Silence::default(),
             is_cut: false,
             first: asked.at,
             workers: job.workers,
-        },
+        })),
     };
     let party = Party::start(keeper, launcher)?;
     let (history, lacks_state) = (welcome.history, welcome.has_begun);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,19 @@ pub(super) struct Keeper {
 
 pub(super) enum Side {
     First(Box<First>),
-    Other { door: Door, letters: Letters, silence: Silence, is_cut: bool, first: SocketAddr, workers: u32 },
+    Other(Box<Other>),
+}
+
+/// Another host's side.
+pub(super) struct Other {
+    pub door: Door,
+    pub letters: Letters,
+    pub silence: Silence,
+    /// Whether the first host cannot be reached any more.
+    pub is_cut: bool,
+    /// Where it is.
+    pub first: SocketAddr,
+    pub workers: u32,
 }
 
 impl Party {
@@ -142,10 +154,7 @@ impl Party {
 
     /// Waits for something to be heard.
     fn wait(&self, until: Instant) -> Option<Event> {
-        match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.events.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 
     /// Waits until the logs of all other hosts are there, as far as they come; what is to be logged of that.
@@ -242,7 +251,8 @@ impl AtWork {
                     first.callers.iter().map(|caller| PollFd::new(&caller.letters, flags(&caller.letters))),
                 );
             }
-            Side::Other { door, letters, .. } => {
+            Side::Other(other) => {
+                let Other { door, letters, .. } = &**other;
                 files.push(PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN));
                 files.push(PollFd::new(letters, flags(letters)));
             }
@@ -257,24 +267,24 @@ impl AtWork {
     fn take(&mut self, task: Task, now: Nanos) {
         match (task, &mut self.keeper.side) {
             (Task::Leave, _) => self.leaving = true,
-            (Task::Ready, Side::Other { door, letters, workers, .. }) => {
-                let ready = Letter::Ready { workers: *workers, port: door.address().port() };
+            (Task::Ready, Side::Other(other)) => {
+                let ready = Letter::Ready { workers: other.workers, port: other.door.address().port() };
                 // A broken connection is noticed when it is read.
-                let _ = send(letters, &ready);
+                let _ = send(&mut other.letters, &ready);
             }
             (Task::Word(word), Side::First(first)) => first.authority.hears(Host(0), word, now),
-            (Task::Word(word), Side::Other { letters, .. }) => {
+            (Task::Word(word), Side::Other(other)) => {
                 // A broken connection is noticed when it is read.
-                let _ = send(letters, &Letter::Word(word));
+                let _ = send(&mut other.letters, &Letter::Word(word));
             }
             (Task::End(why), Side::First(first)) => first.authority.end(&why),
             (Task::History(history), Side::First(first)) => first.history = history,
-            (Task::Deliver(_), Side::Other { is_cut: true, .. }) => {
+            (Task::Deliver(_), Side::Other(other)) if other.is_cut => {
                 // Nobody listens where the launcher has ended.
                 let _ = self.tell.send(Event::Order(Order::End(String::new()), BTreeMap::new()));
             }
-            (Task::Deliver(files), Side::Other { .. }) => self.outbox = Store::pieces(files),
-            (Task::End(_) | Task::History(_), Side::Other { .. })
+            (Task::Deliver(files), Side::Other(_)) => self.outbox = Store::pieces(files),
+            (Task::End(_) | Task::History(_), Side::Other(_))
             | (Task::Deliver(_) | Task::Ready, Side::First(_)) => {}
         }
     }
@@ -325,7 +335,7 @@ impl Keeper {
     fn wants_write(&self) -> bool {
         match &self.side {
             Side::First(first) => first.callers.iter().any(|caller| caller.letters.wants_write()),
-            Side::Other { letters, .. } => letters.wants_write(),
+            Side::Other(other) => other.letters.wants_write(),
         }
     }
 
@@ -333,7 +343,8 @@ impl Keeper {
         let Self { run, lease, lobby, side, .. } = self;
         match side {
             Side::First(first) => first.tend(*run, *lease, lobby, heard, now),
-            Side::Other { door, letters, silence, is_cut, first, .. } => {
+            Side::Other(other) => {
+                let Other { door, letters, silence, is_cut, first, .. } = &mut **other;
                 while let Some(visitor) = door.next() {
                     if let Ok(Greeting::Data { run: told, generation, from }) =
                         serde_json::from_slice(&visitor.greeting)
