@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use paceline_train::control::{self, Answer, MemberStatus, Request, Status};
+use paceline_train::control::{self, Answer, HostStatus, MemberStatus, Request, Status};
 
 use crate::outcome::{self, Show, Usage, print_json};
 
@@ -73,8 +73,7 @@ fn ask(folder: &Path, request: &Request) -> Result<Answer> {
         }
     }
     Err(Usage::new(format!(
-        "no elastic training is running in {}; `paceline train ... --elastic --out DIR` starts one, and `paceline report DIR` \
-         tells about one that has ended",
+        "no training with --elastic or --hosts is running in {}; `paceline report DIR` tells about one that has ended",
         folder.display()
     ))
     .into())
@@ -92,7 +91,14 @@ fn describe(status: &Status) -> String {
     if *waits {
         text.push_str(&format!("waiting: there are fewer than {min} workers\n"));
     }
-    text.push_str("\nmember     pid  rank  state\n");
+    if !status.hosts.is_empty() {
+        text.push_str("\nhost  workers  shards  state      name\n");
+        for HostStatus { host, name, workers, shards, state } in &status.hosts {
+            text.push_str(&format!("{host:>4} {workers:>8} {shards:>7}  {state:<9}  {name}\n"));
+        }
+    }
+    let here = if status.hosts.is_empty() { "" } else { " (of this host)" };
+    text.push_str(&format!("\nmember     pid  rank  state{here}\n"));
     for MemberStatus { member, pid, rank, state } in members {
         let rank = rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
         text.push_str(&format!("{member:>6} {pid:>7} {rank:>5}  {state}\n"));

@@ -76,10 +76,28 @@ pub struct Status {
     pub waits: bool,
     /// Seconds since it began.
     pub seconds: f64,
-    /// Who is there.
+    /// The hosts, as the first of them knows them; none where there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostStatus>,
+    /// Who is there, on this host.
     pub members: Vec<MemberStatus>,
     /// What happened last, the newest at the end.
     pub events: Vec<EventStatus>,
+}
+
+/// One host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// Its number.
+    pub host: u32,
+    /// Its name.
+    pub name: String,
+    /// Workers that it was asked to have.
+    pub workers: u32,
+    /// Shards of each step.
+    pub shards: u32,
+    /// `training`, `following` while it has no shards yet, or `coming`.
+    pub state: String,
 }
 
 /// One member.

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use paceline_comm::tasks::authority::{Order, Roster, Stand, Word};
 use paceline_comm::tasks::{Bell, Done, Ground, Parts, Shape, Standing};
 use paceline_record::log::PorterWriter;
-use paceline_record::{Host, Nanos, PorterHeader};
+use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader};
 
+use super::control::HostStatus;
 use super::lead::{Lead, Stop};
 use super::state::Layout;
 use crate::checkpoint::Position;
@@ -46,6 +47,8 @@ pub(super) struct Hosting {
     has_finished: bool,
     is_bye: bool,
     said: Vec<String>,
+    /// Names and workers of the hosts that are there.
+    known: BTreeMap<Host, (String, u32)>,
     local: Vec<LocalHost>,
 }
 
@@ -90,6 +93,7 @@ impl Hosting {
             has_finished: false,
             is_bye: false,
             said: Vec::new(),
+            known: BTreeMap::new(),
             local,
             party,
         })
@@ -121,6 +125,37 @@ impl Hosting {
 
     pub fn take_said(&mut self) -> Vec<String> {
         std::mem::take(&mut self.said)
+    }
+
+    /// The hosts that the first one knows of.
+    pub fn status(&self) -> Vec<HostStatus> {
+        let ends = self.roster.ends();
+        let of = |(&host, (name, workers)): (&Host, &(String, u32))| {
+            let place = self.roster.place_of(host);
+            let begin = |place: usize| place.checked_sub(1).map_or(0, |before| ends[before]);
+            let shards = place.map_or(0, |place| ends[place] - begin(place));
+            let state = match (place, shards) {
+                (None, _) => "coming",
+                (Some(_), 0) => "following",
+                _ => "training",
+            };
+            HostStatus { host: host.0, name: name.clone(), workers: *workers, shards, state: state.into() }
+        };
+        self.known.iter().map(of).collect()
+    }
+
+    /// Takes note of who is there.
+    fn note(&mut self, event: &LauncherEvent) {
+        let LauncherEvent::Host(HostEvent { host, change, .. }) = event else { return };
+        match change {
+            HostChange::Joined { name, workers } => {
+                self.known.insert(*host, (name.clone(), *workers));
+            }
+            HostChange::Lost { .. } | HostChange::Left => {
+                self.known.remove(host);
+            }
+            _ => {}
+        }
     }
 
     fn is_guest(&self) -> bool {
@@ -165,7 +200,10 @@ impl Lead<'_, '_, '_> {
     pub(super) fn tend_hosts(&mut self, now: Nanos) -> Result<Option<Stop>, TrainError> {
         while let Some(event) = self.hosting.as_ref().and_then(|hosting| hosting.party.event()) {
             match event {
-                Event::Log(event) => self.log.append(&event)?,
+                Event::Log(event) => {
+                    self.hosting.iter_mut().for_each(|hosting| hosting.note(&event));
+                    self.log.append(&event)?;
+                }
                 Event::Say(text) => {
                     self.remember(text.clone());
                     self.hosting.iter_mut().for_each(|hosting| hosting.said.push(text.clone()));

@@ -869,6 +869,7 @@ impl Lead<'_, '_, '_> {
             generation: u64::from(self.warden.generation()),
             waits: self.waits,
             seconds: now.since(self.began).seconds(),
+            hosts: self.hosting.as_ref().map(Hosting::status).unwrap_or_default(),
             members: members.collect(),
             events: self.events.iter().cloned().collect(),
         }
