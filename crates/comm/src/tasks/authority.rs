@@ -238,6 +238,7 @@ impl Authority {
     pub fn has_room(&self) -> bool {
         !self.over
             && (self.hosts.len() as u32) < self.policy.max
+            && self.hosts.values().all(|member| !member.finished)
             && (self.roster.generation == 0 || self.policy.elastic)
     }
 
@@ -349,12 +350,13 @@ impl Authority {
 
     /// Goes on without a host.
     fn without(&mut self, host: Host, why: &str, now: Nanos) {
-        let Some(place) = self.roster.place_of(host) else { return };
+        if self.roster.place_of(host).is_none() {
+            return;
+        }
         if !self.policy.elastic && self.hosts.values().any(|member| !member.finished) {
             return self.end(why);
         }
         let is_loss = self.roster.is_loss || !self.roster.is_guest(host);
-        self.roster.places.remove(place);
         self.call(is_loss, now);
     }
 
@@ -402,9 +404,13 @@ impl Authority {
         }
         let count = self.hosts.len() as u32;
         let has_run = self.roster.generation > 0;
-        if has_run && !self.hosts.is_empty() && self.hosts.values().all(|member| member.finished) {
+        let mut left = self.roster.places.iter().filter_map(|place| self.hosts.get(&place.host)).peekable();
+        if left.peek().is_some() && left.all(|member| member.finished) {
             self.over = true;
-            self.orders.extend(self.hosts.keys().map(|&host| (host, Order::Bye)));
+            // Whoever came too late to be taken in has done nothing.
+            let late = || Order::End("all steps were done before this host could take part".into());
+            let order = |host| self.roster.place_of(host).map_or_else(late, |_| Order::Bye);
+            self.orders.extend(self.hosts.keys().map(|&host| (host, order(host))));
             return;
         }
         let is_new = |host: &&Host| self.roster.place_of(**host).is_none();
@@ -458,11 +464,7 @@ impl Authority {
                 }
             }
             Phase::Holding { limits, at, held } => {
-                if self.hosts.values().any(|member| member.finished) {
-                    // It is too late for anybody to be worth it.
-                    self.phase = Phase::Running;
-                    return;
-                }
+                let is_late = self.hosts.values().any(|member| member.finished);
                 let all =
                     |told: &dyn Fn(&Host) -> bool| self.roster.places.iter().all(|place| told(&place.host));
                 if at.is_none() && all(&|host| limits.contains_key(host)) {
@@ -471,7 +473,7 @@ impl Authority {
                         self.orders
                             .extend(self.roster.places.iter().map(|place| (place.host, Order::Hold(step))));
                     }
-                } else if all(&|host| held.contains(host)) {
+                } else if all(&|host| held.contains(host)) && !is_late {
                     self.call(false, now);
                 }
             }
@@ -620,6 +622,43 @@ mod tests {
         authority.loses(Host(1), "it closed the connection", Nanos(10));
         authority.tend(Nanos(3 * SECOND));
         assert_eq!(authority.hosts().collect::<Vec<_>>(), [Host(0), Host(2)]);
+    }
+
+    #[test]
+    fn a_guest_stays_one_when_the_host_before_it_is_lost() {
+        let mut authority = running(2, policy(1, 3, true));
+        authority.joins(Host(2), "a", 4, Nanos(9));
+        assert_eq!(settle(&mut authority, 5), [4, 8, 8]);
+        authority.loses(Host(1), "killed", Nanos(9));
+        assert_eq!(settle(&mut authority, 5), [8, 8]);
+    }
+
+    #[test]
+    fn a_host_that_comes_too_late_does_not_keep_the_others_from_ending() {
+        let mut authority = running(2, policy(1, 3, true));
+        authority.hears(Host(0), Word::Finished, Nanos(9));
+        assert!(!authority.has_room());
+        authority.joins(Host(2), "a", 4, Nanos(9));
+        authority.hears(Host(1), Word::Finished, Nanos(9));
+        let orders = authority.take_orders();
+        assert!(
+            matches!(&orders[..], [(_, Order::Bye), (_, Order::Bye), (Host(2), Order::End(_))]),
+            "{orders:?}"
+        );
+    }
+
+    #[test]
+    fn hosts_that_were_told_to_hold_can_go_on_to_the_end() {
+        let mut authority = running(1, policy(1, 2, true));
+        authority.joins(Host(4), "a", 4, Nanos(9));
+        settle(&mut authority, 7);
+        authority.hears(Host(4), Word::CaughtUp, Nanos(9));
+        authority.hears(Host(0), Word::CanHold(12), Nanos(9));
+        // All it has to do are 12 steps.
+        authority.hears(Host(0), Word::Finished, Nanos(9));
+        authority.take_orders();
+        authority.hears(Host(4), Word::CanHold(11), Nanos(9));
+        assert_eq!(authority.take_orders(), [(Host(0), Order::Hold(12)), (Host(4), Order::Hold(12))]);
     }
 
     #[test]
