@@ -33,7 +33,7 @@ pub use cargo::{Cargo, GroundCargo, Span};
 pub use ground::{Bell, Ground, GroundSize};
 pub use member::{Dealing, Ended, Member, ShardTask, Shards, SliceTask, Slices, Tests, Wait, Waiting};
 pub use parts::{Node, Parts, cover};
-pub use porter::{Moved, Porter, Standing};
+pub use porter::{Moved, Porter, Standing, given};
 pub use warden::{Done, Fenced, Lost, Warden};
 pub use words::Words;
 

@@ -77,7 +77,7 @@ impl Exchange {
         let spin = if cores >= 2 * self.hosts() as usize { SPIN } else { Nanos(0) };
         let member = Member::enter(&self.ground, board, 0, 0, Dealing::Static, spin);
         let mut warden = Warden::new(&self.ground, board, self.rounds());
-        let nothing = Done { done: 0, all: 0, missing: None, summed: &[], is_loss: false };
+        let nothing = Done { done: 0, all: 0, missing: None, given: &[], is_loss: false };
         // Before a porter raises flags, which this takes back.
         warden.deal(self.parts.clone(), nothing);
         warden.release(0);

@@ -34,7 +34,7 @@ const SEAT_BITS: u32 = 9;
 pub(super) const NOBODY: u32 = (1 << SEAT_BITS) - 2;
 
 /// Words before the rosters.
-const FIXED: usize = 5;
+const FIXED: usize = 6;
 
 /// Words of a roster before its seats, and behind them before the hosts.
 const ROSTER_HEAD: usize = 3;
@@ -43,7 +43,7 @@ const HOSTS_HEAD: usize = 2;
 /// Notes of the rosters, of a seat, and of a shard on each side.
 const ROSTER_NOTES: usize = 2;
 const SEAT_NOTES: usize = 2;
-const SHARD_NOTES: usize = 2;
+const SHARD_NOTES: usize = 3;
 
 /// The words and notes of a [`Shape`].
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +102,8 @@ impl Board {
     pub(super) const ARRIVED: usize = 3;
     /// Steps that may be begun.
     pub(super) const LIMIT: usize = 4;
+    /// Steps that members have begun: what is due before them is passed.
+    pub(super) const BEGUN: usize = 5;
 
     /// The words of a shape.
     ///
@@ -227,7 +229,7 @@ impl Board {
 
     /// All words that somebody may sleep on.
     pub(super) fn flags(&self) -> impl Iterator<Item = usize> + use<> {
-        [Self::GO, Self::PASSED, Self::ARRIVED, Self::LIMIT]
+        [Self::GO, Self::PASSED, Self::ARRIVED, Self::LIMIT, Self::BEGUN]
             .into_iter()
             .chain(self.first_flag()..self.words())
     }
@@ -275,7 +277,7 @@ impl Board {
         for claim in self.claim(Task::Shard(0))..self.first_flag() {
             words.store(claim, Claim::word(passed, None));
         }
-        for word in (self.first_flag()..self.words()).chain([Self::ARRIVED]) {
+        for word in (self.first_flag()..self.words()).chain([Self::ARRIVED, Self::BEGUN]) {
             flag::lower(words, word, steps);
         }
         for word in self.tests().chain([Self::PASSED]) {
@@ -305,11 +307,15 @@ impl Board {
         }
     }
 
+    /// Flags of all that is there when a step is done.
+    pub(super) fn state_flags(&self) -> impl Iterator<Item = usize> + use<> {
+        let arrived = (self.shape.hosts > 1).then_some(Self::ARRIVED);
+        (self.slice_flag(0, 0)..self.words()).chain(arrived)
+    }
+
     /// Steps that are done, of which `about` is a recent number.
     pub fn steps_done(&self, words: &impl Words, about: u64) -> u64 {
-        let arrived = (self.shape.hosts > 1).then_some(Self::ARRIVED);
-        let all = (self.slice_flag(0, 0)..self.words()).chain(arrived);
-        all.map(|word| flag::count(words, word, about)).min().unwrap_or(about)
+        self.state_flags().map(|word| flag::count(words, word, about)).min().unwrap_or(about)
     }
 
     /// Slices of the step after so many that are not done.
@@ -357,17 +363,20 @@ impl Board {
         let at = self.result(shard, step);
         words.set_note(at, loss.to_bits());
         words.set_note(at + 1, correct);
+        words.set_note(at + 2, step + 1);
     }
 
     /// The results of all shards of a step that is done, handed to `visit` in order; `false` where later steps have replaced
-    /// some of them: a member with nothing to do may fall behind.
+    /// some of them, or they are not known here: a member with nothing to do may fall behind, and so may a host.
     pub fn results(&self, words: &impl Words, step: u64, mut visit: impl FnMut(f64, u64)) -> bool {
+        let mut is_known = true;
         for shard in 0..self.shape.shards {
             let at = self.result(shard, step);
             visit(f64::from_bits(words.note(at)), words.note(at + 1));
+            is_known &= words.note(at + 2) == step + 1;
         }
         // The step after the next one replaces them.
-        self.steps_done(words, step + 1) <= step + 1
+        is_known && self.steps_done(words, step + 1) <= step + 1
     }
 
     /// What was noted of a shard.

@@ -141,6 +141,8 @@ pub struct Member<'a, M> {
     roster: Roster,
     /// Whether work goes on by this roster.
     goes: bool,
+    /// Whether the state before the step at work may not be there by this roster.
+    unchecked: bool,
     step: u64,
     /// Buckets that were found complete in this step.
     complete: u32,
@@ -165,6 +167,7 @@ impl<'a, M: Words> Member<'a, M> {
             dealing,
             roster: Roster::none(board),
             goes: false,
+            unchecked: true,
             step: 0,
             complete: 0,
             past: 0,
@@ -266,6 +269,14 @@ impl<'a, M: Words> Member<'a, M> {
                 self.wait(Board::LIMIT, step + 1, Waiting::Roster);
                 continue;
             }
+            if let Some(flag) = self.unready(step) {
+                self.wait(flag, step, Waiting::Hosts);
+                continue;
+            }
+            if !self.is_alone() && !flag::has_reached(self.words, Board::BEGUN, step + 1) {
+                flag::raise(self.words, Board::BEGUN, step + 1);
+                self.words.ring();
+            }
             if let Some(task) = self.claim_shard() {
                 self.run_shard(task, shards, slices)?;
                 continue;
@@ -277,6 +288,17 @@ impl<'a, M: Words> Member<'a, M> {
                 return Ok(Ended::Done);
             }
         }
+    }
+
+    /// What is still to come of the state before a step. All is there where a step is begun, but a host without a state may be given an
+    /// older one by a new roster than it waited for.
+    fn unready(&mut self, step: u64) -> Option<usize> {
+        if !std::mem::take(&mut self.unchecked) || self.board.shape().hosts == 1 {
+            return None;
+        }
+        let flag = self.board.state_flags().find(|&flag| !flag::has_reached(self.words, flag, step));
+        self.unchecked = flag.is_some();
+        flag
     }
 
     fn run_shard<S: Shards>(
@@ -342,7 +364,11 @@ impl<'a, M: Words> Member<'a, M> {
             let own = self.own_shards();
             let here = self.roster.parts.own_shards();
             let others = here.rev().filter(|_| self.dealing == Dealing::Dynamic);
-            let claimed = own.chain(others).find(|&part| self.claim(Task::Test(part), steps).is_some());
+            // What another host did before it was lost is not done again: the state may go on meanwhile.
+            let is_done = |part: u32| flag::has_reached(self.words, self.board.test_flag(part), steps);
+            let claimed = own
+                .chain(others)
+                .find(|&part| !is_done(part) && self.claim(Task::Test(part), steps).is_some());
             if let Some(part) = claimed {
                 tests.run(part, &mut || self.beat())?;
                 self.raise_to(self.board.test_flag(part), steps);
@@ -392,7 +418,7 @@ impl<'a, M: Words> Member<'a, M> {
 
     fn acknowledge(&mut self) {
         self.roster = self.read_roster();
-        self.goes = false;
+        (self.goes, self.unchecked) = (false, true);
         // Flags may be taken back, and other slices are its own.
         (self.complete, self.past) = (0, 0);
         self.generations.push(self.roster.generation);
@@ -484,8 +510,7 @@ impl<'a, M: Words> Member<'a, M> {
 
     /// Whether all has come that a slice needs of other hosts.
     fn has_input(&self, bucket: u32, slice: u32) -> bool {
-        self.roster.parts.has_all()
-            || flag::has_reached(self.words, self.board.input_flag(bucket, slice), self.step + 1)
+        self.is_alone() || flag::has_reached(self.words, self.board.input_flag(bucket, slice), self.step + 1)
     }
 
     /// Slices of each bucket.
@@ -536,6 +561,7 @@ impl<'a, M: Words> Member<'a, M> {
     /// Adds up what this host has of a slice that another one owns, if that is still to be done.
     fn do_part(&mut self, bucket: u32, slice: u32, slices: &mut impl Slices) -> bool {
         if self.roster.parts.is_owner(slice)
+            || self.roster.parts.own_shards().is_empty()
             || self.claim(Task::Part { bucket, slice }, self.step + 1).is_none()
         {
             return false;
@@ -590,7 +616,7 @@ impl<'a, M: Words> Member<'a, M> {
             .flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)))
             .map(|(bucket, slice)| self.board.slice_flag(bucket, slice));
         let missing = flags.find(is_missing);
-        if self.is_alone() {
+        if shape.hosts == 1 {
             return missing.map(|flag| self.wait(flag, count, Waiting::Slices));
         }
         // Its own slices wait for other hosts; then for whoever has the others; then for what is noted of other hosts' shards.

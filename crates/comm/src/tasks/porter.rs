@@ -5,79 +5,23 @@
 //!
 //! Nothing is sent before its receiver has room for it. A slice's owner has added it up before anybody has its mean, and nobody goes
 //! on to the next step without that; so a node or a mean of the next step never finds the last one still in use. Only notes of shards
-//! could come too early: they replace those of two steps ago, so they wait until the receiver has told that it is past them. A guest
-//! has no nodes that others wait for: means wait for it too, and nobody goes on to the next step before guests have them.
+//! could come too early: they replace those of two steps ago, so they wait until the receiver has told that it is past them.
+//!
+//! Nothing is written over before its receiver has it. A slice is added up only when all hosts have done the steps before, guests
+//! too, of which no node tells that; so nobody lacks the last mean, or a state that it needs. Who gets its whole state is not waited for
+//! in the first step, which leaves that state as it is.
+
+mod item;
+mod standing;
 
 use paceline_record::{Bytes, Host, Nanos};
 
-use super::{Board, Cargo, Node, Parts, Span, Words, flag};
+use super::warden::AHEAD;
+use super::{Board, Cargo, Parts, Span, Words, flag};
 use crate::wire::{Inbox, Tag, Wire};
 
-/// What a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Item {
-    /// A node of a slice, for its owner.
-    Node { bucket: u32, slice: u32, node: Node },
-    /// The mean of a slice, from its owner.
-    Mean { bucket: u32, slice: u32 },
-    /// Running statistics of a shard after the step.
-    Statistics { shard: u32 },
-    /// Loss and right guesses of a shard.
-    Result { shard: u32 },
-    /// The result of a part of a test after so many steps.
-    Tested { part: u32 },
-    /// So many steps are done on the sender.
-    Done,
-    /// A slice of the state after so many steps.
-    State { bucket: u32, slice: u32, number: u32 },
-    /// Nothing but that the sender is there, so many times.
-    Alive,
-}
-
-impl Item {
-    fn tag(self, step: u64) -> Tag {
-        let (kind, numbers) = match self {
-            Self::Node { bucket, slice, node } => (1, [bucket, slice, node.first, node.level]),
-            Self::Mean { bucket, slice } => (2, [bucket, slice, 0, 0]),
-            Self::Statistics { shard } => (3, [shard, 0, 0, 0]),
-            Self::Result { shard } => (4, [shard, 0, 0, 0]),
-            Self::Tested { part } => (5, [part, 0, 0, 0]),
-            Self::Done => (6, [0; 4]),
-            Self::State { bucket, slice, number } => (7, [bucket, slice, number, 0]),
-            Self::Alive => (8, [0; 4]),
-        };
-        let [a, b, c, d] = numbers;
-        Tag([kind, step as u32, a, b, c, d])
-    }
-
-    fn read(Tag([kind, step, a, b, c, d]): Tag) -> Option<(Self, u64)> {
-        let item = match kind {
-            1 => Self::Node { bucket: a, slice: b, node: Node { first: c, level: d } },
-            2 => Self::Mean { bucket: a, slice: b },
-            3 => Self::Statistics { shard: a },
-            4 => Self::Result { shard: a },
-            5 => Self::Tested { part: a },
-            6 => Self::Done,
-            7 => Self::State { bucket: a, slice: b, number: c },
-            8 => Self::Alive,
-            _ => return None,
-        };
-        Some((item, u64::from(step)))
-    }
-}
-
-/// How far a host of the roster had come when the shards were dealt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// The host.
-    pub host: Host,
-    /// Steps done; `None` where it has no state at all.
-    pub done: Option<u64>,
-    /// Slices of the step after these that it has not done; all of them, if it has no state.
-    pub missing: Vec<(u32, u32)>,
-    /// Parts of the test after these that it lacks.
-    pub untested: Vec<u32>,
-}
+use item::Item;
+pub use standing::{Standing, given};
 
 /// Notes of a shard or of a test, as they travel.
 type Note = [u64; 2];
@@ -115,19 +59,25 @@ pub struct Porter<'a, M, C> {
     step: u64,
     /// The first of them.
     first: u64,
-    /// Of this step, which slices were sent to which place: the mean, or this host's nodes.
+    /// Of this step, which slices were sent: the mean, or this host's nodes.
     sent: Vec<bool>,
-    /// Which shards of this host were sent to which place.
+    /// What is noted of which shards of this host, and of which parts of a test, was sent to which place.
     notes_sent: Vec<bool>,
     tests_sent: Vec<bool>,
+    /// Parts of a test whose results were copied, to be sent.
+    tested: Vec<bool>,
     told: bool,
-    /// Nodes of each slice that have come.
+    /// Nodes of each slice that have come, and which slices members may add up in this step.
     nodes: Vec<u32>,
-    /// Notes of shards that have come in this step, or in the one that this host was behind by.
-    notes: u32,
-    /// Values of each slice of the state that have come.
-    states: Vec<u32>,
-    /// Notes on their way out and in: of the shards in even and odd steps, and of tests.
+    offered: Vec<bool>,
+    /// Notes of shards that have come, in even and odd steps.
+    notes: [u32; 2],
+    /// Values of each slice of the state that have come: of the first step, and of the one after it.
+    states: [Vec<u32>; 2],
+    /// Statistics for hosts that are behind.
+    served: Vec<Box<[u8]>>,
+    /// Notes on their way out and in: of the shards in even and odd steps; of the test after the first steps, which a host may get late
+    /// that does not need it; and of tests after more steps, even and odd.
     outgoing: Vec<Note>,
     incoming: Vec<Note>,
     /// What moved in this step, by place.
@@ -148,33 +98,41 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
     ///
     /// # Panics
     /// If a host of the roster is missing.
-    pub fn new(words: &'a M, board: Board, cargo: C, parts: Parts, hosts: Vec<Standing>) -> Self {
+    pub fn new(words: &'a M, board: Board, cargo: C, parts: Parts, mut hosts: Vec<Standing>) -> Self {
         assert_eq!(hosts.len(), parts.hosts(), "invariant: all hosts of the roster");
         let shape = board.shape();
-        let step = hosts.iter().filter_map(|host| host.done).max().unwrap_or(0);
+        let step = standing::furthest(&hosts);
+        if step == 0 {
+            // All have drawn the state themselves.
+            hosts.iter_mut().for_each(|host| host.done = Some(0));
+        }
         let slices = (shape.buckets * shape.slices) as usize;
         let (shards, places) = (shape.shards as usize, parts.hosts());
         let own = &hosts[parts.own()];
         // What need not come counts as come.
-        let mut states = vec![0; slices];
-        if own.done == Some(step) {
-            states.fill(cargo.states());
-        }
+        let come = |number: u32| {
+            let has = own.has(step, (number / shape.slices, number % shape.slices));
+            if has { cargo.states() } else { 0 }
+        };
+        let states = [(0..slices as u32).map(come).collect(), vec![0; slices]];
         Self {
             words,
             board,
             cargo,
             step,
             first: step,
-            sent: vec![false; slices * places],
+            sent: vec![false; slices],
             notes_sent: vec![false; shards * places],
-            tests_sent: vec![false; shards],
+            tests_sent: vec![false; shards * places],
+            tested: vec![false; shards],
             told: false,
             nodes: vec![0; slices],
-            notes: 0,
+            offered: vec![false; slices],
+            notes: [0; 2],
             states,
-            outgoing: vec![Note::default(); 3 * shards],
-            incoming: vec![Note::default(); 3 * shards],
+            served: Vec::new(),
+            outgoing: vec![Note::default(); 5 * shards],
+            incoming: vec![Note::default(); 5 * shards],
             moved: vec![Moved::default(); places],
             accounts: Vec::new(),
             lost: Vec::new(),
@@ -239,29 +197,53 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
         self.begun[self.own()].done != Some(self.first)
     }
 
-    /// Whether a host still needs the mean of a slice of the step that is sent. In the first one some have it from the roster before.
-    fn needs(&self, place: usize, bucket: u32, slice: u32) -> bool {
-        let host = &self.begun[place];
-        self.step > self.first || host.done != Some(self.first) || host.missing.contains(&(bucket, slice))
+    /// Who gives a slice of the state after so many steps, the first or one more, to those that lack it; `None` where nobody has it.
+    fn giver(&self, steps: u64, slice: (u32, u32)) -> Option<usize> {
+        self.begun.iter().position(|host| host.done == Some(self.first) && host.has(steps, slice))
     }
 
-    /// Sends what hosts lack that are behind, if it is this host that gives it to them.
+    /// Whether a slice of the step that is sent was done by the roster before.
+    fn is_given(&self, bucket: u32, slice: u32) -> bool {
+        self.step == self.first && self.giver(self.first + 1, (bucket, slice)).is_some()
+    }
+
+    /// Sends what hosts lack of the state, if it is this host that gives it to them.
     pub fn serve(&mut self, wire: &mut dyn Wire) {
+        for steps in [self.first, self.first + 1] {
+            for (bucket, slice) in self.slices() {
+                if self.giver(steps, (bucket, slice)) != Some(self.own()) {
+                    continue;
+                }
+                for place in self.others() {
+                    if self.begun[place].has(steps, (bucket, slice)) {
+                        continue;
+                    }
+                    for number in 0..self.cargo.states() {
+                        let span = self.cargo.state(steps, bucket, slice, number);
+                        self.send(wire, place, Item::State { bucket, slice, number }, steps, span);
+                    }
+                }
+            }
+        }
         let donor = self.begun.iter().position(|host| host.done == Some(self.first));
-        if donor != Some(self.own()) || self.first == 0 {
+        if donor != Some(self.own()) {
             return;
         }
         let behind: Vec<usize> =
             self.others().filter(|&place| self.begun[place].done != Some(self.first)).collect();
-        for place in behind {
-            for (bucket, slice) in self.begun[place].missing.clone() {
-                for number in 0..self.cargo.states() {
-                    let span = self.cargo.state(self.first, bucket, slice, number);
-                    self.send(wire, place, Item::State { bucket, slice, number }, self.first, span);
-                }
-            }
-            for shard in 0..self.board.shape().shards {
-                self.send_notes(wire, place, shard, self.first - 1);
+        if behind.is_empty() {
+            return;
+        }
+        for shard in 0..self.board.shape().shards {
+            // Members may replace them before they are sent.
+            let Span { at, len } = self.cargo.statistics(self.first, shard);
+            // SAFETY: nobody is at work before hosts go on, so nobody writes there.
+            let mut copy: Box<[u8]> = unsafe { std::slice::from_raw_parts(at, len) }.into();
+            let span = Span { at: copy.as_mut_ptr(), len };
+            self.served.push(copy);
+            for &place in &behind {
+                self.send(wire, place, Item::Statistics { shard }, self.first - 1, span);
+                self.send_result(wire, place, shard, self.first - 1);
             }
         }
     }
@@ -274,17 +256,73 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
         unsafe { wire.send(self.begun[place].host, item.tag(step), span.at, span.len) };
     }
 
+    /// Whether all hosts have done the steps before the one at work, but those that get their whole state in it.
+    fn is_level(&self) -> bool {
+        #[cfg(test)]
+        if self.words.has(super::simulation::Mistake::MeanDropped) {
+            return true;
+        }
+        let is_new = |place: usize| self.step == self.first && self.begun[place].done.is_none();
+        self.others().all(|place| self.done[place] >= Some(self.step) || is_new(place))
+    }
+
+    /// Raises the flags of slices of the step at work that were given, once members have begun it: else a host could pass a test that is
+    /// due before it.
+    fn accept(&mut self) {
+        if self.step > self.first {
+            return;
+        }
+        for (bucket, slice) in self.slices() {
+            let number = self.number(bucket, slice);
+            if self.states.iter().all(|come| come[number] == self.cargo.states()) && !self.offered[number] {
+                self.offered[number] = true;
+                self.raise(self.board.slice_flag(bucket, slice), self.first + 1);
+            }
+        }
+    }
+
+    /// Lets members add up the slices whose nodes have all come.
+    fn offer(&mut self) {
+        if !self.is_level() {
+            return;
+        }
+        let all: usize = self.others().map(|place| self.parts.nodes(place).count()).sum();
+        for (bucket, slice) in self.slices() {
+            let number = self.number(bucket, slice);
+            let is_complete = self.nodes[number] as usize == all && !self.is_given(bucket, slice);
+            if self.parts.is_owner(slice) && !self.offered[number] && is_complete {
+                (self.offered[number], self.nodes[number]) = (true, 0);
+                self.raise(self.board.input_flag(bucket, slice), self.step + 1);
+            }
+        }
+    }
+
     /// Sends all that is ready to go.
     pub fn post(&mut self, wire: &mut dyn Wire) {
         loop {
+            // Once members have begun the step, results of the test before it are there, and stay until slices of it are done.
+            let has_begun = flag::has_reached(self.words, Board::BEGUN, self.step + 1);
+            for part in self.parts.own_shards() {
+                self.post_test(wire, part);
+            }
+            if self.step == self.first && self.has_noted() {
+                self.arrive(self.first);
+            }
+            if has_begun {
+                self.accept();
+                self.offer();
+            }
             let count = self.step + 1;
-            let mut is_all = true;
+            let mut is_all = has_begun;
             for (bucket, slice) in self.slices() {
-                is_all &= self.post_slice(wire, bucket, slice);
+                let number = self.number(bucket, slice);
+                if has_begun && !self.sent[number] {
+                    self.sent[number] = self.post_slice(wire, bucket, slice);
+                    is_all &= self.sent[number];
+                }
             }
             for shard in self.parts.own_shards() {
                 is_all &= self.post_notes(wire, shard);
-                self.post_test(wire, shard);
             }
             let is_done = self.board.steps_done(self.words, self.step) >= count;
             if !self.told && self.board.steps_done(self.words, self.step) >= self.step {
@@ -299,10 +337,11 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             self.moved.resize(self.parts.hosts(), Moved::default());
             self.step += 1;
             self.tell(wire, self.step);
-            self.check_arrived();
             self.sent.fill(false);
+            self.offered.fill(false);
             self.notes_sent.fill(false);
             self.tests_sent.fill(false);
+            self.tested.fill(false);
         }
     }
 
@@ -312,45 +351,36 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
         }
     }
 
-    /// Sends a mean, or this host's nodes of one, to all who have room for it; whether all have it.
     fn post_slice(&mut self, wire: &mut dyn Wire, bucket: u32, slice: u32) -> bool {
-        let (step, first) = (self.step, self.number(bucket, slice) * self.parts.hosts());
-        let is_owner = self.parts.is_owner(slice);
-        let flag =
-            if is_owner { self.board.slice_flag(bucket, slice) } else { self.board.part_flag(bucket, slice) };
-        if !flag::has_reached(self.words, flag, step + 1) {
+        let step = self.step;
+        if self.is_given(bucket, slice) {
+            return true;
+        }
+        if self.parts.is_owner(slice) {
+            if !flag::has_reached(self.words, self.board.slice_flag(bucket, slice), step + 1) {
+                return false;
+            }
+            let span = self.cargo.mean(bucket, slice);
+            for place in self.others() {
+                self.send(wire, place, Item::Mean { bucket, slice }, step, span);
+            }
+            return true;
+        }
+        if self.parts.own_shards().is_empty() {
+            return true;
+        }
+        let is_added = flag::has_reached(self.words, self.board.part_flag(bucket, slice), step + 1);
+        #[cfg(test)]
+        let is_added = is_added || self.words.has(super::simulation::Mistake::NodeTooEarly);
+        if !is_added {
             return false;
         }
         let owner = self.parts.owner(slice);
-        let mut is_all = true;
-        for place in self.others().filter(|&place| is_owner || place == owner) {
-            if self.sent[first + place] {
-                continue;
-            }
-            if self.parts.guests().contains(&place) && self.is_before(place) {
-                is_all = false;
-                continue;
-            }
-            self.sent[first + place] = true;
-            if !self.needs(place, bucket, slice) {
-                continue;
-            }
-            if is_owner {
-                let span = self.cargo.mean(bucket, slice);
-                self.send(wire, place, Item::Mean { bucket, slice }, step, span);
-                continue;
-            }
-            for node in self.parts.clone().nodes(self.own()) {
-                let span = self.cargo.own_node(&self.parts, node, bucket, slice);
-                self.send(wire, place, Item::Node { bucket, slice, node }, step, span);
-            }
+        for node in self.parts.clone().nodes(self.own()) {
+            let span = self.cargo.own_node(&self.parts, node, bucket, slice);
+            self.send(wire, owner, Item::Node { bucket, slice, node }, step, span);
         }
-        is_all
-    }
-
-    /// Whether a host is not known to have come to this step.
-    fn is_before(&self, place: usize) -> bool {
-        self.done[place].is_none_or(|done| done < self.step)
+        true
     }
 
     /// Sends what is noted of a shard to all who have room for it; whether all have it.
@@ -365,7 +395,10 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             if self.notes_sent[number] {
                 continue;
             }
-            if self.is_before(place) {
+            let has_room = self.done[place] >= Some(self.step);
+            #[cfg(test)]
+            let has_room = has_room || self.words.has(super::simulation::Mistake::NotesTooEarly);
+            if !has_room {
                 is_all = false;
                 continue;
             }
@@ -378,25 +411,45 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
     fn send_notes(&mut self, wire: &mut dyn Wire, place: usize, shard: u32, step: u64) {
         let span = self.cargo.statistics(step + 1, shard);
         self.send(wire, place, Item::Statistics { shard }, step, span);
+        self.send_result(wire, place, shard, step);
+    }
+
+    fn send_result(&mut self, wire: &mut dyn Wire, place: usize, shard: u32, step: u64) {
         let number = super::side(step) * self.board.shape().shards as usize + shard as usize;
         self.outgoing[number] = self.board.result_of(self.words, step, shard);
         let span = note_span(&mut self.outgoing[number]);
         self.send(wire, place, Item::Result { shard }, step, span);
     }
 
-    /// Sends the result of a part of the test that follows the steps done, once it is there.
+    fn test_note(&self, steps: u64, part: u32) -> usize {
+        let kind = if steps == self.first { 2 } else { 3 + super::side(steps) };
+        kind * self.board.shape().shards as usize + part as usize
+    }
+
+    /// Sends the result of a part of the test that follows the steps done, once it is there, to all who have room for it: they are past
+    /// the test before.
     fn post_test(&mut self, wire: &mut dyn Wire, part: u32) {
-        let count = flag::count(self.words, self.board.test_flag(part), self.step);
-        if self.tests_sent[part as usize] || count != self.step || self.step == 0 {
-            return;
+        let number = self.test_note(self.step, part);
+        if !self.tested[part as usize] {
+            let count = flag::count(self.words, self.board.test_flag(part), self.step);
+            if count != self.step || self.step == 0 {
+                return;
+            }
+            self.tested[part as usize] = true;
+            let (loss, right) = self.board.test_of(self.words, part);
+            self.outgoing[number] = [loss.to_bits(), right];
         }
-        self.tests_sent[part as usize] = true;
-        let number = 2 * self.board.shape().shards as usize + part as usize;
-        let (loss, right) = self.board.test_of(self.words, part);
-        self.outgoing[number] = [loss.to_bits(), right];
-        let span = note_span(&mut self.outgoing[number]);
         for place in self.others() {
-            if self.step > self.first || self.begun[place].untested.contains(&part) {
+            let sent = part as usize * self.parts.hosts() + place;
+            if self.tests_sent[sent] || self.done[place] < Some(self.step) {
+                continue;
+            }
+            self.tests_sent[sent] = true;
+            // Of one that was behind nobody knows; it lacks them all.
+            let host = &self.begun[place];
+            let is_lacking = host.done != Some(self.first) || host.untested.contains(&part);
+            if self.step > self.first || is_lacking {
+                let span = note_span(&mut self.outgoing[number]);
                 self.send(wire, place, Item::Tested { part }, self.step, span);
             }
         }
@@ -436,16 +489,18 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
                 is_right.then(|| note_span(&mut self.incoming[number]))
             }
             Item::Tested { part } => {
-                let number = 2 * shape.shards as usize + part as usize;
-                let is_right = is_now && part < shape.shards && is_its(part);
+                let number = self.test_note(step, part);
+                let is_right = (is_now || step == self.first) && part < shape.shards && is_its(part);
                 is_right.then(|| note_span(&mut self.incoming[number]))
             }
             Item::Done | Item::Alive => Some(Span { at: std::ptr::NonNull::dangling().as_ptr(), len: 0 }),
             Item::State { bucket, slice, number } => {
-                let is_right = is_slice(bucket, slice) && number < self.cargo.states() && serves;
-                let is_missing = self.begun[self.own()].missing.contains(&(bucket, slice));
-                (is_right && is_missing && step == self.first)
-                    .then(|| self.cargo.state(step, bucket, slice, number))
+                let is_right = is_slice(bucket, slice)
+                    && number < self.cargo.states()
+                    && (step == self.first || step == self.first + 1)
+                    && self.giver(step, (bucket, slice)) == Some(place)
+                    && !self.begun[self.own()].has(step, (bucket, slice));
+                is_right.then(|| self.cargo.state(step, bucket, slice, number))
             }
         }
     }
@@ -456,11 +511,6 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             Item::Node { bucket, slice, .. } => {
                 let number = self.number(bucket, slice);
                 self.nodes[number] += 1;
-                let all: usize = self.others().map(|place| self.parts.nodes(place).count()).sum();
-                if self.nodes[number] as usize == all {
-                    self.nodes[number] = 0;
-                    self.raise(self.board.input_flag(bucket, slice), step + 1);
-                }
             }
             Item::Mean { bucket, slice } => self.raise(self.board.input_flag(bucket, slice), step + 1),
             Item::Statistics { .. } => self.count_note(step),
@@ -471,7 +521,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
                 self.count_note(step);
             }
             Item::Tested { part } => {
-                let [loss, right] = self.incoming[2 * shape.shards as usize + part as usize];
+                let [loss, right] = self.incoming[self.test_note(step, part)];
                 // What is known already may be in use.
                 if !flag::has_reached(self.words, self.board.test_flag(part), step) {
                     self.board.note_test(self.words, part, (f64::from_bits(loss), right));
@@ -480,13 +530,13 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             }
             Item::Done => {
                 self.done[place] = self.done[place].max(Some(step));
-                self.check_arrived();
             }
             Item::Alive => {}
             Item::State { bucket, slice, .. } => {
                 let number = self.number(bucket, slice);
-                self.states[number] += 1;
-                if self.states[number] == self.cargo.states() {
+                let come = &mut self.states[usize::from(step > self.first)][number];
+                *come += 1;
+                if *come == self.cargo.states() && step == self.first {
                     self.raise(self.board.slice_flag(bucket, slice), step);
                 }
             }
@@ -495,29 +545,30 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
 
     /// Statistics and a result of a shard of another host have come, each on its own.
     fn count_note(&mut self, step: u64) {
-        self.notes += 1;
-        if step < self.first {
-            if self.notes == 2 * self.board.shape().shards {
-                self.notes = 0;
-                self.raise(Board::ARRIVED, step + 1);
-            }
-            return;
+        self.notes[super::side(step)] += 1;
+        // Those of the first step wait for this host's own, which may be all that is left to do of it.
+        if step != self.first {
+            self.arrive(step);
         }
-        self.check_arrived();
     }
 
-    /// Lets members go on to the next step when the notes of all other hosts have come, and guests have all that they need of this one.
-    fn check_arrived(&mut self) {
-        let all = 2 * (self.board.shape().shards - self.parts.own_shards().len() as u32);
-        let own = self.own();
-        let next = Some(self.step + 1);
-        // A guest has nothing that another one needs.
-        let guests = self.parts.guests();
-        let mut guests = if guests.contains(&own) { 0..0 } else { guests };
-        if self.notes == all && guests.all(|place| self.done[place] >= next) && self.parts.hosts() > 1 {
-            self.notes = 0;
-            self.raise(Board::ARRIVED, self.step + 1);
+    /// Raises the flag of a step's notes once all of other hosts' have come.
+    fn arrive(&mut self, step: u64) {
+        let come = &mut self.notes[super::side(step)];
+        let here = if step < self.first { 0 } else { self.parts.own_shards().len() as u32 };
+        if *come == 2 * (self.board.shape().shards - here) {
+            *come = 0;
+            // Where all shards are this host's, no more come.
+            let more = if here == self.board.shape().shards { AHEAD } else { 0 };
+            self.raise(Board::ARRIVED, step + 1 + more);
         }
+    }
+
+    /// Whether all that is noted of this host's shards in the first step is there.
+    fn has_noted(&self) -> bool {
+        let last = self.board.shape().buckets - 1;
+        let flag = |shard| self.board.shard_flag(shard, last);
+        self.parts.own_shards().all(|shard| flag::has_reached(self.words, flag(shard), self.first + 1))
     }
 
     fn raise(&self, word: usize, count: u64) {

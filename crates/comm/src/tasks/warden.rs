@@ -28,6 +28,8 @@ pub struct Warden<'a, M> {
     runs: bool,
     /// Which part of a step is this host's.
     parts: Parts,
+    /// Steps that this host was to get the state of, where it was behind.
+    awaited: Option<u64>,
 }
 
 /// Tasks that were begun and are to be done again.
@@ -50,8 +52,8 @@ pub struct Done<'a> {
     pub all: u64,
     /// Slices of the state that this host lacks where it is behind; `None` for all of them.
     pub missing: Option<&'a [(u32, u32)]>,
-    /// Slices of the step after these whose owners have added them up, by the new dealing.
-    pub summed: &'a [(u32, u32)],
+    /// Slices of the step at work that are not done again: see [`given`](super::given).
+    pub given: &'a [(u32, u32)],
     /// Whether shards are dealt anew because a host was lost.
     pub is_loss: bool,
 }
@@ -81,6 +83,7 @@ impl<'a, M: Words> Warden<'a, M> {
             settled: true,
             runs: true,
             parts: Parts::whole(board.shape().shards, board.shape().slices),
+            awaited: None,
         }
     }
 
@@ -172,45 +175,62 @@ impl<'a, M: Words> Warden<'a, M> {
     ///
     /// # Panics
     /// If somebody may be at work.
-    pub fn deal(&mut self, parts: Parts, Done { done, all, missing, summed, is_loss }: Done<'_>) {
+    pub fn deal(&mut self, parts: Parts, Done { done, all, missing, given, is_loss }: Done<'_>) {
         assert!(self.is_still(), "invariant: nobody is at work");
         let (words, board, shape) = (self.words, self.board, self.board.shape());
-        let old = std::mem::replace(&mut self.parts, parts).own_shards();
+        let mut old = std::mem::replace(&mut self.parts, parts).own_shards();
         let slices =
             || (0..shape.buckets).flat_map(move |bucket| (0..shape.slices).map(move |slice| (bucket, slice)));
         let is_behind = done < all;
+        // Whoever was to give it the state may be lost, and nobody else be so far: what counted as done elsewhere is not done at all.
+        let is_undone = self.awaited.take().is_some_and(|awaited| done < awaited);
+        if is_undone {
+            old = 0..0;
+        }
+        self.awaited = is_behind.then_some(all);
         for shard in 0..shape.shards {
             let flags = (0..shape.buckets).map(|bucket| board.shard_flag(shard, bucket));
             if is_behind {
                 // Others have done it.
                 flags.for_each(|word| flag::lower(words, word, all));
-                words.store(board.claim(Task::Shard(shard)), Claim::word(all, Some(NOBODY)));
+                self.close(Task::Shard(shard), all);
             } else if self.parts.own_shards().contains(&shard) && !old.contains(&shard) {
                 flags.for_each(|word| flag::lower(words, word, done));
-                // Whoever was lost may have begun it.
-                self.free(Task::Shard(shard), done + u64::from(is_loss));
+                match is_loss {
+                    // Whoever was lost may have begun it.
+                    true => self.free(Task::Shard(shard), done + 1),
+                    false => self.close(Task::Shard(shard), done),
+                }
             }
         }
+        // Of a step whose slices are all done here or elsewhere, only statistics and results are lacking: its shards are run for these.
+        let is_done = |(bucket, slice)| {
+            given.contains(&(bucket, slice))
+                || flag::has_reached(words, board.slice_flag(bucket, slice), all + 1)
+        };
+        let is_run = |shard| flag::has_reached(words, board.shard_flag(shard, shape.buckets - 1), all + 1);
+        let is_short = slices().all(is_done) && !self.parts.own_shards().all(is_run);
         for (bucket, slice) in slices() {
             if is_behind {
                 let is_missing = missing.is_none_or(|missing| missing.contains(&(bucket, slice)));
                 let count = if is_missing { all - 1 } else { all };
                 flag::lower(words, board.slice_flag(bucket, slice), count);
-                words.store(board.claim(Task::Slice { bucket, slice }), Claim::word(all, Some(NOBODY)));
+            }
+            // What is given is not done here, nor added up.
+            let closed = all + u64::from(given.contains(&(bucket, slice)));
+            if is_behind || !flag::has_reached(words, board.slice_flag(bucket, slice), all + 1) {
+                self.close(Task::Slice { bucket, slice }, closed);
             }
             if shape.hosts > 1 {
-                // Where the mean is there, nodes on their way out would lie where it will come.
-                let is_summed = summed.contains(&(bucket, slice));
-                let part = Task::Part { bucket, slice };
-                let holder = is_summed.then_some(NOBODY);
-                let count = all + u64::from(is_summed);
-                flag::lower(words, board.part_flag(bucket, slice), count);
+                flag::lower(words, board.part_flag(bucket, slice), all);
                 flag::lower(words, board.input_flag(bucket, slice), all);
-                words.store(board.claim(part), Claim::word(count, holder));
+                self.close(Task::Part { bucket, slice }, closed);
             }
         }
         flag::lower(words, Board::ARRIVED, if is_behind { all - 1 } else { all });
-        self.note_alone(all);
+        if self.parts.has_all() && !is_behind && !is_short {
+            flag::raise(words, Board::ARRIVED, all + AHEAD);
+        }
     }
 
     /// Whether nobody is at work, and nobody will be before another roster is published.
@@ -218,10 +238,23 @@ impl<'a, M: Words> Warden<'a, M> {
         self.generation == 0 || (self.settled && !self.runs)
     }
 
-    /// Where this host is alone there is nobody to wait for. To be called every million steps.
+    /// Where all shards are this host's there is nobody to wait for. To be called every million steps.
     pub fn note_alone(&self, steps: u64) {
-        if self.parts.hosts() == 1 {
+        // Nor was there before, or the first step has to show it.
+        if self.parts.has_all() && flag::has_reached(self.words, Board::ARRIVED, steps + AHEAD / 4) {
             flag::raise(self.words, Board::ARRIVED, steps + AHEAD);
+        }
+    }
+
+    /// Lets members begin no step from the returned one on, which none of them has begun: the second after the `about` steps done.
+    pub fn limit(&self, about: u64) -> u64 {
+        loop {
+            let step = self.board.steps_done(self.words, about) + 2;
+            self.hold(step);
+            // Whoever began it before it saw the limit had found all before it done.
+            if self.board.steps_done(self.words, about) < step {
+                return step;
+            }
         }
     }
 
@@ -245,9 +278,28 @@ impl<'a, M: Words> Warden<'a, M> {
         self.attached.iter().all(has)
     }
 
+    /// Whether no member that lives is at a shard or a test. Rosters are acknowledged half-way through these, and where work goes on
+    /// by them they go on too; but they may be dealt to another host where it stands still.
+    fn is_idle(&self) -> bool {
+        #[cfg(test)]
+        if self.words.has(super::simulation::Mistake::ShardsNotFenced) {
+            return true;
+        }
+        let shape = self.board.shape();
+        // What a lost one has left is not its successor's, who has not begun anything.
+        self.attached.iter().filter(|seat| !self.lost.contains(seat)).all(|&seat| {
+            (0..shape.shards).all(|shard| {
+                let mut flags = (0..shape.buckets).map(|bucket| self.board.shard_flag(shard, bucket));
+                let test = std::iter::once(self.board.test_flag(shard));
+                self.unfinished(Task::Shard(shard), seat, &mut flags).is_none()
+                    && self.unfinished(Task::Test(shard), seat, test).is_none()
+            })
+        })
+    }
+
     /// Lets the newest roster take effect, if it can now.
     pub fn tend(&mut self) -> Option<Fenced> {
-        if self.settled || !self.is_acknowledged() {
+        if self.settled || !self.is_acknowledged() || !(self.runs || self.is_idle()) {
             return None;
         }
         let mut fenced = Fenced { generation: self.generation, lost: Lost::default(), shards: Vec::new() };
@@ -305,6 +357,12 @@ impl<'a, M: Words> Warden<'a, M> {
         // Flags and claims are compared by their low bits, which are those of any count near them.
         let count = u64::from(claim.count) + (1 << 32);
         flags.any(|word| !flag::has_reached(self.words, word, count)).then_some(count)
+    }
+
+    /// Takes a task from all steps up to this count. Members pass through steps that are done, late ones after a new dealing, and a task
+    /// that is free there would be done once more.
+    fn close(&self, task: Task, count: u64) {
+        self.words.store(self.board.claim(task), Claim::word(count, Some(NOBODY)));
     }
 
     fn free(&self, task: Task, count: u64) {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use paceline_comm::tasks::authority::{Order, Roster, Stand, Word};
-use paceline_comm::tasks::{Bell, Done, Ground, Parts, Shape, Standing};
+use paceline_comm::tasks::{Bell, Done, Ground, Parts, Shape, Standing, given};
 use paceline_record::log::PorterWriter;
 use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader};
 
@@ -342,22 +342,17 @@ impl Lead<'_, '_, '_> {
         let done = own.done.unwrap_or(first.saturating_sub(1));
         let missing = own.done.is_some().then_some(&own.missing[..]);
         let is_loss = hosting.roster.is_loss;
-        let Shape { buckets, slices, .. } = self.board.shape();
-        let all = (0..buckets).flat_map(|bucket| (0..slices).map(move |slice| (bucket, slice)));
-        let is_summed = |&(bucket, slice): &(u32, u32)| {
-            let owner = &stands[parts.owner(slice)];
-            owner.done == Some(first) && !owner.missing.contains(&(bucket, slice))
-        };
-        let summed: Vec<(u32, u32)> = all.filter(is_summed).collect();
-        self.warden.deal(parts.clone(), Done { done, all: first, missing, summed: &summed, is_loss });
+        let hosts = hosting.roster.places.iter().map(|place| place.host);
+        let standings = hosts.zip(stands).map(|(host, stand)| {
+            let Stand { done, missing, untested, .. } = stand;
+            Standing { host, done, missing, untested }
+        });
+        let standings: Vec<Standing> = standings.collect();
+        let given = given(self.board, &standings);
+        self.warden.deal(parts.clone(), Done { done, all: first, missing, given: &given, is_loss });
         self.warden.release(first);
         if let Some(porter) = &mut hosting.porter {
-            let hosts = hosting.roster.places.iter().map(|place| place.host);
-            let standings = hosts.zip(stands).map(|(host, stand)| {
-                let Stand { done, missing, untested, .. } = stand;
-                Standing { host, done, missing, untested }
-            });
-            porter.start(Start { parts, standings: standings.collect() });
+            porter.start(Start { parts, standings });
         }
         hosting.phase = Phase::Running;
         if self.warden.generation() > 0 {
