@@ -296,7 +296,10 @@ fn a_running_training_is_asked_scaled_and_stopped() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("interrupted") && said.contains("paceline train --resume run"), "{said}");
     leaves_nothing_behind(&folder.path().join("run"));
-    assert!(refuse(folder.path(), "status run").contains("no training with --elastic or --hosts is running in run"));
+    assert!(
+        refuse(folder.path(), "status run")
+            .contains("no training with --elastic or --hosts is running in run")
+    );
     assert!(refuse(folder.path(), "scale nowhere 2").contains("there is no folder nowhere"));
 }
 

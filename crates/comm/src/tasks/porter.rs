@@ -88,6 +88,8 @@ pub struct Porter<'a, M, C> {
     /// Signs of life sent, and which places were heard since that was last asked.
     beats: u64,
     heard: Vec<bool>,
+    /// Messages to each place whose bytes may still be read.
+    flying: Vec<u64>,
 }
 
 // SAFETY: addresses are those of shared memory, which any thread of the launcher may use as the protocol says.
@@ -138,6 +140,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             lost: Vec::new(),
             beats: 0,
             heard: vec![false; places],
+            flying: vec![0; places],
             parts,
             done: hosts.iter().map(|host| host.done).collect(),
             begun: hosts,
@@ -147,6 +150,11 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
     /// Hosts that were lost since this was last asked, and why.
     pub fn take_lost(&mut self) -> Vec<(Host, String)> {
         std::mem::take(&mut self.lost)
+    }
+
+    /// Whether bytes of something that was sent may still be read here.
+    pub fn is_sending(&self) -> bool {
+        self.flying.iter().any(|&count| count > 0)
     }
 
     /// Shows all others that this host is there.
@@ -249,6 +257,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
     }
 
     fn send(&mut self, wire: &mut dyn Wire, place: usize, item: Item, step: u64, span: Span) {
+        self.flying[place] += 1;
         self.moved[place].sent.0 += span.len as u64;
         self.moved[place].note(self.words.now());
         // SAFETY: what is flagged is not written again before the receiver has it, as said above; notes are this porter's own, and are
@@ -604,13 +613,20 @@ unsafe impl<M: Words, C: Cargo> Inbox for Porter<'_, M, C> {
         self.take(place, item, step);
     }
 
-    fn sent(&mut self, peer: Host, _: Tag) {
-        if let Some(place) = self.place_of(peer) {
+    fn sent(&mut self, peer: Host, tag: Tag) {
+        if let Some(place) = self.place_of(peer)
+            && Item::read(tag).is_some_and(|(item, _)| item != Item::Alive)
+        {
             self.moved[place].note(self.words.now());
+            self.flying[place] = self.flying[place].saturating_sub(1);
         }
     }
 
     fn lost(&mut self, peer: Host, why: &str) {
+        if let Some(place) = self.place_of(peer) {
+            // Nothing of it is read any more.
+            self.flying[place] = 0;
+        }
         self.lost.push((peer, why.into()));
     }
 }

@@ -233,6 +233,11 @@ impl<'a, M: Words> Warden<'a, M> {
         }
     }
 
+    /// Whether the newest roster frees tasks of the lost when it takes effect.
+    pub fn frees(&self) -> bool {
+        !self.settled && !self.lost.is_empty()
+    }
+
     /// Whether nobody is at work, and nobody will be before another roster is published.
     pub fn is_still(&self) -> bool {
         self.generation == 0 || (self.settled && !self.runs)
@@ -269,7 +274,7 @@ impl<'a, M: Words> Warden<'a, M> {
     }
 
     /// Whether all that live have acknowledged the newest roster.
-    fn is_acknowledged(&self) -> bool {
+    pub fn is_acknowledged(&self) -> bool {
         #[cfg(test)]
         if self.words.has(super::simulation::Mistake::NoFence) {
             return true;

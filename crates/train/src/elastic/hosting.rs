@@ -18,9 +18,6 @@ use crate::hosts::porter::{Said, Start, Thread, Tools};
 use crate::hosts::{Event, Introduction, Link, LocalHost, Party};
 use crate::{Job, TrainError};
 
-/// How many steps ahead members can be stopped.
-const AHEAD: u64 = 2;
-
 /// A launcher's part among hosts.
 pub(super) struct Hosting {
     /// Ends before the memory that it uses.
@@ -37,6 +34,8 @@ pub(super) struct Hosting {
     phase: Phase,
     /// How all stand, from when they may go on.
     stands: Option<Vec<Stand>>,
+    /// What is to be done then.
+    deferred: Vec<Order>,
     /// Whether the state comes from another host.
     lacks_state: bool,
     /// Steps done when the roster took effect.
@@ -86,6 +85,7 @@ impl Hosting {
             doors: BTreeMap::new(),
             phase: Phase::Idle,
             stands: None,
+            deferred: Vec::new(),
             lacks_state,
             first: 0,
             has_caught_up: false,
@@ -169,6 +169,7 @@ impl Hosting {
         self.porter = None;
         (self.roster, self.doors) = (roster, doors);
         (self.has_caught_up, self.holds, self.stands) = (false, None, None);
+        self.deferred.clear();
         let own = self.host();
         let others = self.roster.places.iter().map(|place| place.host).filter(|&host| host != own);
         let link = Link {
@@ -178,19 +179,17 @@ impl Hosting {
             others: others.map(|host| (host, self.doors.get(&host).copied())).collect(),
             terms: self.party.terms.clone(),
         };
-        self.phase = Phase::Called { linked: link.others.is_empty(), told: false };
-        if !link.others.is_empty() {
-            let tools = Tools {
-                ground: self.ground.clone(),
-                layout: self.layout.clone(),
-                lobby: self.party.lobby(),
-                called: self.called.clone(),
-                launcher: Bell::attach(self.launcher.descriptor())?,
-                lease: self.party.lease,
-                log: self.log.clone(),
-            };
-            self.porter = Some(Thread::spawn(link, tools)?);
-        }
+        self.phase = Phase::Called { linked: false, told: false };
+        let tools = Tools {
+            ground: self.ground.clone(),
+            layout: self.layout.clone(),
+            lobby: self.party.lobby(),
+            called: self.called.clone(),
+            launcher: Bell::attach(self.launcher.descriptor())?,
+            lease: self.party.lease,
+            log: self.log.clone(),
+        };
+        self.porter = Some(Thread::spawn(link, tools)?);
         Ok(())
     }
 }
@@ -241,6 +240,10 @@ impl Lead<'_, '_, '_> {
             && let Some(stands) = self.hosting.as_mut().and_then(|hosting| hosting.stands.take())
         {
             self.go(stands, now)?;
+            let deferred = self.hosting.as_mut().map(|hosting| std::mem::take(&mut hosting.deferred));
+            for order in deferred.into_iter().flatten() {
+                self.obey(order, BTreeMap::new(), now)?;
+            }
         }
         self.report_progress();
         Ok(())
@@ -266,9 +269,12 @@ impl Lead<'_, '_, '_> {
                     hosting.stands = Some(stands);
                 }
             }
+            // What follows a roster is done when that has taken effect.
+            order @ (Order::Limit | Order::Hold(_)) if hosting.stands.is_some() => {
+                hosting.deferred.push(order)
+            }
             Order::Limit => {
-                let limit = self.board.steps_done(self.ground, self.done) + AHEAD;
-                self.warden.hold(limit);
+                let limit = self.warden.limit(self.done);
                 hosting.party.say(Word::CanHold(limit));
             }
             Order::Hold(step) => {
@@ -307,6 +313,7 @@ impl Lead<'_, '_, '_> {
             let generation = hosting.roster.generation;
             hosting.party.say(Word::Stands { generation, stand });
         }
+        hosting.lacks_state &= !hosting.runs() || done < hosting.first;
         if hosting.runs() && hosting.is_guest() && !hosting.has_caught_up && done > hosting.first {
             hosting.has_caught_up = true;
             hosting.party.say(Word::CaughtUp);
@@ -336,8 +343,14 @@ impl Lead<'_, '_, '_> {
         } else if hosting.lacks_state {
             self.state.begin()?;
         }
-        hosting.lacks_state = false;
+        // It counts as missing until all of it has come.
+        hosting.lacks_state = own.done.is_none();
         hosting.first = first;
+        if own.done.is_some_and(|done| done < first) {
+            // What was due before the step that others have done is past.
+            self.passed = self.passed.max(first - 1);
+            self.board.refresh(self.ground, first - 1);
+        }
         let parts = Parts::new(hosting.roster.ends(), place, self.board.shape().slices);
         let done = own.done.unwrap_or(first.saturating_sub(1));
         let missing = own.done.is_some().then_some(&own.missing[..]);
@@ -371,6 +384,13 @@ impl Lead<'_, '_, '_> {
                 self.warden.release(self.done);
             }
         }
+    }
+
+    /// Whether what a lost member left behind can be written again: the porter sends nodes from where it lies.
+    pub(super) fn is_drained(&self) -> bool {
+        let porter = self.hosting.as_ref().and_then(|hosting| hosting.porter.as_ref());
+        // Members raise no flag for it once all have acknowledged the roster.
+        !self.warden.frees() || (self.warden.is_acknowledged() && porter.is_none_or(Thread::is_drained))
     }
 
     /// Whether other hosts need nothing any more of this one, which has done all.

@@ -546,6 +546,9 @@ impl Lead<'_, '_, '_> {
 
     /// Lets a roster take effect, and tells what that took.
     fn tend(&mut self) -> Result<(), TrainError> {
+        if !self.is_drained() {
+            return Ok(());
+        }
         let Some(fenced) = self.warden.tend() else { return Ok(()) };
         let now = clock::now();
         let Some(Underway { since, noticed, is_loss }) = self.recovery.take() else { return Ok(()) };

@@ -1,9 +1,10 @@
 //! The thread that carries bytes between hosts, for one roster.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -52,8 +53,18 @@ pub(crate) struct Tools {
     pub log: Arc<std::sync::Mutex<PorterWriter>>,
 }
 
+/// How often it was asked whether it has sent all that was ready, and how often it had.
+#[derive(Default)]
+struct Drain {
+    asked: AtomicU64,
+    answered: AtomicU64,
+}
+
 /// A porter at work. It ends with this.
 pub(crate) struct Thread {
+    drain: Arc<Drain>,
+    /// Whether it waits for an answer.
+    asks: Cell<bool>,
     stop: Arc<AtomicBool>,
     called: Arc<Bell>,
     start: Option<Sender<Start>>,
@@ -68,9 +79,11 @@ impl Thread {
         let (start, starts) = mpsc::channel();
         let (tell, said) = mpsc::channel();
         let stopped = stop.clone();
+        let drain = Arc::new(Drain::default());
+        let asked = drain.clone();
         let work = move || {
             let launcher = Bell::attach(tools.launcher.descriptor());
-            let mut work = Work { link, tools, stop: stopped, tell };
+            let mut work = Work { link, tools, stop: stopped, drain: asked, tell };
             if let Err(error) = work.run(&starts) {
                 // Nobody listens where the launcher has ended.
                 let _ = work.tell.send(Said::Failed(error));
@@ -81,7 +94,25 @@ impl Thread {
         };
         let handle = std::thread::Builder::new().name("porter".into()).spawn(work);
         let handle = Some(handle.map_err(TrainError::system("start a thread"))?);
-        Ok(Self { stop, called, start: Some(start), said, handle })
+        Ok(Self { drain, asks: Cell::new(false), stop, called, start: Some(start), said, handle })
+    }
+
+    /// Whether all that was ready to be sent when this was first asked has been sent. It is asked again until it is so.
+    pub fn is_drained(&self) -> bool {
+        // Before it is started it sends nothing, and when it has ended neither.
+        if self.start.is_some() || self.handle.as_ref().is_none_or(JoinHandle::is_finished) {
+            return true;
+        }
+        let asked = self.drain.asked.load(Ordering::Acquire);
+        if self.asks.get() {
+            let is_drained = self.drain.answered.load(Ordering::Acquire) == asked;
+            self.asks.set(!is_drained);
+            return is_drained;
+        }
+        self.asks.set(true);
+        self.drain.asked.store(asked + 1, Ordering::Release);
+        self.called.ring();
+        false
     }
 
     pub fn start(&mut self, start: Start) {
@@ -113,6 +144,7 @@ struct Work {
     link: Link,
     tools: Tools,
     stop: Arc<AtomicBool>,
+    drain: Arc<Drain>,
     tell: Sender<Said>,
 }
 
@@ -124,7 +156,7 @@ impl Work {
     }
 
     fn run(&mut self, starts: &Receiver<Start>) -> Result<(), TrainError> {
-        let mut wire = match self.link.build(&self.tools.lobby, &self.stop) {
+        let wire = match self.link.build(&self.tools.lobby, &self.stop) {
             Ok(wire) => wire,
             Err(Unlinked::Stopped) => return Ok(()),
             Err(Unlinked::Missing(host, why)) => {
@@ -139,7 +171,7 @@ impl Work {
         self.tell(Said::Linked);
         // Without an answer the roster has been replaced.
         let Ok(start) = starts.recv() else { return Ok(()) };
-        self.carry(&mut wire, start)
+        self.carry(wire, start)
     }
 
     fn note(&self, event: &PorterEvent) -> Result<(), TrainError> {
@@ -147,25 +179,31 @@ impl Work {
         Ok(log.append(event)?)
     }
 
-    fn carry(&self, wire: &mut Tcp, Start { parts, standings }: Start) -> Result<(), TrainError> {
+    fn carry(&self, wire: Tcp, Start { parts, standings }: Start) -> Result<(), TrainError> {
         let ground = &*self.tools.ground;
         let hosts: Vec<Host> = standings.iter().map(|standing| standing.host).collect();
         let cargo = GroundCargo::new(ground, self.tools.layout.slices());
         let mut porter = Porter::new(ground, ground.board(), cargo, parts, standings);
-        porter.serve(wire);
+        // It ends before the porter, whose memory it reads.
+        let mut wire = wire;
+        porter.serve(&mut wire);
         let mut account = Account { begin: clock::now(), cpu: clock::thread_cpu(), waited: Nanos(0) };
         let mut silences: BTreeMap<Host, Silence> = BTreeMap::new();
         let mut looked = Nanos(0);
         while !self.stop.load(Ordering::Relaxed) {
             self.tools.called.silence().map_err(TrainError::system("hear members"))?;
-            porter.post(wire);
+            let asked = self.drain.asked.load(Ordering::Acquire);
+            porter.post(&mut wire);
             let (begin, cpu) = (clock::now(), clock::thread_cpu());
             wire.progress(&mut porter, self.tools.called.as_fd(), NAP)?;
+            if !porter.is_sending() && self.drain.answered.swap(asked, Ordering::Release) != asked {
+                self.tools.launcher.ring();
+            }
             account.waited += clock::now().since(begin).since(clock::thread_cpu().since(cpu));
             let now = clock::now();
             if now.since(looked) >= Nanos(self.tools.lease.0 / BEATS) {
                 looked = now;
-                porter.beat(wire);
+                porter.beat(&mut wire);
                 for (host, is_heard) in porter.take_heard() {
                     let silent = silences.entry(host).or_default().look(is_heard, now);
                     // The launcher hears first of whoever is gone altogether.
