@@ -318,7 +318,7 @@ mod tests {
         };
         let made = Made::new(&[("proc/stat", &stat(100))]);
         let mut scheduler = Scheduler::watch_in(&made.tree);
-        made.plant("proc/stat", &stat(300));
+        made.plant("proc/stat", stat(300));
         // It is looked at now and then only.
         thread::sleep(Duration::from_nanos(STEAL_EVERY.0 + 1_000_000));
         let stolen = scheduler.step().steal.expect("it is told").seconds();
