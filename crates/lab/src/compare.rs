@@ -207,10 +207,8 @@ fn table(cases: &[Compared]) -> Table {
 }
 
 fn compare_case(before: &CaseReport, after: &CaseReport, report: &Report) -> Result<Compared, Why> {
-    let slices = |case: &'_ CaseReport| -> Vec<Vec<stats::Work>> { case.steady_steps.clone() };
-    let (old, new) = (slices(before), slices(after));
-    let old: Vec<&[stats::Work]> = old.iter().map(Vec::as_slice).collect();
-    let new: Vec<&[stats::Work]> = new.iter().map(Vec::as_slice).collect();
+    let old: Vec<&[stats::Work]> = before.steady_steps.iter().map(Vec::as_slice).collect();
+    let new: Vec<&[stats::Work]> = after.steady_steps.iter().map(Vec::as_slice).collect();
     let rates = match (before.images_per_s, after.images_per_s) {
         (Some(old), Some(new)) => (old.mean, new.mean),
         (None, Some(_)) => return Err(Why::NotMeasuredBefore),

@@ -1,5 +1,6 @@
 //! The study folder: its layout, and files that are never half written.
 
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::iter;
@@ -293,7 +294,7 @@ impl StudyFolder {
         let begun = study.cases.iter().filter(|planned| self.has_begun(planned));
         let cases: Vec<(String, PathBuf)> =
             begun.map(|planned| (planned.folder.clone(), self.path.join(&planned.folder))).collect();
-        write_with(&self.path.join("timeline.json"), |out| timeline::write(&cases, out))
+        self.write_with(Path::new("timeline.json"), |out| timeline::write(&cases, out))
     }
 
     /// Removes the files of an older study, and nothing else.
@@ -323,17 +324,32 @@ impl StudyFolder {
     }
 
     fn write(&self, name: &Path, bytes: &[u8]) -> Result<(), LabError> {
-        write_whole(&self.path.join(name), bytes)
+        let path = self.path.join(name);
+        self.write_with(name, |out| out.write_all(bytes).map_err(LabError::io("write", path)))
+    }
+
+    fn write_with(
+        &self,
+        name: &Path,
+        fill: impl FnOnce(&mut dyn Write) -> Result<(), LabError>,
+    ) -> Result<(), LabError> {
+        write_draft(&self.path.join(".draft"), &self.path.join(name), fill)
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file of a user's own choice whole or not at all. Its draft bears its name: other files there are not ours.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
-    write_with(path, |out| out.write_all(bytes).map_err(LabError::io("write", path)))
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".draft");
+    write_draft(&path.with_file_name(name), path, |out| {
+        out.write_all(bytes).map_err(LabError::io("write", path))
+    })
 }
 
 /// Writes a draft, and renames it once it is on disk.
-fn write_with(
+fn write_draft(
+    draft: &Path,
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
@@ -341,20 +357,19 @@ fn write_with(
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    let draft = folder.join(".draft");
     let write = || -> Result<(), LabError> {
-        let mut out = BufWriter::new(File::create(&draft).map_err(LabError::io("create", path))?);
+        let mut out = BufWriter::new(File::create(draft).map_err(LabError::io("create", path))?);
         fill(&mut out)?;
         let move_there = || -> io::Result<()> {
             out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-            fs::rename(&draft, path)?;
+            fs::rename(draft, path)?;
             File::open(folder)?.sync_all()
         };
         move_there().map_err(LabError::io("write", path))
     };
     write().inspect_err(|_| {
         // The draft may not exist; report the first error.
-        let _ = fs::remove_file(&draft);
+        let _ = fs::remove_file(draft);
     })
 }
 

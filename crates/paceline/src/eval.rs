@@ -3,9 +3,10 @@
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use paceline_engine::Layout;
+use paceline_lab::write_whole;
 use paceline_train::checkpoint::{self, Checkpoint, Description, Tensor, Weights};
 use paceline_train::data::Data;
 use paceline_train::evaluate::{Answer, Likeness, Picture, Question, evaluate, sheet};
@@ -146,12 +147,5 @@ fn write_png(path: &Path, picture: &Picture) -> Result<()> {
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     encoder.write_header().and_then(|mut writer| writer.write_image_data(&picture.pixels))?;
-    let draft = path.with_extension("png.part");
-    std::fs::write(&draft, bytes)
-        .and_then(|()| std::fs::rename(&draft, path))
-        .inspect_err(|_| {
-            // It may not even exist; the first error is the one to tell.
-            let _ = std::fs::remove_file(&draft);
-        })
-        .with_context(|| format!("cannot write {}", path.display()))
+    Ok(write_whole(path, &bytes)?)
 }

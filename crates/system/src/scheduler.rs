@@ -311,6 +311,23 @@ mod tests {
     }
 
     #[test]
+    fn what_the_hypervisor_took_is_that_of_one_core_however_many_the_thread_may_use() {
+        let cores = allowed().expect("some");
+        let stat = |stolen: u32| {
+            cores.iter().map(|core| format!("cpu{core} 0 0 0 0 0 0 0 {stolen} 0 0\n")).collect::<String>()
+        };
+        let made = Made::new(&[("proc/stat", &stat(100))]);
+        let mut scheduler = Scheduler::watch_in(&made.tree);
+        made.plant("proc/stat", stat(300));
+        // It is looked at now and then only.
+        thread::sleep(Duration::from_nanos(STEAL_EVERY.0 + 1_000_000));
+        let stolen = scheduler.step().steal.expect("it is told").seconds();
+        // SAFETY: it reads a constant of the system.
+        let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        assert!((stolen - 200.0 / per_second).abs() < 1e-3, "{stolen} s on {} cores", cores.len());
+    }
+
+    #[test]
     fn a_system_that_tells_nothing_is_no_reason_to_fail() {
         let made = Made::new(&[]);
         let told = Scheduler::watch_in(&made.tree).step();

@@ -84,9 +84,8 @@ impl Member<'_> {
     }
 
     fn its_cores(&self) -> &'static str {
-        let threads = self.case.case.workers.saturating_mul(self.case.case.threads.unwrap_or(1));
-        match (self.case.case.workers, threads) {
-            (1, 1) => "its core",
+        match (self.case.case.workers, self.case.case.threads) {
+            (1, None | Some(1)) => "its core",
             (1, _) => "its cores",
             _ => "their cores",
         }
@@ -116,6 +115,7 @@ impl Member<'_> {
 mod tests {
     use paceline_record::{Load, Nanos, Phase, PhaseTimes, Scheduling};
 
+    use super::OffCore;
     use crate::fixture::{MS, Plan, study};
     use crate::{CaseReport, Finding, Kind, Report};
 
@@ -172,6 +172,27 @@ mod tests {
         let findings = found(case, 2);
         let both = "; other threads ran there; the hypervisor took 9 % of the time of their cores";
         assert!(off_core(&findings).text.ends_with(both), "{}", off_core(&findings).text);
+    }
+
+    #[test]
+    fn one_worker_has_a_core_of_its_own() {
+        let mut case = CaseReport::of(&[Plan::calm("resnet50", 1).run()]);
+        let time = case.train_s.expect("it is done");
+        case.off_core = disturbed().off_core.map(|told| OffCore { steal_s: Some(0.09 * time), ..told });
+        let text = off_core(&found(case, 2)).text.clone();
+        assert!(text.contains("the hypervisor took 9 % of the time of its core"), "{text}");
+    }
+
+    #[test]
+    fn a_group_has_one_counter_of_throttling_however_many_ranks_read_it() {
+        let mut run = Plan::calm("resnet50", 2).run();
+        let steps = run.ranks[0].steps.len() as f64;
+        for step in run.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
+            let (off_core, throttled) = (Some(PhaseTimes::default()), Some(Nanos(5 * MS)));
+            step.scheduling = Some(Box::new(Scheduling { off_core, throttled, ..Scheduling::default() }));
+        }
+        let told = CaseReport::of(&[run]).off_core.expect("every step tells");
+        assert!((told.throttled_s.expect("a quota") - 0.005 * steps).abs() < 1e-9, "{told:?}");
     }
 
     #[test]
