@@ -133,14 +133,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Ok(address) = env::var("WIRE_SPEED_DOOR") {
         let address: SocketAddr = address.parse()?;
         let secret = Secret::from_hex(&env::var("WIRE_SPEED_SECRET")?).ok_or("no secret")?;
-        let terms = Terms { secret, secrecy: options.secrecy };
+        let terms = Terms::new(secret, options.secrecy);
         let deadline = Deadline::after(Duration::from_secs(10));
         let streams: Result<Vec<_>, _> =
             (0..options.streams).map(|_| call(address, &terms, b"", deadline)).collect();
         exchange(streams?, &options)?;
         return Ok(());
     }
-    let terms = Terms { secret: Secret::random()?, secrecy: options.secrecy };
+    let terms = Terms::new(Secret::random()?, options.secrecy);
     let door = Door::open("127.0.0.1:0".parse()?, &terms, |line| eprintln!("{line}"))?;
     let mut other = Command::new(env::current_exe()?)
         .args(&words)

@@ -4,6 +4,7 @@
 //! of the job is read, and what they get is a [`Stream`]. [`Letters`] carries small messages over a stream; [`Tcp`] is a
 //! [`Wire`], which copies large ones from memory to memory over several streams to each peer.
 
+mod cable;
 mod call;
 mod chunk;
 mod door;
@@ -24,6 +25,7 @@ use paceline_record::Host;
 
 use crate::CommError;
 
+pub use cable::Cable;
 pub use call::call;
 pub use door::{Door, Visitor};
 pub use handshake::{LONGEST_GREETING, Refusal};

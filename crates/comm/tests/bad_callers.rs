@@ -21,7 +21,7 @@ const CALLERS: usize = 10_000;
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn terms(secret: &[u8]) -> Terms {
-    Terms { secret: Secret::new(secret).expect("it is long enough"), secrecy: Secrecy::Plain }
+    Terms::new(Secret::new(secret).expect("it is long enough"), Secrecy::Plain)
 }
 
 fn descriptors() -> usize {

@@ -272,6 +272,7 @@ fn words() -> Vec<String> {
         HostChange::Lost { why: "no word for 2 s".into() },
         HostChange::Left,
         HostChange::Gathered,
+        HostChange::Planted { step: Step(30), fault: "kill=h1@30".into() },
     ];
     let reasons = [Expulsion::Ended, Expulsion::Stalled, Expulsion::Differs, Expulsion::Surplus];
     let phases = [

@@ -171,7 +171,7 @@ impl HostSettings {
         let secrecy = if self.encrypt { Secrecy::Encrypted } else { Secrecy::Plain };
         let seconds =
             |given: Option<Seconds>, usual: Nanos| given.map_or(usual, |given| Nanos((given.0 * 1e9) as u64));
-        let terms = Terms { secret: self.secret()?, secrecy };
+        let terms = Terms::new(self.secret()?, secrecy);
         let role = if self.local {
             let door = open(SocketAddr::from(([127, 0, 0, 1], 0)), &terms)?;
             let local = Local { program: outcome::own_program()?, count: max - 1 };
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn whoever_links_first_is_first_and_a_dead_one_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
-        let terms = Terms { secret: Secret::random().expect("random numbers"), secrecy: Secrecy::Plain };
+        let terms = Terms::new(Secret::random().expect("random numbers"), Secrecy::Plain);
         let settings =
             HostSettings { interface: Some(IpAddr::from([127, 0, 0, 1])), ..HostSettings::default() };
         let first = settings.meet_in(folder.path(), &terms).expect("it is first");

@@ -194,8 +194,8 @@ pub struct ElasticSettings {
     #[serde(deserialize_with = "crate::values::one")]
     pub elastic_wait: Option<Seconds>,
     /// Plant faults, to see what they cost: kill=MEMBER@STEP, stop=MEMBER@STEP:5s, slow=MEMBER@STEP:3, leave=MEMBER@STEP,
-    /// join@STEP, random=kill:STEPS, random=stop:STEPS:2s, with commas between them; with `bench` the same case without them
-    /// is run too
+    /// join@STEP, random=kill:STEPS, random=stop:STEPS:2s, and with --hosts kill=hHOST@STEP, cut=hHOST@STEP:5s,
+    /// clock=hHOST:3s:50ppm, with commas between them; with `bench` the same case without them is run too
     #[arg(long, value_name = "FAULTS")]
     #[serde(deserialize_with = "crate::values::one")]
     pub faults: Option<Faults>,
@@ -316,7 +316,7 @@ impl Settings {
         if let (Some(faults), Limit::Study(_)) = (&elastic.faults, limit) {
             // The undisturbed case comes first.
             jobs.times_values("faults", &[Faults::default(), faults.clone()], |job, faults| {
-                job.elastic.iter_mut().for_each(|elastic| elastic.faults = faults.clone());
+                job.faults = faults.clone();
             })?;
         }
         Ok(jobs.jobs)
@@ -376,6 +376,7 @@ impl ElasticSettings {
 
     /// Makes a job elastic, or changes how it is. One that resumes may have other numbers of workers than it had.
     fn apply(&self, job: &mut Job, says_workers: bool) -> Result<(), Usage> {
+        job.faults = self.faults.clone().unwrap_or_default();
         let usual = Bounds { min: 1, max: job.workers };
         match (self.elastic, &mut job.elastic) {
             (Some(WhetherElastic::No), elastic) => *elastic = None,
@@ -396,11 +397,8 @@ impl ElasticSettings {
             (None, _) => {}
         }
         let Some(elastic) = &mut job.elastic else {
-            let given = [
-                ("--restarts", self.restarts.is_some()),
-                ("--elastic-wait", self.elastic_wait.is_some()),
-                ("--faults", self.faults.is_some()),
-            ];
+            let given =
+                [("--restarts", self.restarts.is_some()), ("--elastic-wait", self.elastic_wait.is_some())];
             return match given.into_iter().find(|(_, is_given)| *is_given) {
                 Some((option, _)) => Err(Self::lonely(option)),
                 None => Ok(()),
@@ -408,7 +406,6 @@ impl ElasticSettings {
         };
         elastic.restarts = self.restarts.map_or(elastic.restarts, |restarts| restarts.0 as u32);
         elastic.patience_s = self.elastic_wait.map_or(elastic.patience_s, |wait| wait.0);
-        elastic.faults = self.faults.clone().unwrap_or_else(|| elastic.faults.clone());
         Ok(())
     }
 }

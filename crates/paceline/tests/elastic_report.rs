@@ -22,7 +22,8 @@ fn job(folder: &Path, faults: &str, machine: &str) -> Job {
         scaling: paceline_train::Scaling::Weak { batch: 60 },
         threads_asked: Some(1),
         simulation: machine.parse().expect("known keys"),
-        elastic: Some(Elastic { faults: faults.parse().expect("known faults"), restarts: 100, ..elastic }),
+        elastic: Some(Elastic { restarts: 100, ..elastic }),
+        faults: faults.parse().expect("known faults"),
         folder: folder.into(),
         ..Job::new("mobilenet_v2")
     };

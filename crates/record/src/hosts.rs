@@ -39,6 +39,13 @@ pub enum HostChange {
     Left,
     /// Its logs have been copied to the first host.
     Gathered,
+    /// A fault that was asked for is about to be planted in it.
+    Planted {
+        /// Steps that it has done.
+        step: Step,
+        /// The fault, in the words of `--faults`.
+        fault: String,
+    },
     /// Something that a later program tells of.
     #[serde(untagged)]
     Other(Value),

@@ -1,11 +1,48 @@
 //! The clocks: one that all processes of a host share, and those that run while a thread or a process computes.
 
+use std::sync::OnceLock;
+
 use paceline_record::{Nanos, Started};
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
-/// Now, on the host's monotonic clock (`CLOCK_MONOTONIC`).
+/// Now, on the host's monotonic clock (`CLOCK_MONOTONIC`), or on the one that was planted in this process.
 pub fn now() -> Nanos {
-    read(ClockId::Monotonic)
+    let now = read(ClockId::Monotonic);
+    PLANTED.get().map_or(now, |clock| clock.shows(now))
+}
+
+/// A clock that is ahead of the host's and runs faster or slower, to see whether anything depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WrongClock {
+    /// How far it is ahead at first.
+    pub ahead: Nanos,
+    /// How much it gains, in parts per million.
+    pub gains_ppm: f64,
+    /// When that began, on the host's clock.
+    pub since: Nanos,
+}
+
+static PLANTED: OnceLock<WrongClock> = OnceLock::new();
+
+/// The wrong clock that this process has, if it has one.
+pub fn planted() -> Option<WrongClock> {
+    PLANTED.get().copied()
+}
+
+impl WrongClock {
+    /// What it shows at a moment of the host's clock.
+    pub fn shows(&self, at: Nanos) -> Nanos {
+        let passed = at.0 as i64 - self.since.0 as i64;
+        let gained = (passed as f64 * self.gains_ppm * 1e-6).round() as i64;
+        Nanos((at.0 + self.ahead.0).saturating_add_signed(gained))
+    }
+
+    /// Lets this process have it from here on. Only the first that is planted counts.
+    pub fn plant(self) {
+        // A process has one clock.
+        let _ = PLANTED.set(self);
+    }
 }
 
 /// Processor time of the calling thread so far.
@@ -43,6 +80,17 @@ mod tests {
         let (wall, cpu) = (now().since(wall), thread_cpu().since(cpu));
         assert!(wall >= Nanos(20_000_000));
         assert!(cpu < Nanos(10_000_000), "{cpu:?}");
+    }
+
+    #[test]
+    fn a_wrong_clock_is_ahead_and_gains_or_loses_evenly() {
+        let clock =
+            |gains_ppm| WrongClock { ahead: Nanos(3_000_000_000), gains_ppm, since: Nanos(10_000_000_000) };
+        assert_eq!(clock(50.0).shows(Nanos(10_000_000_000)), Nanos(13_000_000_000));
+        assert_eq!(clock(50.0).shows(Nanos(20_000_000_000)), Nanos(23_000_500_000));
+        assert_eq!(clock(-50.0).shows(Nanos(20_000_000_000)), Nanos(22_999_500_000));
+        // What it showed before it was planted.
+        assert_eq!(clock(50.0).shows(Nanos(9_000_000_000)), Nanos(11_999_950_000));
     }
 
     #[test]

@@ -18,7 +18,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::faults::{Fault, Faults};
 pub use lead::awaits_test;
 pub(crate) use state::Layout;
 
@@ -35,14 +34,12 @@ pub struct Elastic {
     pub deal: Deal,
     /// How long the training waits with fewer than `min` members, in seconds.
     pub patience_s: f64,
-    /// Faults that are planted.
-    pub faults: Faults,
 }
 
 impl Elastic {
     /// An elastic job with the usual value of every other setting.
     pub fn new(Bounds { min, max }: Bounds) -> Self {
-        Self { min, max, restarts: 3, deal: Deal::default(), patience_s: 60.0, faults: Faults::default() }
+        Self { min, max, restarts: 3, deal: Deal::default(), patience_s: 60.0 }
     }
 
     /// The fewest and the most members.

@@ -242,6 +242,20 @@ pub enum TrainError {
         /// Steps of the run.
         steps: u64,
     },
+    /// Reject the input: a fault of a host in a job for one.
+    #[error("{0} is for several hosts; use it with --hosts N")]
+    FaultOfHost(String),
+    /// Reject the input: a fault of a host that there will not be.
+    #[error("{fault} is for none of {hosts} hosts, which are counted from 0; choose one below {hosts}")]
+    FaultOfNoHost {
+        /// The fault.
+        fault: String,
+        /// The most hosts of the job.
+        hosts: u32,
+    },
+    /// Reject the input: a fault that one worker does not outlive, in a job that needs all of them.
+    #[error("{0} is for workers that come and go; use it with --elastic")]
+    FaultOfMember(String),
     /// Reject the input: an elastic job that exchanges in 16 bits.
     #[error("--elastic and --hosts exchange gradients in 32 bits; leave --compress out")]
     ElasticCompress,

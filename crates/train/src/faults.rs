@@ -1,4 +1,5 @@
-//! Faults that a run is asked to plant: `--faults kill=1@30,stop=2@40:5s,slow=0@50:3,leave=3@60,join@70,random=kill:20`.
+//! Faults that a run is asked to plant: `--faults kill=1@30,stop=2@40:5s,slow=0@50:3,leave=3@60,join@70,random=kill:20`, and on
+//! several hosts `kill=h1@30,cut=h1@30:5s,clock=h1:3s:50ppm`.
 //!
 //! What happens in which step is decided here, from the words, the job's seed and who is there; whoever runs the job lets it
 //! happen.
@@ -6,9 +7,10 @@
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-use paceline_record::{Member, Nanos, Step};
+use paceline_record::{Host, Member, Nanos, Step};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::{self, WrongClock};
 use crate::data::Draw;
 
 /// The faults of a run, in the order in which they were asked for.
@@ -16,7 +18,7 @@ use crate::data::Draw;
 #[serde(into = "String", try_from = "String")]
 pub struct Faults(pub Vec<Fault>);
 
-/// Something that is made to happen to a member, or to some member now and then.
+/// Something that is made to happen to a member or a host, or to some member now and then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// A member is killed in a step.
@@ -56,6 +58,31 @@ pub enum Fault {
         /// The step before which it is started.
         at: Step,
     },
+    /// A host's launcher is killed in a step, and all its members with it.
+    KillHost {
+        /// Whom it happens to.
+        host: Host,
+        /// When.
+        at: Step,
+    },
+    /// A host is cut off from all others for a while.
+    CutHost {
+        /// Whom it happens to.
+        host: Host,
+        /// When.
+        at: Step,
+        /// For how long.
+        time: Nanos,
+    },
+    /// A host's clock is wrong, from the start.
+    Clock {
+        /// Whose.
+        host: Host,
+        /// How far it is ahead at first.
+        ahead: Nanos,
+        /// How much it gains, in parts per million.
+        gains_ppm: f64,
+    },
     /// About every so many steps a random member is killed.
     RandomKill {
         /// Steps between two kills, on average.
@@ -73,6 +100,9 @@ pub enum Fault {
 /// The longest time that can be asked for, in seconds, and the largest factor: far more than a run has use for.
 const MOST: f64 = 1e6;
 
+/// What a clock gains at most, in parts per million: worse ones are broken, and are taken for that.
+const MOST_GAIN: f64 = 200.0;
+
 /// Streams of random numbers.
 const KILL: u64 = 0xdead;
 const STOP: u64 = 0x5709;
@@ -85,8 +115,10 @@ impl Fault {
             | Self::Stop { at, .. }
             | Self::Slow { at, .. }
             | Self::Leave { at, .. }
-            | Self::Join { at } => Some(at),
-            Self::RandomKill { .. } | Self::RandomStop { .. } => None,
+            | Self::Join { at }
+            | Self::KillHost { at, .. }
+            | Self::CutHost { at, .. } => Some(at),
+            Self::Clock { .. } | Self::RandomKill { .. } | Self::RandomStop { .. } => None,
         }
     }
 
@@ -97,7 +129,20 @@ impl Fault {
             | Self::Stop { member, .. }
             | Self::Slow { member, .. }
             | Self::Leave { member, .. } => Some(member),
-            Self::Join { .. } | Self::RandomKill { .. } | Self::RandomStop { .. } => None,
+            Self::Join { .. }
+            | Self::KillHost { .. }
+            | Self::CutHost { .. }
+            | Self::Clock { .. }
+            | Self::RandomKill { .. }
+            | Self::RandomStop { .. } => None,
+        }
+    }
+
+    /// The host that it is for; `None` for those that are for members.
+    pub fn host(&self) -> Option<Host> {
+        match *self {
+            Self::KillHost { host, .. } | Self::CutHost { host, .. } | Self::Clock { host, .. } => Some(host),
+            _ => None,
         }
     }
 }
@@ -108,7 +153,18 @@ impl Faults {
         self.0.is_empty()
     }
 
-    /// What happens in a step while these members are there, random faults drawn: each is for that step and, but for joins,
+    /// Gives this process, which is that of a host, the wrong clock that the host was asked to have.
+    pub(crate) fn plant_clock(&self, own: Host) {
+        for fault in &self.0 {
+            if let Fault::Clock { host, ahead, gains_ppm } = *fault
+                && host == own
+            {
+                WrongClock { ahead, gains_ppm, since: clock::now() }.plant();
+            }
+        }
+    }
+
+    /// What happens to members in a step while these are there, random faults drawn: each is for that step and, but for joins,
     /// for one of the members. The same seed and members give the same faults.
     pub fn due(&self, step: Step, seed: u64, members: &[Member]) -> Vec<Fault> {
         let of_step = |(place, fault): (usize, &Fault)| match *fault {
@@ -122,7 +178,7 @@ impl Faults {
             }
             fault => {
                 let there = fault.member().is_none_or(|member| members.contains(&member));
-                (fault.step() == Some(step) && there).then_some(fault)
+                (fault.step() == Some(step) && fault.host().is_none() && there).then_some(fault)
             }
         };
         self.0.iter().enumerate().filter_map(of_step).collect()
@@ -138,7 +194,8 @@ fn draw(keys: &[u64], every: u64, members: &[Member]) -> Option<Member> {
 
 /// The forms of a fault, for error messages.
 const FORMS: &str = "kill=MEMBER@STEP, stop=MEMBER@STEP:SECONDSs, slow=MEMBER@STEP:FACTOR, leave=MEMBER@STEP, join@STEP, \
-                     random=kill:STEPS, random=stop:STEPS:SECONDSs";
+                     random=kill:STEPS, random=stop:STEPS:SECONDSs, and for hosts kill=hHOST@STEP, cut=hHOST@STEP:SECONDSs, \
+                     clock=hHOST:SECONDSs:GAINppm";
 
 impl FromStr for Faults {
     type Err = String;
@@ -162,6 +219,23 @@ fn parse(text: &str) -> Result<Fault, String> {
     }
     let (name, value) = text.split_once('=').ok_or("there is no such fault")?;
     match name {
+        "kill" if value.starts_with('h') => host_place(value).map(|(host, at)| Fault::KillHost { host, at }),
+        "cut" => {
+            let (value, length) = value.rsplit_once(':').ok_or("write for how long, as cut=h1@30:5s")?;
+            let (host, at) = host_place(value)?;
+            Ok(Fault::CutHost { host, at, time: time(length)? })
+        }
+        "clock" => match value.split(':').collect::<Vec<_>>()[..] {
+            [host, ahead, gain] => {
+                let known = gain.strip_suffix("ppm").and_then(|gain| gain.parse::<f64>().ok());
+                let known = known.filter(|gain| gain.abs() <= MOST_GAIN);
+                let gains_ppm = known.ok_or_else(|| {
+                    format!("'{gain}' is not what a clock gains, at most {MOST_GAIN}ppm, as 50ppm")
+                })?;
+                Ok(Fault::Clock { host: host_number(host)?, ahead: time(ahead)?, gains_ppm })
+            }
+            _ => Err("write how far it is ahead and what it gains, as clock=h1:3s:50ppm".into()),
+        },
         "kill" => place(value).map(|(member, at)| Fault::Kill { member, at }),
         "leave" => place(value).map(|(member, at)| Fault::Leave { member, at }),
         "stop" => {
@@ -189,6 +263,16 @@ fn place(text: &str) -> Result<(Member, Step), String> {
     let (member, at) = text.split_once('@').ok_or("write the member and the step, as 1@30")?;
     let member = member.parse().map_err(|_| format!("'{member}' is not the number of a member"))?;
     Ok((Member(member), step(at)?))
+}
+
+fn host_place(text: &str) -> Result<(Host, Step), String> {
+    let (host, at) = text.split_once('@').ok_or("write the host and the step, as h1@30")?;
+    Ok((host_number(host)?, step(at)?))
+}
+
+fn host_number(text: &str) -> Result<Host, String> {
+    let number = text.strip_prefix('h').and_then(|number| number.parse().ok());
+    number.map(Host).ok_or_else(|| format!("'{text}' is not a host, as h1"))
 }
 
 fn step(text: &str) -> Result<Step, String> {
@@ -224,6 +308,11 @@ impl Display for Fault {
             Self::Slow { member, at, factor } => write!(f, "slow={member}@{at}:{factor}"),
             Self::Leave { member, at } => write!(f, "leave={member}@{at}"),
             Self::Join { at } => write!(f, "join@{at}"),
+            Self::KillHost { host, at } => write!(f, "kill=h{host}@{at}"),
+            Self::CutHost { host, at, time } => write!(f, "cut=h{host}@{at}:{}s", seconds(time)),
+            Self::Clock { host, ahead, gains_ppm } => {
+                write!(f, "clock=h{host}:{}s:{gains_ppm}ppm", seconds(ahead))
+            }
             Self::RandomKill { every } => write!(f, "random=kill:{every}"),
             Self::RandomStop { every, time } => write!(f, "random=stop:{every}:{}s", seconds(time)),
         }
@@ -248,8 +337,7 @@ impl TryFrom<String> for Faults {
 mod tests {
     use super::*;
 
-    const ALL: &str =
-        "kill=1@30,stop=2@40:5s,slow=0@50:3,leave=3@60,join@70,random=kill:20,random=stop:50:0.25s";
+    const ALL: &str = "kill=1@30,stop=2@40:5s,slow=0@50:3,leave=3@60,join@70,random=kill:20,random=stop:50:0.25s,kill=h1@30,cut=h2@40:0.5s,clock=h1:3s:-50ppm";
 
     #[test]
     fn every_fault_is_read_and_shown_again() {
@@ -269,7 +357,14 @@ mod tests {
             ("kill", "there is no such fault"),
             ("join=3", "there is no such fault"),
             ("kill=1", "write the member and the step"),
-            ("kill=h1@3", "'h1' is not the number of a member"),
+            ("kill=hx@3", "'hx' is not a host, as h1"),
+            ("kill=h1", "write the host and the step"),
+            ("cut=1@3:5s", "'1' is not a host, as h1"),
+            ("cut=h1@3", "write for how long"),
+            ("clock=h1:3s", "write how far it is ahead"),
+            ("clock=h1:3s:5000ppm", "'5000ppm' is not what a clock gains"),
+            ("clock=1:3s:5ppm", "'1' is not a host"),
+            ("stop=h1@3:5s", "'h1' is not the number of a member"),
             ("kill=1@soon", "'soon' is not the number of a step"),
             ("stop=2@40", "write for how long"),
             ("stop=2@40:5", "'5' is not a time"),
@@ -287,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_fault_is_due_in_its_step_if_its_member_is_there() {
-        let faults: Faults = "kill=1@3,kill=2@3,join@3,leave=1@4".parse().expect("faults");
+        let faults: Faults = "kill=1@3,kill=2@3,kill=h1@3,join@3,leave=1@4".parse().expect("faults");
         let members = [Member(0), Member(1)];
         let due = faults.due(Step(3), 7, &members);
         assert_eq!(due, [Fault::Kill { member: Member(1), at: Step(3) }, Fault::Join { at: Step(3) }]);

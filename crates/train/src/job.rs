@@ -20,6 +20,7 @@ use crate::device::CUDA;
 use crate::elastic::member::Membership;
 use crate::elastic::{Bounds, Elastic};
 use crate::exchange::POSTED;
+use crate::faults::Faults;
 use crate::hosts::Hosts;
 use crate::learning::{Learning, OptimizerKind};
 use crate::milestone::{Every, Milestones, Saving};
@@ -95,6 +96,9 @@ pub struct Job {
     /// How many hosts it runs on; `None` for this one alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Hosts>,
+    /// Faults that are planted.
+    #[serde(default, skip_serializing_if = "Faults::is_empty")]
+    pub faults: Faults,
     /// How it outlives its workers; `None` where the loss of one ends it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
@@ -150,6 +154,7 @@ impl Job {
             milestones: Milestones::default(),
             log_samples: false,
             hosts: None,
+            faults: Faults::default(),
             elastic: None,
             numerics: None,
             folder: PathBuf::new(),
@@ -333,6 +338,7 @@ impl Job {
     }
 
     fn check_elastic(&self) -> Result<(), TrainError> {
+        self.check_host_faults()?;
         if self.elastic.is_none() && self.hosts.is_none() {
             return Ok(());
         }
@@ -354,7 +360,7 @@ impl Job {
             return Err(TrainError::ElasticDevices);
         }
         if let Some(fault) =
-            elastic.faults.0.iter().find(|fault| fault.step().is_some_and(|at| at.0 >= self.steps))
+            self.faults.0.iter().find(|fault| fault.step().is_some_and(|at| at.0 >= self.steps))
         {
             return Err(TrainError::LateFault { fault: fault.to_string(), steps: self.steps });
         }
@@ -362,6 +368,22 @@ impl Job {
         let least = self.hosts.map_or(bounds.max, |hosts| hosts.max.max(workers));
         if self.shards() < least {
             return Err(TrainError::Shards { shards: self.shards(), workers: least });
+        }
+        Ok(())
+    }
+
+    fn check_host_faults(&self) -> Result<(), TrainError> {
+        for fault in &self.faults.0 {
+            match (fault.host(), self.hosts) {
+                (Some(_), None) => return Err(TrainError::FaultOfHost(fault.to_string())),
+                (Some(host), Some(Hosts { max, .. })) if host.0 >= max => {
+                    return Err(TrainError::FaultOfNoHost { fault: fault.to_string(), hosts: max });
+                }
+                (None, _) if self.elastic.is_none() => {
+                    return Err(TrainError::FaultOfMember(fault.to_string()));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -432,9 +454,9 @@ impl Job {
         if let Some(elastic) = &self.elastic {
             settings.insert("elastic".into(), elastic.bounds().to_string());
             settings.insert("deal".into(), elastic.deal.to_string());
-            if !elastic.faults.is_empty() {
-                settings.insert("faults".into(), elastic.faults.to_string());
-            }
+        }
+        if !self.faults.is_empty() {
+            settings.insert("faults".into(), self.faults.to_string());
         }
         settings.extend(self.unusual_settings());
         let (scaling, global_batch) = match self.scaling {
@@ -483,7 +505,7 @@ impl Job {
         let Milestones { saving, resume, resumed_at, recut, .. } = &mut job.milestones;
         (*resume, *resumed_at, *recut) = (None, None, None);
         // What was planted once is not planted again.
-        job.elastic.iter_mut().for_each(|elastic| elastic.faults = Default::default());
+        job.faults = Faults::default();
         if let Some(saving) = saving {
             saving.folder = PathBuf::new();
         }

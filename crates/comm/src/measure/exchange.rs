@@ -256,7 +256,7 @@ mod tests {
 
     /// Wires between so many hosts.
     fn wires(hosts: u32) -> Vec<Tcp> {
-        let terms = Terms { secret: Secret::random().expect("random numbers"), secrecy: Secrecy::Plain };
+        let terms = Terms::new(Secret::random().expect("random numbers"), Secrecy::Plain);
         let door = Door::open(([127, 0, 0, 1], 0).into(), &terms, |_| ()).expect("a door");
         let mut peers: Vec<Vec<(Host, Vec<Stream>)>> = (0..hosts).map(|_| Vec::new()).collect();
         for one in 0..hosts {

@@ -34,6 +34,9 @@ pub fn call(
         io::ErrorKind::ConnectionRefused => unreached("nobody listens there".into()),
         _ => unreached(error.to_string()),
     };
+    if let Some(cut) = terms.cable.is_cut_for() {
+        std::thread::sleep(cut.min(deadline.left()));
+    }
     let left = deadline.left();
     if left.is_zero() {
         return Err(unreached("no answer in time".into()));
@@ -42,7 +45,7 @@ pub fn call(
     let mut meeting = Meeting::calling(socket, address, terms, greeting).map_err(broken)?;
     loop {
         match meeting.advance() {
-            Ok(Some(shaken)) => return Ok(meeting.into_stream(shaken.transport, terms.secrecy)),
+            Ok(Some(shaken)) => return Ok(meeting.into_stream(shaken.transport, terms)),
             Ok(None) => {}
             Err(Failure::Refused(refusal)) => return Err(CommError::Refused { address, refusal }),
             Err(Failure::Closed) => {

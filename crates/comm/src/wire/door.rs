@@ -213,6 +213,11 @@ impl<T: Fn(String)> Keeper<T> {
     /// Waits until there is something to do; `ready` are the meetings that can go on, by their place. Whether somebody
     /// knocks.
     fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<bool> {
+        ready.clear();
+        if let Some(cut) = self.terms.cable.is_cut_for() {
+            self.stand_still(cut)?;
+            return Ok(false);
+        }
         let now = Instant::now();
         let is_open =
             self.pause.is_none_or(|until| until <= now) && self.hall.visitors().len() < MOST_VISITORS;
@@ -239,7 +244,6 @@ impl<T: Fn(String)> Keeper<T> {
         if is_open && has_room {
             polled.push(PollFd::new(&self.listener, PollFlags::IN));
         }
-        ready.clear();
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -252,6 +256,16 @@ impl<T: Fn(String)> Keeper<T> {
         Ok(polled.get(1 + self.meetings.len()).is_some_and(|listener| !listener.revents().is_empty()))
     }
 
+    /// Waits for the cable to be whole again, or to be called.
+    fn stand_still(&self, cut: Duration) -> io::Result<()> {
+        match poll(&mut [PollFd::new(&self.hall.call, PollFlags::IN)], Some(&timespec(cut.min(PAUSE)))) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        silence(&self.hall.call);
+        Ok(())
+    }
+
     /// Goes on with the meetings that can.
     fn meet(&mut self, ready: &[usize], now: Instant) {
         // From behind, so that those to come keep their places.
@@ -262,7 +276,7 @@ impl<T: Fn(String)> Keeper<T> {
                 Ok(None) => {}
                 Ok(Some(shaken)) => {
                     let guest = self.meetings.remove(place).expect("invariant: it is there");
-                    let stream = guest.meeting.into_stream(shaken.transport, self.terms.secrecy);
+                    let stream = guest.meeting.into_stream(shaken.transport, &self.terms);
                     let mut visitors = self.hall.visitors();
                     visitors.push_back(Visitor { greeting: shaken.greeting, stream, from });
                     ring(&self.hall.bell);

@@ -91,6 +91,9 @@ impl Letters {
     /// [`Disconnected`](CommError::Disconnected) if the connection broke, after the letters that came before that.
     pub fn progress(&mut self) -> Result<Vec<Vec<u8>>, CommError> {
         let mut letters = Vec::new();
+        if self.stream.cable().is_cut_for().is_some() {
+            return Ok(letters);
+        }
         if self.broken.is_none() {
             self.write();
             self.broken = self.read(&mut letters).err();
@@ -111,6 +114,7 @@ impl Letters {
     /// Writes what can be written.
     fn write(&mut self) {
         if self.mute.is_none()
+            && self.stream.cable().is_cut_for().is_none()
             && let Err(error) = self.try_write()
         {
             self.outgoing.clear();

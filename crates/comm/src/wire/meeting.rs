@@ -9,7 +9,7 @@ use snow::TransportState;
 
 use super::handshake::{Handshake, Shaken};
 use super::stream::Stream;
-use super::{Refusal, Secrecy, Terms};
+use super::{Refusal, Terms};
 
 /// A connection on which the handshake is under way. Nothing blocks.
 pub(super) struct Meeting {
@@ -84,8 +84,8 @@ impl Meeting {
     }
 
     /// The connection after the handshake that left this.
-    pub fn into_stream(self, transport: TransportState, secrecy: Secrecy) -> Stream {
-        Stream::new(self.socket, self.other, secrecy, transport)
+    pub fn into_stream(self, transport: TransportState, terms: &Terms) -> Stream {
+        Stream::new(self.socket, self.other, terms, transport)
     }
 
     fn flush(&mut self) -> Result<(), Failure> {

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use snow::TransportState;
 
-use super::Secrecy;
 use super::handshake::{RECORD, SEAL};
+use super::{Cable, Secrecy, Terms};
 
 /// A record's length before its content.
 const LENGTH: usize = 2;
@@ -25,22 +25,28 @@ pub struct Stream {
     socket: TcpStream,
     other: SocketAddr,
     cipher: Option<Box<Cipher>>,
+    cable: Cable,
 }
 
 impl Stream {
     pub(super) fn new(
         socket: TcpStream,
         other: SocketAddr,
-        secrecy: Secrecy,
+        terms: &Terms,
         transport: TransportState,
     ) -> Self {
-        let cipher = (secrecy == Secrecy::Encrypted).then(|| Box::new(Cipher::new(transport)));
-        Self { socket, other, cipher }
+        let cipher = (terms.secrecy == Secrecy::Encrypted).then(|| Box::new(Cipher::new(transport)));
+        Self { socket, other, cipher, cable: terms.cable.clone() }
     }
 
     /// The address of the other side.
     pub fn other(&self) -> SocketAddr {
         self.other
+    }
+
+    /// What it goes through.
+    pub fn cable(&self) -> &Cable {
+        &self.cable
     }
 
     /// Whether bytes are encrypted.

@@ -21,7 +21,7 @@ use rustix::net::sockopt;
 use self::incoming::{Reader, Unfinished};
 use self::outgoing::{Queue, Writer};
 use super::call::timespec;
-use super::{Inbox, Secrecy, Stream, Tag, Wire};
+use super::{Cable, Inbox, Secrecy, Stream, Tag, Wire};
 use crate::CommError;
 
 /// Bytes that a stream reads, and that it writes, before it is the next one's turn.
@@ -53,6 +53,7 @@ pub struct Tcp {
     epoll: OwnedFd,
     /// The peer whose turn is first.
     first: usize,
+    cable: Cable,
 }
 
 /// One peer.
@@ -106,8 +107,10 @@ impl Tcp {
             }
         }
         let hosts = peers.iter().map(|(host, _)| *host).collect();
+        let stream = peers.iter().find_map(|(_, streams)| streams.first());
+        let cable = stream.map(|stream| stream.cable().clone()).unwrap_or_default();
         let peers = peers.into_iter().map(|(host, streams)| Peer::new(host, streams, sizes)).collect();
-        Ok(Self { hosts, peers, sizes, epoll, first: 0 })
+        Ok(Self { hosts, peers, sizes, epoll, first: 0, cable })
     }
 
     /// Moves what can be moved without waiting; whether that was anything.
@@ -176,6 +179,9 @@ impl Wire for Tcp {
         bell: BorrowedFd<'_>,
         wait: Duration,
     ) -> Result<(), CommError> {
+        if let Some(cut) = self.cable.is_cut_for() {
+            return stand_still(bell, wait.min(cut));
+        }
         if self.turn(inbox) {
             return Ok(());
         }
@@ -183,6 +189,14 @@ impl Wire for Tcp {
         self.wait(bell, wait)?;
         self.turn(inbox);
         Ok(())
+    }
+}
+
+/// Waits for the bell alone.
+fn stand_still(bell: BorrowedFd<'_>, wait: Duration) -> Result<(), CommError> {
+    match poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], Some(&timespec(wait))) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(CommError::system("wait for other hosts")(error)),
     }
 }
 

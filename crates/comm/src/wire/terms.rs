@@ -5,6 +5,7 @@ use std::fmt;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
 
+use super::Cable;
 use crate::CommError;
 
 const KEY: usize = 32;
@@ -86,13 +87,29 @@ impl fmt::Display for Secrecy {
     }
 }
 
-/// What both sides of a connection must have in common.
-#[derive(Clone, Debug)]
+/// What both sides of a connection must have in common, and what it goes through on this side.
+#[derive(Clone)]
 pub struct Terms {
     /// Known to both.
     pub secret: Secret,
     /// Wanted by both.
     pub secrecy: Secrecy,
+    /// All connections of a host go through the same.
+    pub cable: Cable,
+}
+
+impl Terms {
+    /// Terms of a host whose cable is whole.
+    pub fn new(secret: Secret, secrecy: Secrecy) -> Self {
+        Self { secret, secrecy, cable: Cable::default() }
+    }
+}
+
+impl fmt::Debug for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { secret, secrecy, cable: _ } = self;
+        f.debug_struct("Terms").field("secret", secret).field("secrecy", secrecy).finish()
+    }
 }
 
 #[cfg(test)]
@@ -117,7 +134,7 @@ mod tests {
         let secret = Secret::new(&[7; Secret::SHORTEST]).expect("it is long enough");
         assert_ne!(Some(&secret), Secret::new(&[7; Secret::SHORTEST + 1]).as_ref());
         assert_ne!(secret, Secret::random().expect("random numbers"));
-        let terms = Terms { secret, secrecy: Secrecy::Plain };
+        let terms = Terms::new(secret, Secrecy::Plain);
         assert_eq!(format!("{terms:?}"), "Terms { secret: Secret(..), secrecy: Plain }");
     }
 }

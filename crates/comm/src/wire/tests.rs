@@ -1,6 +1,7 @@
 //! Connections over loopback, good and bad.
 
 mod callers;
+mod cut;
 mod damage;
 mod exchange;
 mod letters;
@@ -24,7 +25,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn terms(secrecy: Secrecy) -> Terms {
-    Terms { secret: Secret::new(b"known to the tests alone").expect("it is long enough"), secrecy }
+    Terms::new(Secret::new(b"known to the tests alone").expect("it is long enough"), secrecy)
 }
 
 fn deadline() -> Deadline {

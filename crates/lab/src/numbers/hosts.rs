@@ -89,7 +89,7 @@ fn report(run: &Run, hosts: &Hosts, log: &HostLog) -> HostReport {
             HostChange::Left if last_end.is_none_or(|end| event.at < end) => {
                 host.left_s = Some(since(event.at));
             }
-            HostChange::Left | HostChange::Gathered | HostChange::Other(_) => {}
+            HostChange::Left | HostChange::Gathered | HostChange::Planted { .. } | HostChange::Other(_) => {}
         }
     }
     if let Some(porter) = log.porter.filter(|porter| porter.steps > 0) {

@@ -365,7 +365,16 @@ impl<'a> View<'a> {
                 HostChange::Joined { workers, .. } if *at >= training.begin => {
                     Event { workers: Some(*workers), ..about(*host, *at, What::Joined) }
                 }
-                HostChange::Lost { why } => Event { why: Some(why.clone()), ..about(*host, *at, What::Lost) },
+                HostChange::Lost { why } => {
+                    let planted = self.planted_in_host(*host, *at).map(|(_, fault)| fault.to_owned());
+                    Event { why: Some(why.clone()), planted, ..about(*host, *at, What::Lost) }
+                }
+                // What a host was lost by is told with its loss.
+                HostChange::Planted { step, fault } if !self.is_lost_by(*host, *at) => Event {
+                    step: Some(*step),
+                    planted: Some(fault.clone()),
+                    ..about(*host, *at, What::Planted)
+                },
                 HostChange::Left if *at < training.end => about(*host, *at, What::Left),
                 _ => return None,
             };
@@ -375,6 +384,24 @@ impl<'a> View<'a> {
             (at, Event { workers: Some(workers), ..about(host, at, What::Scaled) })
         });
         hosts.events.iter().filter_map(told).chain(scaled).collect()
+    }
+
+    /// The last fault that was planted in a host until then, and when.
+    fn planted_in_host(&self, lost: Host, until: Nanos) -> Option<(Nanos, &str)> {
+        let events = self.run.hosts.iter().flat_map(|hosts| &hosts.events);
+        let planted = events.filter(|event| event.host == lost && event.at <= until);
+        let planted = planted.filter_map(|event| match &event.change {
+            HostChange::Planted { fault, .. } => Some((event.at, fault.as_str())),
+            _ => None,
+        });
+        planted.max_by_key(|&(at, _)| at)
+    }
+
+    /// Whether a host was lost after a fault that was planted in it at a moment, and before any other was.
+    fn is_lost_by(&self, host: Host, at: Nanos) -> bool {
+        let mut events = self.run.hosts.iter().flat_map(|hosts| &hosts.events);
+        let lost = events.find(|event| event.host == host && matches!(event.change, HostChange::Lost { .. }));
+        lost.is_some_and(|lost| self.planted_in_host(host, lost.at).is_some_and(|(last, _)| last == at))
     }
 
     /// How a member came to its end, unless it lasted.

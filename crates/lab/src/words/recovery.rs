@@ -64,7 +64,11 @@ fn what_happened(case: &CaseReport, event: &Event) -> String {
             event.workers.map_or_else(|| "scaled".into(), |count| format!("{} asked for", workers(count)))
         }
     };
-    match &event.planted {
+    or_planted(said, event.planted.as_deref())
+}
+
+fn or_planted(said: String, fault: Option<&str>) -> String {
+    match fault {
         Some(fault) => format!("{said} (planted: {fault})"),
         None => said,
     }
@@ -75,7 +79,10 @@ fn host_happened(host: Host, event: &Event) -> String {
         (What::Joined, Some(count)) => format!("host {host} joined with {}", workers(count)),
         (What::Joined, None) => format!("host {host} joined"),
         (What::Left, _) => format!("host {host} left in good order"),
-        _ => or_why(&format!("host {host} was lost"), event.why.clone()),
+        _ => {
+            let said = or_why(&format!("host {host} was lost"), event.why.clone());
+            or_planted(said, event.planted.as_deref())
+        }
     }
 }
 

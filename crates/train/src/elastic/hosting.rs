@@ -1,14 +1,16 @@
 //! What a launcher does as one of several hosts: it stops its members when another roster of hosts is called, says how it stands, and
 //! lets them go on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use paceline_comm::tasks::authority::{Order, Roster, Stand, Word};
 use paceline_comm::tasks::{Bell, Done, Ground, Parts, Shape, Standing, given};
 use paceline_record::log::PorterWriter;
-use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader};
+use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader, Step};
+use rustix::process::{Signal, getpid, kill_process};
 
 use super::control::HostStatus;
 use super::lead::{Lead, Stop};
@@ -16,7 +18,10 @@ use super::state::Layout;
 use crate::checkpoint::Position;
 use crate::hosts::porter::{Said, Start, Thread, Tools};
 use crate::hosts::{Event, Introduction, Link, LocalHost, Party};
-use crate::{Job, TrainError};
+use crate::{Fault, Job, TrainError};
+
+/// So many steps before a fault the launcher looks more often, so as not to be late.
+const NEAR: u64 = 8;
 
 /// A launcher's part among hosts.
 pub(super) struct Hosting {
@@ -49,6 +54,8 @@ pub(super) struct Hosting {
     /// Names and workers of the hosts that are there.
     known: BTreeMap<Host, (String, u32)>,
     local: Vec<LocalHost>,
+    /// Faults that are to be planted in this host, in order of their steps.
+    faults: VecDeque<Fault>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +80,14 @@ impl Hosting {
     ) -> Result<Self, TrainError> {
         let Introduction { party, job, lacks_state, local, .. } = met;
         party.note_history(&position.history);
+        let mut faults: Vec<Fault> = job
+            .faults
+            .0
+            .iter()
+            .filter(|fault| fault.host() == Some(party.host) && fault.step().is_some())
+            .copied()
+            .collect();
+        faults.sort_by_key(Fault::step);
         let header = PorterHeader { host: party.host, name: None, wire: Some("tcp".into()) };
         Ok(Self {
             porter: None,
@@ -95,6 +110,7 @@ impl Hosting {
             said: Vec::new(),
             known: BTreeMap::new(),
             local,
+            faults: faults.into(),
             party,
         })
     }
@@ -285,6 +301,43 @@ impl Lead<'_, '_, '_> {
             Order::End(why) => return Ok(Some(Stop::Ended(why))),
         }
         Ok(None)
+    }
+
+    /// Whether a fault is about to be planted in this host.
+    pub(super) fn is_fault_near(&self) -> bool {
+        let next = self.hosting.as_ref().and_then(|hosting| hosting.faults.front()?.step());
+        next.is_some_and(|step| step.0 <= self.done + NEAR)
+    }
+
+    /// Plants the faults that are due in this host.
+    pub(super) fn plant_in_host(&mut self, now: Nanos) -> Result<(), TrainError> {
+        let Some(hosting) = self.hosting.as_mut().filter(|hosting| hosting.runs()) else { return Ok(()) };
+        let (done, first) = (Step(self.done), Step(self.first));
+        while let Some(fault) = hosting.faults.pop_front_if(|fault| fault.step() <= Some(done)) {
+            if fault.step() < Some(first) {
+                // It was not there then.
+                continue;
+            }
+            if hosting.is_first() {
+                let change = HostChange::Planted { step: done, fault: fault.to_string() };
+                let event = HostEvent { host: hosting.host(), at: now, change };
+                self.log.append(&LauncherEvent::Host(event))?;
+            } else {
+                hosting.party.confess(done, fault.to_string());
+            }
+            match fault {
+                Fault::KillHost { .. } => {
+                    kill_process(getpid(), Signal::KILL)
+                        .map_err(|error| TrainError::system("kill this host")(error.into()))?;
+                }
+                Fault::CutHost { time, .. } => {
+                    hosting.party.terms.cable.cut(Duration::from_nanos(time.0));
+                }
+                // Those are planted in members.
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Tells the authority what it waits for.

@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::time::Timespec;
 
+use super::Elastic;
 use super::control::{Answer, Control, EventStatus, MemberStatus, Request, Status};
 use super::crew::{Crew, Decision, End, Hopeless, Occupant, Policy};
 use super::follow::Follower;
@@ -29,12 +30,11 @@ use super::pace::Pace;
 use super::process::{Condemned, Process, oom_kills, run_of, spawn, state_of, words_file};
 use super::state::{Layout, State};
 use super::watch::{Doing, Sight, Stalled, Watch};
-use super::{Elastic, Fault};
 use crate::checkpoint::{Checkpoint, Position};
 use crate::hosts::{Introduction, Party};
 use crate::launcher::{Glance, LAST_WORDS, Surroundings};
 use crate::milestone::{Calendar, eval_record};
-use crate::{Job, TrainError, clock};
+use crate::{Fault, Job, TrainError, clock};
 
 /// How often it looks around, and while a roster is about to take effect.
 const TICK: Nanos = Nanos(50_000_000);
@@ -269,6 +269,7 @@ impl Lead<'_, '_, '_> {
             }
             self.answer(now)?;
             self.plant_joins();
+            self.plant_in_host(now)?;
             self.continue_stopped(now);
             let over = self.done >= self.warden.end() && self.passed_all();
             if over && self.processes.is_empty() && self.are_hosts_done() {
@@ -307,7 +308,8 @@ impl Lead<'_, '_, '_> {
 
     /// Sleeps until something happens, or a tick passes.
     fn sleep(&self) -> Result<(), TrainError> {
-        let tick = if self.recovery.is_some() || !self.redo.is_empty() { SHORT_TICK } else { TICK };
+        let is_urgent = self.recovery.is_some() || !self.redo.is_empty() || self.is_fault_near();
+        let tick = if is_urgent { SHORT_TICK } else { TICK };
         let mut files: Vec<PollFd<'_>> = vec![
             PollFd::new(&self.bell, PollFlags::IN),
             PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN),
@@ -347,6 +349,7 @@ impl Lead<'_, '_, '_> {
             porter: self.hosting.as_ref().map(Hosting::porter_bell),
             host: self.hosting.as_ref().map(Hosting::host),
             place: self.hosting.as_ref().map_or((0, 1), |hosting| hosting.place(self.job)),
+            clock: clock::planted(),
             about: self.done,
             passed: self.passed,
         };
@@ -752,7 +755,7 @@ impl Lead<'_, '_, '_> {
 
     /// Starts the members that `--faults join@STEP` asks for.
     fn plant_joins(&mut self) {
-        let joins = self.elastic.faults.0.iter().filter_map(|fault| match fault {
+        let joins = self.job.faults.0.iter().filter_map(|fault| match fault {
             Fault::Join { at } => Some(at.0),
             _ => None,
         });
@@ -767,7 +770,7 @@ impl Lead<'_, '_, '_> {
 
     /// Lets members go on that were stopped by a fault, when their time is over.
     fn continue_stopped(&mut self, now: Nanos) {
-        let faults = &self.elastic.faults.0;
+        let faults = &self.job.faults.0;
         for process in self.processes.values_mut() {
             let own = faults.iter().find_map(|fault| match *fault {
                 Fault::Stop { member, time, .. } if member == process.member => Some(time),

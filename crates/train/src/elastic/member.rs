@@ -24,12 +24,13 @@ use paceline_record::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::Deal;
 use super::point::{self, Point};
 use super::state::Layout;
 use super::watch::Doing;
-use super::{Deal, Elastic};
+use crate::clock::WrongClock;
 use crate::data::{Loader, TestSet, Turn};
-use crate::faults::Fault;
+use crate::faults::{Fault, Faults};
 use crate::milestone::{Calendar, mean, open_test, part_of, test_part};
 use crate::worker::book::StepBook;
 use crate::worker::runner::move_loading;
@@ -54,6 +55,8 @@ pub(crate) struct Membership {
     pub host: Option<Host>,
     /// This host's place among those of this machine, and how many these are.
     pub place: (u32, u32),
+    /// The clock of this host, where it is a wrong one.
+    pub clock: Option<WrongClock>,
     /// Steps done when it was started.
     pub about: u64,
     /// Steps after which all that was due had been done.
@@ -62,6 +65,8 @@ pub(crate) struct Membership {
 
 /// The life of a member that began at `main`.
 pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainError> {
+    own.clock.into_iter().for_each(WrongClock::plant);
+    let main = own.clock.map_or(main, |clock| clock.shows(main));
     let elastic = &job.crew();
     point::listen(own.member);
     let leaves = process::leave_on_request()?;
@@ -145,7 +150,7 @@ pub(crate) fn run(job: &Job, own: &Membership, main: Nanos) -> Result<(), TrainE
     member.take_waits(&mut waits, &mut generations);
     waits.clear();
     generations.clear();
-    let faults = Planted { elastic, seed: job.seed, own: own.member, entered: Step(step) };
+    let faults = Planted { faults: &job.faults, seed: job.seed, own: own.member, entered: Step(step) };
     while ended == Ended::Done && step < member.end() {
         let rate = calendar.stage(Step(step)).learning_rate;
         book.begin(Step(step), rate);
@@ -663,7 +668,7 @@ impl Account<'_> {
 
 /// Faults that this member was asked to plant in itself.
 struct Planted<'a> {
-    elastic: &'a Elastic,
+    faults: &'a Faults,
     seed: u64,
     own: paceline_record::Member,
     /// The step that it came in. Random faults spare it then, or whoever replaces a victim would be the next one.
@@ -679,12 +684,12 @@ impl Planted<'_> {
         book: &mut StepBook<'_>,
         leaves: &Arc<AtomicBool>,
     ) -> Result<(), TrainError> {
-        if self.elastic.faults.is_empty() {
+        if self.faults.is_empty() {
             return Ok(());
         }
         let members: Vec<_> = member.members().map(paceline_record::Member).collect();
-        for fault in self.elastic.faults.due(step, self.seed, &members) {
-            let is_random = !self.elastic.faults.0.contains(&fault);
+        for fault in self.faults.due(step, self.seed, &members) {
+            let is_random = !self.faults.0.contains(&fault);
             if fault.member() != Some(self.own) || (is_random && step == self.entered && step.0 > 0) {
                 continue;
             }
@@ -694,7 +699,13 @@ impl Planted<'_> {
                 Fault::Stop { .. } => point::arm(point::Strike::Stop),
                 Fault::Slow { factor, .. } => hands.slowness.set(factor),
                 Fault::Leave { .. } => leaves.store(true, Ordering::Relaxed),
-                Fault::Join { .. } | Fault::RandomKill { .. } | Fault::RandomStop { .. } => {}
+                // Not for this process.
+                Fault::Join { .. }
+                | Fault::KillHost { .. }
+                | Fault::CutHost { .. }
+                | Fault::Clock { .. }
+                | Fault::RandomKill { .. }
+                | Fault::RandomStop { .. } => {}
             }
         }
         Ok(())

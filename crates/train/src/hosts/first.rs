@@ -208,6 +208,9 @@ impl First {
                     self.authority.hears(host, Word::Leaves(why), now);
                 }
                 Letter::Word(word) if caller.door.is_some() => self.authority.hears(host, word, now),
+                Letter::Planted { step, fault } if caller.door.is_some() => {
+                    heard.log(host, now, HostChange::Planted { step, fault });
+                }
                 Letter::Pong { sent, there } => caller.read_clock(sent, there, heard, now),
                 Letter::File { name, text } if name.is_empty() && text.is_empty() => {
                     caller.store.finish().map_err(|error| format!("its logs cannot be stored: {error}"))?;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use paceline_comm::CommError;
 use paceline_comm::tasks::authority::{Order, Word};
 use paceline_comm::wire::Letters;
-use paceline_record::{Bytes, EvalRecord, Host, Nanos};
+use paceline_record::{Bytes, EvalRecord, Host, Nanos, Step};
 use serde::{Deserialize, Serialize};
 
 use super::Meeting;
@@ -64,6 +64,8 @@ pub(super) enum Letter {
     Ping { sent: Nanos },
     /// An answer to it, with the time on the other side.
     Pong { sent: Nanos, there: Nanos },
+    /// A fault that was asked for is about to be planted in the sender.
+    Planted { step: Step, fault: String },
     /// A piece of a file of the sender's case, as text. The last one of all says so by having no name.
     File { name: String, text: String },
     /// All files have been stored.

@@ -108,6 +108,7 @@ fn meet_first(
         doubt: Nanos(meeting.lease.0 / 4),
         shards: job.shards(),
     };
+    job.faults.plant_clock(Host(0));
     let now = clock::now();
     let mut authority = Authority::new(policy, now);
     authority.joins(Host(0), &meeting.name, job.workers, now);
@@ -172,6 +173,8 @@ fn meet_other(
         }
     };
     let door = open_door(asked, local, meeting)?;
+    // Before the first question of what time it is.
+    job.faults.plant_clock(welcome.host);
     let keeper = Keeper {
         host: welcome.host,
         run: welcome.run,
@@ -306,6 +309,7 @@ fn agree(own: &Job, welcome: &Welcome, name: &str) -> Result<Job, String> {
     Ok(Job {
         workers: own.workers,
         elastic: own.elastic.clone(),
+        faults: own.faults.clone(),
         threads: own.threads,
         threads_asked: own.threads_asked,
         pin: own.pin,
@@ -377,7 +381,7 @@ impl LocalPlace {
         let secrecy = if self.encrypted { Secrecy::Encrypted } else { Secrecy::Plain };
         Ok(Meeting {
             role: Role::Other(Call { at: self.at, interface: None, port: 0 }),
-            terms: Terms { secret, secrecy },
+            terms: Terms::new(secret, secrecy),
             lease: self.lease,
             patience: self.patience,
             name: self.name,

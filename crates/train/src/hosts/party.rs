@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use paceline_comm::tasks::Bell;
 use paceline_comm::tasks::authority::{Order, Word};
 use paceline_comm::wire::{Door, Letters, Terms};
-use paceline_record::{EvalRecord, Host, HostChange, HostEvent, LauncherEvent, Nanos};
+use paceline_record::{EvalRecord, Host, HostChange, HostEvent, LauncherEvent, Nanos, Step};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
@@ -31,6 +31,9 @@ const SLACK: Nanos = Nanos(500_000_000);
 
 /// How long logs may take to be carried to the first host.
 const CARRIED: Duration = Duration::from_secs(60);
+
+/// How long it may take to tell the first host of a fault.
+const CONFESSED: Duration = Duration::from_secs(1);
 
 /// What the launcher hears.
 pub(crate) enum Event {
@@ -52,6 +55,12 @@ enum Task {
     End(String),
     History(Vec<EvalRecord>),
     Deliver(Vec<(String, String)>),
+    /// The sender is dropped when it has been told.
+    Planted {
+        step: Step,
+        fault: String,
+        told: Sender<()>,
+    },
     Leave,
 }
 
@@ -145,6 +154,14 @@ impl Party {
     /// Tells whoever comes later of the tests so far.
     pub fn note_history(&self, history: &[EvalRecord]) {
         self.ask(Task::History(history.to_vec()));
+    }
+
+    /// Tells the first host what is about to be planted in this one, and waits until that is on its way.
+    pub fn confess(&self, step: Step, fault: String) {
+        let (told, confessed) = mpsc::channel();
+        self.ask(Task::Planted { step, fault, told });
+        // Told or not, it is planted.
+        let _ = confessed.recv_timeout(CONFESSED);
     }
 
     /// What was heard, if anything.
@@ -245,6 +262,8 @@ impl AtWork {
             false => PollFlags::IN,
         };
         match &self.keeper.side {
+            // Through a cut cable nothing comes, whatever the sockets say.
+            _ if self.keeper.terms.cable.is_cut_for().is_some() => {}
             Side::First(first) => {
                 files.push(PollFd::from_borrowed_fd(first.door.as_fd(), PollFlags::IN));
                 files.extend(
@@ -284,8 +303,13 @@ impl AtWork {
                 let _ = self.tell.send(Event::Order(Order::End(String::new()), BTreeMap::new()));
             }
             (Task::Deliver(files), Side::Other(_)) => self.outbox = Store::pieces(files),
+            (Task::Planted { step, fault, told }, Side::Other(other)) => {
+                // A broken connection is noticed when it is read.
+                let _ = send(&mut other.letters, &Letter::Planted { step, fault });
+                drop(told);
+            }
             (Task::End(_) | Task::History(_), Side::Other(_))
-            | (Task::Deliver(_) | Task::Ready, Side::First(_)) => {}
+            | (Task::Deliver(_) | Task::Ready | Task::Planted { .. }, Side::First(_)) => {}
         }
     }
 

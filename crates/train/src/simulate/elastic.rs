@@ -232,7 +232,7 @@ impl<'a> Crew<'a> {
 
     /// The faults of a step. Random ones spare whoever comes in it, or whoever replaces a victim would be the next one.
     fn due(&self, step: Step) -> Vec<Fault> {
-        let planted = &self.elastic.faults;
+        let planted = &self.job.faults;
         let came = |fault: &Fault| {
             let hand = self.hands.iter().find(|hand| Some(hand.member) == fault.member());
             step > Step(0) && hand.is_some_and(|hand| hand.entered == step)

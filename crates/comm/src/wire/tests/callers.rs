@@ -82,7 +82,7 @@ fn a_caller_that_knows_the_secret_is_let_in_with_its_greeting() {
 fn callers_with_another_secret_or_another_secrecy_are_told_so() {
     let (door, told) = open(patient());
     let secret = Secret::new(b"known to another job alone").expect("it is long enough");
-    let stranger = Terms { secret, secrecy: Secrecy::Plain };
+    let stranger = Terms::new(secret, Secrecy::Plain);
     assert_eq!(refusal(call(door.address(), &stranger, b"", deadline())), Refusal::Secret);
     let other = terms(Secrecy::Encrypted);
     assert_eq!(refusal(call(door.address(), &other, b"", deadline())), Refusal::Secrecy(Secrecy::Plain));

@@ -1,0 +1,281 @@
+//! `--faults` on several hosts: a host is killed or cut off, and its clock may be wrong. The hosts are launchers on this machine
+//! that talk over loopback.
+
+mod training;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use paceline_lab::Run;
+use paceline_record::{ClockReading, Host, LauncherEvent, Nanos};
+use serde_json::Value;
+use training::{paceline, pictures, refuse, report, run, weights};
+
+/// 60 samples, 8 a step: 3 epochs are 22.5 steps, with a test and a checkpoint after each.
+const RECIPE: &str =
+    "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no";
+const SHORT: &str = "--epochs 3";
+const STEPS: u64 = 23;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn undisturbed(folder: &Path) -> (Vec<u8>, Vec<u8>) {
+    pictures(folder);
+    run(folder, &format!("{RECIPE} {SHORT} --workers 1 --out whole"));
+    weights(&folder.join("whole"), STEPS)
+}
+
+/// A host, started; it is killed if it has not ended.
+struct Launcher(Option<Child>);
+
+impl Launcher {
+    fn start(folder: &Path, arguments: &str) -> Self {
+        let mut command = paceline(folder, arguments);
+        command.env("PACELINE_SECRET", "a secret of many bytes");
+        Self(Some(command.spawn().expect("the program starts")))
+    }
+
+    /// How it ended, and what it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let output = self.0.take().expect("it has not ended").wait_with_output().expect("it ends");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts so many hosts one after another, so that their numbers are known.
+fn start(folder: &Path, arguments: &str, hosts: u32) -> Vec<Launcher> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let place = listener.local_addr().expect("an address");
+    drop(listener);
+    let job = format!("{RECIPE} {SHORT} --workers 1 --rendezvous tcp://{place} {arguments}");
+    let mut launchers = Vec::new();
+    for host in 0..hosts {
+        launchers.push(Launcher::start(folder, &format!("{job} --out host-{host}")));
+        let log = folder.join("host-0").join(format!("mobilenet_v2-w{hosts}/launcher.jsonl"));
+        wait_for(&log, &format!("\"host\":{{\"host\":{host},"));
+    }
+    launchers
+}
+
+/// Waits until a file of a run holds some text.
+fn wait_for(path: &Path, text: &str) {
+    let begin = Instant::now();
+    while !fs::read_to_string(path).is_ok_and(|found| found.contains(text)) {
+        assert!(begin.elapsed() < PATIENCE, "{text} is not in {}", path.display());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn case_folder(run: &Path) -> PathBuf {
+    let cases = fs::read_dir(run).expect("a run").flatten().map(|entry| entry.path());
+    cases.into_iter().find(|path| path.join("launcher.jsonl").exists()).expect("a case")
+}
+
+/// Steps of the newest checkpoint of a folder.
+fn newest(folder: &Path) -> u64 {
+    let checkpoints = fs::read_dir(folder.join("checkpoints")).expect("checkpoints").flatten();
+    let names = checkpoints.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).max().expect("one of them")
+}
+
+/// What happened to a host, in the report's words: what, by which fault.
+fn events_of(case: &Value, host: u64) -> Vec<(String, String)> {
+    let events = case["recovery"]["events"].as_array().expect("events").iter();
+    let own = events.filter(|event| event["host"] == host && event["member"].is_null());
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    own.map(|event| (text(&event["what"]), text(&event["planted"]))).collect()
+}
+
+/// Phases of all members on all hosts tile their lives.
+fn numbers_add_up(case: &Value) {
+    let sum: f64 = case["phases_s"].as_object().expect("phases").values().filter_map(Value::as_f64).sum();
+    let lives = case["mean_workers"].as_f64().expect("lives") * case["total_s"].as_f64().expect("a time");
+    assert!((sum - lives).abs() < 1e-3 * lives, "{sum} and {lives}");
+}
+
+#[test]
+fn a_host_that_is_killed_changes_no_bit_and_the_report_says_that_it_was_planted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder);
+    run(
+        folder,
+        &format!("{RECIPE} {SHORT} --hosts 1:3 --local --elastic --workers 1 --faults kill=h1@8 --out hosts"),
+    );
+    let out = folder.join("hosts");
+    assert!(weights(&out, STEPS) == whole, "the weights differ");
+    let case = &report(&out)["cases"][0];
+    assert_eq!((&case["status"], &case["recovery"]["hosts_lost"]), (&"done".into(), &1.into()), "{case}");
+    assert_eq!(events_of(case, 1), [("lost".to_owned(), "kill=h1@8".to_owned())], "{case}");
+    // Those that go on were there to see it.
+    assert!(events_of(case, 2).is_empty(), "{case}");
+}
+
+#[test]
+fn a_cut_that_heals_within_the_lease_disturbs_nobody() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder);
+    // The lease is long beside the cut, however busy the machine is.
+    let job = format!("{RECIPE} {SHORT} --hosts 2 --local --lease 30 --workers 1");
+    for host in [0, 1] {
+        run(folder, &format!("{job} --faults cut=h{host}@8:0.5s --out cut-{host}"));
+        let out = folder.join(format!("cut-{host}"));
+        assert!(weights(&out, STEPS) == whole, "the weights differ");
+        let case = &report(&out)["cases"][0];
+        assert_eq!(case["status"], "done");
+        assert_eq!(events_of(case, host), [("planted".to_owned(), format!("cut=h{host}@8:0.5s"))], "{case}");
+        assert_eq!(case["host_notes"], Value::Null, "{case}");
+        numbers_add_up(case);
+    }
+}
+
+#[test]
+fn a_host_that_is_cut_off_for_longer_than_the_lease_saves_and_the_others_go_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder);
+    let hosts = start(folder, "--hosts 1:3 --elastic --host-wait 30 --faults cut=h1@8:60s", 3);
+    let [first, cut, other]: [Launcher; 3] = hosts.try_into().unwrap_or_else(|_| panic!("three hosts"));
+    let (status, said) = cut.end();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
+    assert!(newest(&folder.join("host-1")) >= 8);
+    for going_on in [first, other] {
+        let (status, said) = going_on.end();
+        assert_eq!(status, Some(0), "{said}");
+    }
+    assert!(weights(&folder.join("host-0"), STEPS) == whole, "the weights differ");
+    let case = &report(&folder.join("host-0"))["cases"][0];
+    assert_eq!(events_of(case, 1), [("lost".to_owned(), "cut=h1@8:60s".to_owned())], "{case}");
+}
+
+#[test]
+fn without_elastic_every_host_that_is_left_saves() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    let hosts = start(folder, "--hosts 3 --faults kill=h1@8", 3);
+    for (host, launcher) in hosts.into_iter().enumerate() {
+        let (status, said) = launcher.end();
+        if host == 1 {
+            assert_eq!(status, None, "it was killed: {said}");
+            continue;
+        }
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("host 1"), "{said}");
+        assert!(newest(&folder.join(format!("host-{host}"))) >= 8, "host {host}");
+    }
+}
+
+#[test]
+fn without_the_first_host_the_others_save() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    let hosts = start(folder, "--hosts 1:2 --elastic --faults kill=h0@8", 2);
+    let [first, other]: [Launcher; 2] = hosts.try_into().unwrap_or_else(|_| panic!("two hosts"));
+    assert_eq!(first.end().0, None, "it was killed");
+    let (status, said) = other.end();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
+    assert!(newest(&folder.join("host-1")) >= 8);
+}
+
+#[test]
+fn faults_of_hosts_that_there_are_not_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (arguments, expected) in [
+        ("--faults kill=h1@3", "kill=h1@3 is for several hosts; use it with --hosts N"),
+        ("--elastic --faults cut=h1@3:1s", "cut=h1@3:1s is for several hosts"),
+        ("--hosts 2 --local --faults kill=h2@3", "kill=h2@3 is for none of 2 hosts"),
+        ("--hosts 2 --local --faults clock=h5:3s:50ppm", "is for none of 2 hosts"),
+        ("--hosts 2 --local --faults kill=h1@30", "after the last of 4 steps"),
+        ("--hosts 2 --local --faults kill=1@3", "kill=1@3 is for workers that come and go"),
+        ("--engine simulated --hosts 2 --local --faults kill=h1@3", "simulated"),
+    ] {
+        let said = refuse(
+            folder.path(),
+            &format!("train mobilenet_v2 --batch 2 --steps 4 {arguments} --out never"),
+        );
+        assert!(said.contains(expected), "{arguments}: {said}");
+        assert!(!folder.path().join("never").exists(), "{arguments}");
+    }
+}
+
+/// How the clock of host 1 was seen to differ.
+fn readings(run: &Run) -> Vec<ClockReading> {
+    let told = run.launcher.membership.iter().filter_map(|event| match event {
+        LauncherEvent::Clock(reading) if reading.host == Host(1) => Some(*reading),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn a_clock_that_is_ahead_and_gains_is_measured_and_changes_nothing_by_more_than_is_said() {
+    const AHEAD: i64 = 3_000_000_000;
+    const GAIN: f64 = 50e-6;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder);
+    run(
+        folder,
+        &format!("{RECIPE} {SHORT} --hosts 2 --local --workers 1 --faults clock=h1:3s:50ppm --out hosts"),
+    );
+    let out = folder.join("hosts");
+    assert!(weights(&out, STEPS) == whole, "the weights differ");
+    let case = &report(&out)["cases"][0];
+    assert_eq!(case["host_notes"], Value::Null, "{case}");
+    numbers_add_up(case);
+
+    let run = Run::read(&case_folder(&out)).expect("whole logs");
+    let read = readings(&run);
+    // The clock began to gain after the first host's launcher had begun, and before the first reading.
+    let begun = run.launcher.header.started.expect("a real clock").at;
+    let gained = |from: Nanos, to: Nanos| GAIN * to.since(from).0 as f64;
+    for reading in &read {
+        let (within, extra) = (reading.within.0 as f64, (reading.offset - AHEAD) as f64);
+        let most = gained(begun, reading.at);
+        assert!(-within <= extra && extra <= most + within, "{reading:?} in {read:?}");
+    }
+    for pair in read.windows(2) {
+        let drift = (pair[1].offset - pair[0].offset) as f64 - gained(pair[0].at, pair[1].at);
+        assert!(drift.abs() <= (pair[0].within + pair[1].within).0 as f64 + 1.0, "{pair:?}");
+    }
+
+    let hosts = run.hosts.as_ref().expect("several hosts");
+    let within = hosts.all[1].within.expect("it is known");
+    assert!(within < Nanos(AHEAD as u64 / 10), "{within:?}");
+    let of_host = |host: u32| {
+        let logs = run.ranks.iter().filter(move |log| match log.header.who() {
+            paceline_record::Who::Member(member) => {
+                hosts.place(member).is_some_and(|(place, _)| place == Host(host))
+            }
+            paceline_record::Who::Rank(_) => false,
+        });
+        logs.flat_map(|log| &log.steps)
+    };
+    let mut compared = 0;
+    for one in of_host(0) {
+        for other in of_host(1).filter(|other| other.step == one.step) {
+            // Nobody ends a step before everybody has begun it.
+            assert!(one.end + within >= other.begin && other.end + within >= one.begin, "{one:?} {other:?}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, STEPS);
+}
