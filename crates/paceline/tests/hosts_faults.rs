@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use paceline_lab::Run;
-use paceline_record::{ClockReading, Host, LauncherEvent, Nanos};
+use paceline_record::log::LauncherLog;
+use paceline_record::{ClockReading, Host, LauncherEvent, Nanos, Recovery, RecoveryPhase};
 use serde_json::Value;
 use training::{paceline, pictures, refuse, report, run, weights};
 
@@ -55,12 +56,15 @@ impl Drop for Launcher {
     }
 }
 
+/// A place to meet that nobody uses.
+fn somewhere() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    format!("tcp://{}", listener.local_addr().expect("an address"))
+}
+
 /// Starts so many hosts one after another, so that their numbers are known.
 fn start(folder: &Path, arguments: &str, hosts: u32) -> Vec<Launcher> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let place = listener.local_addr().expect("an address");
-    drop(listener);
-    let job = format!("{RECIPE} {SHORT} --workers 1 --rendezvous tcp://{place} {arguments}");
+    let job = format!("{RECIPE} {SHORT} --workers 1 --rendezvous {} {arguments}", somewhere());
     let mut launchers = Vec::new();
     for host in 0..hosts {
         launchers.push(Launcher::start(folder, &format!("{job} --out host-{host}")));
@@ -122,6 +126,73 @@ fn a_host_that_is_killed_changes_no_bit_and_the_report_says_that_it_was_planted(
     assert_eq!(events_of(case, 1), [("lost".to_owned(), "kill=h1@8".to_owned())], "{case}");
     // Those that go on were there to see it.
     assert!(events_of(case, 2).is_empty(), "{case}");
+    // From the loss until work goes on, every moment has a name.
+    let log = LauncherLog::read(&case_folder(&out)).expect("a whole log");
+    let phases: Vec<Recovery> = log.membership.iter().filter_map(recovery_of).collect();
+    let rebuilt = phases.iter().position(|one| one.phase == RecoveryPhase::Rebuild).expect("hosts connected");
+    let around = &phases[rebuilt - 2..=rebuilt + 1];
+    let names: Vec<RecoveryPhase> = around.iter().map(|one| one.phase).collect();
+    use RecoveryPhase::{Detect, Fence, Rebuild};
+    assert_eq!(names, [Detect, Fence, Rebuild, Fence], "{phases:?}");
+    assert!(around.windows(2).all(|pair| pair[0].end == pair[1].begin), "{phases:?}");
+    assert!(case["recovery"]["phases_s"]["rebuild"].as_f64() > Some(0.0), "{case}");
+}
+
+fn recovery_of(event: &LauncherEvent) -> Option<Recovery> {
+    match event {
+        LauncherEvent::Recovery(recovery) => Some(*recovery),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_host_that_comes_logs_how_long_it_copied_the_state() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    let place = somewhere();
+    let job = format!("{RECIPE} --epochs 16 --elastic --workers 1 --hosts 1:2 --rendezvous {place}");
+    let first = Launcher::start(folder, &format!("{job} --out host-0"));
+    wait_for(&folder.join("host-0/mobilenet_v2-w2/member-0.jsonl"), "\"step\":5,");
+    let (status, said) = Launcher::start(folder, &format!("{job} --out host-1")).end();
+    assert_eq!(status, Some(0), "{said}");
+    let (status, said) = first.end();
+    assert_eq!(status, Some(0), "{said}");
+    let log = LauncherLog::read(&case_folder(&folder.join("host-0")).join("host-1")).expect("a whole log");
+    let phases: Vec<Recovery> = log.membership.iter().filter_map(recovery_of).collect();
+    let copied = phases.iter().filter(|one| one.phase == RecoveryPhase::State).count();
+    assert_eq!(copied, 1, "{phases:?}");
+    let case = &report(&folder.join("host-0"))["cases"][0];
+    assert!(case["recovery"]["phases_s"]["state"].as_f64() > Some(0.0), "{case}");
+    numbers_add_up(case);
+}
+
+#[test]
+fn a_slow_host_is_named_as_late_and_not_the_network() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    let place = somewhere();
+    let job = format!("{RECIPE} {SHORT} --elastic --workers 1 --hosts 2 --rendezvous {place}");
+    let first = Launcher::start(folder, &format!("{job} --out host-0"));
+    wait_for(&folder.join("host-0/mobilenet_v2-w2/launcher.jsonl"), "\"joined\"");
+    // Each host plants its own faults.
+    let slow = Launcher::start(folder, &format!("{job} --faults slow=0@1:8 --out host-1"));
+    for launcher in [slow, first] {
+        let (status, said) = launcher.end();
+        assert_eq!(status, Some(0), "{said}");
+    }
+    let report = report(&folder.join("host-0"));
+    let case = &report["cases"][0];
+    let waited = |host: usize| case["hosts"][host]["waited_for_s"].as_f64().expect("it is known");
+    assert!(waited(1) > 10.0 * waited(0), "{case}");
+    let split = &case["comm_wait_split_s"];
+    let (late, moving) = (split["late_rank"].as_f64(), split["transfer"].as_f64());
+    assert!(late > moving && late.is_some() && moving.is_some(), "{split}");
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let stragglers: Vec<&Value> = findings.filter(|finding| finding["kind"] == "stragglers").collect();
+    let text = stragglers.first().and_then(|finding| finding["text"].as_str()).unwrap_or_default();
+    assert!(text.contains("for member 0 of host 1"), "{report}");
 }
 
 #[test]
@@ -207,10 +278,8 @@ fn faults_of_hosts_that_there_are_not_are_refused() {
         ("--hosts 2 --local --faults kill=1@3", "kill=1@3 is for workers that come and go"),
         ("--engine simulated --hosts 2 --local --faults kill=h1@3", "simulated"),
     ] {
-        let said = refuse(
-            folder.path(),
-            &format!("train mobilenet_v2 --batch 2 --steps 4 {arguments} --out never"),
-        );
+        let said =
+            refuse(folder.path(), &format!("train mobilenet_v2 --batch 2 --steps 4 {arguments} --out never"));
         assert!(said.contains(expected), "{arguments}: {said}");
         assert!(!folder.path().join("never").exists(), "{arguments}");
     }

@@ -9,7 +9,10 @@ use std::time::Duration;
 use paceline_comm::tasks::authority::{Order, Roster, Stand, Word};
 use paceline_comm::tasks::{Bell, Done, Ground, Parts, Shape, Standing, given};
 use paceline_record::log::PorterWriter;
-use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader, Step};
+use paceline_record::{
+    Generation, Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader, Recovery, RecoveryPhase,
+    Step,
+};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::control::HostStatus;
@@ -18,7 +21,7 @@ use super::state::Layout;
 use crate::checkpoint::Position;
 use crate::hosts::porter::{Said, Start, Thread, Tools};
 use crate::hosts::{Event, Introduction, Link, LocalHost, Party};
-use crate::{Fault, Job, TrainError};
+use crate::{Fault, Job, TrainError, clock};
 
 /// So many steps before a fault the launcher looks more often, so as not to be late.
 const NEAR: u64 = 8;
@@ -54,6 +57,12 @@ pub(super) struct Hosting {
     /// Names and workers of the hosts that are there.
     known: BTreeMap<Host, (String, u32)>,
     local: Vec<LocalHost>,
+    /// When a host was last heard that is missed now; the earliest of several.
+    missed: Option<Nanos>,
+    /// Since when members stand still and hosts connect.
+    rebuilds: Option<Nanos>,
+    /// Since when the state has been coming from another host.
+    copies: Option<Nanos>,
     /// Faults that are to be planted in this host, in order of their steps.
     faults: VecDeque<Fault>,
 }
@@ -110,6 +119,9 @@ impl Hosting {
             said: Vec::new(),
             known: BTreeMap::new(),
             local,
+            missed: None,
+            rebuilds: None,
+            copies: None,
             faults: faults.into(),
             party,
         })
@@ -174,6 +186,11 @@ impl Hosting {
         }
     }
 
+    /// Takes note that a host is missed that was last heard then.
+    fn miss(&mut self, since: Nanos) {
+        self.missed = Some(self.missed.map_or(since, |earlier| earlier.min(since)));
+    }
+
     fn is_guest(&self) -> bool {
         let ends = self.roster.ends();
         self.roster.place_of(self.host()).is_some_and(|place| place > 0 && ends[place] == ends[place - 1])
@@ -228,6 +245,7 @@ impl Lead<'_, '_, '_> {
                         return Ok(Some(stop));
                     }
                 }
+                Event::Missed(since) => self.hosting.iter_mut().for_each(|hosting| hosting.miss(since)),
                 Event::Gathered | Event::Stored(_) => {}
             }
         }
@@ -240,6 +258,7 @@ impl Lead<'_, '_, '_> {
                     }
                 }
                 Said::Misses(host, why) => {
+                    hosting.miss(now);
                     let generation = hosting.roster.generation;
                     hosting.party.say(Word::Misses { generation, host, why });
                 }
@@ -250,19 +269,21 @@ impl Lead<'_, '_, '_> {
     }
 
     /// Does what had to wait for members to stand still, and tells the authority what it waits for.
-    pub(super) fn report_to_hosts(&mut self, now: Nanos) -> Result<(), TrainError> {
+    pub(super) fn report_to_hosts(&mut self) -> Result<(), TrainError> {
         // A member that has become ready meanwhile may have been told to wait, and not know it yet.
         if self.warden.is_still()
             && let Some(stands) = self.hosting.as_mut().and_then(|hosting| hosting.stands.take())
         {
+            // After all that has been logged before.
+            let now = clock::now();
+            self.end_rebuild(now)?;
             self.go(stands, now)?;
             let deferred = self.hosting.as_mut().map(|hosting| std::mem::take(&mut hosting.deferred));
             for order in deferred.into_iter().flatten() {
                 self.obey(order, BTreeMap::new(), now)?;
             }
         }
-        self.report_progress();
-        Ok(())
+        self.report_progress()
     }
 
     fn obey(
@@ -274,8 +295,14 @@ impl Lead<'_, '_, '_> {
         let Some(hosting) = &mut self.hosting else { return Ok(None) };
         match order {
             Order::Call(roster) => {
+                let is_loss = roster.is_loss;
+                let missed = hosting.missed.take();
                 hosting.call(roster, doors)?;
                 if self.warden.generation() > 0 {
+                    self.end_rebuild(now)?;
+                    if is_loss {
+                        self.note_loss(missed.unwrap_or(now), now);
+                    }
                     let roster = self.warden.roster().to_vec();
                     self.publish(roster, now)?;
                 }
@@ -341,10 +368,10 @@ impl Lead<'_, '_, '_> {
     }
 
     /// Tells the authority what it waits for.
-    fn report_progress(&mut self) {
+    fn report_progress(&mut self) -> Result<(), TrainError> {
         let done = self.board.steps_done(self.ground, self.done);
         let is_due = self.calendar_is_due(done);
-        let Some(hosting) = &mut self.hosting else { return };
+        let Some(hosting) = &mut self.hosting else { return Ok(()) };
         if hosting.phase == Phase::Idle && self.warden.generation() > 0 {
             // From here on it takes others no more than a moment to let it in.
             hosting.phase = Phase::Ready;
@@ -375,6 +402,35 @@ impl Lead<'_, '_, '_> {
             hosting.holds = None;
             hosting.party.say(Word::Holds(step));
         }
+        if !hosting.lacks_state
+            && let Some(since) = hosting.copies.take()
+        {
+            self.log_recovery(RecoveryPhase::State, since, clock::now())?;
+        }
+        Ok(())
+    }
+
+    /// Members stand still: what remains until work goes on is the hosts' connecting. Before the first step nothing is held up.
+    pub(super) fn begin_rebuild(&mut self, now: Nanos) {
+        if let Some(hosting) = &mut self.hosting
+            && matches!(hosting.phase, Phase::Called { .. })
+            && hosting.roster.generation > 1
+            && !hosting.lacks_state
+        {
+            hosting.rebuilds = Some(now);
+        }
+    }
+
+    fn end_rebuild(&mut self, now: Nanos) -> Result<(), TrainError> {
+        match self.hosting.as_mut().and_then(|hosting| hosting.rebuilds.take()) {
+            Some(since) => self.log_recovery(RecoveryPhase::Rebuild, since, now),
+            None => Ok(()),
+        }
+    }
+
+    fn log_recovery(&mut self, phase: RecoveryPhase, begin: Nanos, end: Nanos) -> Result<(), TrainError> {
+        let generation = Generation(u64::from(self.warden.generation()));
+        Ok(self.log.append(&LauncherEvent::Recovery(Recovery { generation, phase, begin, end }))?)
     }
 
     /// All hosts stand like this: work goes on.
@@ -398,6 +454,7 @@ impl Lead<'_, '_, '_> {
         }
         // It counts as missing until all of it has come.
         hosting.lacks_state = own.done.is_none();
+        hosting.copies = hosting.lacks_state.then_some(now);
         hosting.first = first;
         if own.done.is_some_and(|done| done < first) {
             // What was due before the step that others have done is past.

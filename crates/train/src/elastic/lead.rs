@@ -291,7 +291,7 @@ impl Lead<'_, '_, '_> {
                 self.check_deadlock(now)?;
             }
             self.tend()?;
-            self.report_to_hosts(now)?;
+            self.report_to_hosts()?;
             self.follow_redo()?;
             self.reach_milestone()?;
             self.show();
@@ -441,17 +441,22 @@ impl Lead<'_, '_, '_> {
             let last = lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n");
             self.last_death = Some(LastDeath { member, why, words: last, log: words });
         }
-        if was_in {
-            let is_loss = matches!(end, End::Lost { .. });
-            let since = if is_loss && beat > self.began { beat } else { now };
-            let earlier = self.recovery.take();
-            self.recovery = Some(Underway {
-                since: earlier.as_ref().map_or(since, |earlier| earlier.since.min(since)),
-                noticed: earlier.as_ref().map_or(now, |earlier| earlier.noticed),
-                is_loss: is_loss || earlier.is_some_and(|earlier| earlier.is_loss),
-            });
+        if was_in && matches!(end, End::Lost { .. }) {
+            self.note_loss(if beat > self.began { beat } else { now }, now);
+        } else if was_in {
+            self.recovery.get_or_insert(Underway { since: now, noticed: now, is_loss: false });
         }
         Ok(())
+    }
+
+    /// Somebody was lost at about a moment, which was noticed now.
+    pub(super) fn note_loss(&mut self, since: Nanos, now: Nanos) {
+        let earlier = self.recovery.take();
+        self.recovery = Some(Underway {
+            since: earlier.as_ref().map_or(since, |earlier| earlier.since.min(since)),
+            noticed: earlier.map_or(now, |earlier| earlier.noticed),
+            is_loss: true,
+        });
     }
 
     /// How a process ended, and what that means.
@@ -570,6 +575,7 @@ impl Lead<'_, '_, '_> {
         if fenced.lost.shards > 0 {
             self.redo.push((fenced.generation, self.done, now));
         }
+        self.begin_rebuild(now);
         Ok(())
     }
 

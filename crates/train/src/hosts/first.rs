@@ -234,6 +234,7 @@ impl First {
         }
         let caller = &mut self.callers[place];
         if caller.door.is_some() && silent > lease && !caller.is_stored {
+            heard.0.push(Event::Missed(Nanos(now.0.saturating_sub(silent.0))));
             return Err(format!("it was silent for {:.1} s", silent.seconds()));
         }
         if caller.door.is_none() && now.since(caller.came) > BIRTH {

@@ -39,6 +39,8 @@ const CONFESSED: Duration = Duration::from_secs(1);
 pub(crate) enum Event {
     /// What it is to do, and where the doors of other hosts are.
     Order(Order, BTreeMap<Host, SocketAddr>),
+    /// A host that was last heard then is lost.
+    Missed(Nanos),
     /// What is to be logged.
     Log(LauncherEvent),
     /// What the user should know.
