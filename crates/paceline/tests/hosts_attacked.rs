@@ -23,8 +23,8 @@ const STANDING: usize = 50;
 
 const SECRET: &str = "a secret of many bytes";
 
-const RECIPE: &str = "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no --epochs 24";
-const STEPS: u64 = 180;
+const RECIPE: &str = "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no --epochs 16 --eval-every 16 --checkpoint-every 16";
+const STEPS: u64 = 120;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -71,7 +71,7 @@ fn be_bad(number: usize, address: SocketAddr, standing: &mut Vec<TcpStream>) {
             let _ = call(address, &terms("a wrong secret, also long"), b"{}", by);
             return;
         }
-        6 if number % 5 == 0 => {
+        6 if number.is_multiple_of(5) => {
             // It knows the secret, and says what nobody says.
             let _ = call(address, &terms(SECRET), b"\xff\0 garbage", by);
             return;

@@ -235,6 +235,23 @@ fn a_host_that_is_cut_off_for_longer_than_the_lease_saves_and_the_others_go_on()
 }
 
 #[test]
+fn where_the_first_host_is_cut_off_the_other_saves_and_never_trains_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder);
+    let hosts = start(folder, "--hosts 1:2 --elastic --host-wait 30 --faults cut=h0@8:60s", 2);
+    let [first, other]: [Launcher; 2] = hosts.try_into().unwrap_or_else(|_| panic!("two hosts"));
+    let (status, said) = other.end();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
+    // It has not done what only the first host could go on with.
+    assert!((8..STEPS).contains(&newest(&folder.join("host-1"))), "{said}");
+    let (status, said) = first.end();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(weights(&folder.join("host-0"), STEPS) == whole, "the weights differ");
+}
+
+#[test]
 fn without_elastic_every_host_that_is_left_saves() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
@@ -309,6 +326,7 @@ fn a_clock_that_is_ahead_and_gains_is_measured_and_changes_nothing_by_more_than_
     assert!(weights(&out, STEPS) == whole, "the weights differ");
     let case = &report(&out)["cases"][0];
     assert_eq!(case["host_notes"], Value::Null, "{case}");
+    assert_eq!(events_of(case, 1), [("planted".to_owned(), "clock=h1:3s:50ppm".to_owned())], "{case}");
     numbers_add_up(case);
 
     let run = Run::read(&case_folder(&out)).expect("whole logs");

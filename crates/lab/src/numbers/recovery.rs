@@ -10,13 +10,13 @@
 //! places. All of it is about the first repeat, because each has its own events.
 
 mod event;
+mod hosts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_record::log::{PlantedFault, RankLog};
 use paceline_record::{
-    Expulsion, Host, HostChange, HostEvent, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase,
-    RecoveryPhase, Step, Who,
+    Expulsion, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase, RecoveryPhase, Step, Who,
 };
 use serde::Serialize;
 
@@ -353,55 +353,6 @@ impl<'a> View<'a> {
         events.sort_by_key(|&(at, ref event)| (at, event.host, event.member, event.what));
         let more = events.len().saturating_sub(MOST_EVENTS);
         (events.into_iter().take(MOST_EVENTS).map(|(_, event)| event).collect(), more as u64)
-    }
-
-    /// What happened to hosts between the first step and the last, and that other numbers of workers were asked for on them.
-    fn host_events(&self) -> Vec<(Nanos, Event)> {
-        let (Some(hosts), Some(training)) = (&self.run.hosts, self.run.training()) else { return Vec::new() };
-        let about =
-            |host: Host, at: Nanos, what: What| Event { host: Some(host), ..self.of_nobody(at, what) };
-        let told = |HostEvent { host, at, change }: &HostEvent| {
-            let event = match change {
-                HostChange::Joined { workers, .. } if *at >= training.begin => {
-                    Event { workers: Some(*workers), ..about(*host, *at, What::Joined) }
-                }
-                HostChange::Lost { why } => {
-                    let planted = self.planted_in_host(*host, *at).map(|(_, fault)| fault.to_owned());
-                    Event { why: Some(why.clone()), planted, ..about(*host, *at, What::Lost) }
-                }
-                // What a host was lost by is told with its loss.
-                HostChange::Planted { step, fault } if !self.is_lost_by(*host, *at) => Event {
-                    step: Some(*step),
-                    planted: Some(fault.clone()),
-                    ..about(*host, *at, What::Planted)
-                },
-                HostChange::Left if *at < training.end => about(*host, *at, What::Left),
-                _ => return None,
-            };
-            Some((*at, event))
-        };
-        let scaled = hosts.scaled.iter().map(|&(host, at, workers)| {
-            (at, Event { workers: Some(workers), ..about(host, at, What::Scaled) })
-        });
-        hosts.events.iter().filter_map(told).chain(scaled).collect()
-    }
-
-    /// The last fault that was planted in a host until then, and when.
-    fn planted_in_host(&self, lost: Host, until: Nanos) -> Option<(Nanos, &str)> {
-        let events = self.run.hosts.iter().flat_map(|hosts| &hosts.events);
-        let planted = events.filter(|event| event.host == lost && event.at <= until);
-        let planted = planted.filter_map(|event| match &event.change {
-            HostChange::Planted { fault, .. } => Some((event.at, fault.as_str())),
-            _ => None,
-        });
-        planted.max_by_key(|&(at, _)| at)
-    }
-
-    /// Whether a host was lost after a fault that was planted in it at a moment, and before any other was.
-    fn is_lost_by(&self, host: Host, at: Nanos) -> bool {
-        let mut events = self.run.hosts.iter().flat_map(|hosts| &hosts.events);
-        let lost = events.find(|event| event.host == host && matches!(event.change, HostChange::Lost { .. }));
-        lost.is_some_and(|lost| self.planted_in_host(host, lost.at).is_some_and(|(last, _)| last == at))
     }
 
     /// How a member came to its end, unless it lasted.

@@ -1,19 +1,17 @@
 //! What a launcher does as one of several hosts: it stops its members when another roster of hosts is called, says how it stands, and
 //! lets them go on.
 
+mod phases;
+mod plant;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use paceline_comm::tasks::authority::{Order, Roster, Stand, Word};
 use paceline_comm::tasks::{Bell, Done, Ground, Parts, Shape, Standing, given};
 use paceline_record::log::PorterWriter;
-use paceline_record::{
-    Generation, Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader, Recovery, RecoveryPhase,
-    Step,
-};
-use rustix::process::{Signal, getpid, kill_process};
+use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, PorterHeader, RecoveryPhase};
 
 use super::control::HostStatus;
 use super::lead::{Lead, Stop};
@@ -22,9 +20,6 @@ use crate::checkpoint::Position;
 use crate::hosts::porter::{Said, Start, Thread, Tools};
 use crate::hosts::{Event, Introduction, Link, LocalHost, Party};
 use crate::{Fault, Job, TrainError, clock};
-
-/// So many steps before a fault the launcher looks more often, so as not to be late.
-const NEAR: u64 = 8;
 
 /// A launcher's part among hosts.
 pub(super) struct Hosting {
@@ -89,13 +84,8 @@ impl Hosting {
     ) -> Result<Self, TrainError> {
         let Introduction { party, job, lacks_state, local, .. } = met;
         party.note_history(&position.history);
-        let mut faults: Vec<Fault> = job
-            .faults
-            .0
-            .iter()
-            .filter(|fault| fault.host() == Some(party.host) && fault.step().is_some())
-            .copied()
-            .collect();
+        let mut faults: Vec<Fault> =
+            job.faults.0.iter().filter(|fault| fault.host() == Some(party.host)).copied().collect();
         faults.sort_by_key(Fault::step);
         let header = PorterHeader { host: party.host, name: None, wire: Some("tcp".into()) };
         Ok(Self {
@@ -184,11 +174,6 @@ impl Hosting {
             }
             _ => {}
         }
-    }
-
-    /// Takes note that a host is missed that was last heard then.
-    fn miss(&mut self, since: Nanos) {
-        self.missed = Some(self.missed.map_or(since, |earlier| earlier.min(since)));
     }
 
     fn is_guest(&self) -> bool {
@@ -330,43 +315,6 @@ impl Lead<'_, '_, '_> {
         Ok(None)
     }
 
-    /// Whether a fault is about to be planted in this host.
-    pub(super) fn is_fault_near(&self) -> bool {
-        let next = self.hosting.as_ref().and_then(|hosting| hosting.faults.front()?.step());
-        next.is_some_and(|step| step.0 <= self.done + NEAR)
-    }
-
-    /// Plants the faults that are due in this host.
-    pub(super) fn plant_in_host(&mut self, now: Nanos) -> Result<(), TrainError> {
-        let Some(hosting) = self.hosting.as_mut().filter(|hosting| hosting.runs()) else { return Ok(()) };
-        let (done, first) = (Step(self.done), Step(self.first));
-        while let Some(fault) = hosting.faults.pop_front_if(|fault| fault.step() <= Some(done)) {
-            if fault.step() < Some(first) {
-                // It was not there then.
-                continue;
-            }
-            if hosting.is_first() {
-                let change = HostChange::Planted { step: done, fault: fault.to_string() };
-                let event = HostEvent { host: hosting.host(), at: now, change };
-                self.log.append(&LauncherEvent::Host(event))?;
-            } else {
-                hosting.party.confess(done, fault.to_string());
-            }
-            match fault {
-                Fault::KillHost { .. } => {
-                    kill_process(getpid(), Signal::KILL)
-                        .map_err(|error| TrainError::system("kill this host")(error.into()))?;
-                }
-                Fault::CutHost { time, .. } => {
-                    hosting.party.terms.cable.cut(Duration::from_nanos(time.0));
-                }
-                // Those are planted in members.
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
     /// Tells the authority what it waits for.
     fn report_progress(&mut self) -> Result<(), TrainError> {
         let done = self.board.steps_done(self.ground, self.done);
@@ -408,29 +356,6 @@ impl Lead<'_, '_, '_> {
             self.log_recovery(RecoveryPhase::State, since, clock::now())?;
         }
         Ok(())
-    }
-
-    /// Members stand still: what remains until work goes on is the hosts' connecting. Before the first step nothing is held up.
-    pub(super) fn begin_rebuild(&mut self, now: Nanos) {
-        if let Some(hosting) = &mut self.hosting
-            && matches!(hosting.phase, Phase::Called { .. })
-            && hosting.roster.generation > 1
-            && !hosting.lacks_state
-        {
-            hosting.rebuilds = Some(now);
-        }
-    }
-
-    fn end_rebuild(&mut self, now: Nanos) -> Result<(), TrainError> {
-        match self.hosting.as_mut().and_then(|hosting| hosting.rebuilds.take()) {
-            Some(since) => self.log_recovery(RecoveryPhase::Rebuild, since, now),
-            None => Ok(()),
-        }
-    }
-
-    fn log_recovery(&mut self, phase: RecoveryPhase, begin: Nanos, end: Nanos) -> Result<(), TrainError> {
-        let generation = Generation(u64::from(self.warden.generation()));
-        Ok(self.log.append(&LauncherEvent::Recovery(Recovery { generation, phase, begin, end }))?)
     }
 
     /// All hosts stand like this: work goes on.
