@@ -14,9 +14,10 @@ use rustix::thread::futex;
 
 use super::parts::outboxes;
 use super::{Board, Node, Parts, Shape, Words};
+use crate::half::{Addend, RoundedSum, decode};
 use crate::memfd::{self, PAGE};
 use crate::reduction::Sum;
-use crate::{Area, CommError, Reduction};
+use crate::{Area, CommError, Half, Reduction};
 
 /// First word of this kind of segment: "elastic1" in ASCII.
 const MAGIC: u64 = u64::from_be_bytes(*b"elastic1");
@@ -35,6 +36,8 @@ pub struct GroundSize {
     pub state: usize,
     /// Running statistics of a shard.
     pub statistics: usize,
+    /// The format to which all sums of gradients are rounded, and in which they travel; as they are where there is none.
+    pub half: Option<Half>,
 }
 
 /// Offsets in bytes.
@@ -56,7 +59,9 @@ impl GroundSize {
 
     /// Areas for what travels between hosts: the means, and nodes on their way out.
     fn travelling(self) -> usize {
-        if self.shape.hosts > 1 { 1 + outboxes(self.shape.shards) } else { 0 }
+        // A shard travels from where it is, but not in 16 bits.
+        let least = if self.half.is_some() { 0 } else { 1 };
+        if self.shape.hosts > 1 { 1 + outboxes(self.shape.shards, least) } else { 0 }
     }
 
     fn plan(self) -> Result<Plan, CommError> {
@@ -85,7 +90,7 @@ impl GroundSize {
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
-    numbers: [AtomicU64; 8],
+    numbers: [AtomicU64; 9],
 }
 
 impl Header {
@@ -100,6 +105,7 @@ impl Header {
             size.state as u64,
             size.statistics as u64,
             u64::from(hosts),
+            size.half.map_or(0, |half| 1 + half as u64),
         ];
         for (place, number) in self.numbers.iter().zip(numbers) {
             place.store(number, Ordering::Relaxed);
@@ -111,8 +117,8 @@ impl Header {
         if self.magic.load(Ordering::Acquire) != MAGIC {
             return Err(CommError::segment("it does not begin as one"));
         }
-        let [seats, shards, buckets, slices, values, state, statistics, hosts] =
-            [0, 1, 2, 3, 4, 5, 6, 7].map(|place| self.numbers[place].load(Ordering::Relaxed));
+        let [seats, shards, buckets, slices, values, state, statistics, hosts, half] =
+            [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|place| self.numbers[place].load(Ordering::Relaxed));
         Ok(GroundSize {
             shape: Shape {
                 seats: seats as u32,
@@ -124,6 +130,7 @@ impl Header {
             values: values as usize,
             state: state as usize,
             statistics: statistics as usize,
+            half: [Half::Fp16, Half::Bf16].into_iter().find(|&known| half == 1 + known as u64),
         })
     }
 }
@@ -254,7 +261,7 @@ impl Ground {
         self.travelling(0)
     }
 
-    /// Where a node of more than one shard is put on its way out, by its number among these: the first one where the mean will be,
+    /// Where a node is put on its way out, if it has more than one shard or is rounded, by its number among these: the first one where the mean will be,
     /// which comes once the owner of the slice has the node.
     pub fn outbox(&self, number: usize) -> Area {
         self.travelling(number)
@@ -270,12 +277,12 @@ impl Ground {
 
     /// Where a node of this host lies for a slice of which it is a part.
     pub fn node(&self, parts: &Parts, node: Node) -> Area {
-        if node.level == 0 {
+        let is_put = |other: &Node| other.level > 0 || self.size.half.is_some();
+        if !is_put(&node) {
             return self.gradients(node.first);
         }
-        let larger = parts.nodes(parts.own()).filter(|other| other.level > 0);
-        let number = larger.take_while(|other| other.first < node.first).count();
-        self.outbox(number)
+        let put = parts.nodes(parts.own()).filter(is_put);
+        self.outbox(put.take_while(|other| other.first < node.first).count())
     }
 }
 
@@ -296,6 +303,12 @@ impl Ground {
     pub unsafe fn mean_gradients(&self, range: &Range<usize>, into: &mut [f32]) {
         assert_eq!(range.len(), into.len(), "invariant: room for the whole range");
         let shards = self.size.shape.shards;
+        if let Some(half) = self.size.half {
+            let into = [into.as_mut_ptr()];
+            let sum = self.rounded_mean(half, &into, range.len(), None);
+            // SAFETY: as the caller vouches.
+            return unsafe { sum.run(self.own_addends(0..shards, range)) };
+        }
         let part = |shard| self.gradients(shard).part(range);
         let scale = Reduction::Mean.scale(shards);
         let add = |from: &[*mut f32], into: &mut [f32]| {
@@ -319,6 +332,15 @@ impl Ground {
     /// # Safety
     /// Nobody may write to this range of its shards' gradients meanwhile, and nobody else may use their outboxes there.
     pub unsafe fn add_part(&self, parts: &Parts, range: &Range<usize>) {
+        if let Some(half) = self.size.half {
+            for node in parts.nodes(parts.own()) {
+                let rounded = Some(rounded(self.node(parts, node), range));
+                let sum = RoundedSum { half, into: &[], rounded, len: range.len(), scale: 1.0 };
+                // SAFETY: as below.
+                unsafe { sum.run(self.own_addends(node.shards(), range)) };
+            }
+            return;
+        }
         for node in parts.nodes(parts.own()).filter(|node| node.level > 0) {
             let from: Vec<*mut f32> = node.shards().map(|shard| self.gradients(shard).part(range)).collect();
             let into = [self.node(parts, node).part(range)];
@@ -338,6 +360,18 @@ impl Ground {
     /// As there.
     pub unsafe fn mean_of_parts(&self, parts: &Parts, range: &Range<usize>, into: &mut [f32]) {
         assert_eq!(range.len(), into.len(), "invariant: room for the whole range");
+        if let Some(half) = self.size.half {
+            let addends = parts.all_nodes().flat_map(|(node, is_own)| {
+                let theirs = (!is_own)
+                    .then(|| (node.level, Addend::Rounded(rounded(self.gradients(node.first), range))));
+                let own = is_own.then(|| self.own_addends(node.shards(), range));
+                theirs.into_iter().chain(own.into_iter().flatten())
+            });
+            let into = [into.as_mut_ptr()];
+            let sum = self.rounded_mean(half, &into, range.len(), Some(rounded(self.means(), range)));
+            // SAFETY: as the caller vouches.
+            return unsafe { sum.run(addends) };
+        }
         let scale = Reduction::Mean.scale(parts.all_shards());
         let (first, _) = parts.all_nodes().next().expect("invariant: a sum has a node");
         let is_even = parts.all_nodes().all(|(node, _)| node.level == first.level);
@@ -375,6 +409,50 @@ impl Ground {
         }
     }
 
+    /// The mean of a range as another host has sent it.
+    ///
+    /// # Safety
+    /// It must be there, and nobody may write to it meanwhile.
+    ///
+    /// # Panics
+    /// If `into` has another length than the range.
+    pub unsafe fn read_mean(&self, range: &Range<usize>, into: &mut [f32]) {
+        assert_eq!(range.len(), into.len(), "invariant: room for the whole range");
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match self.size.half {
+                None => into.copy_from_slice(self.means().read(range.clone())),
+                Some(half) => decode(half, rounded(self.means(), range), into),
+            }
+        }
+    }
+
+    /// Where a run of gradients lies as it travels, and its bytes.
+    pub(crate) fn travelling_run(&self, area: Area, range: &Range<usize>) -> (*mut u8, usize) {
+        match self.size.half {
+            None => (area.part(range).cast(), size_of::<f32>() * range.len()),
+            Some(_) => (rounded(area, range).cast(), size_of::<u16>() * range.len()),
+        }
+    }
+
+    fn rounded_mean<'a>(
+        &self,
+        half: Half,
+        into: &'a [*mut f32],
+        len: usize,
+        rounded: Option<*mut u16>,
+    ) -> RoundedSum<'a> {
+        RoundedSum { half, into, rounded, len, scale: Reduction::Mean.scale(self.size.shape.shards) }
+    }
+
+    fn own_addends(
+        &self,
+        shards: Range<u32>,
+        range: &Range<usize>,
+    ) -> impl Iterator<Item = (u32, Addend)> + Clone {
+        shards.map(|shard| (0, Addend::Wide(self.gradients(shard).part(range))))
+    }
+
     /// # Safety
     /// As for [`Sum::run`].
     unsafe fn add_up(&self, shards: Range<u32>, run: &Range<usize>, into: *mut f32) {
@@ -391,6 +469,12 @@ impl Ground {
         shards.zip(&mut from).for_each(|(shard, place)| *place = at(shard));
         add(&from[..count]);
     }
+}
+
+/// Where a run of values lies in 16 bits: they fill the first half of their area.
+fn rounded(area: Area, range: &Range<usize>) -> *mut u16 {
+    let within = area.part(&(0..range.end)).cast::<u16>();
+    within.wrapping_add(range.start)
 }
 
 /// Sums of nodes that wait for their right-hand side, where nodes have different levels.
@@ -545,64 +629,4 @@ impl AsFd for Bell {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ground(shards: u32) -> Ground {
-        let shape = Shape { seats: 1, shards, buckets: 1, slices: 1, hosts: 4 };
-        let size = GroundSize { shape, values: 5000, state: 0, statistics: 3 };
-        Ground::create(size).expect("a little memory")
-    }
-
-    /// Values whose sums depend on their order.
-    fn fill(ground: &Ground, shards: Range<u32>) {
-        for shard in shards {
-            // SAFETY: nobody else knows the ground.
-            let values = unsafe { ground.gradients(shard).write(0..5000) };
-            for (place, value) in values.iter_mut().enumerate() {
-                let mixed = (place as u32 * 31 + shard).wrapping_mul(2_654_435_761);
-                *value = (mixed as f32 / 1e6 - 2000.0) * if mixed.is_multiple_of(3) { 1e4 } else { 1.0 };
-            }
-        }
-    }
-
-    #[test]
-    fn however_shards_are_dealt_to_hosts_the_mean_has_the_same_bits() {
-        for shards in 1..=17 {
-            let whole = ground(shards);
-            fill(&whole, 0..shards);
-            let range = 3..4999;
-            let mut expected = vec![0.0; range.len()];
-            // SAFETY: nobody else knows the ground.
-            unsafe { whole.mean_gradients(&range, &mut expected) };
-            for hosts in 1..=4.min(shards) {
-                for weights in [[1, 1, 1, 1], [5, 1, 2, 3], [1, 1, 9, 1]] {
-                    let ends = Parts::deal(shards, &weights[..hosts as usize]);
-                    for owner in 0..ends.len() {
-                        let own = ground(shards);
-                        let parts = Parts::new(ends.clone(), owner, 1);
-                        fill(&own, parts.own_shards());
-                        for place in (0..ends.len()).filter(|&place| place != owner) {
-                            let other = ground(shards);
-                            let theirs = Parts::new(ends.clone(), place, 1);
-                            fill(&other, theirs.own_shards());
-                            // SAFETY: as above.
-                            unsafe { other.add_part(&theirs, &range) };
-                            for node in theirs.nodes(place) {
-                                // SAFETY: as above.
-                                unsafe {
-                                    let from = other.node(&theirs, node).read(range.clone());
-                                    own.gradients(node.first).write(range.clone()).copy_from_slice(from);
-                                }
-                            }
-                        }
-                        let mut mean = vec![0.0; range.len()];
-                        // SAFETY: as above.
-                        unsafe { own.mean_of_parts(&parts, &range, &mut mean) };
-                        assert!(mean == expected, "{shards} shards, {ends:?}, owner {owner}");
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

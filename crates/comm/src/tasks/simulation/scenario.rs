@@ -277,6 +277,6 @@ impl Data {
     }
 
     pub fn len(self) -> usize {
-        self.outbox(1 + outboxes(self.0.shape.shards), 0)
+        self.outbox(1 + outboxes(self.0.shape.shards, 1), 0)
     }
 }
