@@ -6,9 +6,10 @@ use paceline_record::log::{
     LauncherLog, MemberReader, PorterReader, PorterWriter, RankLog, RankWriter, member_file,
 };
 use paceline_record::{
-    Bytes, Exit, Expulsion, Faults, Generation, Host, LauncherEvent, Member, MemberChange, MemberEvent,
-    MemberHeader, Nanos, Outcome, PorterEvent, PorterHeader, Rank, RankEvent, Recovery, RecoveryPhase,
-    Roster, Scheduling, Step, StepRecord, Switches, Transfer,
+    Bytes, ClockReading, Exit, Expulsion, Faults, Generation, Host, HostChange, HostEvent, HostPlace,
+    HostRoster, LauncherEvent, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, PorterEvent,
+    PorterHeader, Rank, RankEvent, Recovery, RecoveryPhase, Roster, Scheduling, Step, StepRecord, Switches,
+    Transfer,
 };
 
 fn folder(version: u32) -> PathBuf {
@@ -173,4 +174,41 @@ fn a_porter_tells_what_moved_between_hosts() {
 #[test]
 fn a_run_on_one_host_has_no_porter() {
     assert!(PorterReader::open(&folder(1)).expect("no file is no error").is_none());
+}
+
+#[test]
+fn the_first_host_tells_of_hosts_and_clocks_and_a_porter_of_its_work() {
+    let log = LauncherLog::read(&folder(4)).expect("a launcher's log");
+    assert_eq!(log.header.host, Some(Host(0)));
+    let host = |host, at, change| LauncherEvent::Host(HostEvent { host: Host(host), at: Nanos(at), change });
+    let place = |host| HostPlace { host: Host(host), first_shard: host, shards: 1 };
+    let expected = [
+        host(0, 100, HostChange::Joined { name: "node-a".into(), workers: 1 }),
+        host(1, 120, HostChange::Joined { name: "node-b".into(), workers: 1 }),
+        LauncherEvent::Hosts(HostRoster {
+            generation: Generation(1),
+            at: Nanos(200),
+            step: Step(0),
+            hosts: vec![place(0), place(1)],
+        }),
+        LauncherEvent::Clock(ClockReading {
+            host: Host(1),
+            at: Nanos(210),
+            offset: -3_000_000_000,
+            within: Nanos(40_000),
+        }),
+        host(1, 500, HostChange::Lost { why: "Connection reset by peer".into() }),
+        host(1, 510, HostChange::Other(serde_json::json!({"moved": {"to": "node-c"}}))),
+    ];
+    assert_eq!(log.membership, expected);
+    let mut porter = PorterReader::open(&folder(4)).expect("a porter's log").expect("it is there");
+    let worked = PorterEvent::Worked {
+        step: Step(0),
+        begin: Nanos(200),
+        end: Nanos(400),
+        cpu: Nanos(50),
+        waited: Nanos(120),
+    };
+    assert_eq!(porter.next_event().expect("whole lines"), Some(worked));
+    assert_eq!(porter.next_event().expect("whole lines"), None);
 }
