@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use super::*;
 
 fn ground(shards: u32, half: Option<Half>) -> Ground {
