@@ -204,3 +204,50 @@ fn a_host_lost_while_a_roster_is_called_makes_another_one() {
     assert_eq!(settle(&mut authority, 5), [8]);
     assert_eq!(generation(&authority), 3);
 }
+
+proptest::proptest! {
+    /// Whatever hosts say, in whatever order: no panic, orders only to hosts that there are, and shards dealt to all of a roster.
+    #[test]
+    fn no_word_makes_the_authority_deal_wrongly(
+        words in proptest::collection::vec((0..5_u32, 0..12_u8, 0..6_u64, proptest::prelude::any::<u64>()), 0..120),
+        min in 1..3_u32,
+        max in 3..5_u32,
+        elastic in proptest::bool::ANY,
+    ) {
+        let mut authority = Authority::new(policy(min, max, elastic), Nanos(0));
+        authority.joins(Host(0), "a", 1, Nanos(0));
+        let mut now = 0;
+        let mut known = vec![Host(0)];
+        for (from, kind, small, any) in words {
+            now += small * SECOND / 2;
+            let (host, at) = (Host(from), Nanos(now));
+            let generation = if any.is_multiple_of(3) { any } else { authority.roster().generation };
+            let missing = vec![(small as u32, any as u32)];
+            let odd = Stand { done: Some(any), missing, untested: vec![any as u32], passed: false };
+            match kind {
+                0 | 1 if !known.contains(&host) && authority.has_room() => {
+                    known.push(host);
+                    authority.joins(host, "b", any as u32, at);
+                }
+                2 if host != Host(0) => authority.loses(host, "it is gone", at),
+                3 => authority.hears(host, Word::Stands { generation, stand: odd }, at),
+                4 => authority.hears(host, Word::Misses { generation, host: Host(small as u32), why: "w".into() }, at),
+                5 => authority.hears(host, Word::CaughtUp, at),
+                6 => authority.hears(host, Word::CanHold(any), at),
+                7 => authority.hears(host, Word::Holds(if any.is_multiple_of(2) { any } else { small }), at),
+                8 => authority.hears(host, Word::Finished, at),
+                9 if host != Host(0) => authority.hears(host, Word::Leaves("l".into()), at),
+                10 => authority.hears(host, Word::Stands { generation, stand: stand(small) }, at),
+                _ => authority.tend(at),
+            }
+            for (host, order) in authority.take_orders() {
+                proptest::prop_assert!(known.contains(&host), "{order:?} for {host:?}");
+                if let Order::Call(roster) = order {
+                    let ends = roster.ends();
+                    proptest::prop_assert!(ends.is_sorted() && ends.last() == Some(&8) && ends[0] > 0, "{ends:?}");
+                }
+            }
+            authority.take_decided();
+        }
+    }
+}
