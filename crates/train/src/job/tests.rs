@@ -110,7 +110,7 @@ fn a_pass_is_the_same_whoever_runs_its_shard() {
 #[test]
 fn an_elastic_job_has_as_many_shards_as_it_may_have_workers_and_says_what_it_is_asked_for() {
     let elastic = Elastic::new("2:4".parse().expect("bounds"));
-    let plain = Job { workers: 2, elastic: Some(elastic.clone()), ..job("case".as_ref()) };
+    let plain = Job { workers: 2, elastic: Some(elastic), ..job("case".as_ref()) };
     assert_eq!(plain.shards(), 4);
     plain.check().expect("a job that can be run");
     assert_eq!(
@@ -118,8 +118,7 @@ fn an_elastic_job_has_as_many_shards_as_it_may_have_workers_and_says_what_it_is_
         ("2:4", "static")
     );
     assert!(!plain.case().settings.contains_key("faults"));
-    let faulty = Elastic { faults: "kill=1@3".parse().expect("a fault"), ..elastic };
-    let faulty = Job { elastic: Some(faulty), ..plain.clone() };
+    let faulty = Job { faults: "kill=1@3".parse().expect("a fault"), ..plain.clone() };
     assert_eq!(faulty.case().settings["faults"], "kill=1@3");
     let json = serde_json::to_string(&faulty).expect("plain data");
     assert_eq!(serde_json::from_str::<Job>(&json).expect("own output"), faulty);
