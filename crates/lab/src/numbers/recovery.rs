@@ -24,6 +24,7 @@ pub use self::event::{Event, What};
 use super::phases::{self, PhaseSeconds};
 use super::series;
 use crate::Run;
+use crate::hosts::Hosts;
 use crate::membership::{Fate, Life, Membership};
 use crate::stats::{self, Work};
 
@@ -51,7 +52,7 @@ pub struct Recovery {
     /// Hosts that joined after the run's first step.
     #[serde(skip_serializing_if = "is_zero")]
     pub hosts_joined: u64,
-    /// Hosts that left before the end of the last step.
+    /// Hosts that left before all was done.
     #[serde(skip_serializing_if = "is_zero")]
     pub hosts_left: u64,
     /// Samples that were computed again because somebody had lost them.
@@ -366,7 +367,7 @@ impl<'a> View<'a> {
                     Event { workers: Some(*workers), ..about(*host, *at, What::Joined) }
                 }
                 HostChange::Lost { why } => Event { why: Some(why.clone()), ..about(*host, *at, What::Lost) },
-                HostChange::Left if *at < training.end => about(*host, *at, What::Left),
+                HostChange::Left if Hosts::left_early(self.run, *at) => about(*host, *at, What::Left),
                 _ => return None,
             };
             Some((*at, event))
