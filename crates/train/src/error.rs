@@ -221,7 +221,7 @@ pub enum TrainError {
         step: Step,
     },
     /// Report both: why a run ended, and why its last state could not be saved.
-    #[error("{error}; and its state could not be saved: {saving}")]
+    #[error("{}; and its state could not be saved: {}", describe(&**error), describe(&**saving))]
     Unsaved {
         /// Why it ended.
         error: Box<TrainError>,
