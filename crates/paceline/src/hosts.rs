@@ -195,24 +195,26 @@ pub fn take_part(job: &mut Job, meeting: &Meeting, folder: &Path, interrupted: &
         meeting: Some(meeting.clone()),
         progress: &mut |glance| glance.said.iter().for_each(|line| say(line)),
     };
+    let mut is_begun = false;
     let mut admitted = |admission: &Admission| {
         // The first host has its own by now, which may be the same.
         check_new(folder)?;
         let refused = |source| TrainError::System { what: format!("create {}", run.display()), source };
         fs::create_dir_all(&run).map_err(refused)?;
+        is_begun = true;
         let Admission { host, first } = admission;
         say(&format!("{}: host {host} in the {what} that {first} leads", meeting.name));
         Ok(())
     };
     let (result, stored) = follow(job, &prepared, surroundings, &mut admitted);
-    if stored.is_some() || !run.join(paceline_record::log::LAUNCHER_FILE).exists() {
+    if is_begun && (stored.is_some() || !run.join(paceline_record::log::LAUNCHER_FILE).exists()) {
         // Its logs are with the first host, or there are none.
         let _ = fs::remove_dir_all(&run);
-    } else {
+        // Where nothing is left in it.
+        let _ = fs::remove_dir(folder);
+    } else if is_begun {
         say(&format!("the first host has not taken this host's logs; they stay in {}", run.display()));
     }
-    // Where nothing is left in it.
-    let _ = fs::remove_dir(folder);
     result?;
     Ok(stored == Some(false))
 }
