@@ -44,7 +44,7 @@ pub enum Operation {
         reduction: Reduction,
     },
     /// Every rank ends with the reduced values, which travelled in 16 bits: each rank's own are rounded to that format
-    /// before they are added up, and the result once more.
+    /// before they are added up, and so is every sum of them and the result.
     AllReduceHalf {
         /// The values, by their places in an area.
         range: Range<usize>,

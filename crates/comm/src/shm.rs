@@ -10,7 +10,7 @@ use paceline_system::clock;
 
 use crate::control::Lane;
 use crate::futex::Futex;
-use crate::half::{self, HalfSum};
+use crate::half::{self, Addend, RoundedSum};
 use crate::handoff::{self, Wait};
 use crate::ledger::{Ledger, Part, Pending};
 use crate::operation::Descriptor;
@@ -58,7 +58,7 @@ impl Shm {
         self.areas().map(|area| area.part(range)).collect()
     }
 
-    fn areas(&self) -> impl Iterator<Item = Area> {
+    fn areas(&self) -> impl Iterator<Item = Area> + Clone {
         (0..self.mapping.size().areas).map(|index| self.mapping.area(index))
     }
 
@@ -185,16 +185,17 @@ impl Shm {
             }
             Operation::AllReduceHalf { range, reduction, half, halves } => {
                 let part = own_slice(range);
-                let sum = HalfSum {
+                let sum = RoundedSum {
                     half: *half,
-                    from: self.areas().map(|area| half_run(area, *halves, &part)).collect(),
-                    into: self.runs(&part),
+                    into: &self.runs(&part),
+                    rounded: None,
                     len: part.len(),
                     scale: reduction.scale(areas as u32),
                 };
+                let rounded = self.areas().map(|area| (0, Addend::Rounded(half_run(area, *halves, &part))));
                 // SAFETY: all ranks have handed these values over, rounded ones included, and of all of them only this
                 // one touches this slice.
-                unsafe { sum.run() };
+                unsafe { sum.run(rounded) };
                 // The rounded values are half as long as the others.
                 areas * part.len() / 2 + world * part.len()
             }

@@ -18,6 +18,7 @@
 //! their own, where they decide who runs when, what is torn, and who dies.
 
 pub mod authority;
+mod bell;
 mod board;
 mod cargo;
 mod flag;
@@ -28,9 +29,10 @@ mod porter;
 mod warden;
 mod words;
 
+pub use bell::Bell;
 pub use board::{Board, Shape, side};
 pub use cargo::{Cargo, GroundCargo, Span};
-pub use ground::{Bell, Ground, GroundSize};
+pub use ground::{Ground, GroundSize};
 pub use member::{Dealing, Ended, Member, ShardTask, Shards, SliceTask, Slices, Tests, Wait, Waiting};
 pub use parts::{Node, Parts, cover};
 pub use porter::{Moved, Porter, Standing, given};

@@ -89,7 +89,7 @@ pub fn append(record: &[u8], file: &mut Vec<u8>) {
 
 /// The checksum of bytes.
 pub fn masked_crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+    crc_fast::crc32_iscsi(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 #[cfg(test)]

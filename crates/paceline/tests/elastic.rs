@@ -420,7 +420,6 @@ fn what_cannot_be_elastic_is_refused_in_words() {
     let start = "train mobilenet_v2 --steps 2 --out x";
     for (options, expected) in [
         ("--elastic --update ps-cpu --workers 2", "not ps-cpu"),
-        ("--elastic --workers 2 --compress fp16", "leave --compress out"),
         ("--elastic 3:4 --workers 2", "--elastic 3:4 does not allow 2 workers"),
         ("--elastic 4", "'4' is not MIN:MAX"),
         ("--faults kill=1@3", "use it with --elastic"),

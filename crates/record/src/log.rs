@@ -4,8 +4,8 @@
 //! started them. The first line is the header; it names the format and its version:
 //!
 //! ```text
-//! {"format":"paceline-log","version":3,"rank":0,"world":1}
-//! {"format":"paceline-log","version":3,"case":{"model":"resnet50","workers":1,...}}
+//! {"format":"paceline-log","version":4,"rank":0,"world":1}
+//! {"format":"paceline-log","version":4,"case":{"model":"resnet50","workers":1,...}}
 //! ```
 //!
 //! Every further line is one event, an object whose one key names it. A rank writes
@@ -35,7 +35,8 @@
 //! Each event of a worker reaches the system in one write, so that whatever ends a process leaves whole lines and at most
 //! one torn last line, which readers leave out. A whole line that is no event is an error. Fields that a reader does not
 //! know are passed over; what cannot be read by an older reader raises the version. Version 2 added `evaluated` and
-//! `saved`; version 3 members and rosters, recoveries, a step's `generation` and `scheduling`, and a porter's log.
+//! `saved`; version 3 members and rosters, recoveries, a step's `generation` and `scheduling`, and a porter's log; version 4
+//! hosts, their clocks, and what a porter took.
 //! `docs/run-log.md` has every field.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -53,7 +54,7 @@ use crate::{
 };
 
 /// The version that this program writes. It reads all versions up to it.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 const FORMAT: &str = "paceline-log";
 

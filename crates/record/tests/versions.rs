@@ -3,16 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use paceline_record::log::{
-    LauncherLog, MemberReader, PorterReader, PorterWriter, RankLog, RankWriter, member_file,
+    self, LauncherLog, MemberReader, PorterReader, PorterWriter, RankLog, RankWriter, member_file,
 };
 use paceline_record::{
-    Bytes, Exit, Expulsion, Faults, Generation, Host, LauncherEvent, Member, MemberChange, MemberEvent,
-    MemberHeader, Nanos, Outcome, PorterEvent, PorterHeader, Rank, RankEvent, Recovery, RecoveryPhase,
-    Roster, Scheduling, Step, StepRecord, Switches, Transfer,
+    Bytes, ClockReading, Exit, Expulsion, Faults, Generation, Host, HostChange, HostEvent, HostPlace,
+    HostRoster, LauncherEvent, Member, MemberChange, MemberEvent, MemberHeader, Nanos, Outcome, PorterEvent,
+    PorterHeader, Rank, RankEvent, Recovery, RecoveryPhase, Roster, Scheduling, Step, StepRecord, Switches,
+    Transfer,
 };
 
 fn folder(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/logs/version-{version}"))
+}
+
+/// A log of version 3 as this program stamps it.
+fn newer(text: &str) -> String {
+    text.replacen("\"version\":3", &format!("\"version\":{}", log::VERSION), 1)
 }
 
 #[test]
@@ -131,13 +137,13 @@ fn a_member_tells_its_generation_and_how_it_was_scheduled() {
 }
 
 #[test]
-fn what_version_3_reads_it_writes_to_the_byte() {
+fn what_is_read_of_version_3_is_written_to_the_byte_but_for_the_version() {
     let written = tempfile::tempdir().expect("a temporary folder");
     let (header, events) = read_member(&folder(3));
     let mut log = RankWriter::create_of_member(written.path(), &header).expect("a new log");
     events.iter().for_each(|event| log.append(event).expect("room"));
     let text = |folder: &Path| std::fs::read_to_string(folder.join(member_file(Member(0)))).expect("a log");
-    assert_eq!(text(written.path()), text(&folder(3)));
+    assert_eq!(text(written.path()), newer(&text(&folder(3))));
 }
 
 #[test]
@@ -167,10 +173,47 @@ fn a_porter_tells_what_moved_between_hosts() {
         assert_eq!(reader.next_event().expect("a whole line"), Some(event));
     }
     let text = |folder: &Path| std::fs::read_to_string(folder.join("porter.jsonl")).expect("a log");
-    assert_eq!(text(written.path()), text(&folder(3)));
+    assert_eq!(text(written.path()), newer(&text(&folder(3))));
 }
 
 #[test]
 fn a_run_on_one_host_has_no_porter() {
     assert!(PorterReader::open(&folder(1)).expect("no file is no error").is_none());
+}
+
+#[test]
+fn the_first_host_tells_of_hosts_and_clocks_and_a_porter_of_its_work() {
+    let log = LauncherLog::read(&folder(4)).expect("a launcher's log");
+    assert_eq!(log.header.host, Some(Host(0)));
+    let host = |host, at, change| LauncherEvent::Host(HostEvent { host: Host(host), at: Nanos(at), change });
+    let place = |host| HostPlace { host: Host(host), first_shard: host, shards: 1 };
+    let expected = [
+        host(0, 100, HostChange::Joined { name: "node-a".into(), workers: 1 }),
+        host(1, 120, HostChange::Joined { name: "node-b".into(), workers: 1 }),
+        LauncherEvent::Hosts(HostRoster {
+            generation: Generation(1),
+            at: Nanos(200),
+            step: Step(0),
+            hosts: vec![place(0), place(1)],
+        }),
+        LauncherEvent::Clock(ClockReading {
+            host: Host(1),
+            at: Nanos(210),
+            offset: -3_000_000_000,
+            within: Nanos(40_000),
+        }),
+        host(1, 500, HostChange::Lost { why: "Connection reset by peer".into() }),
+        host(1, 510, HostChange::Other(serde_json::json!({"moved": {"to": "node-c"}}))),
+    ];
+    assert_eq!(log.membership, expected);
+    let mut porter = PorterReader::open(&folder(4)).expect("a porter's log").expect("it is there");
+    let worked = PorterEvent::Worked {
+        step: Step(0),
+        begin: Nanos(200),
+        end: Nanos(400),
+        cpu: Nanos(50),
+        waited: Nanos(120),
+    };
+    assert_eq!(porter.next_event().expect("whole lines"), Some(worked));
+    assert_eq!(porter.next_event().expect("whole lines"), None);
 }

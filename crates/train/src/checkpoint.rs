@@ -237,10 +237,6 @@ impl Checkpoint {
         if policy == OnNumerics::Keep && self.job.engine != job.engine {
             return Err(other_numerics(path, "the engine", &self.job.engine, &job.engine).into());
         }
-        // Shards that are cut anew add up to other bits in any order.
-        if policy == OnNumerics::Keep && *recorded != order && job.milestones.recut.is_none() {
-            return Err(other_numerics(path, "sums in the order", recorded, order).into());
-        }
         let data = ("data", self.fingerprint.clone());
         let wrote = self.job.fixed_settings().into_iter().chain([data]);
         let asks = job.fixed_settings().into_iter().chain([("data", job.fingerprint()?)]);
@@ -249,11 +245,15 @@ impl Checkpoint {
             .filter(|(wrote, asks)| wrote != asks)
             .map(|((name, wrote), (_, asks))| format!("--{name} {wrote}, not --{name} {asks}"))
             .collect();
-        if differences.is_empty() {
-            return Ok(());
+        if !differences.is_empty() {
+            let differences = differences.join("; ");
+            return Err(CheckpointError::OtherJob { path: path.to_owned(), differences }.into());
         }
-        let differences = differences.join("; ");
-        Err(CheckpointError::OtherJob { path: path.to_owned(), differences }.into())
+        // Shards that are cut anew add up to other bits in any order.
+        if policy == OnNumerics::Keep && *recorded != order && job.milestones.recut.is_none() {
+            return Err(other_numerics(path, "sums in the order", recorded, order).into());
+        }
+        Ok(())
     }
 
     fn load(folder: &Path) -> Result<Self, CheckpointError> {

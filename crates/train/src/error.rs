@@ -249,8 +249,6 @@ pub enum TrainError {
         steps: u64,
     },
     /// Reject the input: an elastic job that exchanges in 16 bits.
-    #[error("--elastic and --hosts exchange gradients in 32 bits; leave --compress out")]
-    ElasticCompress,
     /// Reject the input: an elastic job that exchanges between GPUs.
     #[error("--elastic and --hosts exchange through the host's memory; on GPUs use them with --share-gpu")]
     ElasticDevices,

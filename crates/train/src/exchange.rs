@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use paceline_comm::{Area, Collective, Deadline, Finished, Half, Operation, Reduction, Segment, Ticket};
+use paceline_comm::{Area, Collective, Deadline, Finished, Operation, Reduction, Segment, Ticket};
 use paceline_engine::{Drawing, Driving, EngineError, Homes, Pass, Place, Program, Region, Values};
 use paceline_record::{BucketRecord, Bytes, Nanos, Phase, Rank, StepRecord};
 
@@ -204,12 +204,7 @@ impl Exchange {
     fn operation(&self, bucket: &Bucket) -> Operation {
         let range = bucket.range.clone();
         let reduction = Reduction::Mean;
-        let half = match self.compress {
-            Compress::None => None,
-            Compress::Fp16 => Some(Half::Fp16),
-            Compress::Bf16 => Some(Half::Bf16),
-        };
-        match (self.plan.reduce, half) {
+        match (self.plan.reduce, self.compress.half()) {
             (Reduce::ToAll, None) => Operation::AllReduce { range, reduction },
             (Reduce::ToAll, Some(half)) => {
                 Operation::AllReduceHalf { range, reduction, half, halves: self.len }

@@ -347,9 +347,6 @@ impl Job {
         if !matches!(self.plan().reduce, Reduce::ToAll | Reduce::Scatter) {
             return Err(TrainError::ElasticUpdate(self.update));
         }
-        if self.exchange.compress != Compress::None {
-            return Err(TrainError::ElasticCompress);
-        }
         if self.engine == CUDA && !self.share_gpu {
             return Err(TrainError::ElasticDevices);
         }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Job;
 use crate::job::CPU;
+use crate::strategy::Compress;
 
 /// How a training's numbers are computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,9 @@ pub enum SumOrder {
     #[default]
     #[serde(rename = "binary-tree-1")]
     BinaryTree,
+    /// The same tree with every node of it rounded to 16 bits.
+    #[serde(rename = "rounded-tree-1")]
+    RoundedTree,
     /// NCCL's own, between GPUs.
     #[serde(rename = "nccl")]
     Nccl,
@@ -62,7 +66,11 @@ pub enum SumOrder {
 impl SumOrder {
     /// The order in which a job adds.
     pub fn of(job: &Job) -> Self {
-        if job.exchanges_on_device() { Self::Nccl } else { Self::BinaryTree }
+        match job.exchange.compress {
+            _ if job.exchanges_on_device() => Self::Nccl,
+            Compress::None => Self::BinaryTree,
+            Compress::Fp16 | Compress::Bf16 => Self::RoundedTree,
+        }
     }
 }
 
@@ -70,6 +78,7 @@ impl fmt::Display for SumOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BinaryTree => "binary-tree-1",
+            Self::RoundedTree => "rounded-tree-1",
             Self::Nccl => "nccl",
             Self::Other(name) => name,
         })
@@ -82,9 +91,11 @@ mod tests {
 
     #[test]
     fn an_order_is_read_back_even_if_this_program_lacks_it() {
-        for (order, text) in
-            [(SumOrder::BinaryTree, "\"binary-tree-1\""), (SumOrder::Other("ring-7".into()), "\"ring-7\"")]
-        {
+        for (order, text) in [
+            (SumOrder::BinaryTree, "\"binary-tree-1\""),
+            (SumOrder::RoundedTree, "\"rounded-tree-1\""),
+            (SumOrder::Other("ring-7".into()), "\"ring-7\""),
+        ] {
             assert_eq!(serde_json::to_string(&order).expect("plain data"), text);
             assert_eq!(serde_json::from_str::<SumOrder>(text).expect("own output"), order);
             assert_eq!(format!("\"{order}\""), text);

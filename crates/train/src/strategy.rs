@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use paceline_comm::slice;
+use paceline_comm::{Half, slice};
 use paceline_record::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -212,6 +212,15 @@ pub enum Compress {
 }
 
 impl Compress {
+    /// The format of 16 bits, if it is one.
+    pub(crate) fn half(self) -> Option<Half> {
+        match self {
+            Self::None => None,
+            Self::Fp16 => Some(Half::Fp16),
+            Self::Bf16 => Some(Half::Bf16),
+        }
+    }
+
     /// Values of a rank's shared memory for so many gradients: the gradients, and half as much again for the 16-bit form.
     pub(crate) fn own_values(self, gradients: usize) -> usize {
         match self {

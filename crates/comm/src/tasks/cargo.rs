@@ -52,24 +52,29 @@ impl<'a> GroundCargo<'a> {
         Self { ground, ranges }
     }
 
-    fn span(&self, area: Area, bucket: u32, slice: u32) -> Span {
+    fn range(&self, bucket: u32, slice: u32) -> &Range<usize> {
         let slices = self.ground.size().shape.slices;
-        let range = &self.ranges[(bucket * slices + slice) as usize];
-        Span { at: area.part(range).cast(), len: 4 * range.len() }
+        &self.ranges[(bucket * slices + slice) as usize]
+    }
+
+    /// Gradients, or sums of them.
+    fn gradients(&self, area: Area, bucket: u32, slice: u32) -> Span {
+        let (at, len) = self.ground.travelling_run(area, self.range(bucket, slice));
+        Span { at, len }
     }
 }
 
 impl Cargo for GroundCargo<'_> {
     fn own_node(&self, parts: &Parts, node: Node, bucket: u32, slice: u32) -> Span {
-        self.span(self.ground.node(parts, node), bucket, slice)
+        self.gradients(self.ground.node(parts, node), bucket, slice)
     }
 
     fn node(&self, node: Node, bucket: u32, slice: u32) -> Span {
-        self.span(self.ground.gradients(node.first), bucket, slice)
+        self.gradients(self.ground.gradients(node.first), bucket, slice)
     }
 
     fn mean(&self, bucket: u32, slice: u32) -> Span {
-        self.span(self.ground.means(), bucket, slice)
+        self.gradients(self.ground.means(), bucket, slice)
     }
 
     fn statistics(&self, steps: u64, shard: u32) -> Span {
@@ -82,7 +87,8 @@ impl Cargo for GroundCargo<'_> {
             None => self.ground.parameters(side(steps)),
             Some(kept) => self.ground.state(side(steps), kept as usize),
         };
-        self.span(area, bucket, slice)
+        let range = self.range(bucket, slice);
+        Span { at: area.part(range).cast(), len: 4 * range.len() }
     }
 
     fn states(&self) -> u32 {

@@ -1,22 +1,19 @@
 //! Shared memory of a launcher and its members: the words, the two states, and the gradients of all shards.
 
-use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use paceline_record::{Bytes, Nanos};
 use paceline_system::clock;
-use rustix::event::EventfdFlags;
-use rustix::io::Errno;
 use rustix::thread::futex;
 
 use super::parts::outboxes;
-use super::{Board, Node, Parts, Shape, Words};
+use super::{Bell, Board, Node, Parts, Shape, Words};
 use crate::memfd::{self, PAGE};
-use crate::reduction::Sum;
-use crate::{Area, CommError, Reduction};
+use crate::{Area, CommError, Half};
+
+mod sums;
 
 /// First word of this kind of segment: "elastic1" in ASCII.
 const MAGIC: u64 = u64::from_be_bytes(*b"elastic1");
@@ -35,6 +32,8 @@ pub struct GroundSize {
     pub state: usize,
     /// Running statistics of a shard.
     pub statistics: usize,
+    /// The format to which all sums of gradients are rounded, and in which they travel; as they are where there is none.
+    pub half: Option<Half>,
 }
 
 /// Offsets in bytes.
@@ -56,7 +55,9 @@ impl GroundSize {
 
     /// Areas for what travels between hosts: the means, and nodes on their way out.
     fn travelling(self) -> usize {
-        if self.shape.hosts > 1 { 1 + outboxes(self.shape.shards) } else { 0 }
+        // A shard travels from where it is, but not in 16 bits.
+        let least = if self.half.is_some() { 0 } else { 1 };
+        if self.shape.hosts > 1 { 1 + outboxes(self.shape.shards, least) } else { 0 }
     }
 
     fn plan(self) -> Result<Plan, CommError> {
@@ -85,7 +86,7 @@ impl GroundSize {
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
-    numbers: [AtomicU64; 8],
+    numbers: [AtomicU64; 9],
 }
 
 impl Header {
@@ -100,6 +101,7 @@ impl Header {
             size.state as u64,
             size.statistics as u64,
             u64::from(hosts),
+            size.half.map_or(0, |half| 1 + half as u64),
         ];
         for (place, number) in self.numbers.iter().zip(numbers) {
             place.store(number, Ordering::Relaxed);
@@ -111,8 +113,8 @@ impl Header {
         if self.magic.load(Ordering::Acquire) != MAGIC {
             return Err(CommError::segment("it does not begin as one"));
         }
-        let [seats, shards, buckets, slices, values, state, statistics, hosts] =
-            [0, 1, 2, 3, 4, 5, 6, 7].map(|place| self.numbers[place].load(Ordering::Relaxed));
+        let [seats, shards, buckets, slices, values, state, statistics, hosts, half] =
+            [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|place| self.numbers[place].load(Ordering::Relaxed));
         Ok(GroundSize {
             shape: Shape {
                 seats: seats as u32,
@@ -124,6 +126,7 @@ impl Header {
             values: values as usize,
             state: state as usize,
             statistics: statistics as usize,
+            half: [Half::Fp16, Half::Bf16].into_iter().find(|&known| half == 1 + known as u64),
         })
     }
 }
@@ -254,7 +257,7 @@ impl Ground {
         self.travelling(0)
     }
 
-    /// Where a node of more than one shard is put on its way out, by its number among these: the first one where the mean will be,
+    /// Where a node is put on its way out, if it has more than one shard or is rounded, by its number among these: the first one where the mean will be,
     /// which comes once the owner of the slice has the node.
     pub fn outbox(&self, number: usize) -> Area {
         self.travelling(number)
@@ -270,183 +273,12 @@ impl Ground {
 
     /// Where a node of this host lies for a slice of which it is a part.
     pub fn node(&self, parts: &Parts, node: Node) -> Area {
-        if node.level == 0 {
+        let is_put = |other: &Node| other.level > 0 || self.size.half.is_some();
+        if !is_put(&node) {
             return self.gradients(node.first);
         }
-        let larger = parts.nodes(parts.own()).filter(|other| other.level > 0);
-        let number = larger.take_while(|other| other.first < node.first).count();
-        self.outbox(number)
-    }
-}
-
-/// Shards whose addresses are kept on the stack.
-const FEW: usize = 64;
-
-/// Values that are added up at a time where nodes of several hosts are.
-const RUN: usize = 2048;
-
-impl Ground {
-    /// The mean over all shards of a range of their gradients, added up in the order of the tree that every sum has.
-    ///
-    /// # Safety
-    /// Nobody may write to this range of any shard's gradients meanwhile.
-    ///
-    /// # Panics
-    /// If `into` has another length than the range.
-    pub unsafe fn mean_gradients(&self, range: &Range<usize>, into: &mut [f32]) {
-        assert_eq!(range.len(), into.len(), "invariant: room for the whole range");
-        let shards = self.size.shape.shards;
-        let part = |shard| self.gradients(shard).part(range);
-        let scale = Reduction::Mean.scale(shards);
-        let add = |from: &[*mut f32], into: &mut [f32]| {
-            let sum = Sum { from, into: &[into.as_mut_ptr()], len: range.len(), scale };
-            // SAFETY: the runs lie in their areas, and the caller vouches for them; `into` is borrowed.
-            unsafe { sum.run() }
-        };
-        if shards as usize <= FEW {
-            let mut from = [std::ptr::null_mut(); FEW];
-            (0..shards).for_each(|shard| from[shard as usize] = part(shard));
-            add(&from[..shards as usize], into);
-        } else {
-            add(&(0..shards).map(part).collect::<Vec<_>>(), into);
-        }
-    }
-}
-
-impl Ground {
-    /// Adds up this host's nodes of a range of the gradients, for the host that owns it.
-    ///
-    /// # Safety
-    /// Nobody may write to this range of its shards' gradients meanwhile, and nobody else may use their outboxes there.
-    pub unsafe fn add_part(&self, parts: &Parts, range: &Range<usize>) {
-        for node in parts.nodes(parts.own()).filter(|node| node.level > 0) {
-            let from: Vec<*mut f32> = node.shards().map(|shard| self.gradients(shard).part(range)).collect();
-            let into = [self.node(parts, node).part(range)];
-            let sum = Sum { from: &from, into: &into, len: range.len(), scale: 1.0 };
-            // SAFETY: the runs lie in their areas, which do not overlap; the caller vouches for the rest.
-            unsafe { sum.run() };
-        }
-    }
-
-    /// As [`Self::mean_gradients`], where other hosts' shards are there as nodes, each at its first shard; the mean is also put where it is
-    /// sent to them from.
-    ///
-    /// # Safety
-    /// As there, with the nodes of other hosts; nobody else may use this range of the means.
-    ///
-    /// # Panics
-    /// As there.
-    pub unsafe fn mean_of_parts(&self, parts: &Parts, range: &Range<usize>, into: &mut [f32]) {
-        assert_eq!(range.len(), into.len(), "invariant: room for the whole range");
-        let scale = Reduction::Mean.scale(parts.all_shards());
-        let (first, _) = parts.all_nodes().next().expect("invariant: a sum has a node");
-        let is_even = parts.all_nodes().all(|(node, _)| node.level == first.level);
-        let is_few = parts.all_nodes().count() <= FEW && 1 << first.level <= FEW;
-        let mut tower = Tower { floors: [(0, std::ptr::null_mut()); FEW], height: 0, sums: Vec::new() };
-        let mut own = [0.0; RUN];
-        for begin in (0..range.len()).step_by(RUN) {
-            let end = (begin + RUN).min(range.len());
-            let run = range.start + begin..range.start + end;
-            let into = [into[begin..end].as_mut_ptr(), self.means().part(&run)];
-            if is_even && is_few && parts.nodes(parts.own()).count() == 1 {
-                let mut from = [std::ptr::null_mut(); FEW];
-                let mut count = 0;
-                for (node, is_own) in parts.all_nodes() {
-                    from[count] = self.gradients(node.first).part(&run);
-                    if is_own && node.level > 0 {
-                        // SAFETY: as the caller vouches; `own` is private and long enough.
-                        unsafe { self.add_up(node.shards(), &run, own.as_mut_ptr()) };
-                        from[count] = own.as_mut_ptr();
-                    }
-                    count += 1;
-                }
-                let sum = Sum { from: &from[..count], into: &into, len: run.len(), scale };
-                // SAFETY: nodes of one level are added up as shards are; the caller vouches for the rest.
-                unsafe { sum.run() };
-                continue;
-            }
-            for (node, is_own) in parts.all_nodes() {
-                let shards = if is_own { node.shards() } else { node.first..node.first + 1 };
-                // SAFETY: as the caller vouches.
-                unsafe { tower.add(self, node.level, shards, &run) };
-            }
-            // SAFETY: `into` is borrowed, and the caller vouches for the means.
-            unsafe { tower.finish(&into, run.len(), scale) };
-        }
-    }
-
-    /// # Safety
-    /// As for [`Sum::run`].
-    unsafe fn add_up(&self, shards: Range<u32>, run: &Range<usize>, into: *mut f32) {
-        let add = |from: &[*mut f32]| {
-            // SAFETY: as the caller vouches.
-            unsafe { Sum { from, into: &[into], len: run.len(), scale: 1.0 }.run() };
-        };
-        let at = |shard| self.gradients(shard).part(run);
-        if shards.len() > FEW {
-            return add(&shards.map(at).collect::<Vec<_>>());
-        }
-        let mut from = [std::ptr::null_mut(); FEW];
-        let count = shards.len();
-        shards.zip(&mut from).for_each(|(shard, place)| *place = at(shard));
-        add(&from[..count]);
-    }
-}
-
-/// Sums of nodes that wait for their right-hand side, where nodes have different levels.
-struct Tower {
-    /// Levels, and where the values are.
-    floors: [(u32, *mut f32); FEW],
-    height: usize,
-    /// Room for a sum on each floor; it is made once for a slice.
-    sums: Vec<[f32; RUN]>,
-}
-
-impl Tower {
-    /// Adds a node of a level, the sum of these shards, and completes what it completes.
-    ///
-    /// # Safety
-    /// As for [`Sum::run`].
-    unsafe fn add(&mut self, ground: &Ground, level: u32, shards: Range<u32>, run: &Range<usize>) {
-        if self.sums.is_empty() {
-            self.sums.resize(FEW, [0.0; RUN]);
-        }
-        let sum = self.sums[self.height].as_mut_ptr();
-        // SAFETY: the caller vouches for what is read; the sum is this tower's own, and long enough.
-        unsafe { ground.add_up(shards, run, sum) };
-        self.floors[self.height] = (level, sum);
-        self.height += 1;
-        while self.height > 1 && self.floors[self.height - 2].0 == self.floors[self.height - 1].0 {
-            // SAFETY: as above.
-            unsafe { self.join(run.len()) };
-        }
-    }
-
-    /// Adds the two floors on top.
-    ///
-    /// # Safety
-    /// Their values must be there.
-    unsafe fn join(&mut self, len: usize) {
-        let [(level, left), (_, right)] = [self.floors[self.height - 2], self.floors[self.height - 1]];
-        // SAFETY: both are this tower's own, and long enough.
-        unsafe { Sum { from: &[left, right], into: &[left], len, scale: 1.0 }.run() };
-        self.height -= 1;
-        self.floors[self.height - 1] = (level + 1, left);
-    }
-
-    /// Adds up what is left, from the right.
-    ///
-    /// # Safety
-    /// As for [`Sum::run`].
-    unsafe fn finish(&mut self, into: &[*mut f32], len: usize, scale: f32) {
-        // SAFETY: as the caller vouches.
-        unsafe {
-            while self.height > 1 {
-                self.join(len);
-            }
-            Sum { from: &[self.floors[0].1], into, len, scale }.run();
-        }
-        self.height = 0;
+        let put = parts.nodes(parts.own()).filter(is_put);
+        self.outbox(put.take_while(|other| other.first < node.first).count())
     }
 }
 
@@ -498,111 +330,5 @@ impl Words for Ground {
     }
 }
 
-/// Lets members call the launcher, which waits for many things at once.
-pub struct Bell {
-    file: OwnedFd,
-}
-
-impl Bell {
-    /// A bell that processes started from now on inherit.
-    pub fn create() -> Result<Self, CommError> {
-        let file = rustix::event::eventfd(0, EventfdFlags::NONBLOCK);
-        Ok(Self { file: file.map_err(CommError::system("create an event"))? })
-    }
-
-    /// The bell that this process has inherited under this number.
-    pub fn attach(descriptor: RawFd) -> Result<Self, CommError> {
-        // SAFETY: it is used in this call only, and where nothing is open under this number the system says so.
-        let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let file = rustix::io::fcntl_dupfd_cloexec(file, 0);
-        Ok(Self { file: file.map_err(CommError::system("find the launcher's event"))? })
-    }
-
-    /// The number of the file descriptor that members inherit.
-    pub fn descriptor(&self) -> RawFd {
-        self.file.as_raw_fd()
-    }
-
-    /// Calls the launcher.
-    pub fn ring(&self) {
-        // It fails only where it has been rung four billion times and nobody looked.
-        let _ = rustix::io::write(&self.file, &1_u64.to_ne_bytes());
-    }
-
-    /// Notes that the launcher has heard it.
-    pub fn silence(&self) -> io::Result<()> {
-        match rustix::io::read(&self.file, &mut [0_u8; 8]) {
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ground(shards: u32) -> Ground {
-        let shape = Shape { seats: 1, shards, buckets: 1, slices: 1, hosts: 4 };
-        let size = GroundSize { shape, values: 5000, state: 0, statistics: 3 };
-        Ground::create(size).expect("a little memory")
-    }
-
-    /// Values whose sums depend on their order.
-    fn fill(ground: &Ground, shards: Range<u32>) {
-        for shard in shards {
-            // SAFETY: nobody else knows the ground.
-            let values = unsafe { ground.gradients(shard).write(0..5000) };
-            for (place, value) in values.iter_mut().enumerate() {
-                let mixed = (place as u32 * 31 + shard).wrapping_mul(2_654_435_761);
-                *value = (mixed as f32 / 1e6 - 2000.0) * if mixed.is_multiple_of(3) { 1e4 } else { 1.0 };
-            }
-        }
-    }
-
-    #[test]
-    fn however_shards_are_dealt_to_hosts_the_mean_has_the_same_bits() {
-        for shards in 1..=17 {
-            let whole = ground(shards);
-            fill(&whole, 0..shards);
-            let range = 3..4999;
-            let mut expected = vec![0.0; range.len()];
-            // SAFETY: nobody else knows the ground.
-            unsafe { whole.mean_gradients(&range, &mut expected) };
-            for hosts in 1..=4.min(shards) {
-                for weights in [[1, 1, 1, 1], [5, 1, 2, 3], [1, 1, 9, 1]] {
-                    let ends = Parts::deal(shards, &weights[..hosts as usize]);
-                    for owner in 0..ends.len() {
-                        let own = ground(shards);
-                        let parts = Parts::new(ends.clone(), owner, 1);
-                        fill(&own, parts.own_shards());
-                        for place in (0..ends.len()).filter(|&place| place != owner) {
-                            let other = ground(shards);
-                            let theirs = Parts::new(ends.clone(), place, 1);
-                            fill(&other, theirs.own_shards());
-                            // SAFETY: as above.
-                            unsafe { other.add_part(&theirs, &range) };
-                            for node in theirs.nodes(place) {
-                                // SAFETY: as above.
-                                unsafe {
-                                    let from = other.node(&theirs, node).read(range.clone());
-                                    own.gradients(node.first).write(range.clone()).copy_from_slice(from);
-                                }
-                            }
-                        }
-                        let mut mean = vec![0.0; range.len()];
-                        // SAFETY: as above.
-                        unsafe { own.mean_of_parts(&parts, &range, &mut mean) };
-                        assert!(mean == expected, "{shards} shards, {ends:?}, owner {owner}");
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -1,5 +1,8 @@
 //! A member's side: which task comes next, and what to wait for.
 
+mod roster;
+mod slices;
+
 use std::ops::Range;
 
 use paceline_record::{Nanos, Rank};
@@ -8,6 +11,7 @@ use super::board::{Claim, Task};
 use super::flag::{self, Waited};
 use super::{Board, Parts, Words};
 use crate::deal;
+use roster::Roster;
 
 /// How tasks are dealt to members. The bits do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,28 +111,6 @@ pub struct Wait {
     pub begin: Nanos,
     /// When it ended.
     pub end: Nanos,
-}
-
-/// Who takes part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Roster {
-    generation: u32,
-    /// Members, as the roster names them, by rank.
-    members: Vec<u32>,
-    /// This member's rank; `None` where it is not of them.
-    rank: Option<u32>,
-    /// Steps after which the run ends.
-    end: u64,
-    /// The part of a step that is this host's.
-    parts: Parts,
-}
-
-impl Roster {
-    /// Before there is one.
-    fn none(board: Board) -> Self {
-        let parts = Parts::whole(board.shape().shards, board.shape().slices);
-        Self { generation: 0, members: Vec::new(), rank: None, end: 0, parts }
-    }
 }
 
 /// One member, in a seat.
@@ -425,33 +407,6 @@ impl<'a, M: Words> Member<'a, M> {
         self.words.store(self.board.acknowledged(self.seat), self.roster.generation);
     }
 
-    fn read_roster(&self) -> Roster {
-        let words = self.words;
-        loop {
-            let generation = words.load(Board::GENERATION);
-            let at = self.board.roster(generation);
-            let is_it = || generation > 0 && words.load(at) == generation;
-            if is_it() {
-                let count = words.load(at + 1).min(self.board.shape().seats);
-                let end = words.load(at + 2);
-                let member = |place| words.load(self.board.roster_place(generation, place));
-                let members: Vec<u32> = (0..count as usize).map(member).collect();
-                let hosts = self.board.roster_hosts(generation);
-                let count = words.load(hosts).min(self.board.shape().hosts);
-                let place = words.load(hosts + 1);
-                let ends: Vec<u32> = (0..count as usize).map(|place| words.load(hosts + 2 + place)).collect();
-                if is_it() {
-                    let parts = Parts::new(ends, place as usize, self.board.shape().slices);
-                    let own = Board::named(self.seat, self.number);
-                    let rank = members.iter().position(|&member| member == own).map(|rank| rank as u32);
-                    return Roster { generation, members, rank, end: u64::from(end), parts };
-                }
-            } else if generation == 0 {
-                return Roster::none(self.board);
-            }
-        }
-    }
-
     fn own(&self, count: u32) -> Range<u32> {
         self.roster.rank.map_or(0..0, |rank| deal(count, Rank(rank), self.world()))
     }
@@ -499,90 +454,6 @@ impl<'a, M: Words> Member<'a, M> {
             let others = here.rev().filter(|_| self.dealing == Dealing::Dynamic);
             others.into_iter().find_map(take)
         })
-    }
-
-    /// Whether all shards of this host have a bucket.
-    fn is_complete(&self, bucket: u32) -> bool {
-        let flag = |shard| self.board.shard_flag(shard, bucket);
-        let mut here = self.roster.parts.own_shards();
-        here.all(|shard| flag::has_reached(self.words, flag(shard), self.step + 1))
-    }
-
-    /// Whether all has come that a slice needs of other hosts.
-    fn has_input(&self, bucket: u32, slice: u32) -> bool {
-        self.is_alone() || flag::has_reached(self.words, self.board.input_flag(bucket, slice), self.step + 1)
-    }
-
-    /// Slices of each bucket.
-    fn slices(&self) -> u32 {
-        #[cfg(test)]
-        if self.words.has(super::simulation::Mistake::SlicesByRoster) {
-            return self.world().min(self.board.shape().slices);
-        }
-        self.board.shape().slices
-    }
-
-    /// Does slices that can be done, its own and, with a dynamic deal, others'; whether there was one.
-    fn do_slices(&mut self, slices: &mut impl Slices, dealing: Dealing) -> bool {
-        let buckets = self.board.shape().buckets;
-        while self.complete < buckets && self.is_complete(self.complete) {
-            self.complete += 1;
-        }
-        let mut any = false;
-        let own = self.own(self.slices());
-        let mut first = self.past;
-        if !self.is_alone() {
-            // What others wait for comes first. Slices can be done in any order: their input comes when it comes.
-            for bucket in self.past..self.complete {
-                for slice in own.clone() {
-                    any |= self.do_part(bucket, slice, slices);
-                }
-            }
-            first = 0;
-        }
-        self.past = self.complete;
-        for bucket in first..self.complete {
-            for slice in own.clone() {
-                any |= self.do_slice(bucket, slice, slices);
-            }
-        }
-        if dealing == Dealing::Dynamic && !any {
-            for bucket in 0..self.complete {
-                for slice in (0..self.slices()).rev().filter(|slice| !own.contains(slice)) {
-                    if self.do_part(bucket, slice, slices) || self.do_slice(bucket, slice, slices) {
-                        return true;
-                    }
-                }
-            }
-        }
-        any
-    }
-
-    /// Adds up what this host has of a slice that another one owns, if that is still to be done.
-    fn do_part(&mut self, bucket: u32, slice: u32, slices: &mut impl Slices) -> bool {
-        if self.roster.parts.is_owner(slice)
-            || self.roster.parts.own_shards().is_empty()
-            || self.claim(Task::Part { bucket, slice }, self.step + 1).is_none()
-        {
-            return false;
-        }
-        slices.add_part(SliceTask { step: self.step, bucket, slice }, &self.roster.parts);
-        self.raise(self.board.part_flag(bucket, slice));
-        self.board.note_beat(self.words, self.seat);
-        true
-    }
-
-    fn do_slice(&mut self, bucket: u32, slice: u32, slices: &mut impl Slices) -> bool {
-        if !self.has_input(bucket, slice)
-            || self.claim(Task::Slice { bucket, slice }, self.step + 1).is_none()
-        {
-            return false;
-        }
-        slices.run(SliceTask { step: self.step, bucket, slice }, &self.roster.parts);
-        self.raise(self.board.slice_flag(bucket, slice));
-        // Not a beat: a roster is acknowledged only where the caller looks at it.
-        self.board.note_beat(self.words, self.seat);
-        true
     }
 
     fn raise(&mut self, flag: usize) {

@@ -150,17 +150,17 @@ impl Parts {
     }
 
     /// The nodes of the whole sum as this host has them, in order: other hosts' as they came, and its own.
-    pub fn all_nodes(&self) -> impl Iterator<Item = (Node, bool)> {
+    pub fn all_nodes(&self) -> impl Iterator<Item = (Node, bool)> + Clone {
         (0..self.hosts()).flat_map(move |place| self.nodes(place).map(move |node| (node, place == self.own)))
     }
 }
 
-/// Areas for nodes of more than one shard on their way out, besides the one for means: enough for any range of so many shards.
-pub fn outboxes(shards: u32) -> usize {
+/// Areas for nodes of at least that level on their way out, besides the one for means: enough for any range of so many shards.
+pub fn outboxes(shards: u32, least: u32) -> usize {
     let most = (0..shards)
         .flat_map(|first| (first + 1..=shards).map(move |end| first..end))
         .filter(|range| range.len() < shards as usize)
-        .map(|range| cover(range).filter(|node| node.level > 0).count())
+        .map(|range| cover(range).filter(|node| node.level >= least).count())
         .max();
     most.unwrap_or(0).saturating_sub(1)
 }
@@ -220,6 +220,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_whatever_travels() {
-        assert_eq!([1, 2, 4, 8, 16].map(outboxes), [0, 0, 0, 1, 3]);
+        assert_eq!([1, 2, 4, 8, 16].map(|shards| outboxes(shards, 1)), [0, 0, 0, 1, 3]);
+        assert_eq!([1, 2, 4, 8, 16].map(|shards| outboxes(shards, 0)), [0, 0, 1, 3, 5]);
     }
 }

@@ -65,6 +65,7 @@ fn every_planted_mistake_is_found() {
         Mistake::NotesTooEarly,
         Mistake::TwoAuthorities,
         Mistake::ShardsNotFenced,
+        Mistake::NotDrained,
     ];
     let search = |mistakes: &[Mistake]| -> Vec<Mistake> {
         let mut stacks = Vec::new();

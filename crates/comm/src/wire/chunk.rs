@@ -31,7 +31,7 @@ impl Head {
         bytes[36..44].copy_from_slice(&self.offset.to_le_bytes());
         bytes[44..48].copy_from_slice(&self.len.to_le_bytes());
         bytes[48..52].copy_from_slice(&self.sum.to_le_bytes());
-        let sum = crc32c::crc32c(&bytes[..52]);
+        let sum = crc_fast::crc32_iscsi(&bytes[..52]);
         bytes[52..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -42,7 +42,7 @@ impl Head {
             |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("invariant: four bytes"));
         let long =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("invariant: eight bytes"));
-        if word(0) != MAGIC || word(52) != crc32c::crc32c(&bytes[..52]) {
+        if word(0) != MAGIC || word(52) != crc_fast::crc32_iscsi(&bytes[..52]) {
             return None;
         }
         let tag = Tag(std::array::from_fn(|i| word(4 + 4 * i)));

@@ -25,7 +25,7 @@ const MAGIC: [u8; 8] = *b"paceline";
 /// To be raised with every change to what goes over a connection.
 const VERSION: u32 = 1;
 
-const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
+const NOISE: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 
 /// Magic, version, secrecy, three bytes of zero.
 pub(super) const PREAMBLE: usize = 16;

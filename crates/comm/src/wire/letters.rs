@@ -72,7 +72,7 @@ impl Letters {
         self.check(self.broken.as_ref().or(self.mute.as_ref()))?;
         let mut bytes = Vec::with_capacity(HEAD + letter.len());
         bytes.extend((letter.len() as u32).to_le_bytes());
-        bytes.extend(crc32c::crc32c(letter).to_le_bytes());
+        bytes.extend(crc_fast::crc32_iscsi(letter).to_le_bytes());
         bytes.extend(letter);
         self.waiting += bytes.len();
         self.outgoing.push_back(bytes);
@@ -210,7 +210,7 @@ impl Incoming {
             if self.letter.len() < length {
                 return Ok(());
             }
-            if crc32c::crc32c(&self.letter) != sum {
+            if crc_fast::crc32_iscsi(&self.letter) != sum {
                 return Err("a letter was damaged on the way".into());
             }
             letters.push(mem::take(&mut self.letter));

@@ -522,7 +522,7 @@ impl Slices for Sums<'_> {
                     match (travels, is_owner) {
                         (false, _) => self.ground.mean_gradients(&part, into),
                         (true, true) => self.ground.mean_of_parts(parts, &part, into),
-                        (true, false) => into.copy_from_slice(self.ground.means().read(part)),
+                        (true, false) => self.ground.read_mean(&part, into),
                     }
                 }
                 adding.fetch_add(clock::now().since(begin).0, Ordering::Relaxed);

@@ -42,6 +42,7 @@ impl Layout {
             values: places.trained,
             state: job.learning.rule().state_per_value(),
             statistics: places.statistics_len,
+            half: job.exchange.compress.half(),
         };
         Self { places, buckets, size }
     }

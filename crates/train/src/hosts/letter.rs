@@ -125,3 +125,71 @@ impl Letter {
 pub(super) fn send(letters: &mut Letters, letter: &Letter) -> Result<(), CommError> {
     letters.send(&letter.to_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use paceline_comm::tasks::authority::Stand;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::job::tests::job;
+
+    fn letters() -> Vec<Letter> {
+        let stand = Stand { done: Some(7), missing: vec![(1, 2)], untested: vec![3], passed: true };
+        let address = "10.0.0.7:29400".parse().expect("an address");
+        let welcome = Welcome {
+            host: Host(1),
+            run: 9,
+            job: job(std::path::Path::new("run")),
+            fingerprint: "f".into(),
+            history: Vec::new(),
+            has_begun: true,
+        };
+        vec![
+            Letter::Welcome(Box::new(welcome)),
+            Letter::SentAway { why: "no \u{1f980}".into() },
+            Letter::Ready { workers: 2, port: 1 },
+            Letter::Order { order: Order::Hold(5), doors: vec![(Host(1), address)] },
+            Letter::Order {
+                order: Order::Go { generation: 3, stands: vec![stand.clone()] },
+                doors: Vec::new(),
+            },
+            Letter::Word(Word::Stands { generation: 3, stand }),
+            Letter::Pong { sent: Nanos(1), there: Nanos(u64::MAX) },
+            Letter::File { name: "launcher.jsonl".into(), text: "{}\n".into() },
+            Letter::Cue(Cue::Misses { host: Host(2), why: "w".into() }),
+        ]
+    }
+
+    #[test]
+    fn letters_are_read_as_they_were_written() {
+        for letter in letters() {
+            assert_eq!(Letter::read(&letter.to_bytes()), Ok(letter));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #[test]
+        fn damaged_letters_and_greetings_are_refused_in_words_or_make_sense(
+            which in 0..9_usize,
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..6),
+        ) {
+            let mut bytes = letters()[which].to_bytes();
+            for (at, value, kind) in changes {
+                let at = at.index(bytes.len());
+                match kind {
+                    0 => bytes[at] = value,
+                    1 => bytes.insert(at, value),
+                    _ if bytes.len() > 1 => { bytes.remove(at); }
+                    _ => {}
+                }
+            }
+            if let Err(why) = Letter::read(&bytes) {
+                prop_assert!(why.starts_with("a letter that makes no sense: "), "{}", why);
+            }
+            // Whoever is no caller of ours is sent away; that it does not panic is what is tested.
+            let _ = serde_json::from_slice::<Greeting>(&bytes);
+        }
+    }
+}

@@ -301,6 +301,9 @@ impl<'a> Launcher<'a> {
         if self.warden.has_lost() || wanted != self.warden.roster() {
             self.publish(wanted);
         }
+        if !self.is_drained() {
+            return;
+        }
         let Some(fenced) = self.warden.tend() else { return };
         self.fenced = fenced.generation;
         if let Phase::Called = self.phase {
@@ -309,6 +312,19 @@ impl<'a> Launcher<'a> {
             self.say(Letter::Word(Word::Stands { generation, stand }));
             self.phase = Phase::Stands;
         }
+    }
+
+    /// Whether what a lost member left behind can be written again.
+    fn is_drained(&mut self) -> bool {
+        if self.scenario.mistake == Some(Mistake::NotDrained) || !self.warden.frees() {
+            return true;
+        }
+        // What was flagged before all acknowledged the roster is sent first.
+        self.warden.is_acknowledged()
+            && self.porter.as_mut().is_none_or(|(wire, porter)| {
+                porter.post(wire);
+                !porter.is_sending()
+            })
     }
 
     fn is_all_done(&self) -> bool {

@@ -33,6 +33,8 @@ pub enum Mistake {
     TwoAuthorities,
     /// Hosts deal shards anew while members compute them.
     ShardsNotFenced,
+    /// A shard of a lost member is computed again while what is there of it is still sent.
+    NotDrained,
 }
 
 impl Mistake {
@@ -46,6 +48,7 @@ impl Mistake {
                 | Self::NotesTooEarly
                 | Self::TwoAuthorities
                 | Self::ShardsNotFenced
+                | Self::NotDrained
         )
     }
 }
@@ -123,8 +126,13 @@ pub struct Scenario {
 impl Scenario {
     pub fn draw(random: &mut Random, mistake: Option<Mistake>) -> Self {
         match mistake {
-            None if random.one_in(MANY_HOSTS) => Self::of_hosts(random, mistake),
+            None if random.one_in(MANY_HOSTS) => match random.below(8) {
+                0 => Self::of_lost_hosts(random, mistake),
+                1 => Self::of_lost_members(random, mistake),
+                _ => Self::of_hosts(random, mistake),
+            },
             Some(Mistake::ShardsNotFenced) => Self::of_lost_hosts(random, mistake),
+            Some(Mistake::NotDrained) => Self::of_lost_members(random, mistake),
             Some(some) if some.is_of_hosts() => Self::of_hosts(random, mistake),
             _ => Self::of_one(random, mistake),
         }
@@ -138,6 +146,15 @@ impl Scenario {
         let fates =
             Fates { first, later: 0, min: 1, elastic: true, kills: 1_500, cuts: 0, joins: 0, strokes: 2 };
         Self { fates: Some(fates), ..scenario }
+    }
+
+    /// Members that are lost between the buckets of a shard that is sent as it is.
+    fn of_lost_members(random: &mut Random, mistake: Option<Mistake>) -> Self {
+        let mut scenario = Self::of_hosts(random, mistake);
+        let first = 2;
+        scenario.shape = Shape { seats: 1, shards: 2, buckets: 3, hosts: first as u32, ..scenario.shape };
+        let fates = Fates { first, later: 0, min: 1, elastic: true, kills: 0, cuts: 0, joins: 0, strokes: 0 };
+        Self { kills: 400, fates: Some(fates), ..scenario }
     }
 
     fn of_one(random: &mut Random, mistake: Option<Mistake>) -> Self {
@@ -277,6 +294,6 @@ impl Data {
     }
 
     pub fn len(self) -> usize {
-        self.outbox(1 + outboxes(self.0.shape.shards), 0)
+        self.outbox(1 + outboxes(self.0.shape.shards, 1), 0)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::slice;
 
+use crc_fast::{CrcAlgorithm, Digest};
 use paceline_record::Host;
 
 use crate::wire::chunk::{HEAD, Head};
@@ -127,7 +128,7 @@ struct Payload {
     at: usize,
     /// What the sum is to be, and what it is so far.
     sum: u32,
-    so_far: u32,
+    so_far: Digest,
 }
 
 // SAFETY: as for `Message`.
@@ -146,7 +147,9 @@ impl Payload {
 
     /// So many of them have come.
     fn fill(&mut self, count: usize) {
-        self.so_far = crc32c::crc32c_append(self.so_far, &self.room()[..count]);
+        let mut so_far = self.so_far;
+        so_far.update(&self.room()[..count]);
+        self.so_far = so_far;
         self.at += count;
     }
 }
@@ -192,7 +195,14 @@ impl Reader {
             let head = Head::from_bytes(&self.head).ok_or("it sent something that is no chunk")?;
             let into = unfinished.begin(&head, inbox)?;
             let len = head.len as usize;
-            self.payload = Some(Payload { tag: head.tag, into, len, at: 0, sum: head.sum, so_far: 0 });
+            self.payload = Some(Payload {
+                tag: head.tag,
+                into,
+                len,
+                at: 0,
+                sum: head.sum,
+                so_far: Digest::new(CrcAlgorithm::Crc32Iscsi),
+            });
             if len == 0 {
                 self.finish(unfinished, inbox)?;
             }
@@ -202,7 +212,7 @@ impl Reader {
 
     fn finish(&mut self, unfinished: &mut Unfinished, inbox: &mut dyn Inbox) -> Result<(), String> {
         if let Some(payload) = self.payload.take() {
-            if payload.sum != payload.so_far {
+            if u64::from(payload.sum) != payload.so_far.finalize() {
                 return Err("a chunk was damaged on the way".into());
             }
             unfinished.end(payload.tag, inbox);

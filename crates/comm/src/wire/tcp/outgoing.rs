@@ -95,7 +95,7 @@ impl Writer {
             total: message.len as u64,
             offset: offset as u64,
             len: self.len as u32,
-            sum: crc32c::crc32c(self.payload()),
+            sum: crc_fast::crc32_iscsi(self.payload()),
         }
         .to_bytes();
         true

@@ -153,7 +153,7 @@ fn chunks(tag: Tag, content: &[u8]) -> Vec<(Head, Vec<u8>)> {
     let parts: Vec<&[u8]> = if content.is_empty() { vec![&[]] } else { content.chunks(CHUNK).collect() };
     let chunk = |(i, part): (usize, &&[u8])| {
         let (offset, len) = ((i * CHUNK) as u64, part.len() as u32);
-        let head = Head { tag, total: content.len() as u64, offset, len, sum: crc32c::crc32c(part) };
+        let head = Head { tag, total: content.len() as u64, offset, len, sum: crc_fast::crc32_iscsi(part) };
         (head, part.to_vec())
     };
     parts.iter().enumerate().map(chunk).collect()
@@ -248,7 +248,7 @@ fn fuzz_letters() {
         let mut bytes = Vec::new();
         for letter in &letters {
             let length = if draw.below(8) == 0 { draw.number() as u32 } else { letter.len() as u32 };
-            bytes.extend([length.to_le_bytes(), crc32c::crc32c(letter).to_le_bytes()].concat());
+            bytes.extend([length.to_le_bytes(), crc_fast::crc32_iscsi(letter).to_le_bytes()].concat());
             bytes.extend(letter);
         }
         damage(&mut bytes, draw);
@@ -305,8 +305,13 @@ fn fuzz_handshake() {
 #[test]
 fn garbage_and_damage_on_a_stream_lose_its_peer_alone() {
     let content = vec![7; 200_000];
-    let whole =
-        Head { tag: Tag([0; 6]), total: 200_000, offset: 0, len: 200_000, sum: crc32c::crc32c(&content) };
+    let whole = Head {
+        tag: Tag([0; 6]),
+        total: 200_000,
+        offset: 0,
+        len: 200_000,
+        sum: crc_fast::crc32_iscsi(&content),
+    };
     let wrong_sum = [&Head { sum: whole.sum ^ 1, ..whole }.to_bytes()[..], &content].concat();
     let mut cut_off = [&whole.to_bytes()[..], &content].concat();
     cut_off.truncate(100_000);

@@ -123,7 +123,7 @@ impl Builder {
             bytes,
         });
         let fold = (begin ^ (begin >> 32)) as u32;
-        self.prints.push((u64::from(crc32c::crc32c(event.text)) << 32) | u64::from(fold));
+        self.prints.push((u64::from(crc_fast::crc32_iscsi(event.text)) << 32) | u64::from(fold));
     }
 
     /// Records a possible collective, before its slice; returns the bytes that go into it.
