@@ -148,7 +148,7 @@ mod tests {
         vec![
             Letter::Welcome(Box::new(welcome)),
             Letter::SentAway { why: "no \u{1f980}".into() },
-            Letter::Ready { workers: 2, port: 1 },
+            Letter::Ready { workers: 2, port: 1, interface: None },
             Letter::Order { order: Order::Hold(5), doors: vec![(Host(1), address)] },
             Letter::Order {
                 order: Order::Go { generation: 3, stands: vec![stand.clone()] },
