@@ -1,4 +1,4 @@
-//! Pins each worker to its own cores.
+//! Pins each worker to its own cores, and what hosts of one machine have besides to theirs.
 
 use paceline_record::Rank;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -15,12 +15,27 @@ fn choose(allowed: &[usize], rank: Rank, world: u32, threads: usize) -> Option<&
     Some(&allowed[first..first + threads])
 }
 
-/// Pins this process, and the threads that it starts from now on, to the cores of its rank. Returns whether there were enough.
+/// Pins this thread, and what it starts from now on, to the cores of its rank. Returns whether there were enough.
 pub(crate) fn pin(rank: Rank, world: u32, threads: usize) -> Result<bool, TrainError> {
+    keep_to(|allowed| choose(allowed, rank, world, threads))
+}
+
+/// The cores of a host that shares a machine with others; `None` if there is not one for each.
+fn share(allowed: &[usize], place: u32, places: u32) -> Option<&[usize]> {
+    let border = |place: u32| allowed.len() * place as usize / places as usize;
+    (allowed.len() >= places as usize).then(|| &allowed[border(place)..border(place + 1)])
+}
+
+/// Pins this thread, and what it starts from now on, to its host's share of the machine. Returns whether there was one.
+pub(crate) fn pin_host(place: u32, places: u32) -> Result<bool, TrainError> {
+    keep_to(|allowed| share(allowed, place, places))
+}
+
+fn keep_to(choose: impl Fn(&[usize]) -> Option<&[usize]>) -> Result<bool, TrainError> {
     let refused = |error: rustix::io::Errno| TrainError::system("choose cores")(error.into());
     let mask = sched_getaffinity(None).map_err(refused)?;
     let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect();
-    let Some(cores) = choose(&allowed, rank, world, threads) else {
+    let Some(cores) = choose(&allowed) else {
         return Ok(false);
     };
     let mut set = CpuSet::new();
@@ -42,5 +57,14 @@ mod tests {
         assert_eq!(cores(1, 2, 2), Some(&[5, 7][..]));
         assert_eq!(cores(0, 5, 1), None);
         assert_eq!(cores(0, 2, 3), None);
+    }
+
+    #[test]
+    fn hosts_of_a_machine_share_its_cores_evenly() {
+        let allowed = [1, 2, 5, 7, 8];
+        let cores = |place, places| share(&allowed, place, places);
+        assert_eq!([cores(0, 2), cores(1, 2)], [Some(&[1, 2][..]), Some(&[5, 7, 8][..])]);
+        assert_eq!(cores(0, 1), Some(&allowed[..]));
+        assert_eq!(cores(5, 6), None);
     }
 }

@@ -42,6 +42,8 @@ struct AssignedRank {
 /// What a host on the same machine as the first is told.
 #[derive(Clone, Serialize, Deserialize)]
 struct AssignedHost {
+    /// Its place on this machine.
+    number: u32,
     place: LocalPlace,
     hosts: u32,
 }
@@ -74,8 +76,10 @@ pub fn run() -> Result<(), TrainError> {
         serde_json::from_str(&text).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
     let assignment = match assignment {
         Assignment::Rank(assignment) => assignment,
-        Assignment::Host(AssignedHost { place, hosts }) => {
-            return between_hosts(&place.take()?, hosts, &[]).map(drop);
+        Assignment::Host(AssignedHost { place, number, hosts }) => {
+            let meeting = place.take()?;
+            affinity::pin_host(number, hosts)?;
+            return between_hosts(&meeting, hosts, &[]).map(drop);
         }
     };
     process::die_with(assignment.launcher)?;
@@ -138,8 +142,9 @@ pub fn between_hosts(
     if let Role::First { doors, local: Some(local) } = &meeting.role {
         for number in 1..=local.count {
             let place = LocalPlace::new(meeting, doors[0].address(), number);
-            started.push(StartedHost::new(&local.program, AssignedHost { place, hosts })?);
+            started.push(StartedHost::new(&local.program, AssignedHost { place, number, hosts })?);
         }
+        affinity::pin_host(0, hosts)?;
     }
     // The others of this machine end before this returns.
     crate::hosts::measure::all_reduce(meeting, hosts, sizes)

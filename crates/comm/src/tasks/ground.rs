@@ -44,6 +44,8 @@ struct Plan {
     /// Length of an area of trained values, and of one of statistics.
     values: usize,
     statistics: usize,
+    /// Areas for what travels between hosts.
+    travelling: usize,
     size: usize,
 }
 
@@ -75,11 +77,11 @@ impl GroundSize {
         let states = values.checked_mul(2 * (1 + self.state))?;
         let gradients = values.checked_mul(shards)?;
         let statistics_all = statistics.checked_mul(2 * shards)?;
-        let travelling = values.checked_mul(self.travelling())?;
+        let travelling = self.travelling();
         let size = areas_at.checked_add(states)?.checked_add(gradients)?.checked_add(statistics_all)?;
-        let size = size.checked_add(travelling)?;
+        let size = size.checked_add(values.checked_mul(travelling)?)?;
         isize::try_from(size).ok()?;
-        Some(Plan { notes_at, areas_at, values, statistics, size })
+        Some(Plan { notes_at, areas_at, values, statistics, travelling, size })
     }
 }
 
@@ -264,7 +266,7 @@ impl Ground {
     }
 
     fn travelling(&self, number: usize) -> Area {
-        assert!(number < self.size.travelling(), "invariant: there are outboxes for all nodes");
+        assert!(number < self.plan.travelling, "invariant: there are outboxes for all nodes");
         let shards = self.size.shape.shards as usize;
         let before =
             (2 * (1 + self.size.state) + shards) * self.plan.values + 2 * shards * self.plan.statistics;

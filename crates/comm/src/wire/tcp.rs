@@ -291,7 +291,7 @@ impl Lane {
     fn write(&mut self, host: Host, queue: &mut Queue, inbox: &mut dyn Inbox) -> Result<bool, String> {
         let mut written = 0;
         while self.is_writable && written < TURN {
-            if !self.writer.is_busy() && !self.writer.begin(queue) {
+            if !self.writer.is_busy() && !self.writer.begin(queue, !self.stream.is_sound()) {
                 break;
             }
             match self.stream.write(&self.writer.parts()) {

@@ -46,6 +46,8 @@ pub(super) struct Hosting {
     has_finished: bool,
     is_bye: bool,
     said: Vec<String>,
+    /// Where its porter keeps to cores of its own: its place on its machine, and how many hosts these are.
+    share: Option<(u32, u32)>,
     /// Names and workers of the hosts that are there.
     known: BTreeMap<Host, (String, u32)>,
     local: Vec<LocalHost>,
@@ -93,6 +95,7 @@ impl Hosting {
             has_finished: false,
             is_bye: false,
             said: Vec::new(),
+            share: job.pin.then(|| place(&job, party.host)).filter(|&(_, places)| places > 1),
             known: BTreeMap::new(),
             local,
             party,
@@ -113,10 +116,7 @@ impl Hosting {
 
     /// This host's place among those of its machine, and how many these are.
     pub fn place(&self, job: &Job) -> (u32, u32) {
-        match job.hosts {
-            Some(hosts) if hosts.local => (self.host().0 % hosts.max, hosts.max),
-            _ => (0, 1),
-        }
+        place(job, self.host())
     }
 
     pub fn runs(&self) -> bool {
@@ -187,10 +187,18 @@ impl Hosting {
             called: self.called.clone(),
             launcher: Bell::attach(self.launcher.descriptor())?,
             lease: self.party.lease,
+            share: self.share,
             log: self.log.clone(),
         };
         self.porter = Some(Thread::spawn(link, tools)?);
         Ok(())
+    }
+}
+
+fn place(job: &Job, host: Host) -> (u32, u32) {
+    match job.hosts {
+        Some(hosts) if hosts.local => (host.0 % hosts.max, hosts.max),
+        _ => (0, 1),
     }
 }
 

@@ -17,7 +17,7 @@ use paceline_record::{Bytes, Generation, Host, Nanos, PorterEvent, Step, Transfe
 use super::link::{Link, Lobby, Unlinked};
 use super::party::{BEATS, Silence};
 use crate::elastic::Layout;
-use crate::{TrainError, clock};
+use crate::{TrainError, affinity, clock};
 
 /// How long it sleeps at most.
 const NAP: Duration = Duration::from_millis(100);
@@ -49,6 +49,8 @@ pub(crate) struct Tools {
     pub launcher: Bell,
     /// How long a host may be silent.
     pub lease: Nanos,
+    /// The place of this host on a machine that it shares with others, and how many these are.
+    pub share: Option<(u32, u32)>,
     /// Its log, which all porters of a run write one after another.
     pub log: Arc<std::sync::Mutex<PorterWriter>>,
 }
@@ -156,6 +158,9 @@ impl Work {
     }
 
     fn run(&mut self, starts: &Receiver<Start>) -> Result<(), TrainError> {
+        if let Some((place, places)) = self.tools.share {
+            affinity::pin_host(place, places)?;
+        }
         let wire = match self.link.build(&self.tools.lobby, &self.stop) {
             Ok(wire) => wire,
             Err(Unlinked::Stopped) => return Ok(()),

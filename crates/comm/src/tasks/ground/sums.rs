@@ -100,11 +100,14 @@ impl Ground {
         let is_few = parts.all_nodes().count() <= FEW && 1 << first.level <= FEW;
         let mut tower = Tower { floors: [(0, std::ptr::null_mut()); FEW], height: 0, sums: Vec::new() };
         let mut own = [0.0; RUN];
-        for begin in (0..range.len()).step_by(RUN) {
-            let end = (begin + RUN).min(range.len());
+        let is_plain = is_even && is_few && (first.level == 0 || parts.nodes(parts.own()).count() == 1);
+        // Single shards are added up at once: none of them needs room for its sum.
+        let most = if is_plain && first.level == 0 { range.len().max(1) } else { RUN };
+        for begin in (0..range.len()).step_by(most) {
+            let end = (begin + most).min(range.len());
             let run = range.start + begin..range.start + end;
             let into = [into[begin..end].as_mut_ptr(), self.means().part(&run)];
-            if is_even && is_few && parts.nodes(parts.own()).count() == 1 {
+            if is_plain {
                 let mut from = [std::ptr::null_mut(); FEW];
                 let mut count = 0;
                 for (node, is_own) in parts.all_nodes() {

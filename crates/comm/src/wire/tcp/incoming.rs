@@ -126,9 +126,8 @@ struct Payload {
     len: usize,
     /// Bytes that are there.
     at: usize,
-    /// What the sum is to be, and what it is so far.
-    sum: u32,
-    so_far: Digest,
+    /// What the sum is to be, and what it is so far, if there is one.
+    sum: Option<(u32, Digest)>,
 }
 
 // SAFETY: as for `Message`.
@@ -147,9 +146,10 @@ impl Payload {
 
     /// So many of them have come.
     fn fill(&mut self, count: usize) {
-        let mut so_far = self.so_far;
-        so_far.update(&self.room()[..count]);
-        self.so_far = so_far;
+        if let Some((sum, mut so_far)) = self.sum.take() {
+            so_far.update(&self.room()[..count]);
+            self.sum = Some((sum, so_far));
+        }
         self.at += count;
     }
 }
@@ -200,8 +200,7 @@ impl Reader {
                 into,
                 len,
                 at: 0,
-                sum: head.sum,
-                so_far: Digest::new(CrcAlgorithm::Crc32Iscsi),
+                sum: head.sum.map(|sum| (sum, Digest::new(CrcAlgorithm::Crc32Iscsi))),
             });
             if len == 0 {
                 self.finish(unfinished, inbox)?;
@@ -212,7 +211,7 @@ impl Reader {
 
     fn finish(&mut self, unfinished: &mut Unfinished, inbox: &mut dyn Inbox) -> Result<(), String> {
         if let Some(payload) = self.payload.take() {
-            if u64::from(payload.sum) != payload.so_far.finalize() {
+            if payload.sum.is_some_and(|(sum, so_far)| u64::from(sum) != so_far.finalize()) {
                 return Err("a chunk was damaged on the way".into());
             }
             unfinished.end(payload.tag, inbox);

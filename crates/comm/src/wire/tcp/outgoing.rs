@@ -77,8 +77,8 @@ impl Writer {
         self.is_busy
     }
 
-    /// Takes the next chunk; whether there was one.
-    pub fn begin(&mut self, queue: &mut Queue) -> bool {
+    /// Takes the next chunk, and adds its sum where that is asked for; whether there was one.
+    pub fn begin(&mut self, queue: &mut Queue, is_summed: bool) -> bool {
         let Some(message) = queue.messages.get_mut((queue.next - queue.first) as usize) else { return false };
         let offset = message.taken;
         self.len = message.chunk.min(message.len - offset);
@@ -95,7 +95,7 @@ impl Writer {
             total: message.len as u64,
             offset: offset as u64,
             len: self.len as u32,
-            sum: crc_fast::crc32_iscsi(self.payload()),
+            sum: is_summed.then(|| crc_fast::crc32_iscsi(self.payload())),
         }
         .to_bytes();
         true
