@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use paceline_record::log::{LauncherLog, WorkerHeader, host_folder};
 use paceline_record::{
-    ClockReading, Host, HostChange, HostEvent, HostRoster, LauncherEvent, LogError, Member, Nanos, Phase,
-    Step, Who,
+    ClockReading, Host, HostChange, HostEvent, HostRoster, LauncherEvent, LogError, Member, Nanos, Outcome,
+    Phase, Step, Who,
 };
 
 use self::clock::Clock;
@@ -52,6 +52,8 @@ pub struct HostLog {
     pub workers: Option<u32>,
     /// Shards of each step, in the last roster that it is in.
     pub shards: Option<u32>,
+    /// Whether it is in the first roster.
+    pub from_start: bool,
     /// How much its moments may be wrong.
     pub within: Option<Nanos>,
     /// Its members: their numbers in the run, and in its own logs.
@@ -74,6 +76,12 @@ impl Hosts {
             found.map(|&(_, own)| (host.host, own))
         };
         self.all.iter().find_map(of)
+    }
+
+    /// Whether a host that left at this moment did so before the run was done.
+    pub(crate) fn left_early(run: &Run, at: Nanos) -> bool {
+        let is_done = run.launcher.over.as_ref().is_some_and(|(outcome, _)| *outcome == Outcome::Done);
+        !is_done || run.training().is_none_or(|training| at < training.end)
     }
 
     /// Whether the members of all hosts are known.
@@ -113,6 +121,7 @@ impl Told {
                     for place in &roster.hosts {
                         let host = told.hosts.entry(place.host).or_insert_with(|| HostLog::new(place.host));
                         host.shards = Some(place.shards);
+                        host.from_start |= told.rosters.is_empty();
                     }
                     told.rosters.push(roster.clone());
                 }
@@ -178,6 +187,7 @@ impl HostLog {
             name: None,
             workers: None,
             shards: None,
+            from_start: false,
             within: None,
             members: Vec::new(),
             porter: None,

@@ -87,7 +87,7 @@ fn run_between(HostCount { min, max: hosts }: HostCount, options: &Options) -> R
     if hosts < 2 {
         return Err(Usage::new("an all-reduce between hosts needs at least 2; use --hosts 2").into());
     }
-    let meeting = options.hosts.meet()?.expect("invariant: hosts were asked for");
+    let (meeting, _note) = options.hosts.meet()?.expect("invariant: hosts were asked for");
     let Some(rows) = measure::between_hosts(&meeting, hosts, &options.sizes.0)? else {
         return print(&format!("{} took part; the table is with the first host\n", meeting.name));
     };

@@ -36,7 +36,7 @@ pub fn run(options: &Options) -> Result<()> {
         config::fill(&mut options, &path)?;
     }
     let mut runs = plan(&options)?;
-    let meeting = options.settings.hosts.meet()?;
+    let (meeting, _note) = options.settings.hosts.meet()?.unzip();
     if let Some(meeting) = meeting.as_ref().filter(|meeting| !meeting.is_first()) {
         let jobs = runs.into_iter().map(|run| run.job);
         return hosts::join_study(jobs, meeting, options.study.out.as_deref());

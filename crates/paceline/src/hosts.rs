@@ -1,25 +1,24 @@
 //! Several hosts: what can be asked for, and how the launchers find each other.
 
+mod rendezvous;
+
 use std::fs;
-use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use paceline_comm::wire::{Door, Secrecy, Secret, Terms, call};
-use paceline_comm::{CommError, Deadline};
+use paceline_comm::wire::{Door, Secrecy, Secret, Terms};
 use paceline_lab::words;
 use paceline_record::Nanos;
-use paceline_train::hosts::{Call, HostCount, Hosts, LEASE, Local, Meeting, Role};
+use paceline_train::hosts::{Admission, HostCount, Hosts, LEASE, Local, Meeting, Role};
 use paceline_train::launcher::{Surroundings, follow};
 use paceline_train::{Engines, Job, Prepared, TrainError, checkpoint, describe};
 use serde::Deserialize;
 
+use self::rendezvous::{Note, Rendezvous, Seeker};
 use crate::machine;
 use crate::outcome::{self, Unfinished, Usage, say};
 use crate::values::{Fill, Int, Seconds, fill_all};
@@ -32,6 +31,9 @@ const LEAST_LEASE: f64 = 0.2;
 
 /// How long hosts wait for each other, unless it is said.
 const PATIENCE: Nanos = Nanos(60_000_000_000);
+
+/// What a command to resume does without options for hosts.
+pub const ALONE: &str = "on this host alone, or with the --hosts options again on several";
 
 /// Options of a run on several hosts.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -53,7 +55,7 @@ pub struct HostSettings {
     #[arg(long, value_name = "IP")]
     #[serde(deserialize_with = "crate::values::one")]
     pub interface: Option<IpAddr>,
-    /// The port at which other hosts reach this one, unless it is the first [default: any free one]
+    /// The port at which other hosts reach this one; the first is reached at that of a tcp:// rendezvous [default: any free one]
     #[arg(long, value_name = "PORT")]
     #[serde(deserialize_with = "crate::values::one")]
     pub port: Option<Int<1, 65_535>>,
@@ -74,43 +76,6 @@ pub struct HostSettings {
 }
 
 fill_all!(HostSettings { hosts, rendezvous, local, interface, port, secret_file, encrypt, lease, host_wait });
-
-/// Where hosts meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rendezvous {
-    /// An address of the first host.
-    Tcp(String),
-    /// A folder that all hosts share.
-    File(PathBuf),
-}
-
-/// A name or an address; one with colons is in brackets.
-fn is_host(text: &str) -> bool {
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-    !text.is_empty() && (bare.is_some() || !text.contains(':'))
-}
-
-impl FromStr for Rendezvous {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(address) = text.strip_prefix("tcp://") {
-            let is_whole = address
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0));
-            return match is_whole {
-                true => Ok(Self::Tcp(address.trim_end_matches('/').into())),
-                false => Err(format!(
-                    "'{text}' has no host or no port; write tcp://HOST:PORT, as tcp://first:29400"
-                )),
-            };
-        }
-        if let Some(path) = text.strip_prefix("file://").filter(|path| path.starts_with('/')) {
-            return Ok(Self::File(path.into()));
-        }
-        Err(format!("'{text}' is no place to meet; there are tcp://HOST:PORT and file:///DIR"))
-    }
-}
 
 impl HostSettings {
     /// Makes a job one for several hosts.
@@ -165,31 +130,31 @@ impl HostSettings {
         }
     }
 
-    /// Finds out whether this is the first host. `None` where the job is for one host.
-    pub fn meet(&self) -> Result<Option<Meeting>> {
+    /// Finds out whether this is the first host. The note is to be kept until the end. `None` where the job is for one host.
+    pub fn meet(&self) -> Result<Option<(Meeting, Option<Note>)>> {
         let Some(HostCount { max, .. }) = self.hosts else { return Ok(None) };
         let secrecy = if self.encrypt { Secrecy::Encrypted } else { Secrecy::Plain };
         let seconds =
             |given: Option<Seconds>, usual: Nanos| given.map_or(usual, |given| Nanos((given.0 * 1e9) as u64));
         let terms = Terms::new(self.secret()?, secrecy);
-        let role = if self.local {
-            let door = open(SocketAddr::from(([127, 0, 0, 1], 0)), &terms)?;
+        let (role, note) = if self.local {
+            let door = Door::open(SocketAddr::from(([127, 0, 0, 1], 0)), &terms, |line: String| say(&line))?;
             let local = Local { program: outcome::own_program()?, count: max - 1 };
-            Role::First { door: Arc::new(door), local: Some(local) }
+            (Role::First { doors: vec![Arc::new(door)], local: Some(local) }, None)
         } else {
-            match self.rendezvous.as_ref().expect("invariant: hosts meet somewhere") {
-                Rendezvous::Tcp(address) => self.meet_at(address, &terms)?,
-                Rendezvous::File(folder) => self.meet_in(folder, &terms)?,
-            }
+            let place = self.rendezvous.as_ref().expect("invariant: hosts meet somewhere");
+            let port = self.port.map_or(0, |port| port.0 as u16);
+            Seeker { terms: &terms, interface: self.interface, port }.meet(place)?
         };
-        Ok(Some(Meeting {
+        let meeting = Meeting {
             role,
             terms,
             lease: seconds(self.lease, LEASE),
             patience: seconds(self.host_wait, PATIENCE),
             name: machine::host().unwrap_or_else(|| "this host".into()),
             is_last: true,
-        }))
+        };
+        Ok(Some((meeting, note)))
     }
 
     fn secret(&self) -> Result<Secret> {
@@ -211,102 +176,14 @@ impl HostSettings {
             Usage::new(format!("the secret is too short: it needs at least {} bytes", Secret::SHORTEST))
         })?)
     }
-
-    fn call(&self, at: SocketAddr) -> Role {
-        Role::Other(Call { at, interface: self.interface, port: self.port.map_or(0, |port| port.0 as u16) })
-    }
-
-    /// Whoever can listen at the address is the first.
-    fn meet_at(&self, address: &str, terms: &Terms) -> Result<Role> {
-        let found = address.to_socket_addrs();
-        let found = found.map_err(|error| {
-            Usage::because(format!("cannot find {address}, where hosts are to meet"), error)
-        })?;
-        let addresses: Vec<SocketAddr> = found.collect();
-        let Some(&first) = addresses.first() else {
-            return Err(Usage::new(format!("{address} is no address")).into());
-        };
-        if first.ip().is_unspecified() {
-            let reason = format!("{address} is every host's address; name one that only the first host has");
-            return Err(Usage::new(reason).into());
-        }
-        for &at in &addresses {
-            match Door::open(at, terms, |line: String| say(&line)) {
-                Ok(door) => return Ok(Role::First { door: Arc::new(door), local: None }),
-                Err(CommError::NoDoor { source, .. })
-                    if matches!(
-                        source.kind(),
-                        io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse
-                    ) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(self.call(first))
-    }
-
-    /// Whoever links its address into the folder first is the first.
-    fn meet_in(&self, folder: &Path, terms: &Terms) -> Result<Role> {
-        let ip = match self.interface {
-            Some(ip) => ip,
-            None => own_address().ok_or_else(|| {
-                Usage::new("cannot tell at which address others reach this host; give it with --interface IP")
-            })?,
-        };
-        let refused = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
-        fs::create_dir_all(folder).with_context(|| refused("create", folder))?;
-        let door = open(SocketAddr::new(ip, 0), terms)?;
-        let draft = folder.join(format!(".{}-{}", door.address().port(), std::process::id()));
-        fs::write(&draft, door.address().to_string()).with_context(|| refused("write", &draft))?;
-        let role = self.link(folder, &draft, terms, door);
-        // It is a draft, linked or not.
-        let _ = fs::remove_file(&draft);
-        role
-    }
-
-    fn link(&self, folder: &Path, draft: &Path, terms: &Terms, door: Door) -> Result<Role> {
-        let mut number = 0;
-        loop {
-            let place = folder.join(format!("rendezvous-{number}"));
-            match fs::hard_link(draft, &place) {
-                Ok(()) => return Ok(Role::First { door: Arc::new(door), local: None }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error).with_context(|| format!("cannot link {}", place.display())),
-            }
-            let text = fs::read_to_string(&place).unwrap_or_default();
-            // Where nobody answers the run is over that met there.
-            if let Ok(at) = text.trim().parse::<SocketAddr>()
-                && is_there(at, terms)
-            {
-                return Ok(self.call(at));
-            }
-            number += 1;
-        }
-    }
-}
-
-/// Whether a host of some job listens there, whatever its secret.
-fn is_there(at: SocketAddr, terms: &Terms) -> bool {
-    let asked = call(at, terms, b"", Deadline::after(Duration::from_secs(2)));
-    matches!(asked, Ok(_) | Err(CommError::Refused { .. }))
-}
-
-fn open(address: SocketAddr, terms: &Terms) -> Result<Door> {
-    Ok(Door::open(address, terms, |line: String| say(&line))?)
-}
-
-/// The address from which this host reaches others.
-fn own_address() -> Option<IpAddr> {
-    // Nothing is sent: the system only chooses a way.
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Runs one job as a host that is not the first: whether other runs follow.
 pub fn take_part(job: &mut Job, meeting: &Meeting, folder: &Path, interrupted: &AtomicBool) -> Result<bool> {
     let prepared: Prepared = job.prepare(&mut Engines::default())?;
     let run = folder.join("run");
-    fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
+    let what =
+        format!("{} of {}", if job.milestones.saving.is_some() { "training" } else { "run" }, job.model);
     job.folder.clone_from(&run);
     if let Some(saving) = &mut job.milestones.saving {
         saving.folder = folder.join(checkpoint::FOLDER);
@@ -318,15 +195,26 @@ pub fn take_part(job: &mut Job, meeting: &Meeting, folder: &Path, interrupted: &
         meeting: Some(meeting.clone()),
         progress: &mut |glance| glance.said.iter().for_each(|line| say(line)),
     };
-    let (result, stored) = follow(job, &prepared, surroundings);
-    if stored.is_some() || !run.join(paceline_record::log::LAUNCHER_FILE).exists() {
+    let mut is_begun = false;
+    let mut admitted = |admission: &Admission| {
+        // The first host has its own by now, which may be the same.
+        check_new(folder)?;
+        let refused = |source| TrainError::System { what: format!("create {}", run.display()), source };
+        fs::create_dir_all(&run).map_err(refused)?;
+        is_begun = true;
+        let Admission { host, first } = admission;
+        say(&format!("{}: host {host} in the {what} that {first} leads", meeting.name));
+        Ok(())
+    };
+    let (result, stored) = follow(job, &prepared, surroundings, &mut admitted);
+    if is_begun && (stored.is_some() || !run.join(paceline_record::log::LAUNCHER_FILE).exists()) {
         // Its logs are with the first host, or there are none.
         let _ = fs::remove_dir_all(&run);
-    } else {
+        // Where nothing is left in it.
+        let _ = fs::remove_dir(folder);
+    } else if is_begun {
         say(&format!("the first host has not taken this host's logs; they stay in {}", run.display()));
     }
-    // Where nothing is left in it.
-    let _ = fs::remove_dir(folder);
     result?;
     Ok(stored == Some(false))
 }
@@ -334,8 +222,8 @@ pub fn take_part(job: &mut Job, meeting: &Meeting, folder: &Path, interrupted: &
 /// Takes part in a training as a host that is not the first.
 pub fn join_training(job: &mut Job, meeting: &Meeting, out: Option<&Path>) -> Result<()> {
     let interrupted = outcome::watch_interrupts()?;
-    let folder = new_folder(out)?;
-    say(&format!("{}: joins the training that the first host leads", meeting.name));
+    let folder = own_folder(out);
+    check_new(&folder)?;
     let result = take_part(job, meeting, &folder, &interrupted);
     let Err(error) = result else {
         say("done; the report and the weights are with the first host");
@@ -350,7 +238,7 @@ pub fn join_training(job: &mut Job, meeting: &Meeting, out: Option<&Path>) -> Re
     {
         let command = ["train", "--resume", &newest.to_string_lossy()].map(Into::into);
         say(&format!(
-            "this host has saved {}; to resume from it: {}",
+            "this host has saved {}; to resume from it {ALONE}: {}",
             newest.display(),
             words::command(&command)
         ));
@@ -358,22 +246,25 @@ pub fn join_training(job: &mut Job, meeting: &Meeting, out: Option<&Path>) -> Re
     Err(Unfinished.into())
 }
 
-/// Where a host keeps its logs until the first has them, and a checkpoint if it comes to that: a folder that nothing else is in.
-fn new_folder(out: Option<&Path>) -> Result<PathBuf> {
-    let folder = out.map_or_else(|| PathBuf::from(format!("host-{}", std::process::id())), Path::to_owned);
+/// Where a host keeps its logs until the first has them, and a checkpoint if it comes to that.
+fn own_folder(out: Option<&Path>) -> PathBuf {
+    out.map_or_else(|| PathBuf::from(format!("host-{}", std::process::id())), Path::to_owned)
+}
+
+/// Refuses a folder that something else is in.
+fn check_new(folder: &Path) -> Result<(), TrainError> {
     let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-    if folder.exists() && !is_empty(&folder) {
-        let reason = "this host keeps its logs there until the first has them; name a new folder with --out";
-        return Err(Usage::new(format!("{} is not empty: {reason}", folder.display())).into());
+    match folder.exists() && !is_empty(folder) {
+        true => Err(TrainError::Taken(folder.to_owned())),
+        false => Ok(()),
     }
-    Ok(folder)
 }
 
 /// Takes part in a study as a host that is not the first, run after run, as the first asks for them.
 pub fn join_study(jobs: impl Iterator<Item = Job>, meeting: &Meeting, out: Option<&Path>) -> Result<()> {
     let interrupted = outcome::watch_interrupts()?;
-    let folder = new_folder(out)?;
-    say(&format!("{}: joins the study that the first host leads", meeting.name));
+    let folder = own_folder(out);
+    check_new(&folder)?;
     let mut refused = None;
     for mut job in jobs {
         match take_part(&mut job, meeting, &folder, &interrupted) {
@@ -412,49 +303,6 @@ pub fn run_local(job: Job, meeting: &Meeting) -> Result<()> {
         meeting: Some(meeting.clone()),
         progress: &mut |_| {},
     };
-    let (result, _) = follow(&job, &prepared, surroundings);
+    let (result, _) = follow(&job, &prepared, surroundings, &mut |_| Ok(()));
     Ok(result?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_to_meet_are_read_and_others_refused() {
-        assert_eq!("tcp://first:29400".parse(), Ok(Rendezvous::Tcp("first:29400".into())));
-        assert_eq!("tcp://[::1]:1".parse(), Ok(Rendezvous::Tcp("[::1]:1".into())));
-        assert_eq!("file:///shared/here".parse(), Ok(Rendezvous::File("/shared/here".into())));
-        for text in [
-            "first:29400",
-            "tcp://first",
-            "tcp://:29400",
-            "tcp://first:99999",
-            "file://here",
-            "http://first:80",
-            "",
-        ] {
-            let message = text.parse::<Rendezvous>().expect_err(text);
-            assert!(
-                message.contains("write tcp://HOST:PORT") || message.contains("there are tcp://"),
-                "{message}"
-            );
-        }
-    }
-
-    #[test]
-    fn whoever_links_first_is_first_and_a_dead_one_is_replaced() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let terms = Terms::new(Secret::random().expect("random numbers"), Secrecy::Plain);
-        let settings =
-            HostSettings { interface: Some(IpAddr::from([127, 0, 0, 1])), ..HostSettings::default() };
-        let first = settings.meet_in(folder.path(), &terms).expect("it is first");
-        let Role::First { door, .. } = &first else { panic!("nobody was there before") };
-        let Role::Other(call) = settings.meet_in(folder.path(), &terms).expect("it finds the first") else {
-            panic!("there is a first");
-        };
-        assert_eq!(call.at, door.address());
-        drop(first);
-        assert!(matches!(settings.meet_in(folder.path(), &terms), Ok(Role::First { .. })));
-    }
 }

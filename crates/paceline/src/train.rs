@@ -30,7 +30,7 @@ pub fn run(options: &Options) -> Result<()> {
     let numerics = if options.new_numerics { OnNumerics::Renew } else { OnNumerics::Keep };
     let origin = options.resume.as_deref().map(|path| Origin::read(path, numerics)).transpose()?;
     let mut job = job(options, origin.as_ref())?;
-    let meeting = options.settings.hosts.meet()?;
+    let (meeting, _note) = options.settings.hosts.meet()?.unzip();
     if let Some(meeting) = meeting.as_ref().filter(|meeting| !meeting.is_first()) {
         return hosts::join_training(&mut job, meeting, options.out.as_deref());
     }
@@ -185,7 +185,7 @@ impl Run {
         progress.clear();
         let reported = self.report();
         // How the run ended comes first: what could not be written may only follow from it.
-        self.conclude(result)?;
+        self.conclude(result, job)?;
         self.publish_weights()?;
         reported
     }
@@ -217,7 +217,7 @@ impl Run {
     }
 
     /// Says how the run ended, and how to resume it.
-    fn conclude(&self, result: Result<(), TrainError>) -> Result<()> {
+    fn conclude(&self, result: Result<(), TrainError>, job: &Job) -> Result<()> {
         let folder = self.folder.path();
         let Err(error) = result else { return Ok(()) };
         match error {
@@ -226,8 +226,9 @@ impl Run {
         }
         match self.newest_checkpoint().ok().flatten() {
             Some(newest) => say(&format!(
-                "To resume from {}: {}",
+                "To resume from {}{}: {}",
                 newest.file_name().unwrap_or_default().to_string_lossy(),
+                job.hosts.map_or_else(String::new, |_| format!(" {}", hosts::ALONE)),
                 words::command(&["train", "--resume", &folder.to_string_lossy()].map(Into::into))
             )),
             None => say("there is no checkpoint to resume from"),

@@ -7,104 +7,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Output};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
+use training::hosts::{
+    LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, case_folder, newest, somewhere, undisturbed, wait_for,
+};
 use training::{paceline, pictures, refuse, report, run, weights};
-
-/// 60 samples, 8 a step: 3 epochs are 22.5 steps, with a test and a checkpoint after each.
-const RECIPE: &str =
-    "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no";
-const SHORT: &str = "--epochs 3";
-const STEPS: u64 = 23;
-
-/// Long enough to meet a host on its way.
-const LONG: &str = "--epochs 16";
-const LONG_STEPS: u64 = 120;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn undisturbed(folder: &Path, length: &str, steps: u64) -> (Vec<u8>, Vec<u8>) {
-    pictures(folder);
-    run(folder, &format!("{RECIPE} {length} --workers 1 --out whole"));
-    weights(&folder.join("whole"), steps)
-}
-
-/// A place to meet that nobody uses.
-fn somewhere() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    format!("--rendezvous tcp://{}", listener.local_addr().expect("an address"))
-}
-
-/// A host, started; it is killed if it has not ended.
-struct Launcher(Option<Child>);
-
-impl Launcher {
-    fn start(folder: &Path, arguments: &str) -> Self {
-        Self::with_secret(folder, arguments, "a secret of many bytes")
-    }
-
-    fn with_secret(folder: &Path, arguments: &str, secret: &str) -> Self {
-        let mut command = paceline(folder, arguments);
-        command.env("PACELINE_SECRET", secret);
-        Self(Some(command.spawn().expect("the program starts")))
-    }
-
-    fn signal(&self, signal: Signal) {
-        let child = self.0.as_ref().expect("it has not ended");
-        kill_process(Pid::from_child(child), signal).expect("a process of our own");
-    }
-
-    fn end(mut self) -> Output {
-        self.0.take().expect("it has not ended").wait_with_output().expect("it ends")
-    }
-
-    fn ends_well(self) {
-        let output = self.end();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    /// What it says when it fails.
-    fn fails(self) -> String {
-        let output = self.end();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        said
-    }
-}
-
-impl Drop for Launcher {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Waits until a file of a run holds some text.
-fn wait_for(path: &Path, text: &str) {
-    let begin = Instant::now();
-    while !fs::read_to_string(path).is_ok_and(|found| found.contains(text)) {
-        assert!(begin.elapsed() < PATIENCE, "{text} is not in {}", path.display());
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn case_folder(run: &Path) -> std::path::PathBuf {
-    let cases = fs::read_dir(run).expect("a run").flatten().map(|entry| entry.path());
-    cases.into_iter().find(|path| path.join("launcher.jsonl").exists()).expect("a case")
-}
-
-/// Steps of the newest checkpoint of a folder.
-fn newest(folder: &Path) -> u64 {
-    let checkpoints = fs::read_dir(folder.join("checkpoints")).expect("checkpoints").flatten();
-    let names = checkpoints.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).max().expect("one of them")
-}
 
 #[test]
 fn every_number_of_hosts_and_dealing_of_workers_gives_the_same_bits() {
@@ -304,7 +213,7 @@ fn a_host_with_another_job_is_sent_away_and_others_are_waited_for() {
     let first = Launcher::start(folder, &format!("{job} --out first"));
     wait_for(&folder.join("first/study.json"), "mobilenet");
     for (more, expected) in
-        [("--seed 7", "seed is 7"), ("--lr 0.5", "learning.schedule.base is 0.5"), ("--hosts 3", "hosts")]
+        [("--seed 7", "seed is 7"), ("--lr 0.5", "--lr is 0.5"), ("--hosts 3", "--hosts is 3")]
     {
         let output = Launcher::start(folder, &format!("{job} {more} --out other")).end();
         let said = String::from_utf8_lossy(&output.stderr);

@@ -41,6 +41,12 @@ pub enum TrainError {
         /// What differs.
         why: String,
     },
+    /// Reject the input: a folder that is to be this host's alone.
+    #[error(
+        "{0} is not empty, and this host keeps its logs there until the first has them; leave --out out on all hosts but the first, \
+         or name a new folder"
+    )]
+    Taken(PathBuf),
     /// Reject the input: there is no such data.
     #[error(
         "cannot use the data '{name}': {why}; there are synthetic:cifar10, synthetic:imagenet, synthetic:HxWxC, \
@@ -215,7 +221,7 @@ pub enum TrainError {
         step: Step,
     },
     /// Report both: why a run ended, and why its last state could not be saved.
-    #[error("{error}; and its state could not be saved: {saving}")]
+    #[error("{}; and its state could not be saved: {}", describe(&**error), describe(&**saving))]
     Unsaved {
         /// Why it ended.
         error: Box<TrainError>,

@@ -24,8 +24,8 @@ use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use link::Link;
+pub use meet::{Admission, Admitted, Local, local_assignment};
 pub(crate) use meet::{Introduction, LocalHost, LocalPlace, meet};
-pub use meet::{Local, local_assignment};
 pub(crate) use party::{Event, Party};
 
 /// How long a host may be silent before it counts as lost, unless it is said.
@@ -135,8 +135,8 @@ impl Meeting {
 pub enum Role {
     /// It listens at the rendezvous' address.
     First {
-        /// The door there.
-        door: Arc<Door>,
+        /// The door there, and if the bytes of other hosts are to come in elsewhere, that one.
+        doors: Vec<Arc<Door>>,
         /// Other hosts of this same machine to be started, for trying.
         local: Option<Local>,
     },
@@ -147,8 +147,8 @@ pub enum Role {
 /// Whom to call, and where to be called.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The rendezvous.
-    pub at: SocketAddr,
+    /// The rendezvous: the addresses that its name has.
+    pub at: Vec<SocketAddr>,
     /// The address to listen at for other hosts' bytes; `None` for the one that leads to the rendezvous.
     pub interface: Option<IpAddr>,
     /// The port there; 0 for any.

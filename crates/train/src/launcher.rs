@@ -19,7 +19,7 @@ use paceline_record::{Exit, LauncherEvent, LauncherHeader, Load, LogError, Outco
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::hosts::{self, Meeting, Party};
+use crate::hosts::{self, Admitted, Introduction, Meeting, Party};
 use crate::job::Assignment;
 use crate::worker::STOPPED;
 use crate::{Death, Job, Prepared, TrainError, clock, describe, elastic, simulate};
@@ -61,17 +61,18 @@ pub struct Glance<'a> {
 /// Runs a job in worker processes, or on a simulated machine, and waits for it. The logs in the job's folder record how it
 /// ended, whatever this returns.
 pub fn launch(job: &Job, prepared: &Prepared, surroundings: Surroundings<'_>) -> Result<(), TrainError> {
-    run(job, prepared, surroundings).0
+    run(job, prepared, surroundings, &mut |_| Ok(())).0
 }
 
 /// The same on a host that is not the first: how it ended, and whether the first host has its logs; `Some(true)` if it has, and has
-/// no other run.
+/// no other run. `admitted` is called before anything is written.
 pub fn follow(
     job: &Job,
     prepared: &Prepared,
     surroundings: Surroundings<'_>,
+    admitted: Admitted<'_>,
 ) -> (Result<(), TrainError>, Option<bool>) {
-    let (result, party) = run(job, prepared, surroundings);
+    let (result, party) = run(job, prepared, surroundings, admitted);
     let stored = party.and_then(|party| party.deliver(&job.folder));
     (result, stored)
 }
@@ -80,20 +81,33 @@ fn run(
     job: &Job,
     prepared: &Prepared,
     surroundings: Surroundings<'_>,
+    admitted: Admitted<'_>,
 ) -> (Result<(), TrainError>, Option<Party>) {
     let mut party = None;
-    (log_run(job, prepared, surroundings, &mut party), party)
+    let mut surroundings = surroundings;
+    let bell = match Bell::create() {
+        Ok(bell) => bell,
+        Err(error) => return (Err(error.into()), None),
+    };
+    let meeting = surroundings.meeting.take();
+    let met = meeting.map(|meeting| hosts::meet(job, &meeting, &bell, admitted)).transpose();
+    let result = met.and_then(|met| log_run(job, prepared, surroundings, Met { bell, met }, &mut party));
+    (result, party)
+}
+
+/// A launcher that has met those of other hosts, if there are any, and what they ring.
+struct Met {
+    bell: Bell,
+    met: Option<Introduction>,
 }
 
 fn log_run(
     job: &Job,
     prepared: &Prepared,
     surroundings: Surroundings<'_>,
+    Met { bell, met }: Met,
     party: &mut Option<Party>,
 ) -> Result<(), TrainError> {
-    let mut surroundings = surroundings;
-    let bell = Bell::create()?;
-    let met = surroundings.meeting.take().map(|meeting| hosts::meet(job, &meeting, &bell)).transpose()?;
     let job = met.as_ref().map_or(job, |met| &met.job).clone();
     let job = &job;
     let header = LauncherHeader {

@@ -139,9 +139,9 @@ pub fn between_hosts(
     sizes: &[Bytes],
 ) -> Result<Option<Vec<AllReduceRow>>, TrainError> {
     let mut started = Vec::new();
-    if let Role::First { door, local: Some(local) } = &meeting.role {
+    if let Role::First { doors, local: Some(local) } = &meeting.role {
         for number in 1..=local.count {
-            let place = LocalPlace::new(meeting, door.address(), number);
+            let place = LocalPlace::new(meeting, doors[0].address(), number);
             started.push(StartedHost::new(&local.program, AssignedHost { place, number, hosts })?);
         }
         affinity::pin_host(0, hosts)?;

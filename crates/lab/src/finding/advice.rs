@@ -74,7 +74,7 @@ impl Program {
                 "each worker's part of the batch is smaller, so its matrix products are less efficient: use a larger global \
                  batch or fewer workers"
             }
-            (None, _) if on_host && self == Self::Train => {
+            (None, _) if on_host && (self == Self::Train || has_tasks(case)) => {
                 "workers may share memory bandwidth, caches or clock: try fewer workers with more --threads, or a smaller --batch \
                  that fits the cache; `paceline doctor` lists what the cores share"
             }
@@ -202,9 +202,7 @@ impl Program {
     /// The update takes long.
     pub fn update(self, case: &Case) -> &'static str {
         match self {
-            _ if self.is_ours() && case.settings.contains_key("elastic") => {
-                "use fewer updates: a larger --batch or --accumulate"
-            }
+            _ if self.is_ours() && has_tasks(case) => "use fewer updates: a larger --batch or --accumulate",
             _ if self.is_ours() => {
                 "try --update sharded (each worker updates a slice), or fewer updates through a larger --batch or --accumulate"
             }
@@ -339,7 +337,8 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
 
 /// Cases that advice tells apart.
 fn cases() -> impl Iterator<Item = Case> {
-    let settings = [("overlap", "no"), ("elastic", "1..2"), ("compress", "none"), ("compress", "bf16")];
+    let settings =
+        [("overlap", "no"), ("elastic", "1..2"), ("hosts", "2"), ("compress", "none"), ("compress", "bf16")];
     let updates = [None, Some("allreduce"), Some("sharded"), Some("ps-cpu")];
     let engines = ["cpu", "cuda"].into_iter();
     let all = engines.flat_map(move |engine| settings.map(|setting| (engine, setting)));
@@ -355,16 +354,22 @@ fn cases() -> impl Iterator<Item = Case> {
     })
 }
 
+/// Whether a run has no ranks but tasks, which `--update allreduce` and `--update sharded` cut in the same way.
+fn has_tasks(case: &Case) -> bool {
+    ["elastic", "hosts"].iter().any(|name| case.settings.contains_key(*name))
+}
+
 fn communication_of_ours(case: &Case) -> &'static str {
     let set = |name: &str| case.settings.get(name).map(String::as_str);
     if set("overlap") == Some("no") {
         return "exchange during the backward pass: --overlap yes";
     }
-    // Workers that come and go all keep the whole state, and exchange in 32 bits.
-    if set("elastic").is_some() {
-        return "try a larger --batch or --accumulate";
-    }
     match case.update.as_deref() {
+        // Fewer bytes help where a wire is between workers.
+        Some("allreduce") if set("hosts").is_some() && set("compress") == Some("none") => {
+            "try a larger --batch, --accumulate, or --compress bf16"
+        }
+        _ if has_tasks(case) => "try a larger --batch or --accumulate",
         Some("allreduce") if set("compress") == Some("none") => {
             "try --update sharded, a larger --batch, --accumulate, or --compress bf16"
         }
@@ -376,126 +381,4 @@ fn communication_of_ours(case: &Case) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use paceline_record::{Nanos, Phase};
-
-    use super::{Case, Program};
-    use crate::fixture::{Plan, learning_plans, study};
-    use crate::{CaseReport, Kind, Report};
-
-    #[test]
-    fn repeats_are_advised_only_where_they_can_help() {
-        let repeats = |program: Program| {
-            let advice = [1, 3].map(|repeats| {
-                [
-                    program.slowdown(repeats),
-                    program.uncertain(repeats),
-                    program.compared(repeats),
-                    program.unsteady(),
-                ]
-            });
-            advice.concat().into_iter().filter(|advice| advice.contains("--repeat")).count()
-        };
-        use Program::{Bench, Horovod, PyTorch, Simulated, TensorFlow, Train, Unknown};
-        let others = [Train, Simulated, PyTorch, Horovod, TensorFlow, Unknown].map(repeats);
-        assert_eq!((repeats(Bench), others), (3, [0; 6]));
-        assert!(!Bench.uncertain(1).contains("repeat"), "steps of one run vary in each repeat");
-    }
-
-    #[test]
-    fn what_made_a_study_decides_what_it_is_advised() {
-        let advised = |command: &str, engine: &str| {
-            let mut case = CaseReport::of(&[Plan::calm("resnet50", 2).run()]);
-            case.case.engine = Some(engine.into());
-            Program::of(&case, &[command.into()])
-        };
-        assert_eq!(advised("bench", "cpu"), Program::Bench);
-        assert_eq!(advised("train", "cuda"), Program::Train);
-        assert_eq!(advised("bench", "simulated"), Program::Simulated);
-        assert_eq!(advised("bench", "pytorch"), Program::PyTorch);
-        assert_eq!(advised("train.py", "my-framework"), Program::Unknown);
-    }
-
-    #[test]
-    fn every_option_that_the_sources_name_is_among_the_advice_that_is_checked() {
-        let all = super::every_advice("bench").into_iter().collect::<String>();
-        let sources = [
-            include_str!("advice.rs"),
-            include_str!("accuracy.rs"),
-            include_str!("recovery.rs"),
-            include_str!("off_core.rs"),
-            include_str!("stragglers.rs"),
-            include_str!("../finding.rs"),
-        ];
-        let mut seen = 0;
-        for source in sources.map(|source| source.split("#[cfg(test)]").next().expect("a first part")) {
-            let code = source.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<String>();
-            for word in code.split("--").skip(1) {
-                let name: String = word.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
-                let named = !name.is_empty() && !name.ends_with('-');
-                assert!(!named || all.contains(&format!("--{name}")), "no advice of the list names --{name}");
-                seen += usize::from(named);
-            }
-        }
-        assert!(seen > 20, "only {seen} options were found in the sources");
-    }
-
-    #[test]
-    fn where_the_batch_of_all_is_fixed_that_one_is_to_be_changed() {
-        let advice = super::every_advice("bench");
-        assert!(
-            advice.iter().any(|advice| advice.contains("a larger --global-batch or --accumulate")),
-            "{advice:?}"
-        );
-    }
-
-    #[test]
-    fn an_elastic_run_is_not_told_to_use_options_that_mean_nothing_to_it() {
-        let mut case = Plan::calm("resnet50", 2).case();
-        case.update = Some("allreduce".into());
-        case.settings.extend([("compress".into(), "none".into()), ("overlap".into(), "yes".into())]);
-        let advice = |case: &Case| [Program::Bench.communication(case), Program::Bench.update(case)];
-        let misfit = |advice: &str| ["--update", "--compress"].iter().any(|option| advice.contains(option));
-        assert!(advice(&case).into_iter().all(misfit));
-        case.settings.insert("elastic".into(), "1..2".into());
-        assert!(!advice(&case).into_iter().any(misfit));
-    }
-
-    /// A run of two workers in which half the time of each step belongs to no phase.
-    fn unaccounted(engine: &str) -> Report {
-        let mut run = Plan { late: 20.0, ..learning_plans()[1].clone() }.run();
-        run.launcher.header.case.engine = Some(engine.into());
-        for step in run.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
-            step.phases[Phase::Backward] = Nanos(0);
-        }
-        let case = CaseReport::of(&[run]);
-        Report::new(&study(std::slice::from_ref(&case.case)), vec![case])
-    }
-
-    #[test]
-    fn unmeasured_time_is_a_bug_in_our_runs_but_not_in_an_adapters() {
-        for (engine, what, advice) in [
-            ("pytorch", "between measured phases", "log.phase"),
-            ("cpu", "outside every phase", "this is a bug"),
-        ] {
-            let report = unaccounted(engine);
-            let found =
-                report.findings.iter().find(|finding| finding.kind == Kind::Other).expect("half of it");
-            assert!(found.text.contains(what) && found.advice.contains(advice), "{found:?}");
-        }
-    }
-
-    #[test]
-    fn one_test_cannot_be_made_less_often() {
-        let advice = |every: u64| {
-            let plan = Plan { eval: Some((every, 2000.0)), ..learning_plans()[1].clone() };
-            let case = CaseReport::of(&[plan.run()]);
-            let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
-            let mut findings = report.findings.into_iter();
-            findings.find(|finding| finding.kind == Kind::Evaluation).expect("tests take long").advice
-        };
-        let steps = learning_plans()[1].steps;
-        assert_eq!(advice(steps), "a longer run spends less of its time on its one test");
-        assert_eq!(advice(steps / 4), "evaluate and save less often");
-    }
-}
+mod tests;

@@ -130,8 +130,8 @@ fn the_report_has_a_table_of_hosts_and_blames_the_porter() {
             .join(" ")
     };
     assert!(text.contains("6 workers: hosts"), "{text}");
-    assert_eq!(line(" box-0 "), "0 box-0 2 6 2.00 3.00 12.00 0.00 0 -");
-    assert_eq!(line(" box-1 "), "1 box-1 2 6 2.00 3.00 12.00 2.38 145 -");
+    assert_eq!(line(" box-0 "), "0 box-0 2 6 2.00 3.00 12.00 0.00 0 from the start");
+    assert_eq!(line(" box-1 "), "1 box-1 2 6 2.00 3.00 12.00 2.38 145 from the start");
     assert!(line(" box-2 ").starts_with("2 box-2 2 4"), "{text}");
     assert!(line(" box-2 ").ends_with("s: no word from it for 2 s"), "{text}");
     assert!(text.contains("host 2 was lost: no word from it for 2 s"), "{text}");

@@ -20,9 +20,9 @@ pub struct HostReport {
     pub workers: Option<u32>,
     /// Shards of each step, in the last roster that it is in.
     pub shards: Option<u32>,
-    /// Seconds since the first spawn when it joined; 0 if that was before.
+    /// Seconds since the first spawn when it joined; 0 if it was there from the start.
     pub joined_s: Option<f64>,
-    /// The same for when it left, if that was before the end of the last step.
+    /// The same for when it left, if that was before all was done.
     pub left_s: Option<f64>,
     /// The same for when it was lost.
     pub lost_s: Option<f64>,
@@ -62,7 +62,6 @@ pub fn hosts(run: &Run) -> Option<Vec<HostReport>> {
 fn report(run: &Run, hosts: &Hosts, log: &HostLog) -> HostReport {
     let begin = run.launcher.first_spawn.unwrap_or_default();
     let since = |at: Nanos| at.since(begin).seconds();
-    let last_end = run.training().map(|training| training.end);
     let mut host = HostReport {
         host: log.host,
         name: log.name.clone(),
@@ -82,11 +81,12 @@ fn report(run: &Run, hosts: &Hosts, log: &HostLog) -> HostReport {
     };
     for event in hosts.events.iter().filter(|event| event.host == log.host) {
         match &event.change {
+            HostChange::Joined { .. } if log.from_start => host.joined_s = Some(0.0),
             HostChange::Joined { .. } => host.joined_s = host.joined_s.or(Some(since(event.at))),
             HostChange::Lost { why } => {
                 (host.lost_s, host.lost_why) = (Some(since(event.at)), Some(why.clone()));
             }
-            HostChange::Left if last_end.is_none_or(|end| event.at < end) => {
+            HostChange::Left if Hosts::left_early(run, event.at) => {
                 host.left_s = Some(since(event.at));
             }
             HostChange::Left | HostChange::Gathered | HostChange::Planted { .. } | HostChange::Other(_) => {}

@@ -51,7 +51,7 @@ pub struct Recovery {
     /// Hosts that joined after the run's first step.
     #[serde(skip_serializing_if = "is_zero")]
     pub hosts_joined: u64,
-    /// Hosts that left before the end of the last step.
+    /// Hosts that left before all was done.
     #[serde(skip_serializing_if = "is_zero")]
     pub hosts_left: u64,
     /// Samples that were computed again because somebody had lost them.

@@ -50,14 +50,17 @@ fn table(hosts: &[HostReport]) -> Table {
     table
 }
 
-/// "joined at 3.20 s; lost at 9.71 s: no word for 2 s"; a dash for a host that was there all the time.
+/// "joined at 3.20 s; lost at 9.71 s: no word for 2 s"; a dash where nothing is known.
 fn came_and_went(host: &HostReport) -> String {
     let at = |what: &str, seconds: Option<f64>| seconds.map(|seconds| format!("{what} at {seconds:.2} s"));
     let lost = at("lost", host.lost_s).map(|lost| match &host.lost_why {
         Some(why) => format!("{lost}: {why}"),
         None => lost,
     });
-    let joined = at("joined", host.joined_s.filter(|&seconds| seconds > 0.0));
+    let joined = match host.joined_s {
+        Some(0.0) => Some("from the start".into()),
+        later => at("joined", later),
+    };
     let all: Vec<String> = [joined, at("left", host.left_s), lost].into_iter().flatten().collect();
     if all.is_empty() { "-".into() } else { all.join("; ") }
 }

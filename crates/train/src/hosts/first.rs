@@ -29,7 +29,8 @@ const MOST_CALLERS: usize = 128;
 
 /// The first host's side.
 pub(super) struct First {
-    pub door: Arc<Door>,
+    /// The rendezvous', and if bytes come in elsewhere, that one.
+    pub doors: Vec<Arc<Door>>,
     pub authority: Authority,
     pub job: Job,
     pub fingerprint: String,
@@ -71,7 +72,7 @@ impl First {
         if let Some(own) = self.own.take() {
             heard.log(Host(0), now, own);
         }
-        while let Some(visitor) = self.door.next() {
+        while let Some(visitor) = self.doors.iter().find_map(|door| door.next()) {
             match serde_json::from_slice(&visitor.greeting) {
                 Ok(Greeting::Data { run: told, generation, from }) if told == run => {
                     lobby.put(generation, from, visitor.stream);
@@ -131,15 +132,9 @@ impl First {
         heard: &mut Heard,
         now: Nanos,
     ) {
-        let Hello { version, name } = hello;
-        let own = env!("CARGO_PKG_VERSION");
-        let why = if version != own {
-            Some(format!("it is Paceline {version}, and this is {own}"))
-        } else if !self.authority.has_room() {
-            Some("the run has all the hosts that it can have now".into())
-        } else {
-            None
-        };
+        let full = || "the run has all the hosts that it can have now".to_owned();
+        let why = hello.refusal().or_else(|| (!self.authority.has_room()).then(full));
+        let name = hello.name;
         if let Some(why) = why {
             heard.0.push(Event::Say(format!("{name} ({from}) was sent away: {why}")));
             let _ = send(&mut letters, &Letter::SentAway { why });
@@ -182,13 +177,13 @@ impl First {
         for bytes in letters {
             let caller = &mut self.callers[place];
             match Letter::read(&bytes)? {
-                Letter::Ready { workers, port } if caller.door.is_none() => {
+                Letter::Ready { workers, port, interface } if caller.door.is_none() => {
                     if !self.authority.has_room() {
                         let why = "the run has all the hosts that it can have now".to_owned();
                         let _ = send(&mut caller.letters, &Letter::SentAway { why: why.clone() });
                         return Err(why);
                     }
-                    caller.door = Some(SocketAddr::new(caller.from.ip(), port));
+                    caller.door = Some(SocketAddr::new(interface.unwrap_or(caller.from.ip()), port));
                     let name = caller.name.clone();
                     heard.0.push(Event::Say(format!("host {} ({name}) has come", host.0)));
                     heard.log(host, now, HostChange::Joined { name, workers });
@@ -275,8 +270,9 @@ impl First {
                 }
             }
         }
-        let doors: Vec<(Host, SocketAddr)> =
-            self.callers.iter().filter_map(|caller| Some((caller.host, caller.door?))).collect();
+        let doors = self.callers.iter().filter_map(|caller| Some((caller.host, caller.door?)));
+        let own = self.doors.get(1).map(|door| (Host(0), door.address()));
+        let doors: Vec<(Host, SocketAddr)> = own.into_iter().chain(doors).collect();
         for (host, order) in self.authority.take_orders() {
             if host == Host(0) {
                 heard.0.push(Event::Order(order, doors.iter().copied().collect()));

@@ -1,6 +1,6 @@
 //! What launchers tell each other over control connections.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use paceline_comm::CommError;
 use paceline_comm::tasks::authority::{Order, Word};
@@ -39,8 +39,10 @@ impl Hello {
 
     /// Why the two cannot work together, if they cannot.
     pub fn refusal(&self) -> Option<String> {
-        let (version, own) = (&self.version, env!("CARGO_PKG_VERSION"));
-        (version != own).then(|| format!("it is Paceline {version}, and this is {own}"))
+        let (Self { version, name }, own) = (self, env!("CARGO_PKG_VERSION"));
+        (version != own).then(|| {
+            format!("{name} has Paceline {version}, and the first host {own}; use the same on all hosts")
+        })
     }
 }
 
@@ -52,8 +54,8 @@ pub(super) enum Letter {
     Welcome(Box<Welcome>),
     /// It runs nothing like that, or has no room.
     SentAway { why: String },
-    /// The caller has the same job, so many workers, and a door at this port.
-    Ready { workers: u32, port: u16 },
+    /// The caller has the same job, so many workers, and a door at this port: of the address that it calls from, or of another one.
+    Ready { workers: u32, port: u16, interface: Option<IpAddr> },
     /// The caller has another job.
     Differs { why: String },
     /// What the authority tells a host, and where the hosts' doors are that it may have to call.
@@ -148,7 +150,7 @@ mod tests {
         vec![
             Letter::Welcome(Box::new(welcome)),
             Letter::SentAway { why: "no \u{1f980}".into() },
-            Letter::Ready { workers: 2, port: 1 },
+            Letter::Ready { workers: 2, port: 1, interface: None },
             Letter::Order { order: Order::Hold(5), doors: vec![(Host(1), address)] },
             Letter::Order {
                 order: Order::Go { generation: 3, stands: vec![stand.clone()] },
@@ -156,6 +158,7 @@ mod tests {
             },
             Letter::Word(Word::Stands { generation: 3, stand }),
             Letter::Pong { sent: Nanos(1), there: Nanos(u64::MAX) },
+            Letter::Planted { step: Step(3), fault: "kill=h1@3".into() },
             Letter::File { name: "launcher.jsonl".into(), text: "{}\n".into() },
             Letter::Cue(Cue::Misses { host: Host(2), why: "w".into() }),
         ]

@@ -33,7 +33,7 @@ pub(crate) fn all_reduce(
     sizes: &[Bytes],
 ) -> Result<Option<Vec<AllReduceRow>>, TrainError> {
     let mut table = match &meeting.role {
-        Role::First { door, .. } => Table::gather(door, meeting, hosts, sizes)?,
+        Role::First { doors, .. } => Table::gather(doors, meeting, hosts, sizes)?,
         Role::Other(call) => Table::join(call, meeting, hosts)?,
     };
     let sizes = table.sizes.clone();

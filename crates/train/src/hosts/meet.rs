@@ -14,6 +14,7 @@ use paceline_comm::tasks::Bell;
 use paceline_comm::tasks::authority::{Authority, HostPolicy};
 use paceline_comm::wire::{Door, Letters, Secrecy, Secret, Terms, call};
 use paceline_comm::{CommError, Deadline};
+use paceline_engine::Numerics;
 use paceline_record::{EvalRecord, Host, HostChange, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -25,17 +26,30 @@ use super::letter::{Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
 use super::party::{Keeper, Other, Party, Side, Silence};
 use super::{Call, Hosts, Meeting, Role};
-use crate::numerics::is_available;
+use crate::numerics::{self, is_available};
 use crate::{Job, TrainError, clock};
 
 /// How long a host waits before it calls again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long one call may take, and an answer to it.
+/// How long one call may take, and an answer to it; and how long it takes at least, however little time is left.
 const TRY: Duration = Duration::from_secs(5);
+const SHORTEST_TRY: Duration = Duration::from_millis(500);
 
 /// How long the first roster waits for more hosts than it needs.
 const GRACE: Nanos = Nanos(3_000_000_000);
+
+/// The first host has the same job, and takes this one in.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission {
+    /// This host's number.
+    pub host: Host,
+    /// Where the first host is.
+    pub first: SocketAddr,
+}
+
+/// What a host that is not the first does then, before it takes part. An error is told to the first host, too.
+pub type Admitted<'a> = &'a mut dyn FnMut(&Admission) -> Result<(), TrainError>;
 
 /// What a launcher has when it has met the others.
 pub(crate) struct Introduction {
@@ -83,10 +97,15 @@ impl Drop for LocalHost {
 }
 
 /// Begins to listen, as the first host, or calls it.
-pub(crate) fn meet(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Introduction, TrainError> {
+pub(crate) fn meet(
+    job: &Job,
+    meeting: &Meeting,
+    launcher: &Bell,
+    admitted: Admitted<'_>,
+) -> Result<Introduction, TrainError> {
     match &meeting.role {
-        Role::First { door, local } => meet_first(job, meeting, door, local.as_ref(), launcher),
-        Role::Other(asked) => meet_other(job, meeting, asked, launcher),
+        Role::First { doors, local } => meet_first(job, meeting, doors, local.as_ref(), launcher),
+        Role::Other(asked) => meet_other(job, meeting, asked, launcher, admitted),
     }
 }
 
@@ -94,7 +113,7 @@ pub(crate) fn meet(job: &Job, meeting: &Meeting, launcher: &Bell) -> Result<Intr
 fn meet_first(
     job: &Job,
     meeting: &Meeting,
-    door: &Arc<Door>,
+    doors: &[Arc<Door>],
     local: Option<&Local>,
     launcher: &Bell,
 ) -> Result<Introduction, TrainError> {
@@ -117,7 +136,7 @@ fn meet_first(
     told.elastic.clone_from(&job.elastic);
     let run = now.0 ^ (u64::from(std::process::id()) << 40);
     let first = First {
-        door: door.clone(),
+        doors: doors.to_vec(),
         authority,
         job: told,
         fingerprint: job.checksum()?,
@@ -142,7 +161,7 @@ fn meet_first(
     let mut started = Vec::new();
     if let Some(Local { program, count }) = local {
         for number in 1..=*count {
-            started.push(start_local(job, meeting, door.address(), program, number)?);
+            started.push(start_local(job, meeting, doors[0].address(), program, number)?);
         }
     }
     Ok(Introduction { party, job: job.clone(), history: Vec::new(), lacks_state: false, local: started })
@@ -154,22 +173,31 @@ fn meet_other(
     meeting: &Meeting,
     asked: &Call,
     launcher: &Bell,
+    admitted: Admitted<'_>,
 ) -> Result<Introduction, TrainError> {
     let greeting = Greeting::Control(Hello::new(meeting));
     let (mut letters, local) = reach(asked, meeting, &greeting)?;
-    let welcome = match answer(&mut letters)? {
+    let first = letters.other();
+    let welcome = match answer(&mut letters, meeting.patience)? {
         Letter::Welcome(welcome) => *welcome,
-        Letter::SentAway { why } => return Err(TrainError::SentAway { first: asked.at, why }),
-        other => {
-            return Err(TrainError::SentAway { first: asked.at, why: format!("it said {other:?}") });
-        }
+        Letter::SentAway { why } => return Err(TrainError::SentAway { first, why }),
+        other => return Err(TrainError::SentAway { first, why: format!("it said {other:?}") }),
     };
-    let job = match agree(job, &welcome, &meeting.name) {
+    let processor = Processor { best: numerics::here(&job.engine), has: is_available };
+    let agreed = agree(job, &welcome, &meeting.name, &processor);
+    let agreed = agreed.map_err(|why| TrainError::AnotherJob { first, why });
+    let agreed = agreed.and_then(|job| admitted(&Admission { host: welcome.host, first }).map(|()| job));
+    let job = match agreed {
         Ok(job) => job,
-        Err(why) => {
-            let _ = send(&mut letters, &Letter::Differs { why: why.clone() });
+        Err(error) => {
+            let why = match &error {
+                TrainError::AnotherJob { why, .. } => why.clone(),
+                error => crate::describe(error),
+            };
+            // Nothing is lost with a first host that has gone.
+            let _ = send(&mut letters, &Letter::Differs { why });
             let _ = letters.progress();
-            return Err(TrainError::AnotherJob { first: asked.at, why });
+            return Err(error);
         }
     };
     let door = open_door(asked, local, meeting)?;
@@ -186,8 +214,9 @@ fn meet_other(
             letters,
             silence: Silence::default(),
             is_cut: false,
-            first: asked.at,
+            first,
             workers: job.workers,
+            interface: asked.interface,
         })),
     };
     let party = Party::start(keeper, launcher)?;
@@ -203,8 +232,11 @@ pub(super) fn reach(
 ) -> Result<(Letters, Option<SocketAddr>), TrainError> {
     let greeting = serde_json::to_vec(greeting).expect("invariant: plain data");
     let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
+    let mut at = asked.at.iter().cycle();
     loop {
-        let error = match call(asked.at, &meeting.terms, &greeting, Deadline::after(TRY)) {
+        let at = *at.next().expect("invariant: hosts meet somewhere");
+        let left = until.saturating_duration_since(Instant::now()).clamp(SHORTEST_TRY, TRY);
+        let error = match call(at, &meeting.terms, &greeting, Deadline::after(left)) {
             Ok(stream) => {
                 let local = rustix::net::getsockname(stream.as_fd())
                     .ok()
@@ -216,7 +248,11 @@ pub(super) fn reach(
             Err(error) => error,
         };
         if Instant::now() >= until {
-            return Err(error.into());
+            return Err(TrainError::HostsEnded(format!(
+                "the first host has not answered within {:.0} s: {error}; start the same command there, or wait longer with \
+                 --host-wait",
+                meeting.patience.seconds()
+            )));
         }
         sleep(PAUSE);
     }
@@ -234,16 +270,17 @@ pub(super) fn open_door(
     Ok(Door::open(SocketAddr::new(ip, asked.port), &meeting.terms, tell)?)
 }
 
-/// Waits for the first letter.
-fn answer(letters: &mut Letters) -> Result<Letter, TrainError> {
-    let until = Instant::now() + TRY;
+/// Waits for the first letter. A first host that has let this one in may still have to prepare its run.
+fn answer(letters: &mut Letters, patience: Nanos) -> Result<Letter, TrainError> {
+    let patience = Duration::from_nanos(patience.0).max(TRY);
+    let until = Instant::now() + patience;
     loop {
         if let Some(bytes) = letters.progress()?.first() {
             return Letter::read(bytes).map_err(|why| TrainError::SentAway { first: letters.other(), why });
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let why = format!("it has not answered within {} s", TRY.as_secs());
+            let why = format!("it has not answered within {} s", patience.as_secs());
             return Err(TrainError::SentAway { first: letters.other(), why });
         }
         let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -251,8 +288,14 @@ fn answer(letters: &mut Letters) -> Result<Letter, TrainError> {
     }
 }
 
+/// What instruction sets a machine has.
+struct Processor {
+    best: Option<Numerics>,
+    has: fn(&Numerics) -> bool,
+}
+
 /// The job as this host runs it, if it is the same as the first host's; else what differs.
-fn agree(own: &Job, welcome: &Welcome, name: &str) -> Result<Job, String> {
+fn agree(own: &Job, welcome: &Welcome, name: &str, processor: &Processor) -> Result<Job, String> {
     let first = &welcome.job;
     // What may differ from host to host follows from the first host's numbers.
     let alike = Job {
@@ -275,11 +318,20 @@ fn agree(own: &Job, welcome: &Welcome, name: &str) -> Result<Job, String> {
     let differs = |what: &str, here: &dyn Display, there: &dyn Display| {
         format!("{what} is {here} on {name}, and {there} on the first host")
     };
-    let settings = first.fixed_settings().into_iter().zip(alike.fixed_settings());
-    if let Some(((option, there), (_, here))) =
-        settings.into_iter().find(|((_, there), (_, here))| there != here)
-    {
-        return Err(differs(&format!("--{option}"), &here, &there));
+    // Those that others follow from come first.
+    let settings = |job: &Job| {
+        let hosts = job.hosts.map_or_else(|| "1".into(), |hosts| hosts.count().to_string());
+        let [shards, steps] = [u64::from(job.shards()), job.steps].map(|number| number.to_string());
+        let lr = job.learning.schedule.base.to_string();
+        let leading =
+            [("--hosts", hosts), ("--shards", shards)].map(|(what, value)| (what.to_owned(), value));
+        let fixed = job.fixed_settings().map(|(option, value)| (format!("--{option}"), value));
+        let others = [("--lr".to_owned(), lr), ("the number of steps".to_owned(), steps)];
+        leading.into_iter().chain(fixed).chain(others)
+    };
+    let mut both = settings(first).zip(settings(&alike));
+    if let Some(((what, there), (_, here))) = both.find(|((_, there), (_, here))| there != here) {
+        return Err(differs(&what, &here, &there));
     }
     let kind = |job: &Job| if job.milestones.saving.is_some() { "train" } else { "bench" };
     if kind(first) != kind(own) {
@@ -294,16 +346,25 @@ fn agree(own: &Job, welcome: &Welcome, name: &str) -> Result<Job, String> {
         return Err(differs(field, &of(&here, field), &of(&there, field)));
     }
     if own.milestones.eval != first.milestones.eval {
-        return Err("tests are due at other times than on the first host; give the same --eval-every".into());
+        return Err(format!(
+            "tests are due at other times on {name} than on the first host; give the same --eval-every"
+        ));
     }
     let fingerprint = own.checksum().map_err(|error| error.to_string())?;
     if fingerprint != welcome.fingerprint {
-        return Err(format!("{} is other data here than on the first host", own.data));
+        return Err(format!("{} is other data on {name} than on the first host (by its checksum)", own.data));
     }
-    if let Some(numerics) = first.numerics.as_ref().filter(|numerics| !is_available(numerics)) {
+    let set = |job: &Job| job.numerics.as_ref().and_then(|numerics| numerics.instruction_set.clone());
+    if let (Some(here), Some(there)) = (set(own), set(first))
+        && own.numerics != processor.best
+        && here != there
+    {
+        return Err(differs("--instructions", &here, &there));
+    }
+    if let Some(numerics) = first.numerics.as_ref().filter(|numerics| !(processor.has)(numerics)) {
         let set = numerics.instruction_set.clone().unwrap_or_default();
         return Err(format!(
-            "the processor of {name} has no {set}, which the job uses; give --instructions with what all hosts have"
+            "the processor of {name} has no {set}, which the job uses; give --instructions on all hosts with what all of them have"
         ));
     }
     Ok(Job {
@@ -380,7 +441,7 @@ impl LocalPlace {
         let secret = secret.ok_or_else(|| TrainError::NoAssignment("its secret is no secret".into()))?;
         let secrecy = if self.encrypted { Secrecy::Encrypted } else { Secrecy::Plain };
         Ok(Meeting {
-            role: Role::Other(Call { at: self.at, interface: None, port: 0 }),
+            role: Role::Other(Call { at: vec![self.at], interface: None, port: 0 }),
             terms: Terms::new(secret, secrecy),
             lease: self.lease,
             patience: self.patience,
@@ -438,3 +499,6 @@ fn read_assignment(text: &str) -> Result<(Job, Meeting), TrainError> {
         serde_json::from_str(text).map_err(|error| TrainError::NoAssignment(error.to_string()))?;
     Ok((assigned.job, assigned.place.take()?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //! it lives.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -104,6 +104,8 @@ pub(super) struct Other {
     /// Where it is.
     pub first: SocketAddr,
     pub workers: u32,
+    /// Where its door is, if the user has said so.
+    pub interface: Option<IpAddr>,
 }
 
 impl Party {
@@ -267,7 +269,9 @@ impl AtWork {
             // Through a cut cable nothing comes, whatever the sockets say.
             _ if self.keeper.terms.cable.is_cut_for().is_some() => {}
             Side::First(first) => {
-                files.push(PollFd::from_borrowed_fd(first.door.as_fd(), PollFlags::IN));
+                files.extend(
+                    first.doors.iter().map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)),
+                );
                 files.extend(
                     first.callers.iter().map(|caller| PollFd::new(&caller.letters, flags(&caller.letters))),
                 );
@@ -289,7 +293,8 @@ impl AtWork {
         match (task, &mut self.keeper.side) {
             (Task::Leave, _) => self.leaving = true,
             (Task::Ready, Side::Other(other)) => {
-                let ready = Letter::Ready { workers: other.workers, port: other.door.address().port() };
+                let Other { workers, interface, .. } = **other;
+                let ready = Letter::Ready { workers, port: other.door.address().port(), interface };
                 // A broken connection is noticed when it is read.
                 let _ = send(&mut other.letters, &ready);
             }
@@ -414,8 +419,8 @@ fn listen(
         match Letter::read(bytes)? {
             Letter::Order { order, doors } => {
                 let mut doors: BTreeMap<Host, SocketAddr> = doors.into_iter().collect();
-                // The first host's door is where this one found it.
-                doors.insert(Host(0), first);
+                // The first host's door is where this one found it, unless it has another one for bytes.
+                doors.entry(Host(0)).or_insert(first);
                 heard.0.push(Event::Order(order, doors));
             }
             Letter::Ping { sent } => {

@@ -55,7 +55,8 @@ pub(super) struct Table {
     pub own: Host,
     pub run: u64,
     pub lobby: Arc<Lobby>,
-    door: Arc<Door>,
+    /// The first host may have another one for bytes.
+    open: Vec<Arc<Door>>,
     lease: Nanos,
     beat: Nanos,
     /// By their numbers, from 1 on; or only the first host.
@@ -69,13 +70,13 @@ pub(super) struct Table {
 impl Table {
     /// Waits for all others, as the first host.
     pub fn gather(
-        door: &Arc<Door>,
+        open: &[Arc<Door>],
         meeting: &Meeting,
         hosts: u32,
         sizes: &[Bytes],
     ) -> Result<Self, TrainError> {
         let run = clock::now().0 ^ (u64::from(std::process::id()) << 40);
-        let mut table = Self::new(Host(0), run, door.clone(), meeting.lease);
+        let mut table = Self::new(Host(0), run, open.to_vec(), meeting.lease);
         table.sizes = sizes.to_vec();
         let until = Instant::now() + Duration::from_nanos(meeting.patience.0);
         let is_local = matches!(meeting.role, Role::First { local: Some(_), .. });
@@ -86,18 +87,18 @@ impl Table {
         };
         let others =
             if hosts == 2 { "1 other host".to_owned() } else { format!("{} other hosts", hosts - 1) };
-        say(format!("{}: waits for {others} at {}", meeting.name, door.address()));
+        say(format!("{}: waits for {others} at {}", meeting.name, table.open[0].address()));
         loop {
             table.sleep(None);
-            while let Some(visitor) = door.next() {
+            while let Some(visitor) = table.visitor() {
                 table.greet(visitor, hosts);
             }
             for (place, heard) in table.hear() {
                 let peer = &mut table.peers[place];
                 match heard {
-                    Heard::Letter(Letter::Ready { port, .. }) if peer.door.is_none() => {
+                    Heard::Letter(Letter::Ready { port, interface, .. }) if peer.door.is_none() => {
                         let from = peer.letters.other();
-                        peer.door = Some(SocketAddr::new(from.ip(), port));
+                        peer.door = Some(SocketAddr::new(interface.unwrap_or(from.ip()), port));
                         say(format!("{} ({from}) is there", peer.name));
                     }
                     // Another one may come in its place.
@@ -120,12 +121,13 @@ impl Table {
             }
         }
         table.doors = (1..).map(Host).zip(table.peers.iter().filter_map(|peer| peer.door)).collect();
+        let bytes = table.open.get(1).map(|door| (Host(0), door.address()));
         for (place, peer) in table.peers.iter_mut().enumerate() {
             let plan = Cue::Plan {
                 host: Host(1 + place as u32),
                 run,
                 sizes: table.sizes.clone(),
-                doors: table.doors.clone(),
+                doors: bytes.into_iter().chain(table.doors.iter().copied()).collect(),
             };
             // A broken connection is noticed when it is read.
             let _ = send(&mut peer.letters, &Letter::Cue(plan));
@@ -138,9 +140,10 @@ impl Table {
         let (mut letters, local) =
             reach(asked, meeting, &Greeting::Measure { hello: Hello::new(meeting), hosts })?;
         let door = open_door(asked, local, meeting)?;
+        let (first, port, interface) = (letters.other(), door.address().port(), asked.interface);
         // A broken connection is noticed when it is read.
-        let _ = send(&mut letters, &Letter::Ready { workers: 1, port: door.address().port() });
-        let mut table = Self::new(Host(u32::MAX), 0, Arc::new(door), meeting.lease + SLACK);
+        let _ = send(&mut letters, &Letter::Ready { workers: 1, port, interface });
+        let mut table = Self::new(Host(u32::MAX), 0, vec![Arc::new(door)], meeting.lease + SLACK);
         table.peers.push(Peer::new(letters, "the first host".into()));
         loop {
             table.sleep(None);
@@ -149,7 +152,9 @@ impl Table {
                     Heard::Letter(Letter::Cue(Cue::Alive)) => continue,
                     Heard::Letter(Letter::Cue(Cue::Plan { host, run, sizes, doors })) => {
                         (table.own, table.run, table.sizes, table.doors) = (host, run, sizes, doors);
-                        table.doors.push((Host(0), asked.at));
+                        if !table.doors.iter().any(|(host, _)| *host == Host(0)) {
+                            table.doors.push((Host(0), first));
+                        }
                         return Ok(table);
                     }
                     Heard::Letter(Letter::Cue(Cue::Over { why })) => return Err(TrainError::HostsEnded(why)),
@@ -157,17 +162,17 @@ impl Table {
                     Heard::Letter(other) => format!("it said {other:?}"),
                     Heard::Lost(why) => return Err(TrainError::HostsEnded(table.lost(place, &why))),
                 };
-                return Err(TrainError::SentAway { first: asked.at, why });
+                return Err(TrainError::SentAway { first, why });
             }
         }
     }
 
-    fn new(own: Host, run: u64, door: Arc<Door>, lease: Nanos) -> Self {
+    fn new(own: Host, run: u64, open: Vec<Arc<Door>>, lease: Nanos) -> Self {
         Self {
             own,
             run,
             lobby: Arc::default(),
-            door,
+            open,
             lease,
             beat: Nanos(0),
             peers: Vec::new(),
@@ -242,9 +247,13 @@ impl Table {
         let _ = send(&mut Letters::new(visitor.stream), &Letter::SentAway { why });
     }
 
+    fn visitor(&self) -> Option<Visitor> {
+        self.open.iter().find_map(|door| door.next())
+    }
+
     /// Takes in streams of other hosts.
     pub fn take_visitors(&mut self) {
-        while let Some(visitor) = self.door.next() {
+        while let Some(visitor) = self.visitor() {
             match serde_json::from_slice(&visitor.greeting) {
                 Ok(Greeting::Data { run, generation, from }) if run == self.run => {
                     self.lobby.put(generation, from, visitor.stream);
@@ -266,7 +275,7 @@ impl Table {
         files.extend(called.map(|called| PollFd::from_borrowed_fd(called.as_fd(), PollFlags::IN)));
         // Streams wait for a host that does not know yet whose they are.
         if self.run != 0 {
-            files.push(PollFd::from_borrowed_fd(self.door.as_fd(), PollFlags::IN));
+            files.extend(self.open.iter().map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)));
         }
         let time = Timespec { tv_sec: 0, tv_nsec: (self.lease.0 / BEATS / 2).min(999_999_999) as i64 };
         // Whatever it answers, all is looked at next.

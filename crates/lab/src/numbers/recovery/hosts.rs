@@ -3,6 +3,7 @@
 use paceline_record::{Host, HostChange, HostEvent, Nanos};
 
 use super::{Event, View, What};
+use crate::hosts::Hosts;
 
 impl View<'_> {
     /// What happened to hosts between the first step and the last, and that other numbers of workers were asked for on them.
@@ -25,7 +26,7 @@ impl View<'_> {
                     planted: Some(fault.clone()),
                     ..about(*host, *at, What::Planted)
                 },
-                HostChange::Left if *at < training.end => about(*host, *at, What::Left),
+                HostChange::Left if Hosts::left_early(self.run, *at) => about(*host, *at, What::Left),
                 _ => return None,
             };
             Some((*at, event))

@@ -1,0 +1,106 @@
+//! Trainings on several hosts, which are launchers on this machine that talk over loopback.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{paceline, pictures, run, weights};
+
+/// 60 samples, 8 a step: 3 epochs are 22.5 steps, with a test and a checkpoint after each.
+pub const RECIPE: &str =
+    "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no";
+pub const SHORT: &str = "--epochs 3";
+pub const STEPS: u64 = 23;
+
+/// Long enough to meet a host on its way.
+pub const LONG: &str = "--epochs 16";
+pub const LONG_STEPS: u64 = 120;
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn undisturbed(folder: &Path, length: &str, steps: u64) -> (Vec<u8>, Vec<u8>) {
+    pictures(folder);
+    run(folder, &format!("{RECIPE} {length} --workers 1 --out whole"));
+    weights(&folder.join("whole"), steps)
+}
+
+/// A place to meet that nobody uses.
+pub fn somewhere() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    format!("--rendezvous tcp://{}", listener.local_addr().expect("an address"))
+}
+
+/// A host, started; it is killed if it has not ended.
+pub struct Launcher(Option<Child>);
+
+impl Launcher {
+    pub fn start(folder: &Path, arguments: &str) -> Self {
+        Self::with_secret(folder, arguments, "a secret of many bytes")
+    }
+
+    pub fn with_secret(folder: &Path, arguments: &str, secret: &str) -> Self {
+        let mut command = paceline(folder, arguments);
+        command.env("PACELINE_SECRET", secret);
+        Self(Some(command.spawn().expect("the program starts")))
+    }
+
+    pub fn id(&self) -> Pid {
+        Pid::from_child(self.0.as_ref().expect("it has not ended"))
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.id(), signal).expect("a process of our own");
+    }
+
+    pub fn end(mut self) -> Output {
+        self.0.take().expect("it has not ended").wait_with_output().expect("it ends")
+    }
+
+    pub fn ends_well(self) {
+        let output = self.end();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// What it says when it fails.
+    pub fn fails(self) -> String {
+        let output = self.end();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        said
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until a file of a run holds some text.
+pub fn wait_for(path: &Path, text: &str) {
+    let begin = Instant::now();
+    while !fs::read_to_string(path).is_ok_and(|found| found.contains(text)) {
+        assert!(begin.elapsed() < PATIENCE, "{text} is not in {}", path.display());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn case_folder(run: &Path) -> PathBuf {
+    let cases = fs::read_dir(run).expect("a run").flatten().map(|entry| entry.path());
+    cases.into_iter().find(|path| path.join("launcher.jsonl").exists()).expect("a case")
+}
+
+/// Steps of the newest checkpoint of a folder.
+pub fn newest(folder: &Path) -> u64 {
+    let checkpoints = fs::read_dir(folder.join("checkpoints")).expect("checkpoints").flatten();
+    let names = checkpoints.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).max().expect("one of them")
+}
