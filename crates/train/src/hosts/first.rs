@@ -14,7 +14,7 @@ use paceline_record::{
 
 use super::letter::{Greeting, Hello, Letter, Welcome, send};
 use super::link::Lobby;
-use super::party::{BEATS, Event, Heard, Silence};
+use super::party::{Event, Heard, Silence, beat};
 use super::store::Store;
 use crate::{Job, clock};
 
@@ -235,7 +235,7 @@ impl First {
         if caller.door.is_none() && now.since(caller.came) > BIRTH {
             return Err("it did not say whether it takes part".into());
         }
-        if now.since(caller.pinged) >= Nanos(lease.0 / BEATS) {
+        if now.since(caller.pinged) >= beat(lease) {
             caller.pinged = now;
             send(&mut caller.letters, &Letter::Ping { sent: clock::now() })
                 .map_err(|error| error.to_string())?;

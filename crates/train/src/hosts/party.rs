@@ -23,8 +23,16 @@ use super::link::Lobby;
 use super::store::Store;
 use crate::{TrainError, clock};
 
-/// How often signs of life are sent, in parts of the lease, and clocks read.
-pub(super) const BEATS: u64 = 8;
+/// How often signs of life are sent at least, in parts of the lease, and clocks read.
+const BEATS: u64 = 8;
+
+/// The longest time between two of them, however long the lease: shorter than [`LONGEST_LOOK`], or silence would not count.
+const LONGEST_BEAT: Nanos = Nanos(200_000_000);
+
+/// The time between two signs of life.
+pub(super) fn beat(lease: Nanos) -> Nanos {
+    Nanos(lease.0 / BEATS).min(LONGEST_BEAT)
+}
 
 /// How much longer than the lease the first host may be silent: it hears of a cut first, and decides.
 const SLACK: Nanos = Nanos(500_000_000);
@@ -282,7 +290,7 @@ impl AtWork {
                 files.push(PollFd::new(letters, flags(letters)));
             }
         }
-        let time = Timespec { tv_sec: 0, tv_nsec: (self.keeper.lease.0 / BEATS / 2) as i64 };
+        let time = Timespec { tv_sec: 0, tv_nsec: (beat(self.keeper.lease).0 / 2) as i64 };
         // Whatever it answers, all is looked at next.
         let _ = poll(&mut files, Some(&time));
         drop(files);
@@ -442,6 +450,14 @@ fn listen(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signs_of_life_come_often_however_long_the_lease() {
+        for (lease, expected) in [(200, 25), (1000, 125), (2000, 200), (30_000, 200), (3_600_000, 200)] {
+            assert_eq!(beat(Nanos(lease * 1_000_000)), Nanos(expected * 1_000_000), "{lease} ms");
+        }
+        assert!(LONGEST_BEAT < LONGEST_LOOK);
+    }
 
     #[test]
     fn silence_counts_only_while_somebody_listens() {

@@ -15,7 +15,7 @@ use paceline_record::log::PorterWriter;
 use paceline_record::{Bytes, Generation, Host, Nanos, PorterEvent, Step, Transfer};
 
 use super::link::{Link, Lobby, Unlinked};
-use super::party::{BEATS, Silence};
+use super::party::{Silence, beat};
 use crate::elastic::Layout;
 use crate::{TrainError, affinity, clock};
 
@@ -206,7 +206,7 @@ impl Work {
             }
             account.waited += clock::now().since(begin).since(clock::thread_cpu().since(cpu));
             let now = clock::now();
-            if now.since(looked) >= Nanos(self.tools.lease.0 / BEATS) {
+            if now.since(looked) >= beat(self.tools.lease) {
                 looked = now;
                 porter.beat(&mut wire);
                 for (host, is_heard) in porter.take_heard() {
