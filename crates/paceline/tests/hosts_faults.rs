@@ -20,6 +20,9 @@ use training::{paceline, pictures, refuse, report, run, weights};
 const RECIPE: &str =
     "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no";
 const SHORT: &str = "--epochs 3";
+
+/// Long beside whatever a busy machine does to a host: for tests in which nobody is to be silent.
+const PATIENT: &str = "--lease 30";
 const STEPS: u64 = 23;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -117,7 +120,9 @@ fn a_host_that_is_killed_changes_no_bit_and_the_report_says_that_it_was_planted(
     let whole = undisturbed(folder);
     run(
         folder,
-        &format!("{RECIPE} {SHORT} --hosts 1:3 --local --elastic --workers 1 --faults kill=h1@8 --out hosts"),
+        &format!(
+            "{RECIPE} {SHORT} {PATIENT} --hosts 1:3 --local --elastic --workers 1 --faults kill=h1@8 --out hosts"
+        ),
     );
     let out = folder.join("hosts");
     assert!(weights(&out, STEPS) == whole, "the weights differ");
@@ -151,7 +156,8 @@ fn a_host_that_comes_logs_how_long_it_copied_the_state() {
     let folder = folder.path();
     pictures(folder);
     let place = somewhere();
-    let job = format!("{RECIPE} --epochs 16 --elastic --workers 1 --hosts 1:2 --rendezvous {place}");
+    let job =
+        format!("{RECIPE} --epochs 16 {PATIENT} --elastic --workers 1 --hosts 1:2 --rendezvous {place}");
     let first = Launcher::start(folder, &format!("{job} --out host-0"));
     wait_for(&folder.join("host-0/mobilenet_v2-w2/member-0.jsonl"), "\"step\":5,");
     let (status, said) = Launcher::start(folder, &format!("{job} --out host-1")).end();
@@ -173,7 +179,7 @@ fn a_slow_host_is_named_as_late_and_not_the_network() {
     let folder = folder.path();
     pictures(folder);
     let place = somewhere();
-    let job = format!("{RECIPE} {SHORT} --elastic --workers 1 --hosts 2 --rendezvous {place}");
+    let job = format!("{RECIPE} {SHORT} {PATIENT} --elastic --workers 1 --hosts 2 --rendezvous {place}");
     let first = Launcher::start(folder, &format!("{job} --out host-0"));
     wait_for(&folder.join("host-0/mobilenet_v2-w2/launcher.jsonl"), "\"joined\"");
     // Each host plants its own faults.
@@ -200,8 +206,7 @@ fn a_cut_that_heals_within_the_lease_disturbs_nobody() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
     let whole = undisturbed(folder);
-    // The lease is long beside the cut, however busy the machine is.
-    let job = format!("{RECIPE} {SHORT} --hosts 2 --local --lease 30 --workers 1");
+    let job = format!("{RECIPE} {SHORT} {PATIENT} --hosts 2 --local --workers 1");
     for host in [0, 1] {
         run(folder, &format!("{job} --faults cut=h{host}@8:0.5s --out cut-{host}"));
         let out = folder.join(format!("cut-{host}"));
@@ -256,7 +261,7 @@ fn without_elastic_every_host_that_is_left_saves() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
     pictures(folder);
-    let hosts = start(folder, "--hosts 3 --faults kill=h1@8", 3);
+    let hosts = start(folder, &format!("{PATIENT} --hosts 3 --faults kill=h1@8"), 3);
     for (host, launcher) in hosts.into_iter().enumerate() {
         let (status, said) = launcher.end();
         if host == 1 {
@@ -274,7 +279,7 @@ fn without_the_first_host_the_others_save() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
     pictures(folder);
-    let hosts = start(folder, "--hosts 1:2 --elastic --faults kill=h0@8", 2);
+    let hosts = start(folder, &format!("{PATIENT} --hosts 1:2 --elastic --faults kill=h0@8"), 2);
     let [first, other]: [Launcher; 2] = hosts.try_into().unwrap_or_else(|_| panic!("two hosts"));
     assert_eq!(first.end().0, None, "it was killed");
     let (status, said) = other.end();
@@ -320,7 +325,9 @@ fn a_clock_that_is_ahead_and_gains_is_measured_and_changes_nothing_by_more_than_
     let whole = undisturbed(folder);
     run(
         folder,
-        &format!("{RECIPE} {SHORT} --hosts 2 --local --workers 1 --faults clock=h1:3s:50ppm --out hosts"),
+        &format!(
+            "{RECIPE} {SHORT} {PATIENT} --hosts 2 --local --workers 1 --faults clock=h1:3s:50ppm --out hosts"
+        ),
     );
     let out = folder.join("hosts");
     assert!(weights(&out, STEPS) == whole, "the weights differ");
