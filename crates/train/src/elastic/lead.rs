@@ -158,6 +158,13 @@ pub(super) struct Underway {
     is_loss: bool,
 }
 
+/// A checkpoint that was written.
+struct Saved {
+    at: Nanos,
+    steps: u64,
+    bytes: Bytes,
+}
+
 /// What is known of a member that was lost.
 pub(super) struct LastDeath {
     member: Member,
@@ -235,13 +242,19 @@ impl Lead<'_, '_, '_> {
             Err(error) => Err(error),
         };
         let ended = self.end_all();
-        let saved = ended.and_then(|()| self.save_last());
+        // The state may lie on another disk than the log.
+        let (saved, ended) = match self.save_last() {
+            Ok(saved) => (Ok(()), ended.and(saved.map_or(Ok(()), |saved| self.tell_saved(saved)))),
+            Err(error) => (Err(error), ended),
+        };
         let error = stop.map_or_else(|error| error, |stop| self.explain(stop));
         self.part_early(&error)?;
         // How the run ended comes first; what could not be saved is told with it.
-        match saved {
-            Ok(()) => Err(error),
-            Err(saving) => Err(TrainError::Unsaved { error: Box::new(error), saving: Box::new(saving) }),
+        match (saved, ended) {
+            (Err(saving), _) => Err(TrainError::Unsaved { error: Box::new(error), saving: Box::new(saving) }),
+            // A log that cannot be written has ended other runs already.
+            (Ok(()), Err(log)) if error.is_interruption() => Err(log),
+            (Ok(()), _) => Err(error),
         }
     }
 
@@ -625,12 +638,19 @@ impl Lead<'_, '_, '_> {
     }
 
     fn save(&mut self, steps: u64) -> Result<(), TrainError> {
-        let Some(saving) = &self.job.milestones.saving else { return Ok(()) };
+        self.write_state(steps)?.map_or(Ok(()), |saved| self.tell_saved(saved))
+    }
+
+    fn write_state(&self, steps: u64) -> Result<Option<Saved>, TrainError> {
+        let Some(saving) = &self.job.milestones.saving else { return Ok(None) };
         let numerics = self.numerics.clone().unwrap_or_default();
         let position = Position { steps, ..self.position.clone() };
         let checkpoint: Checkpoint = self.state.checkpoint(position, &numerics)?;
         let written = checkpoint.write(&saving.folder, saving.keep)?;
-        let (at, bytes) = (clock::now(), Bytes(written.bytes));
+        Ok(Some(Saved { at: clock::now(), steps, bytes: Bytes(written.bytes) }))
+    }
+
+    fn tell_saved(&mut self, Saved { at, steps, bytes }: Saved) -> Result<(), TrainError> {
         self.follower.add(RankEvent::Saved { at, steps, bytes });
         self.log.append(&LauncherEvent::Saved { at, steps, bytes })?;
         self.remember(format!("saved after step {steps}"));
@@ -638,7 +658,7 @@ impl Lead<'_, '_, '_> {
     }
 
     /// Saves the last complete state once no member is left, unless that has been saved.
-    fn save_last(&mut self) -> Result<(), TrainError> {
+    fn save_last(&self) -> Result<Option<Saved>, TrainError> {
         let steps = self.board.steps_done(self.ground, self.done);
         // Milestones are saved by the first host alone.
         let saves = self.hosting.as_ref().is_none_or(Hosting::is_first);
@@ -647,19 +667,21 @@ impl Lead<'_, '_, '_> {
             && steps > self.first
             && self.calendar.after(steps).saving.is_some();
         if steps == self.first || steps == 0 || saved {
-            return Ok(());
+            return Ok(None);
         }
-        self.save(steps)
+        self.write_state(steps)
     }
 
     /// Kills all members, and waits until nothing is left of them.
     fn end_all(&mut self) -> Result<(), TrainError> {
         let at = clock::now();
+        let mut logged = Ok(());
         for process in self.processes.values_mut().filter(|process| process.condemned.is_none()) {
             process.condemn(Condemned::Over);
             // It is not lost: its launcher ends.
             let change = MemberChange::Left;
-            self.log.append(&LauncherEvent::Member(MemberEvent { member: process.member, at, change }))?;
+            let event = LauncherEvent::Member(MemberEvent { member: process.member, at, change });
+            logged = logged.and(self.log.append(&event).map_err(TrainError::from));
         }
         let begin = clock::now();
         while !self.processes.is_empty() && clock::now().since(begin) < UNKILLABLE {
@@ -668,9 +690,9 @@ impl Lead<'_, '_, '_> {
             let time = Timespec { tv_sec: 0, tv_nsec: TICK.0 as i64 };
             let _ = poll(&mut files, Some(&time));
             drop(files);
-            self.reap(clock::now())?;
+            logged = logged.and(self.reap(clock::now()).map(drop));
         }
-        Ok(())
+        logged
     }
 
     fn explain(&mut self, stop: Stop) -> TrainError {
