@@ -2,10 +2,13 @@
 //!
 //! One loop, which never waits for a member: it sleeps until a process ends, a member rings, somebody asks, or a tick passes.
 
+mod closing;
+mod lives;
+mod lookout;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,28 +16,27 @@ use std::sync::atomic::Ordering;
 use paceline_comm::tasks::{Bell, Board, Ground, Warden};
 use paceline_record::log::LauncherWriter;
 use paceline_record::{
-    Bytes, Exit, Expulsion, Generation, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, RankEvent,
-    Recovery, RecoveryPhase, Roster, Step,
+    Bytes, Generation, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Recovery, RecoveryPhase,
+    Roster, Step,
 };
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::time::Timespec;
 
 use super::Elastic;
-use super::control::{Answer, Control, EventStatus, MemberStatus, Request, Status};
-use super::crew::{Crew, Decision, End, Hopeless, Occupant, Policy};
+use super::control::{Control, EventStatus};
+use super::crew::{Crew, Decision, Hopeless, Occupant, Policy};
 use super::follow::Follower;
 use super::hosting::Hosting;
-use super::member::{Membership, NUMERICS_FILE};
+use super::member::NUMERICS_FILE;
 use super::pace::Pace;
-use super::process::{Condemned, Process, oom_kills, run_of, spawn, state_of, words_file};
+use super::process::{Condemned, Process, oom_kills};
 use super::state::{Layout, State};
-use super::watch::{Doing, Sight, Stalled, Watch};
-use crate::checkpoint::{Checkpoint, Position};
+use super::watch::Watch;
+use crate::checkpoint::Position;
 use crate::hosts::{Introduction, Party};
-use crate::launcher::{Glance, LAST_WORDS, Surroundings};
-use crate::milestone::{Calendar, eval_record};
-use crate::{Fault, Job, TrainError, clock};
+use crate::launcher::Surroundings;
+use crate::milestone::Calendar;
+use crate::{Job, TrainError, clock};
 
 /// How often it looks around, and while a roster is about to take effect.
 const TICK: Nanos = Nanos(50_000_000);
@@ -158,6 +160,13 @@ pub(super) struct Underway {
     is_loss: bool,
 }
 
+/// A checkpoint that was written.
+struct Saved {
+    at: Nanos,
+    steps: u64,
+    bytes: Bytes,
+}
+
 /// What is known of a member that was lost.
 pub(super) struct LastDeath {
     member: Member,
@@ -235,13 +244,19 @@ impl Lead<'_, '_, '_> {
             Err(error) => Err(error),
         };
         let ended = self.end_all();
-        let saved = ended.and_then(|()| self.save_last());
+        // The state may lie on another disk than the log.
+        let (saved, ended) = match self.save_last() {
+            Ok(saved) => (Ok(()), ended.and(saved.map_or(Ok(()), |saved| self.tell_saved(saved)))),
+            Err(error) => (Err(error), ended),
+        };
         let error = stop.map_or_else(|error| error, |stop| self.explain(stop));
         self.part_early(&error)?;
         // How the run ended comes first; what could not be saved is told with it.
-        match saved {
-            Ok(()) => Err(error),
-            Err(saving) => Err(TrainError::Unsaved { error: Box::new(error), saving: Box::new(saving) }),
+        match (saved, ended) {
+            (Err(saving), _) => Err(TrainError::Unsaved { error: Box::new(error), saving: Box::new(saving) }),
+            // A log that cannot be written has ended other runs already.
+            (Ok(()), Err(log)) if error.is_interruption() => Err(log),
+            (Ok(()), _) => Err(error),
         }
     }
 
@@ -334,159 +349,6 @@ impl Lead<'_, '_, '_> {
             self.events.pop_front();
         }
         self.events.push_back(EventStatus { seconds, what });
-    }
-
-    /// Starts a member in a seat.
-    fn start(&mut self, seat: u32) -> Result<(), TrainError> {
-        let member = Member(self.next_member);
-        self.next_member += 1;
-        self.tell(member, MemberChange::Spawned)?;
-        let own = Membership {
-            member,
-            seat,
-            ground: self.ground.descriptor().expect("invariant: it was created here"),
-            bell: self.bell.descriptor(),
-            porter: self.hosting.as_ref().map(Hosting::porter_bell),
-            host: self.hosting.as_ref().map(Hosting::host),
-            place: self.hosting.as_ref().map_or((0, 1), |hosting| hosting.place(self.job)),
-            clock: clock::planted(),
-            about: self.done,
-            passed: self.passed,
-        };
-        let job = Job { numerics: self.numerics.clone(), ..self.job.clone() };
-        let child = spawn(job, own, &self.surroundings.program)?;
-        let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
-            .map_err(|error| TrainError::system("watch a member")(error.into()))?;
-        let process = Process {
-            member,
-            seat,
-            child,
-            handle,
-            condemned: None,
-            reaped: false,
-            continues: None,
-            started: clock::now(),
-            joined: None,
-        };
-        self.processes.insert(seat, process);
-        self.crew.started(seat, member);
-        Ok(())
-    }
-
-    /// Takes note of all that have ended. Gives the member that will not end, if there is one.
-    fn reap(&mut self, now: Nanos) -> Result<Option<u32>, TrainError> {
-        let ended: Vec<u32> = self
-            .processes
-            .iter_mut()
-            .filter_map(|(&seat, process)| process.child.try_wait().ok().flatten().map(|_| seat))
-            .collect();
-        for seat in ended {
-            self.bury(seat, now)?;
-        }
-        let stuck = self
-            .processes
-            .values()
-            .find(|process| process.condemned.is_some_and(|(_, since)| now.since(since) > UNKILLABLE));
-        Ok(stuck.map(|process| process.member.0))
-    }
-
-    /// Nothing is left of the process in a seat: its tasks are anybody's.
-    fn bury(&mut self, seat: u32, now: Nanos) -> Result<(), TrainError> {
-        let mut process = self.processes.remove(&seat).expect("invariant: it was there");
-        // What it did before it ended counts.
-        self.done = self.board.steps_done(self.ground, self.done);
-        let status = process.child.wait().map_err(TrainError::system("reap a member"))?;
-        process.reaped = true;
-        let exit = match (status.code(), status.signal()) {
-            (Some(code), _) => Exit::Code(code),
-            (None, signal) => Exit::Signal(signal.unwrap_or_default()),
-        };
-        let member = process.member;
-        let (beat, _) = self.board.progress_of(self.ground, seat);
-        let was_in = self.warden.roster().contains(&seat);
-        self.warden.bury(seat);
-        self.tell(member, MemberChange::Ended(exit))?;
-        let words = words_file(&self.job.folder, member);
-        if fs::metadata(&words).is_ok_and(|file| file.len() == 0) {
-            // An empty file does no harm.
-            let _ = fs::remove_file(&words);
-        }
-        let is_leaving = matches!(self.crew.seats[seat as usize].occupant, Occupant::Leaving(_));
-        let is_over = self.done >= self.warden.end() && self.passed_all();
-        let lost = End::Lost { worked: process.joined.is_some_and(|step| step < self.done) };
-        let end = match process.condemned {
-            Some((Condemned::Stalled, _)) => lost,
-            Some((Condemned::Dismissed | Condemned::Over, _)) => End::Dismissed,
-            None if is_leaving || (is_over && exit.is_success()) => End::Dismissed,
-            None if exit.is_success() => End::Left,
-            None => lost,
-        };
-        self.crew.ended(seat, end, &self.policy, now);
-        let why = match (end, process.condemned) {
-            (End::Lost { .. }, Some(_)) => Some((Expulsion::Stalled, "made no progress".to_owned())),
-            (End::Lost { .. }, None) => Some((Expulsion::Ended, self.name_exit(exit))),
-            (End::Left, _) => {
-                self.tell(member, MemberChange::Left)?;
-                self.remember(format!("member {member} left"));
-                None
-            }
-            (End::Dismissed, _) => None,
-        };
-        if let Some((expulsion, why)) = why {
-            self.tell(member, MemberChange::Expelled(expulsion))?;
-            self.remember(format!("member {member} was lost: {why}"));
-            let text = fs::read(&words).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text).into_owned();
-            let lines: Vec<&str> = text.lines().collect();
-            let last = lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n");
-            self.last_death = Some(LastDeath { member, why, words: last, log: words });
-        }
-        if was_in && matches!(end, End::Lost { .. }) {
-            self.note_loss(if beat > self.began { beat } else { now }, now);
-        } else if was_in {
-            self.recovery.get_or_insert(Underway { since: now, noticed: now, is_loss: false });
-        }
-        Ok(())
-    }
-
-    /// Somebody was lost at about a moment, which was noticed now.
-    pub(super) fn note_loss(&mut self, since: Nanos, now: Nanos) {
-        let earlier = self.recovery.take();
-        self.recovery = Some(Underway {
-            since: earlier.as_ref().map_or(since, |earlier| earlier.since.min(since)),
-            noticed: earlier.map_or(now, |earlier| earlier.noticed),
-            is_loss: true,
-        });
-    }
-
-    /// How a process ended, and what that means.
-    fn name_exit(&mut self, exit: Exit) -> String {
-        if exit == Exit::Signal(9) {
-            let now = oom_kills();
-            if let (Some(before), Some(now)) = (self.oom, now)
-                && now > before
-            {
-                self.oom = Some(now);
-                return format!("{exit}, when the system ran out of memory and killed processes");
-            }
-        }
-        exit.to_string()
-    }
-
-    /// Takes note of members that have become ready.
-    fn note_ready(&mut self) -> Result<(), TrainError> {
-        for seat in 0..self.elastic.max {
-            let Occupant::Starting(member) = self.crew.seats[seat as usize].occupant else { continue };
-            if self.warden.ready(seat) != Some(member.0) {
-                continue;
-            }
-            if self.numerics.is_none() {
-                self.numerics = Some(read_numerics(&self.job.folder)?);
-                self.policy.starting = u32::MAX;
-            }
-            self.crew.ready(seat);
-        }
-        Ok(())
     }
 
     /// Does what the state of the crew asks for.
@@ -587,304 +449,6 @@ impl Lead<'_, '_, '_> {
             self.log.append(&LauncherEvent::Recovery(Recovery { generation, phase, begin, end }))?;
         }
         Ok(())
-    }
-
-    /// Ends a test, writes a checkpoint, and lets members go on.
-    fn reach_milestone(&mut self) -> Result<(), TrainError> {
-        let steps = self.done;
-        if self.passed >= steps || !self.calendar_is_due(steps) {
-            return Ok(());
-        }
-        let due = self.calendar.after(steps);
-        if due.eval && !self.board.is_tested(self.ground, steps) {
-            return Ok(());
-        }
-        if due.eval {
-            let mut examples = 0;
-            let parts = (0..self.job.shards()).map(|part| {
-                let (loss, counts) = self.board.test_of(self.ground, part);
-                examples += (counts >> 32) as usize;
-                (loss as f32, counts & u64::from(u32::MAX))
-            });
-            let parts: Vec<(f32, u64)> = parts.collect();
-            let record = eval_record(steps, examples, self.state.graph, &parts);
-            // Whoever comes to others in a test may have been told of it.
-            if self.position.history.last().is_none_or(|last| last.steps < steps) {
-                self.position.history.push(record);
-            }
-            self.tell_history();
-            self.follower.add(RankEvent::Evaluated(record));
-            self.log.append(&LauncherEvent::Evaluated(record))?;
-        }
-        if due.saving.is_some() && self.hosting.as_ref().is_none_or(Hosting::is_first) {
-            self.save(steps)?;
-        }
-        self.passed = steps;
-        self.board.pass(self.ground, steps);
-        Ok(())
-    }
-
-    fn save(&mut self, steps: u64) -> Result<(), TrainError> {
-        let Some(saving) = &self.job.milestones.saving else { return Ok(()) };
-        let numerics = self.numerics.clone().unwrap_or_default();
-        let position = Position { steps, ..self.position.clone() };
-        let checkpoint: Checkpoint = self.state.checkpoint(position, &numerics)?;
-        let written = checkpoint.write(&saving.folder, saving.keep)?;
-        let (at, bytes) = (clock::now(), Bytes(written.bytes));
-        self.follower.add(RankEvent::Saved { at, steps, bytes });
-        self.log.append(&LauncherEvent::Saved { at, steps, bytes })?;
-        self.remember(format!("saved after step {steps}"));
-        Ok(())
-    }
-
-    /// Saves the last complete state once no member is left, unless that has been saved.
-    fn save_last(&mut self) -> Result<(), TrainError> {
-        let steps = self.board.steps_done(self.ground, self.done);
-        // Milestones are saved by the first host alone.
-        let saves = self.hosting.as_ref().is_none_or(Hosting::is_first);
-        let saved = saves
-            && self.passed >= steps
-            && steps > self.first
-            && self.calendar.after(steps).saving.is_some();
-        if steps == self.first || steps == 0 || saved {
-            return Ok(());
-        }
-        self.save(steps)
-    }
-
-    /// Kills all members, and waits until nothing is left of them.
-    fn end_all(&mut self) -> Result<(), TrainError> {
-        let at = clock::now();
-        for process in self.processes.values_mut().filter(|process| process.condemned.is_none()) {
-            process.condemn(Condemned::Over);
-            // It is not lost: its launcher ends.
-            let change = MemberChange::Left;
-            self.log.append(&LauncherEvent::Member(MemberEvent { member: process.member, at, change }))?;
-        }
-        let begin = clock::now();
-        while !self.processes.is_empty() && clock::now().since(begin) < UNKILLABLE {
-            let mut files: Vec<PollFd<'_>> = Vec::new();
-            files.extend(self.processes.values().map(|one| PollFd::new(&one.handle, PollFlags::IN)));
-            let time = Timespec { tv_sec: 0, tv_nsec: TICK.0 as i64 };
-            let _ = poll(&mut files, Some(&time));
-            drop(files);
-            self.reap(clock::now())?;
-        }
-        Ok(())
-    }
-
-    fn explain(&mut self, stop: Stop) -> TrainError {
-        match stop {
-            Stop::Interrupted => TrainError::Interrupted,
-            Stop::Ended(why) => TrainError::HostsEnded(why),
-            Stop::Stuck(member) => TrainError::Unkillable { member },
-            Stop::Hopeless(_) if self.job.elastic.is_none() => {
-                let last = self.last_death.take().map(|death| {
-                    let words =
-                        if death.words.is_empty() { String::new() } else { format!("\n{}", death.words) };
-                    format!("worker {} was lost ({}){words}", death.member, death.why)
-                });
-                TrainError::HostsEnded(last.unwrap_or_else(|| "a worker was lost".into()))
-            }
-            Stop::Hopeless(hopeless) => {
-                let (there, waited) = match hopeless {
-                    Hopeless::NobodyComes { there } => (there, None),
-                    Hopeless::TooLong { there } => (there, Some(self.elastic.patience_s)),
-                };
-                let last = self.last_death.take().map(|death| {
-                    let LastDeath { member, why, words, log } = death;
-                    // A file without words is not kept.
-                    let log = if words.is_empty() {
-                        String::new()
-                    } else {
-                        format!("; its log is {}\n{words}", log.display())
-                    };
-                    format!("member {member} was lost last ({why}){log}")
-                });
-                TrainError::TooFew { there, min: self.elastic.min, waited, last: last.unwrap_or_default() }
-            }
-        }
-    }
-
-    /// Kills whoever holds a task and does not move.
-    fn expel_stalled(&mut self, now: Nanos) -> Result<(), TrainError> {
-        let sights: Vec<Sight> = self
-            .processes
-            .values()
-            .filter(|process| process.condemned.is_none())
-            .map(|process| {
-                let (beat, doing) = self.board.progress_of(self.ground, process.seat);
-                let run = run_of(process.child.id());
-                let is_in = process.joined.is_some();
-                let doing = if is_in { Doing::read(doing) } else { Doing::Nothing };
-                Sight { seat: process.seat, beat, doing, run }
-            })
-            .collect();
-        for process in self.processes.values_mut().filter(|process| process.joined.is_none()) {
-            if now.since(process.started) > BIRTH {
-                process.condemn(Condemned::Stalled);
-            }
-        }
-        let stalled = self.watch.look(&sights, self.pace.median(), Step(self.done), now);
-        for Stalled { seat, since, step } in stalled {
-            let process = self.processes.get_mut(&seat).expect("invariant: it was just seen");
-            process.condemn(Condemned::Stalled);
-            let member = process.member;
-            self.tell(member, MemberChange::Stalled { step, since })?;
-        }
-        Ok(())
-    }
-
-    /// A run in which nobody works and nothing moves would wait for ever.
-    fn check_deadlock(&mut self, now: Nanos) -> Result<(), TrainError> {
-        let works = |process: &Process| {
-            let (_, doing) = self.board.progress_of(self.ground, process.seat);
-            Doing::read(doing) != Doing::Nothing
-        };
-        let is_idle = !self.waits
-            && self.hosting.is_none()
-            && !self.processes.is_empty()
-            && !self.processes.values().any(works)
-            && self.crew.seats.iter().all(|seat| !matches!(seat.occupant, Occupant::Starting(_)));
-        let since = match self.stalled_since {
-            Some((since, done)) if is_idle && done == self.done => since,
-            _ => {
-                self.stalled_since = is_idle.then_some((now, self.done));
-                return Ok(());
-            }
-        };
-        if now.since(since) > DEADLOCK {
-            return Err(TrainError::Deadlock { step: Step(self.done) });
-        }
-        Ok(())
-    }
-
-    /// Starts the members that `--faults join@STEP` asks for.
-    fn plant_joins(&mut self) {
-        let joins = self.job.faults.0.iter().filter_map(|fault| match fault {
-            Fault::Join { at } => Some(at.0),
-            _ => None,
-        });
-        let due = joins.filter(|&at| at <= self.done).count();
-        if due > self.joined {
-            let more = (due - self.joined) as u32;
-            self.joined = due;
-            let asked = (self.crew.asked.max(self.crew.staying()) + more).min(self.elastic.max);
-            self.crew.ask(asked);
-        }
-    }
-
-    /// Lets members go on that were stopped by a fault, when their time is over.
-    fn continue_stopped(&mut self, now: Nanos) {
-        let faults = &self.job.faults.0;
-        for process in self.processes.values_mut() {
-            let own = faults.iter().find_map(|fault| match *fault {
-                Fault::Stop { member, time, .. } if member == process.member => Some(time),
-                _ => None,
-            });
-            let random = faults.iter().find_map(|fault| match *fault {
-                Fault::RandomStop { time, .. } => Some(time),
-                _ => None,
-            });
-            let Some(time) = own.or(random) else { continue };
-            let is_stopped = state_of(process.child.id()) == Some('T');
-            match process.continues {
-                None if is_stopped => process.continues = Some(now + time),
-                Some(until) if until <= now => {
-                    process.signal(Signal::CONT);
-                    process.continues = None;
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Shows how far it is.
-    fn show(&mut self) {
-        let now = clock::now();
-        if now.since(self.shown) < SHOWN && !self.processes.is_empty() {
-            return;
-        }
-        self.shown = now;
-        let first = self.warden.roster().first().and_then(|seat| self.processes.get(seat));
-        let events = self.follower.look(first.map(|process| process.member));
-        let said = self.hosting.as_mut().map(Hosting::take_said).unwrap_or_default();
-        let steps = self.done.saturating_sub(self.first);
-        (self.surroundings.progress)(Glance { steps, events: &events, said: &said });
-    }
-
-    fn answer(&mut self, now: Nanos) -> Result<(), TrainError> {
-        let mut scaled = Vec::new();
-        let status = || self.status(now);
-        let Elastic { min, max, .. } = *self.elastic;
-        // A quota takes nobody's core: it is told elsewhere.
-        let cores = paceline_system::cores::allowed().map_or(1, |allowed| allowed.len());
-        let threads = self.job.threads;
-        let asked = self.crew.asked;
-        self.control.serve(|request| match request {
-            Request::Status => Answer::Status(Box::new(status())),
-            Request::Scale(0) => Answer::Refused("a training needs at least 1 worker; Ctrl-C ends it".into()),
-            Request::Scale(workers) if workers < min => {
-                Answer::Refused(format!("it needs at least {min} workers, as --elastic {min}:{max} says"))
-            }
-            Request::Scale(workers) if workers > max => Answer::Refused(format!(
-                "it can have at most {max} workers; start it with --elastic MIN:{workers} to allow for more"
-            )),
-            Request::Scale(workers) => {
-                scaled.push(workers);
-                let cores_needed = workers as usize * threads;
-                let thread = if threads == 1 { "thread" } else { "threads" };
-                let core = if cores == 1 { "core" } else { "cores" };
-                let means = if cores_needed > cores {
-                    format!(
-                        "each keeps its {threads} {thread}; {cores_needed} threads share {cores} {core}, and each will be slower"
-                    )
-                } else {
-                    let free = max as usize * threads <= cores && self.job.pin;
-                    let whose = if free { "on cores of its own" } else { "on any of the cores" };
-                    format!("each has {threads} {thread} {whose}; {} of {cores} {core} stay free", cores - cores_needed)
-                };
-                Answer::Scaled { workers, means }
-            }
-        });
-        for workers in scaled {
-            self.log.append(&LauncherEvent::Scaled { at: now, workers })?;
-            if workers != asked {
-                self.remember(format!("asked for {workers} workers instead of {asked}"));
-            }
-            self.crew.ask(workers);
-        }
-        Ok(())
-    }
-
-    fn status(&self, now: Nanos) -> Status {
-        let roster = self.warden.roster();
-        let members = self.processes.values().map(|process| {
-            let rank = roster.iter().position(|&seat| seat == process.seat).map(|rank| rank as u32);
-            let state = match self.crew.seats[process.seat as usize].occupant {
-                Occupant::Starting(_) => "starting",
-                Occupant::Leaving(_) => "leaving",
-                _ if rank.is_none() => "waiting",
-                _ => "training",
-            };
-            MemberStatus { member: process.member.0, pid: process.child.id(), rank, state: state.into() }
-        });
-        Status {
-            model: self.job.model.clone(),
-            pid: std::process::id(),
-            step: self.done,
-            steps: self.job.steps,
-            images_per_s: self.pace.steps_per_s(now).map(|steps| steps * self.job.global_batch() as f64),
-            workers: self.crew.asked,
-            min: self.elastic.min,
-            max: self.elastic.max,
-            generation: u64::from(self.warden.generation()),
-            waits: self.waits,
-            seconds: now.since(self.began).seconds(),
-            hosts: self.hosting.as_ref().map(Hosting::status).unwrap_or_default(),
-            members: members.collect(),
-            events: self.events.iter().cloned().collect(),
-        }
     }
 
     /// Puts what members noted of their samples into one file, each batch once.

@@ -1,28 +1,28 @@
 //! A member's process: the step loop of a worker that others can do without.
 
+mod account;
+mod planted;
+mod sums;
+
 use std::cell::Cell;
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use paceline_comm::tasks::{
-    Bell, Board, Dealing, Ended, Ground, Member, Parts, ShardTask, Shards, SliceTask, Slices, Tests, Wait,
-    Waiting, side,
-};
-use paceline_comm::{Area, slice};
-use paceline_engine::{
-    Drawing, Driving, Homes, HostUpdate, Place, Program, Region, StepResult, Transition, Values,
-};
+use paceline_comm::Area;
+use paceline_comm::tasks::{Bell, Board, Dealing, Ended, Ground, Member, ShardTask, Shards, Tests, side};
+use paceline_engine::{Drawing, Driving, Homes, Place, Program, Region, StepResult, Values};
 use paceline_record::log::RankWriter;
 use paceline_record::{
-    BucketRecord, Bytes, Generation, Host, MemberHeader, Nanos, Phase, PhaseTimes, Rank, RankEvent, Step,
-    StepRecord, Whole,
+    Bytes, Host, MemberHeader, Nanos, Phase, PhaseTimes, Rank, RankEvent, Step, StepRecord,
 };
 use serde::{Deserialize, Serialize};
+
+use account::Account;
+use planted::Planted;
+use sums::{SumTimes, Sums};
 
 use super::Deal;
 use super::point::{self, Point};
@@ -30,7 +30,6 @@ use super::state::Layout;
 use super::watch::Doing;
 use crate::clock::WrongClock;
 use crate::data::{Loader, TestSet, Turn};
-use crate::faults::{Fault, Faults};
 use crate::milestone::{Calendar, mean, open_test, part_of, test_part};
 use crate::worker::book::StepBook;
 use crate::worker::runner::move_loading;
@@ -443,271 +442,6 @@ impl Tests for Hands<'_> {
         let (loss, correct) = test_part(test, &mut *self.program, range, self.job.batch, progress)?;
         self.board().note_test(self.ground, part, (f64::from(loss), (examples << 32) | correct));
         self.note(Doing::Nothing);
-        Ok(())
-    }
-}
-
-/// Time of slices.
-#[derive(Default)]
-struct SumTimes {
-    all: Nanos,
-    /// Of that, adding up; the rest is the update.
-    adding: Nanos,
-    /// Of all, what was done between the layers of a shard.
-    within: Nanos,
-    moved: u64,
-}
-
-/// Adds up slices, and updates.
-struct Sums<'a> {
-    ground: &'a Ground,
-    layout: &'a Layout,
-    update: HostUpdate,
-    rate: f32,
-    times: SumTimes,
-    /// Whether the member is computing a shard.
-    in_shard: &'a Cell<bool>,
-    seat: u32,
-}
-
-impl Slices for Sums<'_> {
-    fn add_part(&mut self, task: SliceTask, parts: &Parts) {
-        let range = self.range(task);
-        self.note(Doing::Computing);
-        let begin = clock::now();
-        // SAFETY: all shards of this host have flagged this bucket, so nobody writes to it before the step is done, and this slice of
-        // the outboxes is its claimant's.
-        unsafe { self.ground.add_part(parts, &range) };
-        let all = clock::now().since(begin);
-        self.times.all += all;
-        self.times.adding += all;
-        if self.in_shard.get() {
-            self.times.within += all;
-        } else {
-            self.note(Doing::Nothing);
-        }
-        self.times.moved += 4 * (range.len() * parts.own_shards().len()) as u64;
-    }
-
-    fn run(&mut self, task: SliceTask, parts: &Parts) {
-        let SliceTask { step, slice: number, .. } = task;
-        let range = self.range(task);
-        point::reach(Point::BeforeSlice);
-        if range.is_empty() {
-            return;
-        }
-        self.note(Doing::Computing);
-        let travels = self.layout.size.shape.hosts > 1;
-        let is_owner = parts.is_owner(number);
-        let regions = |side: usize| -> [Region; 3] {
-            let kept = self.layout.size.state;
-            let state = |number| region(self.ground.state(side, number));
-            let parameters = region(self.ground.parameters(side));
-            [
-                parameters,
-                if kept > 0 { state(0) } else { parameters },
-                if kept > 1 { state(1) } else { parameters },
-            ]
-        };
-        let (from, into) = (regions(side(step)), regions(side(step + 1)));
-        let count = 1 + self.layout.size.state;
-        let adding = AtomicU64::new(0);
-        let begin = clock::now();
-        let transition = Transition {
-            learning_rate: self.rate,
-            updates: step + 1,
-            range: range.clone(),
-            from: &from[..count],
-            into: &into[..count],
-            gradients: &|part, into| {
-                let begin = clock::now();
-                // SAFETY: all shards have flagged this bucket, here or through the porter, so nobody writes to it before the step is
-                // done; this slice of the means is its claimant's, or has come.
-                unsafe {
-                    match (travels, is_owner) {
-                        (false, _) => self.ground.mean_gradients(&part, into),
-                        (true, true) => self.ground.mean_of_parts(parts, &part, into),
-                        (true, false) => self.ground.read_mean(&part, into),
-                    }
-                }
-                adding.fetch_add(clock::now().since(begin).0, Ordering::Relaxed);
-                point::reach(Point::InSlice);
-            },
-        };
-        // SAFETY: nobody writes to the state before the step, and this slice of the next one is its claimant's.
-        let done = unsafe { self.update.run(&transition) };
-        done.expect("invariant: slices lie in the parameters");
-        let all = clock::now().since(begin);
-        self.times.all += all;
-        if self.in_shard.get() {
-            self.times.within += all;
-        }
-        self.times.adding += Nanos(adding.into_inner()).min(all);
-        let values = range.len() * (self.layout.size.shape.shards as usize + 2 * count);
-        self.times.moved += 4 * values as u64;
-        if !self.in_shard.get() {
-            self.note(Doing::Nothing);
-        }
-    }
-}
-
-impl Sums<'_> {
-    fn note(&self, doing: Doing) {
-        self.ground.board().note_doing(self.ground, self.seat, doing as u64);
-    }
-
-    fn range(&self, task: SliceTask) -> Range<usize> {
-        let bucket = self.layout.buckets[task.bucket as usize].range.clone();
-        slice(bucket, Rank(task.slice), self.layout.size.shape.slices)
-    }
-}
-
-/// Books what a step took.
-struct Account<'a> {
-    board: Board,
-    ground: &'a Ground,
-    layout: &'a Layout,
-    member: &'a Member<'a, Ground>,
-    waits: &'a [Wait],
-}
-
-impl Account<'_> {
-    fn book(
-        &self,
-        step: u64,
-        hands: &mut Hands<'_>,
-        sums: &mut Sums<'_>,
-        generations: &[u32],
-        record: &mut StepRecord,
-    ) {
-        let tally = std::mem::take(&mut hands.tally);
-        let times = std::mem::take(&mut sums.times);
-        record.generation = Generation(u64::from(self.member.generation()));
-        record.phases += tally.phases;
-        record.examples = tally.examples;
-        record.redone = tally.redone;
-        record.loss = (tally.shards > 0).then(|| (tally.loss / f64::from(tally.shards)) as f32);
-        record.correct = hands.judges.then_some(tally.correct);
-        record.whole = self.whole(step, hands);
-        record.book(Phase::Update, times.all.since(times.adding));
-        // Calls between layers look after the exchange, and do slices of it.
-        record.book(Phase::CommCpu, times.adding + tally.in_ready.since(times.within));
-
-        // Since the loss until what was lost is done, waiting is recovery.
-        let window = generations.iter().map(|&generation| self.board.loss(self.ground, generation)).min();
-        let window = window.map(|since| (since, self.board.redone(self.ground, step).unwrap_or(since)));
-        for wait in self.waits {
-            let time = wait.end.since(wait.begin);
-            let recovery = match (wait.on, window) {
-                (Waiting::Roster, _) => time,
-                (_, Some((since, until))) => wait.end.min(until).since(wait.begin.max(since)).min(time),
-                _ => Nanos(0),
-            };
-            record.book(Phase::Recovery, recovery);
-            let left = time.since(recovery);
-            record.book(Phase::CommWait, left);
-            if let Waiting::Gradients(bucket) = wait.on {
-                let (arrival, _) = self.last_arrival(bucket, wait.begin);
-                let late = arrival.clamp(wait.begin, wait.end).since(wait.begin).min(left);
-                record.late_rank += late;
-            }
-        }
-        self.book_buckets(step, times.moved, record);
-    }
-
-    fn whole(&self, step: u64, hands: &Hands<'_>) -> Option<Whole> {
-        let (mut loss, mut correct) = (0.0, 0);
-        let known = self.board.results(self.ground, step, |shard, right| {
-            loss += shard;
-            correct += right;
-        });
-        let shards = f64::from(hands.job.shards());
-        known.then(|| Whole {
-            examples: hands.job.global_batch(),
-            loss: Some((loss / shards) as f32).filter(|loss| loss.is_finite()),
-            correct: hands.judges.then_some(correct),
-        })
-    }
-
-    /// When the last shard of this host completed a bucket, and which one; a host without shards waits for none.
-    fn last_arrival(&self, bucket: u32, begin: Nanos) -> (Nanos, Option<u32>) {
-        let shards = self.member.parts().own_shards();
-        match self.board.last_arrival(self.ground, bucket, shards) {
-            Some((at, shard)) if !at.is_zero() => (at, Some(shard)),
-            _ => (begin, None),
-        }
-    }
-
-    fn book_buckets(&self, step: u64, moved: u64, record: &mut StepRecord) {
-        let count = self.layout.buckets.len() as u64;
-        let mut reached = Nanos(0);
-        for (number, bucket) in (0..).zip(&self.layout.buckets) {
-            let (last_arrival, shard) = self.last_arrival(number, record.begin);
-            let ended = self.board.bucket_done(self.ground, number).max(last_arrival);
-            let waited = self.waits.iter().filter(|wait| wait.on == Waiting::Gradients(number));
-            let late: Nanos =
-                waited.map(|wait| last_arrival.clamp(wait.begin, wait.end).since(wait.begin)).sum();
-            let begun = last_arrival.since(late).max(record.begin);
-            record.comm_busy += ended.since(begun.max(reached));
-            reached = reached.max(ended);
-            let holder = shard.and_then(|shard| self.board.holder(self.ground, shard, step));
-            record.buckets.push(BucketRecord {
-                bytes: Bytes(4 * bucket.range.len() as u64),
-                begun,
-                last_arrival,
-                last_rank: holder.and_then(|seat| self.member.rank_of(seat)).unwrap_or(self.member.rank()),
-                ended,
-                waited_late: late,
-                waited_transfer: Nanos(0),
-                cpu: Nanos(record.phases[Phase::CommCpu].0 / count),
-                moved: Bytes(moved / count),
-            });
-        }
-    }
-}
-
-/// Faults that this member was asked to plant in itself.
-struct Planted<'a> {
-    faults: &'a Faults,
-    seed: u64,
-    own: paceline_record::Member,
-    /// The step that it came in. Random faults spare it then, or whoever replaces a victim would be the next one.
-    entered: Step,
-}
-
-impl Planted<'_> {
-    fn strike(
-        &self,
-        step: Step,
-        member: &Member<'_, Ground>,
-        hands: &mut Hands<'_>,
-        book: &mut StepBook<'_>,
-        leaves: &Arc<AtomicBool>,
-    ) -> Result<(), TrainError> {
-        if self.faults.is_empty() {
-            return Ok(());
-        }
-        let members: Vec<_> = member.members().map(paceline_record::Member).collect();
-        for fault in self.faults.due(step, self.seed, &members) {
-            let is_random = !self.faults.0.contains(&fault);
-            if fault.member() != Some(self.own) || (is_random && step == self.entered && step.0 > 0) {
-                continue;
-            }
-            book.tell(&RankEvent::Fault { at: clock::now(), step, fault: fault.to_string() })?;
-            match fault {
-                Fault::Kill { .. } => point::arm(point::Strike::Kill),
-                Fault::Stop { .. } => point::arm(point::Strike::Stop),
-                Fault::Slow { factor, .. } => hands.slowness.set(factor),
-                Fault::Leave { .. } => leaves.store(true, Ordering::Relaxed),
-                // Not for this process.
-                Fault::Join { .. }
-                | Fault::KillHost { .. }
-                | Fault::CutHost { .. }
-                | Fault::Clock { .. }
-                | Fault::RandomKill { .. }
-                | Fault::RandomStop { .. } => {}
-            }
-        }
         Ok(())
     }
 }
