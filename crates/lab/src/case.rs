@@ -186,6 +186,8 @@ pub struct Straggler {
     /// Fraction of the steps with waiting in which this rank was waited for most.
     #[serde(rename = "steps_share")]
     pub steps_fraction: f64,
+    /// Examples of its steps, over those of the others' steps on average.
+    pub work_ratio: Option<f64>,
 }
 
 impl CaseReport {
@@ -499,7 +501,22 @@ fn find_straggler(done: &[&Run]) -> Option<Straggler> {
         who,
         fraction: most.time.seconds() / all.seconds(),
         steps_fraction: most.steps as f64 / steps.max(1) as f64,
+        work_ratio: work_ratio(done, who),
     })
+}
+
+/// How much of a step's work is somebody's: its examples a step over the mean of the others'.
+fn work_ratio(done: &[&Run], who: Who) -> Option<f64> {
+    let ranks = || done.iter().flat_map(|run| &run.ranks);
+    let per_step = |is_meant: &dyn Fn(Who) -> bool| {
+        let of = ranks().filter(|rank| is_meant(rank.header.who())).flat_map(|rank| &rank.steps);
+        let (examples, steps) = of.fold((0, 0), |(examples, steps), step| {
+            (examples + step.examples, steps + step.covers)
+        });
+        (steps > 0).then(|| examples as f64 / steps as f64)
+    };
+    let (own, others) = (per_step(&|other| other == who)?, per_step(&|other| other != who)?);
+    (others > 0.0).then(|| own / others)
 }
 
 #[cfg(test)]

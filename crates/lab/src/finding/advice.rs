@@ -165,6 +165,16 @@ impl Program {
         }
     }
 
+    /// A rank is late because it has more to do.
+    pub fn uneven(self) -> &'static str {
+        match self {
+            Self::Bench | Self::Train | Self::Simulated => {
+                "the shards of a step do not divide evenly: make --shards a multiple of all workers of all hosts"
+            }
+            _ => "give every rank as many examples a step",
+        }
+    }
+
     /// A rank is late because it was not on a core.
     pub fn kept_off(self, who: &str) -> String {
         match self {

@@ -7,6 +7,9 @@ use crate::numbers::waterfall::Cause;
 /// One rank is blamed if it causes at least this fraction of all waiting for late ranks.
 const TO_BLAME: f64 = 0.5;
 
+/// A rank has more to do than the others from so much of their work on.
+const MORE_WORK: f64 = 1.1;
+
 /// The same for two ranks, where one of them is always the late one.
 const TO_BLAME_OF_TWO: f64 = 0.8;
 
@@ -41,7 +44,15 @@ impl Member<'_> {
                 format!("{blame}, which was kept off its core for {seconds:.1} s more than the others"),
                 self.program().kept_off(&self.case.name(late.who)),
             ),
-            None => (blame, self.program().late(&self.case.name(late.who))),
+            None => match late.work_ratio.filter(|&ratio| ratio >= MORE_WORK) {
+                Some(ratio) => {
+                    let more = 100.0 * (ratio - 1.0);
+                    let text =
+                        format!("{blame}, which has {more:.0} % more examples a step than the others on average");
+                    (text, self.program().uneven().into())
+                }
+                None => (blame, self.program().late(&self.case.name(late.who))),
+            },
         }
     }
 
@@ -79,6 +90,19 @@ mod tests {
     fn the_rank_that_cost_most_is_named_even_if_it_is_not_to_blame() {
         let text = found("cpu", 0.76, 0.76).text;
         assert!(text.ends_with("no single rank is to blame (rank 1: 76 % of the waiting)"), "{text}");
+    }
+
+    #[test]
+    fn a_rank_with_more_examples_is_not_called_slow() {
+        let mut case = CaseReport::of(&[Plan { late: 20.0, ..Plan::calm("resnet50", 2) }.run()]);
+        let late = case.straggler.as_mut().expect("two ranks");
+        assert_eq!(late.work_ratio, Some(1.0));
+        late.work_ratio = Some(2.0);
+        let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
+        let mut findings = report.findings.into_iter();
+        let found = findings.find(|finding| finding.kind == Kind::Stragglers).expect("ranks wait");
+        assert!(found.text.ends_with("rank 1, which has 100 % more examples a step than the others on average"), "{found:?}");
+        assert!(found.advice.contains("--shards") && !found.advice.contains("is slower"), "{found:?}");
     }
 
     #[test]
