@@ -17,7 +17,7 @@ pub fn section(case: &CaseReport, name: &str) -> Option<Section> {
 
 fn table(hosts: &[HostReport]) -> Table {
     let moved = |name: &'static str| {
-        Column::numbers(format!("{name} MB per step")).short(format!("{name} MB")).under("MB per step", name)
+        Column::numbers(format!("{name} MB per step")).short(format!("{name} MB/step")).under("MB per step", name)
     };
     let mut table = Table::new([
         Column::numbers("host").always(),
@@ -26,7 +26,7 @@ fn table(hosts: &[HostReport]) -> Table {
         Column::numbers("shards").keep(5.0),
         moved("sent").keep(8.0),
         moved("received").keep(8.0),
-        Column::numbers("porter ms per step").short("porter ms").keep(7.0),
+        Column::numbers("porter ms per step").short("porter ms/step").keep(7.0),
         Column::numbers("waited for it s").short("waited s").keep(4.0),
         Column::numbers("clock within us").short("clock us").keep(3.0),
         Column::words("joined, left or lost").short("came, went").keep(10.0).wrapping(),
