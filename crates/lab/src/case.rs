@@ -510,9 +510,8 @@ fn work_ratio(done: &[&Run], who: Who) -> Option<f64> {
     let ranks = || done.iter().flat_map(|run| &run.ranks);
     let per_step = |is_meant: &dyn Fn(Who) -> bool| {
         let of = ranks().filter(|rank| is_meant(rank.header.who())).flat_map(|rank| &rank.steps);
-        let (examples, steps) = of.fold((0, 0), |(examples, steps), step| {
-            (examples + step.examples, steps + step.covers)
-        });
+        let (examples, steps) =
+            of.fold((0, 0), |(examples, steps), step| (examples + step.examples, steps + step.covers));
         (steps > 0).then(|| examples as f64 / steps as f64)
     };
     let (own, others) = (per_step(&|other| other == who)?, per_step(&|other| other != who)?);

@@ -291,9 +291,10 @@ pub fn join_study(jobs: impl Iterator<Item = Job>, meeting: &Meeting, out: Optio
 
 /// The life of a host that another one of this machine has started.
 pub fn run_local(job: Job, meeting: &Meeting) -> Result<()> {
-    // Ctrl-C is the first host's to answer.
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default())
-        .context("cannot watch for Ctrl-C")?;
+    // Ctrl-C, and an end that the whole group is asked for, are the first host's to answer.
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::default()).context("cannot watch for signals")?;
+    }
     let interrupted = AtomicBool::new(false);
     let prepared = job.prepare(&mut Engines::default())?;
     let surroundings = Surroundings {

@@ -67,13 +67,20 @@ pub fn bar(length: u64) -> Option<ProgressBar> {
 
 /// A number of workers in words.
 pub fn workers(job: &Job) -> String {
-    let workers = match job.all_workers() {
+    let workers = match job.workers {
         1 => "1 worker".to_owned(),
         workers => format!("{workers} workers"),
     };
-    match job.hosts {
-        Some(hosts) => format!("{workers} of {} hosts", hosts.max),
-        None => workers,
+    let Some(hosts) = job.hosts else { return workers };
+    let hosts_here = match (hosts.min, hosts.max) {
+        (1, 1) => "1 host".to_owned(),
+        (min, max) if min == max => format!("{max} hosts"),
+        (min, max) => format!("{min} to {max} hosts"),
+    };
+    match hosts.local {
+        true => format!("{workers} on each of {hosts_here}"),
+        // Others may have other numbers of them.
+        false => format!("{workers} on this one of {hosts_here}"),
     }
 }
 

@@ -22,6 +22,9 @@ pub enum TrainError {
     /// Reject the input: hosts of a simulated machine.
     #[error("the simulated machine is one host; leave --hosts out")]
     SimulatedHosts,
+    /// Report the usage error: layers are timed where workers stay.
+    #[error("--profile times the layers of workers that stay, on one host; leave --elastic and --hosts out")]
+    ElasticProfile,
     /// Report the failure: the hosts of the job end it.
     #[error("{0}")]
     HostsEnded(String),

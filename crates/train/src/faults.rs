@@ -223,7 +223,11 @@ fn parse(text: &str) -> Result<Fault, String> {
         "cut" => {
             let (value, length) = value.rsplit_once(':').ok_or("write for how long, as cut=h1@30:5s")?;
             let (host, at) = host_place(value)?;
-            Ok(Fault::CutHost { host, at, time: time(length)? })
+            let time = time(length)?;
+            match time.is_zero() {
+                true => Err("a cut takes a while, as cut=h1@30:5s".into()),
+                false => Ok(Fault::CutHost { host, at, time }),
+            }
         }
         "clock" => match value.split(':').collect::<Vec<_>>()[..] {
             [host, ahead, gain] => {

@@ -361,8 +361,15 @@ impl Job {
         {
             return Err(TrainError::LateFault { fault: fault.to_string(), steps: self.steps });
         }
-        // Each host may have other numbers of workers, and every one has at least a shard.
-        let least = self.hosts.map_or(bounds.max, |hosts| hosts.max.max(workers));
+        if self.profile {
+            return Err(TrainError::ElasticProfile);
+        }
+        // Hosts of several machines may have other numbers of workers, and every one has at least a shard.
+        let least = match self.hosts {
+            Some(hosts) if hosts.local && self.elastic.is_none() => hosts.max.saturating_mul(workers),
+            Some(hosts) => hosts.max.max(workers),
+            None => bounds.max,
+        };
         if self.shards() < least {
             return Err(TrainError::Shards { shards: self.shards(), workers: least });
         }

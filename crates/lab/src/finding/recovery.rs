@@ -1,4 +1,4 @@
-//! What lost workers cost.
+//! What lost workers and hosts cost.
 
 use paceline_record::Exit;
 
@@ -13,11 +13,11 @@ const MOST_OF_IT: f64 = 0.5;
 const KILL: i32 = 9;
 
 impl Member<'_> {
-    /// Reported whenever a worker was lost, however little that cost.
+    /// Reported whenever a worker or a host was lost, however little that cost.
     pub(super) fn recovery(&self) -> Option<Finding> {
         let recovery = self.case.recovery.as_ref()?;
         let cost = recovery.worker_s;
-        if recovery.losses + recovery.expulsions == 0 || cost.sum <= 0.0 {
+        if recovery.losses + recovery.expulsions + recovery.hosts_lost == 0 || cost.sum <= 0.0 {
             return None;
         }
         let loss = Loss { seconds: cost.sum, fraction: recovery.fraction };
@@ -96,6 +96,7 @@ fn count_losses(recovery: &Recovery) -> String {
         (killed, "kill", "kills"),
         (recovery.losses - killed, "lost worker", "lost workers"),
         (recovery.expulsions, "expulsion", "expulsions"),
+        (recovery.hosts_lost, "lost host", "lost hosts"),
     ];
     let named = counts.into_iter().filter(|&(count, ..)| count > 0);
     let named = named.map(|(count, one, many)| format!("{count} {}", if count == 1 { one } else { many }));
@@ -113,4 +114,4 @@ fn advise(recovery: &Recovery) -> &'static str {
 pub(super) const PLANTED: &str =
     "every loss was planted with --faults: without faults this time would not be lost";
 pub(super) const NOT_PLANTED: &str =
-    "find out why workers were lost: the table of events says when and how each ended";
+    "find out why they were lost: the table of events says when and how each ended";

@@ -47,8 +47,9 @@ impl Member<'_> {
             None => match late.work_ratio.filter(|&ratio| ratio >= MORE_WORK) {
                 Some(ratio) => {
                     let more = 100.0 * (ratio - 1.0);
-                    let text =
-                        format!("{blame}, which has {more:.0} % more examples a step than the others on average");
+                    let text = format!(
+                        "{blame}, which has {more:.0} % more examples a step than the others on average"
+                    );
                     (text, self.program().uneven().into())
                 }
                 None => (blame, self.program().late(&self.case.name(late.who))),
@@ -101,7 +102,10 @@ mod tests {
         let report = Report::new(&study(std::slice::from_ref(&case.case)), vec![case]);
         let mut findings = report.findings.into_iter();
         let found = findings.find(|finding| finding.kind == Kind::Stragglers).expect("ranks wait");
-        assert!(found.text.ends_with("rank 1, which has 100 % more examples a step than the others on average"), "{found:?}");
+        assert!(
+            found.text.ends_with("rank 1, which has 100 % more examples a step than the others on average"),
+            "{found:?}"
+        );
         assert!(found.advice.contains("--shards") && !found.advice.contains("is slower"), "{found:?}");
     }
 

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_record::log::{PlantedFault, RankLog};
 use paceline_record::{
-    Expulsion, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase, RecoveryPhase, Step, Who,
+    Expulsion, Host, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Phase, RecoveryPhase, Step, Who,
 };
 use serde::Serialize;
 
@@ -208,8 +208,15 @@ struct View<'a> {
     steps: Vec<Work>,
     /// Members that did each of them.
     strengths: Vec<u64>,
-    /// Members that were lost, by the step that they were in.
-    lost: BTreeMap<Step, Vec<Member>>,
+    /// Members and hosts that were lost, by the step that they were in.
+    lost: BTreeMap<Step, Vec<Lost>>,
+}
+
+/// Who was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lost {
+    Member(Member),
+    Host(Host),
 }
 
 impl<'a> View<'a> {
@@ -221,11 +228,14 @@ impl<'a> View<'a> {
                 Who::Rank(_) => None,
             }
         };
-        let mut lost: BTreeMap<Step, Vec<Member>> = BTreeMap::new();
+        let mut lost: BTreeMap<Step, Vec<Lost>> = BTreeMap::new();
         for life in membership.lives.iter().filter(|life| life.fate.lost_at().is_some()) {
             if let Some(step) = life.last {
-                lost.entry(step).or_default().push(life.member);
+                lost.entry(step).or_default().push(Lost::Member(life.member));
             }
+        }
+        for (step, host) in hosts::losses(run) {
+            lost.entry(step).or_default().push(Lost::Host(host));
         }
         Self {
             run,
@@ -251,15 +261,15 @@ impl<'a> View<'a> {
         self.run.records(k).map(|step| step.phases[Phase::Recovery]).sum::<Nanos>().seconds()
     }
 
-    /// What the others waited for each lost member: what they spent in its step and in those up to the next loss. Members
+    /// What the others waited for each lost member and host: what they spent in its step and in those up to the next loss. Those
     /// lost in one step share it evenly.
-    fn waited_for(&self) -> BTreeMap<Member, f64> {
-        let mut waited: BTreeMap<Member, f64> = BTreeMap::new();
+    fn waited_for(&self) -> BTreeMap<Lost, f64> {
+        let mut waited: BTreeMap<Lost, f64> = BTreeMap::new();
         for (k, &step) in self.membership.steps.iter().enumerate() {
             let seconds = self.waited(k);
             if let (true, Some((_, lost))) = (seconds > 0.0, self.lost.range(..=step).next_back()) {
-                for &member in lost {
-                    *waited.entry(member).or_default() += seconds / lost.len() as f64;
+                for &one in lost {
+                    *waited.entry(one).or_default() += seconds / lost.len() as f64;
                 }
             }
         }
@@ -349,14 +359,18 @@ impl<'a> View<'a> {
             events.extend(self.end_of(life, &waited));
             events.extend(self.planted_in(life));
         }
-        events.extend(self.host_events());
+        events.extend(self.host_events().into_iter().map(|(at, event)| {
+            let host = event.host.filter(|_| event.what == What::Lost);
+            let cost_s = host.and_then(|host| waited.get(&Lost::Host(host)).copied());
+            (at, Event { cost_s, ..event })
+        }));
         events.sort_by_key(|&(at, ref event)| (at, event.host, event.member, event.what));
         let more = events.len().saturating_sub(MOST_EVENTS);
         (events.into_iter().take(MOST_EVENTS).map(|(_, event)| event).collect(), more as u64)
     }
 
     /// How a member came to its end, unless it lasted.
-    fn end_of(&self, life: &Life, waited: &BTreeMap<Member, f64>) -> Option<(Nanos, Event)> {
+    fn end_of(&self, life: &Life, waited: &BTreeMap<Lost, f64>) -> Option<(Nanos, Event)> {
         let (at, what, exit, reason) = match &life.fate {
             Fate::Lasted => return None,
             Fate::Left(at) => (*at, What::Left, None, None),
@@ -367,7 +381,8 @@ impl<'a> View<'a> {
         // The start of a member that was there from the beginning is no event of its own.
         let early = Some(life.span.begin) <= self.run.launcher.first_spawn;
         let start = if early { toll.replacing } else { 0.0 };
-        let cost = toll.unfinished + start + waited.get(&life.member).copied().unwrap_or_default();
+        let cost =
+            toll.unfinished + start + waited.get(&Lost::Member(life.member)).copied().unwrap_or_default();
         let planted = self.planted_end(life);
         let event = Event {
             step: life.last,

@@ -17,7 +17,9 @@ pub fn section(case: &CaseReport, name: &str) -> Option<Section> {
 
 fn table(hosts: &[HostReport]) -> Table {
     let moved = |name: &'static str| {
-        Column::numbers(format!("{name} MB per step")).short(format!("{name} MB/step")).under("MB per step", name)
+        Column::numbers(format!("{name} MB per step"))
+            .short(format!("{name} MB/step"))
+            .under("MB per step", name)
     };
     let mut table = Table::new([
         Column::numbers("host").always(),

@@ -4,18 +4,18 @@ use paceline_record::{Expulsion, Host, Member};
 
 use super::{or_dash, workers};
 use crate::numbers::recovery::{Event, Recovery, What};
-use crate::{Align, CaseReport, Table};
+use crate::{CaseReport, Column, Table};
 
 /// The events of a case, at most so many; `None` if nothing happened.
 pub fn event_table(case: &CaseReport, most: usize) -> Option<Table> {
     let recovery = case.recovery.as_ref().filter(|recovery| !recovery.events.is_empty())?;
     let mut table = Table::new([
-        ("time s", Align::Right),
-        ("step", Align::Right),
-        ("host", Align::Right),
-        ("member", Align::Right),
-        ("what happened", Align::Left),
-        ("cost, worker-s", Align::Right),
+        Column::numbers("time s").always(),
+        Column::numbers("step").keep(4.0),
+        Column::numbers("host").keep(6.0),
+        Column::numbers("member").keep(7.0),
+        Column::words("what happened").always().wrapping(),
+        Column::numbers("cost, worker-s").short("worker-s").keep(9.0),
     ]);
     for event in recovery.events.iter().take(most) {
         table.row([
@@ -104,7 +104,7 @@ fn reason(reason: &Expulsion) -> String {
 pub fn recovery(case: &CaseReport) -> Vec<String> {
     let Some(recovery) = case.recovery.as_ref().filter(|_| case.has_changed()) else { return Vec::new() };
     let mut sentences = vec![count_changes(case, recovery)];
-    if recovery.losses + recovery.expulsions == 0 {
+    if recovery.losses + recovery.expulsions + recovery.hosts_lost == 0 {
         return sentences;
     }
     let cost = recovery.worker_s;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use paceline_comm::wire::{Door, Refusal, Terms, call};
 use paceline_comm::{CommError, Deadline};
 use paceline_train::hosts::{Call, Role};
@@ -122,7 +122,12 @@ impl Seeker<'_> {
 
     /// Whoever leaves its address in the folder before others do is the first.
     fn meet_in(&self, folder: &Path) -> Result<(Role, Option<Note>)> {
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        if !folder.is_dir() {
+            let folder = folder.display();
+            let why =
+                format!("{folder} is no folder; hosts meet in one that is there, and that all of them see");
+            return Err(Usage::new(why).into());
+        }
         let until = Instant::now() + PATIENCE;
         let mut opened = None;
         loop {

@@ -99,7 +99,12 @@ impl First {
                         // A number is used up by taking part.
                         self.free.insert(caller.host.0);
                     } else if !caller.is_out {
-                        let order = Order::End(format!("this host was taken for lost: {why}"));
+                        let again = match self.job.elastic {
+                            Some(_) => "; the others go on, and the same command joins them again",
+                            None => "",
+                        };
+                        let order =
+                            Order::End(format!("the first host took this one for lost: {why}{again}"));
                         // It may hear of it, or be gone.
                         let _ = send(&mut caller.letters, &Letter::Order { order, doors: Vec::new() });
                         self.authority.loses(caller.host, &why, now);

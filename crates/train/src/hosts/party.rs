@@ -433,9 +433,14 @@ fn listen(
             }
             Letter::Ping { sent } => {
                 let pong = Letter::Pong { sent, there: clock::now() };
-                send(letters, &pong).map_err(|error| error.to_string())?;
+                // A broken connection is noticed when it is read, after what the first host said last.
+                let _ = send(letters, &pong);
             }
             Letter::Stored { is_last } => heard.0.push(Event::Stored(is_last)),
+            Letter::SentAway { why } => {
+                let why = format!("the first host ({first}) sends this one away: {why}");
+                heard.0.push(Event::Order(Order::End(why), BTreeMap::new()));
+            }
             other => return Err(format!("it says what a first host does not say: {other:?}")),
         }
     }
