@@ -218,8 +218,9 @@ fn describe(cases: &[(&CaseReport, String)]) -> impl Iterator<Item = String> {
 /// What happened to the members of an elastic case.
 fn members(case: &CaseReport, name: &str, events: usize) -> Option<Section> {
     let sentences = words::recovery(case);
+    let table = words::event_table(case, events);
     let section = Section::new(Topic::Case, format!("{name}: members"));
-    (!sentences.is_empty()).then(|| section.list(sentences).tables(words::event_table(case, events)))
+    (!sentences.is_empty() || table.is_some()).then(|| section.list(sentences).tables(table))
 }
 
 /// What the source of an imported case says beyond its steps.

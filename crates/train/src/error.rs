@@ -25,6 +25,14 @@ pub enum TrainError {
     /// Report the usage error: layers are timed where workers stay.
     #[error("--profile times the layers of workers that stay, on one host; leave --elastic and --hosts out")]
     ElasticProfile,
+    /// Report the usage error: this host has not the address, or not the port, that others are to reach it at.
+    #[error("cannot listen at {at}, where --interface and --port say that other hosts reach this one")]
+    NoDoor {
+        /// Where.
+        at: std::net::SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Report the failure: the hosts of the job end it.
     #[error("{0}")]
     HostsEnded(String),

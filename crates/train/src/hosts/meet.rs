@@ -186,9 +186,13 @@ fn meet_other(
     let processor = Processor { best: numerics::here(&job.engine), has: is_available };
     let agreed = agree(job, &welcome, &meeting.name, &processor);
     let agreed = agreed.map_err(|why| TrainError::AnotherJob { first, why });
-    let agreed = agreed.and_then(|job| admitted(&Admission { host: welcome.host, first }).map(|()| job));
-    let job = match agreed {
-        Ok(job) => job,
+    let agreed = agreed.and_then(|job| {
+        let door = open_door(asked, local, meeting)?;
+        admitted(&Admission { host: welcome.host, first })?;
+        Ok((job, door))
+    });
+    let (job, door) = match agreed {
+        Ok(agreed) => agreed,
         Err(error) => {
             let why = match &error {
                 TrainError::AnotherJob { why, .. } => why.clone(),
@@ -200,7 +204,6 @@ fn meet_other(
             return Err(error);
         }
     };
-    let door = open_door(asked, local, meeting)?;
     // Before the first question of what time it is.
     job.faults.plant_clock(welcome.host);
     let keeper = Keeper {
@@ -267,7 +270,13 @@ pub(super) fn open_door(
     let ip = asked.interface.or(local.map(|address| address.ip())).unwrap_or(IpAddr::from([127, 0, 0, 1]));
     let name = meeting.name.clone();
     let tell = move |line: String| eprintln!("{name}: {line}");
-    Ok(Door::open(SocketAddr::new(ip, asked.port), &meeting.terms, tell)?)
+    let at = SocketAddr::new(ip, asked.port);
+    Door::open(at, &meeting.terms, tell).map_err(|error| match error {
+        CommError::NoDoor { source, .. } if asked.interface.is_some() || asked.port > 0 => {
+            TrainError::NoDoor { at, source }
+        }
+        error => error.into(),
+    })
 }
 
 /// Waits for the first letter. A first host that has let this one in may still have to prepare its run.
@@ -325,7 +334,8 @@ fn agree(own: &Job, welcome: &Welcome, name: &str, processor: &Processor) -> Res
         let lr = job.learning.schedule.base.to_string();
         let leading =
             [("--hosts", hosts), ("--shards", shards)].map(|(what, value)| (what.to_owned(), value));
-        let fixed = job.fixed_settings().map(|(option, value)| (format!("--{option}"), value));
+        let name = |option| if option == "model" { "the model".into() } else { format!("--{option}") };
+        let fixed = job.fixed_settings().map(|(option, value)| (name(option), value));
         let others = [("--lr".to_owned(), lr), ("the number of steps".to_owned(), steps)];
         leading.into_iter().chain(fixed).chain(others)
     };
@@ -429,7 +439,11 @@ impl LocalPlace {
             encrypted: meeting.terms.secrecy == Secrecy::Encrypted,
             lease: meeting.lease,
             patience: meeting.patience,
-            name: format!("{}-{number}", meeting.name),
+            // Hosts are numbered as they come, so a name has no number.
+            name: match u8::try_from(number).ok().filter(|&number| number < 26) {
+                Some(number) => format!("{}-{}", meeting.name, char::from(b'a' + number)),
+                None => format!("{}-no{number}", meeting.name),
+            },
             launcher: std::process::id() as i32,
         }
     }

@@ -407,7 +407,8 @@ impl Keeper {
                 };
                 *is_cut = true;
                 let why = format!(
-                    "the first host ({first}) cannot be reached: {why}; the hosts of this run met there, so it ends"
+                    "the first host ({first}) cannot be reached: {why}; the hosts of this run meet there, so this one ends (with --elastic, a run \
+                     outlives the loss of any other host)"
                 );
                 heard.0.push(Event::Order(Order::End(why), BTreeMap::new()));
             }
