@@ -154,6 +154,7 @@ fn steps_and_ranks(case: &CaseReport) -> Row {
         cell("straggler_rank", late.and_then(|late| rank(late.who))),
         number("straggler_share", late.map(|late| late.fraction)),
         number("straggler_steps_share", late.map(|late| late.steps_fraction)),
+        number("straggler_work_ratio", late.and_then(|late| late.work_ratio)),
         number("step_p50_s", spread.map(|spread| spread.p50_s)),
         number("step_p95_s", spread.map(|spread| spread.p95_s)),
         number("step_p99_s", spread.map(|spread| spread.p99_s)),

@@ -15,7 +15,7 @@ pub fn event_table(case: &CaseReport, most: usize) -> Option<Table> {
         Column::numbers("host").keep(6.0),
         Column::numbers("member").keep(7.0),
         Column::words("what happened").always().wrapping(),
-        Column::numbers("cost, worker-s").short("worker-s").keep(9.0),
+        Column::numbers("cost, worker-s").keep(9.0),
     ]);
     for event in recovery.events.iter().take(most) {
         table.row([
