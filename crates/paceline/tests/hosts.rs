@@ -273,6 +273,8 @@ fn what_makes_no_sense_is_refused_before_anything_starts() {
         ("--hosts 2 --rendezvous tcp://127.0.0.1:29400 --secret-file short", "too short"),
         ("--hosts 2 --rendezvous tcp://127.0.0.1:29400 --secret-file missing", "cannot read missing"),
         ("--hosts 2 --local --update ps-cpu", "ps-cpu"),
+        ("--hosts 2 --rendezvous file:///no/such/place --secret-file secret", "/no/such/place is no folder"),
+        ("--hosts 2 --local --workers 3 --shards 4", "4 shards cannot keep 6 workers busy"),
     ] {
         fs::write(folder.join("secret"), "0123456789abcdef\n").expect("a file");
         fs::write(folder.join("short"), "1234\n").expect("a file");

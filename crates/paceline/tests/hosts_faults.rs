@@ -3,71 +3,24 @@
 
 mod training;
 
-use std::fs;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::Child;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use paceline_lab::Run;
 use paceline_record::log::LauncherLog;
 use paceline_record::{ClockReading, Host, LauncherEvent, Nanos, Recovery, RecoveryPhase};
+use rustix::process::Signal;
 use serde_json::Value;
-use training::{paceline, pictures, refuse, report, run, weights};
-
-/// 60 samples, 8 a step: 3 epochs are 22.5 steps, with a test and a checkpoint after each.
-const RECIPE: &str =
-    "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no";
-const SHORT: &str = "--epochs 3";
+use training::hosts::{
+    Launcher, RECIPE, SHORT, STEPS, case_folder, newest, somewhere, undisturbed, wait_for,
+};
+use training::{pictures, refuse, report, run, weights};
 
 /// Long beside whatever a busy machine does to a host: for tests in which nobody is to be silent.
 const PATIENT: &str = "--lease 30";
-const STEPS: u64 = 23;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn undisturbed(folder: &Path) -> (Vec<u8>, Vec<u8>) {
-    pictures(folder);
-    run(folder, &format!("{RECIPE} {SHORT} --workers 1 --out whole"));
-    weights(&folder.join("whole"), STEPS)
-}
-
-/// A host, started; it is killed if it has not ended.
-struct Launcher(Option<Child>);
-
-impl Launcher {
-    fn start(folder: &Path, arguments: &str) -> Self {
-        let mut command = paceline(folder, arguments);
-        command.env("PACELINE_SECRET", "a secret of many bytes");
-        Self(Some(command.spawn().expect("the program starts")))
-    }
-
-    /// How it ended, and what it said.
-    fn end(mut self) -> (Option<i32>, String) {
-        let output = self.0.take().expect("it has not ended").wait_with_output().expect("it ends");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    }
-}
-
-impl Drop for Launcher {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A place to meet that nobody uses.
-fn somewhere() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    format!("tcp://{}", listener.local_addr().expect("an address"))
-}
 
 /// Starts so many hosts one after another, so that their numbers are known.
 fn start(folder: &Path, arguments: &str, hosts: u32) -> Vec<Launcher> {
-    let job = format!("{RECIPE} {SHORT} --workers 1 --rendezvous {} {arguments}", somewhere());
+    let job = format!("{RECIPE} {SHORT} --workers 1 {} {arguments}", somewhere());
     let mut launchers = Vec::new();
     for host in 0..hosts {
         launchers.push(Launcher::start(folder, &format!("{job} --out host-{host}")));
@@ -75,27 +28,6 @@ fn start(folder: &Path, arguments: &str, hosts: u32) -> Vec<Launcher> {
         wait_for(&log, &format!("\"host\":{{\"host\":{host},"));
     }
     launchers
-}
-
-/// Waits until a file of a run holds some text.
-fn wait_for(path: &Path, text: &str) {
-    let begin = Instant::now();
-    while !fs::read_to_string(path).is_ok_and(|found| found.contains(text)) {
-        assert!(begin.elapsed() < PATIENCE, "{text} is not in {}", path.display());
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn case_folder(run: &Path) -> PathBuf {
-    let cases = fs::read_dir(run).expect("a run").flatten().map(|entry| entry.path());
-    cases.into_iter().find(|path| path.join("launcher.jsonl").exists()).expect("a case")
-}
-
-/// Steps of the newest checkpoint of a folder.
-fn newest(folder: &Path) -> u64 {
-    let checkpoints = fs::read_dir(folder.join("checkpoints")).expect("checkpoints").flatten();
-    let names = checkpoints.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).max().expect("one of them")
 }
 
 /// What happened to a host, in the report's words: what, by which fault.
@@ -117,7 +49,7 @@ fn numbers_add_up(case: &Value) {
 fn a_host_that_is_killed_changes_no_bit_and_the_report_says_that_it_was_planted() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
-    let whole = undisturbed(folder);
+    let whole = undisturbed(folder, SHORT, STEPS);
     run(
         folder,
         &format!(
@@ -129,6 +61,12 @@ fn a_host_that_is_killed_changes_no_bit_and_the_report_says_that_it_was_planted(
     let case = &report(&out)["cases"][0];
     assert_eq!((&case["status"], &case["recovery"]["hosts_lost"]), (&"done".into(), &1.into()), "{case}");
     assert_eq!(events_of(case, 1), [("lost".to_owned(), "kill=h1@8".to_owned())], "{case}");
+    // What the others waited is the cost of this loss, and the finding says so.
+    let lost =
+        case["recovery"]["events"].as_array().expect("events").iter().find(|event| event["what"] == "lost");
+    assert!(lost.expect("it is told")["cost_s"].as_f64() > Some(0.0), "{case}");
+    let findings = report(&out)["findings"].to_string();
+    assert!(findings.contains("1 lost host cost"), "{findings}");
     // Those that go on were there to see it.
     assert!(events_of(case, 2).is_empty(), "{case}");
     // From the loss until work goes on, every moment has a name.
@@ -160,9 +98,9 @@ fn a_host_that_comes_logs_how_long_it_copied_the_state() {
         format!("{RECIPE} --epochs 16 {PATIENT} --elastic --workers 1 --hosts 1:2 --rendezvous {place}");
     let first = Launcher::start(folder, &format!("{job} --out host-0"));
     wait_for(&folder.join("host-0/mobilenet_v2-w2/member-0.jsonl"), "\"step\":5,");
-    let (status, said) = Launcher::start(folder, &format!("{job} --out host-1")).end();
+    let (status, said) = Launcher::start(folder, &format!("{job} --out host-1")).ended();
     assert_eq!(status, Some(0), "{said}");
-    let (status, said) = first.end();
+    let (status, said) = first.ended();
     assert_eq!(status, Some(0), "{said}");
     let log = LauncherLog::read(&case_folder(&folder.join("host-0")).join("host-1")).expect("a whole log");
     let phases: Vec<Recovery> = log.membership.iter().filter_map(recovery_of).collect();
@@ -185,7 +123,7 @@ fn a_slow_host_is_named_as_late_and_not_the_network() {
     // Each host plants its own faults.
     let slow = Launcher::start(folder, &format!("{job} --faults slow=0@1:8 --out host-1"));
     for launcher in [slow, first] {
-        let (status, said) = launcher.end();
+        let (status, said) = launcher.ended();
         assert_eq!(status, Some(0), "{said}");
     }
     let report = report(&folder.join("host-0"));
@@ -205,7 +143,7 @@ fn a_slow_host_is_named_as_late_and_not_the_network() {
 fn a_cut_that_heals_within_the_lease_disturbs_nobody() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
-    let whole = undisturbed(folder);
+    let whole = undisturbed(folder, SHORT, STEPS);
     let job = format!("{RECIPE} {SHORT} {PATIENT} --hosts 2 --local --workers 1");
     for host in [0, 1] {
         run(folder, &format!("{job} --faults cut=h{host}@8:0.5s --out cut-{host}"));
@@ -223,15 +161,15 @@ fn a_cut_that_heals_within_the_lease_disturbs_nobody() {
 fn a_host_that_is_cut_off_for_longer_than_the_lease_saves_and_the_others_go_on() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
-    let whole = undisturbed(folder);
+    let whole = undisturbed(folder, SHORT, STEPS);
     let hosts = start(folder, "--hosts 1:3 --elastic --host-wait 30 --faults cut=h1@8:60s", 3);
     let [first, cut, other]: [Launcher; 3] = hosts.try_into().unwrap_or_else(|_| panic!("three hosts"));
-    let (status, said) = cut.end();
+    let (status, said) = cut.ended();
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
     assert!(newest(&folder.join("host-1")) >= 8);
     for going_on in [first, other] {
-        let (status, said) = going_on.end();
+        let (status, said) = going_on.ended();
         assert_eq!(status, Some(0), "{said}");
     }
     assert!(weights(&folder.join("host-0"), STEPS) == whole, "the weights differ");
@@ -243,15 +181,15 @@ fn a_host_that_is_cut_off_for_longer_than_the_lease_saves_and_the_others_go_on()
 fn where_the_first_host_is_cut_off_the_other_saves_and_never_trains_on() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
-    let whole = undisturbed(folder);
+    let whole = undisturbed(folder, SHORT, STEPS);
     let hosts = start(folder, "--hosts 1:2 --elastic --host-wait 30 --faults cut=h0@8:60s", 2);
     let [first, other]: [Launcher; 2] = hosts.try_into().unwrap_or_else(|_| panic!("two hosts"));
-    let (status, said) = other.end();
+    let (status, said) = other.ended();
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
     // It has not done what only the first host could go on with.
     assert!((8..STEPS).contains(&newest(&folder.join("host-1"))), "{said}");
-    let (status, said) = first.end();
+    let (status, said) = first.ended();
     assert_eq!(status, Some(0), "{said}");
     assert!(weights(&folder.join("host-0"), STEPS) == whole, "the weights differ");
 }
@@ -263,7 +201,7 @@ fn without_elastic_every_host_that_is_left_saves() {
     pictures(folder);
     let hosts = start(folder, &format!("{PATIENT} --hosts 3 --faults kill=h1@8"), 3);
     for (host, launcher) in hosts.into_iter().enumerate() {
-        let (status, said) = launcher.end();
+        let (status, said) = launcher.ended();
         if host == 1 {
             assert_eq!(status, None, "it was killed: {said}");
             continue;
@@ -281,8 +219,8 @@ fn without_the_first_host_the_others_save() {
     pictures(folder);
     let hosts = start(folder, &format!("{PATIENT} --hosts 1:2 --elastic --faults kill=h0@8"), 2);
     let [first, other]: [Launcher; 2] = hosts.try_into().unwrap_or_else(|_| panic!("two hosts"));
-    assert_eq!(first.end().0, None, "it was killed");
-    let (status, said) = other.end();
+    assert_eq!(first.ended().0, None, "it was killed");
+    let (status, said) = other.ended();
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("the first host") && said.contains("this host has saved"), "{said}");
     assert!(newest(&folder.join("host-1")) >= 8);
@@ -297,6 +235,7 @@ fn faults_of_hosts_that_there_are_not_are_refused() {
         ("--hosts 2 --local --faults kill=h2@3", "kill=h2@3 is for none of 2 hosts"),
         ("--hosts 2 --local --faults clock=h5:3s:50ppm", "is for none of 2 hosts"),
         ("--hosts 2 --local --faults kill=h1@30", "after the last of 4 steps"),
+        ("--hosts 2 --local --faults cut=h1@3:0s", "a cut takes a while"),
         ("--hosts 2 --local --faults kill=1@3", "kill=1@3 is for workers that come and go"),
         ("--engine simulated --hosts 2 --local --faults kill=h1@3", "simulated"),
     ] {
@@ -305,6 +244,26 @@ fn faults_of_hosts_that_there_are_not_are_refused() {
         assert!(said.contains(expected), "{arguments}: {said}");
         assert!(!folder.path().join("never").exists(), "{arguments}");
     }
+}
+
+#[test]
+fn a_host_that_was_stopped_is_told_that_the_others_go_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let whole = undisturbed(folder, SHORT, STEPS);
+    let hosts = start(folder, "--hosts 1:2 --elastic", 2);
+    let [first, other]: [Launcher; 2] = hosts.try_into().unwrap_or_else(|_| panic!("two hosts"));
+    let log = folder.join("host-0/mobilenet_v2-w2/launcher.jsonl");
+    wait_for(&log, "\"hosts\":");
+    other.signal(Signal::STOP);
+    wait_for(&log, "\"lost\":");
+    other.signal(Signal::CONT);
+    let (status, said) = other.ended();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("took this one for lost: it was silent for"), "{said}");
+    assert!(said.contains("the same command joins them again"), "{said}");
+    first.ends_well();
+    assert!(weights(&folder.join("host-0"), STEPS) == whole, "the weights differ");
 }
 
 /// How the clock of host 1 was seen to differ.
@@ -322,7 +281,7 @@ fn a_clock_that_is_ahead_and_gains_is_measured_and_changes_nothing_by_more_than_
     const GAIN: f64 = 50e-6;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
-    let whole = undisturbed(folder);
+    let whole = undisturbed(folder, SHORT, STEPS);
     run(
         folder,
         &format!(

@@ -81,6 +81,8 @@ fn what_the_cpu_does_not_do_is_refused() {
         ("bench --workers two", "two"),
         ("bench --update gossip", "ps-cpu"),
         ("bench --compress zip", "bf16"),
+        ("bench --hosts 2 --local --profile", "leave --elastic and --hosts out"),
+        ("bench --elastic --profile", "leave --elastic and --hosts out"),
         ("bench --compress bf16 --update sharded", "allreduce only"),
         ("bench --bucket-mb 0", "above 0"),
         ("bench --overlap maybe", "yes or no"),

@@ -61,6 +61,12 @@ impl Launcher {
         self.0.take().expect("it has not ended").wait_with_output().expect("it ends")
     }
 
+    /// How it ended, and what it said.
+    pub fn ended(self) -> (Option<i32>, String) {
+        let output = self.end();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
     pub fn ends_well(self) {
         let output = self.end();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
