@@ -35,6 +35,8 @@ pub struct Hosts {
     pub all: Vec<HostLog>,
     /// What happened to them, in order.
     pub events: Vec<HostEvent>,
+    /// To whom shards were dealt, in order.
+    pub rosters: Vec<HostRoster>,
     /// Numbers of workers that were asked for on one of them, and when.
     pub scaled: Vec<(Host, Nanos, u32)>,
     /// Folders of hosts that the first host's log does not tell of.
@@ -243,7 +245,7 @@ pub(crate) fn gather(folder: &Path, launcher: LauncherLog, crew: Crew, told: Tol
     let merged = merge::launchers(&launcher, &runs, &rosters);
     let ranks = runs.into_iter().flat_map(|run| run.crew.ranks).collect();
     let mut run = Run::new(merged, ranks, waited_for);
-    run.hosts = Some(Hosts { all: hosts.into_values().collect(), events, scaled, strangers });
+    run.hosts = Some(Hosts { all: hosts.into_values().collect(), events, rosters, scaled, strangers });
     run
 }
 

@@ -8,7 +8,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use training::hosts::{
     LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, case_folder, newest, somewhere, undisturbed, wait_for,
@@ -204,6 +204,26 @@ fn a_training_that_is_not_elastic_ends_with_its_first_lost_host() {
 }
 
 #[test]
+fn every_host_is_told_which_worker_ended_a_training_that_is_not_elastic() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    pictures(folder);
+    let job = format!("{RECIPE} {LONG} --workers 1 --hosts 2 {}", somewhere());
+    let first = Launcher::start(folder, &format!("{job} --out first"));
+    wait_for(&folder.join("first/study.json"), "mobilenet");
+    let second = Launcher::start(folder, &format!("{job} --out second"));
+    let log = folder.join("second/run/member-0.jsonl");
+    wait_for(&log, "\"step\":{\"step\":3,");
+    let text = fs::read_to_string(&log).expect("a log");
+    let main = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok()?.get("main").cloned());
+    let pid = main.and_then(|main| main["pid"].as_i64()).and_then(|pid| Pid::from_raw(pid as i32));
+    kill_process(pid.expect("its number"), Signal::KILL).expect("a process of our own");
+    for said in [first.fails(), second.fails()] {
+        assert!(said.contains("worker 0 was lost (signal 9 (SIGKILL))"), "{said}");
+    }
+}
+
+#[test]
 fn a_host_with_another_job_is_sent_away_and_others_are_waited_for() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
@@ -223,7 +243,7 @@ fn a_host_with_another_job_is_sent_away_and_others_are_waited_for() {
     let output =
         Launcher::with_secret(folder, &format!("{job} --out other"), "another secret, also long").end();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("secret"), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains("secret"), "{said}");
     assert!(!folder.join("other").exists(), "nothing is left of who was sent away");
     Launcher::start(folder, &format!("{job} --out second")).ends_well();
     let output = first.end();

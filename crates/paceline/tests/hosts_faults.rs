@@ -94,8 +94,7 @@ fn a_host_that_comes_logs_how_long_it_copied_the_state() {
     let folder = folder.path();
     pictures(folder);
     let place = somewhere();
-    let job =
-        format!("{RECIPE} --epochs 16 {PATIENT} --elastic --workers 1 --hosts 1:2 --rendezvous {place}");
+    let job = format!("{RECIPE} --epochs 16 {PATIENT} --elastic --workers 1 --hosts 1:2 {place}");
     let first = Launcher::start(folder, &format!("{job} --out host-0"));
     wait_for(&folder.join("host-0/mobilenet_v2-w2/member-0.jsonl"), "\"step\":5,");
     let (status, said) = Launcher::start(folder, &format!("{job} --out host-1")).ended();
@@ -117,7 +116,7 @@ fn a_slow_host_is_named_as_late_and_not_the_network() {
     let folder = folder.path();
     pictures(folder);
     let place = somewhere();
-    let job = format!("{RECIPE} {SHORT} {PATIENT} --elastic --workers 1 --hosts 2 --rendezvous {place}");
+    let job = format!("{RECIPE} {SHORT} {PATIENT} --elastic --workers 1 --hosts 2 {place}");
     let first = Launcher::start(folder, &format!("{job} --out host-0"));
     wait_for(&folder.join("host-0/mobilenet_v2-w2/launcher.jsonl"), "\"joined\"");
     // Each host plants its own faults.

@@ -36,6 +36,9 @@ pub enum TrainError {
     /// Report the failure: the hosts of the job end it.
     #[error("{0}")]
     HostsEnded(String),
+    /// Report the failure: a worker was lost, and none takes its place.
+    #[error("{0}")]
+    WorkerLost(String),
     /// Report the failure: the first host does not take this one in.
     #[error("the first host, {first}, does not take this one: {why}")]
     SentAway {
@@ -301,7 +304,10 @@ impl TrainError {
                 error,
                 EngineError::Refused { .. } | EngineError::Exchange(_) | EngineError::Device { .. }
             ),
-            Self::Comm(error) => matches!(error, CommError::TooLarge { .. } | CommError::NoNccl { .. }),
+            Self::Comm(error) => matches!(
+                error,
+                CommError::TooLarge { .. } | CommError::NoNccl { .. } | CommError::Refused { .. }
+            ),
             Self::Checkpoint(error) => error.is_usage(),
             Self::LoaderEnded
             | Self::Log(_)
@@ -315,6 +321,7 @@ impl TrainError {
             | Self::Unsaved { .. }
             | Self::SlowToStop { .. }
             | Self::HostsEnded(_)
+            | Self::WorkerLost(_)
             | Self::SentAway { .. }
             | Self::Interrupted => false,
             _ => true,

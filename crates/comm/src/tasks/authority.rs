@@ -234,10 +234,10 @@ impl Authority {
         !self.over && matches!(self.phase, Phase::Waiting { .. })
     }
 
-    /// Whether another host can be taken in.
-    pub fn has_room(&self) -> bool {
+    /// Whether another host can be taken in, beside so many that are getting ready.
+    pub fn has_room(&self, coming: usize) -> bool {
         !self.over
-            && (self.hosts.len() as u32) < self.policy.max
+            && self.hosts.len() + coming < self.policy.max as usize
             && self.hosts.values().all(|member| !member.finished)
             && (self.roster.generation == 0 || self.policy.elastic)
     }
@@ -245,6 +245,18 @@ impl Authority {
     /// Whether all is done, or given up.
     pub fn is_over(&self) -> bool {
         self.over
+    }
+
+    /// A host is getting ready: it is waited for, however long that takes.
+    pub fn expects(&mut self, now: Nanos) {
+        if let Phase::Waiting { since } = &mut self.phase {
+            *since = now;
+        }
+    }
+
+    /// The least number of hosts, and how long more are waited for with fewer.
+    pub fn needs(&self) -> (u32, Nanos) {
+        (self.policy.min, self.policy.patience)
     }
 
     /// A host has come that has the same job and so many workers.

@@ -55,7 +55,9 @@ pub fn call(
         }
         let left = deadline.left();
         if left.is_zero() {
-            return Err(unreached("the handshake was not finished in time".into()));
+            return Err(unreached(
+                "the handshake was not finished in time; perhaps something else listens there".into(),
+            ));
         }
         let interest = meeting.interest();
         match poll(&mut [PollFd::new(&meeting, interest)], Some(&timespec(left))) {

@@ -2,7 +2,6 @@
 
 mod note;
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -209,6 +208,7 @@ fn reachable(name: &str, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::net::TcpListener;
 
     use paceline_comm::wire::{Secrecy, Secret};

@@ -112,19 +112,32 @@ impl First {
                 }
             }
         }
+        if self.coming() > 0 {
+            self.authority.expects(now);
+        }
         self.authority.tend(now);
         self.pass_on(heard, now);
         let count = self.authority.hosts().count();
         if self.authority.waits() && count != self.told {
             self.told = count;
             let hosts = if count == 1 { "1 host is".into() } else { format!("{count} hosts are") };
-            heard.0.push(Event::Say(format!("{hosts} there; waiting for more")));
+            let (least, patience) = self.authority.needs();
+            let wait = match (count as u32) < least {
+                true => format!("at least {least} are needed; waiting {:.0} s for more", patience.seconds()),
+                false => "waiting for more".into(),
+            };
+            heard.0.push(Event::Say(format!("{hosts} there; {wait}")));
         }
         let is_gathered = self.authority.is_over()
             && self.callers.iter().all(|caller| caller.is_stored || caller.door.is_none());
         if is_gathered {
             heard.0.push(Event::Gathered);
         }
+    }
+
+    /// Hosts that were let in and are getting ready.
+    fn coming(&self) -> usize {
+        self.callers.iter().filter(|caller| caller.door.is_none()).count()
     }
 
     /// Answers somebody who calls for the first time.
@@ -138,7 +151,7 @@ impl First {
         now: Nanos,
     ) {
         let full = || "the run has all the hosts that it can have now".to_owned();
-        let why = hello.refusal().or_else(|| (!self.authority.has_room()).then(full));
+        let why = hello.refusal().or_else(|| (!self.authority.has_room(self.coming())).then(full));
         let name = hello.name;
         if let Some(why) = why {
             heard.0.push(Event::Say(format!("{name} ({from}) was sent away: {why}")));
@@ -183,7 +196,7 @@ impl First {
             let caller = &mut self.callers[place];
             match Letter::read(&bytes)? {
                 Letter::Ready { workers, port, interface } if caller.door.is_none() => {
-                    if !self.authority.has_room() {
+                    if !self.authority.has_room(0) {
                         let why = "the run has all the hosts that it can have now".to_owned();
                         let _ = send(&mut caller.letters, &Letter::SentAway { why: why.clone() });
                         return Err(why);

@@ -69,6 +69,18 @@ fn too_few_hosts_end_it_after_a_while_and_the_reason_has_their_number() {
 }
 
 #[test]
+fn a_host_that_is_getting_ready_keeps_its_place_and_is_waited_for() {
+    let mut authority = Authority::new(policy(2, 2, false), Nanos(0));
+    authority.joins(Host(0), "a", 4, Nanos(1));
+    assert!(authority.has_room(0) && !authority.has_room(1));
+    authority.expects(Nanos(59 * SECOND));
+    authority.tend(Nanos(61 * SECOND));
+    assert!(!authority.is_over());
+    authority.tend(Nanos(120 * SECOND));
+    assert!(authority.is_over());
+}
+
+#[test]
 fn a_lost_host_ends_a_training_that_is_not_elastic() {
     let mut authority = running(2, policy(2, 2, false));
     authority.loses(Host(1), "its connection was closed", Nanos(9));
@@ -152,7 +164,7 @@ fn a_guest_stays_one_when_the_host_before_it_is_lost() {
 fn a_host_that_comes_too_late_does_not_keep_the_others_from_ending() {
     let mut authority = running(2, policy(1, 3, true));
     authority.hears(Host(0), Word::Finished, Nanos(9));
-    assert!(!authority.has_room());
+    assert!(!authority.has_room(0));
     authority.joins(Host(2), "a", 4, Nanos(9));
     authority.hears(Host(1), Word::Finished, Nanos(9));
     let orders = authority.take_orders();
@@ -192,7 +204,7 @@ fn it_is_over_when_all_have_finished_and_nobody_joins_then() {
     assert!(authority.take_orders().is_empty());
     authority.hears(Host(1), Word::Finished, Nanos(9));
     assert_eq!(authority.take_orders(), [(Host(0), Order::Bye), (Host(1), Order::Bye)]);
-    assert!(authority.is_over() && !authority.has_room());
+    assert!(authority.is_over() && !authority.has_room(0));
 }
 
 #[test]
@@ -225,7 +237,7 @@ proptest::proptest! {
             let missing = vec![(small as u32, any as u32)];
             let odd = Stand { done: Some(any), missing, untested: vec![any as u32], passed: false };
             match kind {
-                0 | 1 if !known.contains(&host) && authority.has_room() => {
+                0 | 1 if !known.contains(&host) && authority.has_room(0) => {
                     known.push(host);
                     authority.joins(host, "b", any as u32, at);
                 }

@@ -195,7 +195,7 @@ impl<'a> Launcher<'a> {
             }
             while let Some(letter) = net.letter(host, world.now()) {
                 match letter {
-                    Letter::Hello if authority.has_room() => {
+                    Letter::Hello if authority.has_room(0) => {
                         let weight = 1 + world.below(3) as u32;
                         authority.joins(named(host), "", weight, now(self.view));
                     }

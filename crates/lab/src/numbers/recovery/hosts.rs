@@ -1,6 +1,6 @@
 //! What happened to hosts.
 
-use paceline_record::{Host, HostChange, HostEvent, LauncherEvent, Nanos, Step};
+use paceline_record::{Host, HostChange, HostEvent, Nanos, Step};
 
 use super::{Event, View, What};
 use crate::Run;
@@ -8,14 +8,12 @@ use crate::hosts::Hosts;
 
 /// Hosts that were lost, with the step that was under way: the first that is done by the next roster of hosts.
 pub(super) fn losses(run: &Run) -> impl Iterator<Item = (Step, Host)> {
-    let events = run.hosts.iter().flat_map(|hosts| &hosts.events);
-    let lost = events.filter(|event| matches!(event.change, HostChange::Lost { .. }));
-    lost.filter_map(|event| {
-        let mut rosters = run.launcher.membership.iter().filter_map(|told| match told {
-            LauncherEvent::Hosts(roster) => Some(roster),
-            _ => None,
-        });
-        rosters.find(|roster| roster.at >= event.at).map(|roster| (roster.step, event.host))
+    run.hosts.iter().flat_map(|hosts| {
+        let lost = hosts.events.iter().filter(|event| matches!(event.change, HostChange::Lost { .. }));
+        lost.filter_map(|event| {
+            let next = hosts.rosters.iter().find(|roster| roster.at >= event.at)?;
+            Some((next.step, event.host))
+        })
     })
 }
 

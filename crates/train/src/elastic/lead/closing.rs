@@ -117,7 +117,7 @@ impl Lead<'_, '_, '_> {
                         if death.words.is_empty() { String::new() } else { format!("\n{}", death.words) };
                     format!("worker {} was lost ({}){words}", death.member, death.why)
                 });
-                TrainError::HostsEnded(last.unwrap_or_else(|| "a worker was lost".into()))
+                TrainError::WorkerLost(last.unwrap_or_else(|| "a worker was lost".into()))
             }
             Stop::Hopeless(hopeless) => {
                 let (there, waited) = match hopeless {
