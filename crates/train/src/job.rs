@@ -361,7 +361,7 @@ impl Job {
         {
             return Err(TrainError::LateFault { fault: fault.to_string(), steps: self.steps });
         }
-        if self.profile {
+        if self.profile && !self.is_simulated() {
             return Err(TrainError::ElasticProfile);
         }
         // Hosts of several machines may have other numbers of workers, and every one has at least a shard.

@@ -110,7 +110,7 @@ fn a_pass_is_the_same_whoever_runs_its_shard() {
 #[test]
 fn an_elastic_job_has_as_many_shards_as_it_may_have_workers_and_says_what_it_is_asked_for() {
     let elastic = Elastic::new("2:4".parse().expect("bounds"));
-    let plain = Job { workers: 2, elastic: Some(elastic), ..job("case".as_ref()) };
+    let plain = Job { workers: 2, elastic: Some(elastic), profile: false, ..job("case".as_ref()) };
     assert_eq!(plain.shards(), 4);
     plain.check().expect("a job that can be run");
     assert_eq!(

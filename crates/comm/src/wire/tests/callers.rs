@@ -164,7 +164,7 @@ fn a_call_that_is_not_answered_ends_at_its_deadline() {
     for wait in [0, 20] {
         let error =
             call(address, &terms, b"", Deadline::after(Duration::from_millis(wait))).expect_err("nobody");
-        assert!(error.to_string().ends_with("in time"), "{error}");
+        assert!(error.to_string().contains("in time"), "{error}");
     }
 }
 
