@@ -11,7 +11,8 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use training::hosts::{
-    LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, case_folder, newest, somewhere, undisturbed, wait_for,
+    LONG, LONG_STEPS, Launcher, RECIPE, SHORT, STEPS, case_folder, newest, numbers_add_up, somewhere,
+    undisturbed, wait_for,
 };
 use training::{paceline, pictures, refuse, report, run, weights};
 
@@ -44,13 +45,6 @@ fn every_number_of_hosts_and_dealing_of_workers_gives_the_same_bits() {
         assert_eq!(case["host_notes"], Value::Null, "{more}");
         numbers_add_up(case);
     }
-}
-
-/// Phases of all members on all hosts tile their lives.
-fn numbers_add_up(case: &Value) {
-    let sum: f64 = case["phases_s"].as_object().expect("phases").values().filter_map(Value::as_f64).sum();
-    let lives = case["mean_workers"].as_f64().expect("lives") * case["total_s"].as_f64().expect("a time");
-    assert!((sum - lives).abs() < 1e-3 * lives, "{sum} and {lives}");
 }
 
 #[test]

@@ -4,16 +4,15 @@
 mod training;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::Child;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use paceline_comm::Deadline;
 use paceline_comm::wire::{Secrecy, Secret, Terms, call};
-use training::{paceline, pictures, run, weights};
+use training::hosts::{LONG, LONG_STEPS, Launcher, RECIPE, SECRET, somewhere, undisturbed, wait_for};
+use training::weights;
 
 const CALLERS: usize = 10_000;
 const THREADS: usize = 4;
@@ -21,39 +20,8 @@ const THREADS: usize = 4;
 /// Silent connections that each thread leaves standing.
 const STANDING: usize = 50;
 
-const SECRET: &str = "a secret of many bytes";
-
-const RECIPE: &str = "train mobilenet_v2 --data cifar10:pictures --global-batch 8 --shards 4 --lr 0.05 --threads 1 --pin no --epochs 16 --eval-every 16 --checkpoint-every 16";
-const STEPS: u64 = 120;
-
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A host, started; it is killed if it has not ended.
-struct Launcher(Child);
-
-impl Launcher {
-    fn start(folder: &Path, arguments: &str) -> Self {
-        Self(paceline(folder, arguments).env("PACELINE_SECRET", SECRET).spawn().expect("the program starts"))
-    }
-
-    fn has_ended(&mut self) -> bool {
-        self.0.try_wait().expect("a process of our own").is_some()
-    }
-
-    fn ends_well(mut self) -> String {
-        let mut said = String::new();
-        self.0.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
-        assert!(self.0.wait().expect("it ends").success(), "{said}");
-        said
-    }
-}
-
-impl Drop for Launcher {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// Once in the end, so that the training is all the callers meet.
+const RARELY: &str = "--eval-every 16 --checkpoint-every 16";
 
 /// One of several kinds of bad callers. Whatever the door does with it is right.
 fn be_bad(number: usize, address: SocketAddr, standing: &mut Vec<TcpStream>) {
@@ -88,40 +56,30 @@ fn be_bad(number: usize, address: SocketAddr, standing: &mut Vec<TcpStream>) {
 }
 
 /// The most memory that a process has held, in bytes.
-fn peak(pid: u32) -> u64 {
+fn peak(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-fn descriptors(pid: u32) -> usize {
+fn descriptors(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
-}
-
-fn wait_for(path: &Path, text: &str) {
-    let begin = Instant::now();
-    while !fs::read_to_string(path).is_ok_and(|found| found.contains(text)) {
-        assert!(begin.elapsed() < PATIENCE, "{text} is not in {}", path.display());
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
 fn ten_thousand_bad_connections_change_no_bit_and_take_little() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
-    pictures(folder);
-    run(folder, &format!("{RECIPE} --workers 1 --out whole"));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    drop(listener);
-    let job = format!("{RECIPE} --workers 1 --hosts 2 --lease 30 --rendezvous tcp://{address}");
+    let whole = undisturbed(folder, &format!("{LONG} {RARELY}"), LONG_STEPS);
+    let meet = somewhere();
+    let address = meet.rsplit('/').next().and_then(|at| at.parse().ok()).expect("an address");
+    let job = format!("{RECIPE} {LONG} {RARELY} --workers 1 --hosts 2 --lease 30 {meet}");
     let mut first = Launcher::start(folder, &format!("{job} --out first"));
     wait_for(&folder.join("first/study.json"), "mobilenet");
     let second = Launcher::start(folder, &format!("{job} --out second"));
     wait_for(&folder.join("first/mobilenet_v2-w2/member-0.jsonl"), "\"step\":3,");
 
-    let pid = first.0.id();
+    let pid = first.id().as_raw_nonzero().get();
     let (before, open) = (peak(pid), descriptors(pid));
     let attack = |thread: usize| {
         let mut standing = Vec::new();
@@ -144,10 +102,10 @@ fn ten_thousand_bad_connections_change_no_bit_and_take_little() {
     assert!(grown < 64 << 20, "{grown} bytes more");
 
     second.ends_well();
-    let said = first.ends_well();
+    let (status, said) = first.ended();
+    assert_eq!(status, Some(0), "{said}");
     let lines = said.lines().filter(|line| line.contains("sent away") || line.contains("such lines")).count();
     assert!(lines > 0 && lines < 100, "{lines} lines: {said}");
     assert!(said.contains("more such lines"), "{said}");
-    let (attacked, whole) = (folder.join("first"), folder.join("whole"));
-    assert!(weights(&attacked, STEPS) == weights(&whole, STEPS), "the weights differ");
+    assert!(weights(&folder.join("first"), LONG_STEPS) == whole, "the weights differ");
 }

@@ -11,7 +11,7 @@ use paceline_record::{ClockReading, Host, LauncherEvent, Nanos, Recovery, Recove
 use rustix::process::Signal;
 use serde_json::Value;
 use training::hosts::{
-    Launcher, RECIPE, SHORT, STEPS, case_folder, newest, somewhere, undisturbed, wait_for,
+    Launcher, RECIPE, SHORT, STEPS, case_folder, newest, numbers_add_up, somewhere, undisturbed, wait_for,
 };
 use training::{pictures, refuse, report, run, weights};
 
@@ -36,13 +36,6 @@ fn events_of(case: &Value, host: u64) -> Vec<(String, String)> {
     let own = events.filter(|event| event["host"] == host && event["member"].is_null());
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     own.map(|event| (text(&event["what"]), text(&event["planted"]))).collect()
-}
-
-/// Phases of all members on all hosts tile their lives.
-fn numbers_add_up(case: &Value) {
-    let sum: f64 = case["phases_s"].as_object().expect("phases").values().filter_map(Value::as_f64).sum();
-    let lives = case["mean_workers"].as_f64().expect("lives") * case["total_s"].as_f64().expect("a time");
-    assert!((sum - lives).abs() < 1e-3 * lives, "{sum} and {lives}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod standing;
 
 use paceline_record::{Bytes, Host, Nanos};
 
-use super::{Board, Cargo, Parts, Span, Words, flag};
+use super::{Board, Cargo, Parts, Span, Words, cover, flag};
 use crate::wire::Wire;
 
 use item::Item;
@@ -385,7 +385,7 @@ impl<'a, M: Words, C: Cargo> Porter<'a, M, C> {
             return false;
         }
         let owner = self.parts.owner(slice);
-        for node in self.parts.clone().nodes(self.own()) {
+        for node in cover(self.parts.own_shards()) {
             let span = self.cargo.own_node(&self.parts, node, bucket, slice);
             self.send(wire, owner, Item::Node { bucket, slice, node }, step, span);
         }

@@ -1,40 +1,26 @@
 //! A host's cable, which can be unplugged for a while.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What all connections of a host go through. While it is cut nothing is read from them or written to them, nobody is let in and
 /// nobody is reached, and no connection is closed: others hear nothing, as if the host were unplugged.
 #[derive(Clone, Debug, Default)]
-pub struct Cable(Arc<Plug>);
-
-#[derive(Debug, Default)]
-struct Plug {
-    /// Whether `until` says anything.
-    is_cut: AtomicBool,
-    until: Mutex<Option<Instant>>,
+pub struct Cable {
+    /// Until when it is cut, if it ever was.
+    until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Cable {
     /// Cuts it for so long from now on.
     pub fn cut(&self, time: Duration) {
-        *self.0.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
-        self.0.is_cut.store(true, Ordering::Release);
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
     }
 
     /// How long it is still cut; `None` if it is whole.
     pub fn is_cut_for(&self) -> Option<Duration> {
-        if !self.0.is_cut.load(Ordering::Acquire) {
-            return None;
-        }
-        let until = *self.0.until.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = until?.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            self.0.is_cut.store(false, Ordering::Release);
-            return None;
-        }
-        Some(left)
+        let until = (*self.until.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 }
 

@@ -191,7 +191,8 @@ fn reachable(name: &str, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, 
         return Err(Usage::new(reason));
     }
     // Who says 127.0.0.1 or localhost means hosts that are all on this machine.
-    if name.parse::<SocketAddr>().is_ok() || name.contains("localhost") {
+    let is_localhost = name.rsplit_once(':').is_some_and(|(host, _)| host == "localhost");
+    if name.parse::<SocketAddr>().is_ok() || is_localhost {
         return Ok(addresses);
     }
     let others: Vec<SocketAddr> =

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use super::{paceline, pictures, run, weights};
 
@@ -22,6 +23,9 @@ pub const LONG: &str = "--epochs 16";
 pub const LONG_STEPS: u64 = 120;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What all hosts of a test know.
+pub const SECRET: &str = "a secret of many bytes";
 
 pub fn undisturbed(folder: &Path, length: &str, steps: u64) -> (Vec<u8>, Vec<u8>) {
     pictures(folder);
@@ -40,7 +44,7 @@ pub struct Launcher(Option<Child>);
 
 impl Launcher {
     pub fn start(folder: &Path, arguments: &str) -> Self {
-        Self::with_secret(folder, arguments, "a secret of many bytes")
+        Self::with_secret(folder, arguments, SECRET)
     }
 
     pub fn with_secret(folder: &Path, arguments: &str, secret: &str) -> Self {
@@ -51,6 +55,10 @@ impl Launcher {
 
     pub fn id(&self) -> Pid {
         Pid::from_child(self.0.as_ref().expect("it has not ended"))
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.0.as_mut().is_none_or(|child| child.try_wait().expect("a process of our own").is_some())
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -109,4 +117,11 @@ pub fn newest(folder: &Path) -> u64 {
     let checkpoints = fs::read_dir(folder.join("checkpoints")).expect("checkpoints").flatten();
     let names = checkpoints.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).max().expect("one of them")
+}
+
+/// Phases of all members on all hosts tile their lives.
+pub fn numbers_add_up(case: &Value) {
+    let sum: f64 = case["phases_s"].as_object().expect("phases").values().filter_map(Value::as_f64).sum();
+    let lives = case["mean_workers"].as_f64().expect("lives") * case["total_s"].as_f64().expect("a time");
+    assert!((sum - lives).abs() < 1e-3 * lives, "{sum} and {lives}");
 }

@@ -64,11 +64,8 @@ impl Ground {
             return;
         }
         for node in parts.nodes(parts.own()).filter(|node| node.level > 0) {
-            let from: Vec<*mut f32> = node.shards().map(|shard| self.gradients(shard).part(range)).collect();
-            let into = [self.node(parts, node).part(range)];
-            let sum = Sum { from: &from, into: &into, len: range.len(), scale: 1.0 };
             // SAFETY: the runs lie in their areas, which do not overlap; the caller vouches for the rest.
-            unsafe { sum.run() };
+            unsafe { self.add_up(node.shards(), range, self.node(parts, node).part(range)) };
         }
     }
 
