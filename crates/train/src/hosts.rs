@@ -7,6 +7,7 @@
 mod first;
 mod letter;
 pub(crate) mod link;
+mod local;
 pub(crate) mod measure;
 mod meet;
 mod party;
@@ -24,8 +25,10 @@ use paceline_record::Nanos;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use link::Link;
-pub use meet::{Admission, Admitted, Local, local_assignment};
-pub(crate) use meet::{Introduction, LocalHost, LocalPlace, meet};
+pub use local::{Local, local_assignment};
+pub(crate) use local::{LocalHost, LocalPlace, end_or_kill};
+pub use meet::{Admission, Admitted};
+pub(crate) use meet::{Introduction, meet};
 pub(crate) use party::{Event, Party};
 
 /// How long a host may be silent before it counts as lost, unless it is said.

@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use paceline_comm::measure::{self, AllReduceRow, CopyRow, Trial};
 use paceline_comm::{Segment, SegmentSize};
 use paceline_record::{Bytes, Rank};
 use serde::{Deserialize, Serialize};
 
-use crate::hosts::{LocalPlace, Meeting, Role};
+use crate::hosts::{LocalPlace, Meeting, Role, end_or_kill};
 use crate::{TrainError, affinity, process};
 
 /// The environment variable that makes a process a rank of a measurement, or one of several hosts of this machine.
@@ -19,9 +19,6 @@ const VARIABLE: &str = "PACELINE_MEASUREMENT";
 
 /// How often the ranks are checked.
 const TICK: Duration = Duration::from_millis(5);
-
-/// How long other hosts of this machine may take to end.
-const FAREWELL: Duration = Duration::from_secs(5);
 
 #[derive(Serialize, Deserialize)]
 enum Assignment {
@@ -173,14 +170,7 @@ impl StartedHost {
 
 impl Drop for StartedHost {
     fn drop(&mut self) {
-        // It ends by itself once it has been told that all is over.
-        let until = Instant::now() + FAREWELL;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
-            thread::sleep(TICK);
-        }
-        // This fails only if the process has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end_or_kill(&mut self.child);
         let said = self.child.stderr.take().map(std::io::read_to_string);
         for line in said.and_then(Result::ok).unwrap_or_default().lines() {
             eprintln!("{}: {line}", self.name);
