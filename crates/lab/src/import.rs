@@ -6,6 +6,7 @@
 
 pub mod align;
 mod batch;
+pub mod chrome;
 pub mod collectives;
 pub mod events;
 pub mod horovod;
@@ -33,6 +34,7 @@ pub mod tf_cnn;
 pub mod top;
 pub mod traced;
 pub mod write;
+pub mod xplane;
 
 use std::io;
 use std::path::PathBuf;

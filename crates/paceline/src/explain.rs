@@ -9,7 +9,7 @@ use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::import::horovod::{self, Summary};
 use paceline_lab::import::ranks::Told;
 use paceline_lab::import::source::{self, Format};
-use paceline_lab::import::{nvidia_smi, open, profile, write};
+use paceline_lab::import::{chrome, nvidia_smi, open, profile, write};
 use paceline_lab::timeline;
 use paceline_lab::trace::Trace;
 use paceline_lab::{Held, StudyFolder};
@@ -97,8 +97,8 @@ impl Options {
         let cuts = self.from.is_some() || self.to.is_some() || self.range.is_some();
         match cuts || self.timeline.is_some() {
             true => Err(Usage::new(
-                "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's or \
-                 Nsight Systems' file",
+                "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's, \
+                 Nsight Systems', JAX's or TensorFlow's file",
             )),
             false => Ok(self),
         }
@@ -136,6 +136,13 @@ pub fn run(options: &Options) -> Result<()> {
             return match options.json {
                 true => outcome::print_json(&monitor),
                 false => print(&monitor.render()),
+            };
+        }
+        Some(Format::Chrome) => {
+            let timeline = chrome::read(path)?;
+            return match options.json {
+                true => outcome::print_json(&timeline),
+                false => print(&timeline.render()),
             };
         }
         Some(_) => return explain_runs(options),

@@ -19,7 +19,7 @@ use crate::run::Span;
 use crate::trace::{Kind, Name, Slice, Trace};
 
 pub use gap::{Gap, Idle};
-pub use render::render;
+pub use render::{percent, render, time};
 pub use window::{cut, whole};
 
 /// Rows of each list.

@@ -7,7 +7,8 @@ use paceline_record::{Bytes, Nanos};
 use super::collective::{self, Candidate, Source};
 use super::event::Event;
 use super::number::{parse_micros, parse_whole};
-use super::scan::Text;
+use super::scan::{Cursor, Stop, Text};
+use super::{Sink, header};
 use crate::trace::{Kind, Name, Slice, Trace, Track};
 
 /// Most slices that are kept: about 1 GiB.
@@ -76,9 +77,8 @@ enum Place {
     Device,
 }
 
-impl Builder {
-    /// Adds an event.
-    pub fn take(&mut self, event: &Event<'_>) -> Room {
+impl Sink for Builder {
+    fn take(&mut self, event: &Event<'_>) -> Room {
         match event.phase {
             Some(b'X') => self.take_slice(event),
             Some(b'M') if event.name.raw == b"thread_name" => self.name_thread(event),
@@ -88,6 +88,20 @@ impl Builder {
         if self.trace.slices.len() < MOST_SLICES { Room::Left } else { Room::None }
     }
 
+    fn take_member(&mut self, key: &str, cursor: &mut Cursor<'_>) -> Result<(), Stop> {
+        header::read_member(self, key, cursor)
+    }
+
+    fn pass_large(&mut self) {
+        self.odd.large += 1;
+    }
+
+    fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+}
+
+impl Builder {
     fn take_slice(&mut self, event: &Event<'_>) {
         let Some((kind, place)) = classify(event) else { return };
         let Some(begin) = event.begin.and_then(parse_micros) else {

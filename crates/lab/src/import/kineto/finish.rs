@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use paceline_record::Nanos;
 
-use super::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
+use super::build::{Builder, MOST_NAME_BYTES, MOST_TRACKS};
 use super::collective::{self, Source};
 use super::window;
 use crate::trace::{Clock, Kind, StepRange, Trace};
@@ -136,13 +136,6 @@ impl Builder {
         if self.trace.slices.is_empty() {
             self.trace.warnings.push("the trace has no events with a duration".into());
         }
-    }
-
-    /// Warns that the trace is full, and where in the file.
-    pub fn warn_full(&mut self, offset: u64) {
-        self.trace.warnings.push(format!(
-            "reading stopped at byte {offset}: at most {MOST_SLICES} events are read; record fewer steps"
-        ));
     }
 }
 

@@ -168,12 +168,13 @@ fn gaps(profile: &Profile) -> String {
     format!("\n{line}\n{table}")
 }
 
-fn percent(part: u64, all: u64) -> String {
+/// A part of a whole in percent.
+pub fn percent(part: u64, all: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64)
 }
 
 /// A time with three or four digits.
-fn time(time: Nanos) -> String {
+pub fn time(time: Nanos) -> String {
     match time.0 {
         0 => "0".into(),
         nanos @ 1..1000 => format!("{nanos} ns"),

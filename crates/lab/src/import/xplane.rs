@@ -1,0 +1,390 @@
+//! Profiles of JAX and TensorFlow: `<host>.xplane.pb`, packed or not.
+//!
+//! ```text
+//! space -> planes (a device, or the threads of the host) -> lines (a stream, or a thread) -> events
+//! ```
+//!
+//! A file is the profile of one host, which may drive several devices: [`read`] shows them together, [`read_ranks`] each
+//! as a rank. Where there is no device but the CPU, XLA's operations name the device of the CPU that they belong to.
+//!
+//! The file is in memory while it is read: at most 1 GiB, and 2^24 events of it are kept. A plane is read whole or not
+//! at all, because what its events are called comes after them.
+
+mod message;
+mod op;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use paceline_record::{Bytes, Nanos};
+
+use self::message::{Line, MOST_ENTRIES, Plane, Stat};
+use super::protobuf::{Fields, Held};
+use super::{ImportError, open};
+use crate::trace::{Clock, Collective, Kind, Name, Names, Slice, StepRange, Trace, Track};
+
+/// The largest file, unpacked.
+const MOST_BYTES: Bytes = Bytes(1 << 30);
+/// Most events that are kept.
+const MOST_EVENTS: usize = 1 << 23;
+/// Most planes, and most tracks.
+const MOST_TRACKS: usize = 1 << 16;
+/// Most devices of a host.
+const MOST_DEVICES: u32 = 1 << 10;
+/// Most planes that a note names.
+const NAMED: usize = 3;
+/// September 2001: later times count from 1970.
+const EPOCH: i64 = 1_000_000_000_000_000_000;
+
+/// Whether a file that begins like this is a profile: its first plane is a device's, or the host's.
+pub fn recognise(head: &[u8]) -> bool {
+    // The first plane may be longer than the head: skip its length.
+    let Some((&0x0a, rest)) = head.split_first() else { return false };
+    let length = rest.iter().take(10).position(|&byte| byte < 0x80).map_or(rest.len(), |last| last + 1);
+    let names = [b"/device:".as_slice(), b"/host:", b"Task Environment", b"#Chip", b"Host CPUs"];
+    let is_plane = |name: &[u8]| names.iter().any(|prefix| name.starts_with(prefix));
+    let named = |field| matches!(field, Ok((2, Held::Bytes(name))) if is_plane(name));
+    Fields::of(&rest[length..]).take(2).any(named)
+}
+
+/// Reads a profile, all devices of its host together.
+pub fn read(path: &Path) -> Result<Trace, ImportError> {
+    Ok(read_space(path)?.trace)
+}
+
+/// Reads a profile, each device as a rank.
+pub fn read_ranks(path: &Path) -> Result<Vec<Trace>, ImportError> {
+    Ok(read_space(path)?.ranks())
+}
+
+fn read_space(path: &Path) -> Result<Space, ImportError> {
+    let (mut bytes, mut space) = (Vec::new(), Space::default());
+    if let Err(source) = open::open_at_most(path, MOST_BYTES)?.read_to_end(&mut bytes) {
+        match source.kind() {
+            _ if open::is_damage(&source) => space.torn = true,
+            ErrorKind::FileTooLarge => {
+                return Err(ImportError::bad(path, "more than 1 GiB: profile fewer steps"));
+            }
+            _ => return Err(ImportError::Io { path: path.into(), source }),
+        }
+    }
+    space.take(&bytes);
+    space.finish();
+    let warnings = &space.trace.warnings;
+    match space.trace.slices.is_empty() {
+        true if warnings.is_empty() => {
+            Err(ImportError::bad(path, "an XPlane profile in which no event has a duration"))
+        }
+        true => {
+            Err(ImportError::bad(path, format!("an XPlane profile without events: {}", warnings.join("; "))))
+        }
+        false => Ok(space),
+    }
+}
+
+/// What a file holds.
+#[derive(Default)]
+struct Space {
+    trace: Trace,
+    tracks: HashMap<(String, Option<u32>), u32>,
+    /// Steps that devices mark.
+    device_steps: BTreeMap<u32, Vec<StepRange>>,
+    /// Steps that the host marks, by the name of the mark.
+    host_steps: BTreeMap<String, Vec<StepRange>>,
+    /// What is added to every moment.
+    origin: i64,
+    torn: bool,
+    /// Planes that are not understood.
+    unread: Vec<String>,
+    /// Collectives of which only the begin or the end is known.
+    unpaired: u64,
+    /// Events that are sums of others.
+    sums: u64,
+    /// Events that are too many, or outside the clock.
+    dropped: u64,
+}
+
+/// An event that lasts, with what is of use.
+struct Row<'a> {
+    name: &'a str,
+    /// Its short name, or else its name.
+    label: &'a str,
+    begin: Nanos,
+    end: Nanos,
+    correlation: u64,
+    step: Option<u64>,
+    /// The device of the CPU that it is an operation of.
+    ordinal: Option<u32>,
+    bytes: Option<Bytes>,
+}
+
+impl Space {
+    fn take(&mut self, bytes: &[u8]) {
+        let (mut planes, mut room) = (Vec::new(), MOST_ENTRIES);
+        for field in Fields::of(bytes) {
+            match field {
+                Ok((1, Held::Bytes(message))) if planes.len() < MOST_TRACKS => {
+                    match Plane::read(message, &mut room) {
+                        Ok(plane) => planes.push(plane),
+                        Err(_) => self.torn = true,
+                    }
+                }
+                Ok((4, Held::Bytes(host))) => self.trace.host = Some(message::text(host)),
+                Ok(_) => {}
+                Err(_) => self.torn = true,
+            }
+        }
+        let begins = || planes.iter().flat_map(|plane| plane.lines.iter().map(|line| line.begin_ns));
+        let begun = planes.iter().find_map(|plane| plane.stat(&plane.stats, "profile_start_time")?.number());
+        let begun = begun.and_then(|begun| i64::try_from(begun).ok());
+        let absolute = begins().any(|begin| begin >= EPOCH);
+        self.origin = begun.filter(|_| !absolute).unwrap_or(0);
+        if absolute || self.origin >= EPOCH {
+            self.trace.clock = Clock::Epoch;
+        }
+        let shows = |plane: &Plane<'_>| !plane.lines.is_empty();
+        let has_device = planes.iter().any(|plane| device(&plane.name).is_some() && shows(plane));
+        for plane in planes.iter().filter(|plane| shows(plane)) {
+            match device(&plane.name) {
+                Some(device) => self.take_device(plane, device),
+                None if plane.name.starts_with("/host:") => self.take_host(plane, has_device),
+                None => self.unread.push(plane.name.clone()),
+            }
+        }
+    }
+
+    /// Reads a device: its streams, or the operations of XLA where it has none.
+    fn take_device(&mut self, plane: &Plane<'_>, device: u32) {
+        let at = device as usize;
+        let named =
+            ["gpu_device_name", "device_type_string"].iter().find_map(|name| plane.stat(&plane.stats, name));
+        let devices = &mut self.trace.devices;
+        devices.resize(devices.len().max(at + 1), String::new());
+        devices[at] = named.map_or_else(|| plane.name.clone(), |stat| plane.text(stat));
+        let has = |name: &str| plane.lines.iter().any(|line| line.name.starts_with(name));
+        let (streams, transfers) = (has("Stream #"), has("Async XLA Ops"));
+        // The other lines repeat these, or show no work.
+        let wanted = |line: &&Line<'_>| match line.name.as_str() {
+            "Steps" | "XLA Modules" => true,
+            "XLA Ops" | "Async XLA Ops" => !streams,
+            name => name.starts_with("Stream #"),
+        };
+        for line in plane.lines.iter().filter(wanted) {
+            let (rows, name) = (self.rows(plane, line), line.name.as_str());
+            match name {
+                "Steps" => {
+                    let steps = rows.iter().filter_map(Row::device_step);
+                    self.device_steps.entry(device).or_default().extend(steps);
+                }
+                "XLA Modules" => {
+                    let track = self.track(name, Some(device));
+                    rows.iter().for_each(|row| self.push(row, row.label, Kind::Range, track));
+                }
+                "XLA Ops" => self.take_ops(&rows, name, device, transfers),
+                "Async XLA Ops" => self.take_transfers(&rows, device),
+                _ => self.take_stream(&rows, name, device),
+            }
+        }
+    }
+
+    /// Reads the threads of the host. Operations of XLA are work of a device, if the file has no other device.
+    fn take_host(&mut self, plane: &Plane<'_>, has_device: bool) {
+        for line in &plane.lines {
+            let mut ops: BTreeMap<u32, Vec<Row<'_>>> = BTreeMap::new();
+            // Python's functions are left out: there may be millions.
+            for row in self.rows(plane, line).into_iter().filter(|row| !row.name.starts_with('$')) {
+                if let Some(ordinal) = row.ordinal.filter(|_| !has_device) {
+                    ops.entry(ordinal).or_default().push(row);
+                    continue;
+                }
+                if let Some(number) = row.step {
+                    let step = StepRange { number, begin: row.begin, end: row.end };
+                    self.host_steps.entry(row.name.into()).or_default().push(step);
+                }
+                // TensorFlow's operators are called `name:type`, and for short `type`.
+                let is_operator = row.name.strip_suffix(row.label).is_some_and(|name| name.ends_with(':'));
+                let kind = match row.correlation {
+                    0 if is_operator => Kind::Operator,
+                    0 => Kind::Range,
+                    _ => Kind::Call,
+                };
+                let track = self.track(&line.name, None);
+                self.push(&row, row.name, kind, track);
+            }
+            for (ordinal, rows) in ops {
+                self.take_ops(&rows, &line.name, ordinal, false);
+            }
+        }
+    }
+
+    /// The events of a line that last, longer ones first among those that begin together.
+    fn rows<'a>(&mut self, plane: &'a Plane<'_>, line: &Line<'_>) -> Vec<Row<'a>> {
+        let mut rows = Vec::new();
+        for event in line.events() {
+            let Ok(event) = event else {
+                self.torn = true;
+                break;
+            };
+            let stat = |name| plane.stat(&event.stats, name);
+            let number = |name| stat(name).and_then(Stat::number);
+            let begin = i128::from(self.origin) + i128::from(line.begin_ns);
+            let moment = |ps: i128| {
+                u64::try_from(begin + ps.div_euclid(1000)).ok().filter(|ns| ns >> 62 == 0).map(Nanos)
+            };
+            let offset = i128::from(event.offset_ps.unwrap_or(0));
+            let times = (moment(offset), moment(offset + i128::from(event.duration_ps)));
+            let (begin, end) = match times {
+                _ if event.occurrences.is_some() => {
+                    self.sums += 1;
+                    continue;
+                }
+                (Some(begin), Some(end))
+                    if begin <= end && self.trace.slices.len() + rows.len() < MOST_EVENTS =>
+                {
+                    (begin, end)
+                }
+                _ => {
+                    self.dropped += 1;
+                    continue;
+                }
+            };
+            if begin == end {
+                continue;
+            }
+            let (name, short) =
+                plane.events.get(&event.what).map_or(("(no name)", ""), |(name, short)| (name, short));
+            rows.push(Row {
+                name,
+                label: if short.is_empty() { name } else { short },
+                begin,
+                end,
+                correlation: number("correlation_id").unwrap_or(0),
+                step: number("step_num"),
+                ordinal: stat("hlo_op").map(|_| {
+                    number("device_ordinal").map_or(0, |number| number.min(MOST_DEVICES.into()) as u32)
+                }),
+                bytes: stat("memcpy_details").and_then(|stat| copied(&plane.text(stat))),
+            });
+        }
+        rows.sort_by_key(|row| (row.begin, std::cmp::Reverse(row.end)));
+        rows
+    }
+
+    fn track(&mut self, name: &str, device: Option<u32>) -> u32 {
+        let full = self.trace.tracks.len() >= MOST_TRACKS;
+        let key = (if full { "others" } else { name }.to_owned(), device);
+        *self.tracks.entry(key).or_insert_with_key(|(name, device)| {
+            self.trace.tracks.push(Track { name: name.clone(), device: *device });
+            self.trace.tracks.len() as u32 - 1
+        })
+    }
+
+    fn push(&mut self, row: &Row<'_>, name: &str, kind: Kind, track: u32) {
+        let name = self.trace.names.enter(name);
+        let Row { begin, end, correlation, bytes, .. } = *row;
+        self.trace.slices.push(Slice { kind, name, begin, end, track, correlation, bytes });
+    }
+}
+
+impl Space {
+    /// Chooses the steps, sorts, and says what was left out.
+    fn finish(&mut self) {
+        let marked = std::mem::take(&mut self.host_steps);
+        let length = |steps: &[StepRange]| steps.iter().map(|step| step.end.since(step.begin).0).sum::<u64>();
+        let named = marked.len();
+        // Training and validation may both count their steps.
+        if let Some((name, steps)) = marked.into_iter().max_by_key(|(_, steps)| length(steps)) {
+            if named > 1 {
+                let note = format!("{named} kinds of steps are marked: only those called {name:?} count");
+                self.trace.warnings.push(note);
+            }
+            self.trace.steps = steps;
+        }
+        if let Some(steps) = self.device_steps.values().next() {
+            self.trace.steps.clone_from(steps);
+        }
+        let unread = std::mem::take(&mut self.unread);
+        let more = if unread.len() > NAMED { ", ..." } else { "" };
+        let named = unread[..unread.len().min(NAMED)].join(", ");
+        let notes = [
+            (self.torn, "the file is truncated or damaged: only whole planes were read".to_owned()),
+            (!unread.is_empty(), format!("not read: {named}{more}")),
+            (self.sums > 0, format!("{} events are sums without times: not read", self.sums)),
+            (
+                self.dropped > 0,
+                format!("{} events are too many or have no valid time: not read", self.dropped),
+            ),
+            (
+                self.unpaired > 0,
+                format!(
+                    "of {} collectives only the begin or the end is known: how much of them computation hid is unknown",
+                    self.unpaired
+                ),
+            ),
+        ];
+        self.trace.warnings.extend(notes.into_iter().filter(|(holds, _)| *holds).map(|(_, note)| note));
+        self.trace.sort();
+    }
+
+    /// Each device as a rank, with the host's calls.
+    fn ranks(self) -> Vec<Trace> {
+        let Self { trace, device_steps, .. } = self;
+        let device_of = |slice: &Slice| trace.tracks[slice.track as usize].device;
+        let devices: BTreeSet<u32> = trace.slices.iter().filter_map(device_of).collect();
+        if devices.len() < 2 {
+            return vec![trace];
+        }
+        let blank = |&device: &u32| {
+            let steps = device_steps.get(&device).unwrap_or(&trace.steps).clone();
+            let (host, devices, tracks) = (trace.host.clone(), trace.devices.clone(), trace.tracks.clone());
+            (device, Trace { host, devices, tracks, steps, clock: trace.clock, ..Trace::default() })
+        };
+        let mut ranks: BTreeMap<u32, Trace> = devices.iter().map(blank).collect();
+        let calls = trace.slices.iter().filter(|slice| slice.kind == Kind::Call).count();
+        // Without the calls, why a device was idle is unknown.
+        let room = calls.saturating_mul(devices.len()) <= MOST_EVENTS;
+        let mut collectives = trace.collectives.iter().peekable();
+        for (at, slice) in trace.slices.iter().enumerate() {
+            let collective = collectives.next_if(|collective| collective.slice == at);
+            let own = device_of(slice);
+            let everywhere = own.is_none() && slice.kind == Kind::Call && room;
+            let takes = |device: u32| own == Some(device) || everywhere;
+            for rank in ranks.iter_mut().filter(|(device, _)| takes(**device)).map(|(_, rank)| rank) {
+                let name = |names: &mut Names, name: Name| names.enter(trace.names.text(name));
+                if let Some(collective) = collective {
+                    let operation = name(&mut rank.names, collective.operation);
+                    let slice = rank.slices.len();
+                    rank.collectives.push(Collective { slice, operation, ..collective.clone() });
+                }
+                let name = name(&mut rank.names, slice.name);
+                rank.slices.push(Slice { name, ..*slice });
+            }
+        }
+        let mut ranks: Vec<Trace> = ranks.into_values().collect();
+        ranks[0].warnings = trace.warnings;
+        ranks
+    }
+}
+
+impl Row<'_> {
+    /// A step that a device marks: it is called by its number.
+    fn device_step(&self) -> Option<StepRange> {
+        let number = self.step.or_else(|| self.name.parse().ok())?;
+        Some(StepRange { number, begin: self.begin, end: self.end })
+    }
+}
+
+/// The number of the device that a plane is of.
+fn device(plane: &str) -> Option<u32> {
+    let number = plane.strip_prefix("/device:GPU:").or_else(|| plane.strip_prefix("/device:TPU:"))?;
+    number.parse().ok().filter(|&number| number < MOST_DEVICES)
+}
+
+/// Bytes of a copy, from its details: `kind_src:pageable kind_dst:device size:4096 dest:0 async:1`.
+fn copied(details: &str) -> Option<Bytes> {
+    let words = || details.split([' ', '\n']);
+    let size =
+        words().find_map(|word| word.strip_prefix("size:").or_else(|| word.strip_prefix("num_bytes:")));
+    size?.parse().ok().map(Bytes)
+}

@@ -1,0 +1,151 @@
+//! Work of devices: kernels on streams, and operations of XLA.
+
+use std::collections::HashMap;
+
+use super::super::kineto::collective;
+use super::{Row, Space};
+use crate::trace::{Collective, Kind};
+
+/// Operations of XLA that exchange data between devices.
+const EXCHANGES: [&str; 9] = [
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "send",
+    "recv",
+];
+
+/// Which part of a collective an operation is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    Start,
+    Done,
+}
+
+/// The collective that an operation called `all-reduce-start.3` is a part of.
+fn exchange(label: &str) -> Option<(&'static str, Part)> {
+    let base = base(label);
+    let (base, part) = match (base.strip_suffix("-start"), base.strip_suffix("-done")) {
+        (Some(base), _) => (base, Part::Start),
+        (_, Some(base)) => (base, Part::Done),
+        _ => (base, Part::Whole),
+    };
+    EXCHANGES.into_iter().find(|name| *name == base).map(|name| (name, part))
+}
+
+/// An operation without its number.
+fn base(label: &str) -> &str {
+    let label = label.strip_prefix('%').unwrap_or(label);
+    label.split(['.', ' ']).next().unwrap_or(label)
+}
+
+impl Space {
+    /// Takes the kernels and copies of a stream.
+    pub(super) fn take_stream(&mut self, rows: &[Row<'_>], name: &str, device: u32) {
+        let track = self.track(name, Some(device));
+        for row in rows {
+            let kind = match row.name {
+                "MemcpyH2D" => Kind::CopyIn,
+                "MemcpyD2H" => Kind::CopyOut,
+                name if name.starts_with("Memcpy") => Kind::CopyDevice,
+                name if name.starts_with("Memset") => Kind::Fill,
+                name => match collective::is_kernel(name.as_bytes()) {
+                    true => {
+                        self.push_collective(row, &collective::name_operation(name), track);
+                        continue;
+                    }
+                    false => Kind::Compute,
+                },
+            };
+            self.push(row, row.name, kind, track);
+        }
+    }
+
+    /// Takes operations that go on beside others: of collectives, all of their time.
+    pub(super) fn take_transfers(&mut self, rows: &[Row<'_>], device: u32) {
+        let track = self.track("transfers", Some(device));
+        for row in rows {
+            if let Some((operation, _)) = exchange(row.label) {
+                self.push_collective(row, operation, track);
+            }
+        }
+    }
+
+    /// Takes operations of XLA that run one after the other. If transfers are on a line of their own, `transfers`, their
+    /// begin and end count there.
+    pub(super) fn take_ops(&mut self, rows: &[Row<'_>], name: &str, device: u32, transfers: bool) {
+        let track = self.track(name, Some(device));
+        let mut started: HashMap<&str, &Row<'_>> = HashMap::new();
+        let holds = find_holders(rows);
+        for (row, holds) in rows.iter().zip(holds) {
+            let kind = match (exchange(row.label), base(row.label)) {
+                // Loops and calls: what is in them counts.
+                _ if holds => Kind::Range,
+                (Some((_, Part::Start | Part::Done)), _) if transfers => Kind::Range,
+                (Some((_, Part::Start)), _) => {
+                    started.insert(row.label, row);
+                    Kind::Range
+                }
+                (Some((operation, Part::Done)), _) => match started.remove(start_of(row).as_str()) {
+                    Some(start) => {
+                        let apart = self.track("transfers", Some(device));
+                        let whole = Row { begin: start.begin, ..*row };
+                        self.push_collective(&whole, operation, apart);
+                        Kind::Range
+                    }
+                    None => {
+                        self.unpaired += 1;
+                        self.push_collective(row, operation, track);
+                        continue;
+                    }
+                },
+                (Some((operation, Part::Whole)), _) => {
+                    self.push_collective(row, operation, track);
+                    continue;
+                }
+                (None, "infeed") => Kind::CopyIn,
+                (None, "outfeed") => Kind::CopyOut,
+                (None, "copy-start" | "copy-done") => Kind::CopyDevice,
+                (None, _) => Kind::Compute,
+            };
+            self.push(row, row.label, kind, track);
+        }
+        self.unpaired += started.len() as u64;
+    }
+
+    fn push_collective(&mut self, row: &Row<'_>, operation: &str, track: u32) {
+        let operation = self.trace.names.enter(&operation.replace('-', "_"));
+        let slice = self.trace.slices.len();
+        self.trace.collectives.push(Collective { slice, operation, group: None, sequence: None });
+        self.push(row, row.label, Kind::Collective, track);
+    }
+}
+
+/// What the end of a collective calls its begin: its operand where the whole instruction is there, or else the same number.
+fn start_of(done: &Row<'_>) -> String {
+    let operand = done.name.split_once("-done(").and_then(|(_, operands)| operands.rsplit_once('%'));
+    match operand {
+        Some((_, name)) => name.split([')', ',', ' ']).next().unwrap_or(name).to_owned(),
+        None => done.label.replacen("-done", "-start", 1),
+    }
+}
+
+/// Which rows hold others, in order of their begins.
+fn find_holders(rows: &[Row<'_>]) -> Vec<bool> {
+    let mut holds = vec![false; rows.len()];
+    let mut open: Vec<usize> = Vec::new();
+    for (at, row) in rows.iter().enumerate() {
+        while open.pop_if(|&mut last| rows[last].end <= row.begin).is_some() {}
+        if let Some(&around) = open.last() {
+            let (outer, inner) = (&rows[around], row);
+            holds[around] |= inner.end <= outer.end && (inner.begin, inner.end) != (outer.begin, outer.end);
+        }
+        open.push(at);
+    }
+    holds
+}
