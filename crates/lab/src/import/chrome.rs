@@ -119,6 +119,8 @@ impl Sink for Builder {
         let begin = event.begin.and_then(parse_micros);
         match (event.phase, begin) {
             (Some(b'M'), _) => self.take_name(event),
+            // JAX ends its list with an empty event.
+            (None, _) if event.text == b"{}" => {}
             (Some(b'X' | b'B' | b'E'), None) | (None, _) => self.odd += 1,
             (Some(b'X'), Some(begin)) => match event.duration.map_or(Some(0), parse_micros) {
                 Some(duration @ 0..) => {

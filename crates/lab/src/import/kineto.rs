@@ -40,14 +40,7 @@ pub fn recognise(head: &[u8]) -> bool {
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head).trim_ascii_start();
     let signs =
         ["\"schemaVersion\"", "\"distributedInfo\"", "\"deviceProperties\"", "\"baseTimeNanoseconds\""];
-    let categories = [
-        "\"cpu_op\"",
-        "\"cuda_runtime\"",
-        "\"kernel\"",
-        "\"user_annotation\"",
-        "\"process_labels\"",
-        "\"ac2g\"",
-    ];
+    let categories = ["\"cpu_op\"", "\"cuda_runtime\"", "\"kernel\"", "\"user_annotation\"", "\"ac2g\""];
     match text.first() {
         Some(b'{') => signs.iter().chain(&categories).any(|word| says(word)),
         Some(b'[') => categories.iter().any(|word| says(word)),

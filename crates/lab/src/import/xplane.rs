@@ -92,6 +92,8 @@ struct Space {
     device_steps: BTreeMap<u32, Vec<StepRange>>,
     /// Steps that the host marks, by the name of the mark.
     host_steps: BTreeMap<String, Vec<StepRange>>,
+    /// What instructions of the programs do, by their names.
+    operations: HashMap<String, String>,
     /// What is added to every moment.
     origin: i64,
     torn: bool,
@@ -126,6 +128,9 @@ impl Space {
             match field {
                 Ok((1, Held::Bytes(message))) if planes.len() < MOST_TRACKS => {
                     match Plane::read(message, &mut room) {
+                        Ok(plane) if plane.name == "/host:metadata" => {
+                            self.operations = message::operations(message);
+                        }
                         Ok(plane) => planes.push(plane),
                         Err(_) => self.torn = true,
                     }
@@ -204,13 +209,15 @@ impl Space {
                 }
                 // TensorFlow's operators are called `name:type`, and for short `type`.
                 let is_operator = row.name.strip_suffix(row.label).is_some_and(|name| name.ends_with(':'));
-                let kind = match row.correlation {
-                    0 if is_operator => Kind::Operator,
-                    0 => Kind::Range,
-                    _ => Kind::Call,
-                };
                 let track = self.track(&line.name, None);
-                self.push(&row, row.name, kind, track);
+                let exchange =
+                    ["Collective", "Nccl", "Horovod"].iter().any(|prefix| row.label.starts_with(prefix));
+                match row.correlation {
+                    0 if is_operator && exchange => self.push_collective(&row, row.label, track),
+                    0 if is_operator => self.push(&row, row.name, Kind::Operator, track),
+                    0 => self.push(&row, row.name, Kind::Range, track),
+                    _ => self.push(&row, row.name, Kind::Call, track),
+                }
             }
             for (ordinal, rows) in ops {
                 self.take_ops(&rows, &line.name, ordinal, false);
@@ -337,7 +344,11 @@ impl Space {
         }
         let blank = |&device: &u32| {
             let steps = device_steps.get(&device).unwrap_or(&trace.steps).clone();
-            let (host, devices, tracks) = (trace.host.clone(), trace.devices.clone(), trace.tracks.clone());
+            let (host, devices) = (trace.host.clone(), trace.devices.clone());
+            // The tracks of other devices stay empty.
+            let own =
+                |track: &Track| Track { device: track.device.filter(|&own| own == device), ..track.clone() };
+            let tracks = trace.tracks.iter().map(own).collect();
             (device, Trace { host, devices, tracks, steps, clock: trace.clock, ..Trace::default() })
         };
         let mut ranks: BTreeMap<u32, Trace> = devices.iter().map(blank).collect();

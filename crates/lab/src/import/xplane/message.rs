@@ -155,6 +155,42 @@ impl<'a> Line<'a> {
     }
 }
 
+/// The operations of the programs that a plane describes, by the names of their instructions; those that several share
+/// with different operations are left out.
+pub fn operations(plane: &[u8]) -> HashMap<String, String> {
+    // Table of events, entry, stat, bytes; program, module, computation, instruction.
+    const INSTRUCTION: [u64; 7] = [4, 2, 5, 6, 1, 3, 2];
+    let mut operations: HashMap<String, String> = HashMap::new();
+    visit(plane, &INSTRUCTION, &mut |instruction| {
+        let (mut name, mut operation) = (String::new(), String::new());
+        for (field, held) in Fields::of(instruction).flatten() {
+            match (field, held) {
+                (1, Held::Bytes(bytes)) => name = text(bytes),
+                (2, Held::Bytes(bytes)) => operation = text(bytes),
+                _ => {}
+            }
+        }
+        if operations.len() < MOST_ENTRIES {
+            let known = operations.entry(name).or_insert_with(|| operation.clone());
+            if *known != operation {
+                known.clear();
+            }
+        }
+    });
+    operations.retain(|_, operation| !operation.is_empty());
+    operations
+}
+
+/// Visits all messages at the end of a path of fields.
+fn visit<'a>(message: &'a [u8], path: &[u64], see: &mut impl FnMut(&'a [u8])) {
+    let Some((&next, rest)) = path.split_first() else { return see(message) };
+    for (field, held) in Fields::of(message).flatten() {
+        if let (true, Held::Bytes(inner)) = (field == next, held) {
+            visit(inner, rest, see);
+        }
+    }
+}
+
 /// Decodes a message; of a large one, nothing.
 fn small<M: Message + Default>(message: &[u8]) -> Result<M, Malformed> {
     if message.len() > MOST {

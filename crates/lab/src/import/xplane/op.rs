@@ -27,24 +27,36 @@ enum Part {
     Done,
 }
 
-/// The collective that an operation called `all-reduce-start.3` is a part of.
-fn exchange(label: &str) -> Option<(&'static str, Part)> {
-    let base = base(label);
-    let (base, part) = match (base.strip_suffix("-start"), base.strip_suffix("-done")) {
+/// The collective that an operation is a part of.
+fn exchange(operation: &str) -> Option<(&'static str, Part)> {
+    let (base, part) = match (operation.strip_suffix("-start"), operation.strip_suffix("-done")) {
         (Some(base), _) => (base, Part::Start),
         (_, Some(base)) => (base, Part::Done),
-        _ => (base, Part::Whole),
+        _ => (operation, Part::Whole),
     };
     EXCHANGES.into_iter().find(|name| *name == base).map(|name| (name, part))
 }
 
-/// An operation without its number.
-fn base(label: &str) -> &str {
-    let label = label.strip_prefix('%').unwrap_or(label);
-    label.split(['.', ' ']).next().unwrap_or(label)
+/// The operation in the text of an instruction: `all-reduce` of `%psum.7 = f32[8]{0} all-reduce(f32[8]{0} %p), ...`.
+fn spelt_out(instruction: &str) -> Option<&str> {
+    let (_, text) = instruction.split_once(" = ")?;
+    let mut depth = 0_i32;
+    let shape = text.find(|letter| {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        letter == ' ' && depth == 0
+    })?;
+    text[shape + 1..].split_once('(').map(|(operation, _)| operation)
 }
 
 impl Space {
+    /// What an instruction does: by its text, by its program, or else by its name without the number.
+    fn operation<'a>(&'a self, row: &Row<'a>) -> &'a str {
+        let name = row.label.strip_prefix('%').unwrap_or(row.label);
+        let known = || self.operations.get(name).map(String::as_str);
+        let base = || name.split(['.', ' ']).next().unwrap_or(name);
+        spelt_out(row.name).or_else(known).unwrap_or_else(base)
+    }
+
     /// Takes the kernels and copies of a stream.
     pub(super) fn take_stream(&mut self, rows: &[Row<'_>], name: &str, device: u32) {
         let track = self.track(name, Some(device));
@@ -70,7 +82,7 @@ impl Space {
     pub(super) fn take_transfers(&mut self, rows: &[Row<'_>], device: u32) {
         let track = self.track("transfers", Some(device));
         for row in rows {
-            if let Some((operation, _)) = exchange(row.label) {
+            if let Some((operation, _)) = exchange(self.operation(row)) {
                 self.push_collective(row, operation, track);
             }
         }
@@ -83,7 +95,8 @@ impl Space {
         let mut started: HashMap<&str, &Row<'_>> = HashMap::new();
         let holds = find_holders(rows);
         for (row, holds) in rows.iter().zip(holds) {
-            let kind = match (exchange(row.label), base(row.label)) {
+            let operation = self.operation(row);
+            let kind = match (exchange(operation), operation) {
                 // Loops and calls: what is in them counts.
                 _ if holds => Kind::Range,
                 (Some((_, Part::Start | Part::Done)), _) if transfers => Kind::Range,
@@ -118,7 +131,7 @@ impl Space {
         self.unpaired += started.len() as u64;
     }
 
-    fn push_collective(&mut self, row: &Row<'_>, operation: &str, track: u32) {
+    pub(super) fn push_collective(&mut self, row: &Row<'_>, operation: &str, track: u32) {
         let operation = self.trace.names.enter(&operation.replace('-', "_"));
         let slice = self.trace.slices.len();
         self.trace.collectives.push(Collective { slice, operation, group: None, sequence: None });
