@@ -330,8 +330,8 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
                 Some(format) => sources.push(Source { path, format, named }),
                 None if folder => passed.push(name_in(&path)),
                 None => {
-                    let known = "a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod timeline, a TensorBoard \
-                                 event file, a tf_cnn_benchmarks log, a metric.log or nvidia-smi's output";
+                    let known = "a PyTorch trace, an nvprof or Nsight Systems profile, an XPlane profile of JAX or TensorFlow, a \
+                                 Horovod timeline, a TensorBoard event file, a tf_cnn_benchmarks log, a metric.log or nvidia-smi's output";
                     return Err(ImportError::bad(path, format!("unknown format; supported are {known}")));
                 }
             }
