@@ -14,7 +14,7 @@ use std::path::Path;
 use paceline_record::Nanos;
 use serde::Serialize;
 
-use super::kineto::build::{MOST_SLICES, MOST_TRACKS, Room};
+use super::kineto::build::{MOST_SLICES, MOST_TRACKS};
 use super::kineto::event::Event;
 use super::kineto::number::parse_micros;
 use super::kineto::scan::{Cursor, Stop};
@@ -24,7 +24,7 @@ use crate::trace::{Kind, Name, Slice, Trace};
 
 /// The longest name that is kept whole.
 const MOST_NAME: usize = 1 << 10;
-/// Most different names; further ones are merged into one.
+/// Most different names.
 const MOST_NAMES: usize = 1 << 17;
 /// The longest number of a process or a thread that is kept whole; some are words.
 const MOST_NUMBER: usize = 1 << 6;
@@ -115,7 +115,12 @@ struct Builder {
 }
 
 impl Sink for Builder {
-    fn take(&mut self, event: &Event<'_>) -> Room {
+    fn is_full(&self) -> bool {
+        let slices = self.trace.slices.len().max(self.opened);
+        slices >= MOST_SLICES || self.tracks.len() >= MOST_TRACKS || self.trace.names.len() >= MOST_NAMES
+    }
+
+    fn take(&mut self, event: &Event<'_>) {
         let begin = event.begin.and_then(parse_micros);
         match (event.phase, begin) {
             (Some(b'M'), _) => self.take_name(event),
@@ -143,7 +148,6 @@ impl Sink for Builder {
             }
             _ => self.others += 1,
         }
-        if self.trace.slices.len().max(self.opened) < MOST_SLICES { Room::Left } else { Room::None }
     }
 
     fn take_member(&mut self, _: &str, cursor: &mut Cursor<'_>) -> Result<(), Stop> {
@@ -164,7 +168,6 @@ impl Builder {
         let raw = &event.name.raw[..event.name.raw.len().min(MOST_NAME)];
         let names = &mut self.trace.names;
         match std::str::from_utf8(raw) {
-            _ if names.len() >= MOST_NAMES => names.enter("(other names)"),
             Ok(plain) if !event.name.escaped => names.enter(plain),
             _ => names.enter(&event.name.plain().chars().take(MOST_NAME).collect::<String>()),
         }
@@ -186,12 +189,8 @@ impl Builder {
     }
 
     fn track(&mut self, event: &Event<'_>) -> u32 {
-        let mut place = place(event);
-        if self.tracks.len() >= MOST_TRACKS && !self.tracks.contains_key(&place) {
-            place = (b"others".into(), b"others".into());
-        }
         let next = self.tracks.len() as u32;
-        *self.tracks.entry(place).or_insert(next)
+        *self.tracks.entry(place(event)).or_insert(next)
     }
 
     fn push(&mut self, name: Name, begin: i64, end: i64, track: u32) {

@@ -5,11 +5,11 @@
 //! ```
 //!
 //! The file is streamed: besides the trace itself (56 bytes per event), memory is one window, which
-//! grows to 16 MiB for a single event. There are at most 2^24 events, 2^16 tracks and 128 MiB of names in a trace; a
-//! warning says what exceeded them. A truncated or damaged file gives what comes before the damage, with a warning.
+//! grows to 16 MiB for a single event. Reading stops, with a warning, at 2^24 events, 2^16 tracks or 128 MiB of
+//! names. A truncated or damaged file gives what comes before the damage, with a warning.
 
 pub(super) mod build;
-pub(super) mod collective;
+mod collective;
 pub(super) mod event;
 mod finish;
 mod header;
@@ -22,7 +22,7 @@ mod window;
 use std::io::{self, Read};
 use std::path::Path;
 
-use self::build::{Builder, MOST_SLICES, Room};
+use self::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
 use self::event::Event;
 use self::header::MEMBERS;
 use self::scan::{Cursor, Stop};
@@ -58,7 +58,9 @@ pub fn read(path: &Path) -> Result<Trace, ImportError> {
 /// Takes the events of a file in this layout, one by one.
 pub(super) trait Sink {
     /// Takes an event.
-    fn take(&mut self, event: &Event<'_>) -> Room;
+    fn take(&mut self, event: &Event<'_>);
+    /// Whether there is no room for another event.
+    fn is_full(&self) -> bool;
     /// Takes a member of the outermost object besides the events.
     fn take_member(&mut self, key: &str, cursor: &mut Cursor<'_>) -> Result<(), Stop>;
     /// Passes an event that is too large.
@@ -89,8 +91,11 @@ fn fill_from(sink: &mut impl Sink, source: Box<dyn Read>) -> Result<(), Failure>
     let why = match outcome {
         Ok(Found::Events) => None,
         Ok(Found::Full) => {
-            let most = format!("at most {MOST_SLICES} events are read; record a shorter time");
-            sink.trace().warnings.push(format!("reading stopped at byte {offset}: {most}"));
+            sink.trace().warnings.push(format!(
+                "reading stopped at byte {offset}: at most {MOST_SLICES} events on {MOST_TRACKS} threads with {} MiB of \
+                 names are read; record a shorter time",
+                MOST_NAME_BYTES >> 20
+            ));
             None
         }
         Ok(Found::NoEvents) => return Err(Failure::Bad("no traceEvents in it: not a trace".into())),
@@ -140,7 +145,7 @@ fn walk(window: &mut Window, sink: &mut impl Sink) -> Result<Found, Halt> {
                     window.read(|cursor| cursor.expect(b'['))?;
                     found = walk_events(window, sink)?;
                     if matches!(found, Found::Full) {
-                        return Ok(found);
+                        break;
                     }
                 }
                 (_, b'{' | b'[' | b'"') if !MEMBERS.contains(&key.as_str()) => window.skip()?,
@@ -148,7 +153,9 @@ fn walk(window: &mut Window, sink: &mut impl Sink) -> Result<Found, Halt> {
             }
         }
     }
-    check_end(window, sink);
+    if !matches!(found, Found::Full) {
+        check_end(window, sink);
+    }
     Ok(found)
 }
 
@@ -160,8 +167,8 @@ fn walk_events(window: &mut Window, sink: &mut impl Sink) -> Result<Found, Halt>
             if !goes_on {
                 return Ok(Some(Found::Events));
             }
-            let room = sink.take(&Event::read(cursor)?);
-            Ok((room == Room::None).then_some(Found::Full))
+            sink.take(&Event::read(cursor)?);
+            Ok(sink.is_full().then_some(Found::Full))
         });
         match next {
             Ok(None) => {}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::kineto::collective;
+use super::super::operations;
 use super::{Row, Space};
 use crate::trace::{Collective, Kind};
 
@@ -66,12 +66,12 @@ impl Space {
                 "MemcpyD2H" => Kind::CopyOut,
                 name if name.starts_with("Memcpy") => Kind::CopyDevice,
                 name if name.starts_with("Memset") => Kind::Fill,
-                name => match collective::is_kernel(name.as_bytes()) {
-                    true => {
-                        self.push_collective(row, &collective::name_operation(name), track);
+                name => match operations::of_kernel(name) {
+                    Some(operation) => {
+                        self.push_collective(row, operation, track);
                         continue;
                     }
-                    false => Kind::Compute,
+                    None => Kind::Compute,
                 },
             };
             self.push(row, row.name, kind, track);
