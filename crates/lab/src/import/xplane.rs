@@ -7,7 +7,7 @@
 //! A file is the profile of one host, which may drive several devices: [`read`] shows them together, [`read_ranks`] each
 //! as a rank. Where there is no device but the CPU, XLA's operations name the device of the CPU that they belong to.
 //!
-//! The file is in memory while it is read: at most 1 GiB, and 2^24 events of it are kept. A plane is read whole or not
+//! The file is in memory while it is read: at most 1 GiB, and 2^23 events of it are kept. A plane is read whole or not
 //! at all, because what its events are called comes after them.
 
 mod message;
@@ -33,7 +33,7 @@ const MOST_EVENTS: usize = 1 << 23;
 /// Most planes, and most tracks.
 const MOST_TRACKS: usize = 1 << 16;
 /// Most devices of a host.
-const MOST_DEVICES: u32 = 1 << 10;
+const MOST_DEVICES: u32 = 1 << 7;
 /// Most planes that a note names.
 const NAMED: usize = 3;
 /// September 2001: later times count from 1970.
@@ -73,13 +73,10 @@ fn read_space(path: &Path) -> Result<Space, ImportError> {
     }
     space.take(&bytes);
     space.finish();
-    let warnings = &space.trace.warnings;
     match space.trace.slices.is_empty() {
-        true if warnings.is_empty() => {
-            Err(ImportError::bad(path, "an XPlane profile in which no event has a duration"))
-        }
         true => {
-            Err(ImportError::bad(path, format!("an XPlane profile without events: {}", warnings.join("; "))))
+            let notes = [vec!["no event has a duration".into()], space.trace.warnings].concat().join("; ");
+            Err(ImportError::bad(path, format!("an XPlane profile without work: {notes}")))
         }
         false => Ok(space),
     }
@@ -103,9 +100,7 @@ struct Space {
     unread: Vec<String>,
     /// Collectives of which only the begin or the end is known.
     unpaired: u64,
-    /// Events that are sums of others.
-    sums: u64,
-    /// Events that are too many, or outside the clock.
+    /// Events that are too many, have no valid time, or are sums of others.
     dropped: u64,
 }
 
@@ -173,7 +168,7 @@ impl Space {
         let (streams, transfers) = (has("Stream #"), has("Async XLA Ops"));
         // The other lines repeat these, or show no work.
         let wanted = |line: &&Line<'_>| match line.name.as_str() {
-            "Steps" | "XLA Modules" => true,
+            "Steps" => true,
             "XLA Ops" | "Async XLA Ops" => !streams,
             name => name.starts_with("Stream #"),
         };
@@ -183,10 +178,6 @@ impl Space {
                 "Steps" => {
                     let steps = rows.iter().filter_map(Row::device_step);
                     self.device_steps.entry(device).or_default().extend(steps);
-                }
-                "XLA Modules" => {
-                    let track = self.track(name, Some(device));
-                    rows.iter().for_each(|row| self.push(row, row.label, Kind::Range, track));
                 }
                 "XLA Ops" => self.take_ops(&rows, name, device, transfers),
                 "Async XLA Ops" => self.take_transfers(&rows, device),
@@ -242,21 +233,12 @@ impl Space {
                 u64::try_from(begin + ps.div_euclid(1000)).ok().filter(|ns| ns >> 62 == 0).map(Nanos)
             };
             let offset = i128::from(event.offset_ps.unwrap_or(0));
-            let times = (moment(offset), moment(offset + i128::from(event.duration_ps)));
-            let (begin, end) = match times {
-                _ if event.occurrences.is_some() => {
-                    self.sums += 1;
-                    continue;
-                }
-                (Some(begin), Some(end))
-                    if begin <= end && self.trace.slices.len() + rows.len() < MOST_EVENTS =>
-                {
-                    (begin, end)
-                }
-                _ => {
-                    self.dropped += 1;
-                    continue;
-                }
+            let times = moment(offset).zip(moment(offset + i128::from(event.duration_ps)));
+            let room = self.trace.slices.len() + rows.len() < MOST_EVENTS;
+            let valid = |(begin, end): &(Nanos, Nanos)| begin <= end && room && event.occurrences.is_none();
+            let Some((begin, end)) = times.filter(valid) else {
+                self.dropped += 1;
+                continue;
             };
             if begin == end {
                 continue;
@@ -270,9 +252,7 @@ impl Space {
                 end,
                 correlation: number("correlation_id").unwrap_or(0),
                 step: number("step_num"),
-                ordinal: stat("hlo_op").map(|_| {
-                    number("device_ordinal").map_or(0, |number| number.min(MOST_DEVICES.into()) as u32)
-                }),
+                ordinal: stat("hlo_op").and_then(|_| in_range(number("device_ordinal").unwrap_or(0))),
                 bytes: stat("memcpy_details").and_then(|stat| copied(&plane.text(stat))),
             });
         }
@@ -310,20 +290,25 @@ impl Space {
             }
             self.trace.steps = steps;
         }
+        let by_host = self.device_steps.is_empty() && !self.trace.steps.is_empty();
         if let Some(steps) = self.device_steps.values().next() {
             self.trace.steps.clone_from(steps);
+            self.trace.steps_on_device = true;
         }
+        self.trace.unread = self.torn || self.dropped > 0;
+        let launched = |slice: &Slice| slice.correlation != 0 && slice.kind.is_device_work();
+        let apart = self.trace.has_device() && !self.trace.slices.iter().any(launched);
         let unread = std::mem::take(&mut self.unread);
         let more = if unread.len() > NAMED { ", ..." } else { "" };
         let named = unread[..unread.len().min(NAMED)].join(", ");
         let notes = [
             (self.torn, "the file is truncated or damaged: only whole planes were read".to_owned()),
             (!unread.is_empty(), format!("not read: {named}{more}")),
-            (self.sums > 0, format!("{} events are sums without times: not read", self.sums)),
             (
-                self.dropped > 0,
-                format!("{} events are too many or have no valid time: not read", self.dropped),
+                by_host && apart,
+                "the host marks the steps, and launches are not shown: work counts for the step in which it ran".into(),
             ),
+            (self.dropped > 0, format!("{} events without a valid time, or too many, were not read", self.dropped)),
             (
                 self.unpaired > 0,
                 format!(
@@ -339,8 +324,7 @@ impl Space {
     /// Each device as a rank, with the host's calls.
     fn ranks(self) -> Vec<Trace> {
         let Self { trace, device_steps, .. } = self;
-        let device_of = |slice: &Slice| trace.tracks[slice.track as usize].device;
-        let devices: BTreeSet<u32> = trace.slices.iter().filter_map(device_of).collect();
+        let devices: BTreeSet<u32> = trace.slices.iter().filter_map(|slice| trace.device_of(slice)).collect();
         if devices.len() < 2 {
             return vec![trace];
         }
@@ -351,7 +335,10 @@ impl Space {
             let own =
                 |track: &Track| Track { device: track.device.filter(|&own| own == device), ..track.clone() };
             let tracks = trace.tracks.iter().map(own).collect();
-            (device, Trace { host, devices, tracks, steps, clock: trace.clock, ..Trace::default() })
+            let Trace { clock, steps_on_device, unread, .. } = trace;
+            let blank =
+                Trace { host, devices, tracks, steps, clock, steps_on_device, unread, ..Trace::default() };
+            (device, blank)
         };
         let mut ranks: BTreeMap<u32, Trace> = devices.iter().map(blank).collect();
         let calls = trace.slices.iter().filter(|slice| slice.kind == Kind::Call).count();
@@ -360,7 +347,7 @@ impl Space {
         let mut collectives = trace.collectives.iter().peekable();
         for (at, slice) in trace.slices.iter().enumerate() {
             let collective = collectives.next_if(|collective| collective.slice == at);
-            let own = device_of(slice);
+            let own = trace.device_of(slice);
             let everywhere = own.is_none() && slice.kind == Kind::Call && room;
             let takes = |device: u32| own == Some(device) || everywhere;
             for rank in ranks.iter_mut().filter(|(device, _)| takes(**device)).map(|(_, rank)| rank) {
@@ -391,7 +378,11 @@ impl Row<'_> {
 /// The number of the device that a plane is of.
 fn device(plane: &str) -> Option<u32> {
     let number = plane.strip_prefix("/device:GPU:").or_else(|| plane.strip_prefix("/device:TPU:"))?;
-    number.parse().ok().filter(|&number| number < MOST_DEVICES)
+    in_range(number.parse().ok()?)
+}
+
+fn in_range(device: u64) -> Option<u32> {
+    u32::try_from(device).ok().filter(|&device| device < MOST_DEVICES)
 }
 
 /// Bytes of a copy, from its details: `kind_src:pageable kind_dst:device size:4096 dest:0 async:1`.
