@@ -84,18 +84,20 @@ fn verdict(part: Share, profile: &Profile) -> String {
     let copies = profile.breakdown.host_copies.0;
     let all = profile.length.0;
     let taken = match copies as f64 >= 0.0005 * all as f64 && copies > 0 {
-        true => format!("input and output take {}", percent(copies, all)),
-        false => "input and output do not slow it down".into(),
+        true => format!("; input and output take {}", percent(copies, all)),
+        // A profile without any copy may not show them.
+        false if profile.copies.is_empty() => String::new(),
+        false => "; input and output do not slow it down".into(),
     };
     match part {
-        Share::Compute => format!("computation dominates; {taken}"),
+        Share::Compute => format!("computation dominates{taken}"),
         Share::Collective => {
-            format!("communication dominates: computation does not hide the collectives; {taken}")
+            format!("communication dominates: computation does not hide the collectives{taken}")
         }
         Share::HostCopies => {
             "input and output dominate: the device mostly copies from and to the host".into()
         }
-        Share::DeviceCopies => format!("copies on the device dominate; {taken}"),
+        Share::DeviceCopies => format!("copies on the device dominate{taken}"),
         Share::Unknown => "most of the time is unknown: the profile does not show all work".into(),
         Share::Idle => {
             let causes = profile.idle.unwrap_or_default().causes();
@@ -115,7 +117,7 @@ fn verdict(part: Share, profile: &Profile) -> String {
                 true => "the device is idle most of the time",
                 false => "idle time of the device is the largest part",
             };
-            format!("{idle}{why}; {taken}")
+            format!("{idle}{why}{taken}")
         }
     }
 }

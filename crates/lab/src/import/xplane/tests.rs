@@ -6,6 +6,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
+use super::super::profile;
 use super::message::{Entry, Event, Label, Stat};
 use super::*;
 
@@ -205,6 +206,14 @@ fn a_tpu_is_read_by_its_operations_and_a_loop_counts_by_what_is_in_it() {
     assert!(trace.collectives.iter().all(|one| trace.names.text(one.operation) == "all_reduce"));
     assert_eq!(trace.steps.iter().map(|step| step.number).collect::<Vec<_>>(), [12, 13]);
     assert!(trace.warnings.is_empty(), "{:?}", trace.warnings);
+}
+
+#[test]
+fn nothing_is_said_of_copies_that_a_profile_does_not_show() {
+    let host = plane("/host:CPU").line("worker").event("dot.1", 0, 9, &[]).text("hlo_op", "dot.1");
+    let trace = read_bytes(&encode(vec![host])).unwrap();
+    let screen = profile::render(&profile::summarise(&trace, &profile::Cut::default()).unwrap());
+    assert!(screen.contains("computation dominates\n"), "{screen}");
 }
 
 #[test]
