@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use paceline_lab::explain::series::Context;
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::import::horovod::{self, Summary};
 use paceline_lab::import::ranks::Told;
@@ -193,8 +194,8 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
         WorkOption::Divided => Work::Divided,
         WorkOption::PerWorker => Work::PerWorker,
     });
-    let (steps, examples, batch, epochs) = (*steps, *examples, *batch, *epochs);
-    let told = explain::Options { map: map.clone(), steps, examples, batch, epochs, work };
+    let context = Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
+    let told = explain::Options { map: map.clone(), context, work };
     let found = explain::explain_text(text, &told);
     let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {
