@@ -3,7 +3,7 @@
 //! Tables have their workers in a column (`GPUs`; `nodes` and `GPUs per node`), in words of a column (`2 x V100`), or in their header
 //! (`1 GPU | 2 GPUs | 8 GPUs`), which is turned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::figure::{self, Cell};
 use super::meaning::{self, Counts, Meaning};
@@ -178,7 +178,7 @@ struct Counted {
 fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
     let cells = |at: usize| grid.rows.iter().map(move |row| count(&row[at]));
     let counting = |at: usize| {
-        2 * cells(at).flatten().count() > grid.rows.iter().filter(|row| !row[at].is_empty()).count()
+        2 * cells(at).flatten().count() >= grid.rows.iter().filter(|row| !row[at].is_empty()).count()
     };
     let distinct = |at: usize| cells(at).flatten().map(|count| count.value).collect::<BTreeSet<_>>().len();
     let one = |at: usize| {
@@ -392,9 +392,11 @@ pub fn groups(long: &Long, settings: &[Setting]) -> Vec<Group> {
 /// Parts of a group, named by what their rows have in common.
 fn partition(group: &Group, key: impl Fn(usize) -> String) -> Vec<Group> {
     let mut parts: Vec<(String, Vec<usize>)> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
     for row in &group.rows {
         let key = key(*row);
-        match parts.iter_mut().find(|(other, _)| *other == key) {
+        let at = *known.entry(key.clone()).or_insert(parts.len());
+        match parts.get_mut(at) {
             Some((_, rows)) => rows.push(*row),
             None => parts.push((key, vec![*row])),
         }

@@ -243,7 +243,7 @@ pub fn words(name: &str) -> Vec<String> {
     pieces.filter(|word| !word.is_empty()).map(Into::into).collect()
 }
 
-const SECONDS: [&str; 4] = ["s", "sec", "second", "secs"];
+const SECONDS: [&str; 5] = ["s", "sec", "second", "secs", "seconds"];
 const BYTES: [&str; 8] = ["gb", "mb", "kb", "gib", "mib", "tb", "bytes", "byte"];
 const EXAMPLES: [&str; 26] = [
     "image",
@@ -403,9 +403,9 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
         return Some(Speedup);
     }
     for (above, below) in pairs(words) {
-        let piece = EXAMPLES.contains(&above) || STEPS.contains(&above);
-        if piece && (SECONDS.contains(&below) || below == "seconds") {
-            return Some(rate_scope(words));
+        if SECONDS.contains(&below) {
+            // Bytes per second are a bandwidth.
+            return (!BYTES.contains(&above)).then(|| rate_scope(words));
         }
         if UNITS.contains(&above) || above == "time" || above == "cost" || above == "duration" {
             if STEPS.contains(&below) {
@@ -415,10 +415,6 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
                 return Some(EpochTime);
             }
         }
-    }
-    // Bytes per second are a bandwidth.
-    if pairs(words).any(|(above, below)| BYTES.contains(&above) && SECONDS.contains(&below)) {
-        return None;
     }
     if unit == Some(Unit::PerSecond)
         || has(&["throughput", "ips", "fps", "qps", "wps"])
@@ -644,6 +640,7 @@ mod tests {
             ("tensor.numpy() time", PartTime),
             ("Examples/s", Rate),
             ("images per second", Rate),
+            ("Images processed per sec", Rate),
             ("images_per_s", Rate),
             ("Throughput - TF32 (tok/s)", Rate),
             ("throughput per GPU", RatePerWorker),
@@ -659,9 +656,16 @@ mod tests {
         ] {
             assert_eq!(guess(name), Some(meaning), "{name}");
         }
-        for other in
-            ["colour", "GPU util", "GPU power", "ideal speed-up", "learning rate", "TFLOPS", "top1 error"]
-        {
+        for other in [
+            "colour",
+            "GPU util",
+            "GPU power",
+            "ideal speed-up",
+            "learning rate",
+            "GB/s",
+            "TFLOPS",
+            "top1 error",
+        ] {
             assert_eq!(guess(other), None, "{other}");
         }
     }

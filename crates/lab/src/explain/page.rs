@@ -155,12 +155,12 @@ impl Reader {
             ));
             return;
         }
-        if rows.len() > MOST_ROWS {
+        if rows.len() > MOST_ROWS + 1 {
             warnings.push(format!(
                 "the table on line {line} has {} rows: only the first {MOST_ROWS} are read",
-                rows.len()
+                rows.len() - 1
             ));
-            rows.truncate(MOST_ROWS);
+            rows.truncate(MOST_ROWS + 1);
         }
         let ragged = rows.iter().filter(|row| row.len() != columns).count();
         if ragged > 0 {

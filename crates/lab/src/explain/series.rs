@@ -298,18 +298,14 @@ fn same_name(a: &str, b: &str) -> bool {
 /// Separates columns whose headings say that they are of different runs, such as `FP32` and `AMP`.
 fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
     // What all columns of a meaning have in common distinguishes none; a precision always does.
-    for at in 0..columns.len() {
-        let alike = |other: &&Column| kind(other.meaning) == kind(columns[at].meaning);
-        let common = |word: &String| {
-            !meaning::is_precision(word)
-                && columns.iter().filter(alike).all(|other| other.qualifier.contains(word))
-        };
-        let keep: Qualifier = columns[at].qualifier.iter().filter(|word| !common(word)).cloned().collect();
-        let precise = |word: &String| meaning::is_precision(word);
-        columns[at].qualifier = match counts_for(columns[at].meaning) {
-            true => keep,
-            false => keep.into_iter().filter(precise).collect(),
-        };
+    let said: Vec<(Option<Meaning>, Qualifier)> =
+        columns.iter().map(|column| (kind(column.meaning), column.qualifier.clone())).collect();
+    for column in &mut columns {
+        let alike = |other: &&(Option<Meaning>, Qualifier)| other.0 == kind(column.meaning);
+        let common = |word: &String| said.iter().filter(alike).all(|(_, words)| words.contains(word));
+        let counts = counts_for(column.meaning);
+        let keeps = |word: &&String| meaning::is_precision(word) || counts && !common(word);
+        column.qualifier = column.qualifier.iter().filter(keeps).cloned().collect();
     }
     let originals: Vec<Qualifier> = columns.iter().map(|column| column.qualifier.clone()).collect();
     let mut all: Vec<&Qualifier> = Vec::new();

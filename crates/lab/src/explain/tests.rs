@@ -193,7 +193,7 @@ fn a_fixed_time_not_distinguishable_from_zero_is_not_claimed() {
     assert!(text.contains("rounding limits this") && text.contains("could be the reason"), "{text}");
     assert_eq!(denies.iter().find(|words| text.contains(**words)), None, "{text}");
     // Runs that are shorter than their rates allow.
-    let (negative, text) = fit("GPUs,time (s),images/s\n1,100,100\n2,49,200\n4,24,400\n8,11,800\n");
+    let (negative, text) = fit("GPUs,time (s),images/s\n1,100.0,100\n2,49.2,200\n4,23.8,400\n8,11.5,800\n");
     assert_eq!(negative.verdict, Verdict::Negative);
     assert!(
         text.contains("is negative") && !text.contains("the fixed time is not distinguishable from zero"),

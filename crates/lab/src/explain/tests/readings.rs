@@ -114,7 +114,8 @@ fn a_ratio_that_is_not_one_on_one_worker_is_relative_to_something_else() {
 fn words_that_describe_the_workers_do_not_separate_rows_if_speed_ups_follow_over_them() {
     let text = "| Configuration | GPUs | Time | Speedup |\n|-|-|-|-|\n| Single GPU | 1 | 12.0h | 1.00x |\n| Multi-GPU | 2 | 6.5h | 1.85x |\n| Multi-node | 4 | 3.5h | 3.43x |\n";
     assert_eq!(told(text), [("Table".into(), vec![1, 2, 4], 0)]);
-    assert!(!read(&text.replace("Speedup", "Colour")).series[0].understood.comparable);
+    let alone = text.replace("1.85x", "-").replace("3.43x", "-");
+    assert!(!read(&alone).series[0].understood.comparable);
 }
 
 #[test]
