@@ -10,6 +10,7 @@ use paceline_import::ranks::Told;
 use paceline_import::source;
 use paceline_import::trace::Trace;
 use paceline_import::{nvidia_smi, open, profile, timeline, write};
+use paceline_lab::explain::series::Context;
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
@@ -194,8 +195,8 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
         WorkOption::Divided => Work::Divided,
         WorkOption::PerWorker => Work::PerWorker,
     });
-    let (steps, examples, batch, epochs) = (*steps, *examples, *batch, *epochs);
-    let told = explain::Options { map: map.clone(), steps, examples, batch, epochs, work };
+    let context = Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
+    let told = explain::Options { map: map.clone(), context, work };
     let found = explain::explain_text(text, &told);
     let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {
