@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use paceline_import::horovod::{self, Summary};
 use paceline_import::ranks::Told;
