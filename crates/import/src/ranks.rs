@@ -1,0 +1,283 @@
+//! One run from the traces of its ranks.
+//!
+//! ```text
+//! traces -> steps in common -> same collectives -> one clock -> tiling, rank by rank -> steps of a run log
+//! ```
+
+use std::collections::HashSet;
+
+use paceline_lab::origin::Traced;
+use paceline_lab::run::Span;
+use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
+
+use super::align::{self, Shift, share_clock};
+use super::collectives::{self, Exchanges, Matching};
+use super::split::{Tiling, is_exchange};
+use super::{ImportError, Imported, ImportedRank, top};
+use crate::trace::{Clock, StepRange, Trace};
+
+/// Longest trace; longer ones are damaged.
+const LONGEST: Nanos = Nanos(30 * 24 * 3600 * 1_000_000_000);
+
+/// Traces further apart than this are not of one run.
+const APART: Nanos = Nanos(600 * 1_000_000_000);
+
+/// What the user says about a run besides its traces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Name of the network.
+    pub model: String,
+    /// Samples per step on each worker.
+    pub batch: Option<u64>,
+}
+
+/// Builds a run from the traces of its ranks.
+pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError> {
+    let mut warnings = Vec::new();
+    order(&mut traces, &mut warnings)?;
+    for (rank, trace) in traces.iter().enumerate() {
+        warnings.extend(trace.warnings.iter().map(|warning| format!("rank {rank}: {warning}")));
+    }
+    let steps = find_common_steps(&traces, &mut warnings)?;
+    let matching = Matching::of(&traces, &steps);
+    let alignment = align::find(&traces, &steps, &matching);
+    warn(&traces, &matching, &mut warnings);
+    let shifts = align::shifts(&alignment, &steps);
+    let slack = alignment.uncertainty.unwrap_or_default();
+    let exchanges = collectives::weigh(&traces, &matching, &shifts, slack);
+    let windows: Vec<Span> = steps.iter().filter_map(|steps| window(steps)).collect();
+    let collectives = top::collectives(&traces, &windows, &exchanges);
+    let parts = traces.iter().zip(&steps).zip(exchanges).zip(&shifts).enumerate();
+    let ranks: Vec<ImportedRank> = parts
+        .map(|(rank, (((trace, steps), exchanges), &shift))| ImportedRank {
+            rank: Rank(rank as u32),
+            steps: record(trace, steps, exchanges, Emit { shift, examples: told.batch.unwrap_or(0) }),
+            peak_device: None,
+        })
+        .collect();
+    Ok(Imported {
+        case: case(&traces, told),
+        traced: Some(Traced {
+            alignment,
+            kernels: top::kernels(&traces, &windows),
+            collectives,
+            late: collectives::late_steps(&ranks),
+        }),
+        ranks,
+        warnings,
+        tells: tells(&traces),
+        ..Imported::default()
+    })
+}
+
+/// Phases that traces can show, even if they took no time.
+fn tells(traces: &[Trace]) -> Vec<Phase> {
+    // A trace may show the launch of collectives but not the collectives.
+    let hidden = |trace: &Trace| trace.collectives.is_empty() && trace.names.texts().any(is_exchange);
+    let mut tells = vec![Phase::Compute];
+    if traces.iter().any(Trace::has_device) {
+        tells.extend([Phase::CopyIn, Phase::CopyOut, Phase::Idle]);
+    }
+    if !traces.iter().any(hidden) {
+        tells.push(Phase::CommWait);
+    }
+    tells
+}
+
+fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
+    Err(ImportError::Apart { why: why.into() })
+}
+
+/// Sorts traces by rank, as far as they name it.
+fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportError> {
+    if traces.is_empty() {
+        return apart("there are none");
+    }
+    let extents: Vec<_> = traces.iter().filter_map(Trace::extent).collect();
+    let (begun, ended) =
+        (extents.iter().map(|extent| extent.0).max(), extents.iter().map(|extent| extent.1).min());
+    let apart_for = begun.unwrap_or_default().since(ended.unwrap_or_default());
+    if traces.iter().all(|trace| trace.clock == Clock::Epoch) && apart_for > APART {
+        return apart("they were not recorded at the same time; import each run separately");
+    }
+    let Some(mut ranks) = traces.iter().map(|trace| trace.rank).collect::<Option<Vec<Rank>>>() else {
+        if traces.len() > 1 {
+            warnings.push("not all traces name their rank: ranks are numbered in the order given".into());
+        }
+        return Ok(());
+    };
+    ranks.sort_unstable();
+    if let Some(twice) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
+        return apart(format!("two are of rank {}; import each run separately", twice[0]));
+    }
+    traces.sort_by_key(|trace| trace.rank);
+    if ranks.iter().enumerate().any(|(place, rank)| rank.0 as usize != place) {
+        let names: Vec<String> = ranks.iter().map(Rank::to_string).collect();
+        warnings.push(format!("these are traces of ranks {}, numbered from 0 here", names.join(", ")));
+    }
+    let world = traces.iter().filter_map(|trace| trace.world).max();
+    if let Some(world) = world.filter(|&world| world as usize > traces.len()) {
+        warnings.push(format!(
+            "only {} of {world} ranks have traces: the others may have been later",
+            traces.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Profilers start and stop at different times: only steps that all ranks have are kept. If a trace marks none, each
+/// trace is one step.
+fn find_common_steps(
+    traces: &[Trace],
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Vec<StepRange>>, ImportError> {
+    let mut steps: Vec<Vec<StepRange>> = traces.iter().map(|trace| set_apart(&trace.steps)).collect();
+    borrow_steps(traces, &mut steps, warnings);
+    if steps.iter().any(Vec::is_empty) {
+        warnings.push("no steps are marked in all traces: each trace counts as one step".into());
+        for (trace, steps) in traces.iter().zip(&mut steps) {
+            let extent = trace.extent().filter(|(begin, end)| begin < end);
+            let Some((begin, end)) = extent else { return apart("one of them shows no work") };
+            *steps = vec![StepRange { number: 0, begin, end }];
+        }
+    } else {
+        let mut common: Vec<u64> = steps[0].iter().map(|step| step.number).collect();
+        common.sort_unstable();
+        for rank in &steps[1..] {
+            let mut own: Vec<u64> = rank.iter().map(|step| step.number).collect();
+            own.sort_unstable();
+            common.retain(|number| own.binary_search(number).is_ok());
+        }
+        if common.is_empty() {
+            return apart("no step is in all of them; import each run separately");
+        }
+        let most = steps.iter().map(Vec::len).max().unwrap_or_default();
+        if most > common.len() {
+            let left = most - common.len();
+            warnings.push(format!("skipped steps that not all ranks have: up to {left} of {most}"));
+        }
+        for rank in &mut steps {
+            rank.retain(|step| common.binary_search(&step.number).is_ok());
+        }
+    }
+    match steps.iter().filter_map(|rank| window(rank)).any(|span| span.end.since(span.begin) > LONGEST) {
+        true => apart("one lasts more than 30 days"),
+        false => Ok(steps),
+    }
+}
+
+/// A truncated trace may lack the marks of steps that it still covers. On one clock, those of another rank can be used.
+fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut Vec<String>) {
+    let Some(lender) = (0..steps.len()).rev().max_by_key(|&rank| steps[rank].len()) else { return };
+    if !share_clock(traces) {
+        return;
+    }
+    let lent = steps[lender].clone();
+    for (rank, (own, trace)) in steps.iter_mut().zip(traces).enumerate() {
+        let Some((begin, end)) = trace.extent() else { continue };
+        let numbers: HashSet<u64> = own.iter().map(|step| step.number).collect();
+        // Only what the trace covers, because profilers start and stop at different times.
+        let missing =
+            |step: &&StepRange| !numbers.contains(&step.number) && begin <= step.begin && step.end <= end;
+        let borrowed: Vec<StepRange> = lent.iter().filter(missing).copied().collect();
+        if !borrowed.is_empty() {
+            warnings.push(format!(
+                "rank {rank} does not mark {} of its steps: their limits come from rank {lender} on the same host",
+                borrowed.len()
+            ));
+            own.extend(borrowed);
+            own.sort_by_key(|step| (step.begin, step.number));
+            *own = set_apart(own);
+        }
+    }
+}
+
+/// Consecutive steps, each number once; overlaps with earlier ones are cut off.
+fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
+    let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
+    let mut seen = HashSet::new();
+    for step in marked {
+        let begin = steps.last().map_or(step.begin, |last| last.end.max(step.begin));
+        if begin < step.end && seen.insert(step.number) {
+            steps.push(StepRange { begin, ..*step });
+        }
+    }
+    steps
+}
+
+fn window(steps: &[StepRange]) -> Option<Span> {
+    Some(Span { begin: steps.first()?.begin, end: steps.last()?.end })
+}
+
+/// How a rank's steps are converted.
+#[derive(Clone, Copy)]
+struct Emit {
+    shift: Shift,
+    examples: u64,
+}
+
+fn record(trace: &Trace, steps: &[StepRange], mut exchanges: Exchanges, emit: Emit) -> Vec<StepRecord> {
+    let tiling = Tiling::of(trace);
+    exchanges.settle(trace, tiling.exposed());
+    let record = |range: &StepRange| {
+        let span = Span { begin: range.begin, end: range.end };
+        let mut step = StepRecord::open(Step(range.number), emit.shift.apply(span.begin));
+        step.end = emit.shift.apply(span.end);
+        tiling.book(span, &mut step);
+        step.late_rank = exchanges.late(span);
+        step.buckets = exchanges.buckets(trace, span, emit.shift);
+        step.examples = emit.examples;
+        step
+    };
+    steps.iter().map(record).collect()
+}
+
+/// What was run, as far as traces say.
+fn case(traces: &[Trace], told: &Told) -> Case {
+    let backend = traces.iter().find_map(|trace| trace.backend.clone()).map(|name| ("backend".into(), name));
+    let world = traces.iter().filter_map(|trace| trace.world).max();
+    // A subset of the ranks must not be compared with a full run of that size.
+    let part = world.filter(|&world| world as usize > traces.len());
+    let part = part.map(|world| ("ranks".into(), format!("{} of {world}", traces.len())));
+    Case {
+        model: told.model.clone(),
+        engine: traces.iter().find_map(|trace| trace.devices.first().cloned()),
+        workers: traces.len() as u32,
+        batch_per_worker: told.batch,
+        settings: backend.into_iter().chain(part).collect(),
+        ..Case::default()
+    }
+}
+
+fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
+    let exchanged = traces.iter().any(|trace| !trace.collectives.is_empty());
+    if traces.len() == 1 && exchanged {
+        warnings.push("with one rank, waiting for others cannot be separated from moving bytes".into());
+    }
+    if matching.by_time > 0 {
+        let count = matching.by_time;
+        warnings.push(format!(
+            "a trace lacks collectives that others have: {count} were matched by time on the common clock"
+        ));
+    }
+    if traces.len() > 1 && matching.unmatched > 0 {
+        let count = matching.unmatched;
+        warnings.push(format!(
+            "{count} collectives could not be matched across ranks: they count as moving bytes"
+        ));
+    }
+    let devices = |trace: &Trace| {
+        let mut devices: Vec<u32> = trace.tracks.iter().filter_map(|track| track.device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices.len()
+    };
+    if let Some((rank, several)) = traces.iter().map(devices).enumerate().find(|&(_, count)| count > 1) {
+        warnings.push(format!("rank {rank} uses {several} devices: it counts as idle when all of them are"));
+    }
+}
+
+#[cfg(test)]
+mod samples;
+#[cfg(test)]
+mod tests;
