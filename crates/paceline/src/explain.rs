@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use paceline_import::horovod::{self, Summary};
+use paceline_import::ranks::Told;
+use paceline_import::source;
+use paceline_import::trace::Trace;
+use paceline_import::{chrome, nvidia_smi, open, profile, timeline, write};
 use paceline_lab::explain::{self, Meaning, Work};
-use paceline_lab::import::horovod::{self, Summary};
-use paceline_lab::import::ranks::Told;
-use paceline_lab::import::source::{self, Format};
-use paceline_lab::import::{chrome, nvidia_smi, open, profile, write};
-use paceline_lab::timeline;
-use paceline_lab::trace::Trace;
+use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
 
 use crate::outcome::{self, Show, Usage, print};
@@ -201,8 +201,9 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
         WorkOption::Divided => Work::Divided,
         WorkOption::PerWorker => Work::PerWorker,
     });
-    let (steps, examples, batch, epochs) = (*steps, *examples, *batch, *epochs);
-    let told = explain::Options { map: map.clone(), steps, examples, batch, epochs, work };
+    let context =
+        explain::series::Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
+    let told = explain::Options { map: map.clone(), context, work };
     let found = explain::explain_text(text, &told);
     let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {
