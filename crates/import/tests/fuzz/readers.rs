@@ -56,8 +56,11 @@ pub const EVENTS: Reader = Reader {
     form: Form::Records,
     read: |path| runs(told(path, events::import(&[path.into()]).map(|run| vec![run]))),
 };
-pub const TF_CNN: Reader =
-    Reader { corpus: "tf_cnn", form: Form::Text, read: |path| runs(told(path, tf_cnn::import(path))) };
+pub const TF_CNN: Reader = Reader {
+    corpus: "tf_cnn",
+    form: Form::Text,
+    read: |path| runs(told(path, tf_cnn::import(&[(path, None)]))),
+};
 pub const METRIC_LOG: Reader = Reader {
     corpus: "metric_log",
     form: Form::Text,
@@ -168,7 +171,16 @@ fn runs(read: Result<Vec<Imported>, ImportError>) -> String {
             assert!(step.phases.total() <= step.end.since(step.begin), "{step:?}");
             assert!(step.late_rank <= step.phases.total(), "{step:?}");
         }
-        let steps: usize = run.ranks.iter().map(|rank| rank.steps.len()).sum();
+        let points = run.progress.iter().flat_map(|progress| &progress.points);
+        let positive = |value: Option<f64>| value.is_none_or(|value| value > 0.0 && value.is_finite());
+        for point in points.clone() {
+            assert!(
+                point.covers > 0 && (point.seconds.is_some() || point.examples_per_s.is_some()),
+                "{point:?}"
+            );
+            assert!(positive(point.seconds) && positive(point.examples_per_s), "{point:?}");
+        }
+        let steps = run.ranks.iter().map(|rank| rank.steps.len()).sum::<usize>() + points.count();
         said += &format!("{} {} {:?};", coarse(run.ranks.len()), coarse(steps), run.warnings);
     }
     // Writing takes longer than all else: it is for one file of some.
