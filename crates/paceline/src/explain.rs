@@ -3,13 +3,14 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use paceline_import::horovod::{self, Summary};
 use paceline_import::ranks::Told;
 use paceline_import::source;
 use paceline_import::trace::Trace;
 use paceline_import::{nvidia_smi, open, profile, timeline, unknown, write};
+use paceline_lab::explain::series::Context;
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
@@ -196,8 +197,8 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
         WorkOption::Divided => Work::Divided,
         WorkOption::PerWorker => Work::PerWorker,
     });
-    let (steps, examples, batch, epochs) = (*steps, *examples, *batch, *epochs);
-    let told = explain::Options { map: map.clone(), steps, examples, batch, epochs, work };
+    let context = Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
+    let told = explain::Options { map: map.clone(), context, work };
     let found = explain::explain_text(text, &told);
     let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {

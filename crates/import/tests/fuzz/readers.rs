@@ -10,6 +10,7 @@ use paceline_import::{
     ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, profile, source, sqlite, tf_cnn,
     write,
 };
+use paceline_lab::explain::series::Context;
 use paceline_lab::explain::{self, ExplainError};
 use paceline_lab::{Held, csv, html, markdown, terminal};
 
@@ -233,7 +234,10 @@ fn table(path: &Path) -> String {
     let text = String::from_utf8_lossy(&bytes);
     // What is no table may be something else that is known.
     let _ = source::import(&[PathBuf::from(path)], &Told::default());
-    let told = explain::Options { steps: Some(500), ..explain::Options::default() };
+    let told = explain::Options {
+        context: Context { steps: Some(500), ..Context::default() },
+        ..explain::Options::default()
+    };
     [explain::Options::default(), told].iter().map(|options| explained(&text, options)).collect()
 }
 
@@ -246,7 +250,7 @@ fn explained(text: &str, options: &explain::Options) -> String {
     let page = explain::render(&found);
     assert!(!page.contains('\u{1b}'), "{page}");
     serde_json::to_string(&found).expect("plain data");
-    let slips = found.series.iter().flat_map(|series| &series.audit);
+    let slips = found.series.iter().flat_map(|series| &series.audit.slips);
     let audits: Vec<_> = slips.map(|slip| slip.check).collect();
     let kind = |series: &explain::SeriesExplanation| {
         (series.work, series.reconciliation.is_some(), series.laws.len(), series.clock_law.is_some())
