@@ -16,7 +16,7 @@ mod op;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::Path;
 
 use paceline_record::{Bytes, Nanos};
@@ -27,7 +27,7 @@ use super::{ImportError, open};
 use crate::trace::{Clock, Collective, Kind, Slice, StepRange, Trace, Track};
 
 /// The largest file, unpacked.
-const MOST_BYTES: Bytes = Bytes(1 << 30);
+const MOST_BYTES: u64 = 1 << 30;
 /// Most events that are kept.
 const MOST_EVENTS: usize = 1 << 23;
 /// Most planes, and most tracks.
@@ -53,14 +53,14 @@ pub fn recognise(head: &[u8]) -> bool {
 /// Reads a profile: a trace for each device, or one of the host if there is none.
 pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
     let (mut bytes, mut space) = (Vec::new(), Space::default());
-    if let Err(source) = open::open_at_most(path, MOST_BYTES)?.read_to_end(&mut bytes) {
-        match source.kind() {
-            _ if open::is_damage(&source) => space.torn = true,
-            ErrorKind::FileTooLarge => {
-                return Err(ImportError::bad(path, "more than 1 GiB: profile fewer steps"));
-            }
-            _ => return Err(ImportError::Io { path: path.into(), source }),
+    match open::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes) {
+        Err(source) if !open::is_damage(&source) => {
+            return Err(ImportError::Io { path: path.into(), source });
         }
+        read => space.torn = read.is_err(),
+    }
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(ImportError::bad(path, "an XPlane profile of more than 1 GiB: profile fewer steps"));
     }
     space.take(&bytes);
     let traces = space.finish();

@@ -242,7 +242,8 @@ fn each_device_of_a_host_is_a_rank() {
         assert_eq!(rank.collectives.len(), 2);
         let collectives = rank.collectives.iter().map(|one| rank.slices[one.slice].kind);
         assert!(collectives.clone().all(|kind| kind == Kind::Collective));
-        let devices: BTreeSet<_> = rank.tracks.iter().filter_map(|track| track.device).collect();
+        let devices: std::collections::BTreeSet<_> =
+            rank.tracks.iter().filter_map(|track| track.device).collect();
         assert_eq!(devices.into_iter().collect::<Vec<_>>(), [device as u32]);
         assert_eq!(rank.steps.len(), 2);
     }

@@ -355,6 +355,13 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
         "linear",
         "amdahl",
         "gustafson",
+        "lo",
+        "hi",
+        "lower",
+        "upper",
+        "p90",
+        "p95",
+        "p99",
         "projected",
         "predicted",
         "estimated",
@@ -452,7 +459,9 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     if has(&["batch", "batchsize", "bs", "minibatch"]) {
         return Some(Batch);
     }
-    has(&["steps", "iterations"]).then_some(Steps)
+    let counts = ["steps", "iterations", "number", "num", "of", "total", "train", "training", "max"];
+    let only = words.iter().all(|word| counts.contains(&word.as_str()));
+    (only && has(&["steps", "iterations"])).then_some(Steps)
 }
 
 fn rate_scope(words: &[String]) -> Meaning {
@@ -508,7 +517,7 @@ fn time_kind(words: &[String]) -> Meaning {
 
 /// Whether a word of a heading belongs to what is measured, not to what it is measured of.
 fn says_what(word: &str, meaning: Option<Meaning>) -> bool {
-    const SAYS: [&str; 78] = [
+    const SAYS: [&str; 82] = [
         "per",
         "of",
         "in",
@@ -587,6 +596,10 @@ fn says_what(word: &str, meaning: Option<Meaning>) -> bool {
         "result",
         "taken",
         "spent",
+        "whole",
+        "p50",
+        "95",
+        "interval",
     ];
     SAYS.contains(&word)
         || EXAMPLES.contains(&word)
@@ -607,10 +620,20 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
     };
     let last = || {
         let word = lower.rsplit([' ', '_', ',']).next()?;
-        // A single letter is a name, unless it was marked as a unit.
-        (word.len() > 1 || lower.ends_with("_s")).then(|| figure::unit(word))?
+        // A single letter is a name, unless it is marked as a unit, or stands after a time.
+        let timed = ["init", "train", "total", "time", "epoch", "wall"]
+            .iter()
+            .any(|name| lower.ends_with(&format!("{name} s")));
+        (word.len() > 1 || lower.ends_with("_s") || timed).then(|| figure::unit(word))?
     };
-    inside('(', ')').or_else(|| inside('[', ']')).or_else(last)
+    // `exchange ms per step`, `memory MB per worker`, but not `images per sec`.
+    let within = || {
+        let words = words(name);
+        let plain =
+            |at: &usize| words[*at].len() > 1 && words[*at] != "min" && (*at == 0 || words[*at - 1] != "per");
+        (0..words.len()).filter(plain).find_map(|at| figure::unit(&words[at]))
+    };
+    inside('(', ')').or_else(|| inside('[', ']')).or_else(last).or_else(within)
 }
 
 #[cfg(test)]
