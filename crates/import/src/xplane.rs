@@ -291,7 +291,12 @@ impl Space {
             return vec![self.host.trace];
         }
         let host = &self.host.trace;
-        self.devices.into_values().map(|rank| rank.finish(host, room)).collect()
+        let mut ranks: Vec<Trace> = self.devices.into_values().map(|rank| rank.finish(host, room)).collect();
+        // What holds of all devices is said once.
+        if let [first, others @ ..] = ranks.as_mut_slice() {
+            others.iter_mut().for_each(|rank| rank.warnings.retain(|note| !first.warnings.contains(note)));
+        }
+        ranks
     }
 }
 

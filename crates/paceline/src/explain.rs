@@ -165,7 +165,7 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
         return Err(Usage::new("--timeline would write over the profile").into());
     }
     if traces.len() > 1 && options.timeline.is_some() {
-        let reason = format!("the file holds {} processes; --timeline writes one", traces.len());
+        let reason = format!("the file holds {} processes or devices; --timeline writes one", traces.len());
         return Err(Usage::new(reason).into());
     }
     let mut profiles = Vec::new();
