@@ -68,15 +68,12 @@ impl Rank {
                 "MemcpyD2H" => Kind::CopyOut,
                 name if name.starts_with("Memcpy") => Kind::CopyDevice,
                 name if name.starts_with("Memset") => Kind::Fill,
-                name => match operations::of_kernel(name) {
-                    Some(operation) => {
-                        self.push_collective(row, operation, track);
-                        continue;
-                    }
-                    None => Kind::Compute,
-                },
+                _ => Kind::Compute,
             };
-            self.push(row, row.name, kind, track);
+            match operations::of_kernel(row.name).filter(|_| kind == Kind::Compute) {
+                Some(operation) => self.push_collective(row, operation, track),
+                None => self.push(row, row.name, kind, track),
+            }
         }
     }
 
@@ -100,39 +97,29 @@ impl Rank {
     ) {
         let mut started: HashMap<&str, &Row<'_>> = HashMap::new();
         let holds = find_holders(rows);
-        for (row, holds) in rows.iter().zip(holds) {
+        // Of loops and calls, what is in them counts.
+        for (row, _) in rows.iter().zip(holds).filter(|(_, holds)| !holds) {
             let operation = operation(row, operations);
-            let kind = match (exchange(operation), operation) {
-                // Loops and calls: what is in them counts.
-                _ if holds => Kind::Range,
-                (Some((_, Part::Start | Part::Done)), _) if transfers => Kind::Range,
-                (Some((_, Part::Start)), _) => {
-                    started.insert(row.label, row);
-                    Kind::Range
+            match exchange(operation) {
+                Some((name, Part::Whole)) => self.push_collective(row, name, track),
+                Some(_) if transfers => {}
+                Some((_, Part::Start)) => drop(started.insert(row.label, row)),
+                Some((name, Part::Done)) => {
+                    let start = started.remove(start_of(row).as_str());
+                    self.unpaired += u64::from(start.is_none());
+                    let begin = start.map_or(row.begin, |start| start.begin);
+                    self.push_collective(&Row { begin, ..*row }, name, track);
                 }
-                (Some((operation, Part::Done)), _) => match started.remove(start_of(row).as_str()) {
-                    Some(start) => {
-                        let apart = self.track("transfers", self.trace.tracks[track as usize].device);
-                        let whole = Row { begin: start.begin, ..*row };
-                        self.push_collective(&whole, operation, apart);
-                        Kind::Range
-                    }
-                    None => {
-                        self.unpaired += 1;
-                        self.push_collective(row, operation, track);
-                        continue;
-                    }
-                },
-                (Some((operation, Part::Whole)), _) => {
-                    self.push_collective(row, operation, track);
-                    continue;
+                None => {
+                    let kind = match operation {
+                        "infeed" => Kind::CopyIn,
+                        "outfeed" => Kind::CopyOut,
+                        "copy-start" | "copy-done" => Kind::CopyDevice,
+                        _ => Kind::Compute,
+                    };
+                    self.push(row, row.label, kind, track);
                 }
-                (None, "infeed") => Kind::CopyIn,
-                (None, "outfeed") => Kind::CopyOut,
-                (None, "copy-start" | "copy-done") => Kind::CopyDevice,
-                (None, _) => Kind::Compute,
-            };
-            self.push(row, row.label, kind, track);
+            }
         }
         self.unpaired += started.len() as u64;
     }

@@ -21,6 +21,7 @@ pub enum Format {
     /// Output of nvidia-smi.
     NvidiaSmi,
     /// A profile of JAX or TensorFlow.
+    #[serde(rename = "xplane")]
     XPlane,
     /// A Chrome trace of another writer.
     Chrome,
