@@ -139,7 +139,7 @@ impl Space {
             }
         }
         let begins = || planes.iter().flat_map(|plane| plane.lines.iter().map(|line| line.begin_ns));
-        let begun = planes.iter().find_map(|plane| plane.stat(&plane.stats, "profile_start_time")?.number());
+        let begun = planes.iter().find_map(|plane| plane.stat("profile_start_time")?.number());
         let begun = begun.and_then(|begun| i64::try_from(begun).ok());
         let absolute = begins().any(|begin| begin >= EPOCH);
         self.origin = begun.filter(|_| !absolute).unwrap_or(0);
@@ -160,8 +160,7 @@ impl Space {
     /// Reads a device: its streams, or the operations of XLA where it has none.
     fn take_device(&mut self, plane: &Plane<'_>, device: u32) {
         let at = device as usize;
-        let named =
-            ["gpu_device_name", "device_type_string"].iter().find_map(|name| plane.stat(&plane.stats, name));
+        let named = ["gpu_device_name", "device_type_string"].iter().find_map(|name| plane.stat(name));
         self.names.resize(self.names.len().max(at + 1), String::new());
         self.names[at] = named.map_or_else(|| plane.name.clone(), |stat| plane.text(stat));
         let has = |name: &str| plane.lines.iter().any(|line| line.name.starts_with(name));
@@ -221,14 +220,17 @@ impl Space {
 
     /// The events of a line that last, longer ones first among those that begin together.
     fn rows<'a>(&mut self, plane: &'a Plane<'_>, line: &Line<'_>) -> Vec<Row<'a>> {
+        let [step, correlation, op, ordinal, copy] =
+            ["step_num", "correlation_id", "hlo_op", "device_ordinal", "memcpy_details"]
+                .map(|name| plane.key(name));
         let mut rows = Vec::new();
         for event in line.events() {
             let Ok(event) = event else {
                 self.torn = true;
                 break;
             };
-            let stat = |name| plane.stat(&event.stats, name);
-            let number = |name| stat(name).and_then(Stat::number);
+            let stat = |key: Option<i64>| event.stats.iter().find(|stat| Some(stat.what) == key);
+            let number = |key| stat(key).and_then(Stat::number);
             let begin = i128::from(self.origin) + i128::from(line.begin_ns);
             let moment = |ps: i128| {
                 u64::try_from(begin + ps.div_euclid(1000)).ok().filter(|ns| ns >> 62 == 0).map(Nanos)
@@ -252,10 +254,10 @@ impl Space {
                 label: if short.is_empty() { name } else { short },
                 begin,
                 end,
-                correlation: number("correlation_id").unwrap_or(0),
-                step: number("step_num"),
-                ordinal: stat("hlo_op").and_then(|_| in_range(number("device_ordinal").unwrap_or(0))),
-                bytes: stat("memcpy_details").and_then(|stat| copied(&plane.text(stat))),
+                correlation: number(correlation).unwrap_or(0),
+                step: number(step),
+                ordinal: stat(op).and_then(|_| in_range(number(ordinal).unwrap_or(0))),
+                bytes: stat(copy).and_then(|stat| copied(&plane.text(stat))),
             });
         }
         rows.sort_by_key(|row| (row.begin, std::cmp::Reverse(row.end)));

@@ -121,10 +121,15 @@ impl<'a> Plane<'a> {
         Ok(plane)
     }
 
-    /// The stat of this name among those of the plane or of one of its events.
-    pub fn stat<'s>(&self, stats: &'s [Stat], name: &str) -> Option<&'s Stat> {
-        let key = self.keys.get(name)?;
-        stats.iter().find(|stat| stat.what == *key)
+    /// The key of the stats with a name.
+    pub fn key(&self, name: &str) -> Option<i64> {
+        self.keys.get(name).copied()
+    }
+
+    /// The plane's own stat with a name.
+    pub fn stat(&self, name: &str) -> Option<&Stat> {
+        let key = self.key(name)?;
+        self.stats.iter().find(|stat| stat.what == key)
     }
 
     pub fn text(&self, stat: &Stat) -> String {
