@@ -438,7 +438,10 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
         }
         other => other,
     });
-    let unit = unit.or_else(|| meaning::heading_unit(spoken));
+    // A fraction over one and a half can only be meant in percent, and so are all of its column.
+    let over = |cell: &Cell| matches!(cell, Cell::Number(figure, None) if figure.value > 1.5);
+    let percent = meaning.is_some_and(Meaning::is_fraction) && read.iter().any(over);
+    let unit = unit.or_else(|| meaning::heading_unit(spoken)).or(percent.then_some(Unit::Percent));
     let timed = meaning.is_some_and(Meaning::is_time);
     let rated = meaning.is_some_and(Meaning::is_rate);
     let (mut figures, mut not_understood) = (Vec::new(), Vec::new());
@@ -496,8 +499,6 @@ fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Optio
         (Some(Unit::Seconds(seconds)), Some(meaning)) if meaning.is_time() => figure.times(seconds),
         (Some(Unit::Bytes(bytes)), Some(Meaning::Memory)) => figure.times(bytes),
         (Some(Unit::Percent), Some(meaning)) if meaning.is_fraction() && own.is_none() => figure.times(0.01),
-        // A fraction over one and a half can only be meant in percent.
-        (None, Some(meaning)) if meaning.is_fraction() && figure.value > 1.5 => figure.times(0.01),
         _ => figure,
     }
 }
