@@ -3,7 +3,7 @@
 //! No expression in the file is evaluated: views, virtual tables and generated columns are not read, and no query
 //! has a condition. So the work is one pass over each table, with a row limit that follows from the file's size.
 
-pub(super) mod cuda;
+mod cupti;
 mod gather;
 mod name;
 mod steps;
@@ -26,8 +26,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Row};
 use super::{ImportError, nsys, nvprof};
 use crate::trace::Trace;
 
-pub(super) use gather::{Event, Gather, Origin, Place};
-pub(super) use name::{demangle, mpi_operation, nccl_operation, without_version};
+pub(super) use cupti::{process, read as read_cupti};
+pub(super) use gather::{Event, Gather, Place, conclude, device_names};
+pub(super) use name::{mpi_operation, without_version};
 
 /// The first bytes of every SQLite file.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -223,7 +224,7 @@ impl Database {
         }
     }
 
-    /// Texts of a table by their numbers.
+    /// Texts of a table by their numbers; C++ names as their authors wrote them.
     pub(super) fn strings(
         &mut self,
         table: &str,
@@ -235,25 +236,12 @@ impl Database {
             if let (Some(id), Some(text)) = (row.integer(0), row.text(1))
                 && bytes + text.len() <= ALL_STRINGS
             {
+                let text = name::demangle(&text);
                 bytes += text.len();
-                strings.insert(id, text.into_owned());
+                strings.insert(id, text);
             }
         })?;
         Ok(strings)
-    }
-
-    /// The sum of a table's times and how many there are.
-    pub(super) fn total(&mut self, table: &str) -> Result<(u64, u64), ImportError> {
-        let (mut sum, mut count) = (0_u64, 0);
-        self.scan(table, &["start", "end"], |row| {
-            if let (Some(start), Some(end)) = (row.integer(0), row.integer(1))
-                && end >= start
-            {
-                sum = sum.saturating_add(end.abs_diff(start));
-                count += 1;
-            }
-        })?;
-        Ok((sum, count))
     }
 
     /// An error of this file.

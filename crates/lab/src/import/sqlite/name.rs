@@ -75,8 +75,9 @@ pub fn nccl_operation(kernel: &str) -> Option<&'static str> {
     Some(known.map_or("nccl", |&(_, operation)| operation))
 }
 
-/// The operation of a collective MPI call: `all_reduce` of `MPI_Iallreduce`; `None` for calls between two ranks and others.
-pub fn mpi_operation(call: &str) -> Option<&'static str> {
+/// What an MPI call exchanges: `all_reduce` for `MPI_Iallreduce`, the call itself between two ranks or while it waits;
+/// `None` for calls that only start, end or ask.
+pub fn mpi_operation(call: &str) -> Option<&str> {
     let name = call.strip_prefix("MPI_")?.to_ascii_lowercase();
     let known = |name: &str| {
         Some(match name {
@@ -93,7 +94,8 @@ pub fn mpi_operation(call: &str) -> Option<&'static str> {
             _ => return None,
         })
     };
-    known(&name).or_else(|| known(name.strip_prefix('i')?))
+    let pairwise = ["send", "recv", "wait", "neighbor_"].iter().any(|word| name.contains(word));
+    known(&name).or_else(|| known(name.strip_prefix('i')?)).or(pairwise.then_some(call))
 }
 
 #[cfg(test)]
@@ -164,7 +166,9 @@ mod tests {
             ("MPI_Ibcast", Some("broadcast")),
             ("MPI_Barrier", Some("barrier")),
             ("MPI_Init", None),
-            ("MPI_Send", None),
+            ("MPI_Isend", Some("MPI_Isend")),
+            ("MPI_Waitall", Some("MPI_Waitall")),
+            ("MPI_Comm_size", None),
             ("Allreduce", None),
         ] {
             assert_eq!(mpi_operation(call), operation, "{call}");
