@@ -19,6 +19,7 @@ mod nsys;
 pub mod nvidia_smi;
 mod nvprof;
 pub mod open;
+pub mod operations;
 pub mod profile;
 mod protobuf;
 pub mod ranks;

@@ -176,6 +176,10 @@ pub struct Trace {
     pub collectives: Vec<Collective>,
     /// Steps in order; empty if the trace marks none.
     pub steps: Vec<StepRange>,
+    /// Whether steps are marked on a device only: they begin and end with its work.
+    pub steps_on_device: bool,
+    /// Whether it may have work of devices that was not read: then it is unknown when they were idle.
+    pub unread: bool,
     /// What was salvaged or could not be read, one sentence each.
     pub warnings: Vec<String>,
 }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use paceline_record::Nanos;
 
 use super::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
-use super::collective::{self, Source};
+use super::super::operations::Source;
+use super::collective;
 use super::window;
-use crate::trace::{Clock, Kind, StepRange, Trace};
+use crate::trace::{Clock, Kind, Slice, StepRange, Trace};
 
 /// September 2001: later times count from 1970, earlier ones from another origin.
 const EPOCH: i64 = 1_000_000_000_000_000_000;
@@ -90,8 +91,9 @@ impl Builder {
     fn find_steps(&mut self) {
         let mut host: BTreeMap<u64, StepRange> = BTreeMap::new();
         let mut device = host.clone();
-        for slice in self.trace.slices.iter().filter(|slice| slice.kind == Kind::Range) {
-            let Some(&number) = self.steps.get(&slice.name) else { continue };
+        let ranges = |slice: &&Slice| slice.kind == Kind::Range;
+        for slice in self.trace.slices.iter().filter(ranges) {
+            let Some(number) = self.step(slice.name) else { continue };
             let on_device = self.trace.tracks[slice.track as usize].device.is_some();
             let found = if on_device { &mut device } else { &mut host };
             let step =
@@ -107,6 +109,7 @@ impl Builder {
             for at in 1..steps.len() {
                 steps[at - 1].end = steps[at - 1].end.min(steps[at].begin);
             }
+            self.trace.steps_on_device = true;
             self.trace
                 .warnings
                 .push("steps are marked on the device only: they begin and end with its work".into());
@@ -132,6 +135,15 @@ impl Builder {
                 let events = if count == 1 { "1 event has" } else { &format!("{count} events have") };
                 self.trace.warnings.push(format!("{events} {what}"));
             }
+        }
+        if !self.unread.is_empty() {
+            let named = |(category, count): (&String, &u64)| format!("{category} ({count} events)");
+            let categories: Vec<String> = self.unread.iter().map(named).collect();
+            self.trace.warnings.push(format!(
+                "not read, but possibly work of a device: {}; so idle time is unknown",
+                categories.join(", ")
+            ));
+            self.trace.unread = true;
         }
         if self.trace.slices.is_empty() {
             self.trace.warnings.push("the trace has no events with a duration".into());
