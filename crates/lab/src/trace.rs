@@ -14,6 +14,8 @@ pub enum Clock {
     Own,
     /// Nanoseconds since 1970: ranks of one host can be compared.
     Epoch,
+    /// That of one rank, which wrote about all of them.
+    Writer,
 }
 
 /// A name in a trace's table of names.

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use paceline_lab::explain::{self, Meaning, Work};
-use paceline_lab::import::horovod::{self, Summary};
 use paceline_lab::import::ranks::Told;
 use paceline_lab::import::source::{self, Format};
 use paceline_lab::import::{nvidia_smi, open, profile, write};
@@ -16,9 +15,6 @@ use paceline_lab::{Held, StudyFolder};
 
 use crate::outcome::{self, Show, Usage, print};
 use crate::report;
-
-/// Rows of a list that runs on.
-const MOST_ROWS: usize = 10;
 
 /// Options of `paceline explain`.
 #[derive(Args)]
@@ -124,13 +120,6 @@ pub fn run(options: &Options) -> Result<()> {
         options.refuse_tables()?;
     }
     match format {
-        Some(Format::Horovod) => {
-            let summary = Summary::of(&horovod::read(path)?);
-            return match options.json {
-                true => outcome::print_json(&summary),
-                false => print(&summary.render(MOST_ROWS)),
-            };
-        }
         Some(Format::NvidiaSmi) => {
             let monitor = nvidia_smi::read(path)?;
             return match options.json {

@@ -96,7 +96,8 @@ impl Alignment {
         let all_epoch = traces.iter().all(|trace| trace.clock == Clock::Epoch);
         if share_clock(traces) {
             let ends_apart = find_ends_apart(traces, matching);
-            return Self { common: Common::Host, offsets: unmoved, uncertainty: Some(Nanos(0)), ends_apart };
+            let common = if traces[0].clock == Clock::Writer { Common::Writer } else { Common::Host };
+            return Self { common, offsets: unmoved, uncertainty: Some(Nanos(0)), ends_apart };
         }
         let by_ends = align_on_ends(traces, matching);
         by_ends.unwrap_or_else(|| match all_epoch {
@@ -119,10 +120,11 @@ impl Alignment {
     }
 }
 
-/// Whether all ranks ran on one host and used its clock.
+/// Whether one rank wrote all traces, or all ranks ran on one host and used its clock.
 pub fn share_clock(traces: &[Trace]) -> bool {
     let same = |trace: &Trace| trace.clock == Clock::Epoch && trace.host == traces[0].host;
-    traces.first().is_some_and(|first| first.host.is_some()) && traces.iter().all(same)
+    traces.iter().all(|trace| trace.clock == Clock::Writer)
+        || traces.first().is_some_and(|first| first.host.is_some()) && traces.iter().all(same)
 }
 
 /// Aligns each rank with one that is already aligned; `None` if a rank has no collective in common with any of those.

@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use paceline_record::Rank;
 
-use super::ImportError;
 use super::sqlite::{self, Database, Event, Fields, Gather, process};
+use super::{ImportError, operations};
 use crate::trace::{Kind, Trace};
 
 /// Further diagnostics are counted, not listed.
@@ -95,7 +95,7 @@ impl Reader {
                 let text = row.text(4).filter(|text| !text.is_empty());
                 let name = text.as_deref().or_else(|| string(&self.strings, row, 5));
                 let event = match mpi.contains(&(process(row, 2), row.integer(6))) {
-                    true => on_host(row, Kind::Call).exchanging(name.and_then(sqlite::mpi_operation)),
+                    true => on_host(row, Kind::Call).exchanging(name.and_then(exchange_of)),
                     false => on_host(row, Kind::Range),
                 };
                 self.gather.add(event, name);
@@ -113,7 +113,7 @@ impl Reader {
                     return;
                 }
                 let name = string(&self.strings, row, 3);
-                let known = name.and_then(sqlite::mpi_operation);
+                let known = name.and_then(exchange_of);
                 let operation = known.or(name.filter(|_| table != "OTHER"));
                 let event = on_host(row, Kind::Call).exchanging(operation);
                 self.gather.add(Event { bytes: row.count(4).max(row.count(5)), ..event }, name);
@@ -129,6 +129,11 @@ impl Reader {
 /// A name by its number in a column.
 fn string<'a>(strings: &'a HashMap<i64, String>, row: &Fields<'_, '_>, at: usize) -> Option<&'a str> {
     strings.get(&row.integer(at)?).map(String::as_str)
+}
+
+/// What an MPI call exchanges: `all_reduce` for `MPI_Iallreduce`; `None` for calls that only start, end or ask.
+fn exchange_of(call: &str) -> Option<&str> {
+    operations::operation(call).or(call.starts_with("MPI_Wait").then_some("wait"))
 }
 
 /// Columns 0 to 2: start, end, global number of the thread.

@@ -28,7 +28,7 @@ use crate::trace::Trace;
 
 pub(super) use cupti::{process, read as read_cupti};
 pub(super) use gather::{Event, Gather, Place, conclude, device_names};
-pub(super) use name::{mpi_operation, without_version};
+pub(super) use name::without_version;
 
 /// The first bytes of every SQLite file.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -45,24 +45,14 @@ const ALL_STRINGS: usize = 256 << 20;
 /// Smallest row: two bytes of offset, one each of length, number, header and a column's type.
 const SHORTEST_ROW: u64 = 6;
 
+/// Tables that only Nsight Systems writes; any of them may be missing.
+const NSYS: [&str; 5] =
+    ["StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS"];
+
 /// Columns that hold text or bytes; their length is asked before they are read.
 const LONG_COLUMNS: [&str; 5] = ["value", "name", "label", "text", "objectId"];
 
-/// Which profiler wrote an SQLite file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// nvprof or the Visual Profiler.
-    Nvprof,
-    /// Nsight Systems.
-    Nsys,
-}
-
-/// Which profiler wrote a file, by its content; `None` if it is not an SQLite file of either.
-pub fn recognise(path: &Path) -> Option<Source> {
-    is_sqlite(path).ok()?.then(|| Database::open(path).ok()?.source())?
-}
-
-/// Whether a file starts like an SQLite file. [`read`] explains why one is not recognised.
+/// Whether a file starts like an SQLite file. [`read`] says which ones it refuses.
 pub fn is_sqlite(path: &Path) -> io::Result<bool> {
     let mut head = Vec::with_capacity(MAGIC.len());
     File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut head)?;
@@ -76,13 +66,14 @@ pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
         return Err(ImportError::bad(path, "is not an SQLite file"));
     }
     let database = Database::open(path)?;
-    match database.source() {
-        Some(Source::Nvprof) => nvprof::read_tables(database),
-        Some(Source::Nsys) => nsys::read_tables(database),
-        None => Err(ImportError::bad(
-            path,
-            "is an SQLite file, but not from nvprof or Nsight Systems (`nsys export --type sqlite`)",
-        )),
+    let has = |test: fn(&str) -> bool| database.tables.keys().any(|table| test(table));
+    if has(|table| NSYS.contains(&table)) {
+        nsys::read_tables(database)
+    } else if has(|table| table == "StringTable" || table.starts_with("CUPTI_ACTIVITY_KIND_")) {
+        nvprof::read_tables(database)
+    } else {
+        let why = "is an SQLite file, but not from nvprof or Nsight Systems (`nsys export --type sqlite`)";
+        Err(ImportError::bad(path, why))
     }
 }
 
@@ -148,26 +139,6 @@ impl Database {
             self.tables.insert(name, columns);
         }
         Ok(())
-    }
-
-    fn source(&self) -> Option<Source> {
-        const NSYS: [&str; 5] = [
-            "StringIds",
-            "META_DATA_EXPORT",
-            "EXPORT_META_DATA",
-            "TARGET_INFO_SESSION_START_TIME",
-            "NVTX_EVENTS",
-        ];
-        if NSYS.iter().any(|table| self.has(table)) {
-            return Some(Source::Nsys);
-        }
-        let nvprof = |table: &String| table == "StringTable" || table.starts_with("CUPTI_ACTIVITY_KIND_");
-        self.tables.keys().any(nvprof).then_some(Source::Nvprof)
-    }
-
-    /// Whether the table exists.
-    pub(super) fn has(&self, table: &str) -> bool {
-        self.tables.contains_key(table)
     }
 
     /// Whether a table has the column.

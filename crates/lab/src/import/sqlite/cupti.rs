@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::ImportError;
-use super::name::nccl_operation;
+use super::super::{ImportError, operations};
 use super::{Database, Event, Fields, Gather, Place};
 use crate::trace::Kind;
 
@@ -44,7 +43,7 @@ pub fn read(
     for table in ["KERNEL", "CONCURRENT_KERNEL"] {
         scan(database, table, &with(&NAMES), |row| {
             let name = (8..12).find_map(|at| strings.get(&row.integer(at)?).filter(|name| !name.is_empty()));
-            let operation = name.and_then(|name| nccl_operation(name));
+            let operation = name.and_then(|name| operations::of_kernel(name));
             gather.add(on_device(row, Kind::Compute).exchanging(operation), name.map(String::as_str));
         })?;
     }

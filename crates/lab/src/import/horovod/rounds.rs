@@ -1,0 +1,130 @@
+//! Traces from the exchanges of a timeline.
+//!
+//! Steps are told if all tensors that are exchanged again are exchanged equally often, round by round: a step then lasts
+//! from the end of a round to the end of the next. Otherwise a timeline says nothing about steps.
+//!
+//! A rank that was ready for its last tensor in a round waits until the last rank is ready, too. Before, it had more to
+//! compute: waiting of other tensors was no waiting of the rank.
+
+use std::collections::{BTreeMap, HashMap};
+
+use paceline_record::{Nanos, Rank};
+
+use super::Exchange;
+use crate::trace::{Clock, Collective, Kind, Slice, StepRange, Trace, Track};
+
+/// The traces in a timeline, each with all exchanges; `names` are those of the tensors.
+pub(super) fn make_traces(
+    mut exchanges: Vec<Exchange>,
+    names: &HashMap<u64, String>,
+    mut warnings: Vec<String>,
+) -> Vec<Trace> {
+    exchanges.sort_by_key(|exchange| (exchange.begin, exchange.end, exchange.tensor));
+    let world = exchanges.iter().filter_map(count_ranks).max();
+    let rounds = find_rounds(&exchanges).unwrap_or_default();
+    warnings.push(
+        "the timeline does not show computation: how much of the exchange it hides, and how many examples there are, is unknown"
+            .into(),
+    );
+    warnings.push(match rounds.is_empty() {
+        true => "its steps are unknown: tensors are not exchanged in rounds of the same".into(),
+        false => "a step is a round of all tensors; the first was left out, because its begin is unknown".into(),
+    });
+    let is_known = |&at: &usize| world.is_some() && count_ranks(&exchanges[at]) == world;
+    let known = !rounds.is_empty() && rounds.iter().flatten().all(is_known);
+    if !known {
+        warnings.push(
+            "when ranks were ready is not known for all exchanges, so waiting for late ranks is unknown: Horovod answers for \
+             known tensors from a cache (HOROVOD_CACHE_CAPACITY=0 records all)"
+                .into(),
+        );
+    }
+    let end = |round: &Vec<usize>| round.iter().map(|&at| exchanges[at].end).max().unwrap_or_default();
+    let steps: Vec<StepRange> = rounds
+        .windows(2)
+        .zip(1..)
+        .map(|(pair, number)| StepRange { number, begin: end(&pair[0]), end: end(&pair[1]) })
+        .collect();
+    let ranks = if known { world.unwrap_or(1) } else { 1 };
+    let traces = (0..ranks).map(Rank).map(|rank| {
+        let mut begins: Vec<Nanos> = exchanges.iter().map(|exchange| exchange.begin).collect();
+        for round in rounds.iter().filter(|_| known) {
+            wait(&exchanges, round, rank, &mut begins);
+        }
+        let mut trace = make_trace(&exchanges, &begins, names);
+        (trace.rank, trace.world) = (Some(rank), world);
+        trace.steps.clone_from(&steps);
+        trace
+    });
+    let mut traces: Vec<Trace> = traces.collect();
+    traces[0].warnings = warnings;
+    traces
+}
+
+/// How many ranks were ready, if these are all that there are.
+fn count_ranks(exchange: &Exchange) -> Option<u32> {
+    let all = exchange.arrivals.iter().zip(0..).all(|(&(rank, _), place)| rank.0 == place);
+    (all && !exchange.arrivals.is_empty()).then_some(exchange.arrivals.len() as u32)
+}
+
+/// The exchanges of each round; `None` if tensors are not exchanged in rounds.
+fn find_rounds(exchanges: &[Exchange]) -> Option<Vec<Vec<usize>>> {
+    let mut tensors: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (at, exchange) in exchanges.iter().enumerate() {
+        tensors.entry(exchange.tensor).or_default().push(at);
+    }
+    tensors.retain(|_, times| times.len() > 1);
+    let fewest = tensors.values().map(Vec::len).min()?;
+    // The last round may be cut off.
+    if tensors.values().any(|times| times.len() > fewest + 1) {
+        return None;
+    }
+    let round = |number: usize| tensors.values().map(|times| times[number]).collect::<Vec<usize>>();
+    let rounds: Vec<Vec<usize>> = (0..fewest).map(round).collect();
+    let apart = |pair: &[Vec<usize>]| pair[0].iter().max() < pair[1].iter().min();
+    rounds.windows(2).all(apart).then_some(rounds)
+}
+
+/// Moves the begins of a rank's exchanges in a round to when it had nothing else to do than to wait for them.
+fn wait(exchanges: &[Exchange], round: &[usize], rank: Rank, begins: &mut [Nanos]) {
+    let arrivals = |at: usize| &exchanges[at].arrivals;
+    let ready = round.iter().map(|&at| arrivals(at)[rank.0 as usize].1).max().unwrap_or_default();
+    for &at in round {
+        let last = arrivals(at).iter().map(|&(_, at)| at).max().unwrap_or_default();
+        if ready < last {
+            begins[at] = ready.min(begins[at]);
+        }
+    }
+}
+
+fn make_trace(exchanges: &[Exchange], begins: &[Nanos], names: &HashMap<u64, String>) -> Trace {
+    let track = Track { name: "exchanges".into(), device: None };
+    let mut trace = Trace { clock: Clock::Writer, tracks: vec![track], unread: true, ..Trace::default() };
+    let mut times: HashMap<u64, u64> = HashMap::new();
+    for (slice, (exchange, &begin)) in exchanges.iter().zip(begins).enumerate() {
+        let time = times.entry(exchange.tensor).or_default();
+        *time += 1;
+        let tensor = names.get(&exchange.tensor).filter(|name| !name.is_empty());
+        let tensor = tensor.cloned().unwrap_or_else(|| format!("tensor {}", exchange.tensor));
+        let name = trace.names.enter(&exchange.name);
+        trace.collectives.push(Collective {
+            slice,
+            operation: name,
+            group: Some(trace.names.enter(&tensor)),
+            sequence: Some(*time),
+        });
+        trace.slices.push(Slice {
+            kind: Kind::Collective,
+            name,
+            begin,
+            end: exchange.end,
+            track: 0,
+            correlation: 0,
+            bytes: exchange.bytes,
+        });
+    }
+    let backend = |exchange: &Exchange| Some(exchange.name.split_once('_')?.0.to_lowercase());
+    trace.backend = exchanges.iter().find_map(backend);
+    trace.sort();
+    trace
+}
