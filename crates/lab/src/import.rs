@@ -30,6 +30,7 @@ pub mod source;
 pub mod spans;
 pub mod split;
 pub mod sqlite;
+mod steps;
 pub mod tf_cnn;
 pub mod top;
 pub mod traced;

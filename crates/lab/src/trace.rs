@@ -198,6 +198,11 @@ impl Trace {
         self.tracks.iter().any(|track| track.device.is_some())
     }
 
+    /// The device that a slice is on; `None` on the host.
+    pub fn device_of(&self, slice: &Slice) -> Option<u32> {
+        self.tracks.get(slice.track as usize)?.device
+    }
+
     /// Sorts slices by begin, longer ones first among equals, and updates the collectives.
     pub fn sort(&mut self) {
         let mut order: Vec<u32> = (0..self.slices.len() as u32).collect();

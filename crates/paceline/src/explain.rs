@@ -149,12 +149,13 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
     }
     let mut profiles = Vec::new();
     for trace in traces {
-        let cut = profile::cut(trace, options.from, options.to, options.range.as_deref());
-        let window = cut.map_err(|why| Usage::new(format!("{}: {why}", options.file.display())))?;
+        let cut = profile::Cut { from: options.from, to: options.to, range: options.range.as_deref() };
+        let profile = profile::summarise(trace, &cut)
+            .map_err(|why| Usage::new(format!("{}: {why}", options.file.display())))?;
         if let Some(path) = &options.timeline {
-            timeline::write_trace(trace, &window, path)?;
+            timeline::write_trace(trace, &profile.window, path)?;
         }
-        profiles.push(profile::summarise(trace, &window));
+        profiles.push(profile);
     }
     if options.json {
         return outcome::print_json(&profiles);

@@ -8,9 +8,11 @@ use std::collections::HashSet;
 
 use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
 
-use super::align::{Alignment, Shift, share_clock};
-use super::collectives::{self, Exchanges, Matching};
+use super::align::{Alignment, share_clock};
+use super::collectives::{self, Matching};
+use super::spans::Spans;
 use super::split::{Tiling, is_exchange};
+use super::steps::set_apart;
 use super::traced::Traced;
 use super::{ImportError, Imported, ImportedRank, top};
 use crate::run::Span;
@@ -38,23 +40,37 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     for (rank, trace) in traces.iter().enumerate() {
         warnings.extend(trace.warnings.iter().map(|warning| format!("rank {rank}: {warning}")));
     }
-    let steps = find_common_steps(&traces, &mut warnings)?;
+    let mut tilings: Vec<Tiling> = traces.iter().map(Tiling::of).collect();
+    for (rank, tiling) in tilings.iter().enumerate() {
+        warnings.extend(tiling.notes.iter().map(|note| format!("rank {rank}: {note}")));
+    }
+    let marked = tilings.iter_mut().map(|tiling| std::mem::take(&mut tiling.steps)).collect();
+    let steps = find_common_steps(&traces, marked, &mut warnings)?;
     let matching = Matching::of(&traces, &steps);
     let alignment = Alignment::find(&traces, &steps, &matching);
     warn(&traces, &matching, &mut warnings);
     let shifts = alignment.shifts(&steps);
     let slack = alignment.uncertainty.unwrap_or_default();
     let exchanges = collectives::weigh(&traces, &matching, &shifts, slack);
-    let windows: Vec<Span> = steps.iter().filter_map(|steps| window(steps)).collect();
+    let windows: Vec<Spans> = steps.iter().map(|steps| Spans::of_steps(steps)).collect();
     let collectives = top::collectives(&traces, &windows, &exchanges);
-    let parts = traces.iter().zip(&steps).zip(exchanges).zip(&shifts).enumerate();
-    let ranks: Vec<ImportedRank> = parts
-        .map(|(rank, (((trace, steps), exchanges), &shift))| ImportedRank {
-            rank: Rank(rank as u32),
-            steps: record(trace, steps, exchanges, Emit { shift, examples: told.batch.unwrap_or(0) }),
-            peak_device: None,
-        })
-        .collect();
+    let mut ranks = Vec::with_capacity(traces.len());
+    for (rank, mut exchanges) in exchanges.into_iter().enumerate() {
+        let (trace, tiling, shift) = (&traces[rank], &tilings[rank], shifts[rank]);
+        exchanges.settle(trace, tiling.exposed());
+        let record = |range: &StepRange| {
+            let span = Span { begin: range.begin, end: range.end };
+            let mut step = StepRecord::open(Step(range.number), shift.apply(span.begin));
+            step.end = shift.apply(span.end);
+            tiling.book(span, &mut step);
+            step.late_rank = exchanges.late(span);
+            step.buckets = exchanges.buckets(trace, span, shift);
+            step.examples = told.batch.unwrap_or(0);
+            step
+        };
+        let steps = steps[rank].iter().map(record).collect();
+        ranks.push(ImportedRank { rank: Rank(rank as u32), steps, peak_device: None });
+    }
     Ok(Imported {
         case: case(&traces, told),
         traced: Some(Traced {
@@ -65,23 +81,27 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
         }),
         ranks,
         warnings,
-        tells: tells(&traces),
+        tells: tells(&traces, &tilings),
         ..Imported::default()
     })
 }
 
 /// Phases that traces can show, even if they took no time.
-fn tells(traces: &[Trace]) -> Vec<Phase> {
+fn tells(traces: &[Trace], tilings: &[Tiling]) -> Vec<Phase> {
     // A trace may show the launch of collectives but not the collectives.
     let hidden = |trace: &Trace| trace.collectives.is_empty() && trace.names.texts().any(is_exchange);
-    let mut tells = vec![Phase::Compute];
-    if traces.iter().any(Trace::has_device) {
-        tells.extend([Phase::CopyIn, Phase::CopyOut, Phase::Idle]);
-    }
-    if !traces.iter().any(hidden) {
-        tells.push(Phase::CommWait);
-    }
-    tells
+    let unread = traces.iter().any(|trace| trace.unread);
+    let has_device = traces.iter().any(Trace::has_device);
+    [
+        (has_device || !unread, Phase::Compute),
+        (has_device, Phase::CopyIn),
+        (has_device, Phase::CopyOut),
+        (has_device && tilings.iter().all(|tiling| tiling.knows_idle), Phase::Idle),
+        (!unread && !traces.iter().any(hidden), Phase::CommWait),
+    ]
+    .into_iter()
+    .filter_map(|(told, phase)| told.then_some(phase))
+    .collect()
 }
 
 fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
@@ -129,9 +149,9 @@ fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportE
 /// trace is one step.
 fn find_common_steps(
     traces: &[Trace],
+    mut steps: Vec<Vec<StepRange>>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Vec<StepRange>>, ImportError> {
-    let mut steps: Vec<Vec<StepRange>> = traces.iter().map(|trace| set_apart(&trace.steps)).collect();
     borrow_steps(traces, &mut steps, warnings);
     if steps.iter().any(Vec::is_empty) {
         warnings.push("no steps are marked in all traces: each trace counts as one step".into());
@@ -160,7 +180,8 @@ fn find_common_steps(
             rank.retain(|step| common.binary_search(&step.number).is_ok());
         }
     }
-    match steps.iter().filter_map(|rank| window(rank)).any(|span| span.end.since(span.begin) > LONGEST) {
+    let lasts = |rank: &[StepRange]| Some(rank.last()?.end.since(rank.first()?.begin));
+    match steps.iter().filter_map(|rank| lasts(rank)).any(|length| length > LONGEST) {
         true => apart("one lasts more than 30 days"),
         false => Ok(steps),
     }
@@ -190,46 +211,6 @@ fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut V
             *own = set_apart(own);
         }
     }
-}
-
-/// Consecutive steps, each number once; overlaps with earlier ones are cut off.
-fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
-    let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
-    let mut seen = HashSet::new();
-    for step in marked {
-        let begin = steps.last().map_or(step.begin, |last| last.end.max(step.begin));
-        if begin < step.end && seen.insert(step.number) {
-            steps.push(StepRange { begin, ..*step });
-        }
-    }
-    steps
-}
-
-fn window(steps: &[StepRange]) -> Option<Span> {
-    Some(Span { begin: steps.first()?.begin, end: steps.last()?.end })
-}
-
-/// How a rank's steps are converted.
-#[derive(Clone, Copy)]
-struct Emit {
-    shift: Shift,
-    examples: u64,
-}
-
-fn record(trace: &Trace, steps: &[StepRange], mut exchanges: Exchanges, emit: Emit) -> Vec<StepRecord> {
-    let tiling = Tiling::of(trace);
-    exchanges.settle(trace, tiling.exposed());
-    let record = |range: &StepRange| {
-        let span = Span { begin: range.begin, end: range.end };
-        let mut step = StepRecord::open(Step(range.number), emit.shift.apply(span.begin));
-        step.end = emit.shift.apply(span.end);
-        tiling.book(span, &mut step);
-        step.late_rank = exchanges.late(span);
-        step.buckets = exchanges.buckets(trace, span, emit.shift);
-        step.examples = emit.examples;
-        step
-    };
-    steps.iter().map(record).collect()
 }
 
 /// What was run, as far as traces say.

@@ -1,0 +1,118 @@
+//! The steps that a trace marks: which are whole, and when their work was done.
+//!
+//! The host marks steps, and may run far ahead of a device. So a step begins when the computation that was launched
+//! before its mark has ended, and it ends when the computation that was launched before the end of its mark has. The
+//! last one ends with all of its work. Work whose launch is unknown moves no limit.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use paceline_record::Nanos;
+
+use super::idle::Host;
+use super::split::Sight;
+use crate::trace::{Kind, StepRange, Trace};
+
+/// A step at either end with less than this part of the work of any other is not whole.
+const WHOLE: f64 = 0.1;
+
+/// The whole steps of a trace, and what was left out, one sentence each.
+pub(super) fn find(trace: &Trace, sight: Sight, host: &Host) -> (Vec<StepRange>, Vec<String>) {
+    let mut steps = set_apart(&trace.steps);
+    let mut limits: Vec<Nanos> = steps.iter().flat_map(|step| [step.begin, step.end]).collect();
+    // The last end of computation and of any work that was launched between a limit and the one before.
+    let mut ends = vec![[Nanos(0); 2]; limits.len()];
+    let mut amounts = vec![0_u64; steps.len()];
+    for slice in trace.slices.iter().filter(|slice| sight.counts(trace, slice)) {
+        let call = host.launch(slice).filter(|_| !trace.steps_on_device);
+        let next = limits.partition_point(|limit| *limit <= call.map_or(slice.begin, |call| call.begin));
+        let Some([computed, worked]) = ends.get_mut(next) else { continue };
+        amounts[next / 2] += u64::from(next % 2 == 1);
+        if call.is_some() {
+            *worked = slice.end.max(*worked);
+            if slice.kind == Kind::Compute {
+                *computed = slice.end.max(*computed);
+            }
+        }
+    }
+    let whole = find_whole(&amounts);
+    let mut until = [Nanos(0); 2];
+    for (at, limit) in limits.iter_mut().enumerate() {
+        until = [until[0].max(ends[at][0]), until[1].max(ends[at][1])];
+        *limit = until[usize::from(at + 1 == 2 * whole.end)].max(*limit);
+    }
+    for (step, limits) in steps.iter_mut().zip(limits.chunks_exact(2)) {
+        (step.begin, step.end) = (limits[0], limits[1]);
+    }
+    let mut notes = Vec::new();
+    for at in (0..steps.len()).filter(|at| !whole.contains(at)) {
+        let least = whole.clone().map(|at| amounts[at]).min().unwrap_or_default();
+        notes.push(format!(
+            "step {} was left out: it is not whole, with {} pieces of work where the others have {least} or more",
+            steps[at].number, amounts[at]
+        ));
+    }
+    steps = steps.drain(whole).filter(|step| step.begin < step.end).collect();
+    notes.extend(count_outside(trace, sight, &steps));
+    (steps, notes)
+}
+
+/// The steps without those at the ends that have hardly any work.
+fn find_whole(amounts: &[u64]) -> Range<usize> {
+    let mut whole = 0..amounts.len();
+    let is_part = |amount: u64, others: &[u64]| {
+        others.iter().min().is_some_and(|least| (amount as f64) < WHOLE * *least as f64)
+    };
+    if let [others @ .., last] = amounts
+        && is_part(*last, others)
+    {
+        whole.end -= 1;
+    }
+    if let [first, others @ ..] = &amounts[whole.clone()]
+        && is_part(*first, others)
+    {
+        whole.start += 1;
+    }
+    whole
+}
+
+/// A sentence on the collectives that are in no step.
+fn count_outside(trace: &Trace, sight: Sight, steps: &[StepRange]) -> Option<String> {
+    let is_outside = |moment: Nanos| {
+        let next = steps.partition_point(|step| step.end <= moment);
+        steps.get(next).is_none_or(|step| moment < step.begin)
+    };
+    let slices = trace.collectives.iter().map(|collective| &trace.slices[collective.slice]);
+    let outside = slices.filter(|slice| sight.counts(trace, slice) && is_outside(slice.begin));
+    let lengths: Vec<f64> = outside.map(|slice| slice.end.since(slice.begin).seconds()).collect();
+    let (count, ms) = (lengths.len(), 1e3 * lengths.iter().sum::<f64>());
+    let (collectives, are) = if count == 1 { ("collective", "is") } else { ("collectives", "are") };
+    (count > 0 && !steps.is_empty())
+        .then(|| format!("{count} {collectives} outside the marked steps, {ms:.3} ms in all, {are} not counted"))
+}
+
+/// Consecutive steps, each number once; overlaps with earlier ones are cut off.
+pub(super) fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
+    let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
+    let mut seen = HashSet::new();
+    for step in marked {
+        let begin = steps.last().map_or(step.begin, |last| last.end.max(step.begin));
+        if begin < step.end && seen.insert(step.number) {
+            steps.push(StepRange { begin, ..*step });
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_that_overlap_or_come_twice_are_set_apart() {
+        let step = |number, begin, end| StepRange { number, begin: Nanos(begin), end: Nanos(end) };
+        let marked =
+            [step(1, 0, 10), step(1, 1, 9), step(2, 8, 20), step(2, 21, 22), step(3, 30, 30), step(4, 40, 41)];
+        assert_eq!(set_apart(&marked), [step(1, 0, 10), step(2, 10, 20), step(4, 40, 41)]);
+    }
+}
