@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ImportedRank;
 use super::align::{Shift, share_clock};
+use super::operations;
 use super::spans::Spans;
 use super::split::Sight;
 use super::traced::KEPT;
@@ -72,7 +73,7 @@ impl Matching {
                 let slice = &trace.slices[collective.slice];
                 let Some(step) = find_step(&steps[rank], slice.begin) else { continue };
                 let operation = trace.names.text(collective.operation);
-                if !sight.counts(trace, slice) || operation.contains("send") || operation.contains("recv") {
+                if !sight.counts(trace, slice) || !operations::is_collective(operation) {
                     continue;
                 }
                 let key = Key {

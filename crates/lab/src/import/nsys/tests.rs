@@ -1,7 +1,9 @@
 use std::path::PathBuf;
 
-use paceline_record::{Bytes, Nanos, Rank};
+use paceline_record::{Bytes, Nanos, Phase, Rank};
 
+use super::super::profile;
+use super::super::ranks::{Told, join};
 use super::super::sqlite::read;
 use super::super::sqlite::tests::{file, lines, total, trace};
 use super::*;
@@ -299,4 +301,65 @@ fn real_files_have_the_totals_that_sql_counts() {
             );
         }
     }
+}
+
+/// A program that sets CUDA up, computes a little, exchanges with another rank and shuts down. Times in milliseconds.
+fn small_program() -> String {
+    let rows = [
+        ("cudaMalloc", 0, 900, 1),
+        ("cudaLaunchKernel", 950, 951, 11),
+        ("MPI_Recv", 970, 1030, 2),
+        ("cudaLaunchKernel", 1040, 1041, 12),
+        ("cuModuleUnload", 1060, 1540, 3),
+    ];
+    let ms = 1_000_000;
+    let calls = rows.iter().enumerate().filter(|(_, row)| row.0 != "MPI_Recv");
+    let calls = calls.map(|(at, row)| format!("({}, {}, TID, {}, {at})", row.1 * ms, row.2 * ms, row.3));
+    let names = rows.iter().enumerate().map(|(at, row)| format!("({at}, '{}')", row.0));
+    let list = |rows: Vec<String>| rows.join(", ");
+    with_ids(&format!(
+        "CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT NOT NULL); INSERT INTO StringIds VALUES {}, (9, 'gemm');
+         CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId, nameId);
+         INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES {};
+         CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, contextId, streamId, correlationId, globalPid, shortName);
+         INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (951000000, 970000000, 0, 1, 7, 11, PID, 9), (1041000000, 1051000000, 0, 1, 7, 12, PID, 9);
+         CREATE TABLE MPI_P2P_EVENTS(start, end, globalTid, textId);
+         INSERT INTO MPI_P2P_EVENTS VALUES (970000000, 1030000000, TID, 2);
+         CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY(start, end, deviceId, contextId, streamId, correlationId, globalPid, bytes, copyKind);
+         INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1051000000, 1055000000, 0, 1, 7, 0, PID, 4000, 10);",
+        list(names.collect()),
+        list(calls.collect()),
+    ))
+}
+
+#[test]
+fn start_up_and_shut_down_are_named_and_no_part_of_a_step() {
+    let trace = trace(&small_program());
+    let profile = profile::summarise(&trace, &profile::Cut::default()).unwrap();
+    let ms = |ms: u64| Nanos(ms * 1_000_000);
+    let idle = profile.idle.unwrap();
+    assert_eq!((idle.set_up, idle.nothing_queued), (ms(900 + 480), ms(50 + 10 + 5)));
+    let text = profile::render(&profile).replace("\n  ", " ");
+    for said in [
+        "the host sets it up or shuts it down",
+        "start-up of the CUDA context: the host spends 900.0 ms in cudaMalloc before its first work",
+        "shut-down: the host spends 480.0 ms in cuModuleUnload after its last work",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let run = join(vec![trace], &Told::default()).unwrap();
+    let [step] = run.ranks[0].steps.as_slice() else { panic!("{:?}", run.ranks[0].steps) };
+    assert_eq!(step.end.since(step.begin), ms(104), "from the first work to the last");
+}
+
+#[test]
+fn calls_of_mpi_and_copies_between_devices_are_exchange() {
+    let trace = trace(&small_program());
+    let profile = profile::summarise(&trace, &profile::Cut::default()).unwrap();
+    assert_eq!(profile.breakdown.collective, Nanos(64_000_000));
+    let rows: Vec<_> = profile.collectives.iter().map(|row| (row.name.as_str(), row.total.0 / 1_000_000)).collect();
+    assert_eq!(rows, [("recv", 60), ("peer_copy", 4)]);
+    assert!(profile.copies.is_empty());
+    let run = join(vec![trace], &Told::default()).unwrap();
+    assert_eq!(run.ranks[0].steps[0].phases[Phase::CommWait], Nanos(64_000_000));
 }
