@@ -121,7 +121,7 @@ impl Alignment {
 }
 
 /// Whether one rank wrote all traces, or all ranks ran on one host and used its clock.
-pub fn share_clock(traces: &[Trace]) -> bool {
+fn share_clock(traces: &[Trace]) -> bool {
     let same = |trace: &Trace| trace.clock == Clock::Epoch && trace.host == traces[0].host;
     traces.iter().all(|trace| trace.clock == Clock::Writer)
         || traces.first().is_some_and(|first| first.host.is_some()) && traces.iter().all(same)

@@ -129,22 +129,37 @@ mod tests {
     fn kernels_of_collectives_are_told_from_those_that_compute() {
         for (kernel, expected) in [
             ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "all_reduce"),
-            ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce_scatter"),
+            (
+                "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                "reduce_scatter",
+            ),
             ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all_reduce"),
             ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", "send_recv"),
             ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "nccl"),
             ("ncclSymkDevKernel_AllReduce_AGxLL_R_Sum_bf16(...)", "all_reduce"),
             ("mscclKernel_Sum_half_Simple_false(ncclDevComm*)", "msccl"),
-            ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", "all_reduce"),
+            (
+                "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+                "all_reduce",
+            ),
             ("void <unnamed>::one_shot_all_reduce_kernel<float, (int)16>(float **)", "all_reduce"),
-            ("void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 8>(...)", "all_reduce"),
+            (
+                "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 8>(...)",
+                "all_reduce",
+            ),
             ("void (anonymous namespace)::multimem_all_gather_kernel<16>(char*)", "all_gather"),
-            ("c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)", "barrier"),
+            (
+                "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)",
+                "barrier",
+            ),
             ("c10d::symmetric_memory::put_signal_kernel(unsigned int**)", "symmetric_memory"),
             ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all_reduce"),
             ("void sglang::cross_device_reduce_2stage<half, 4>(...)", "all_reduce"),
             ("void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8>(AllReduceParams)", "all_reduce"),
-            ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<...>(...)", "all_reduce"),
+            (
+                "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<...>(...)",
+                "all_reduce",
+            ),
         ] {
             assert_eq!(of_kernel(kernel), Some(expected), "{kernel}");
         }

@@ -222,7 +222,10 @@ fn work(name: &str, row: Row, all: Nanos) -> Work {
         mean: Nanos(row.total.0 / row.count.max(1)),
         fraction: if all.is_zero() { 0.0 } else { row.total.0 as f64 / all.0 as f64 },
         bytes: row.bytes.map(Bytes),
-        bytes_per_s: row.bytes.filter(|_| row.moving > 0).map(|bytes| bytes as f64 / (row.moving as f64 * 1e-9)),
+        bytes_per_s: row
+            .bytes
+            .filter(|_| row.moving > 0)
+            .map(|bytes| bytes as f64 / (row.moving as f64 * 1e-9)),
     }
 }
 

@@ -4,15 +4,14 @@
 //! traces -> steps in common -> same collectives -> one clock -> tiling, rank by rank -> steps of a run log
 //! ```
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
 
-use super::align::{Alignment, share_clock};
+use super::align::Alignment;
 use super::collectives::{self, Matching};
 use super::spans::Spans;
 use super::split::{Tiling, is_exchange};
-use super::steps::set_apart;
 use super::traced::Traced;
 use super::{ImportError, Imported, ImportedRank, top};
 use crate::run::Span;
@@ -45,7 +44,7 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
         warnings.extend(tiling.notes.iter().map(|note| format!("rank {rank}: {note}")));
     }
     let marked = tilings.iter_mut().map(|tiling| std::mem::take(&mut tiling.steps)).collect();
-    let steps = find_common_steps(&traces, &tilings, marked, &mut warnings)?;
+    let steps = find_common_steps(&tilings, marked, &mut warnings)?;
     let matching = Matching::of(&traces, &steps);
     let alignment = Alignment::find(&traces, &steps, &matching);
     warn(&traces, &matching, &mut warnings);
@@ -148,12 +147,10 @@ fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportE
 /// Profilers start and stop at different times: only steps that all ranks have are kept. If a trace marks none, each
 /// trace is one step, without the start-up before its first work.
 fn find_common_steps(
-    traces: &[Trace],
     tilings: &[Tiling],
     mut steps: Vec<Vec<StepRange>>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Vec<StepRange>>, ImportError> {
-    borrow_steps(traces, &mut steps, warnings);
     if steps.iter().any(Vec::is_empty) {
         warnings.push("no steps are marked in all traces: each counts as one step, from its first work to its last".into());
         for (tiling, steps) in tilings.iter().zip(&mut steps) {
@@ -161,13 +158,8 @@ fn find_common_steps(
             *steps = vec![StepRange { number: 0, begin, end }];
         }
     } else {
-        let mut common: Vec<u64> = steps[0].iter().map(|step| step.number).collect();
-        common.sort_unstable();
-        for rank in &steps[1..] {
-            let mut own: Vec<u64> = rank.iter().map(|step| step.number).collect();
-            own.sort_unstable();
-            common.retain(|number| own.binary_search(number).is_ok());
-        }
+        let numbers = |rank: &Vec<StepRange>| rank.iter().map(|step| step.number).collect::<BTreeSet<u64>>();
+        let common = steps.iter().map(numbers).reduce(|common, own| &common & &own).unwrap_or_default();
         if common.is_empty() {
             return apart("no step is in all of them; import each run separately");
         }
@@ -177,39 +169,13 @@ fn find_common_steps(
             warnings.push(format!("skipped steps that not all ranks have: up to {left} of {most}"));
         }
         for rank in &mut steps {
-            rank.retain(|step| common.binary_search(&step.number).is_ok());
+            rank.retain(|step| common.contains(&step.number));
         }
     }
     let lasts = |rank: &[StepRange]| Some(rank.last()?.end.since(rank.first()?.begin));
     match steps.iter().filter_map(|rank| lasts(rank)).any(|length| length > LONGEST) {
         true => apart("one lasts more than 30 days"),
         false => Ok(steps),
-    }
-}
-
-/// A truncated trace may lack the marks of steps that it still covers. On one clock, those of another rank can be used.
-fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut Vec<String>) {
-    let Some(lender) = (0..steps.len()).rev().max_by_key(|&rank| steps[rank].len()) else { return };
-    if !share_clock(traces) {
-        return;
-    }
-    let lent = steps[lender].clone();
-    for (rank, (own, trace)) in steps.iter_mut().zip(traces).enumerate() {
-        let Some((begin, end)) = trace.extent() else { continue };
-        let numbers: HashSet<u64> = own.iter().map(|step| step.number).collect();
-        // Only what the trace covers, because profilers start and stop at different times.
-        let missing =
-            |step: &&StepRange| !numbers.contains(&step.number) && begin <= step.begin && step.end <= end;
-        let borrowed: Vec<StepRange> = lent.iter().filter(missing).copied().collect();
-        if !borrowed.is_empty() {
-            warnings.push(format!(
-                "rank {rank} does not mark {} of its steps: their limits come from rank {lender} on the same host",
-                borrowed.len()
-            ));
-            own.extend(borrowed);
-            own.sort_by_key(|step| (step.begin, step.number));
-            *own = set_apart(own);
-        }
     }
 }
 
@@ -235,24 +201,14 @@ fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
     if traces.len() == 1 && exchanged {
         warnings.push("with one rank, waiting for others cannot be separated from moving bytes".into());
     }
-    if matching.by_time > 0 {
-        let count = matching.by_time;
-        warnings.push(format!(
-            "a trace lacks collectives that others have: {count} were matched by time on the common clock"
-        ));
-    }
     if traces.len() > 1 && matching.unmatched > 0 {
         let count = matching.unmatched;
         warnings.push(format!(
             "{count} collectives could not be matched across ranks: they count as moving bytes"
         ));
     }
-    let devices = |trace: &Trace| {
-        let mut devices: Vec<u32> = trace.tracks.iter().filter_map(|track| track.device).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        devices.len()
-    };
+    let devices =
+        |trace: &Trace| trace.tracks.iter().filter_map(|track| track.device).collect::<BTreeSet<u32>>().len();
     if let Some((rank, several)) = traces.iter().map(devices).enumerate().find(|&(_, count)| count > 1) {
         warnings.push(format!("rank {rank} uses {several} devices: it counts as idle when all of them are"));
     }

@@ -213,7 +213,8 @@ impl Tiling {
             marked.iter().for_each(|(part, open)| parts[*part as usize] = compute.intersect(open));
             parts[Part::Loading as usize] = host.loading().clone();
         }
-        let mut tiling = Self { steps, notes, exchanging: parts[Part::Collective as usize].clone(), ..Self::default() };
+        let mut tiling =
+            Self { steps, notes, exchanging: parts[Part::Collective as usize].clone(), ..Self::default() };
         tiling.join_unsure(&mut parts);
         // Without a device, nothing is computed while a batch is loaded.
         parts[..=Part::Loading as usize].rotate_right(1);

@@ -87,12 +87,13 @@ fn count_outside(trace: &Trace, sight: Sight, steps: &[StepRange]) -> Option<Str
     let lengths: Vec<f64> = outside.map(|slice| slice.end.since(slice.begin).seconds()).collect();
     let (count, ms) = (lengths.len(), 1e3 * lengths.iter().sum::<f64>());
     let (collectives, are) = if count == 1 { ("collective", "is") } else { ("collectives", "are") };
-    (count > 0 && !steps.is_empty())
-        .then(|| format!("{count} {collectives} outside the marked steps, {ms:.3} ms in all, {are} not counted"))
+    (count > 0 && !steps.is_empty()).then(|| {
+        format!("{count} {collectives} outside the marked steps, {ms:.3} ms in all, {are} not counted")
+    })
 }
 
 /// Consecutive steps, each number once; overlaps with earlier ones are cut off.
-pub(super) fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
+fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
     let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
     let mut seen = HashSet::new();
     for step in marked {
@@ -111,8 +112,14 @@ mod tests {
     #[test]
     fn steps_that_overlap_or_come_twice_are_set_apart() {
         let step = |number, begin, end| StepRange { number, begin: Nanos(begin), end: Nanos(end) };
-        let marked =
-            [step(1, 0, 10), step(1, 1, 9), step(2, 8, 20), step(2, 21, 22), step(3, 30, 30), step(4, 40, 41)];
+        let marked = [
+            step(1, 0, 10),
+            step(1, 1, 9),
+            step(2, 8, 20),
+            step(2, 21, 22),
+            step(3, 30, 30),
+            step(4, 40, 41),
+        ];
         assert_eq!(set_apart(&marked), [step(1, 0, 10), step(2, 10, 20), step(4, 40, 41)]);
     }
 }

@@ -128,19 +128,9 @@ pub fn kernels(traces: &[Trace], windows: &[Spans]) -> Vec<Top> {
     rows.into_iter().map(top).collect()
 }
 
-/// Sums over the collectives of one operation.
-#[derive(Default)]
-struct Exchanged {
-    count: u64,
-    summed: f64,
-    busy: Nanos,
-    waited: Option<Nanos>,
-    bytes: Option<u64>,
-}
-
 /// Collectives of the ranks by operation, each within its window. `exchanges` has their waiting times.
 pub fn collectives(traces: &[Trace], windows: &[Spans], exchanges: &[Exchanges]) -> Vec<TopCollective> {
-    let mut sums: HashMap<String, Exchanged> = HashMap::new();
+    let mut tops: HashMap<&str, TopCollective> = HashMap::new();
     for ((trace, window), exchanges) in traces.iter().zip(windows).zip(exchanges) {
         let sight = Sight::of(trace);
         let mut spans: HashMap<&str, (Spans, Spans)> = HashMap::new();
@@ -152,37 +142,31 @@ pub fn collectives(traces: &[Trace], windows: &[Spans], exchanges: &[Exchanges])
             let name = trace.names.text(collective.operation);
             let (busy, waiting) = spans.entry(name).or_default();
             busy.push(slice.begin, slice.end);
-            let one = sums.entry(name.chars().take(LONGEST_NAME).collect()).or_default();
-            one.count += 1;
-            one.summed += slice.end.since(slice.begin).seconds();
-            one.bytes =
-                one.bytes.into_iter().chain(slice.bytes.map(|bytes| bytes.0)).reduce(u64::saturating_add);
+            let top = tops.entry(name).or_default();
+            top.count += 1;
+            // A sum, until all are known.
+            top.mean_s += slice.end.since(slice.begin).seconds();
+            let bytes = top.bytes.into_iter().chain(slice.bytes);
+            top.bytes = bytes.reduce(|all, more| Bytes(all.0.saturating_add(more.0)));
             if let Some(waited) = exchanges.waited(collective.slice) {
                 waiting.push(slice.begin, slice.begin + waited);
-                one.waited.get_or_insert_default();
+                top.waited.get_or_insert_default();
             }
         }
         for (name, (busy, waiting)) in spans {
-            let Some(one) = sums.get_mut(name) else { continue };
-            one.busy += busy.total();
-            one.waited = one.waited.map(|waited| waited + waiting.total());
+            let top = tops.entry(name).or_default();
+            top.busy += busy.total();
+            top.waited = top.waited.map(|waited| waited + waiting.total());
         }
     }
-    rank_collectives(sums)
-}
-
-fn rank_collectives(sums: HashMap<String, Exchanged>) -> Vec<TopCollective> {
-    let all: f64 = sums.values().map(|one| one.busy.seconds()).sum();
-    let top = |(name, one): (String, Exchanged)| TopCollective {
-        name,
-        count: one.count,
-        busy: one.busy,
-        waited: one.waited,
-        mean_s: one.summed / one.count.max(1) as f64,
-        fraction: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
-        bytes: one.bytes.map(Bytes),
+    let all: f64 = tops.values().map(|top| top.busy.seconds()).sum();
+    let finish = |(name, top): (&str, TopCollective)| TopCollective {
+        name: name.chars().take(LONGEST_NAME).collect(),
+        mean_s: top.mean_s / top.count as f64,
+        fraction: if all > 0.0 { top.busy.seconds() / all } else { 0.0 },
+        ..top
     };
-    let mut tops: Vec<TopCollective> = sums.into_iter().map(top).collect();
+    let mut tops: Vec<TopCollective> = tops.into_iter().map(finish).collect();
     tops.sort_unstable_by(|a, b| (Reverse(a.busy), &a.name).cmp(&(Reverse(b.busy), &b.name)));
     tops.truncate(KEPT);
     tops

@@ -26,10 +26,6 @@ pub(super) fn make_traces(
         "the timeline does not show computation: how much of the exchange it hides, and how many examples there are, is unknown"
             .into(),
     );
-    warnings.push(match rounds.is_empty() {
-        true => "its steps are unknown: tensors are not exchanged in rounds of the same".into(),
-        false => "a step is a round of all tensors; the first was left out, because its begin is unknown".into(),
-    });
     let is_known = |&at: &usize| world.is_some() && count_ranks(&exchanges[at]) == world;
     let known = !rounds.is_empty() && rounds.iter().flatten().all(is_known);
     if !known {
@@ -45,13 +41,26 @@ pub(super) fn make_traces(
         .zip(1..)
         .map(|(pair, number)| StepRange { number, begin: end(&pair[0]), end: end(&pair[1]) })
         .collect();
+    let within = |exchange: &Exchange| match (steps.first(), steps.last()) {
+        (Some(first), Some(last)) => first.begin <= exchange.begin && exchange.begin < last.end,
+        _ => true,
+    };
+    let outside = exchanges.iter().filter(|exchange| !within(exchange)).count();
+    warnings.push(match steps.is_empty() {
+        true => "its steps are unknown: tensors are not exchanged in rounds of the same".into(),
+        false => format!(
+            "a step is a round of all tensors; the first was left out, because its begin is unknown, and so were all \
+             {outside} exchanges outside the steps"
+        ),
+    });
     let ranks = if known { world.unwrap_or(1) } else { 1 };
     let traces = (0..ranks).map(Rank).map(|rank| {
         let mut begins: Vec<Nanos> = exchanges.iter().map(|exchange| exchange.begin).collect();
         for round in rounds.iter().filter(|_| known) {
             wait(&exchanges, round, rank, &mut begins);
         }
-        let mut trace = make_trace(&exchanges, &begins, names);
+        let shown = exchanges.iter().zip(begins).filter(|(exchange, _)| within(exchange));
+        let mut trace = make_trace(shown, names);
         (trace.rank, trace.world) = (Some(rank), world);
         trace.steps.clone_from(&steps);
         trace
@@ -97,11 +106,15 @@ fn wait(exchanges: &[Exchange], round: &[usize], rank: Rank, begins: &mut [Nanos
     }
 }
 
-fn make_trace(exchanges: &[Exchange], begins: &[Nanos], names: &HashMap<u64, String>) -> Trace {
+/// The trace of a rank from its exchanges, each with its begin.
+fn make_trace<'a>(
+    exchanges: impl Iterator<Item = (&'a Exchange, Nanos)>,
+    names: &HashMap<u64, String>,
+) -> Trace {
     let track = Track { name: "exchanges".into(), device: None };
     let mut trace = Trace { clock: Clock::Writer, tracks: vec![track], unread: true, ..Trace::default() };
     let mut times: HashMap<u64, u64> = HashMap::new();
-    for (slice, (exchange, &begin)) in exchanges.iter().zip(begins).enumerate() {
+    for (slice, (exchange, begin)) in exchanges.enumerate() {
         let time = times.entry(exchange.tensor).or_default();
         *time += 1;
         let tensor = names.get(&exchange.tensor).filter(|name| !name.is_empty());
@@ -123,8 +136,8 @@ fn make_trace(exchanges: &[Exchange], begins: &[Nanos], names: &HashMap<u64, Str
             bytes: exchange.bytes,
         });
     }
-    let backend = |exchange: &Exchange| Some(exchange.name.split_once('_')?.0.to_lowercase());
-    trace.backend = exchanges.iter().find_map(backend);
+    let backend = |name: &str| Some(name.split_once('_')?.0.to_lowercase());
+    trace.backend = trace.slices.iter().find_map(|slice| backend(trace.names.text(slice.name)));
     trace.sort();
     trace
 }

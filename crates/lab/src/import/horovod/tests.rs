@@ -93,11 +93,11 @@ fn exchanges_are_what_moved_the_bytes_with_their_sizes() {
     let [trace] = traces.as_slice() else { panic!("{} traces", traces.len()) };
     let slice = trace.slices[0];
     assert_eq!(trace.names.text(slice.name), "NCCL_ALLREDUCE");
-    assert_eq!((slice.begin, slice.end), (Nanos(40_210_000), Nanos(55_210_000)));
+    assert_eq!((slice.begin, slice.end), (Nanos(140_210_000), Nanos(155_210_000)));
     assert_eq!(slice.bytes, Some(Bytes(2560)));
     let groups: Vec<&str> =
         trace.collectives.iter().filter_map(|one| Some(trace.names.text(one.group?))).collect();
-    assert_eq!(groups, ["grad/dense", "grad/conv", "grad/dense", "grad/conv"]);
+    assert_eq!(groups, ["grad/dense", "grad/conv"], "those of the one step with a begin");
     assert_eq!((trace.backend.as_deref(), trace.world), (Some("nccl"), Some(3)));
 }
 
@@ -183,8 +183,8 @@ fn start_up_broadcasts_are_no_step() {
     let broadcast = r#"[{"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 1, "pid": 9}, {"ph": "X", "name": "0", "ts": 1, "pid": 9},
         {"ph": "E", "ts": 2, "pid": 9}, {"ph": "B", "name": "BROADCAST", "ts": 2, "pid": 9}, {"ph": "E", "ts": 30000, "pid": 9},"#;
     let traces = read_text(&write(4).replacen('[', broadcast, 1));
-    assert_eq!(traces[0].names.text(traces[0].slices[0].name), "BROADCAST");
     assert_eq!((traces.len(), traces[0].steps.len()), (3, 3));
+    assert!(traces[0].warnings.iter().any(|warning| warning.contains("all 3 exchanges outside")));
 }
 
 #[test]

@@ -13,9 +13,9 @@ use crate::trace::{Kind, Name, Slice, Trace, Track};
 
 /// Most slices that are kept: about 1 GiB.
 pub const MOST_SLICES: usize = 1 << 24;
-/// Most tracks; further ones are merged into one.
+/// Most tracks.
 pub const MOST_TRACKS: usize = 1 << 16;
-/// Most memory for distinct names, about a million short ones; further ones are merged into one.
+/// Most memory for distinct names, about a million short ones.
 pub const MOST_NAME_BYTES: usize = 1 << 27;
 /// Memory of a name besides its text, which the table holds twice.
 const NAME_COST: usize = 96;
@@ -39,10 +39,6 @@ pub struct Oddities {
     pub repeated: u64,
     /// Events larger than the window.
     pub large: u64,
-    /// Names beyond the limit.
-    pub nameless: u64,
-    /// Tracks beyond the limit.
-    pub trackless: u64,
 }
 
 /// A trace under construction. Times are on the file's clock and may be negative: two's complement until the end.
@@ -78,15 +74,6 @@ struct Meaning {
     kernel: bool,
 }
 
-/// Whether there is room for another event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// There is.
-    Left,
-    /// The trace has the maximum number of slices.
-    None,
-}
-
 /// Where an event happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -95,15 +82,21 @@ enum Place {
 }
 
 impl Builder {
+    /// Whether there is no room for another event.
+    pub fn is_full(&self) -> bool {
+        self.trace.slices.len() >= MOST_SLICES
+            || self.trace.tracks.len() >= MOST_TRACKS
+            || self.name_bytes >= MOST_NAME_BYTES
+    }
+
     /// Adds an event.
-    pub fn take(&mut self, event: &Event<'_>) -> Room {
+    pub fn take(&mut self, event: &Event<'_>) {
         match event.phase {
             Some(b'X') => self.take_slice(event),
             Some(b'M') if event.name.raw == b"thread_name" => self.name_thread(event),
             None => self.odd.timeless += 1,
             _ => {}
         }
-        if self.trace.slices.len() < MOST_SLICES { Room::Left } else { Room::None }
     }
 
     fn take_slice(&mut self, event: &Event<'_>) {
@@ -173,7 +166,12 @@ impl Builder {
     }
 
     /// Records a possible collective, before its slice; returns the bytes that go into it.
-    fn take_candidate(&mut self, event: &Event<'_>, source: Source, operation: Option<Name>) -> Option<Bytes> {
+    fn take_candidate(
+        &mut self,
+        event: &Event<'_>,
+        source: Source,
+        operation: Option<Name>,
+    ) -> Option<Bytes> {
         let args = &event.args;
         let told = args.collective.filter(|told| !told.raw.is_empty());
         let operation = match (told, operation) {
@@ -210,22 +208,14 @@ impl Builder {
         if let Some(&track) = self.tracks.get(&self.key) {
             return track;
         }
-        let mut thread = String::from_utf8_lossy(head(event.thread));
-        if self.trace.tracks.len() >= MOST_TRACKS {
-            self.odd.trackless += 1;
-            self.key.truncate(1);
-            thread = "others".into();
-            if let Some(&track) = self.tracks.get(&self.key) {
-                return track;
-            }
-        }
         let device = (place == Place::Device).then(|| {
             let number = event.args.device.and_then(parse_whole).or_else(|| parse_whole(event.process));
             number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
         });
         let what = if device.is_some() { "stream" } else { "thread" };
         let track = self.trace.tracks.len() as u32;
-        self.trace.tracks.push(Track { name: format!("{what} {thread}"), device });
+        let name = format!("{what} {}", String::from_utf8_lossy(head(event.thread)));
+        self.trace.tracks.push(Track { name, device });
         self.tracks.insert(self.key.clone(), track);
         track
     }
@@ -242,16 +232,10 @@ impl Builder {
 
     fn enter(&mut self, text: &str) -> Name {
         let names = &mut self.trace.names;
-        if let Some(name) = names.find(text) {
-            return name;
-        }
-        let cost = 2 * text.len() + NAME_COST;
-        if self.name_bytes + cost > MOST_NAME_BYTES {
-            self.odd.nameless += 1;
-            return names.enter("(other names)");
-        }
-        self.name_bytes += cost;
-        names.enter(text)
+        names.find(text).unwrap_or_else(|| {
+            self.name_bytes += 2 * text.len() + NAME_COST;
+            names.enter(text)
+        })
     }
 
     /// Sets the names of threads.

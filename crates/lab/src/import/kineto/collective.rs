@@ -68,15 +68,10 @@ pub struct Candidate {
 
 /// Of all events about a collective, keeps the one that shows the transfer, and marks its slice.
 ///
-/// Kernels and `gloo:` threads move the data. Only if there are none, and no kernel was launched either, the calls on
+/// Kernels and `gloo:` threads move the data. Only if there are none, and no kernel was `launched` either, the calls on
 /// the host are taken, for a backend that does its work in them: `record_param_comms`, or else `c10d::`.
 /// A transfer inside a `record_param_comms` takes over what that knows.
-pub fn choose(
-    mut candidates: Vec<Candidate>,
-    slices: &mut [Slice],
-    backend: Option<&str>,
-) -> Vec<Collective> {
-    let launched = backend.is_some_and(|backend| backend.contains("nccl"));
+pub fn choose(mut candidates: Vec<Candidate>, slices: &mut [Slice], launched: bool) -> Vec<Collective> {
     let has = |source| candidates.iter().any(|candidate| candidate.source == source);
     let chosen: &[Source] = if has(Source::Device) || has(Source::Transfer) {
         &[Source::Device, Source::Transfer]

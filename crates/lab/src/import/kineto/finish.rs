@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use paceline_record::Nanos;
 
-use super::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
 use super::super::operations::Source;
+use super::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
 use super::collective;
 use super::window;
 use crate::trace::{Clock, Kind, Slice, StepRange, Trace};
@@ -24,7 +24,7 @@ impl Builder {
         trace.collectives = collective::choose(
             std::mem::take(&mut self.candidates),
             &mut trace.slices,
-            trace.backend.as_deref(),
+            !self.unread.is_empty() || trace.backend.as_ref().is_some_and(|backend| backend.contains("nccl")),
         );
         if launched && trace.collectives.is_empty() {
             let why =
@@ -124,11 +124,6 @@ impl Builder {
             (odd.endless, "no valid duration: treated as 0".to_owned()),
             (odd.repeated, "occurred before: skipped".to_owned()),
             (odd.large, format!("more than {} MiB of text: skipped", window::MOST >> 20)),
-            (
-                odd.nameless,
-                format!("a new name beyond {} MiB of names: merged into one", MOST_NAME_BYTES >> 20),
-            ),
-            (odd.trackless, format!("a new thread beyond {MOST_TRACKS}: merged into one")),
         ];
         for (count, what) in sentences {
             if count > 0 {
@@ -137,10 +132,10 @@ impl Builder {
             }
         }
         if !self.unread.is_empty() {
-            let named = |(category, count): (&String, &u64)| format!("{category} ({count} events)");
+            let named = |(category, count): (&String, &u64)| format!("{count} {category}");
             let categories: Vec<String> = self.unread.iter().map(named).collect();
             self.trace.warnings.push(format!(
-                "not read, but possibly work of a device: {}; so idle time is unknown",
+                "events that may be work of a device were not read ({}): when devices were idle is unknown",
                 categories.join(", ")
             ));
             self.trace.unread = true;
@@ -153,7 +148,9 @@ impl Builder {
     /// Warns that the trace is full, and where in the file.
     pub fn warn_full(&mut self, offset: u64) {
         self.trace.warnings.push(format!(
-            "reading stopped at byte {offset}: at most {MOST_SLICES} events are read; record fewer steps"
+            "reading stopped at byte {offset}: at most {MOST_SLICES} events on {MOST_TRACKS} threads with {} MiB of names \
+             are read; record fewer steps",
+            MOST_NAME_BYTES >> 20
         ));
     }
 }

@@ -92,7 +92,9 @@ fn verdict(part: Share, profile: &Profile) -> String {
         Share::Collective => {
             format!("communication dominates: computation does not hide the collectives; {taken}")
         }
-        Share::HostCopies => "input and output dominate: the device mostly copies from and to the host".into(),
+        Share::HostCopies => {
+            "input and output dominate: the device mostly copies from and to the host".into()
+        }
         Share::DeviceCopies => format!("copies on the device dominate; {taken}"),
         Share::Unknown => "most of the time is unknown: the profile does not show all work".into(),
         Share::Idle => {

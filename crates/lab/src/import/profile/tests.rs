@@ -184,7 +184,10 @@ fn work_belongs_to_the_step_that_launched_it_however_late_it_is_done() {
     assert_eq!(profile.step_mean, Some(Nanos(ms(244).0 / 3)));
     let said = profile.warnings.join("\n");
     assert!(said.contains("step 3 was left out: it is not whole, with 1 pieces of work where"), "{said}");
-    assert!(said.contains("1 collective outside the marked steps, 3.000 ms in all, is not counted"), "{said}");
+    assert!(
+        said.contains("1 collective outside the marked steps, 3.000 ms in all, is not counted"),
+        "{said}"
+    );
 }
 
 #[test]
