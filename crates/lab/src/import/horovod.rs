@@ -15,15 +15,13 @@ mod rounds;
 mod tests;
 
 use std::collections::HashMap;
-use std::fmt;
-use std::io::BufReader;
 use std::path::Path;
 
 use paceline_record::{Bytes, Nanos, Rank};
 use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::kineto::window::{Halt, Window};
 use super::{ImportError, open, operations};
 use crate::trace::Trace;
 
@@ -57,19 +55,18 @@ pub fn recognise(head: &[u8]) -> bool {
 /// damaged file, what comes before the damage is read, with a warning.
 pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
     let mut reader = Reader::default();
-    let mut json = serde_json::Deserializer::from_reader(BufReader::new(open::open(path)?));
+    let mut window = Window::new(open::open(path)?);
     let mut warnings = Vec::new();
-    match json.deserialize_seq(&mut reader) {
-        Ok(()) => {}
+    match reader.read(&mut window) {
         // The array is closed only at the end of the run.
-        Err(error) if error.is_eof() && reader.events > 0 => {}
-        Err(error) if error.is_io() && !error.io_error_kind().is_some_and(|kind| open::is_damage(&kind.into())) => {
-            return Err(ImportError::Io { path: path.into(), source: error.into() });
+        Ok(()) | Err(Halt::Ended(None)) => {}
+        Err(Halt::Ended(Some(source))) if !open::is_damage(&source) => {
+            return Err(ImportError::Io { path: path.into(), source });
         }
-        Err(error) if reader.events > 0 => {
-            warnings.push(format!("only the first {} events can be read: {error}", reader.events));
-        }
-        Err(error) => return Err(ImportError::bad(path, format!("not a Horovod timeline: {error}"))),
+        Err(_) => warnings.push(format!("it is damaged after byte {}; what follows was not read", window.offset())),
+    }
+    if reader.events == 0 {
+        return Err(ImportError::bad(path, "not a Horovod timeline: it is no array of events"));
     }
     for (count, what) in [
         (reader.unmatched, "events have no begin, no time or no meaning and were skipped"),
@@ -150,27 +147,23 @@ struct Reader {
     left_out: u64,
 }
 
-impl<'de> Visitor<'de> for &mut Reader {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array of events")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<(), A::Error> {
-        while let Some(event) = events.next_element::<Event>()? {
-            self.events += 1;
+impl Reader {
+    fn read(&mut self, window: &mut Window) -> Result<(), Halt> {
+        window.read(|cursor| cursor.expect(b'['))?;
+        while let Some(event) = window.read(|cursor| match cursor.element()? {
+            true => Ok(Some(serde_json::from_slice::<Event>(cursor.value()?.token()).ok())),
+            false => Ok(None),
+        })? {
+            self.events += u64::from(event.is_some());
             if self.kept >= MOST {
                 self.left_out += 1;
-            } else if !self.take(event) {
+            } else if !event.is_some_and(|event| self.take(event)) {
                 self.unmatched += 1;
             }
         }
         Ok(())
     }
-}
 
-impl Reader {
     /// Takes an event; whether it has a meaning.
     fn take(&mut self, event: Event) -> bool {
         let at = event.ts.filter(|micros| (0.0..1e15).contains(micros));

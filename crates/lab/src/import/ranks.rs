@@ -154,7 +154,7 @@ fn find_common_steps(
     if steps.iter().any(Vec::is_empty) {
         warnings.push("no steps are marked in all traces: each counts as one step, from its first work to its last".into());
         for (tiling, steps) in tilings.iter().zip(&mut steps) {
-            let Some(Span { begin, end }) = tiling.work() else { return apart("one of them shows no work") };
+            let Some(Span { begin, end }) = tiling.work() else { return apart("one shows no kernels, copies, collectives or operators") };
             *steps = vec![StepRange { number: 0, begin, end }];
         }
     } else {

@@ -28,12 +28,12 @@ pub(super) fn make_traces(
     );
     let is_known = |&at: &usize| world.is_some() && count_ranks(&exchanges[at]) == world;
     let known = !rounds.is_empty() && rounds.iter().flatten().all(is_known);
-    if !known {
-        warnings.push(
-            "when ranks were ready is not known for all exchanges, so waiting for late ranks is unknown: Horovod answers for \
+    let unknown = (0..exchanges.len()).filter(|at| !is_known(at)).count();
+    if unknown > 0 {
+        warnings.push(format!(
+            "{unknown} exchanges do not show when ranks were ready, so waiting for late ranks is unknown: Horovod answers for \
              known tensors from a cache (HOROVOD_CACHE_CAPACITY=0 records all)"
-                .into(),
-        );
+        ));
     }
     let end = |round: &Vec<usize>| round.iter().map(|&at| exchanges[at].end).max().unwrap_or_default();
     let steps: Vec<StepRange> = rounds
@@ -47,7 +47,7 @@ pub(super) fn make_traces(
     };
     let outside = exchanges.iter().filter(|exchange| !within(exchange)).count();
     warnings.push(match steps.is_empty() {
-        true => "its steps are unknown: tensors are not exchanged in rounds of the same".into(),
+        true => "its steps, and so who waited for whom, are unknown: tensors are not exchanged in rounds".into(),
         false => format!(
             "a step is a round of all tensors; the first was left out, because its begin is unknown, and so were all \
              {outside} exchanges outside the steps"
