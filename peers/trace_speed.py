@@ -1,7 +1,7 @@
 """Reads one PyTorch trace with HolisticTraceAnalysis and with Paceline in turns, on one core, and prints the ratio.
 
     pip install HolisticTraceAnalysis==0.5.0
-    cargo build --release -p paceline-lab --example kineto_speed
+    cargo build --release -p paceline-import --example kineto_speed
     taskset -c 0 python3 peers/trace_speed.py TRACE.json.gz --copies 12
 
 The trace's events are repeated, one copy after the other, into a plain file that both read.

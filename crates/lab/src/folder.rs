@@ -15,7 +15,7 @@ use crate::{
     CaseReport, LabError, Planned, Report, Run, SCHEMA, Study, csv, html, markdown, tensorboard, timeline,
 };
 
-pub(crate) const STUDY: &str = "study.json";
+const STUDY: &str = "study.json";
 const REPORT: &str = "report.json";
 /// The time of each layer, in the folder of a run that was profiled.
 const LAYERS: &str = "layers.json";
@@ -109,10 +109,15 @@ impl StudyFolder {
         unreachable!("no folder holds four billion studies")
     }
 
+    /// Whether a folder holds a study.
+    pub fn is_study(path: &Path) -> bool {
+        path.join(STUDY).exists()
+    }
+
     /// The last numbered study in `parent`, if any.
     pub fn latest(parent: &Path) -> Option<PathBuf> {
         let studies = (1..=last_number(parent)).rev().map(|number| numbered(parent, number));
-        studies.into_iter().find(|path| path.join(STUDY).exists())
+        studies.into_iter().find(|path| Self::is_study(path))
     }
 
     /// The last numbered study in `parent`, if it asks for the same as `study` and is unfinished.

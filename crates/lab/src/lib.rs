@@ -15,9 +15,9 @@ mod fixture;
 mod folder;
 pub mod hosts;
 pub mod html;
-pub mod import;
 pub mod markdown;
 pub mod membership;
+pub mod names;
 pub mod numbers;
 pub mod origin;
 mod report;
@@ -32,7 +32,6 @@ pub mod tensorboard;
 pub mod terminal;
 pub mod tfrecord;
 pub mod timeline;
-pub mod trace;
 pub mod training;
 pub mod words;
 

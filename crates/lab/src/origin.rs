@@ -2,6 +2,11 @@
 //!
 //! It is written together with them, so it is complete or absent. Our own runs have none.
 
+mod alignment;
+mod devices;
+mod format;
+mod traced;
+
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -9,9 +14,10 @@ use std::path::Path;
 use paceline_record::Phase;
 use serde::{Deserialize, Serialize};
 
-use crate::import::nvidia_smi::DeviceUse;
-use crate::import::source::Format;
-use crate::import::traced::Traced;
+pub use self::alignment::{Alignment, Common};
+pub use self::devices::DeviceUse;
+pub use self::format::Format;
+pub use self::traced::{LateStep, Top, TopCollective, Traced};
 use crate::{LabError, Table};
 
 /// Name of the file in a case's folder.
@@ -105,7 +111,7 @@ impl Origin {
     /// Its content as tables, for any report format.
     pub fn tables(&self) -> Vec<Table> {
         let mut tables: Vec<Table> = self.traced.iter().flat_map(Traced::tables).collect();
-        tables.extend(crate::import::nvidia_smi::table(&self.devices));
+        tables.extend(DeviceUse::table(&self.devices));
         tables
     }
 }

@@ -12,7 +12,6 @@
 //! Viewers slow down with large files, so there is a [budget](MOST). Ranks share it evenly, and what one does not need, the
 //! others get; the first steps of each case that fit are drawn. `otherData` says what was left out.
 
-mod foreign;
 mod pen;
 mod porter;
 
@@ -27,7 +26,6 @@ use paceline_record::{
 };
 use serde_json::{Value, json};
 
-pub use self::foreign::write_trace;
 use self::pen::{Pen, STEPS};
 use self::porter::Moves;
 use crate::case::LAUNCHER_GONE;

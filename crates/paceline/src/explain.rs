@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use paceline_import::ranks::Told;
+use paceline_import::source;
+use paceline_import::trace::Trace;
+use paceline_import::{nvidia_smi, open, profile, timeline, write};
 use paceline_lab::explain::{self, Meaning, Work};
-use paceline_lab::import::ranks::Told;
-use paceline_lab::import::source::{self, Format};
-use paceline_lab::import::{nvidia_smi, open, profile, write};
-use paceline_lab::timeline;
-use paceline_lab::trace::Trace;
+use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
 
 use crate::outcome::{self, Show, Usage, print};

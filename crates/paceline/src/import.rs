@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use paceline_import::ranks::Told;
+use paceline_import::{source, write};
 use paceline_lab::Held;
-use paceline_lab::import::ranks::Told;
-use paceline_lab::import::{source, write};
 
 use crate::outcome::Show;
 use crate::report;

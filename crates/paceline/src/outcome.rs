@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use paceline_lab::import::ImportError;
+use paceline_import::ImportError;
 use paceline_lab::{CaseReport, LabError, Report, Status, words};
 use paceline_model::ModelError;
 use paceline_record::LogError;

@@ -6,8 +6,8 @@ use paceline_record::Case;
 
 use super::{accuracy, recovery};
 use crate::CaseReport;
-use crate::import::source::Format;
 use crate::numbers::learning::Learning;
+use crate::origin::Format;
 
 /// The program that made a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,401 @@
+//! From paths to runs: recognises files by content, and groups them into runs.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use paceline_lab::StudyFolder;
+use paceline_lab::origin::Format;
+
+use super::named::{self, Whose};
+use super::ranks::{self, Told};
+use super::{
+    ImportError, Imported, batch, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
+};
+use crate::trace::Trace;
+
+/// Bytes at the start of a file that are used to recognise it.
+const HEAD: usize = 64 << 10;
+
+/// Depth of nested folders that are searched.
+const DEEP: usize = 6;
+
+/// Most files that a warning names.
+const NAMED: usize = 3;
+
+/// Most files of one import.
+const MOST_FILES: usize = 10_000;
+
+/// Recognises a format by the first bytes of a file.
+type Recognise = fn(&[u8]) -> bool;
+
+/// The format of a file; `None` if unknown.
+pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
+    let head = open::head(path, HEAD)?;
+    // The reader reports a damaged or unrelated database.
+    if sqlite::is_sqlite(path).map_err(|source| ImportError::Io { path: path.into(), source })? {
+        return Ok(Some(Format::Sqlite));
+    }
+    let readers: [(Recognise, Format); 6] = [
+        (events::recognise, Format::Events),
+        (kineto::recognise, Format::Kineto),
+        (horovod::recognise, Format::Horovod),
+        (metric_log::recognise, Format::MetricLog),
+        (tf_cnn::recognise, Format::TfCnn),
+        (nvidia_smi::recognise, Format::NvidiaSmi),
+    ];
+    Ok(readers.into_iter().find(|(recognise, _)| recognise(&head)).map(|(_, format)| format))
+}
+
+/// A file that was recognised.
+struct Source {
+    path: PathBuf,
+    format: Format,
+    /// The path given by the user; a folder holds the ranks of one run.
+    named: PathBuf,
+}
+
+/// A run that was read, and the first of its files.
+struct Found {
+    name: String,
+    run: Imported,
+    path: PathBuf,
+}
+
+impl Found {
+    fn new(name: String, format: Format, path: &Path, run: Imported) -> Self {
+        Self { name, run: Imported { format: Some(format), ..run }, path: path.into() }
+    }
+
+    /// The folder that its first file lies in.
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+}
+
+/// Files that could not be used.
+#[derive(Default)]
+struct LeftOut {
+    warnings: Vec<String>,
+    first: Option<ImportError>,
+}
+
+impl LeftOut {
+    /// The result; a damaged file inside a folder becomes a warning.
+    fn unless<T>(&mut self, source: &Source, read: Result<T, ImportError>) -> Result<Option<T>, ImportError> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(error) if source.named.as_os_str().is_empty() => Err(error),
+            Err(error) => {
+                self.warnings.push(format!("skipped: {error}"));
+                self.first.get_or_insert(error);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Logs of one worker do not say how many workers there were; the names of their folders may.
+fn infer_workers(found: &mut [Found]) {
+    let told = |one: &Found| {
+        let logs = matches!(one.run.format, Some(Format::Events | Format::MetricLog));
+        let names = [one.name.clone(), name_of(one.folder())];
+        names.iter().filter(|_| logs && one.run.case.workers == 1).find_map(|name| named::workers(name))
+    };
+    let workers: Vec<Option<u32>> = found.iter().map(told).collect();
+    let alone = workers.iter().position(|workers| *workers == Some(1));
+    let one = alone.and_then(|place| named::rate(&found[place].run));
+    for (found, workers) in found.iter_mut().zip(workers) {
+        let Some(workers) = workers.filter(|&workers| workers > 1) else { continue };
+        // Compared with a run of one worker, a rate of all is closer to N times that rate.
+        let all = one
+            .zip(named::rate(&found.run))
+            .is_some_and(|(one, rate)| 2.0 * rate > one * f64::from(workers + 1));
+        named::spread(&mut found.run, workers, if all { Whose::All } else { Whose::One });
+    }
+}
+
+/// One worker has no backend: copy that of the others, so that it is in the same group.
+fn share_backend(found: &mut [Found]) {
+    let told: BTreeSet<String> =
+        found.iter().filter_map(|one| one.run.case.settings.get("backend").cloned()).collect();
+    let Some(backend) = told.first().filter(|_| told.len() == 1) else { return };
+    for case in found.iter_mut().map(|one| &mut one.run.case).filter(|case| case.workers == 1) {
+        case.settings.entry("backend".into()).or_insert_with(|| backend.clone());
+    }
+}
+
+/// Reads paths into named runs. Traces and event files of one folder are the ranks of one run, and so are
+/// traces that are given individually; nvidia-smi samples are added to the runs in the same folder, or to all if
+/// there are none.
+pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>, ImportError> {
+    let mut left_out = LeftOut::default();
+    let sources = gather(paths, &mut left_out)?;
+    let mut found: Vec<Found> = Vec::new();
+    for (name, files) in traces(&sources) {
+        let mut traces: Vec<(&Source, Trace)> = Vec::new();
+        for source in files {
+            let read = left_out.unless(source, read_work(&source.path))?.into_iter().flatten();
+            traces.extend(read.map(|trace| (source, trace)));
+        }
+        for (name, traces) in set_apart(name, traces) {
+            let Some(&(first, _)) = traces.first() else { continue };
+            let alone = traces.len() == 1;
+            let joined = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told);
+            let run = joined.map_err(|error| match error {
+                ImportError::Apart { why } if alone => ImportError::bad(&first.path, why),
+                error => error,
+            })?;
+            found.push(Found::new(name, first.format, &first.path, run));
+        }
+    }
+    for (name, files) in event_folders(&sources) {
+        let paths: Vec<PathBuf> = files.iter().map(|source| source.path.clone()).collect();
+        let run = left_out.unless(files[0], events::import(&paths))?;
+        found.extend(run.map(|run| Found::new(name, Format::Events, &paths[0], run)));
+    }
+    for source in &sources {
+        let runs = match source.format {
+            Format::Horovod => horovod::read(&source.path)
+                .and_then(|traces| ranks::join(traces, told))
+                .map(|run| vec![run]),
+            Format::MetricLog => metric_log::import(&source.path).map(|run| vec![run]),
+            Format::TfCnn => tf_cnn::import(&source.path),
+            _ => continue,
+        };
+        let found_in = |run| Found::new(name_of(&source.path), source.format, &source.path, run);
+        found.extend(left_out.unless(source, runs)?.into_iter().flatten().map(found_in));
+    }
+    infer_workers(&mut found);
+    share_backend(&mut found);
+    for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
+        let Some(monitor) = left_out.unless(source, nvidia_smi::read(&source.path))? else { continue };
+        let beside = |one: &Found| source.path.parent() == Some(one.folder());
+        let any = found.iter().any(beside);
+        found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
+    }
+    let Some(first) = found.first_mut() else {
+        let only = "they contain no run, only nvidia-smi samples; use `paceline explain` to see them";
+        return Err(left_out.first.unwrap_or_else(|| ImportError::Apart { why: only.into() }));
+    };
+    first.run.warnings.splice(0..0, left_out.warnings);
+    let empty = |one: &&Found| one.run.ranks.iter().any(|rank| rank.steps.is_empty());
+    if let Some(Found { path, run, .. }) = found.iter().find(empty) {
+        let see = "use `paceline explain` to see what it contains";
+        return Err(ImportError::bad(
+            path,
+            format!("it contains no steps: {}; {see}", run.warnings.join("; ")),
+        ));
+    }
+    // Runs that differ only in workers are adjacent, fewest workers first.
+    let cases: Vec<_> = found.iter().map(|one| one.run.case.clone()).collect();
+    let group = |one: &Found| cases.iter().position(|case| case.same_but_workers(&one.run.case));
+    found.sort_by_cached_key(|one| (group(one), one.run.case.workers));
+    let mut runs: Vec<(String, Imported)> = found.into_iter().map(|one| (one.name, one.run)).collect();
+    tell_apart(&mut runs);
+    for (_, run) in &mut runs {
+        if run.case.model.is_empty() {
+            run.case.model.clone_from(&told.model);
+        }
+        told.batch.into_iter().for_each(|told| batch::tell(run, told));
+        run.warnings.extend(batch::note(run));
+    }
+    Ok(runs)
+}
+
+/// The traces of a file that profiles a device, or of a database; `None` for other files.
+pub fn read_profile(path: &Path) -> Result<Option<Vec<Trace>>, ImportError> {
+    let io = |source| ImportError::Io { path: path.into(), source };
+    if sqlite::is_sqlite(path).map_err(io)? || recognise(path)? == Some(Format::Kineto) {
+        let traces = read_traces(path)?;
+        return Ok(traces.iter().any(Trace::has_device).then_some(traces));
+    }
+    Ok(None)
+}
+
+/// The traces in a file: one from PyTorch's profiler, one per process from a database.
+pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
+    let io = |source| ImportError::Io { path: path.into(), source };
+    match sqlite::is_sqlite(path).map_err(io)? {
+        true => sqlite::read(path),
+        false => Ok(vec![kineto::read(path)?]),
+    }
+}
+
+/// The traces in a file that have work.
+fn read_work(path: &Path) -> Result<Vec<Trace>, ImportError> {
+    let mut traces = read_traces(path)?;
+    let lasts = |trace: &Trace| trace.extent().is_some_and(|(begin, end)| begin < end);
+    traces.retain(|trace| !trace.steps.is_empty() || lasts(trace));
+    match traces.is_empty() {
+        true => Err(ImportError::bad(path, "it is empty: no event has a duration")),
+        false => Ok(traces),
+    }
+}
+
+/// Traces with their files.
+type Traces<'a> = Vec<(&'a Source, Trace)>;
+
+/// Traces of one folder are one run, unless two are of the same rank and in different subfolders: then each of those
+/// is a run.
+fn set_apart(name: String, traces: Traces<'_>) -> Vec<(String, Traces<'_>)> {
+    let mut ranks = HashSet::new();
+    let twice = traces.iter().filter_map(|(_, trace)| trace.rank).any(|rank| !ranks.insert(rank));
+    let mut runs: Vec<(String, Traces<'_>)> = Vec::new();
+    for (source, trace) in traces {
+        let folder = source.path.parent().filter(|_| twice && !source.named.as_os_str().is_empty());
+        let name = folder.map_or_else(|| name.clone(), name_of);
+        let beside = |run: &&mut (String, Traces<'_>)| {
+            folder.is_none() || run.1.iter().any(|(other, _)| other.path.parent() == folder)
+        };
+        match runs.iter_mut().find(beside) {
+            Some(run) => run.1.push((source, trace)),
+            None => runs.push((name, vec![(source, trace)])),
+        }
+    }
+    runs
+}
+
+/// Gives runs that are otherwise the same their names as a setting.
+fn tell_apart(runs: &mut [(String, Imported)]) {
+    let cases: Vec<_> = runs.iter().map(|(_, run)| run.case.clone()).collect();
+    for (name, run) in runs {
+        if cases.iter().filter(|case| **case == run.case).count() > 1 {
+            run.case.settings.insert("run".into(), name.clone());
+        }
+    }
+}
+
+/// All recognised files below paths. An unknown file given by the user is an error; one inside a
+/// folder is skipped.
+fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, ImportError> {
+    let mut sources = Vec::new();
+    let mut seen: HashSet<PathBuf> = HashSet::new();
+    for named in paths {
+        let io = |source| ImportError::Io { path: named.clone(), source };
+        let folder = fs::metadata(named).map_err(io)?.is_dir();
+        let mut files = Vec::new();
+        let mut passed = Vec::new();
+        if StudyFolder::is_study(named) {
+            let see = "is already a study: use `paceline report` or `paceline explain`";
+            return Err(ImportError::bad(named, see));
+        }
+        collect(named, DEEP, &mut files)?;
+        // Links may reach a file more than once.
+        files.retain(|path| path.canonicalize().map_or(true, |path| seen.insert(path)));
+        for path in files {
+            let named = if folder { named.clone() } else { PathBuf::new() };
+            match recognise(&path)? {
+                Some(format) => sources.push(Source { path, format, named }),
+                None if folder => passed.push(name_in(&path)),
+                None => {
+                    let known = "a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod timeline, a TensorBoard \
+                                 event file, a tf_cnn_benchmarks log, a metric.log or nvidia-smi's output";
+                    return Err(ImportError::bad(path, format!("unknown format; supported are {known}")));
+                }
+            }
+        }
+        if !passed.is_empty() {
+            let more = if passed.len() > NAMED { ", ..." } else { "" };
+            let names = passed.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let count = passed.len();
+            left_out.warnings.push(format!("skipped {count} files of unknown format: {names}{more}"));
+        }
+    }
+    match sources.is_empty() {
+        true => {
+            let seen: String = left_out.warnings.iter().map(|warning| format!(" ({warning})")).collect();
+            let path = paths.first().cloned().unwrap_or_default();
+            Err(ImportError::bad(path, format!("no file in it can be imported{seen}")))
+        }
+        false => Ok(sources),
+    }
+}
+
+/// The files below a path in the order of their names, with numbers in them counted as numbers.
+fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), ImportError> {
+    let io = |source| ImportError::Io { path: path.into(), source };
+    let kind = fs::metadata(path).map_err(io)?;
+    if !kind.is_dir() {
+        if files.len() == MOST_FILES {
+            return Err(ImportError::bad(path, format!("too many files: at most {MOST_FILES} are imported")));
+        }
+        files.push(path.into());
+        return Ok(());
+    }
+    let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(io)?.collect();
+    let mut inside: Vec<PathBuf> = entries.map_err(io)?.iter().map(fs::DirEntry::path).collect();
+    inside.sort_by_key(|path| natural(&path.to_string_lossy()));
+    // A folder that links back to itself ends here; a pipe, which may block forever, is not a file; and a study, such
+    // as an earlier import, has event files that we wrote ourselves.
+    if deep > 0 {
+        let mut readable =
+            inside.iter().filter(|path| path.is_file() || path.is_dir() && !StudyFolder::is_study(path));
+        readable.try_for_each(|path| collect(path, deep - 1, files))?;
+    }
+    Ok(())
+}
+
+/// A key in whose order rank-2 comes before rank-10.
+fn natural(text: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (word, tail) = rest.split_at(digit);
+        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let (number, tail) = tail.split_at(end);
+        parts.push((word.to_owned(), if number.is_empty() { 0 } else { number.parse().unwrap_or(u64::MAX) }));
+        rest = tail;
+    }
+    parts
+}
+
+/// Groups traces: those of one folder, and those given individually.
+fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
+    let mut runs: Vec<(PathBuf, Vec<&Source>)> = Vec::new();
+    for source in sources.iter().filter(|source| matches!(source.format, Format::Kineto | Format::Sqlite)) {
+        match runs.iter_mut().find(|(named, _)| *named == source.named) {
+            Some((_, files)) => files.push(source),
+            None => runs.push((source.named.clone(), vec![source])),
+        }
+    }
+    let name = |named: &Path, files: &[&Source]| match named.as_os_str().is_empty() {
+        true => name_of(&files[0].path),
+        false => name_of(named),
+    };
+    runs.into_iter().map(|(named, files)| (name(&named, &files), files)).collect()
+}
+
+/// Event files: `rank-<r>` folders of one parent are one run, any other file is a run by itself.
+fn event_folders(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
+    let mut runs: Vec<(String, Vec<&Source>)> = Vec::new();
+    for source in sources.iter().filter(|source| source.format == Format::Events) {
+        let folder = source.path.parent();
+        let is_rank = folder.is_some_and(|folder| name_of(folder).starts_with("rank-"));
+        let key = if is_rank { folder.and_then(Path::parent) } else { folder };
+        let name = key.map_or_else(|| name_of(&source.path), name_of);
+        match runs.iter_mut().find(|(known, _)| is_rank && *known == name) {
+            Some((_, files)) => files.push(source),
+            None => runs.push((name, vec![source])),
+        }
+    }
+    runs
+}
+
+/// The name of a file without control characters.
+fn name_in(path: &Path) -> String {
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    name.chars().take(60).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
+    let stem = name.split('.').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' };
+    let name: String = stem.chars().take(60).map(plain).collect();
+    if name.is_empty() { "run".into() } else { name }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+use std::fmt::Write;
+
+use super::*;
+use crate::sample::file_of;
+
+const HEADER: &str = "TensorFlow:  1.15
+Model:       resnet50
+Dataset:     imagenet (synthetic)
+Mode:        training
+SingleSess:  False
+Batch size:  128 global
+             64 per device
+Num batches: 100
+Num epochs:  0.01
+Devices:     ['/gpu:0', '/gpu:1']
+NUMA bind:   False
+Data format: NCHW
+Optimizer:   sgd
+Variables:   replicated
+AllReduce:   nccl
+==========
+Generating training model
+Running warm up
+Done warm up
+Step\tImg/sec\ttotal_loss
+";
+
+/// Lines of a process whose steps take these seconds, every ten.
+fn lines(batch: f64, times: &[f64]) -> String {
+    let mut text = String::new();
+    for shown in (1..=times.len()).filter(|&step| step == 1 || step % 10 == 0) {
+        let mean = times[..shown].iter().sum::<f64>() / shown as f64;
+        let _ = writeln!(
+            text,
+            "{shown}\timages/sec: {:.1} +/- 0.1 (jitter = 0.2)\t{:.3}",
+            batch / mean,
+            8.0 - shown as f64 / 100.0
+        );
+    }
+    text
+}
+
+fn total(rate: f64) -> String {
+    format!("{}\ntotal images/sec: {rate:.2}\n{}\n", "-".repeat(64), "-".repeat(64))
+}
+
+fn import_text(text: &str) -> Vec<Imported> {
+    import(file_of(text).path()).expect("a log")
+}
+
+fn has(run: &Imported, words: &str) -> bool {
+    run.warnings.iter().any(|warning| warning.contains(words))
+}
+
+#[test]
+fn the_header_gives_the_case_and_each_device_is_a_worker() {
+    let text = format!("{HEADER}{}{}", lines(128.0, &[0.5; 40]), total(256.0));
+    assert!(recognise(text.as_bytes()) && recognise(HEADER.as_bytes()));
+    let runs = import_text(&text);
+    let [run] = runs.as_slice() else { panic!("one run") };
+    let case = &run.case;
+    assert_eq!((case.model.as_str(), case.workers, case.batch_per_worker), ("resnet50", 2, Some(64)));
+    assert_eq!((case.layout.as_deref(), case.update.as_deref()), (Some("nchw"), Some("allreduce")));
+    assert_eq!((case.precision.as_ref(), case.settings["data"].as_str()), (None, "imagenet (synthetic)"));
+    for rank in &run.ranks {
+        let last = rank.steps.last().expect("steps");
+        assert_eq!((last.step, last.end), (Step(40), Nanos(20_000_000_000)));
+        assert_eq!(rank.steps.iter().map(|step| step.examples).sum::<u64>(), 40 * 64);
+        assert_eq!(last.loss, Some(7.6));
+    }
+    assert!(has(run, "one process uses 2 devices") && has(run, "warm-up") && !has(run, "total"));
+}
+
+#[test]
+fn interval_rates_come_back_from_cumulative_means() {
+    let times: Vec<f64> = (0..100).map(|step| if step < 50 { 0.25 } else { 0.5 }).collect();
+    let header = HEADER.replace("128 global", "12800 global").replace("64 per", "6400 per");
+    let runs = import_text(&format!("{header}{}", lines(12_800.0, &times)));
+    let steps = &runs[0].ranks[0].steps;
+    assert_eq!(steps.len(), 11);
+    for (step, seconds) in steps[1..].iter().zip([2.25, 2.5, 2.5, 2.5, 2.5, 5.0, 5.0, 5.0, 5.0, 5.0]) {
+        let found = step.end.since(step.begin).seconds();
+        assert!((found / seconds - 1.0).abs() < 1e-3, "{found} for {seconds}");
+    }
+}
+
+#[test]
+fn lines_that_rounding_blurs_are_taken_together_and_the_whole_stays_exact() {
+    let runs = import_text(&format!("{HEADER}{}", lines(1.0, &[0.5; 1000])));
+    let steps = &runs[0].ranks[0].steps;
+    assert!(steps.len() < 10, "{}", steps.len());
+    assert!(has(&runs[0], "lines are merged"));
+    let last = steps.last().expect("steps");
+    assert_eq!((last.step, last.end), (Step(1000), Nanos(1000 * 128 * 500_000_000)));
+    assert!(steps.windows(2).all(|pair| pair[0].end == pair[1].begin));
+}
+
+#[test]
+fn under_horovod_a_process_is_a_worker_with_or_without_tags() {
+    let header = HEADER
+        .replace("['/gpu:0', '/gpu:1']", "['horovod/gpu:0', 'horovod/gpu:1']")
+        .replace("replicated", "horovod");
+    let (one, two) = (lines(64.0, &[0.5; 20]), lines(64.0, &[0.25; 20]));
+    let tag = |rank, text: &str| {
+        text.lines().map(|line| format!("[1,{rank}]<stdout>:{line}\n")).collect::<String>()
+    };
+    let tagged = format!("{}{}{}{}", tag(1, &header), tag(0, &header), tag(1, &two), tag(0, &one));
+    assert!(recognise(tagged.as_bytes()));
+    let woven: String = one.lines().zip(two.lines()).map(|(one, two)| format!("{one}\n{two}\n")).collect();
+    for (text, told) in [(tagged, true), (format!("{header}{header}{woven}"), false)] {
+        let runs = import_text(&text);
+        assert_eq!((runs.len(), runs[0].case.workers), (1, 2));
+        assert_eq!(runs[0].case.update.as_deref(), Some("allreduce"));
+        let ends: Vec<_> =
+            runs[0].ranks.iter().map(|rank| rank.steps.last().map(|step| step.end.0)).collect();
+        assert_eq!(ends, [Some(10_000_000_000), Some(5_000_000_000)]);
+        assert_eq!(has(&runs[0], "without naming them"), !told);
+    }
+    let alone = import_text(&format!("{header}{one}{}", total(300.0)));
+    assert_eq!(alone[0].ranks.len(), 2);
+    assert_eq!(alone[0].ranks[0].steps, alone[0].ranks[1].steps);
+    assert!(has(&alone[0], "lines of 1 of 2 processes"));
+    assert!(has(&alone[0], "total is 300.00 images/s by the clock, but the step times give 256.00"));
+}
+
+#[test]
+fn several_runs_in_one_log_are_separate() {
+    let one = format!("{HEADER}{}{}", lines(128.0, &[0.5; 10]), total(256.0));
+    let runs = import_text(&format!("{one}{}", one.replace("resnet50", "vgg19")));
+    let models: Vec<&str> = runs.iter().map(|run| run.case.model.as_str()).collect();
+    assert_eq!(models, ["resnet50", "vgg19"]);
+}
+
+#[test]
+fn a_log_without_header_keeps_its_rates() {
+    let text =
+        "I0101 10:00:00.000000 139 benchmark_cnn.py:2093] 10\timages/sec: 53.0 +/- 0.0 (jitter = 0.1)\tnan\n";
+    assert!(recognise(text.as_bytes()));
+    let runs = import_text(text);
+    let step = &runs[0].ranks[0].steps[0];
+    assert_eq!((step.step, step.examples, step.loss), (Step(10), 530, None));
+    assert!((step.examples as f64 / step.end.since(step.begin).seconds() - 53.0).abs() < 1e-6);
+    assert_eq!((runs[0].case.batch_per_worker, runs[0].nominal), (None, Some(53.0)));
+}
+
+#[test]
+fn what_is_no_log_is_one_clear_error() {
+    for text in ["", "hello\nworld\n", HEADER, "10\timages/sec: -3.0 +/- 0\n", "total images/sec: 50.0\n"] {
+        let error = import(file_of(text).path()).expect_err("no log").to_string();
+        assert!(error.ends_with("no line has images/sec"), "{error}");
+    }
+    assert!(!recognise(b"") && !recognise(b"Model: x\n") && !recognise(b"# gpu pwr\n"));
+}
+
+#[test]
+fn devices_that_are_not_listed_follow_from_batches_or_from_the_total() {
+    let unlisted = HEADER.replace("Devices:     ['/gpu:0', '/gpu:1']\n", "");
+    let run = &import_text(&format!("{unlisted}{}{}", lines(128.0, &[0.5; 40]), total(256.0)))[0];
+    assert_eq!((run.case.workers, run.ranks.len(), run.case.batch_per_worker), (2, 2, Some(64)));
+    assert!(has(run, "2 is the global batch divided by the batch per device"), "{:?}", run.warnings);
+    // Only a total that is four times the rate of the lines, less what the clock loses.
+    let bare = format!(
+        "Model:       resnet50\nStep\tImg/sec\n{}{}",
+        lines(64.0, &[0.5; 40]),
+        total(4.0 * 128.0 * 0.95)
+    );
+    let run = &import_text(&bare)[0];
+    assert_eq!((run.case.workers, run.ranks.len()), (4, 4), "{:?}", run.warnings);
+    assert!(has(run, "4 is its total divided by the rate of its lines"), "{:?}", run.warnings);
+    let even = format!("Model:       resnet50\nStep\tImg/sec\n{}{}", lines(64.0, &[0.5; 40]), total(128.0));
+    assert_eq!(import_text(&even)[0].case.workers, 1);
+}
+
+#[test]
+fn a_packed_log_is_read_as_it_is() {
+    let text = format!("{HEADER}{}", lines(128.0, &[0.5; 40]));
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, text.as_bytes()).expect("memory");
+    let packed = import(file_of(packed.finish().expect("memory")).path()).expect("a log");
+    assert_eq!(packed[0].ranks[0].steps, import_text(&text)[0].ranks[0].steps);
+}
+
+/// Lines are taken together until their time is known, more and more of them as a run goes on.
+#[test]
+fn steps_that_all_take_the_same_time_are_flat_however_many_a_line_stands_for() {
+    let runs = import_text(&format!("{HEADER}{}", lines(128.0, &[4.2; 1000])));
+    let covers: Vec<u64> = runs[0].ranks[0].steps.iter().map(|step| step.covers).collect();
+    assert!(covers.iter().max() > covers.iter().min() && covers.iter().sum::<u64>() == 1000, "{covers:?}");
+    let named: Vec<_> = runs.into_iter().map(|run| ("run".to_owned(), run)).collect();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (folder, study) =
+        crate::write::write(&named, &[], folder.path(), paceline_lab::Held::Resume).expect("a study");
+    let report = folder.analyse(&study);
+    let case = &report.cases[0];
+    let steady = case.steady.expect("steps");
+    assert!(steady.slowdown.is_none() && steady.points == Some(covers.len() as u64), "{steady:?}");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    assert_eq!((case.steps, case.dispersion), (1000, None), "means do not tell how single steps differ");
+    let other = case.phases_s.as_ref().expect("steps")[&paceline_record::Phase::Other];
+    assert!(
+        (other / 2.0 / case.steps as f64 / 4.2 - 1.0).abs() < 0.01,
+        "seconds a step, not a line: {other}"
+    );
+}
