@@ -183,8 +183,9 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
         WorkOption::Divided => Work::Divided,
         WorkOption::PerWorker => Work::PerWorker,
     });
-    let (steps, examples, batch, epochs) = (*steps, *examples, *batch, *epochs);
-    let told = explain::Options { map: map.clone(), steps, examples, batch, epochs, work };
+    let context =
+        explain::series::Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
+    let told = explain::Options { map: map.clone(), context, work };
     let found = explain::explain_text(text, &told);
     let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {

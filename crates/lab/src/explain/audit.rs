@@ -1,6 +1,8 @@
 //! Recomputes columns that follow from others, and reports values that the printed digits rule out.
-
-use std::rc::Rc;
+//!
+//! A relation between columns, such as `speed-up = rate / rate of one worker`, is taken as meant only if the rows follow it. Then a row
+//! that does not holds a slip, and of the cells in the equations that fail, the one is accused that explains them and is not needed by
+//! equations that hold.
 
 use serde::Serialize;
 
@@ -9,19 +11,15 @@ use super::meaning::Meaning;
 use super::reconcile::{self, TOLERATED, Work};
 use super::series::{Column, Counted, Series};
 use super::span::{Match, Span};
+use equation::{Cell, Equation, Relation, relations};
 
-pub mod parameters;
-pub mod parts;
-mod relations;
+mod equation;
 mod remarks;
 #[cfg(test)]
 mod tests;
 
-/// Example counts closer than this fraction are the same.
-const SAME_COUNT: f64 = 0.003;
-
-/// How much a rate and a clock that were measured separately may disagree.
-const NOISE: f64 = 0.02;
+/// The widest number, relative to its value, whose agreement shows that a relation was meant.
+const TELLING: f64 = 0.03;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,16 +37,12 @@ pub enum Check {
     Rate,
     /// Time of a step against its batch and the rate.
     StepTime,
-    /// Examples of an epoch against the data set.
-    Examples,
-    /// A product that the text names.
-    Product,
-    /// Parameters against the network.
-    Parameters,
-    /// The fraction of communication against the speed-up.
-    Share,
     /// The fraction of communication against its time.
     CommTime,
+    /// Examples of a run against the given number.
+    Examples,
+    /// The fraction of communication against the speed-up.
+    Share,
     /// Parts against the whole.
     Parts,
     /// Digits that were dropped.
@@ -90,61 +84,177 @@ pub struct Slip {
     pub likely: Option<String>,
 }
 
-/// A printed value, and a different one that was computed.
-#[derive(Clone, Copy)]
-struct Mismatch {
-    printed: Figure,
-    computed: f64,
-}
-
 impl Slip {
     /// Something worth knowing.
-    pub(super) fn remark(check: Check, place: impl Into<String>, how: impl Into<String>) -> Self {
-        let weight = Weight::Remark;
-        Self {
-            check,
-            weight,
-            place: place.into(),
-            printed: None,
-            computed: None,
-            how: how.into(),
-            likely: None,
-        }
+    fn remark(check: Check, place: impl Into<String>, how: impl Into<String>) -> Self {
+        let (place, how) = (place.into(), how.into());
+        Self { check, weight: Weight::Remark, place, printed: None, computed: None, how, likely: None }
     }
+}
 
-    /// A printed number that is not the computed one.
-    fn contradiction(check: Check, place: String, values: Mismatch, how: String) -> Self {
-        let Mismatch { printed, computed } = values;
-        Self {
-            check,
-            weight: Weight::Contradiction,
-            likely: guess_slip(printed, computed),
-            place,
-            printed: Some(printed),
-            computed: Some(computed),
-            how,
-        }
-    }
+/// What the audit of a series found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Audit {
+    /// Columns that follow from others in most of their rows.
+    pub follows: Vec<String>,
+    /// Contradictions first, then remarks.
+    pub slips: Vec<Slip>,
+    /// Whether a printed speed-up or efficiency agrees with what it was computed from.
+    #[serde(skip)]
+    pub confirmed: bool,
 }
 
 /// Recomputes everything that can be recomputed in a series.
-pub fn audit(series: &Series) -> Vec<Slip> {
-    let mut slips = Vec::new();
-    slips.extend(check_product(series));
-    check_total(series, &mut slips);
-    check_epochs(series, &mut slips);
-    check_rates(series, &mut slips);
+pub fn audit(series: &Series) -> Audit {
+    let meant = meant(series);
+    let mut slips = accuse(series, &meant);
+    slips.extend(meant.iter().filter_map(|relation| cut_off(series, relation)));
     slips.extend(check_told(series));
-    for column in series.all(Meaning::Speedup) {
-        check_speedup(series, column, &mut slips);
-    }
-    check_efficiency(series, &mut slips);
-    relations::check(series, &mut slips);
-    parts::check_comm_fraction(series, &mut slips);
-    parts::check_parts(series, &mut slips);
     remarks::remark(series, &mut slips);
     slips.sort_by_key(|slip| slip.weight);
+    let mut follows: Vec<String> =
+        meant.iter().map(|relation| series.columns[relation.column].name.clone()).collect();
+    follows.dedup();
+    let confirmed = meant.iter().any(|relation| matches!(relation.check, Check::Speedup | Check::Efficiency));
+    Audit { follows, slips, confirmed }
+}
+
+/// How an equation compares with the printed digits; `None` also if it decides nothing: what was measured one by one may differ a little.
+fn outcome(series: &Series, check: Check, equation: &Equation) -> Option<(Figure, Span, Match)> {
+    let printed = equation.target.figure(series)?;
+    let span = equation.solve(series, equation.target)?;
+    let found = span.matches(printed);
+    let measured = matches!(check, Check::Rate | Check::StepTime | Check::CommTime);
+    let near = (printed.value / span.value - 1.0).abs() < TOLERATED;
+    (!(measured && near && found == Match::Contradicts)).then_some((printed, span, found))
+}
+
+/// The relations that the rows follow, the best one for each column and kind.
+fn meant(series: &Series) -> Vec<Relation> {
+    let mut best: Vec<((usize, usize), Relation)> = Vec::new();
+    for relation in relations(series) {
+        let Some((off, follow)) = score(series, &relation) else { continue };
+        match best
+            .iter_mut()
+            .find(|(_, other)| other.column == relation.column && other.check == relation.check)
+        {
+            Some((known, other)) => {
+                if (off, usize::MAX - follow) < (known.0, usize::MAX - known.1) {
+                    (*known, *other) = ((off, follow), relation);
+                }
+            }
+            None => best.push(((off, follow), relation)),
+        }
+    }
+    best.into_iter().map(|(_, relation)| relation).collect()
+}
+
+/// In how many rows a relation fails and holds, if it was meant.
+fn score(series: &Series, relation: &Relation) -> Option<(usize, usize)> {
+    let (mut off, mut follow, mut telling, mut near) = (0, 0, 0, 0);
+    for equation in &relation.equations {
+        let Some((printed, span, found)) = outcome(series, relation.check, equation) else { continue };
+        let (lo, hi) = span.ends();
+        let narrow = printed.half <= TELLING * printed.value && hi - lo <= 2.0 * TELLING * span.value;
+        if found == Match::Contradicts {
+            off += 1;
+            near += usize::from(
+                (printed.value / span.value - 1.0).abs() < TOLERATED
+                    || guess_slip(printed, span.value).is_some(),
+            );
+        } else {
+            follow += 1;
+            telling += usize::from(narrow);
+        }
+    }
+    let holds = telling >= 2 && 2 * off <= follow || telling >= 1 && off == 1 && near == 1;
+    (holds || off >= 3 && follow == 0 && one_base(series, relation)).then_some((off, follow))
+}
+
+/// Whether every row of a relation fails for the same reason: the cell that all of them need has another value.
+fn one_base(series: &Series, relation: &Relation) -> bool {
+    // Only where the ratio prints one is it relative to that row.
+    let prints_one =
+        |base: &Cell| series.columns[relation.column].figures[base.row].is_some_and(|one| one.value == 1.0);
+    let Some(base) = relation.base.filter(|base| base.figure(series).is_some() && prints_one(base)) else {
+        return false;
+    };
+    let needed: Vec<(f64, f64)> =
+        relation.equations.iter().filter_map(|equation| Some(equation.solve(series, base)?.ends())).collect();
+    let (lo, hi) =
+        needed.iter().fold((f64::MIN, f64::MAX), |(lo, hi), needed| (lo.max(needed.0), hi.min(needed.1)));
+    needed.len() >= 3 && lo <= hi && hi - lo <= 2.0 * TELLING * hi
+}
+
+/// Names one cell for each set of equations that fail together.
+fn accuse(series: &Series, meant: &[Relation]) -> Vec<Slip> {
+    let all = meant
+        .iter()
+        .flat_map(|relation| relation.equations.iter().map(move |equation| (relation.check, equation)));
+    let mut judged: Vec<(Check, &Equation, bool)> = all
+        .filter_map(|(check, equation)| {
+            Some((check, equation, outcome(series, check, equation)?.2 == Match::Contradicts))
+        })
+        .collect();
+    let mut slips = Vec::new();
+    loop {
+        let failing: Vec<Cell> = judged
+            .iter()
+            .filter(|(.., fails)| *fails)
+            .flat_map(|(_, equation, _)| equation.cells())
+            .collect();
+        let weigh = |cell: &Cell| {
+            let within = |fails: bool| {
+                judged
+                    .iter()
+                    .filter(|(_, equation, found)| {
+                        *found == fails && equation.cells().any(|other| other == *cell)
+                    })
+                    .count() as i64
+            };
+            let derived = judged.iter().any(|(_, equation, fails)| *fails && equation.target == *cell);
+            (within(true) - within(false), within(true), derived)
+        };
+        let Some(accused) = failing.into_iter().max_by_key(weigh) else { break };
+        if let Some((check, equation, _)) = judged
+            .iter()
+            .filter(|(_, equation, fails)| *fails && equation.cells().any(|cell| cell == accused))
+            .max_by_key(|(_, equation, _)| equation.target == accused)
+            && let (Some(printed), Some(span)) = (accused.figure(series), equation.solve(series, accused))
+        {
+            let column = &series.columns[accused.column];
+            let how =
+                if equation.target == accused { equation.how(series) } else { equation.needed_by(series) };
+            slips.push(Slip {
+                check: *check,
+                weight: Weight::Contradiction,
+                place: place(column, series.workers[accused.row]),
+                printed: Some(printed),
+                computed: Some(span.value),
+                how,
+                likely: guess_slip(printed, span.value),
+            });
+        }
+        judged.retain(|(_, equation, _)| !equation.cells().any(|cell| cell == accused));
+    }
     slips
+}
+
+/// One remark for a column whose digits were dropped.
+fn cut_off(series: &Series, relation: &Relation) -> Option<Slip> {
+    let cut: Vec<(u64, Figure, f64)> = relation
+        .equations
+        .iter()
+        .filter_map(|equation| {
+            let (printed, span, found) = outcome(series, relation.check, equation)?;
+            (found == Match::CutOff).then_some((series.workers[equation.target.row], printed, span.value))
+        })
+        .collect();
+    let (_, printed, value) = *cut.first()?;
+    let workers: Vec<String> = cut.iter().map(|(workers, ..)| workers.to_string()).collect();
+    let at = format!("{}, {} workers", series.columns[relation.column].name, workers.join(", "));
+    let remark = Slip::remark(Check::CutOff, at, "truncated instead of rounded");
+    Some(Slip { printed: Some(printed), computed: Some(value), ..remark })
 }
 
 /// The name of a cell.
@@ -152,289 +262,35 @@ fn place(column: &Column, workers: u64) -> String {
     format!("{}, {}", column.name, crate::words::workers(workers))
 }
 
-/// Compares a column with its expected values; truncated digits cause one remark.
-fn compare(
-    check: Check,
-    series: &Series,
-    column: &Column,
-    expected: impl Fn(usize) -> Option<(Span, String)>,
-) -> Vec<Slip> {
-    let mut slips = Vec::new();
-    let mut cut = Vec::new();
-    for (row, printed) in column.figures.iter().enumerate() {
-        let Some((printed, (span, how))) = printed.zip(expected(row)) else { continue };
-        match span.matches(printed) {
-            Match::Agrees => {}
-            Match::CutOff => cut.push((series.workers[row], printed, span.value)),
-            Match::Contradicts => {
-                let place = place(column, series.workers[row]);
-                slips.push(Slip::contradiction(
-                    check,
-                    place,
-                    Mismatch { printed, computed: span.value },
-                    how,
-                ));
-            }
-        }
-    }
-    if let Some((_, printed, value)) = cut.first() {
-        let workers: Vec<String> = cut.iter().map(|(workers, ..)| workers.to_string()).collect();
-        let at = format!("{}, {} workers", column.name, workers.join(", "));
-        slips.push(Slip {
-            printed: Some(*printed),
-            computed: Some(*value),
-            ..Slip::remark(Check::CutOff, at, "truncated instead of rounded")
-        });
-    }
-    slips
-}
-
-fn check_product(series: &Series) -> Option<Slip> {
-    let (batches, batch) = (series.context.batches?, series.context.batch?);
-    let images = series.context.images?;
-    let product = batches.value.checked_mul(batch.value)?;
-    let how = format!("{} batches of {}", batches.value, batch.value);
-    (product != images.value).then(|| {
-        let printed = Figure::exact(images.value as f64);
-        let line = images.line.map_or_else(String::new, |line| format!(" (line {line})"));
-        Slip::contradiction(
-            Check::Product,
-            format!("images per task{line}"),
-            Mismatch { printed, computed: product as f64 },
-            how,
-        )
-    })
-}
-
-fn check_total(series: &Series, slips: &mut Vec<Slip>) {
-    let parts = series.column(Meaning::InitTime).zip(series.column(Meaning::TrainTime));
-    let Some((total, (init, train))) = series.column(Meaning::TotalTime).zip(parts) else { return };
-    slips.extend(compare(Check::TotalTime, series, total, |row| {
-        let (init, train) = init.figures[row].zip(train.figures[row])?;
-        Some((Span::from(init) + train.into(), format!("{} + {}", init.print(), train.print())))
-    }));
-}
-
-/// The column with the time of all epochs together.
-fn whole(series: &Series) -> Option<&Column> {
-    series.column(Meaning::TrainTime).or_else(|| series.column(Meaning::TotalTime))
-}
-
-fn check_epochs(series: &Series, slips: &mut Vec<Slip>) {
-    let Some((epoch, whole)) = series.column(Meaning::EpochTime).zip(whole(series)) else { return };
-    slips.extend(compare(Check::EpochTime, series, epoch, |row| {
-        let (time, epochs) = whole.figures[row].zip(epochs(series, row))?;
-        Some((Span::from(time) / Span::exact(epochs), format!("{} / {epochs} epochs", time.print())))
-    }));
-}
-
-fn epochs(series: &Series, row: usize) -> Option<f64> {
-    let column = series.column(Meaning::Epochs).and_then(|column| column.figures[row]);
-    column
-        .map(|figure| figure.value)
-        .or(series.context.epochs.map(|epochs| epochs.value as f64))
-        .filter(|e| *e > 0.0)
-}
-
-/// Examples of an epoch, or of a worker's task, that rates and times imply row by row.
-fn check_rates(series: &Series, slips: &mut Vec<Slip>) {
-    let Some((column, rates)) = series.rate() else { return };
-    let epoch = series.column(Meaning::EpochTime);
-    let time = |row: usize| -> Option<Span> {
-        let from_whole = whole(series).and_then(|whole| whole.figures[row]).zip(epochs(series, row));
-        // The total is more reliable: the time per epoch was computed from it.
-        let from_whole = from_whole.map(|(time, epochs)| Span::from(time) / Span::exact(epochs));
-        from_whole.or_else(|| epoch?.figures[row].map(Span::from))
-    };
-    let implied: Vec<Option<f64>> =
-        rates.iter().enumerate().map(|(row, rate)| Some(rate.as_ref()?.value * time(row)?.value)).collect();
-    let mut known: Vec<f64> = implied.iter().flatten().copied().filter(|count| *count > 0.0).collect();
-    if known.len() < 2 {
-        return;
-    }
-    known.sort_by(f64::total_cmp);
-    let examples = known[known.len() / 2];
-    let near = |count: f64, other: f64| (count / other - 1.0).abs() < SAME_COUNT;
-    if 2 * known.iter().filter(|count| near(**count, examples)).count() <= known.len() {
-        return;
-    }
-    let rounded = round_to(examples, 3);
-    slips.extend(column.figures.iter().enumerate().filter_map(|(row, printed)| {
-        let computed = Span::exact(rounded) / time(row)?;
-        let scale =
-            if column.meaning == Some(Meaning::RatePerWorker) { series.workers[row] as f64 } else { 1.0 };
-        let (printed, computed) = ((*printed)?, computed / Span::exact(scale));
-        let off = computed.matches(printed) == Match::Contradicts
-            && (computed.value / printed.value - 1.0).abs() > NOISE;
-        let how = format!(
-            "{rounded} {} per epoch, as in the other rows, over {:.2} s",
-            series.counted().name(),
-            time(row)?.value
-        );
-        off.then(|| {
-            Slip::contradiction(
-                Check::Rate,
-                place(column, series.workers[row]),
-                Mismatch { printed, computed: computed.value },
-                how,
-            )
-        })
-    }));
-    let Some(data) = series.context.data.filter(|_| series.counted() == Counted::Examples) else { return };
-    if near(examples, data.train as f64) {
-        return;
-    }
-    let whole_set = data.train + data.test;
-    let likely = near(examples, whole_set as f64).then(|| {
-        format!(
-            "{} is {} including its {} test images; the training set has {}",
-            whole_set, data.name, data.test, data.train
-        )
-    });
-    let how = format!(
-        "{} times the epoch time; all rates are {:.2} times too high if an epoch is the {} training images of {}",
-        column.name,
-        examples / data.train as f64,
-        data.train,
-        data.name
-    );
-    let exact = Figure::exact(rounded);
-    slips.push(Slip {
-        likely,
-        ..Slip::contradiction(
-            Check::Examples,
-            "examples per epoch".into(),
-            Mismatch { printed: exact, computed: data.train as f64 },
-            how,
-        )
-    });
-}
-
-/// Compares the number of examples that a rate was computed with, if it was computed from the clock, with the given one
-/// or that of a column. A separately measured rate may differ: it does not include start-up.
+/// Compares the number of examples that a rate was computed with, if it was computed from the clock, with the given one. A separately
+/// measured rate may differ: it does not include start-up.
 fn check_told(series: &Series) -> Option<Slip> {
-    let (clock, implied) = reconcile::same(series, Work::Divided)
-        .filter(|_| series.counted() == Counted::Examples && series.context.data.is_none())?;
-    let epochs = epochs(series, 0);
+    let given = series.context.examples? as f64;
+    let (clock, implied) =
+        reconcile::same(series, Work::Divided).filter(|_| series.counted() == Counted::Examples)?;
     let epoch = clock.meaning == Some(Meaning::EpochTime);
-    let column = || {
-        let column = series.column(Meaning::Examples)?;
-        let first = (*column.figures.first()?)?;
-        let even = column.figures.iter().flatten().all(|figure| *figure == first);
-        even.then_some((first.value, column.name.as_str()))
+    let there = if epoch { given / series.context.epochs? as f64 } else { given };
+    let (rate, _) = series.rate().filter(|_| (implied / there - 1.0).abs() > TOLERATED)?;
+    let times = implied / there;
+    let wrong = if times > 1.0 {
+        format!("{times:.2} times too high")
+    } else {
+        format!("{:.2} times too low", 1.0 / times)
     };
-    // For as long as the clock runs. A column may count an epoch or a run.
-    let (there, other, source) = match series.context.examples {
-        Some(given) if epoch => (given.value as f64 / epochs?, None, "given".to_owned()),
-        Some(given) => (given.value as f64, None, "given".to_owned()),
-        None => {
-            let (count, name) = column()?;
-            (
-                count,
-                epochs.map(|epochs| if epoch { count / epochs } else { count * epochs }),
-                format!("{name} says"),
-            )
-        }
-    };
-    let differs = |there: f64| there > 0.0 && (implied / there - 1.0).abs() > TOLERATED;
-    let (rate, _) = series.rate().filter(|_| differs(there) && other.is_none_or(differs))?;
-    let how = format!(
-        "{} times {}; all rates are {:.2} times too high if there are as many as {source}",
-        rate.name,
-        clock.name,
-        implied / there
-    );
+    let how =
+        format!("{} times {}; all rates are {wrong} if there are as many as given", rate.name, clock.name);
     let place = if epoch { "examples per epoch" } else { "examples per run" };
-    let printed = Figure::exact(round_to(implied, 3));
     Some(Slip {
-        likely: None,
-        ..Slip::contradiction(Check::Examples, place.into(), Mismatch { printed, computed: there }, how)
+        weight: Weight::Contradiction,
+        printed: Some(Figure::exact(round_to(implied, 3))),
+        computed: Some(there),
+        ..Slip::remark(Check::Examples, place, how)
     })
 }
 
 fn round_to(value: f64, digits: i32) -> f64 {
     let unit = 10f64.powi(value.abs().log10().floor() as i32 + 1 - digits);
     (value / unit).round() * unit
-}
-
-/// A measure that a speed-up may have been computed from.
-struct Source<'a> {
-    column: &'a Column,
-    /// The speed-up that it gives for a row, and the quotient in digits.
-    speedup: Rc<dyn Fn(usize) -> Option<(Span, String)> + 'a>,
-}
-
-fn sources(series: &Series, base: usize) -> Vec<Source<'_>> {
-    let mut sources = Vec::new();
-    if let Some((column, rates)) = series.rate() {
-        let each = column.meaning == Some(Meaning::RatePerWorker);
-        sources.push(Source {
-            column,
-            speedup: Rc::new(move |row| {
-                let (rate, one) = (rates[row]?, rates[base]?);
-                let printed = column.figures[row]?.print();
-                let scale = if each { format!("{} x ", series.workers[row]) } else { String::new() };
-                Some((Span::from(rate) / one.into(), format!("{scale}{printed} / {}", one.print())))
-            }),
-        });
-    }
-    for meaning in [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime, Meaning::StepTime] {
-        sources.extend(series.all(meaning).map(|column| Source {
-            column,
-            speedup: Rc::new(move |row| {
-                let (time, one) = (column.figures[row]?, column.figures[base]?);
-                Some((Span::from(one) / time.into(), format!("{} / {}", one.print(), time.print())))
-            }),
-        }));
-    }
-    sources
-}
-
-fn check_speedup(series: &Series, column: &Column, slips: &mut Vec<Slip>) {
-    let one = column.figures.iter().position(|figure| figure.is_some_and(|figure| figure.value == 1.0));
-    let Some(base) = one.or(series.base()) else { return };
-    let rows: Vec<usize> =
-        (0..series.workers.len()).filter(|row| *row != base && column.figures[*row].is_some()).collect();
-    let miss = |source: &Source| -> Option<(usize, f64)> {
-        let pairs: Vec<(Figure, Span)> = rows
-            .iter()
-            .filter_map(|row| column.figures[*row].zip((source.speedup)(*row).map(|(span, _)| span)))
-            .collect();
-        let off = pairs.iter().filter(|(printed, span)| span.matches(*printed) == Match::Contradicts).count();
-        let farthest =
-            pairs.iter().map(|(printed, span)| (printed.value / span.value).ln().abs()).fold(0.0, f64::max);
-        (!pairs.is_empty() && farthest.is_finite()).then_some((off, farthest))
-    };
-    let sources = sources(series, base);
-    let scored = sources.iter().filter_map(|source| Some((miss(source)?, source)));
-    let Some(((off, farthest), source)) =
-        scored.min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
-    else {
-        return;
-    };
-    // A source that most rows follow is the intended one; one that no row follows is not, unless it is close.
-    if 2 * off > rows.len() && farthest > 0.25 {
-        let named: Vec<&str> = sources.iter().map(|source| source.column.name.as_str()).collect();
-        slips.push(Slip::remark(
-            Check::Speedup,
-            column.name.clone(),
-            format!("does not follow from {}", named.join(" or ")),
-        ));
-        return;
-    }
-    slips.extend(compare(Check::Speedup, series, column, |row| (source.speedup)(row)));
-}
-
-fn check_efficiency(series: &Series, slips: &mut Vec<Slip>) {
-    let Some((efficiency, speedup)) = series.column(Meaning::Efficiency).zip(series.column(Meaning::Speedup))
-    else {
-        return;
-    };
-    slips.extend(compare(Check::Efficiency, series, efficiency, |row| {
-        let printed = speedup.figures[row]?;
-        let workers = series.workers[row];
-        Some((Span::from(printed) / Span::exact(workers as f64), format!("{} / {workers}", printed.print())))
-    }));
 }
 
 /// What probably went wrong between a computed number and its printed value.

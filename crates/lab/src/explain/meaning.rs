@@ -1,14 +1,17 @@
-//! What a column means, guessed from its name and the units of its cells.
+//! What a column means, by the words of its heading and the units of its cells.
+//!
+//! A heading has words that say what is measured, and words that say of what: `Throughput - TF32 (img/s)` is a rate, of TF32. The
+//! second kind is its *qualifier*. Columns of different qualifiers describe different runs.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::figure::Unit;
+use super::figure::{self, Unit};
 
 /// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Meaning {
     /// Number of workers.
     Workers,
@@ -58,77 +61,65 @@ pub enum Meaning {
     Ignore,
 }
 
-impl Meaning {
-    /// All of them.
-    pub const ALL: [Self; 23] = [
-        Self::Workers,
-        Self::InitTime,
-        Self::TrainTime,
-        Self::TotalTime,
-        Self::EpochTime,
-        Self::StepTime,
-        Self::CommTime,
-        Self::PartTime,
-        Self::Rate,
-        Self::RatePerWorker,
-        Self::RateGlobal,
-        Self::Speedup,
-        Self::Efficiency,
-        Self::Memory,
-        Self::Accuracy,
-        Self::Loss,
-        Self::CommShare,
-        Self::CommRatio,
-        Self::Epochs,
-        Self::Steps,
-        Self::Batch,
-        Self::Examples,
-        Self::Ignore,
-    ];
+use Meaning::*;
 
+/// All meanings, by their names on the command line.
+const NAMES: [(Meaning, &str); 23] = [
+    (Workers, "workers"),
+    (InitTime, "init-time"),
+    (TrainTime, "train-time"),
+    (TotalTime, "total-time"),
+    (EpochTime, "epoch-time"),
+    (StepTime, "step-time"),
+    (CommTime, "comm-time"),
+    (PartTime, "part-time"),
+    (Rate, "rate"),
+    (RatePerWorker, "rate-per-worker"),
+    (RateGlobal, "rate-global"),
+    (Speedup, "speedup"),
+    (Efficiency, "efficiency"),
+    (Memory, "memory"),
+    (Accuracy, "accuracy"),
+    (Loss, "loss"),
+    (CommShare, "comm-share"),
+    (CommRatio, "comm-ratio"),
+    (Epochs, "epochs"),
+    (Steps, "steps"),
+    (Batch, "batch"),
+    (Examples, "examples"),
+    (Ignore, "ignore"),
+];
+
+impl Meaning {
     /// The name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Workers => "workers",
-            Self::InitTime => "init-time",
-            Self::TrainTime => "train-time",
-            Self::TotalTime => "total-time",
-            Self::EpochTime => "epoch-time",
-            Self::StepTime => "step-time",
-            Self::CommTime => "comm-time",
-            Self::PartTime => "part-time",
-            Self::Rate => "rate",
-            Self::RatePerWorker => "rate-per-worker",
-            Self::RateGlobal => "rate-global",
-            Self::Speedup => "speedup",
-            Self::Efficiency => "efficiency",
-            Self::Memory => "memory",
-            Self::Accuracy => "accuracy",
-            Self::Loss => "loss",
-            Self::CommShare => "comm-share",
-            Self::CommRatio => "comm-ratio",
-            Self::Epochs => "epochs",
-            Self::Steps => "steps",
-            Self::Batch => "batch",
-            Self::Examples => "examples",
-            Self::Ignore => "ignore",
-        }
+        NAMES.iter().find(|(meaning, _)| *meaning == self).map_or("", |(_, name)| name)
     }
 
     /// Whether the column holds seconds.
     pub fn is_time(self) -> bool {
-        use Meaning::*;
         matches!(self, InitTime | TrainTime | TotalTime | EpochTime | StepTime | CommTime | PartTime)
     }
 
     /// Whether the column holds examples per second.
     pub fn is_rate(self) -> bool {
-        matches!(self, Self::Rate | Self::RatePerWorker | Self::RateGlobal)
+        matches!(self, Rate | RatePerWorker | RateGlobal)
     }
 
     /// Whether the column holds fractions, which may be printed in percent.
     pub fn is_fraction(self) -> bool {
-        matches!(self, Self::Efficiency | Self::CommShare | Self::Accuracy)
+        matches!(self, Efficiency | CommShare | Accuracy)
+    }
+
+    /// Whether the column is a setting of a run, not a result.
+    pub fn is_setting(self) -> bool {
+        matches!(self, Epochs | Steps | Batch | Examples)
+    }
+}
+
+impl Serialize for Meaning {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 
@@ -136,51 +127,315 @@ impl FromStr for Meaning {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|meaning| meaning.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.iter().map(|meaning| meaning.name()).collect();
+        NAMES.iter().find(|(_, known)| *known == name).map(|(meaning, _)| *meaning).ok_or_else(|| {
+            let names: Vec<&str> = NAMES.iter().map(|(_, name)| *name).collect();
             format!("unknown meaning {name:?}; known are {}", names.join(", "))
         })
     }
 }
 
-/// The likely meaning of a column, from its name and the common unit of its cells.
-pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
-    use Meaning::*;
-    let lower = name.to_lowercase().replace(['_', '-'], " ");
-    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
-    let words: Vec<&str> =
-        lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    let word = |names: &[&str]| words.iter().any(|word| names.contains(word));
-    let seconds = matches!(unit.or_else(|| heading_unit(name)), Some(Unit::Seconds(_)));
-    let per_second = unit == Some(Unit::PerSecond)
-        || per_second_by_name(&lower)
-        || has(&["per sec", "throughput", "processed per"])
-        || word(&["ips", "fps", "rate", "speed"]) && !has(&["learning", "speed up"]);
+/// What counts as a worker, in the singular.
+const DEVICES: [&str; 21] = [
+    "gpu",
+    "worker",
+    "card",
+    "rank",
+    "process",
+    "proc",
+    "replica",
+    "device",
+    "npu",
+    "tpu",
+    "accelerator",
+    "chip",
+    "learner",
+    "np",
+    "ngpu",
+    "nproc",
+    "nworker",
+    "core",
+    "thread",
+    "cpu",
+    "hpu",
+];
+const NODES: [&str; 6] = ["node", "machine", "host", "instance", "server", "nnode"];
 
-    if let Some(time) = time_per_piece(&lower) {
-        return Some(time);
+/// What a heading or a cell counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// Workers.
+    Devices,
+    /// Workers of a node.
+    OnEach,
+    /// Machines.
+    Nodes,
+}
+
+/// What a single word counts, if anything.
+pub fn counts(word: &str) -> Option<Counts> {
+    let lower = word.to_lowercase();
+    let single = lower
+        .strip_suffix("es")
+        .filter(|stem| stem.ends_with('s'))
+        .unwrap_or_else(|| lower.trim_end_matches('s'));
+    let is = |names: &[&str]| names.contains(&single) || names.contains(&lower.as_str());
+    if is(&DEVICES) { Some(Counts::Devices) } else { is(&NODES).then_some(Counts::Nodes) }
+}
+
+/// What a heading counts, if it says nothing else: `# of GPUs`, `num_gpus`, `Nodes`, `GPUs per node`.
+pub fn counted(name: &str) -> Option<Counts> {
+    let words = words(name);
+    let filler = ["number", "num", "no", "of", "the", "count", "total", "n", "used", "in", "and", "training"];
+    let world = words.windows(2).any(|pair| pair == ["world", "size"]);
+    let left: Vec<&str> = words.iter().map(String::as_str).filter(|word| !filler.contains(word)).collect();
+    match &left[..] {
+        ["world", "size"] if world => Some(Counts::Devices),
+        [one] => counts(one),
+        [each, "per" | "each" | "a", node] if counts(node) == Some(Counts::Nodes) => {
+            counts(each).filter(|each| *each == Counts::Devices).map(|_| Counts::OnEach)
+        }
+        // `GPU cards`, `CPU cores`, `MPI processes`, `GPUs (V100)`.
+        [first, second] => match (counts(first), counts(second)) {
+            (Some(one), Some(other)) if one == other => Some(one),
+            (None, Some(one))
+                if ["mpi", "omp", "openmp", "cuda", "nvidia", "parallel", "compute", "worker", "horovod"]
+                    .contains(first) =>
+            {
+                Some(one)
+            }
+            (Some(one), None) if is_product(second) => Some(one),
+            (None, Some(one)) if is_product(first) => Some(one),
+            _ => None,
+        },
+        _ => None,
     }
-    if has(&["efficien", "normalised speed", "normalized speed", "of ideal"]) || word(&["eff"]) {
+}
+
+/// Whether a word is a device's name, such as `v100` or `p100`.
+fn is_product(word: &str) -> bool {
+    word.len() > 2
+        && word.starts_with(|c: char| c.is_alphabetic())
+        && word.ends_with(|c: char| c.is_ascii_digit())
+}
+
+/// Whether a text begins with a device's name.
+pub fn is_device(text: &str) -> bool {
+    let word = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_lowercase();
+    is_product(&word)
+        || ["gtx", "rtx", "tesla", "titan", "nvidia", "quadro", "t4", "amd"].contains(&word.as_str())
+}
+
+/// The words of a heading in lower case. A slash is `per`; `speed-up` is one word.
+pub fn words(name: &str) -> Vec<String> {
+    let lower = name
+        .to_lowercase()
+        .replace("speed-up", "speedup")
+        .replace("speed up", "speedup")
+        .replace("speed_up", "speedup");
+    let lower = lower
+        .replace("all-reduce", "allreduce")
+        .replace("all reduce", "allreduce")
+        .replace('/', " per ")
+        .replace('%', " percent ");
+    let lower =
+        lower.replace("top-", "top").replace("wall-clock", "wallclock").replace("end-to-end", "endtoend");
+    let pieces = lower.split(|c: char| !c.is_alphanumeric() && c != '#').map(|word| word.trim_matches('#'));
+    pieces.filter(|word| !word.is_empty()).map(Into::into).collect()
+}
+
+const SECONDS: [&str; 5] = ["s", "sec", "second", "secs", "seconds"];
+const BYTES: [&str; 8] = ["gb", "mb", "kb", "gib", "mib", "tb", "bytes", "byte"];
+const EXAMPLES: [&str; 26] = [
+    "image",
+    "images",
+    "img",
+    "imgs",
+    "example",
+    "examples",
+    "sample",
+    "samples",
+    "sequence",
+    "sequences",
+    "seq",
+    "seqs",
+    "sentence",
+    "sentences",
+    "token",
+    "tokens",
+    "tok",
+    "toks",
+    "word",
+    "words",
+    "frame",
+    "frames",
+    "item",
+    "items",
+    "record",
+    "records",
+];
+const STEPS: [&str; 11] = [
+    "step",
+    "steps",
+    "it",
+    "its",
+    "iter",
+    "iters",
+    "iteration",
+    "iterations",
+    "batch",
+    "batches",
+    "minibatch",
+];
+const UNITS: [&str; 20] = [
+    "ns", "us", "ms", "s", "sec", "secs", "second", "seconds", "min", "mins", "minute", "minutes", "h", "hr",
+    "hrs", "hour", "hours", "percent", "x", "m",
+];
+
+/// Words that say how precisely numbers are held. They always distinguish columns.
+const PRECISIONS: [(&str, &str); 14] = [
+    ("fp32", "fp32"),
+    ("float32", "fp32"),
+    ("single", "fp32"),
+    ("tf32", "tf32"),
+    ("fp16", "fp16"),
+    ("float16", "fp16"),
+    ("half", "fp16"),
+    ("amp", "mixed"),
+    ("mixed", "mixed"),
+    ("bf16", "bf16"),
+    ("bfloat16", "bf16"),
+    ("fp64", "fp64"),
+    ("fp8", "fp8"),
+    ("int8", "int8"),
+];
+
+/// The words that distinguish a column from others of the same meaning.
+pub type Qualifier = BTreeSet<String>;
+
+/// Whether a word of a qualifier names a precision.
+pub fn is_precision(word: &str) -> bool {
+    PRECISIONS.iter().any(|(_, name)| *name == word)
+}
+
+/// A heading, understood.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heading {
+    /// What is measured, if known.
+    pub meaning: Option<Meaning>,
+    /// Of what.
+    pub qualifier: Qualifier,
+}
+
+/// The last word before `per`, and the word after it.
+fn pairs(words: &[String]) -> impl Iterator<Item = (&str, &str)> {
+    words.windows(3).filter(|three| three[1] == "per").map(|three| (three[0].as_str(), three[2].as_str()))
+}
+
+/// Understands a heading; `unit` is what its cells print.
+pub fn read(name: &str, unit: Option<Unit>) -> Heading {
+    let words = words(name);
+    let meaning = guess(&words, unit.or_else(|| heading_unit(name)));
+    let qualifier = words.iter().filter(|word| !says_what(word, meaning)).map(|word| {
+        let precision = PRECISIONS.iter().find(|(other, _)| other == word);
+        precision.map_or_else(|| word.clone(), |(_, name)| (*name).to_owned())
+    });
+    Heading { meaning, qualifier: qualifier.collect() }
+}
+
+fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
+    let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
+    let begins = |stem: &str| words.iter().any(|word| word.starts_with(stem));
+    let timed = matches!(unit, Some(Unit::Seconds(_)));
+    // What somebody hopes for is no measure; neither is what differs between runs.
+    if has(&[
+        "ideal",
+        "theoretical",
+        "expected",
+        "perfect",
+        "linear",
+        "amdahl",
+        "gustafson",
+        "projected",
+        "predicted",
+        "estimated",
+        "gflop",
+        "tflop",
+        "mflops",
+        "flop",
+        "std",
+        "stddev",
+        "stdev",
+        "deviation",
+        "variance",
+        "error",
+        "err",
+        "learning",
+        "lr",
+        "params",
+        "parameters",
+        "flops",
+        "tflops",
+        "gflops",
+        "bandwidth",
+        "utilization",
+        "utilisation",
+        "util",
+        "usage",
+        "power",
+        "temperature",
+        "price",
+        "cost",
+        "energy",
+        "version",
+        "date",
+        "link",
+        "log",
+        "mfu",
+        "watt",
+        "watts",
+    ]) {
+        return None;
+    }
+    if begins("efficien") || has(&["eff"]) {
         return Some(Efficiency);
     }
-    if has(&["speedup", "speed up", "scaling"]) || unit == Some(Unit::Times) {
+    if has(&["speedup", "speedups", "scaling", "scalability"]) || unit == Some(Unit::Times) {
         return Some(Speedup);
     }
-    if per_second {
-        return Some(rate_scope(&lower));
+    for (above, below) in pairs(words) {
+        if SECONDS.contains(&below) {
+            // Bytes per second are a bandwidth.
+            return (!BYTES.contains(&above)).then(|| rate_scope(words));
+        }
+        if UNITS.contains(&above) || above == "time" || above == "cost" || above == "duration" {
+            if STEPS.contains(&below) {
+                return Some(StepTime);
+            }
+            if below == "epoch" {
+                return Some(EpochTime);
+            }
+        }
     }
-    if has(&["accura", "top 1", "top1", "top 5", "top5"]) || word(&["acc"]) {
+    if unit == Some(Unit::PerSecond)
+        || has(&["throughput", "ips", "fps", "qps", "wps"])
+        || has(&["speed", "rate"]) && !timed
+    {
+        return Some(rate_scope(words));
+    }
+    if begins("accura") || has(&["acc", "top1", "top5"]) {
         return Some(Accuracy);
     }
-    if word(&["loss"]) {
+    if has(&["loss"]) {
         return Some(Loss);
     }
-    if has(&["memory", "vram"]) || word(&["mem", "rss"]) || matches!(unit, Some(Unit::Bytes(_))) {
+    if has(&["memory", "mem", "vram", "rss"]) || matches!(unit, Some(Unit::Bytes(_))) {
         return Some(Memory);
     }
-    if has(&["communication", "allreduce", "all reduce"]) || word(&["comm"]) {
-        let ratio = has(&["computation", "compute", "ratio"]);
-        return Some(if seconds || has(&["time"]) {
+    let takes_time = timed
+        || has(&["time", "times", "duration", "elapsed", "latency", "wallclock", "runtime", "walltime"]);
+    if begins("communicat") || has(&["comm", "allreduce"]) {
+        let ratio = begins("comput") || has(&["ratio"]);
+        return Some(if takes_time {
             CommTime
         } else if ratio {
             CommRatio
@@ -188,126 +443,158 @@ pub fn guess(name: &str, unit: Option<Unit>) -> Option<Meaning> {
             CommShare
         });
     }
-    if seconds || has(&["time", "duration", "elapsed", "latency", "wall"]) || word(&["clock"]) {
-        return Some(time_kind(&lower, &words));
+    if takes_time {
+        return Some(time_kind(words));
     }
-    if has(&["epoch"]) {
+    if has(&["epoch", "epochs"]) {
         return Some(Epochs);
     }
-    if has(&["batch"]) {
+    if has(&["batch", "batchsize", "bs", "minibatch"]) {
         return Some(Batch);
     }
-    if word(&["steps", "iterations"]) {
-        return Some(Steps);
-    }
-    if has(&["dataset size", "data set size", "training set"]) {
-        return Some(Examples);
-    }
-    if has(&["utili", "usage", "power", "temperature", "busy", "price", "cost"])
-        || word(&["util", "temp", "mfu"])
-    {
-        return None;
-    }
-    if is_workers(name) {
-        return Some(Workers);
-    }
-    word(&["images", "examples", "samples"]).then_some(Examples)
+    has(&["steps", "iterations"]).then_some(Steps)
 }
 
-/// Whether a name means workers.
-pub fn is_workers(name: &str) -> bool {
-    let lower = name.to_lowercase();
-    let mut words = lower.split(|c: char| !c.is_alphabetic());
-    if lower.replace(['_', '-'], " ").contains("world size") {
-        return true;
-    }
-    const NAMES: [&str; 25] = [
-        "card",
-        "gpu",
-        "worker",
-        "node",
-        "device",
-        "rank",
-        "replica",
-        "proces",
-        "core",
-        "n",
-        "np",
-        "accelerator",
-        "cpu",
-        "ngpu",
-        "proc",
-        "nproc",
-        "nworker",
-        "world",
-        "machine",
-        "host",
-        "instance",
-        "learner",
-        "tpu",
-        "npu",
-        "chip",
-    ];
-    words.any(|word| NAMES.contains(&word.trim_end_matches('s').trim_end_matches("se")))
-}
-
-fn rate_scope(lower: &str) -> Meaning {
-    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
-    if has(&["per gpu", "/gpu", "per worker", "/worker", "a worker", "each", "per device", "per process"]) {
-        Meaning::RatePerWorker
-    } else if has(&["total", "global", "aggregate", "all workers", "all gpus", "overall"]) {
-        Meaning::RateGlobal
+fn rate_scope(words: &[String]) -> Meaning {
+    let of = |word: &String| counts(word) == Some(Counts::Devices);
+    let each = words
+        .windows(2)
+        .any(|pair| ["per", "each", "a", "single"].contains(&pair[0].as_str()) && of(&pair[1]));
+    // The rate of a node is neither that of a worker nor that of all.
+    if words.windows(2).any(|pair| pair[0] == "per" && counts(&pair[1]) == Some(Counts::Nodes)) {
+        Ignore
+    } else if each {
+        RatePerWorker
+    } else if words.iter().any(|word| {
+        ["total", "global", "aggregate", "aggregated", "overall", "all", "cluster", "system"]
+            .contains(&word.as_str())
+    }) {
+        RateGlobal
     } else {
-        Meaning::Rate
+        Rate
     }
 }
 
-/// Whether a name ends in a rate: `/s` or `/sec`, and not `/step`.
-fn per_second_by_name(lower: &str) -> bool {
-    lower.split('/').skip(1).any(|below| {
-        let word: String = below.trim().chars().take_while(|c| c.is_alphabetic()).collect();
-        ["s", "sec", "secs", "second", "seconds"].contains(&word.as_str())
-    })
-}
-
-/// A time per unit of work, such as `ms/step` or `minutes/epoch`.
-fn time_per_piece(lower: &str) -> Option<Meaning> {
-    const UNITS: [&str; 13] =
-        ["ns", "us", "ms", "s", "sec", "secs", "second", "seconds", "min", "mins", "minutes", "h", "hours"];
-    let (above, below) = lower.split_once('/')?;
-    let unit = above.split(|c: char| !c.is_alphanumeric()).rfind(|word| !word.is_empty())?;
-    let piece: String = below.trim().chars().take_while(|c| c.is_alphabetic()).collect();
-    UNITS.contains(&unit).then_some(())?;
-    match piece.as_str() {
-        "step" | "it" | "iter" | "iteration" | "batch" => Some(Meaning::StepTime),
-        "epoch" => Some(Meaning::EpochTime),
-        _ => None,
-    }
-}
-
-fn time_kind(lower: &str, words: &[&str]) -> Meaning {
-    use Meaning::*;
-    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
-    let word = |names: &[&str]| words.iter().any(|word| names.contains(word));
-    if has(&["init", "start up", "startup", "launch", "set up", "setup"]) {
+fn time_kind(words: &[String]) -> Meaning {
+    let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
+    if has(&["init", "initialization", "initialisation", "startup", "launch", "setup"]) {
         InitTime
     } else if has(&["epoch"]) {
         EpochTime
-    } else if has(&["per step", "step time", "/step", "per batch", "iteration", "/batch"]) {
+    } else if has(&STEPS) {
         StepTime
-    } else if has(&["total", "overall", "end to end", "wall", "elapsed"]) {
+    } else if has(&[
+        "total",
+        "overall",
+        "endtoend",
+        "wall",
+        "wallclock",
+        "walltime",
+        "elapsed",
+        "runtime",
+        "execution",
+        "running",
+        "run",
+    ]) {
         TotalTime
-    } else if has(&["train"]) {
+    } else if has(&["train", "training"]) {
         TrainTime
-    } else if words.iter().all(|word| {
-        ["time", "s", "sec", "secs", "seconds", "min", "minutes", "ms", "h", "hours", "in", "run"]
-            .contains(word)
-    }) || word(&["runtime", "duration"])
-    {
+    } else if words.iter().all(|word| says_what(word, Some(TotalTime))) {
         TotalTime
     } else {
         PartTime
     }
+}
+
+/// Whether a word of a heading belongs to what is measured, not to what it is measured of.
+fn says_what(word: &str, meaning: Option<Meaning>) -> bool {
+    const SAYS: [&str; 78] = [
+        "per",
+        "of",
+        "in",
+        "the",
+        "a",
+        "to",
+        "for",
+        "and",
+        "on",
+        "with",
+        "by",
+        "vs",
+        "over",
+        "total",
+        "overall",
+        "global",
+        "aggregate",
+        "all",
+        "average",
+        "avg",
+        "mean",
+        "median",
+        "measured",
+        "actual",
+        "throughput",
+        "speed",
+        "rate",
+        "ips",
+        "fps",
+        "qps",
+        "wps",
+        "time",
+        "times",
+        "duration",
+        "elapsed",
+        "latency",
+        "wall",
+        "wallclock",
+        "walltime",
+        "clock",
+        "runtime",
+        "run",
+        "execution",
+        "running",
+        "init",
+        "startup",
+        "launch",
+        "setup",
+        "train",
+        "training",
+        "epoch",
+        "epochs",
+        "speedup",
+        "speedups",
+        "scaling",
+        "scalability",
+        "scale",
+        "strong",
+        "weak",
+        "factor",
+        "ratio",
+        "efficiency",
+        "eff",
+        "efficient",
+        "parallel",
+        "communication",
+        "comm",
+        "processed",
+        "precision",
+        "cumulative",
+        "accuracy",
+        "memory",
+        "one",
+        "1",
+        "value",
+        "result",
+        "taken",
+        "spent",
+    ];
+    SAYS.contains(&word)
+        || EXAMPLES.contains(&word)
+        || UNITS.contains(&word)
+        || counts(word).is_some()
+        || STEPS.contains(&word)
+            && !(["batch", "batches"].contains(&word) && meaning.is_some_and(Meaning::is_rate))
+        || BYTES.contains(&word)
 }
 
 /// The unit that a heading names, in brackets or as a word of its own.
@@ -316,12 +603,12 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
     let inside = |open: char, close: char| {
         let from = lower.rfind(open)? + open.len_utf8();
         let to = from + lower[from..].find(close)?;
-        super::figure::unit(&lower[from..to])
+        figure::unit(&lower[from..to])
     };
     let last = || {
         let word = lower.rsplit([' ', '_', ',']).next()?;
         // A single letter is a name, unless it was marked as a unit.
-        (word.len() > 1 || lower.ends_with("_s")).then(|| super::figure::unit(word))?
+        (word.len() > 1 || lower.ends_with("_s")).then(|| figure::unit(word))?
     };
     inside('(', ')').or_else(|| inside('[', ']')).or_else(last)
 }
@@ -330,82 +617,102 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
 mod tests {
     use super::*;
 
+    fn guess(name: &str) -> Option<Meaning> {
+        read(name, None).meaning
+    }
+
     #[test]
-    fn names_tell_what_columns_mean() {
-        use Meaning::*;
+    fn headings_that_people_write_are_understood() {
         for (name, meaning) in [
-            ("GPUs", Workers),
-            ("Workers", Workers),
-            ("Number of processes", Workers),
-            ("world size", Workers),
-            ("world_size", Workers),
-            ("ranks", Workers),
-            ("cards", Workers),
-            ("#procs", Workers),
-            ("ngpus", Workers),
-            ("TPU chips", Workers),
-            ("eff. %", Efficiency),
-            ("devices", Workers),
-            ("nodes x GPUs", Workers),
-            ("Init time(s)", InitTime),
-            ("Train time(s)", TrainTime),
+            ("Init time (s)", InitTime),
             ("Training time (secs)", TrainTime),
-            ("Total time(s)", TotalTime),
-            ("total task time", TotalTime),
-            ("Time [min]", TotalTime),
-            ("wall_s", TotalTime),
+            ("Time to train - TF32 (minutes)", TrainTime),
+            ("Total time (s)", TotalTime),
+            ("hours", TotalTime),
+            ("Execution Time (ms)", TotalTime),
             ("Average time per epoch (secs)", EpochTime),
-            ("step time (ms)", StepTime),
-            ("Speedup (train)", Speedup),
-            ("Speedup Ratio", Speedup),
-            ("Scaling efficiency", Efficiency),
-            ("Examples/s", Rate),
-            ("Images processed per sec", Rate),
-            ("img/s per GPU", RatePerWorker),
-            ("total images/s", RateGlobal),
-            ("Test accuracy", Accuracy),
-            ("Maximum Memory Consumption", Memory),
+            ("time sec/epoch", EpochTime),
+            ("ms/step", StepTime),
+            ("s/it", StepTime),
+            ("allreduce time", CommTime),
             ("communication", CommShare),
             ("computation/communication", CommRatio),
-            ("allreduce time", CommTime),
             ("tensor.numpy() time", PartTime),
-            ("Epochs", Epochs),
-            ("Batch size", Batch),
-            ("dataset size", Examples),
+            ("Examples/s", Rate),
+            ("images per second", Rate),
+            ("Images processed per sec", Rate),
+            ("images_per_s", Rate),
+            ("Throughput - TF32 (tok/s)", Rate),
+            ("throughput per GPU", RatePerWorker),
+            ("total images/sec", RateGlobal),
+            ("Speedup Ratio", Speedup),
+            ("speed up vs 1 GPU", Speedup),
+            ("Strong Scaling - FP32", Speedup),
+            ("scaling efficiency", Efficiency),
+            ("Top-1 accuracy", Accuracy),
+            ("Maximum memory", Memory),
+            ("Batch size / GPU", Batch),
+            ("epochs", Epochs),
         ] {
-            assert_eq!(guess(name, None), Some(meaning), "{name}");
+            assert_eq!(guess(name), Some(meaning), "{name}");
         }
-        assert_eq!(guess("apply_gradients", Some(Unit::Seconds(1.0))), Some(PartTime));
-        assert_eq!(guess("speed", Some(Unit::PerSecond)), Some(Rate));
-        for other in ["colour", "GPU util", "GPU utilisation (%)", "GPU power", "node cost"] {
-            assert_eq!(guess(other, None), None, "{other}");
+        for other in [
+            "colour",
+            "GPU util",
+            "GPU power",
+            "ideal speed-up",
+            "learning rate",
+            "GB/s",
+            "TFLOPS",
+            "top1 error",
+        ] {
+            assert_eq!(guess(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_qualifier_is_what_a_heading_says_beyond_its_measure() {
+        let qualifier = |name: &str| read(name, None).qualifier.into_iter().collect::<Vec<_>>().join(" ");
+        assert_eq!(qualifier("Throughput - TF32 (img/s)"), "tf32");
+        assert_eq!(qualifier("**Mixed Precision Strong Scaling**"), "mixed");
+        assert_eq!(qualifier("Strong Scaling - AMP"), "mixed");
+        assert_eq!(qualifier("speed up vs 1 GPU"), "");
+        assert_eq!(qualifier("images/sec (batch 64)"), "64 batch");
+        assert_eq!(qualifier("PyTorch time"), "pytorch");
+    }
+
+    #[test]
+    fn a_heading_counts_workers_only_if_it_says_nothing_else() {
+        for name in [
+            "GPUs",
+            "# of GPUs",
+            "num_gpus",
+            "gpu_num",
+            "Number of workers",
+            "world size",
+            "Processes",
+            "CPU cores",
+            "GPUs (V100)",
+            "#threads",
+        ] {
+            assert_eq!(counted(name), Some(Counts::Devices), "{name}");
+        }
+        assert_eq!(counted("GPUs per node"), Some(Counts::OnEach));
+        assert_eq!(counted("gpus/node"), Some(Counts::OnEach));
+        assert_eq!(counted("node_num"), Some(Counts::Nodes));
+        for name in
+            ["GPU memory", "CUDA_VISIBLE_DEVICES", "GPU type", "batch per GPU", "GPU hours", "N", "Model"]
+        {
+            assert_eq!(counted(name), None, "{name}");
         }
     }
 
     #[test]
     fn a_meaning_is_found_by_its_name() {
-        for meaning in Meaning::ALL {
-            assert_eq!(meaning.name().parse(), Ok(meaning));
-            assert_eq!(serde_json::to_value(meaning).expect("a name"), meaning.name());
+        for (meaning, name) in NAMES {
+            assert_eq!(name.parse(), Ok(meaning));
+            assert_eq!(serde_json::to_value(meaning).expect("a name"), name);
         }
         assert!("speed".parse::<Meaning>().expect_err("unknown meaning").contains("rate-per-worker"));
-    }
-
-    #[test]
-    fn a_time_over_a_piece_of_work_is_no_rate() {
-        for (name, meaning) in [
-            ("ms/step", Meaning::StepTime),
-            ("s/it", Meaning::StepTime),
-            ("time sec/epoch", Meaning::EpochTime),
-            ("minutes/epoch", Meaning::EpochTime),
-            ("hours", Meaning::TotalTime),
-        ] {
-            assert_eq!(guess(name, None), Some(meaning), "{name}");
-        }
-        assert!(
-            matches!(guess("images/s", None), Some(Meaning::RateGlobal | Meaning::Rate)),
-            "{:?}",
-            guess("images/s", None)
-        );
     }
 }

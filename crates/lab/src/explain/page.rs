@@ -1,10 +1,11 @@
-//! Splits a text into headings, paragraphs and tables.
+//! Finds the tables of a text, and the headings above them.
 //!
-//! Tables are Markdown (`|`), tab-separated, comma- or semicolon-separated, or aligned by runs of spaces.
+//! Tables are HTML, Markdown (`|`), tab-separated, comma- or semicolon-separated, or aligned by runs of spaces.
 
 use std::rc::Rc;
 
 use super::figure::{self, Cell};
+use super::html;
 
 /// Most columns of a table that is read.
 pub const MOST_COLUMNS: usize = 256;
@@ -20,44 +21,35 @@ const BEGINNING: usize = 8;
 /// Letters of a heading that are kept.
 const LONGEST_HEADING: usize = 100;
 
-/// A text split into blocks.
+/// The tables of a text.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// Its blocks, in order.
-    pub blocks: Vec<Block>,
+    /// The tables, in order.
+    pub tables: Vec<Found>,
     /// Warnings, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// A piece of a page.
+/// A table of a page.
 #[derive(Debug)]
-pub struct Block {
+pub struct Found {
     /// Its first line, from 1.
     pub line: usize,
     /// The headings above it, outermost first.
     pub headings: Rc<[String]>,
-    /// What it is.
-    pub content: Content,
-}
-
-/// What a piece is.
-#[derive(Debug)]
-pub enum Content {
-    /// A paragraph, or an item of a list.
-    Paragraph(String),
-    /// A table.
-    Table(Grid),
+    /// Its cells.
+    pub grid: Grid,
 }
 
 /// How the cells of a table are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
+    /// By tags.
+    Html,
     /// By bars.
     Markdown,
-    /// By tabs.
-    Tabs,
-    /// By this character.
-    Separated(char),
+    /// By tabs, commas or semicolons.
+    Separated,
     /// By two or more spaces, or by single ones if all cells are numbers.
     Aligned,
 }
@@ -67,21 +59,28 @@ pub enum Form {
 pub struct Grid {
     /// How the cells were separated.
     pub form: Form,
-    /// The first row.
+    /// The first row; where it has several layers, joined.
     pub header: Vec<String>,
     /// The others.
     pub rows: Vec<Vec<String>>,
 }
 
-/// Splits a text.
+/// Reads the tables of a text.
 pub fn read(text: &str) -> Page {
-    let lines: Vec<&str> = text.lines().collect();
     let mut reader = Reader::default();
-    let mut at = 0;
-    while at < lines.len() {
-        at += reader.take(&lines[at..], at + 1);
+    let (mut rest, mut line) = (text, 1);
+    while let Some((before, table, after)) = html::split(rest) {
+        reader.plain(before, line);
+        line += before.matches('\n').count();
+        if let Some(rows) = html::rows(table) {
+            let layers = rows.iter().take_while(|row| row.heads).count().max(1);
+            let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row.cells).collect();
+            reader.table(rows, layers, Form::Html, line);
+        }
+        line += table.matches('\n').count();
+        rest = after;
     }
-    reader.end_paragraph();
+    reader.plain(rest, line);
     reader.page
 }
 
@@ -91,66 +90,55 @@ struct Reader {
     levels: Vec<usize>,
     headings: Rc<[String]>,
     tables: usize,
-    paragraph: Option<(usize, String)>,
+    fenced: bool,
 }
 
 impl Reader {
-    /// Takes the block at the start of the lines; returns its number of lines.
+    /// Reads a text without HTML tables.
+    fn plain(&mut self, text: &str, first: usize) {
+        let lines: Vec<&str> = text.lines().collect();
+        let mut at = 0;
+        while at < lines.len() {
+            at += self.take(&lines[at..], first + at);
+        }
+    }
+
+    /// Takes what is at the start of the lines; returns its number of lines.
     fn take(&mut self, lines: &[&str], number: usize) -> usize {
         let line = lines[0].trim();
+        if line.starts_with("```") {
+            self.fenced = !self.fenced;
+        }
         if line.is_empty() || line.starts_with("```") {
-            self.end_paragraph();
             return 1;
         }
-        if let Some((level, title)) = heading(line) {
-            self.end_paragraph();
-            self.open(level, title);
+        // In code, `#` is a comment.
+        if let Some((level, title)) = heading(line).filter(|_| !self.fenced) {
+            self.open(level, &title);
             return 1;
         }
         if let Some(level) = lines.get(1).and_then(|next| underline(next)).filter(|_| !line.contains('|')) {
-            self.end_paragraph();
             self.open(level, line);
             return 2;
         }
-        if let Some((grid, taken)) = table(lines) {
-            self.end_paragraph();
-            self.table(grid, number);
-            return taken;
-        }
-        let item = ["- ", "* ", "+ "].iter().find_map(|mark| line.strip_prefix(mark));
-        if item.is_some() {
-            self.end_paragraph();
-        }
-        let text = item.unwrap_or(line);
-        match &mut self.paragraph {
-            Some((_, paragraph)) => {
-                paragraph.push('\n');
-                paragraph.push_str(text);
+        match table(lines) {
+            Some((form, rows, taken)) => {
+                self.table(rows, 1, form, number);
+                taken
             }
-            None => self.paragraph = Some((number, text.into())),
+            None => 1,
         }
-        1
     }
 
     fn open(&mut self, level: usize, title: &str) {
         let above = self.levels.iter().take_while(|above| **above < level).count();
         self.levels.truncate(above);
         self.levels.push(level);
-        let title = title.trim().trim_matches(['#', '*', '`', ' ']).chars().take(LONGEST_HEADING).collect();
+        let title = clean(title.trim().trim_matches(['#', ' '])).chars().take(LONGEST_HEADING).collect();
         self.headings = self.headings[..above].iter().cloned().chain([title]).collect();
     }
 
-    fn push(&mut self, line: usize, content: Content) {
-        self.page.blocks.push(Block { line, headings: self.headings.clone(), content });
-    }
-
-    fn end_paragraph(&mut self) {
-        if let Some((line, text)) = self.paragraph.take() {
-            self.push(line, Content::Paragraph(text));
-        }
-    }
-
-    fn table(&mut self, mut grid: Grid, line: usize) {
+    fn table(&mut self, mut rows: Vec<Vec<String>>, layers: usize, form: Form, line: usize) {
         let warnings = &mut self.page.warnings;
         self.tables += 1;
         if self.tables > MOST_TABLES {
@@ -160,36 +148,98 @@ impl Reader {
             }
             return;
         }
-        if grid.header.len() > MOST_COLUMNS {
+        let columns = rows[0].len();
+        if columns > MOST_COLUMNS {
             warnings.push(format!(
-                "the table on line {line} has {} columns and is skipped: at most {MOST_COLUMNS} are read",
-                grid.header.len()
+                "the table on line {line} has {columns} columns and is skipped: at most {MOST_COLUMNS} are read"
             ));
             return;
         }
-        if grid.rows.len() > MOST_ROWS {
+        if rows.len() > MOST_ROWS + 1 {
             warnings.push(format!(
                 "the table on line {line} has {} rows: only the first {MOST_ROWS} are read",
-                grid.rows.len()
+                rows.len() - 1
             ));
-            grid.rows.truncate(MOST_ROWS);
+            rows.truncate(MOST_ROWS + 1);
         }
-        let columns = grid.header.len();
-        let ragged = grid.rows.iter().filter(|row| row.len() != columns).count();
+        let ragged = rows.iter().filter(|row| row.len() != columns).count();
         if ragged > 0 {
             warnings.push(format!(
                 "the table on line {line} is ragged: {ragged} of its rows have more or fewer cells than its {columns} columns"
             ));
-            grid.rows.iter_mut().for_each(|row| row.resize(columns, String::new()));
         }
-        self.push(line, Content::Table(grid));
+        for row in &mut rows {
+            row.resize(columns, String::new());
+            row.iter_mut().for_each(|cell| *cell = clean(cell));
+        }
+        if let Some(grid) = grid(rows, layers, form) {
+            self.page.tables.push(Found { line, headings: self.headings.clone(), grid });
+        }
     }
 }
 
-fn heading(line: &str) -> Option<(usize, &str)> {
+/// Joins the layers of a header: those that are marked as such, and rows of words below a header with gaps.
+fn grid(mut rows: Vec<Vec<String>>, layers: usize, form: Form) -> Option<Grid> {
+    let numbers =
+        |row: &Vec<String>| row.iter().any(|cell| !matches!(figure::read(cell), Cell::Words | Cell::Blank));
+    let layers = layers.min(rows.len().saturating_sub(1)).max(1);
+    let mut body = rows.split_off(layers);
+    let mut header = rows.remove(0);
+    let join = |header: &mut Vec<String>, below: Vec<String>| {
+        let mut group = String::new();
+        for (name, below) in header.iter_mut().zip(below) {
+            // A gap continues the group to its left.
+            if !name.is_empty() {
+                group.clone_from(name);
+            }
+            *name = match (below.is_empty() || below == group, name.is_empty() && below.is_empty()) {
+                (_, true) => String::new(),
+                (true, _) => group.clone(),
+                (false, _) => format!("{group} {below}").trim().to_owned(),
+            };
+        }
+    };
+    rows.into_iter().for_each(|row| join(&mut header, row));
+    let layered = |header: &[String], body: &[Vec<String>]| {
+        let gaps =
+            header.iter().skip(1).any(String::is_empty) || header.windows(2).any(|pair| pair[0] == pair[1]);
+        let below = body
+            .first()
+            .is_some_and(|row| !numbers(row) && row.iter().filter(|cell| !cell.is_empty()).count() > 1);
+        gaps && below && body.iter().skip(1).any(numbers)
+    };
+    while layered(&header, &body) {
+        join(&mut header, body.remove(0));
+    }
+    body.retain(|row| row.iter().any(|cell| !cell.is_empty()));
+    (!body.is_empty()).then_some(Grid { form, header, rows: body })
+}
+
+/// A cell or a heading without marks and links.
+pub fn clean(text: &str) -> String {
+    let text = html::strip(text);
+    let (mut out, mut rest) = (String::new(), text.as_str());
+    while let Some(at) = rest.find('[') {
+        let link = rest[at..].find("](").and_then(|middle| {
+            let close = rest[at + middle..].find(')')?;
+            Some((&rest[at + 1..at + middle], &rest[at + middle + close + 1..]))
+        });
+        let Some((label, after)) = link else { break };
+        out.push_str(rest[..at].trim_end_matches('!'));
+        out.push_str(label);
+        rest = after;
+    }
+    out.push_str(rest);
+    out.replace("**", "").replace("__", "").replace('`', "").trim().to_owned()
+}
+
+fn heading(line: &str) -> Option<(usize, String)> {
+    if let Some(level) = line.strip_prefix("<h").and_then(|rest| rest.chars().next()?.to_digit(10)) {
+        return (1..=6).contains(&level).then(|| (level as usize, html::strip(line)));
+    }
     let level = line.len() - line.trim_start_matches('#').len();
     let title = line[level..].strip_prefix(' ')?;
-    ((1..=6).contains(&level) && !title.trim().is_empty()).then_some((level, title))
+    ((1..=6).contains(&level) && !title.trim().is_empty()).then(|| (level, title.to_owned()))
 }
 
 fn underline(line: &str) -> Option<usize> {
@@ -198,8 +248,8 @@ fn underline(line: &str) -> Option<usize> {
     if all('=') { Some(1) } else { all('-').then_some(2) }
 }
 
-/// The table at the start of the lines, and its number of lines.
-fn table(lines: &[&str]) -> Option<(Grid, usize)> {
+/// The table at the start of the lines, its form, and its number of lines.
+fn table(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
     markdown(lines)
         .or_else(|| tabs(lines))
         .or_else(|| separated(lines))
@@ -211,7 +261,7 @@ fn is_rule(line: &str) -> bool {
     line.contains('-') && line.chars().all(|c| matches!(c, '-' | '|' | ':' | '+' | '=' | ' ' | '\t'))
 }
 
-fn markdown(lines: &[&str]) -> Option<(Grid, usize)> {
+fn markdown(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
     let starts = |line: &str| line.trim_start().starts_with(['|', '+']);
     let ruled = lines.get(1).is_some_and(|next| is_rule(next) && next.contains('|'));
     let drawn = starts(lines[0]) && lines.get(1).is_some_and(|next| starts(next));
@@ -226,18 +276,18 @@ fn markdown(lines: &[&str]) -> Option<(Grid, usize)> {
         line.split('|').map(|cell| cell.replace('\u{1}', "|").trim().into()).collect()
     };
     let belongs = |line: &str| line.contains('|') || starts(line) && is_rule(line);
-    gather(lines, belongs, cells, |_| true).map(|found| found.grid(Form::Markdown))
+    gather(lines, belongs, cells, |_| true).map(|(rows, taken)| (Form::Markdown, rows, taken))
 }
 
-fn tabs(lines: &[&str]) -> Option<(Grid, usize)> {
+fn tabs(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
     let cells = |line: &str| line.split('\t').map(|cell| cell.trim().into()).collect();
     // In indented text, nothing precedes the tab.
     let indented = |rows: &[Vec<String>]| rows.iter().all(|row| row[0].is_empty());
     let belongs = |line: &str| line.trim_end().contains('\t');
-    gather(lines, belongs, cells, |rows| !indented(rows)).map(|found| found.grid(Form::Tabs))
+    gather(lines, belongs, cells, |rows| !indented(rows)).map(|(rows, taken)| (Form::Separated, rows, taken))
 }
 
-fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
+fn separated(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
     let mark = [';', ','].into_iter().find(|&mark| {
         let count = |line: &str| split_quoted(line, mark).len();
         count(lines[0]) > 1 && lines.get(1).is_some_and(|next| count(next) == count(lines[0]))
@@ -249,26 +299,26 @@ fn separated(lines: &[&str]) -> Option<(Grid, usize)> {
     let cells = |line: &str| split_quoted(line, mark);
     // A number alone is a row with missing cells.
     let belongs = |line: &str| line.contains(mark) || matches!(figure::read(line), Cell::Number(..));
-    let found = gather(lines, belongs, cells, likely);
-    found.map(|found| found.grid(Form::Separated(mark)))
+    gather(lines, belongs, cells, likely).map(|(rows, taken)| (Form::Separated, rows, taken))
 }
 
-fn aligned(lines: &[&str]) -> Option<(Grid, usize)> {
+fn aligned(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
     let cells = |line: &str| -> Vec<String> {
         line.trim().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(Into::into).collect()
     };
     let columns = cells(lines[0]).len();
     let belongs = |line: &str| is_rule(line) || cells(line).len() == columns;
-    gather(lines, belongs, cells, mostly_numbers).map(|found| found.grid(Form::Aligned))
+    gather(lines, belongs, cells, mostly_numbers).map(|(rows, taken)| (Form::Aligned, rows, taken))
 }
 
 /// Columns separated by single spaces: only numbers below a header of as many words are certainly a table.
-fn spaced(lines: &[&str]) -> Option<(Grid, usize)> {
+fn spaced(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
     let cells = |line: &str| -> Vec<String> { line.split_whitespace().map(Into::into).collect() };
     let columns = cells(lines[0]).len();
     let numbers = |row: &Vec<String>| row.iter().all(|cell| !matches!(figure::read(cell), Cell::Words));
     let likely = |rows: &[Vec<String>]| rows.len() > 2 && !numbers(&rows[0]) && rows[1..].iter().all(numbers);
-    gather(lines, |line| cells(line).len() == columns, cells, likely).map(|found| found.grid(Form::Aligned))
+    gather(lines, |line| cells(line).len() == columns, cells, likely)
+        .map(|(rows, taken)| (Form::Aligned, rows, taken))
 }
 
 /// The rows in the first lines, as far as lines belong to the table. Whether it is a table is decided from its
@@ -278,7 +328,7 @@ fn gather(
     belongs: impl Fn(&str) -> bool,
     cells: impl Fn(&str) -> Vec<String>,
     likely: impl Fn(&[Vec<String>]) -> bool,
-) -> Option<Gathered> {
+) -> Option<(Vec<Vec<String>>, usize)> {
     let held = |most: usize| {
         lines.iter().take(most).take_while(|line| line.len() <= LONGEST_LINE && belongs(line)).count()
     };
@@ -290,20 +340,7 @@ fn gather(
         return None;
     }
     let taken = held(lines.len());
-    Some(Gathered { rows: read(taken), lines: taken })
-}
-
-/// Rows of cells, the header first, and the number of lines they took.
-struct Gathered {
-    rows: Vec<Vec<String>>,
-    lines: usize,
-}
-
-impl Gathered {
-    fn grid(mut self, form: Form) -> (Grid, usize) {
-        let header = self.rows.remove(0);
-        (Grid { form, header, rows: self.rows }, self.lines)
-    }
+    Some((read(taken), taken))
 }
 
 /// Fields of a line; a quoted one may contain the separator and doubled quotes (RFC 4180).
@@ -334,10 +371,7 @@ mod tests {
     use super::*;
 
     fn grids(text: &str) -> Vec<Grid> {
-        let blocks = read(text).blocks.into_iter();
-        blocks
-            .filter_map(|block| if let Content::Table(grid) = block.content { Some(grid) } else { None })
-            .collect()
+        read(text).tables.into_iter().map(|found| found.grid).collect()
     }
 
     #[test]
@@ -349,6 +383,7 @@ mod tests {
             "GPUs,time\n1,10.5\n2,6",
             "\"GPUs\";\"time\"\r\n1;10.5\r\n2;6\r\n",
             "GPUs  time\n   1  10.5\n   2     6\n",
+            "text\n<table>\n<tr><th>GPUs</th><th>time</th></tr>\n<tr><td>1<td>10.5</tr><tr><td>2</td><td> 6 </td></tr></table> more",
             "+------+------+\n| GPUs | time |\n+------+------+\n| 1 | 10.5 |\n| 2 | 6 |\n+------+------+",
         ];
         for form in forms {
@@ -363,12 +398,9 @@ mod tests {
     fn a_table_stands_under_its_headings_and_prose_stays_prose() {
         let text = "Title\n=====\n\n## A\n\nOne, two, three,\nfour, five, six.\n\n\tindented = code\n\tmore = code\n\n### B\nn,s\n1,2\n## C\n- item one\n- item two";
         let page = read(text);
-        let table =
-            page.blocks.iter().find(|block| matches!(block.content, Content::Table(_))).expect("a table");
+        let [table] = &page.tables[..] else { panic!("{page:?}") };
         assert_eq!(*table.headings, ["Title", "A", "B"]);
         assert_eq!(table.line, 13);
-        let paragraphs = page.blocks.iter().filter(|block| matches!(block.content, Content::Paragraph(_)));
-        assert_eq!(paragraphs.count(), 4);
     }
 
     #[test]
@@ -380,13 +412,33 @@ mod tests {
         let wide = vec!["1"; 10_000].join("\t");
         let page = read(&format!("{wide}\n{wide}"));
         assert!(page.warnings[0].contains("10000 columns"), "{:?}", page.warnings);
-        assert!(page.blocks.is_empty());
+        assert!(page.tables.is_empty());
     }
 
     #[test]
     fn a_row_that_is_too_short_does_not_end_a_table() {
         let grids = grids("GPUs,images/s\n1,100\n2\n4,300,5,6\n");
         assert_eq!(grids[0].rows, [["1", "100"], ["2", ""], ["4", "300"]]);
+    }
+
+    #[test]
+    fn layers_of_a_header_are_joined() {
+        let header = |text: &str| grids(text)[0].header.clone();
+        assert_eq!(
+            header(
+                "| GPUs | fp32 | | amp | |\n|-|-|-|-|-|\n| | time | rate | time | rate |\n| 1 | 2 | 3 | 4 | 5 |"
+            ),
+            ["GPUs", "fp32 time", "fp32 rate", "amp time", "amp rate"]
+        );
+        let html = "<table><tr><th rowspan=2>GPUs</th><th colspan='2'>fp32</th></tr><tr><th>time</th><th>rate</th></tr>\
+                    <tr><td>1</td><td>2</td><td>3</td></tr></table>";
+        assert_eq!(header(html), ["GPUs", "fp32 time", "fp32 rate"]);
+    }
+
+    #[test]
+    fn marks_and_links_are_taken_off_cells() {
+        assert_eq!(clean("**[ResNet](a/b.md)** `x`<br>y<sup>[1](#f)</sup> &times; 2"), "ResNet x y × 2");
+        assert_eq!(clean("a [b] c"), "a [b] c");
     }
 
     #[test]

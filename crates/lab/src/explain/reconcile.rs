@@ -166,6 +166,9 @@ pub struct Enough {
 
 /// How the work of a series grows with workers: as given, or as its numbers show.
 pub fn work(series: &Series, told: Option<Work>) -> Option<Work> {
+    if !series.comparable {
+        return None;
+    }
     told.or_else(|| {
         let spread = |work: Work| {
             let implied: Vec<f64> =
@@ -272,15 +275,11 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
         Estimate { hi, .. } if hi < 0.0 => Verdict::Negative,
         _ => Verdict::None,
     };
-    let steps = series.context.steps.map(|steps| steps.value).filter(|steps| *steps > 0);
+    let steps = series.context.steps.filter(|steps| *steps > 0);
     let batch = steps.map(|steps| {
         let part = |value: f64| value / steps as f64;
         let estimate = Estimate { value: part(examples.value), lo: part(examples.lo), hi: part(examples.hi) };
-        batch(
-            estimate,
-            part(fit.standard_errors[1].max(by_digits[1])),
-            series.context.batch.map(|batch| batch.value),
-        )
+        batch(estimate, part(fit.standard_errors[1].max(by_digits[1])), series.context.batch)
     });
     let most = rows.iter().copied().max_by_key(|row| series.workers[*row])?;
     let base = series.base().filter(|base| rows.contains(base) && series.workers[most] > 1);
@@ -296,8 +295,7 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
     let enough = ends
         .filter(|_| verdict == Verdict::Fixed)
         .and_then(|ends| enough(fixed, examples.value, steps, ends));
-    let as_told =
-        series.context.examples.map(|told| (examples.lo..=examples.hi).contains(&(told.value as f64)));
+    let as_told = series.context.examples.map(|told| (examples.lo..=examples.hi).contains(&(told as f64)));
     let (rate, clock) = (rate.name.clone(), clock.name.clone());
     let fitted = Fitted {
         rate,

@@ -51,6 +51,9 @@ impl Row {
 
 /// Recomputes the speed-ups of each row.
 pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
+    if !series.comparable {
+        return Vec::new();
+    }
     let rates = series.rate().map(|(_, rates)| rates);
     let base = series.fewest();
     let quotient = |row: usize, of: &dyn Fn(usize) -> Option<f64>| {
@@ -75,7 +78,7 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
     let over =
         base.filter(|base| computed || printed(*base) == Some(1.0)).map_or(1, |base| series.workers[base]);
     // For a step, the given batch is per worker.
-    let batch = series.context.batch.filter(|batch| batch.line.is_none() && work == Some(Work::PerWorker));
+    let batch = series.context.batch.filter(|_| work == Some(Work::PerWorker));
     let row = |row: usize| Row {
         workers: series.workers[row],
         over,
@@ -88,7 +91,7 @@ pub fn rows(series: &Series, work: Option<Work>) -> Vec<Row> {
                     Meaning::StepTime => batch,
                     _ => None,
                 };
-                Some(examples?.value as f64 * time(*clock, row)?)
+                Some(examples? as f64 * time(*clock, row)?)
             }),
         },
         by_rate: quotient(row, &|row| Some(rates.as_ref()?[row]?.value)),

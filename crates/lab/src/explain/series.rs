@@ -1,15 +1,12 @@
-//! Tables with one row per number of workers, and the meaning of their columns.
+//! Runs that differ only in the number of workers, and the meaning of their measures.
 
 use serde::Serialize;
 
+use super::audit;
 use super::figure::{self, Cell, Figure, SPREAD, Unit};
-use super::meaning::{self, Meaning};
+use super::layout::{self, Long, Raw, Setting, shorten};
+use super::meaning::{self, Heading, Meaning, Qualifier};
 use super::page::Grid;
-use super::prose::DataSet;
-
-mod workers;
-
-use workers::{HEADER_ROW, count, is_transposed, multiply_nodes, transpose, workers_column};
 
 /// How the meaning of a column was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -23,7 +20,7 @@ pub enum Ground {
     Given,
 }
 
-/// A column of a table, in seconds, bytes and fractions if its unit is known.
+/// A column of a series, in seconds, bytes and fractions if its unit is known.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Column {
     /// Its heading.
@@ -38,34 +35,21 @@ pub struct Column {
     pub has_spread: bool,
     /// Its numbers, in the order of the rows.
     pub figures: Vec<Option<Figure>>,
+    #[serde(skip)]
+    qualifier: Qualifier,
 }
 
-/// What the text and the options say about the runs of a table.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+/// What the user says about the runs of a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Context {
     /// Steps of a run, of all workers together or of each.
-    pub steps: Option<Known>,
+    pub steps: Option<u64>,
     /// Examples of a step of one worker.
-    pub batch: Option<Known>,
+    pub batch: Option<u64>,
     /// Epochs of a run.
-    pub epochs: Option<Known>,
+    pub epochs: Option<u64>,
     /// Examples of a run.
-    pub examples: Option<Known>,
-    /// Batches of a task.
-    pub batches: Option<Known>,
-    /// Examples of a task.
-    pub images: Option<Known>,
-    /// The data set that the text names.
-    pub data: Option<DataSet>,
-}
-
-/// A number, and where it comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Known {
-    /// The number.
-    pub value: u64,
-    /// Line of the text; `None` if given by an option.
-    pub line: Option<usize>,
+    pub examples: Option<u64>,
 }
 
 /// What a rate counts.
@@ -96,8 +80,6 @@ impl Counted {
 pub struct Series {
     /// Headings and words that distinguish it from others.
     pub title: String,
-    /// The network, if the text names it.
-    pub model: Option<String>,
     /// Lines on which its tables begin.
     pub lines: Vec<usize>,
     /// Heading of the column that counts workers.
@@ -106,10 +88,10 @@ pub struct Series {
     pub workers: Vec<u64>,
     /// The measured columns.
     pub columns: Vec<Column>,
-    /// Facts from the text.
+    /// Whether rows differ only in workers, so that one can be compared with another.
+    pub comparable: bool,
+    /// What the user says.
     pub context: Context,
-    #[serde(skip)]
-    pub(super) headings: Vec<String>,
 }
 
 impl Series {
@@ -123,14 +105,19 @@ impl Series {
         self.columns.iter().filter(move |column| column.meaning == Some(meaning))
     }
 
-    /// The row of one worker.
+    /// The row of one worker; `None` also if there are several.
     pub fn base(&self) -> Option<usize> {
-        self.workers.iter().position(|workers| *workers == 1)
+        self.fewest().filter(|row| self.workers[*row] == 1)
     }
 
-    /// The row with the fewest workers.
+    /// The row with the fewest workers; `None` also if there are several, or if rows cannot be compared.
     pub fn fewest(&self) -> Option<usize> {
-        (0..self.workers.len()).min_by_key(|row| self.workers[*row])
+        if !self.comparable {
+            return None;
+        }
+        let least = (0..self.workers.len()).min_by_key(|row| self.workers[*row])?;
+        let alone = self.workers.iter().filter(|workers| **workers == self.workers[least]).count() == 1;
+        alone.then_some(least)
     }
 
     /// Examples per second of all workers: the column, and the rate of each row.
@@ -145,10 +132,9 @@ impl Series {
 
     /// What the rate counts, by its heading.
     pub fn counted(&self) -> Counted {
-        let name = self.rate().map_or_else(String::new, |(column, _)| column.name.to_lowercase());
-        let word =
-            |names: &[&str]| name.split(|c: char| !c.is_alphabetic()).any(|word| names.contains(&word));
-        if word(&["tok", "token", "tokens"]) {
+        let words = self.rate().map_or_else(Vec::new, |(column, _)| meaning::words(&column.name));
+        let word = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
+        if word(&["tok", "toks", "token", "tokens"]) {
             Counted::Tokens
         } else if word(&["it", "its", "iter", "iters", "iteration", "iterations", "step", "steps", "batches"])
         {
@@ -183,90 +169,113 @@ pub struct Place<'a> {
     pub headings: &'a [String],
     /// Meanings that the user gave to headings.
     pub map: &'a [(String, Meaning)],
+    /// What the user says.
+    pub context: Context,
 }
 
-/// Reads a table as one series, or as several if words in its rows distinguish them.
+/// Reads a table as one series, or as several if words, settings or precisions distinguish them.
 pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
-    let turned = if is_transposed(grid, place.map) { transpose(grid) } else { grid.clone() };
-    let turned = multiply_nodes(turned, place.map);
     let told = |name: &str| {
         place.map.iter().find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
     };
-    let counted = if turned.header[0] == HEADER_ROW { Some(0) } else { workers_column(&turned, told) };
-    let key = counted.ok_or_else(|| {
-        format!(
-            "none of the columns {} is the number of workers; name it with --map COLUMN=workers",
-            names(&turned.header)
-        )
-    })?;
-    let keys = split_keys(&turned, key, told);
-    let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
-    for (row, cells) in turned.rows.iter().enumerate() {
-        let name: Vec<&str> = keys.iter().map(|at| cells[*at].as_str()).collect();
-        let name = name.join(", ");
-        match groups.iter_mut().find(|(group, _)| *group == name) {
-            Some((_, rows)) => rows.push(row),
-            None => groups.push((name, vec![row])),
-        }
+    let long = layout::long(grid, &told)?;
+    let all: Vec<Column> = long.columns.iter().map(|raw| column(raw, &long, warnings)).collect();
+    let settings: Vec<Setting> = all
+        .iter()
+        .filter(|column| column.meaning.is_none_or(Meaning::is_setting))
+        .map(|column| Setting {
+            name: column.name.clone(),
+            values: column.figures.iter().map(|figure| figure.map(|figure| figure.value)).collect(),
+            is_batch: column.meaning == Some(Meaning::Batch),
+        })
+        .collect();
+    let skipped = (0..long.workers.len()).filter(|row| long.workers[*row].is_none()).count();
+    if skipped > 0 {
+        warnings.push(format!(
+            "line {}: skipped {skipped} rows whose number of workers is not a number",
+            place.line
+        ));
     }
-    let mut found = Vec::new();
-    for (name, rows) in groups {
-        let mut workers = Vec::new();
-        let mut kept = Vec::new();
-        for row in rows {
-            match count(&turned.rows[row][key]) {
-                Some(count) => {
-                    workers.push(count);
-                    kept.push(row);
-                }
-                None => warnings.push(format!(
-                    "line {}: skipped a row with {:?} workers",
-                    place.line,
-                    shorten(&turned.rows[row][key])
-                )),
+    let build = |name: &str, rows: &[usize], comparable: bool| -> Vec<Series> {
+        let workers: Vec<u64> = rows.iter().filter_map(|row| long.workers[*row]).collect();
+        let select = |column: &Column| Column {
+            figures: rows.iter().map(|row| column.figures[*row]).collect(),
+            ..column.clone()
+        };
+        let columns: Vec<Column> = all
+            .iter()
+            .map(select)
+            .filter(|column| column.figures.iter().flatten().next().is_some())
+            .collect();
+        let mut found = Vec::new();
+        for (qualifier, columns) in apart(columns) {
+            let mut titles: Vec<&str> = place.headings.iter().map(String::as_str).collect();
+            let (name, qualifier) = (shorten(name), shorten(&qualifier));
+            titles
+                .extend([&name, &qualifier].into_iter().filter(|name| !name.is_empty()).map(String::as_str));
+            let titles = titles.split_off(titles.len().saturating_sub(3));
+            let mut series = Series {
+                title: if titles.is_empty() { "Table".into() } else { titles.join(" / ") },
+                lines: vec![place.line],
+                counted_by: long.counted_by.clone(),
+                workers: workers.clone(),
+                columns,
+                comparable,
+                context: place.context,
+            };
+            settle_ratios(&mut series);
+            let is_measure = |meaning: Meaning| !meaning.is_setting() && meaning != Meaning::Ignore;
+            if series.columns.iter().any(|column| column.meaning.is_some_and(is_measure)) {
+                found.push(series);
             }
         }
-        let columns: Vec<Column> = (0..turned.header.len())
-            .filter(|at| *at != key && !keys.contains(at))
-            .map(|at| {
-                let cells: Vec<&str> = kept.iter().map(|row| turned.rows[*row][at].as_str()).collect();
-                column(&turned.header[at], &cells, told(&turned.header[at]), warnings)
-            })
-            .collect();
-        if !workers.is_empty() && columns.iter().any(|column| column.meaning.is_some()) {
-            let mut series = Series {
-                title: String::new(),
-                model: None,
-                lines: vec![place.line],
-                counted_by: turned.header[key].clone(),
-                workers,
-                columns,
-                context: Context::default(),
-                headings: place.headings.to_vec(),
-            };
-            series.headings.extend(Some(name).filter(|name| !name.is_empty()));
-            found.push(series);
-        }
+        found
+    };
+    let groups = layout::groups(&long, &settings);
+    let differ = |rows: &[usize]| rows.iter().any(|row| long.workers[*row] != long.workers[rows[0]]);
+    let mut found: Vec<Series> = groups
+        .iter()
+        .filter(|group| differ(&group.rows))
+        .flat_map(|group| build(&group.name, &group.rows, true))
+        .collect();
+    if found.is_empty() {
+        let rows: Vec<usize> = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
+        // Words may describe the numbers of workers instead of different runs: then printed speed-ups follow over all rows.
+        let together = if differ(&rows) { build("", &rows, true) } else { Vec::new() };
+        let confirmed = |mut series: Series| {
+            settle_rates(&mut series);
+            audit::audit(&series).confirmed
+        };
+        found = match together.iter().cloned().any(confirmed) {
+            true => together,
+            false => build("", &rows, false),
+        };
     }
     if found.is_empty() {
-        Err(format!("none of the columns is understood: {}", names(&turned.header)))
-    } else {
-        Ok(found)
+        let names: Vec<String> =
+            long.columns.iter().take(8).map(|raw| format!("{:?}", shorten(&raw.name))).collect();
+        return Err(format!(
+            "none of the measures {} is understood; name one with --map COLUMN=MEANING",
+            names.join(", ")
+        ));
     }
+    Ok(found)
 }
 
-/// Joins tables of the same runs: same headings, same network, same workers, and no measure twice.
+/// Joins neighbouring tables of the same runs: same title, same workers, and no measure twice.
 pub fn join(all: Vec<Series>) -> Vec<Series> {
     let mut joined: Vec<Series> = Vec::new();
     for series in all {
-        let twin = joined.iter_mut().find(|other| {
+        let twin = joined.last_mut().filter(|other| {
             let repeated = series.columns.iter().any(|column| {
                 let meaning = column.meaning.filter(|meaning| *meaning != Meaning::Speedup);
                 meaning.is_some() && other.columns.iter().any(|theirs| theirs.meaning == meaning)
             });
-            other.headings == series.headings
-                && other.model == series.model
+            other.comparable
+                && series.comparable
+                && other.title == series.title
                 && other.workers == series.workers
+                && other.lines != series.lines
                 && !repeated
         });
         match twin {
@@ -282,40 +291,144 @@ pub fn join(all: Vec<Series>) -> Vec<Series> {
     joined
 }
 
-fn names(header: &[String]) -> String {
-    let named: Vec<String> = header.iter().take(8).map(|name| format!("{:?}", shorten(name))).collect();
-    named.join(", ")
-}
-
-fn shorten(text: &str) -> String {
-    text.chars().take(40).collect()
-}
-
 fn same_name(a: &str, b: &str) -> bool {
     a.trim().eq_ignore_ascii_case(b.trim())
 }
 
-/// Columns of words that distinguish rows with the same number of workers.
-fn split_keys(grid: &Grid, key: usize, told: impl Fn(&str) -> Option<Meaning>) -> Vec<usize> {
-    let worded = |at: &usize| {
-        let words = grid.rows.iter().filter(|row| figure::read(&row[*at]) == Cell::Words).count();
-        2 * words > grid.rows.len()
-    };
-    (0..grid.header.len())
-        .filter(|at| *at != key && told(&grid.header[*at]).is_none() && worded(at))
-        .collect()
+/// Separates columns whose headings say that they are of different runs, such as `FP32` and `AMP`.
+fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
+    // What all columns of a meaning have in common distinguishes none; a precision always does.
+    let said: Vec<(Option<Meaning>, Qualifier)> =
+        columns.iter().map(|column| (kind(column.meaning), column.qualifier.clone())).collect();
+    for column in &mut columns {
+        let alike = |other: &&(Option<Meaning>, Qualifier)| other.0 == kind(column.meaning);
+        let common = |word: &String| said.iter().filter(alike).all(|(_, words)| words.contains(word));
+        let counts = counts_for(column.meaning);
+        let keeps = |word: &&String| meaning::is_precision(word) || counts && !common(word);
+        column.qualifier = column.qualifier.iter().filter(keeps).cloned().collect();
+    }
+    let originals: Vec<Qualifier> = columns.iter().map(|column| column.qualifier.clone()).collect();
+    let mut all: Vec<&Qualifier> = Vec::new();
+    for qualifier in originals.iter().filter(|qualifier| !qualifier.is_empty()) {
+        if !all.contains(&qualifier) {
+            all.push(qualifier);
+        }
+    }
+    let whole = columns.iter().any(|column| {
+        matches!(
+            column.meaning,
+            Some(Meaning::TotalTime | Meaning::TrainTime | Meaning::StepTime | Meaning::EpochTime)
+        ) && column.qualifier.is_empty()
+    });
+    // Times beside a whole one are its parts; without a whole, each is one.
+    for column in &mut columns {
+        if column.meaning == Some(Meaning::PartTime) && !whole && !column.qualifier.is_empty() {
+            column.meaning = Some(Meaning::TotalTime);
+        }
+    }
+    let is_part = |column: &Column| whole && column.meaning == Some(Meaning::PartTime);
+    let all: Vec<&Qualifier> = all
+        .into_iter()
+        .filter(|qualifier| columns.iter().any(|column| column.qualifier == **qualifier && !is_part(column)))
+        .collect();
+    if all.is_empty()
+        || all.len() == 1
+            && columns.iter().all(|column| column.qualifier == *all[0] || !counts_for(column.meaning))
+    {
+        return vec![(String::new(), columns)];
+    }
+    let mut found: Vec<(String, Vec<Column>)> = all
+        .iter()
+        .map(|qualifier| (qualifier.iter().cloned().collect::<Vec<_>>().join(" "), Vec::new()))
+        .collect();
+    let mut rest = Vec::new();
+    let mut left = None;
+    for column in columns {
+        let own =
+            all.iter().position(|qualifier| **qualifier == column.qualifier).filter(|_| !is_part(&column));
+        let ratio = matches!(column.meaning, Some(Meaning::Speedup | Meaning::Efficiency));
+        let setting = column.meaning.is_some_and(Meaning::is_setting);
+        // A ratio without a name of its own belongs to the measure before it, settings to all.
+        match (own, left) {
+            (Some(own), _) => {
+                left = Some(own);
+                found[own].1.push(column);
+            }
+            (None, Some(left)) if ratio => found[left].1.push(column),
+            _ if setting => found.iter_mut().for_each(|(_, columns)| columns.push(column.clone())),
+            _ => {
+                left = if counts_for(column.meaning) { None } else { left };
+                rest.push(column);
+            }
+        }
+    }
+    found.push((String::new(), rest));
+    found
 }
 
-fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<String>) -> Column {
+/// Meanings whose headings are compared with each other.
+fn kind(meaning: Option<Meaning>) -> Option<Meaning> {
+    meaning.map(|meaning| match meaning {
+        rate if rate.is_rate() => Meaning::Rate,
+        other => other,
+    })
+}
+
+/// Whether the words of a heading say which runs the column is about.
+fn counts_for(meaning: Option<Meaning>) -> bool {
+    meaning.is_some_and(|meaning| {
+        !meaning.is_setting()
+            && !matches!(
+                meaning,
+                Meaning::Accuracy
+                    | Meaning::Loss
+                    | Meaning::Memory
+                    | Meaning::Ignore
+                    | Meaning::CommShare
+                    | Meaning::CommRatio
+                    | Meaning::CommTime
+                    | Meaning::InitTime
+            )
+    })
+}
+
+fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
+    let Raw { name, cells, told, under } = raw;
     let read: Vec<Cell> = cells.iter().map(|cell| figure::read(cell)).collect();
     let unit = read.iter().find_map(|cell| if let Cell::Number(_, unit) = cell { *unit } else { None });
     let ratio = read.iter().any(|cell| matches!(cell, Cell::Ratio(..)));
-    let guessed = meaning::guess(name, unit);
+    // Beside a largest value, `min` is the smallest and not a minute.
+    let has = |name: &str, wanted: &str| meaning::words(name).iter().any(|word| word == wanted);
+    let smallest = has(name, "min") && long.columns.iter().any(|other| has(&other.name, "max"));
+    let spoken = &if smallest { name.to_lowercase().replace("min", "minimum") } else { name.clone() };
+    let Heading { meaning, qualifier } = meaning::read(spoken, unit);
+    // `Speedup (FP32 to AMP)` compares two runs, not two numbers of workers.
+    let compares = qualifier.iter().filter(|word| meaning::is_precision(word)).count() > 1;
+    let meaning = meaning.filter(|_| !compares);
+    let guessed = meaning
+        .or_else(|| meaning::read(under.as_ref()?, unit).meaning)
+        .filter(|meaning| *meaning != Meaning::Workers);
     let meaning = told.or(guessed).map(|meaning| match meaning {
         Meaning::CommShare if ratio && told.is_none() => Meaning::CommRatio,
+        // In percent, scaling is an efficiency unless it grows.
+        Meaning::Speedup
+            if unit == Some(Unit::Percent) || meaning::heading_unit(spoken) == Some(Unit::Percent) =>
+        {
+            let most = (0..cells.len())
+                .filter(|row| long.workers[*row].is_some())
+                .max_by_key(|row| long.workers[*row]);
+            let last = most.and_then(|row| {
+                if let Cell::Number(figure, _) = &read[row] { Some(figure.value) } else { None }
+            });
+            if last.is_some_and(|last| last <= 1.1 || last > 20.0 && last <= 110.0) {
+                Meaning::Efficiency
+            } else {
+                Meaning::Speedup
+            }
+        }
         other => other,
     });
-    let unit = unit.or_else(|| meaning::heading_unit(name));
+    let unit = unit.or_else(|| meaning::heading_unit(spoken));
     let timed = meaning.is_some_and(Meaning::is_time);
     let rated = meaning.is_some_and(Meaning::is_rate);
     let (mut figures, mut not_understood) = (Vec::new(), Vec::new());
@@ -360,7 +473,11 @@ fn column(name: &str, cells: &[&str], told: Option<Meaning>, warnings: &mut Vec<
     }
     let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
     let ground = if told.is_some() { Ground::Given } else { Ground::Name };
-    Column { name: shorten(name), meaning, ground, has_unit: unit.is_some() || ratio, has_spread, figures }
+    let has_unit = match meaning {
+        Some(Meaning::Memory) => matches!(unit, Some(Unit::Bytes(_))),
+        _ => unit.is_some() || ratio,
+    };
+    Column { name: shorten(name), meaning, ground, has_unit, has_spread, figures, qualifier }
 }
 
 fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Option<Meaning>) -> Figure {
@@ -374,11 +491,22 @@ fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Optio
     }
 }
 
+/// A speed-up or an efficiency that is not one where there is one worker is a ratio of something else.
+fn settle_ratios(series: &mut Series) {
+    let base = series.base();
+    for column in &mut series.columns {
+        let ratio = matches!(column.meaning, Some(Meaning::Speedup | Meaning::Efficiency));
+        let one = base.and_then(|base| column.figures[base]).map(|figure| figure.value);
+        if ratio && column.ground != Ground::Given && one.is_some_and(|one| (one - 1.0).abs() > 0.02) {
+            column.meaning = None;
+        }
+    }
+}
+
 /// Decides whether a rate is that of one worker or of all, if the table does not say.
 fn settle_rates(series: &mut Series) {
-    let open = |column: &Column| column.meaning == Some(Meaning::Rate);
     for at in 0..series.columns.len() {
-        if open(&series.columns[at])
+        if series.columns[at].meaning == Some(Meaning::Rate)
             && let Some(meaning) = scope(series, &series.columns[at])
         {
             series.columns[at].meaning = Some(meaning);
@@ -398,21 +526,18 @@ fn scope(series: &Series, column: &Column) -> Option<Meaning> {
         .collect();
     let most = growth.iter().max_by_key(|(row, _)| series.workers[*row])?;
     let workers = |row: usize| series.workers[row] as f64 / series.workers[base] as f64;
-    let miss =
-        |others: &[Option<Figure>], faster: fn(f64, f64) -> f64, divided: fn(f64) -> f64| -> Option<f64> {
-            let first = others[base]?.value;
-            let misses: Option<Vec<f64>> = growth
-                .iter()
-                .map(|(row, growth)| {
-                    let expected = faster(others[*row]?.value, first);
-                    Some((growth * divided(workers(*row)) / expected).ln().abs())
-                        .filter(|miss| miss.is_finite())
-                })
-                .collect();
+    let decide = |others: &[Option<Figure>], faster: fn(f64, f64) -> f64| {
+        let first = others[base]?.value;
+        let miss = |divided: bool| -> Option<f64> {
+            let misses = growth.iter().map(|(row, growth)| {
+                let more = if divided { workers(*row) } else { 1.0 };
+                let miss = (growth * more / faster(others[*row]?.value, first)).ln().abs();
+                Some(miss).filter(|miss| miss.is_finite())
+            });
+            let misses: Option<Vec<f64>> = misses.collect();
             misses.map(|misses| misses.iter().sum::<f64>() / misses.len() as f64)
         };
-    let decide = |others: &[Option<Figure>], faster: fn(f64, f64) -> f64| {
-        let (own, all) = (miss(others, faster, |workers| workers)?, miss(others, faster, |_| 1.0)?);
+        let (own, all) = (miss(true)?, miss(false)?);
         Some(if own < all { Meaning::RatePerWorker } else { Meaning::RateGlobal })
     };
     if let Some(speedup) =

@@ -28,6 +28,14 @@ impl std::ops::Add for Span {
     }
 }
 
+impl std::ops::Sub for Span {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self { value: self.value - other.value, lo: self.lo - other.hi, hi: self.hi - other.lo }
+    }
+}
+
 impl std::ops::Mul for Span {
     type Output = Self;
 

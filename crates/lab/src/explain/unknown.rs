@@ -6,6 +6,9 @@ use super::scaling::Row;
 use super::series::{Column, Series};
 
 pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<String> {
+    if !series.comparable {
+        return vec!["how anything scales: no two rows differ only in the number of workers".into()];
+    }
     let has = |meaning: Meaning| series.column(meaning).is_some();
     let (rate, clock) = (series.rate().is_some(), series.clock().is_some());
     let mut unknown = Vec::new();

@@ -6,13 +6,16 @@ use super::audit::{Check, Slip, Weight};
 use super::figure::Figure;
 use super::reconcile::Work;
 use super::scaling::{Laws, Measure, Row};
-use super::series::{Ground, Known, Series};
+use super::series::{Context, Ground, Series, Skipped};
 use super::{Explanation, Meaning, SeriesExplanation};
 use crate::stats::laws::{Fit, Law, Parameter};
 use crate::words::{bytes, or_dash};
 use crate::{Align, Table};
 
 mod reconciled;
+
+/// Skipped tables that are described.
+const MOST_SKIPPED: usize = 3;
 
 /// Columns of text.
 const WIDTH: usize = 110;
@@ -23,8 +26,8 @@ pub fn render(explanation: &Explanation) -> String {
     for warning in &explanation.warnings {
         text.push_str(&item(&format!("warning: {warning}")));
     }
-    for skipped in &explanation.skipped {
-        text.push_str(&item(&format!("skipped the table on line {}: {}", skipped.line, skipped.why)));
+    for skipped in skipped(&explanation.skipped) {
+        text.push_str(&item(&format!("skipped the table {skipped}")));
     }
     for series in &explanation.series {
         if !text.is_empty() {
@@ -32,11 +35,22 @@ pub fn render(explanation: &Explanation) -> String {
         }
         text.push_str(&render_series(series));
     }
-    if !explanation.audit.is_empty() {
-        text.push_str("\nAcross tables and text\n");
-        explanation.audit.iter().for_each(|slip| text.push_str(&item(&describe(slip))));
-    }
     text
+}
+
+/// Why tables were skipped, the first few one by one.
+pub(super) fn skipped(all: &[Skipped]) -> Vec<String> {
+    let mut told: Vec<String> = all
+        .iter()
+        .take(MOST_SKIPPED)
+        .map(|skipped| format!("on line {}: {}", skipped.line, skipped.why))
+        .collect();
+    if let Some(more) = all.get(MOST_SKIPPED..).filter(|more| !more.is_empty()) {
+        let lines: Vec<String> = more.iter().take(20).map(|skipped| skipped.line.to_string()).collect();
+        let further = if more.len() > 20 { ", ..." } else { "" };
+        told.push(format!("on {} other lines: {}{further}", more.len(), lines.join(", ")));
+    }
+    told
 }
 
 /// A list item, broken into lines.
@@ -73,11 +87,20 @@ fn render_series(found: &SeriesExplanation) -> String {
     let mut text = format!("{} ({joined} {})\n", series.title, lines.join(" and "));
     text.push_str(&understood(series));
     text.push_str(&section("Context", context(found)));
-    let audit = match &found.audit[..] {
-        [] => vec!["all columns that can be recomputed from others agree".into()],
-        slips => slips.iter().map(describe).collect(),
-    };
+    let mut audit: Vec<String> = found.audit.slips.iter().map(describe).collect();
+    if !found.audit.follows.is_empty()
+        && !found.audit.slips.iter().any(|slip| slip.weight == Weight::Contradiction)
+    {
+        audit.insert(
+            0,
+            format!("recomputed from other columns and found to agree: {}", found.audit.follows.join(", ")),
+        );
+    }
     text.push_str(&section("Audit", audit));
+    text.push_str(&section("Doubtful", found.doubt.iter().cloned().collect()));
+    if found.doubt.is_some() {
+        return text;
+    }
     let over = found.rows.first().map_or(1, |row| row.over);
     if found.rows.iter().any(|row| row.workers > over && row.speedup().is_some()) {
         let fewest =
@@ -133,24 +156,10 @@ fn understood(series: &Series) -> String {
 }
 
 fn context(found: &SeriesExplanation) -> Vec<String> {
-    let context = &found.understood.context;
-    let known = |name: &str, known: Option<Known>| {
-        let Known { value, line } = known?;
-        let source = line.map_or_else(|| "given".into(), |line| format!("from the text, line {line}"));
-        Some(format!("{name} {value} ({source})"))
-    };
-    let mut facts: Vec<String> = [
-        known("steps", context.steps),
-        known("batch", context.batch),
-        known("epochs", context.epochs),
-        known("examples", context.examples),
-        known("batches per task", context.batches),
-        known("images per task", context.images),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    facts.extend(context.data.map(|data| format!("data {} ({} training images)", data.name, data.train)));
+    let Context { steps, batch, epochs, examples } = found.understood.context;
+    let given = [("steps", steps), ("batch", batch), ("epochs", epochs), ("examples", examples)];
+    let facts: Vec<String> =
+        given.into_iter().filter_map(|(name, value)| Some(format!("{name} {} (given)", value?))).collect();
     let mut sentences = Vec::new();
     if found.understood.lines.len() > 1 {
         sentences.push("these tables describe the same runs and were joined by worker count".into());
@@ -228,12 +237,6 @@ fn describe(slip: &Slip) -> String {
             format!(
                 "{mark}{}: the rates imply {}, but there are {there} ({}){likely}",
                 slip.place, needed.value, slip.how
-            )
-        }
-        (Some(speedup), Some(most)) if slip.check == Check::Share => {
-            format!(
-                "{mark}{}: the speed-up is {:.2}, but at most {most:.2} is possible ({}){likely}",
-                slip.place, speedup.value, slip.how
             )
         }
         (Some(printed), Some(computed)) => {

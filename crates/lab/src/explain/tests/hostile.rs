@@ -46,7 +46,7 @@ fn long_texts_of_other_things_are_read_once() {
     }
     let tables = "GPUs,images/s\n1,10\n2,19\n\n".repeat(2000);
     assert!(run(&tables).expect("tables").warnings[0].contains("500 are read"));
-    let rows: String = (0..5000).map(|n| format!("model{n}x,1,10\n")).collect();
+    let rows: String = (0..5000).map(|n| format!("model{n}x,1,10\nmodel{n}x,2,19\n")).collect();
     let found = run(&format!("name,GPUs,images/s\n{rows}")).expect("a table");
     assert!(found.warnings[0].contains("5000 series") && found.series.len() == MOST_SERIES);
 }
@@ -58,7 +58,7 @@ fn numbers_that_are_none_are_left_out() {
             .expect("a table");
     assert_eq!(found.series[0].understood.workers, [1, 2, 4]);
     assert!(found.warnings.iter().any(|warning| warning.contains("not a finite number")));
-    assert!(found.warnings.iter().any(|warning| warning.contains("\"-3\" workers")));
+    assert!(found.warnings.iter().any(|warning| warning.contains("skipped 3 rows")), "{:?}", found.warnings);
     assert!(
         found.series[0]
             .rows
@@ -71,7 +71,7 @@ fn numbers_that_are_none_are_left_out() {
 fn letters_of_any_script_do_no_harm() {
     let found = run("﻿| ГПУ | GPUs | изображений/s |\n|-|-|-|\n| один | 1 | 10 |\n| два | 2 | 19 |\n")
         .expect("a table");
-    assert_eq!(found.series.len(), 2);
+    assert!(!found.series[0].understood.comparable, "one and two may be different things");
 }
 
 #[test]
@@ -80,7 +80,9 @@ fn what_steers_a_terminal_is_not_printed() {
     assert!(!crate::explain::render(&found).contains('\u{1b}'));
 }
 
-const SEEDS: [&str; 4] = [
+const SEEDS: [&str; 6] = [
+    "<table><tr><th rowspan=2>GPUs<th colspan=2>fp32</tr><tr><th>time<th>images/s</tr><tr><td>1<td>10 s<td>5</tr><tr><td>2<td>6 s<td>9</table>\n",
+    "| nodes | GPUs per node | batch | fp32 images/s | amp images/s | speedup |\n|-|-|-|-|-|-|\n| 1 | 1 | 32 | 10 | 20 | 1 |\n| 1 | 2 | 64 | 19 | 38 | 1.9 |\n| 2 | 2 | 128 | 36 | 70 | 3.6 |\n",
     "| Workers | total time | allreduce time | fetch time | update |\n|-|-|-|-|-|\n| 1 | 6.0s | - | - | 5.0s |\n| 2 | 7.0s | 1.0s | 5.1s | 0.5s |\n",
     "Steps set to 400, epochs - 3, CIFAR-10.\n\nGPUs\tInit time(s)\tTrain time(s)\tTotal time(s)\tSpeedup\n1\t5\t100\t105\t1\n2\t6\t55\t61\t1.8\n4\t7\t30\t37\t3.3\n\nGPUs\tExamples/s\n1\t99\n2\t98\n4\t97\n",
     "| | GPU (1) | GPU (2) |\n|-|-|-|\n| Time per epoch | 2 | 1 |\n| images/s | 1 | 2 |\n| accuracy | 50% | 0.4 |\n| memory | 1 GB | 2 GB |\n",

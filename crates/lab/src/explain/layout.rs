@@ -1,0 +1,465 @@
+//! Makes tables long: one row per run, with its number of workers, what distinguishes it from other runs, and its measures.
+//!
+//! Tables have their workers in a column (`GPUs`; `nodes` and `GPUs per node`), in words of a column (`2 x V100`), or in their header
+//! (`1 GPU | 2 GPUs | 8 GPUs`), which is turned.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::figure::{self, Cell};
+use super::meaning::{self, Counts, Meaning};
+use super::page::Grid;
+
+/// Most workers that a row may have.
+const MOST_WORKERS: u64 = 10_000_000;
+
+/// Headings of columns that distinguish nothing.
+const NOTES: [&str; 20] = [
+    "note",
+    "notes",
+    "comment",
+    "comments",
+    "remark",
+    "remarks",
+    "log",
+    "logs",
+    "link",
+    "links",
+    "config",
+    "script",
+    "command",
+    "download",
+    "date",
+    "url",
+    "timestamp",
+    "commit",
+    "passed",
+    "status",
+];
+
+/// A table with one row per run.
+#[derive(Debug)]
+pub struct Long {
+    /// Heading of the workers.
+    pub counted_by: String,
+    /// Workers of each row; `None` if its cell does not count them.
+    pub workers: Vec<Option<u64>>,
+    /// What distinguishes a row from others with as many workers.
+    pub labels: Vec<String>,
+    /// The measures and settings.
+    pub columns: Vec<Raw>,
+}
+
+/// A column as text.
+#[derive(Debug)]
+pub struct Raw {
+    /// Its heading.
+    pub name: String,
+    /// Its cells, one per row.
+    pub cells: Vec<String>,
+    /// Its meaning, if given.
+    pub told: Option<Meaning>,
+    /// Where its own heading has no measure: the heading that may have one.
+    pub under: Option<String>,
+}
+
+/// A number of workers in a text.
+struct Count {
+    value: u64,
+    /// What is counted, if a word says it.
+    of: Option<Counts>,
+    /// The rest of the text.
+    rest: String,
+}
+
+/// Meanings that were given to headings.
+pub type Told<'a> = &'a dyn Fn(&str) -> Option<Meaning>;
+
+/// Makes a table long; an error says what is missing.
+pub fn long(grid: &Grid, told: Told) -> Result<Long, String> {
+    if let Some(workers) = in_columns(grid, told) {
+        return Ok(rows(grid, workers, told));
+    }
+    turned(grid, told).ok_or_else(|| {
+        let names: Vec<String> =
+            grid.header.iter().take(8).map(|name| format!("{:?}", shorten(name))).collect();
+        format!(
+            "none of the columns {} is the number of workers; name it with --map COLUMN=workers",
+            names.join(", ")
+        )
+    })
+}
+
+/// The beginning of a text.
+pub fn shorten(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+/// The number of workers at the start of a cell: `4`, `4 GPUs`, `8x V100`, `2 nodes x 4 GPUs`, `GPU (4)`, `GPU=1,BS=96`.
+fn count(text: &str) -> Option<Count> {
+    let text = text.trim();
+    let whole = |text: &str| -> Option<(u64, usize)> {
+        let (figure, rest) = figure::number(text)?;
+        let fits = figure.value >= 1.0 && figure.value.fract() == 0.0 && figure.value <= MOST_WORKERS as f64;
+        fits.then_some((figure.value as u64, text.len() - rest.len()))
+    };
+    if !text.starts_with(|c: char| c.is_ascii_digit()) {
+        let name = text.find(|c: char| !c.is_alphabetic()).filter(|end| *end > 0)?;
+        let of = meaning::counts(&text[..name])?;
+        let after = text[name..].trim_start().strip_prefix(['(', '=', ':'])?.trim_start();
+        let (value, used) = whole(after)?;
+        let rest = after[used..].trim_start_matches([')', ',', ';', ' ']).to_owned();
+        return Some(Count { value, of: Some(of), rest });
+    }
+    let (first, used) = whole(text)?;
+    let (of, after) = noun(&text[used..]);
+    // Each of the nodes has as many.
+    let times = after.trim_start().strip_prefix(['x', '×', '*', 'X']).filter(|_| of != Some(Counts::Devices));
+    if let Some((each, used, after)) = times.and_then(|times| {
+        let times = times.trim_start();
+        whole(times).map(|(each, used)| (each, used, times))
+    }) {
+        let (of, rest) = noun(&after[used..]);
+        let value = first.checked_mul(each).filter(|value| *value <= MOST_WORKERS)?;
+        return Some(Count { value, of: of.or(Some(Counts::Devices)), rest: rest.trim().into() });
+    }
+    let after = after.trim_start();
+    // `8x V100` counts devices.
+    let product =
+        after.strip_prefix(['x', '×', '*']).map(str::trim_start).filter(|rest| meaning::is_device(rest));
+    let of = of.or_else(|| product.map(|_| Counts::Devices));
+    let rest = after
+        .strip_prefix(['x', '×'])
+        .filter(|rest| !rest.starts_with(char::is_alphanumeric))
+        .unwrap_or(after);
+    Some(Count { value: first, of, rest: rest.trim().into() })
+}
+
+/// A text without a remark in brackets at its start.
+fn remark_off(text: &str) -> String {
+    if text.starts_with(['(', '[']) { String::new() } else { text.to_owned() }
+}
+
+/// What the first word of a text counts, and the rest.
+fn noun(text: &str) -> (Option<Counts>, &str) {
+    let start = text.trim_start_matches([' ', '-', '_']);
+    let end = start.find(|c: char| !c.is_alphabetic()).unwrap_or(start.len());
+    match meaning::counts(&start[..end]).filter(|_| end > 0) {
+        Some(of) => (Some(of), &start[end..]),
+        None => (None, text),
+    }
+}
+
+/// A number of workers anywhere in a heading: `fp32 8 GPUs`.
+fn count_in(heading: &str) -> Option<Count> {
+    let starts = heading.char_indices().filter(|(at, _)| {
+        heading[..*at]
+            .chars()
+            .next_back()
+            .is_none_or(|before| !before.is_alphanumeric() && !matches!(before, '.' | ','))
+    });
+    starts.map(|(at, _)| (at, &heading[at..])).find_map(|(at, text)| {
+        let found = count(text).filter(|found| found.of.is_some())?;
+        let compares =
+            ["vs", "over", "per", "than", "to"].iter().any(|word| heading[..at].trim_end().ends_with(word));
+        let rest = format!("{} {}", heading[..at].trim_end_matches(['(', '-', ' ', ',', ':']), found.rest);
+        (!compares).then(|| Count { rest: rest.trim().to_owned(), ..found })
+    })
+}
+
+/// Workers of each row, and the columns that they come from.
+struct Counted {
+    name: String,
+    workers: Vec<Option<u64>>,
+    rests: Vec<String>,
+    used: Vec<usize>,
+}
+
+/// The workers of a table that has them in a column, or in two.
+fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
+    let cells = |at: usize| grid.rows.iter().map(move |row| count(&row[at]));
+    let counting = |at: usize| {
+        2 * cells(at).flatten().count() >= grid.rows.iter().filter(|row| !row[at].is_empty()).count()
+    };
+    let distinct = |at: usize| cells(at).flatten().map(|count| count.value).collect::<BTreeSet<_>>().len();
+    let one = |at: usize| {
+        let mut last = None;
+        let filled: Vec<Option<Count>> = cells(at).collect();
+        // A gap repeats what stands above it.
+        let workers = filled.iter().zip(&grid.rows).map(|(count, row)| {
+            if !row[at].is_empty() {
+                last = count.as_ref().map(|count| count.value);
+            }
+            last
+        });
+        Counted {
+            name: grid.header[at].clone(),
+            workers: workers.collect(),
+            rests: filled
+                .iter()
+                .map(|count| count.as_ref().map_or_else(String::new, |count| remark_off(&count.rest)))
+                .collect(),
+            used: vec![at],
+        }
+    };
+    let columns = 0..grid.header.len();
+    if let Some(at) = columns.clone().find(|at| told(&grid.header[*at]) == Some(Meaning::Workers)) {
+        return Some(one(at));
+    }
+    let free = |at: &usize| told(&grid.header[*at]).is_none();
+    let of = |wanted: Counts| -> Vec<usize> {
+        columns
+            .clone()
+            .filter(free)
+            .filter(|at| meaning::counted(&grid.header[*at]) == Some(wanted) && counting(*at))
+            .collect()
+    };
+    let (devices, each, nodes) = (of(Counts::Devices), of(Counts::OnEach), of(Counts::Nodes));
+    let total = |at: &&usize| meaning::words(&grid.header[**at]).iter().any(|word| word == "total");
+    let device = devices
+        .iter()
+        .find(total)
+        .or(devices.iter().find(|at| distinct(**at) > 1))
+        .or(devices.first())
+        .copied();
+    if let (Some(&nodes), Some(on)) = (nodes.first(), each.first().copied().or(device)) {
+        let (all, on_each) = (one(nodes), one(on));
+        let pairs: Vec<(u64, u64)> =
+            all.workers.iter().zip(&on_each.workers).filter_map(|(a, b)| (*a).zip(*b)).collect();
+        let different = |of: &dyn Fn(&(u64, u64)) -> u64| pairs.iter().map(of).collect::<BTreeSet<_>>().len();
+        let runs = pairs.iter().collect::<BTreeSet<_>>().len();
+        let (totals, products) =
+            (different(&|pair| pair.1), different(&|pair| pair.0.saturating_mul(pair.1)));
+        // `GPUs` beside `nodes` may be all of them, or those of a node: then equal numbers mean different runs.
+        if !each.is_empty() || totals < runs && products == runs && different(&|pair| pair.0) > 1 {
+            let product = |(nodes, each): (&Option<u64>, &Option<u64>)| {
+                nodes.as_ref()?.checked_mul(each.as_ref().copied()?)
+            };
+            return Some(Counted {
+                name: format!("{} x {}", grid.header[nodes], grid.header[on]),
+                workers: all.workers.iter().zip(&on_each.workers).map(product).collect(),
+                rests: on_each.rests,
+                used: vec![nodes, on],
+            });
+        }
+        return Some(Counted { used: vec![nodes, on], ..on_each });
+    }
+    if let Some(at) = device.or(nodes.first().copied()).or(each.first().copied()) {
+        return Some(one(at));
+    }
+    // Cells that say what they count.
+    let named = columns.clone().filter(free).find(|at| {
+        distinct(*at) > 1 && cells(*at).all(|count| count.is_some_and(|count| count.of.is_some()))
+    })?;
+    Some(one(named))
+}
+
+/// Whether a column has more words than numbers.
+fn is_worded(grid: &Grid, at: usize) -> bool {
+    let cells = || grid.rows.iter().map(|row| figure::read(&row[at]));
+    cells().filter(|cell| *cell == Cell::Words).count()
+        > cells().filter(|cell| matches!(cell, Cell::Number(..) | Cell::Ratio(..))).count()
+}
+
+/// The cells of a column of words, where a gap repeats what stands above it.
+fn filled(grid: &Grid, at: usize) -> Vec<&str> {
+    let mut last = "";
+    let fill = |row: &'_ Vec<String>| !row[at].is_empty();
+    grid.rows
+        .iter()
+        .map(|row| {
+            if fill(row) {
+                last = &row[at];
+            }
+            last
+        })
+        .collect()
+}
+
+fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
+    let Counted { name, workers, rests, used } = counted;
+    let (mut labels, mut columns) = (rests, Vec::new());
+    for at in (0..grid.header.len()).filter(|at| !used.contains(at)) {
+        let heading = &grid.header[at];
+        let told = told(heading);
+        if told.is_some() || !is_worded(grid, at) {
+            let cells = grid.rows.iter().map(|row| row[at].clone()).collect();
+            columns.push(Raw { name: heading.clone(), cells, told, under: None });
+            continue;
+        }
+        if meaning::words(heading).iter().any(|word| NOTES.contains(&word.as_str())) {
+            continue;
+        }
+        for ((label, cell), workers) in labels.iter_mut().zip(filled(grid, at)).zip(&workers) {
+            // `2x RTX 3090` beside 2 GPUs is an RTX 3090.
+            let repeats = count(cell).filter(|count| Some(count.value) == *workers);
+            let cell = repeats.map_or_else(|| without(cell, *workers), |count| count.rest);
+            if !label.is_empty() && !cell.is_empty() {
+                label.push_str(", ");
+            }
+            label.push_str(&cell);
+        }
+    }
+    Long { counted_by: name, workers, labels, columns }
+}
+
+/// A cell without the number of workers, if it is a product such as `64x8`.
+fn without(cell: &str, workers: Option<u64>) -> String {
+    let is = |text: &str| text.trim().parse().ok() == workers && workers.is_some();
+    match cell.split_once(['x', '×', '*']) {
+        Some((one, other)) if is(one) => other.trim().to_owned(),
+        Some((one, other)) if is(other) => one.trim().to_owned(),
+        _ => cell.to_owned(),
+    }
+}
+
+/// Turns a table that has its workers in the header: each row becomes a column.
+fn turned(grid: &Grid, told: Told) -> Option<Long> {
+    let corner_counts = meaning::words(&grid.header[0]).iter().any(|word| meaning::counts(word).is_some());
+    let plain = |heading: &String| count(heading).filter(|count| corner_counts && count.rest.is_empty());
+    let heads: Vec<Option<Count>> = grid
+        .header
+        .iter()
+        .enumerate()
+        .map(|(at, heading)| count_in(heading).or_else(|| plain(heading)).filter(|_| at > 0))
+        .collect();
+    let counts: BTreeSet<u64> = heads.iter().flatten().map(|count| count.value).collect();
+    if counts.len() < 2 {
+        return None;
+    }
+    let first = heads.iter().position(Option::is_some)?;
+    let named: Vec<Vec<&str>> = (0..first).map(|at| filled(grid, at)).collect();
+    let mut rests: Vec<&str> = Vec::new();
+    for count in heads.iter().flatten() {
+        if !rests.contains(&count.rest.as_str()) {
+            rests.push(&count.rest);
+        }
+    }
+    let mut columns = Vec::new();
+    for (row, cells) in grid.rows.iter().enumerate() {
+        let label = named
+            .iter()
+            .map(|column| column[row])
+            .filter(|label| !label.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ");
+        for rest in &rests {
+            let cell = |wanted: u64| {
+                let head = heads.iter().position(|head| {
+                    head.as_ref().is_some_and(|head| head.value == wanted && head.rest == *rest)
+                });
+                head.map_or_else(String::new, |at| cells[at].clone())
+            };
+            let name = format!("{label} {rest}").trim().to_owned();
+            let told = told(&name).or_else(|| told(&label)).or_else(|| told(&grid.header[0]));
+            let under = Some(grid.header[..first].join(" "));
+            columns.push(Raw { name, cells: counts.iter().map(|count| cell(*count)).collect(), told, under });
+        }
+    }
+    let workers: Vec<Option<u64>> = counts.into_iter().map(Some).collect();
+    Some(Long { counted_by: "header".into(), labels: vec![String::new(); workers.len()], workers, columns })
+}
+
+/// Rows that differ only in workers.
+#[derive(Clone)]
+pub struct Group {
+    /// What distinguishes it from other groups.
+    pub name: String,
+    /// Its rows.
+    pub rows: Vec<usize>,
+}
+
+/// A number that may distinguish runs.
+pub struct Setting {
+    /// Its heading.
+    pub name: String,
+    /// Its value in each row.
+    pub values: Vec<Option<f64>>,
+    /// Whether it may be that of all workers together.
+    pub is_batch: bool,
+}
+
+/// Separates rows of different runs: by their labels; then, where numbers of workers repeat, by the settings that repeat least; then
+/// where the numbers begin again. What still repeats are runs that were repeated.
+pub fn groups(long: &Long, settings: &[Setting]) -> Vec<Group> {
+    let counted = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
+    let all = Group { name: String::new(), rows: counted };
+    partition(&all, |row| long.labels[row].clone())
+        .into_iter()
+        .flat_map(|group| split(long, settings, group))
+        .collect()
+}
+
+/// Parts of a group, named by what their rows have in common.
+fn partition(group: &Group, key: impl Fn(usize) -> String) -> Vec<Group> {
+    let mut parts: Vec<(String, Vec<usize>)> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
+    for row in &group.rows {
+        let key = key(*row);
+        let at = *known.entry(key.clone()).or_insert(parts.len());
+        match parts.get_mut(at) {
+            Some((_, rows)) => rows.push(*row),
+            None => parts.push((key, vec![*row])),
+        }
+    }
+    let name = |key: String| match (group.name.is_empty(), key.is_empty()) {
+        (true, _) => key,
+        (_, true) => group.name.clone(),
+        _ => format!("{}, {key}", group.name),
+    };
+    parts.into_iter().map(|(key, rows)| Group { name: name(key), rows }).collect()
+}
+
+fn split(long: &Long, settings: &[Setting], group: Group) -> Vec<Group> {
+    let counts =
+        |group: &Group| group.rows.iter().map(|row| long.workers[*row]).collect::<BTreeSet<_>>().len();
+    let repeats =
+        |groups: &[Group]| groups.iter().map(|group| group.rows.len() - counts(group)).sum::<usize>();
+    let scales = |groups: &[Group]| groups.iter().any(|group| counts(group) > 1);
+    let mut found = vec![group];
+    while repeats(&found) > 0 {
+        let by = |setting: &Setting, divided: bool| -> Vec<Group> {
+            let key = |row: usize| {
+                let workers = if divided { long.workers[row].unwrap_or(1) as f64 } else { 1.0 };
+                let each = if divided { " per worker" } else { "" };
+                setting.values[row]
+                    .map_or_else(String::new, |value| format!("{}{each} {}", setting.name, value / workers))
+            };
+            found.iter().flat_map(|group| partition(group, key)).collect()
+        };
+        let ways = settings.iter().flat_map(|setting| {
+            std::iter::once(by(setting, false)).chain(setting.is_batch.then(|| by(setting, true)))
+        });
+        let better = ways.filter(|groups| scales(groups) && repeats(groups) < repeats(&found));
+        match better.min_by_key(|groups| (repeats(groups), groups.len())) {
+            Some(better) => found = better,
+            None => break,
+        }
+    }
+    let again = |group: Group| {
+        let blocks = blocks(long, &group);
+        let whole = blocks.len() > 1
+            && blocks
+                .iter()
+                .all(|block| counts(block) > 1 && long.workers[block.rows[0]] == long.workers[group.rows[0]]);
+        if whole { blocks } else { vec![group] }
+    };
+    found.into_iter().flat_map(again).collect()
+}
+
+/// The parts of a group in each of which the number of workers grows.
+fn blocks(long: &Long, group: &Group) -> Vec<Group> {
+    let mut blocks: Vec<Group> = Vec::new();
+    for row in &group.rows {
+        match blocks
+            .last_mut()
+            .filter(|block| block.rows.last().is_some_and(|last| long.workers[*last] < long.workers[*row]))
+        {
+            Some(block) => block.rows.push(*row),
+            None => {
+                let name = format!("{} part {}", group.name, blocks.len() + 1).trim().to_owned();
+                blocks.push(Group { name, rows: vec![*row] });
+            }
+        }
+    }
+    blocks
+}
