@@ -63,7 +63,9 @@ pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
         Err(Halt::Ended(Some(source))) if !open::is_damage(&source) => {
             return Err(ImportError::Io { path: path.into(), source });
         }
-        Err(_) => warnings.push(format!("it is damaged after byte {}; what follows was not read", window.offset())),
+        Err(_) => {
+            warnings.push(format!("it is damaged after byte {}; what follows was not read", window.offset()))
+        }
     }
     if reader.events == 0 {
         return Err(ImportError::bad(path, "not a Horovod timeline: it is no array of events"));

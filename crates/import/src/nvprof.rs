@@ -36,8 +36,7 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
             processes.extend(row.integer(5).filter(|_| processes.len() < 100));
             // A thread's number is 32 bits wide, and negative where its highest bit is set.
             let thread = row.integer(2).unwrap_or(0) as u64 & 0xffff_ffff;
-            let call =
-                Event { correlation: row.count(3), ..Event::on_host(row, Kind::Call, None, thread) };
+            let call = Event { correlation: row.count(3), ..Event::on_host(row, Kind::Call, None, thread) };
             let id = row.integer(4).unwrap_or(0);
             let name = names.entry(id).or_insert_with(|| format!("{} call {id}", table.to_lowercase()));
             gather.add(call, Some(name));
@@ -80,7 +79,8 @@ fn read_ranges(
         let (Some(flags), Some(id)) = (row.integer(2), row.integer(3)) else { return };
         if flags & BEGIN != 0 {
             let object = row.blob(6).filter(|_| row.integer(5).is_none_or(|kind| kind == THREAD));
-            let event = Event::on_host(row, Kind::Range, None, object.and_then(thread_of_object).unwrap_or(0));
+            let event =
+                Event::on_host(row, Kind::Range, None, object.and_then(thread_of_object).unwrap_or(0));
             begun.push((id, event, row.integer(4)));
         } else if flags & END != 0 {
             ends.insert(id, row.integer(0));

@@ -152,9 +152,14 @@ fn find_common_steps(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Vec<StepRange>>, ImportError> {
     if steps.iter().any(Vec::is_empty) {
-        warnings.push("no steps are marked in all traces: each counts as one step, from its first work to its last".into());
+        warnings.push(
+            "no steps are marked in all traces: each counts as one step, from its first work to its last"
+                .into(),
+        );
         for (tiling, steps) in tilings.iter().zip(&mut steps) {
-            let Some(Span { begin, end }) = tiling.work() else { return apart("one shows no kernels, copies, collectives or operators") };
+            let Some(Span { begin, end }) = tiling.work() else {
+                return apart("one shows no kernels, copies, collectives or operators");
+            };
             *steps = vec![StepRange { number: 0, begin, end }];
         }
     } else {

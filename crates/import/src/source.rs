@@ -156,9 +156,9 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     }
     for source in &sources {
         let runs = match source.format {
-            Format::Horovod => horovod::read(&source.path)
-                .and_then(|traces| ranks::join(traces, told))
-                .map(|run| vec![run]),
+            Format::Horovod => {
+                horovod::read(&source.path).and_then(|traces| ranks::join(traces, told)).map(|run| vec![run])
+            }
             Format::MetricLog => metric_log::import(&source.path).map(|run| vec![run]),
             Format::TfCnn => tf_cnn::import(&source.path),
             _ => continue,

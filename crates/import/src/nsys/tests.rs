@@ -153,7 +153,8 @@ fn the_third_generation_is_read() {
         ]
     );
     let bytes: Vec<_> = trace.slices.iter().map(|slice| slice.bytes.map(|Bytes(bytes)| bytes)).collect();
-    let expected = [None, Some(1000), Some(50), None, Some(1), Some(9), Some(64), Some(400), Some(8), None, Some(7)];
+    let expected =
+        [None, Some(1000), Some(50), None, Some(1), Some(9), Some(64), Some(400), Some(8), None, Some(7)];
     assert_eq!(bytes[..11], expected);
     let operations: Vec<_> = trace.collectives.iter().map(|one| trace.names.text(one.operation)).collect();
     assert_eq!(operations, ["peer_copy", "all_reduce", "all_gather", "wait", "recv", "all_gather"]);
@@ -357,7 +358,8 @@ fn calls_of_mpi_and_copies_between_devices_are_exchange() {
     let trace = trace(&small_program());
     let profile = profile::summarise(&trace, &profile::Cut::default()).unwrap();
     assert_eq!(profile.breakdown.collective, Nanos(64_000_000));
-    let rows: Vec<_> = profile.collectives.iter().map(|row| (row.name.as_str(), row.total.0 / 1_000_000)).collect();
+    let rows: Vec<_> =
+        profile.collectives.iter().map(|row| (row.name.as_str(), row.total.0 / 1_000_000)).collect();
     assert_eq!(rows, [("recv", 60), ("peer_copy", 4)]);
     assert!(profile.copies.is_empty());
     let run = join(vec![trace], &Told::default()).unwrap();

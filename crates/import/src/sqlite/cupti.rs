@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::{ImportError, operations};
 use super::{Database, Event, Fields, Gather, Place};
 use crate::trace::Kind;
+use crate::{ImportError, operations};
 
 /// Columns of work on a device. Only one profiler has `globalPid`.
 const COLUMNS: [&str; 8] =

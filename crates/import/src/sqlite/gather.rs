@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use paceline_record::{Bytes, Nanos};
 
-use crate::ImportError;
 use super::{Database, Fields, steps};
+use crate::ImportError;
 use crate::trace::{Clock, Collective, Kind, Slice, Trace, Track};
 
 /// Times are shifted by this until the clock's origin is known, because profilers write some from before it.
