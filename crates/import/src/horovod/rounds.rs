@@ -1,7 +1,7 @@
 //! Traces from the exchanges of a timeline.
 //!
-//! Steps are told if all tensors that are exchanged again are exchanged equally often, round by round: a step then lasts
-//! from the end of a round to the end of the next. Otherwise a timeline says nothing about steps.
+//! Steps are told if all tensors that are exchanged again are exchanged equally often, one round after the other: a step
+//! then lasts from the end of a round to the end of the next. Otherwise a timeline says nothing about steps.
 //!
 //! A rank that was ready for its last tensor in a round waits until the last rank is ready, too. Before, it had more to
 //! compute: waiting of other tensors was no waiting of the rank.
@@ -90,7 +90,10 @@ fn find_rounds(exchanges: &[Exchange]) -> Option<Vec<Vec<usize>>> {
     }
     let round = |number: usize| tensors.values().map(|times| times[number]).collect::<Vec<usize>>();
     let rounds: Vec<Vec<usize>> = (0..fewest).map(round).collect();
-    let apart = |pair: &[Vec<usize>]| pair[0].iter().max() < pair[1].iter().min();
+    let apart = |pair: &[Vec<usize>]| {
+        let begin = pair[1].iter().map(|&at| exchanges[at].begin).min();
+        pair[0].iter().map(|&at| exchanges[at].end).max() <= begin
+    };
     rounds.windows(2).all(apart).then_some(rounds)
 }
 
