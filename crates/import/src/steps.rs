@@ -14,7 +14,7 @@ use super::split::Sight;
 use crate::trace::{Kind, StepRange, Trace};
 
 /// A step at either end with less than this part of the work of any other is not whole.
-const WHOLE: f64 = 0.1;
+const WHOLE: f64 = 0.05;
 
 /// The whole steps of a trace, and what was left out, one sentence each.
 pub(super) fn find(trace: &Trace, sight: Sight, host: &Host) -> (Vec<StepRange>, Vec<String>) {
