@@ -3,12 +3,12 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use paceline_import::ranks::Told;
 use paceline_import::source;
 use paceline_import::trace::Trace;
-use paceline_import::{nvidia_smi, open, profile, timeline, write};
+use paceline_import::{nvidia_smi, open, profile, timeline, unknown, write};
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
@@ -132,6 +132,9 @@ pub fn run(options: &Options) -> Result<()> {
         None => {}
     }
     let bytes = read(&options.file)?;
+    if let Some(what) = unknown::describe(&bytes) {
+        return Err(Usage::new(format!("{}: {what}", path.display())).into());
+    }
     explain_tables(&String::from_utf8_lossy(&bytes), options)
 }
 
@@ -198,11 +201,8 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
 fn read(path: &Path) -> Result<Vec<u8>> {
     let most = explain::LONGEST as u64 + 1;
     let mut bytes = Vec::new();
-    let done = if path == Path::new("-") {
-        io::stdin().take(most).read_to_end(&mut bytes)
-    } else {
-        open::open(path)?.take(most).read_to_end(&mut bytes)
-    };
+    let file = if path == Path::new("-") { open::plain(io::stdin()) } else { Ok(open::open(path)?) };
+    let done = file.and_then(|file| file.take(most).read_to_end(&mut bytes));
     done.with_context(|| format!("cannot read {}", path.display()))?;
     Ok(bytes)
 }
