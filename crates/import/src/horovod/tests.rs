@@ -1,5 +1,6 @@
 use std::fmt::Write;
 
+use paceline_lab::Held;
 use paceline_record::{Phase, StepRecord};
 
 use super::*;
@@ -136,6 +137,23 @@ fn what_is_answered_from_the_cache_is_exchanged_and_its_waiting_unknown() {
     assert!(says(&run, "waiting for late ranks is unknown") && says(&run, "HOROVOD_CACHE_CAPACITY"));
     let origin = run.origin();
     assert!(origin.knows(Phase::CommWait) && !origin.knows(Phase::Compute) && !origin.knows(Phase::Idle));
+}
+
+#[test]
+fn exchange_is_not_called_exposed_where_computation_is_not_shown() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let runs = [("timeline".into(), run(&from_cache(&write(12))))];
+    let written = crate::write::write(&runs, &[], folder.path(), Held::Resume);
+    let (folder, study) = written.expect("room for a study");
+    let report = folder.analyse(&study);
+    let case = &report.cases[0];
+    assert_eq!((case.overlap, case.communication_ratio), (None, None), "nobody knows what is hidden");
+    let texts: Vec<&str> = report.findings.iter().map(|finding| finding.text.as_str()).collect();
+    assert!(
+        texts.iter().any(|text| text.contains("in exchanges, hidden behind computation or not")),
+        "{texts:?}"
+    );
+    assert!(!texts.iter().any(|text| text.contains("exposed")), "{texts:?}");
 }
 
 #[test]
