@@ -14,7 +14,7 @@ use super::split::Sight;
 use crate::trace::{Kind, StepRange, Trace};
 
 /// A step at either end with less than this part of the work of any other is not whole.
-const WHOLE: f64 = 0.05;
+const WHOLE: f64 = 0.1;
 
 /// The whole steps of a trace, and what was left out, one sentence each.
 pub(super) fn find(trace: &Trace, sight: Sight, host: &Host) -> (Vec<StepRange>, Vec<String>) {
@@ -108,6 +108,45 @@ fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::split::Tiling;
+    use crate::split::tests::Draft;
+
+    /// Two marked steps with a pause between them; the device does each step's work later, and a copy later still.
+    fn paused() -> Draft {
+        let mut draft = Draft::default();
+        let (host, main, side) = (draft.thread(), draft.stream(), draft.stream());
+        for (number, begin) in [(1, 100), (2, 300)] {
+            draft.step(number, (begin, begin + 50));
+            draft.launched((host, main), Kind::Compute, (begin, begin + 10), (begin + 20, begin + 90));
+            draft.launched((host, side), Kind::CopyOut, (begin + 10, begin + 20), (begin + 90, begin + 95));
+        }
+        draft.slice(main, Kind::Compute, "launched by nobody", (400, 420));
+        draft
+    }
+
+    fn found(draft: Draft) -> Vec<(u64, u64, u64)> {
+        let steps = Tiling::of(&draft.trace()).steps;
+        steps.iter().map(|step| (step.number, step.begin.0, step.end.0)).collect()
+    }
+
+    #[test]
+    fn a_step_lasts_until_its_computation_is_done_and_the_last_until_all_its_work_is() {
+        assert_eq!(found(paused()), [(1, 100, 190), (2, 300, 395)]);
+        let mut on_device = paused();
+        on_device.0.steps_on_device = true;
+        assert_eq!(found(on_device), [(1, 100, 150), (2, 300, 350)], "these are already where the work is");
+    }
+
+    #[test]
+    fn only_steps_at_the_ends_with_hardly_any_work_are_left_out() {
+        assert_eq!(find_whole(&[]), 0..0);
+        assert_eq!(find_whole(&[3]), 0..1);
+        assert_eq!(find_whole(&[900, 100, 100, 4]), 0..3);
+        assert_eq!(find_whole(&[4, 100, 4, 100, 0]), 0..4, "one in the middle is as small");
+        assert_eq!(find_whole(&[1, 100, 100]), 1..3);
+        assert_eq!(find_whole(&[3000, 300, 300]), 0..3, "a first step may have more");
+        assert_eq!(find_whole(&[0, 0]), 0..2);
+    }
 
     #[test]
     fn steps_that_overlap_or_come_twice_are_set_apart() {

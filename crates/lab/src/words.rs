@@ -123,6 +123,9 @@ pub fn no_findings(report: &Report) -> &'static str {
     let done = report.cases.iter().filter(|case| case.status == Status::Done).count();
     match done {
         0 => "None: no case finished.",
+        _ if report.cases.iter().all(|case| case.phases_s.is_none()) => {
+            "None: what the time was spent on is not known."
+        }
         _ if done < report.cases.len() + report.missing as usize => {
             "None in the cases that finished: no cause takes a notable part of their time."
         }

@@ -23,6 +23,9 @@ pub struct Options {
     /// Markdown, CSV or TSV, or a whole page; - reads standard input
     #[arg(value_name = "PATH")]
     file: PathBuf,
+    /// Only the table that begins on this line; may be given again
+    #[arg(long, value_name = "LINE")]
+    table: Vec<usize>,
     /// What a column means, such as `speed=rate-global`; an unknown meaning lists them all; may be given again
     #[arg(long, value_name = "COLUMN=MEANING", value_parser = parse_map)]
     map: Vec<(String, Meaning)>,
@@ -74,6 +77,7 @@ impl Options {
     /// Refuses what only tables take, where there are none.
     fn refuse_tables(&self) -> Result<&Self, Usage> {
         let given = [
+            (!self.table.is_empty(), "--table"),
             (!self.map.is_empty(), "--map"),
             (self.steps.is_some(), "--steps"),
             (self.examples.is_some(), "--examples"),
@@ -181,14 +185,14 @@ fn explain_runs(options: &Options) -> Result<()> {
 }
 
 fn explain_tables(text: &str, options: &Options) -> Result<()> {
-    let Options { map, steps, examples, batch, epochs, .. } = options;
+    let Options { table, map, steps, examples, batch, epochs, .. } = options;
     let work = options.work.map(|work| match work {
         WorkOption::Divided => Work::Divided,
         WorkOption::PerWorker => Work::PerWorker,
     });
     let context =
         explain::series::Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
-    let told = explain::Options { map: map.clone(), context, work };
+    let told = explain::Options { tables: table.clone(), map: map.clone(), context, work };
     let found = explain::explain_text(text, &told);
     let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {

@@ -211,7 +211,15 @@ pub fn is_device(text: &str) -> bool {
 
 /// The words of a heading in lower case. A slash is `per`; `speed-up` is one word.
 pub fn words(name: &str) -> Vec<String> {
-    let lower = name
+    // `TimeMs` is two words.
+    let mut spaced = String::new();
+    for letter in name.chars() {
+        let joins =
+            letter.is_uppercase() && spaced.ends_with(char::is_lowercase) && !name.contains([' ', '_', '-']);
+        spaced.extend(joins.then_some(' '));
+        spaced.push(letter);
+    }
+    let lower = spaced
         .to_lowercase()
         .replace("speed-up", "speedup")
         .replace("speed up", "speedup")
@@ -454,6 +462,7 @@ mod tests {
             ("Time to train - TF32 (minutes)", TrainTime),
             ("Total time (s)", TotalTime),
             ("hours", TotalTime),
+            ("TimeMs", TotalTime),
             ("Execution Time (ms)", TotalTime),
             ("Average time per epoch (secs)", EpochTime),
             ("time sec/epoch", EpochTime),
