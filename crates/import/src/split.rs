@@ -43,13 +43,13 @@ pub enum Part {
     Forward,
     /// Others.
     Compute,
-    /// A collective, and no computation.
+    /// A collective or another exchange, and no computation.
     Collective,
     /// A copy from the host.
     CopyIn,
     /// A copy to the host.
     CopyOut,
-    /// A copy within or between devices, or a fill.
+    /// A copy within a device, or a fill.
     CopyDevice,
     /// The host was getting a batch.
     Loading,
