@@ -17,7 +17,7 @@ mod number;
 mod scan;
 #[cfg(test)]
 mod tests;
-mod window;
+pub(super) mod window;
 
 use std::io::{self, Read};
 use std::path::Path;

@@ -48,6 +48,11 @@ pub fn of_kernel(name: &str) -> Option<&'static str> {
     known.filter(|_| !within).map(|(_, operation)| *operation)
 }
 
+/// Whether all ranks take part in an operation, so that one of a rank has its like on the others.
+pub fn is_collective(operation: &str) -> bool {
+    !["send", "recv", "send_recv", "wait", "peer_copy"].contains(&operation)
+}
+
 /// What an event of the host says about a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {

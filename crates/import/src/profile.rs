@@ -248,7 +248,14 @@ fn devices(trace: &Trace, window: &Spans) -> Vec<DeviceUse> {
 impl Breakdown {
     fn of(parts: &Parts, knows_idle: bool) -> Self {
         let sum = |of: &[Part]| of.iter().map(|part| parts[*part]).sum::<Nanos>();
-        let rest = sum(&[Part::Loading, Part::HostLate, Part::Queued, Part::NothingQueued, Part::Unknown]);
+        let rest = sum(&[
+            Part::Loading,
+            Part::SetUp,
+            Part::HostLate,
+            Part::Queued,
+            Part::NothingQueued,
+            Part::Unknown,
+        ]);
         Self {
             compute: sum(&[Part::Update, Part::Backward, Part::Forward, Part::Compute]),
             collective: parts[Part::Collective],

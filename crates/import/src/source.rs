@@ -165,7 +165,7 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     }
     for source in &sources {
         let run = match source.format {
-            Format::Horovod => horovod::read(&source.path).map(|timeline| timeline.to_run()),
+            Format::Horovod => horovod::read(&source.path).and_then(|traces| ranks::join(traces, told)),
             Format::MetricLog => metric_log::import(&source.path),
             _ => continue,
         };

@@ -100,6 +100,9 @@ fn verdict(part: Share, profile: &Profile) -> String {
             let causes = profile.idle.unwrap_or_default().causes();
             let most = causes.iter().rev().max_by_key(|(time, _)| *time).map_or("", |(_, cause)| *cause);
             let why = match most {
+                "start-up and shut-down" => {
+                    ", before its first work or after its last: the host sets it up or shuts it down"
+                }
                 "host late" => {
                     ": the host is late, busy in calls and operators before it launches the next work"
                 }
