@@ -7,11 +7,10 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use paceline_lab::tfrecord::{self, Next, Reader};
-use paceline_record::Rank;
 
 use super::protobuf::{Fields, Held, Malformed};
-use super::series::{Point, Series};
-use super::{ImportError, Imported, batch, open};
+use super::series::{self, Point, Series};
+use super::{ImportError, Imported, open};
 
 /// Content of the first record of an event file, followed by the version.
 const VERSION: &[u8] = b"brain.Event:";
@@ -72,39 +71,24 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
     Ok(series)
 }
 
-/// A run from event files, one per rank: the rank comes from a folder named `rank-N`, otherwise from the order.
+/// A run from event files, one per worker.
 pub fn import(files: &[PathBuf]) -> Result<Imported, ImportError> {
     let mut run = Imported::default();
-    for (place, path) in files.iter().enumerate() {
-        let mut one = read(path)?.into_run();
-        let named = path
-            .ancestors()
-            .skip(1)
-            .find_map(|folder| folder.file_name()?.to_str()?.strip_prefix("rank-")?.parse().ok());
-        one.ranks[0].rank = Rank(named.unwrap_or(place as u32));
+    let mut workers = Vec::new();
+    for path in files {
+        let one = read(path)?.into_run();
         run.warnings.extend(one.warnings.into_iter().map(|warning| match files {
             [_] => warning,
             _ => format!("{}: {warning}", path.display()),
         }));
-        run.case.batch_per_worker = match place {
-            0 => one.case.batch_per_worker,
-            _ => run.case.batch_per_worker.filter(|batch| Some(*batch) == one.case.batch_per_worker),
+        run.case.batch_per_worker = match workers.is_empty() {
+            true => one.case.batch_per_worker,
+            false => run.case.batch_per_worker.filter(|batch| Some(*batch) == one.case.batch_per_worker),
         };
-        // Steps of assumed length must have the same length on all ranks.
-        if let Some((common, own)) = run.nominal.zip(one.nominal) {
-            one.ranks.iter_mut().for_each(|rank| batch::stretch(rank, common / own));
-        }
-        run.nominal = run.nominal.or(one.nominal);
-        run.ranks.append(&mut one.ranks);
+        workers.push(one.progress);
     }
-    run.ranks.sort_by_key(|rank| rank.rank);
-    if run.ranks.windows(2).any(|pair| pair[0].rank == pair[1].rank) {
-        for (rank, place) in run.ranks.iter_mut().zip(0..) {
-            rank.rank = Rank(place);
-        }
-        run.warnings.push("several files name the same rank; ranks are numbered by file order".into());
-    }
-    run.case.workers = run.ranks.len() as u32;
+    run.case.workers = files.len() as u32;
+    run.progress = workers.into_iter().collect::<Option<Vec<_>>>().and_then(series::together);
     Ok(run)
 }
 

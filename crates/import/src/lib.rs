@@ -12,6 +12,7 @@ pub mod horovod;
 pub mod idle;
 pub mod kineto;
 mod lines;
+pub mod meaning;
 pub mod metric_log;
 mod named;
 mod nsys;
@@ -34,12 +35,13 @@ pub mod tf_cnn;
 pub mod timeline;
 pub mod top;
 pub mod trace;
+pub mod unknown;
 pub mod write;
 
 use std::io;
 use std::path::PathBuf;
 
-use paceline_lab::origin::{DeviceUse, Format, Origin, Traced};
+use paceline_lab::origin::{DeviceUse, Format, Origin, Progress, Traced};
 use paceline_record::{Bytes, Case, Phase, Rank, StepRecord};
 
 /// A foreign file that could not be read.
@@ -93,8 +95,8 @@ pub struct Imported {
     pub tells: Vec<Phase>,
     /// How devices were used during the run.
     pub devices: Vec<DeviceUse>,
-    /// The assumed batch of a worker if only rates are known; the length of its steps is then assumed too.
-    pub nominal: Option<f64>,
+    /// The points of a log that recorded no steps; there are no ranks then.
+    pub progress: Option<Progress>,
 }
 
 impl Imported {
@@ -107,11 +109,11 @@ impl Imported {
             matches!(phase, Phase::Tail | Phase::Other) || self.tells.contains(phase) || occurs(*phase)
         };
         Origin {
-            phases: Phase::ALL.into_iter().filter(known).collect(),
+            phases: Phase::ALL.into_iter().filter(|phase| !self.ranks.is_empty() && known(phase)).collect(),
             notes: self.warnings.clone(),
             traced: self.traced.clone(),
             devices: self.devices.clone(),
-            rates_only: self.nominal.is_some(),
+            progress: self.progress.clone(),
             ..Origin::new(self.format)
         }
     }

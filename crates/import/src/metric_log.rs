@@ -12,14 +12,12 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::lines::Lines;
+use super::meaning::{self, Meaning};
 use super::series::{Point, Series};
 use super::{ImportError, Imported};
 
 /// The rate of each interval.
 const CURRENT: &str = "current_examples_per_sec";
-
-/// The rate since the first.
-const AVERAGE: &str = "average_examples_per_sec";
 
 /// Relative difference between the two that causes a warning.
 const DIFFER: f64 = 0.02;
@@ -88,9 +86,10 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
 /// The log as a run of one worker.
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let mut series = read(path)?;
-    match (series.by_name.get(CURRENT), series.by_name.get(AVERAGE)) {
-        (Some(current), Some(average)) => series.warnings.extend(compare(current, average)),
-        (None, Some(average)) => {
+    let of = |wanted: Meaning| series.by_name.iter().find(|(name, _)| meaning::of(name) == Some(wanted));
+    match (of(Meaning::Rate), of(Meaning::AverageRate)) {
+        (Some((_, current)), Some((_, average))) => series.warnings.extend(compare(current, average)),
+        (None, Some((_, average))) => {
             let rates = from_averages(average);
             series.warnings.push(
                 "the log has averages since the first step: rates of intervals are computed from them".into(),

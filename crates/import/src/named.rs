@@ -40,33 +40,30 @@ pub(super) fn workers(name: &str) -> Option<u32> {
     told(&behind).or_else(|| told(&before))
 }
 
-/// Examples per second over all steps of a run's first rank.
+/// Examples per second of a run by its log, every step weighed alike.
 pub(super) fn rate(run: &Imported) -> Option<f64> {
-    let steps = &run.ranks.first()?.steps;
-    let seconds = steps.last()?.end.since(steps.first()?.begin).seconds();
-    let examples: u64 = steps.iter().map(|step| step.examples).sum();
-    (seconds > 0.0 && examples > 0).then(|| examples as f64 / seconds)
+    let progress = run.progress.as_ref().filter(|progress| progress.has_rates())?;
+    let time: Option<f64> =
+        progress.points.iter().map(|point| Some(point.covers as f64 / point.examples_per_s?)).sum();
+    Some(progress.steps() as f64 / time?)
 }
 
-/// Turns a run recorded by one worker into one with that many workers at the same pace.
+/// Turns the log of one worker into that of so many at the same pace.
 pub(super) fn spread(run: &mut Imported, workers: u32, whose: Whose) {
-    let Some(mut first) = run.ranks.pop().filter(|_| run.ranks.is_empty() && workers > 1) else { return };
-    if whose == Whose::All {
-        first.steps.iter_mut().for_each(|step| step.examples /= u64::from(workers));
-        run.case.batch_per_worker = run.case.batch_per_worker.map(|batch| batch / u64::from(workers));
-        run.nominal = run.nominal.map(|nominal| nominal / f64::from(workers));
-    }
+    let Some(progress) = &mut run.progress else { return };
     let rate = match whose {
-        Whose::One => "its rate is read as that of one worker",
-        Whose::All => "its rate grows with them, so it is read as that of all",
+        Whose::One => {
+            let rates = progress.points.iter_mut().filter_map(|point| point.examples_per_s.as_mut());
+            rates.for_each(|rate| *rate *= f64::from(workers));
+            "its rate is read as that of one worker"
+        }
+        Whose::All => {
+            run.case.batch_per_worker = run.case.batch_per_worker.map(|batch| batch / u64::from(workers));
+            "its rate grows with them, so it is read as that of all"
+        }
     };
-    run.warnings.push(format!(
-        "only the name says there are {workers} workers: the log is used for each of them, and {rate}"
-    ));
     run.case.workers = workers;
-    run.ranks = (0..workers)
-        .map(|rank| super::ImportedRank { rank: paceline_record::Rank(rank), ..first.clone() })
-        .collect();
+    run.warnings.push(format!("only the name says there are {workers} workers, and {rate}"));
 }
 
 #[cfg(test)]

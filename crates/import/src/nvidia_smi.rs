@@ -18,8 +18,9 @@ use paceline_lab::origin::DeviceUse;
 use paceline_record::Bytes;
 use serde::Serialize;
 
-use self::columns::{Column, Form, is_dmon_header, is_query_header, is_unit_row};
+use self::columns::{Form, is_dmon_header, is_query_header, is_unit_row};
 use super::lines::Lines;
+use super::meaning::Meaning;
 use super::{ImportError, Imported};
 
 /// Higher device numbers are treated as damage.
@@ -51,7 +52,7 @@ impl Monitor {
                 None => strangers += 1,
             }
         }
-        if strangers > 0 {
+        if strangers > 0 && run.progress.is_none() {
             run.warnings.push(format!("skipped {strangers} devices of nvidia-smi that belong to no rank"));
         }
         run.devices.clone_from(&self.devices);
@@ -190,8 +191,8 @@ impl Reader {
             self.damaged += 1;
             return;
         };
-        let text = |column| cells.iter().find(|(known, _)| *known == column).map(|&(_, cell)| cell);
-        let index = match (text(Column::Index), text(Column::Id)) {
+        let text = |column| cells.iter().find(|(known, _)| *known == Some(column)).map(|&(_, cell)| cell);
+        let index = match (text(Meaning::Device), text(Meaning::DeviceId)) {
             (Some(index), _) => index.parse().ok(),
             (None, Some(id)) => {
                 self.named.iter().position(|known| known == id).map(|place| place as u32).or_else(|| {
@@ -213,18 +214,18 @@ impl Reader {
         };
         let sums = self.devices.entry(index).or_default();
         sums.samples += 1;
-        if let Some(mebibytes) = number(Column::Memory) {
+        if let Some(mebibytes) = number(Meaning::Mebibytes) {
             let bytes = (mebibytes * f64::from(1 << 20)) as u64;
             sums.peak_memory = sums.peak_memory.max(Some(bytes));
             sums.memory = (sums.memory.0 + bytes as f64, sums.memory.1 + 1);
         }
-        if let Some(percent) = number(Column::Utilisation) {
+        if let Some(percent) = number(Meaning::Utilisation) {
             let share = (percent / 100.0).min(1.0);
             sums.utilisation = (sums.utilisation.0 + share, sums.utilisation.1 + 1);
             sums.bins[(share * BINS as f64).round() as usize] += 1;
             sums.low += u64::from(share < LOW);
         }
-        if let Some(watts) = number(Column::Power) {
+        if let Some(watts) = number(Meaning::Watts) {
             sums.power = (sums.power.0 + watts, sums.power.1 + 1);
             sums.peak_power = sums.peak_power.max(watts);
         }
@@ -236,7 +237,7 @@ impl Reader {
             warnings.push("nvidia-smi printed no header: columns are identified by their units".into());
         }
         let has = |column| self.form.as_ref().is_some_and(|form| form.has(column));
-        if !has(Column::Index) {
+        if !has(Meaning::Device) {
             warnings.push(match self.named.len() {
                 0 => "nvidia-smi does not identify devices: all samples count as one device".into(),
                 _ => "nvidia-smi does not number devices: they are numbered in order of appearance".into(),

@@ -1,40 +1,112 @@
-//! Foreign files as byte streams; gzip is unpacked on the fly, whatever the file's name.
+//! Foreign files as byte streams; gzip is unpacked and UTF-16 becomes UTF-8 on the fly, whatever the file's name.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
-use paceline_record::Bytes;
 
 use super::ImportError;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
+/// The mark at the beginning of a text in UTF-8.
+const UTF_8: [u8; 3] = [0xef, 0xbb, 0xbf];
+
 /// Opens a file for reading once from begin to end. A truncated gzip file fails at its end, with
 /// [`io::ErrorKind::UnexpectedEof`]. The reader that comes back is unbounded: a small file can unpack to a thousand
-/// times its size, so whoever keeps what it reads takes [`open_at_most`].
+/// times its size.
 pub fn open(path: &Path) -> Result<Box<dyn Read>, ImportError> {
     let fail = |source| ImportError::Io { path: path.into(), source };
     let file = File::open(path).map_err(fail)?;
     if file.metadata().map_err(fail)?.is_dir() {
         return Err(fail(io::ErrorKind::IsADirectory.into()));
     }
-    let mut file = file;
+    plain(file).map_err(fail)
+}
+
+/// A stream as its author meant it: unpacked, and text in UTF-16 as UTF-8.
+pub fn plain(mut source: impl Read + 'static) -> io::Result<Box<dyn Read>> {
     let mut magic = Vec::with_capacity(GZIP.len());
-    (&mut file).take(GZIP.len() as u64).read_to_end(&mut magic).map_err(fail)?;
+    (&mut source).take(GZIP.len() as u64).read_to_end(&mut magic)?;
     let packed = magic == GZIP;
-    let whole = io::Cursor::new(magic).chain(file);
-    Ok(if packed {
-        Box::new(MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole)))
-    } else {
-        Box::new(whole)
+    let whole = io::Cursor::new(magic).chain(source);
+    Ok(match packed {
+        true => Box::new(Text::new(MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole)))),
+        false => Box::new(Text::new(whole)),
     })
 }
 
-/// Opens a file with a limit on its unpacked size: reading beyond it fails with [`io::ErrorKind::FileTooLarge`].
-pub fn open_at_most(path: &Path, most: Bytes) -> Result<Box<dyn Read>, ImportError> {
-    Ok(Box::new(Bounded { source: open(path)?, left: most.0 }))
+/// A stream without the mark at the beginning that says how its text is encoded, and in UTF-8 if the mark is one of UTF-16.
+struct Text<R> {
+    source: R,
+    form: Option<Form>,
+    /// Bytes that come before those of the source, the last one first.
+    ready: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Form {
+    Bytes,
+    Utf16(fn([u8; 2]) -> u16),
+}
+
+impl<R: Read> Text<R> {
+    fn new(source: R) -> Self {
+        Self { source, form: None, ready: Vec::new() }
+    }
+
+    fn take(&mut self, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        (&mut self.source).take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn begin(&mut self) -> io::Result<Form> {
+        let mut begin = self.take(2)?;
+        let form = match begin.as_slice() {
+            [0xff, 0xfe] => Form::Utf16(u16::from_le_bytes),
+            [0xfe, 0xff] => Form::Utf16(u16::from_be_bytes),
+            _ => Form::Bytes,
+        };
+        if begin == UTF_8[..2] {
+            begin.extend(self.take(1)?);
+        }
+        if matches!(form, Form::Bytes) && begin != UTF_8 {
+            self.ready = begin;
+            self.ready.reverse();
+        }
+        Ok(*self.form.insert(form))
+    }
+
+    /// Decodes the next letters.
+    fn decode(&mut self, unit: fn([u8; 2]) -> u16) -> io::Result<()> {
+        let mut bytes = self.take(1 << 16)?;
+        let units =
+            |bytes: &[u8]| bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]])).collect::<Vec<_>>();
+        // The second half of a letter may be still to come.
+        if units(&bytes).last().is_some_and(|last| (0xd800..0xdc00).contains(last)) {
+            bytes.extend(self.take(2)?);
+        }
+        self.ready = String::from_utf16_lossy(&units(&bytes)).into_bytes();
+        self.ready.reverse();
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Text<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let form = self.form.map_or_else(|| self.begin(), Ok)?;
+        if self.ready.is_empty() {
+            match form {
+                Form::Bytes => return self.source.read(into),
+                Form::Utf16(unit) => self.decode(unit)?,
+            }
+        }
+        let count = into.len().min(self.ready.len());
+        into[..count].iter_mut().for_each(|byte| *byte = self.ready.pop().unwrap_or_default());
+        Ok(count)
+    }
 }
 
 /// The first bytes of a file, unpacked; fewer if it is short or truncated.
@@ -71,22 +143,6 @@ pub fn unpack_head(head: &[u8], most: usize) -> Vec<u8> {
 pub fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | InvalidData | InvalidInput)
-}
-
-struct Bounded {
-    source: Box<dyn Read>,
-    left: u64,
-}
-
-impl Read for Bounded {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let got = self.source.read(into)?;
-        match self.left.checked_sub(got as u64) {
-            Some(left) => self.left = left,
-            None => return Err(io::ErrorKind::FileTooLarge.into()),
-        }
-        Ok(got)
-    }
 }
 
 #[cfg(test)]
@@ -128,6 +184,20 @@ mod tests {
     }
 
     #[test]
+    fn text_in_utf_16_and_marks_of_encodings_are_read_as_plain_text() {
+        let text = "workers,rate\n1,\u{1d11e}\n".repeat(20_000);
+        let units: Vec<u16> = "\u{feff}".encode_utf16().chain(text.encode_utf16()).collect();
+        let little: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+        let big: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+        let marked = [&UTF_8[..], text.as_bytes()].concat();
+        for bytes in [&little, &big, &marked, &pack(&little)] {
+            assert!(read(bytes).unwrap() == text.as_bytes());
+        }
+        assert_eq!(read(&little[..5]).unwrap(), b"w", "half a letter is none");
+        assert_eq!(read(&UTF_8[..2]).unwrap(), UTF_8[..2]);
+    }
+
+    #[test]
     fn a_torn_file_and_a_wrong_checksum_are_damage() {
         let whole = pack(&b"0123456789".repeat(1000));
         assert!(is_damage(&read(&whole[..whole.len() - 9]).unwrap_err()));
@@ -139,13 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_goes_off_at_its_limit_and_a_head_stops_before() {
+    fn a_head_stops_before_a_bomb_goes_off() {
         let bomb = write(&pack(&vec![0; 1 << 20]));
-        let mut plain = Vec::new();
-        let error = open_at_most(bomb.path(), Bytes(1 << 16)).unwrap().read_to_end(&mut plain).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
-        assert!(plain.len() <= 1 << 16);
-        assert!(open_at_most(bomb.path(), Bytes(1 << 20)).unwrap().read_to_end(&mut plain).is_ok());
         assert_eq!(head(bomb.path(), 100).unwrap(), [0; 100]);
     }
 

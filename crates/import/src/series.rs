@@ -1,16 +1,16 @@
-//! Series of numbers over steps from monitoring logs, and the steps they describe.
+//! Series of numbers over steps from monitoring logs, and how fast the run was.
 //!
 //! Such a log has points, not steps: a rate, a loss or a time, with a step and a wall-clock time. A point covers all steps
-//! since the previous one, and so does the [`StepRecord`] made from it. How long they took comes from the best
-//! available source: step times, rates of steps, the wall-clock times of the points if they agree with the rates, or
-//! else the rates alone.
+//! since the previous one. How long they took comes from step times, from rates of steps, or from wall-clock times, where those
+//! agree with the rates; otherwise it is unknown.
 
 use std::collections::BTreeMap;
 
+use paceline_lab::origin::{LogPoint, Progress};
 use paceline_lab::stats;
-use paceline_record::{Nanos, Phase, Rank, Step, StepRecord};
 
-use super::{Imported, ImportedRank};
+use super::Imported;
+use super::meaning::{self, Meaning};
 
 /// Most points of one series; further ones are skipped with a warning.
 pub const MOST_POINTS: usize = 1_000_000;
@@ -18,11 +18,14 @@ pub const MOST_POINTS: usize = 1_000_000;
 /// The most points of all series together.
 pub const MOST_IN_ALL: usize = 8_000_000;
 
+/// The most points of a run; neighbours are merged beyond.
+const KEPT: usize = 20_000;
+
 /// Relative difference up to which wall-clock times and rates agree.
 const AGREE: f64 = 0.1;
 
-/// Most examples of a step, so that sums do not overflow.
-const MOST_EXAMPLES: f64 = 1e12;
+/// The most names that a warning lists, and the most letters of each.
+const LISTED: (usize, usize) = (8, 40);
 
 /// One number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,86 +74,69 @@ impl Series {
         }
     }
 
-    /// Points of all series together.
-    pub fn len(&self) -> usize {
-        self.points
-    }
-
-    /// Whether there is none.
+    /// Whether there is no point.
     pub fn is_empty(&self) -> bool {
         self.points == 0
     }
 
     /// The run of one worker that these numbers describe.
-    pub fn into_run(self) -> Imported {
-        let mut warnings = self.warnings.clone();
-        let rows = Rows::of(&self, &mut warnings);
-        let Laid { steps, batch, nominal } = rows.lay_out(&mut warnings);
-        let mut run = Imported { warnings, nominal, ..Imported::default() };
+    pub fn into_run(mut self) -> Imported {
+        let rows = self.rows();
+        let progress = rows.progress(&mut self.warnings);
+        if progress.is_none() {
+            let (most, letters) = LISTED;
+            let names = self.by_name.keys().take(most).map(|name| name.chars().take(letters).collect());
+            let names: Vec<String> = names.collect();
+            self.warnings.push(match names.is_empty() {
+                true => "it has no series of numbers".into(),
+                false => format!(
+                    "none of its {} series is a rate, a step time or a loss with a clock: {}",
+                    self.by_name.len(),
+                    names.join(", ")
+                ),
+            });
+        }
+        let mut run = Imported { warnings: self.warnings, progress, ..Imported::default() };
         run.case.workers = 1;
-        run.case.batch_per_worker = batch;
-        run.ranks = vec![ImportedRank { rank: Rank(0), steps, peak_device: None }];
+        run.case.batch_per_worker = run.progress.as_ref().and_then(find_batch);
         run
     }
-}
 
-/// What a series is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Meaning {
-    /// Seconds of a step, after this factor.
-    StepTime { per_second: u32 },
-    /// Examples a second.
-    Examples,
-    /// Steps a second.
-    Steps,
-    /// Loss in training.
-    Loss,
-    /// Milliseconds of a phase per step.
-    Phase(Phase),
-}
-
-/// Words of which the name of a loss in training is made: `Loss/train`, `train_loss_step`, `epoch_loss`, `loss_1`.
-const OF_A_LOSS: [&str; 9] = ["loss", "losses", "train", "training", "total", "batch", "epoch", "step", "1"];
-
-/// What a series is about, by its name.
-fn meaning_of(name: &str) -> Option<Meaning> {
-    if let Some(phase) = name.strip_prefix("phase/").and_then(|name| name.strip_suffix("_ms")) {
-        return Phase::ALL.into_iter().find(|known| known.name() == phase).map(Meaning::Phase);
-    }
-    let plain: String = name
-        .chars()
-        .map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '_' })
-        .collect();
-    let words: Vec<&str> = plain.split('_').filter(|word| !word.is_empty()).collect();
-    if words.iter().any(|word| ["val", "validation", "eval", "test", "average", "avg", "mean"].contains(word))
-    {
-        return None;
-    }
-    let is_second = |word: &str| ["s", "sec", "second", "seconds"].contains(&word);
-    let per_second = match words.as_slice() {
-        [rest @ .., "per", last] if is_second(last) => rest.last(),
-        [rest @ .., last] if is_second(last) => rest.last(),
-        _ => None,
-    };
-    match per_second {
-        Some(&("example" | "examples" | "image" | "images" | "img" | "imgs" | "sample" | "samples")) => {
-            return Some(Meaning::Examples);
+    /// The series that are used, step by step.
+    fn rows(&mut self) -> Rows {
+        let mut chosen: BTreeMap<Meaning, &str> = BTreeMap::new();
+        for (name, points) in &self.by_name {
+            let Some(meaning) = meaning::of(name).filter(|&meaning| meaning <= Meaning::Loss) else {
+                continue;
+            };
+            match chosen.get(&meaning) {
+                Some(&other) => {
+                    let more = points.len() > self.by_name[other].len();
+                    let (one, other) = if more { (name.as_str(), other) } else { (other, name.as_str()) };
+                    self.warnings.push(format!("used the series \"{one}\", not \"{other}\""));
+                    chosen.insert(meaning, one);
+                }
+                None => drop(chosen.insert(meaning, name)),
+            }
         }
-        Some(&("step" | "steps" | "iter" | "iters" | "iterations" | "it" | "batches")) => {
-            return Some(Meaning::Steps);
+        let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
+        // Losses come last: they only add to the rows of what tells about time, if anything does.
+        for (&meaning, &name) in &chosen {
+            let timed = meaning == Meaning::Loss && !rows.is_empty();
+            for point in tidy(name, &self.by_name[name], &mut self.warnings) {
+                match rows.get_mut(&point.step) {
+                    Some(row) => row.set(meaning, point),
+                    None if timed => {}
+                    None => rows.entry(point.step).or_default().set(meaning, point),
+                }
+            }
         }
-        _ => {}
-    }
-    match words.as_slice() {
-        [.., "step", "ms"] | [.., "step", "time", "ms"] => Some(Meaning::StepTime { per_second: 1000 }),
-        [.., "step", "time", "s" | "sec" | "seconds"]
-        | [.., "s" | "sec" | "seconds", "per", "step"]
-        | [.., "step", "seconds"] => Some(Meaning::StepTime { per_second: 1 }),
-        [.., "train" | "training" | "total" | "batch" | "losses" | "loss", "loss"] => Some(Meaning::Loss),
-        _ if words.contains(&"loss") && words.iter().all(|word| OF_A_LOSS.contains(word)) => {
-            Some(Meaning::Loss)
+        let rows: Vec<(u64, Row)> = rows.into_iter().collect();
+        let mut covered: Vec<u64> = rows.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        if !rows.is_empty() {
+            covered.insert(0, covered.first().copied().unwrap_or(1));
         }
-        _ => None,
+        Rows { rows, covered }
     }
 }
 
@@ -158,21 +144,25 @@ fn meaning_of(name: &str) -> Option<Meaning> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     wall_time: f64,
+    /// Seconds of a step.
     step_s: Option<f64>,
-    examples_per_s: Option<f64>,
-    steps_per_s: Option<f64>,
-    loss: Option<f64>,
-    phases_ms: [Option<f32>; Phase::ALL.len()],
+    rate: Option<f64>,
+    loss: Option<f32>,
 }
 
-/// Rows with times.
-#[derive(Default)]
-struct Laid {
-    steps: Vec<StepRecord>,
-    /// Examples per step, if all steps have the same number.
-    batch: Option<u64>,
-    /// Assumed examples per step.
-    nominal: Option<f64>,
+impl Row {
+    fn set(&mut self, meaning: Meaning, point: Point) {
+        let positive = Some(point.value).filter(|value| value.is_finite() && *value > 0.0);
+        match meaning {
+            Meaning::StepSeconds => self.step_s = positive,
+            Meaning::StepMillis => self.step_s = self.step_s.or(positive.map(|value| 1e-3 * value)),
+            Meaning::StepsPerSecond => self.step_s = self.step_s.or(positive.map(|value| 1.0 / value)),
+            Meaning::Rate => self.rate = positive,
+            Meaning::Loss => self.loss = Some(point.value as f32).filter(|loss| loss.is_finite()),
+            _ => {}
+        }
+        self.wall_time = self.wall_time.max(point.wall_time);
+    }
 }
 
 /// Rows by the last step that they cover, and how many steps each covers.
@@ -182,54 +172,6 @@ struct Rows {
 }
 
 impl Rows {
-    fn of(series: &Series, warnings: &mut Vec<String>) -> Self {
-        let mut chosen: BTreeMap<Meaning, &str> = BTreeMap::new();
-        for (name, points) in &series.by_name {
-            let Some(meaning) = meaning_of(name) else { continue };
-            match chosen.get(&meaning) {
-                Some(&other) if series.by_name[other].len() >= points.len() => {
-                    warnings.push(format!("used the series \"{other}\", not \"{name}\""));
-                }
-                Some(&other) => {
-                    warnings.push(format!("used the series \"{name}\", not \"{other}\""));
-                    chosen.insert(meaning, name);
-                }
-                None => drop(chosen.insert(meaning, name)),
-            }
-        }
-        let timed = chosen.keys().any(|meaning| !matches!(meaning, Meaning::Loss | Meaning::Phase(_)));
-        let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
-        // Series about time come first: they decide which rows exist.
-        for (&meaning, &name) in &chosen {
-            let is_time = !matches!(meaning, Meaning::Loss | Meaning::Phase(_));
-            for point in tidy(name, &series.by_name[name], warnings) {
-                if is_time || !timed {
-                    rows.entry(point.step).or_default().set(meaning, point);
-                } else if let Some(row) = rows.get_mut(&point.step) {
-                    row.set(meaning, point);
-                }
-            }
-        }
-        let rows: Vec<(u64, Row)> = rows.into_iter().collect();
-        let mut covered: Vec<u64> = rows.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
-        if !rows.is_empty() {
-            covered.insert(0, covered.first().copied().unwrap_or(1));
-        }
-        if let Some(most) = covered.iter().copied().max().filter(|&most| most > 1) {
-            warnings.push(format!(
-                "the log has one point per {most} steps: each step is shown as the mean of its point"
-            ));
-        }
-        Self { rows, covered }
-    }
-
-    /// Seconds that a row says its steps took.
-    fn seconds(&self, at: usize) -> Option<f64> {
-        let (row, covered) = (&self.rows[at].1, self.covered[at] as f64);
-        let a_step = row.step_s.or(row.steps_per_s.map(|rate| 1.0 / rate))?;
-        Some(covered * a_step)
-    }
-
     /// Seconds from the previous row to a row, by wall-clock times.
     fn apart(&self, at: usize) -> Option<f64> {
         let before = at.checked_sub(1)?;
@@ -237,133 +179,105 @@ impl Rows {
         (apart.is_finite() && apart > 0.0).then_some(apart)
     }
 
-    /// Whether wall-clock times show how long steps took: for most rows they agree with `expected`.
-    fn has_clock(&self, expected: impl Fn(usize) -> Option<f64>) -> bool {
-        let (mut agree, mut compared) = (0, 0);
-        for at in 1..self.rows.len() {
-            let Some(expected) = expected(at) else { continue };
-            compared += 1;
-            agree += usize::from(self.apart(at).is_some_and(|apart| (apart / expected - 1.0).abs() <= AGREE));
-        }
-        compared > 0 && 2 * agree > compared && (1..self.rows.len()).all(|at| self.apart(at).is_some())
-    }
-
-    /// The batch that follows from rates and wall-clock times.
-    fn find_batch(&self) -> Option<f64> {
-        let one =
-            |at: usize| Some(self.rows[at].1.examples_per_s? * self.apart(at)? / self.covered[at] as f64);
-        let batches: Vec<f64> = (1..self.rows.len()).filter_map(one).collect();
+    /// The batch that follows from rates and wall-clock times, if they agree for most rows.
+    fn batch_by_clock(&self) -> Option<f64> {
+        let all = 1..self.rows.len();
+        let one = |at: usize| Some(self.rows[at].1.rate? * self.apart(at)? / self.covered[at] as f64);
+        let batches: Vec<f64> = all.clone().filter_map(one).collect();
         let batch = stats::median(&batches)?.round();
-        let expected = |at: usize| Some(batch * self.covered[at] as f64 / self.rows[at].1.examples_per_s?);
-        (batch >= 1.0 && self.has_clock(expected)).then_some(batch)
+        let agree = batches.iter().filter(|&&one| (one / batch - 1.0).abs() <= AGREE).count();
+        let clock = all.clone().all(|at| self.apart(at).is_some());
+        (batch >= 1.0 && clock && 2 * agree > all.len()).then_some(batch)
     }
 
-    /// Assigns times to the rows.
-    fn lay_out(&self, warnings: &mut Vec<String>) -> Laid {
-        if self.rows.is_empty() {
-            warnings.push("the log has no series with a loss, a rate or step times".into());
-            return Laid::default();
-        }
+    /// What the rows tell; `None` if that is nothing about time.
+    fn progress(&self, warnings: &mut Vec<String>) -> Option<Progress> {
         let any = |of: fn(&Row) -> Option<f64>| self.rows.iter().any(|(_, row)| of(row).is_some());
-        let has_rate = any(|row| row.examples_per_s);
-        let timed = any(|row| row.step_s) || any(|row| row.steps_per_s);
-        let mut nominal = None;
-        let (seconds, examples, by_clock): (Vec<Option<f64>>, Option<f64>, bool) = if timed {
-            let seconds: Vec<_> = (0..self.rows.len()).map(|at| self.seconds(at)).collect();
-            let by_clock = self.has_clock(|at| seconds[at]);
-            (seconds, None, by_clock)
-        } else if !has_rate {
-            let clock = (0..self.rows.len()).map(|at| self.apart(at)).collect();
-            (clock, None, self.has_clock(|at| self.apart(at)))
-        } else {
-            let found = self.find_batch();
-            if found.is_none() {
-                let rates: Vec<f64> = self.rows.iter().filter_map(|(_, row)| row.examples_per_s).collect();
-                nominal = stats::median(&rates).map(|rate| rate.round().max(1.0));
+        let (by_steps, by_rates) = (any(|row| row.step_s), any(|row| row.rate));
+        let batch = if by_steps { None } else { self.batch_by_clock() };
+        let seconds = |at: usize| {
+            let (row, covered) = (&self.rows[at].1, self.covered[at] as f64);
+            match (by_steps, by_rates) {
+                (true, _) => row.step_s.map(|step| covered * step),
+                (false, true) => Some(covered * batch? / row.rate?),
+                (false, false) => self.apart(at),
             }
-            let batch = found.or(nominal);
-            let one = |at: usize| Some(batch? * self.covered[at] as f64 / self.rows[at].1.examples_per_s?);
-            ((0..self.rows.len()).map(one).collect(), batch, found.is_some())
         };
-        let mut pen = Pen { rows: self, seconds, examples, by_clock, end: None };
-        let steps: Vec<(StepRecord, u64)> =
-            (0..self.rows.len()).filter_map(|at| Some((pen.step(at)?, self.covered[at]))).collect();
-        if steps.len() < self.rows.len() {
-            let without = self.rows.len() - steps.len();
+        let point = |at: usize| {
+            let (step, row) = self.rows[at];
+            let (seconds, covers) =
+                (seconds(at).filter(|seconds| (1e-12..1e12).contains(seconds)), self.covered[at]);
+            let point =
+                LogPoint { step, covers: covers.max(1), examples_per_s: row.rate, seconds, loss: row.loss };
+            // Of a log with step times, what has none is left out; of other logs, what has no rate.
+            let timed = by_steps || batch.is_some() || !by_rates;
+            (if timed { seconds.is_some() } else { row.rate.is_some() }).then_some(point)
+        };
+        let mut points: Vec<LogPoint> = (0..self.rows.len()).filter_map(point).collect();
+        let without = self.rows.len() - points.len();
+        if without > 0 && !points.is_empty() {
             warnings.push(format!("skipped {without} points without step times"));
         }
-        // Rates alone do not give a batch.
-        let batch =
-            steps.first().map(|(step, covered)| step.examples / covered).filter(|_| timed || by_clock);
-        let batch = batch.filter(|&batch| {
-            batch > 0
-                && steps.iter().all(|(step, covered)| batch.checked_mul(*covered) == Some(step.examples))
-        });
-        Laid { steps: steps.into_iter().map(|(step, _)| step).collect(), batch, nominal }
-    }
-}
-
-/// Writes rows as steps.
-struct Pen<'a> {
-    rows: &'a Rows,
-    seconds: Vec<Option<f64>>,
-    examples: Option<f64>,
-    by_clock: bool,
-    end: Option<Nanos>,
-}
-
-impl Pen<'_> {
-    fn step(&mut self, at: usize) -> Option<StepRecord> {
-        let (number, row) = &self.rows.rows[at];
-        let covered = self.rows.covered[at] as f64;
-        let seconds = self.seconds[at].filter(|seconds| seconds.is_finite() && *seconds > 0.0);
-        let (begin, end) = if self.by_clock {
-            let end = nanos(row.wall_time)?;
-            let first = || Some(Nanos(end.0.saturating_sub(nanos(seconds?)?.0)));
-            (self.end.or_else(first)?, end)
-        } else {
-            let begin = self.end.unwrap_or_default();
-            (begin, Nanos(begin.0.checked_add(nanos(seconds?)?.0)?))
-        };
-        self.end = Some(end);
-        let mut step = StepRecord::open(Step(*number), begin);
-        step.end = end;
-        step.covers = self.rows.covered[at].max(1);
-        let examples = match (self.examples, row.examples_per_s) {
-            (Some(batch), _) => batch * covered,
-            (None, Some(rate)) => rate * seconds.unwrap_or(end.since(begin).seconds()),
-            (None, None) => 0.0,
-        };
-        step.examples = examples.round().min(MOST_EXAMPLES) as u64;
-        step.loss = row.loss.map(|loss| loss as f32).filter(|loss| loss.is_finite());
-        for phase in Phase::ALL.into_iter().filter(|&phase| phase != Phase::Other) {
-            let time = row.phases_ms[phase as usize].and_then(|ms| nanos(f64::from(ms) * 1e-3 * covered));
-            let left = end.since(begin).since(step.phases.total());
-            step.book(phase, time.unwrap_or_default().min(left));
+        if by_rates && points.iter().any(|point| point.examples_per_s.is_none()) {
+            warnings.push("some points have no rate, so the rate of the run is unknown".into());
+            points.iter_mut().for_each(|point| point.examples_per_s = None);
         }
-        Some(step)
-    }
-}
-
-/// Seconds as nanoseconds, if a run can have so many.
-fn nanos(seconds: f64) -> Option<Nanos> {
-    (0.0..1e10).contains(&seconds).then(|| Nanos((seconds * 1e9).round() as u64))
-}
-
-impl Row {
-    fn set(&mut self, meaning: Meaning, point: Point) {
-        let positive = Some(point.value).filter(|value| value.is_finite() && *value > 0.0);
-        match meaning {
-            Meaning::StepTime { per_second } => {
-                self.step_s = positive.map(|value| value / f64::from(per_second));
-            }
-            Meaning::Examples => self.examples_per_s = positive,
-            Meaning::Steps => self.steps_per_s = positive,
-            Meaning::Loss => self.loss = Some(point.value),
-            Meaning::Phase(phase) => self.phases_ms[phase as usize] = Some(point.value as f32),
+        if let Some(most) = points.iter().map(|point| point.covers).max().filter(|&most| most > 1) {
+            warnings.push(format!("the log has one point per {most} steps: each stands for their mean"));
         }
-        self.wall_time = self.wall_time.max(point.wall_time);
+        (!points.is_empty()).then(|| bound(points))
     }
+}
+
+/// Points of a run, neighbours merged if there are too many.
+pub(super) fn bound(points: Vec<LogPoint>) -> Progress {
+    let merge = |part: &[LogPoint]| {
+        let last = part[part.len() - 1];
+        let sum = |of: &dyn Fn(&LogPoint) -> Option<f64>| part.iter().map(of).sum::<Option<f64>>();
+        let seconds = sum(&|point| point.seconds);
+        // A rate weighs as much as its steps, whose batch is the same.
+        let at_rate = sum(&|point| Some(point.covers as f64 / point.examples_per_s?));
+        let covers = part.iter().fold(0, |sum: u64, point| sum.saturating_add(point.covers));
+        LogPoint { covers, seconds, examples_per_s: at_rate.map(|time| covers as f64 / time), ..last }
+    };
+    match points.len().div_ceil(KEPT) {
+        0 | 1 => Progress { points },
+        every => Progress { points: points.chunks(every).map(merge).collect() },
+    }
+}
+
+/// The progress of a run by those of its workers: their steps are the same, their rates add up. `None` if they have no steps in
+/// common.
+pub(super) fn together(workers: Vec<Progress>) -> Option<Progress> {
+    let count = workers.len();
+    let mut by_step: BTreeMap<u64, Vec<LogPoint>> = BTreeMap::new();
+    for point in workers.into_iter().flat_map(|worker| worker.points) {
+        by_step.entry(point.step).or_default().push(point);
+    }
+    let join = |parts: Vec<LogPoint>| {
+        let seconds: Option<Vec<f64>> = parts.iter().map(|part| part.seconds).collect();
+        let losses: Option<Vec<f32>> = parts.iter().map(|part| part.loss).collect();
+        LogPoint {
+            examples_per_s: parts.iter().map(|part| part.examples_per_s).sum(),
+            seconds: seconds.map(|seconds| seconds.into_iter().fold(0.0, f64::max)),
+            loss: losses.map(|losses| losses.iter().sum::<f32>() / losses.len() as f32),
+            ..parts[0]
+        }
+    };
+    let points: Vec<LogPoint> =
+        by_step.into_values().filter(|parts| parts.len() == count).map(join).collect();
+    let known = points.iter().all(|point| point.seconds.is_some() || point.examples_per_s.is_some());
+    (!points.is_empty() && known).then_some(Progress { points })
+}
+
+/// Examples of a step, if rates and times say so and all steps have as many.
+fn find_batch(progress: &Progress) -> Option<u64> {
+    let examples = |point: &LogPoint| Some(point.examples_per_s? * point.seconds? / point.covers as f64);
+    let batches: Option<Vec<f64>> = progress.points.iter().map(examples).collect();
+    let batches = batches?;
+    let batch = batches.first()?.round();
+    let same = batches.iter().all(|one| (one / batch - 1.0).abs() < 1e-3);
+    (same && (1.0..1e12).contains(&batch)).then_some(batch as u64)
 }
 
 /// Points with increasing steps. A run that restarted from a checkpoint repeats steps: the later ones count.

@@ -1,16 +1,18 @@
 //! From paths to runs: recognises files by content, and groups them into runs.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use paceline_lab::StudyFolder;
 use paceline_lab::origin::Format;
+use paceline_record::Rank;
 
 use super::named::{self, Whose};
 use super::ranks::{self, Told};
 use super::{
     ImportError, Imported, batch, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
+    unknown,
 };
 use crate::trace::Trace;
 
@@ -154,15 +156,21 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         let run = left_out.unless(files[0], events::import(&paths))?;
         found.extend(run.map(|run| Found::new(name, Format::Events, &paths[0], run)));
     }
+    for (name, files) in jobs(&sources) {
+        let first = files[0].0;
+        let paths: Vec<tf_cnn::File<'_>> =
+            files.iter().map(|(source, rank)| (source.path.as_path(), *rank)).collect();
+        let runs = left_out.unless(first, tf_cnn::import(&paths))?.into_iter().flatten();
+        found.extend(runs.map(|run| Found::new(name.clone(), Format::TfCnn, &first.path, run)));
+    }
     for source in &sources {
-        let runs = match source.format {
-            Format::Horovod => horovod::read(&source.path).map(|timeline| vec![timeline.to_run()]),
-            Format::MetricLog => metric_log::import(&source.path).map(|run| vec![run]),
-            Format::TfCnn => tf_cnn::import(&source.path),
+        let run = match source.format {
+            Format::Horovod => horovod::read(&source.path).map(|timeline| timeline.to_run()),
+            Format::MetricLog => metric_log::import(&source.path),
             _ => continue,
         };
-        let found_in = |run| Found::new(name_of(&source.path), source.format, &source.path, run);
-        found.extend(left_out.unless(source, runs)?.into_iter().flatten().map(found_in));
+        let run = left_out.unless(source, run)?;
+        found.extend(run.map(|run| Found::new(name_of(&source.path), source.format, &source.path, run)));
     }
     infer_workers(&mut found);
     share_backend(&mut found);
@@ -173,16 +181,22 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
     let Some(first) = found.first_mut() else {
-        let only = "they contain no run, only nvidia-smi samples; use `paceline explain` to see them";
+        let only =
+            "they contain no run, only nvidia-smi samples; `paceline explain FILE` shows those of a file";
         return Err(left_out.first.unwrap_or_else(|| ImportError::Apart { why: only.into() }));
     };
     first.run.warnings.splice(0..0, left_out.warnings);
-    let empty = |one: &&Found| one.run.ranks.iter().any(|rank| rank.steps.is_empty());
-    if let Some(Found { path, run, .. }) = found.iter().find(empty) {
-        let see = "use `paceline explain` to see what it contains";
+    let is_empty = |run: &Imported| {
+        run.progress.is_none() && (run.ranks.is_empty() || run.ranks.iter().any(|rank| rank.steps.is_empty()))
+    };
+    if let Some(Found { path, run, .. }) = found.iter().find(|one| is_empty(&one.run)) {
+        let see = match run.format {
+            Some(Format::Horovod) => "; `paceline explain` shows what it contains",
+            _ => "",
+        };
         return Err(ImportError::bad(
             path,
-            format!("it contains no steps: {}; {see}", run.warnings.join("; ")),
+            format!("it says nothing about speed: {}{see}", run.warnings.join("; ")),
         ));
     }
     // Runs that differ only in workers are adjacent, fewest workers first.
@@ -285,11 +299,15 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
             let named = if folder { named.clone() } else { PathBuf::new() };
             match recognise(&path)? {
                 Some(format) => sources.push(Source { path, format, named }),
-                None if folder => passed.push(name_in(&path)),
+                None if folder => {
+                    passed.push(unknown::quote(&path.file_name().unwrap_or_default().to_string_lossy()))
+                }
                 None => {
-                    let known = "a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod timeline, a TensorBoard \
-                                 event file, a tf_cnn_benchmarks log, a metric.log or nvidia-smi's output";
-                    return Err(ImportError::bad(path, format!("unknown format; supported are {known}")));
+                    let known = "unknown format; read are a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod \
+                                 timeline, a TensorBoard event file, a tf_cnn_benchmarks log, a metric.log and \
+                                 nvidia-smi's output";
+                    let what = unknown::describe(&open::head(&path, HEAD)?);
+                    return Err(ImportError::bad(path, what.unwrap_or_else(|| known.into())));
                 }
             }
         }
@@ -365,12 +383,12 @@ fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
     runs.into_iter().map(|(named, files)| (name(&named, &files), files)).collect()
 }
 
-/// Event files: `rank-<r>` folders of one parent are one run, any other file is a run by itself.
+/// Event files: those in folders of ranks with one parent are one run, any other file is a run by itself.
 fn event_folders(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
     let mut runs: Vec<(String, Vec<&Source>)> = Vec::new();
     for source in sources.iter().filter(|source| source.format == Format::Events) {
         let folder = source.path.parent();
-        let is_rank = folder.is_some_and(|folder| name_of(folder).starts_with("rank-"));
+        let is_rank = folder.is_some_and(|folder| rank_in(folder).is_some());
         let key = if is_rank { folder.and_then(Path::parent) } else { folder };
         let name = key.map_or_else(|| name_of(&source.path), name_of);
         match runs.iter_mut().find(|(known, _)| is_rank && *known == name) {
@@ -381,10 +399,71 @@ fn event_folders(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
     runs
 }
 
-/// The name of a file without control characters.
-fn name_in(path: &Path) -> String {
-    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    name.chars().take(60).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+/// A job: its name, and its logs with the ranks in their names.
+type Job<'a> = (String, Vec<(&'a Source, Option<Rank>)>);
+
+/// Logs of tf_cnn_benchmarks. Where names tell ranks apart, all logs in a folder are one job, with what lies above and tells no
+/// rank; any other is a run by itself.
+fn jobs(sources: &[Source]) -> Vec<Job<'_>> {
+    let logs = || sources.iter().filter(|source| source.format == Format::TfCnn);
+    // The folder in which ranks have names of their own.
+    let home = |source: &Source| {
+        let path = source.path.ancestors().take(2).find(|path| rank_in(path).is_some());
+        path.filter(|_| !source.named.as_os_str().is_empty()).and_then(Path::parent).map(Path::to_path_buf)
+    };
+    let rank = |source: &Source| source.path.ancestors().take(2).find_map(rank_in);
+    let mut homes: BTreeMap<PathBuf, Vec<&Source>> = BTreeMap::new();
+    for source in logs() {
+        if let Some(home) = home(source) {
+            homes.entry(home).or_default().push(source);
+        }
+    }
+    homes.retain(|home, files| {
+        let ranks: HashSet<_> = files.iter().map(|source| rank(source)).collect();
+        ranks.len() > 1 || files.iter().all(|source| source.path.parent() != Some(home))
+    });
+    let mut jobs: Vec<Job<'_>> = Vec::new();
+    let mut places: HashMap<PathBuf, usize> = HashMap::new();
+    for source in logs() {
+        let own = home(source).filter(|home| homes.contains_key(home));
+        let below = || {
+            let folder = source.path.parent().filter(|_| !source.named.as_os_str().is_empty())?;
+            let mut below = homes.keys().filter(|home| home.starts_with(folder));
+            below.next().filter(|_| below.next().is_none()).cloned()
+        };
+        let (named, job) = (own.is_some(), own.or_else(below));
+        let Some(job) = job else {
+            jobs.push((name_of(&source.path), vec![(source, None)]));
+            continue;
+        };
+        let place = *places.entry(job.clone()).or_insert_with(|| {
+            // mpirun numbers its jobs: the folder above has the name.
+            let is_number = |path: &&Path| name_of(path).chars().all(|letter| letter.is_ascii_digit());
+            let folder = job.ancestors().find(|path| !is_number(path)).unwrap_or(&job);
+            jobs.push((name_of(folder), Vec::new()));
+            jobs.len() - 1
+        });
+        jobs[place].1.push((source, rank(source).filter(|_| named)));
+    }
+    jobs
+}
+
+/// The rank in the name of a file or folder: `rank.07`, `rank-3`, or `out.1.07` as older versions of mpirun name them.
+fn rank_in(path: &Path) -> Option<Rank> {
+    let name = path.file_name()?.to_str()?.to_lowercase();
+    let number = match name.rsplit_once("rank") {
+        Some((_, rest)) => {
+            let rest = rest.trim_start_matches(['.', '-', '_', '=']);
+            rest.split(|letter: char| !letter.is_ascii_digit()).next()?.to_owned()
+        }
+        None => {
+            let (rest, number) = name.rsplit_once('.')?;
+            let (_, job) = rest.rsplit_once('.')?;
+            job.parse::<u32>().ok()?;
+            number.to_owned()
+        }
+    };
+    number.parse().ok().map(Rank)
 }
 
 fn name_of(path: &Path) -> String {

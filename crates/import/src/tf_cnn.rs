@@ -12,17 +12,21 @@
 //! The rate of a line is the batch over the mean time of *all* steps since the warm-up. The time of all steps up to a line is
 //! thus steps * batch / rate, and the time between two lines is the difference, as far as one printed decimal
 //! allows: lines that cannot be distinguished are merged.
+//!
+//! Loggers and launchers put something in front of each line, such as `[1,3]<stdout>:` or a date and a file name. Under MPI every
+//! rank may have files of its own: all of them are one run.
 
 mod header;
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 
-use paceline_record::{Nanos, Rank, Step, StepRecord};
+use paceline_lab::origin::LogPoint;
+use paceline_record::Rank;
 
 use self::header::Header;
 use super::lines::Lines;
-use super::{ImportError, Imported, ImportedRank};
+use super::{ImportError, Imported, series};
 
 /// Largest relative error of the time between two lines due to rounding.
 const OFF: f64 = 0.05;
@@ -36,8 +40,8 @@ const MOST: usize = 1_000_000;
 /// Higher process numbers and longer lists of devices are treated as damage.
 const PROCESSES: u32 = 1 << 12;
 
-/// The most steps of all workers together.
-const MOST_STEPS: usize = 4_000_000;
+/// Relative difference from which the total of a log is another rate than that of its lines.
+const DIFFER: f64 = 0.02;
 
 /// A line about steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,55 +70,89 @@ pub struct Log {
     kept: usize,
 }
 
+/// A file of a job, and the rank that its name gives.
+pub type File<'a> = (&'a Path, Option<Rank>);
+
 /// Whether a file with this beginning is a log of the benchmark.
 pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let mut header = Header::default();
-    let told = text.lines().filter(|line| header.read(untag(line).1)).count();
-    told >= 4 && header.model.is_some()
-        || text.lines().any(|line| matches!(read_line(untag(line).1), Some(Told::Steps(_))))
+    let told = text.lines().filter(|line| header.read(line)).count();
+    told >= 4 && header.has_model()
+        || text.lines().any(|line| matches!(read_line(line), Some(Told::Steps(_))))
 }
 
-/// The runs of a log: a header starts a new one if the previous run has steps.
-pub fn read(path: &Path) -> Result<Vec<Log>, ImportError> {
+/// The runs of a file: a header starts a new one if the previous run has steps.
+fn read(path: &Path, rank: Option<Rank>) -> Result<Vec<Log>, ImportError> {
     let mut lines = Lines::open(path)?;
-    let (mut logs, mut log, mut tagged) = (Vec::new(), Log::default(), false);
+    let (mut logs, mut log, mut named) = (Vec::new(), Log::default(), rank.is_some());
     while let Some(line) = lines.next()? {
-        let (process, text) = untag(&line);
-        tagged |= process.is_some();
-        match read_line(text) {
+        let process = tag(&line).or(rank);
+        named |= process.is_some();
+        match read_line(&line) {
             Some(Told::Steps(line)) => log.push(process, line),
             Some(Told::Total(rate)) => log.total = log.total.or(Some(rate)),
-            None if text.contains("Done warm up") || text.contains("Running warm up") => log.warmed_up = true,
+            None if line.contains("Done warm up") || line.contains("Running warm up") => log.warmed_up = true,
             None => {
-                let begins = text.starts_with("Model:") && !log.lines.is_empty();
-                if begins {
-                    logs.push(std::mem::take(&mut log));
+                let mut header = Header::default();
+                if header.read(&line) {
+                    if header.has_model() && !log.lines.is_empty() {
+                        logs.push(std::mem::take(&mut log));
+                    }
+                    log.header.add(header);
                 }
-                log.header.read(text);
             }
         }
     }
     logs.push(log);
-    logs.retain(|log| !log.lines.is_empty());
-    if logs.is_empty() {
-        return Err(ImportError::bad(path, "not a tf_cnn_benchmarks log: no line has images/sec"));
+    for log in logs.iter_mut().filter(|log| log.lines.len() > 1 && !named) {
+        let processes = log.lines.len();
+        log.warnings.push(format!(
+            "the log mixes lines of {processes} processes without naming them: lines of a step are assigned in order"
+        ));
     }
-    for log in &mut logs {
-        if !tagged {
-            log.warn_mixed();
-        }
-        log.warn_warm_up();
-        if lines.passed_over > 0 {
-            log.warnings.push(format!("skipped {} lines that are too long", lines.passed_over));
-        }
+    if lines.passed_over > 0 {
+        logs[0].warnings.push(format!("skipped {} lines that are too long", lines.passed_over));
     }
     Ok(logs)
 }
 
-/// The runs of a log as runs of ours.
-pub fn import(path: &Path) -> Result<Vec<Imported>, ImportError> {
-    Ok(read(path)?.into_iter().map(Log::into_run).collect())
+/// The runs of a log, or of a job whose ranks have files of their own.
+pub fn import(files: &[File<'_>]) -> Result<Vec<Imported>, ImportError> {
+    let mut runs: Vec<Log> = Vec::new();
+    let mut others: Vec<(PathBuf, Log)> = Vec::new();
+    for &(path, rank) in files {
+        for (place, log) in read(path, rank)?.into_iter().enumerate() {
+            match runs.get_mut(place) {
+                // Beside the files of the ranks, a launcher may keep what all of them wrote.
+                _ if rank.is_none() && files.len() > 1 => others.push((path.into(), log)),
+                Some(run) => run.add(log),
+                None => runs.push(log),
+            }
+        }
+    }
+    runs.retain(|log| !log.lines.is_empty());
+    for (path, log) in others {
+        match runs.iter_mut().find(|run| run.has_all_of(&log)) {
+            Some(run) => {
+                run.header.add(log.header);
+                run.total = run.total.or(log.total);
+                run.warmed_up |= log.warmed_up;
+                let note = format!("{} repeats lines of the ranks: they count once", path.display());
+                if run.warnings.last() != Some(&note) {
+                    run.warnings.push(note);
+                }
+            }
+            None => runs.push(log),
+        }
+    }
+    runs.retain(|log| !log.lines.is_empty());
+    match (runs.is_empty(), files) {
+        (true, [(path, _), ..]) => {
+            Err(ImportError::bad(*path, "not a tf_cnn_benchmarks log: no line has images/sec"))
+        }
+        _ => Ok(runs.into_iter().map(Log::into_run).collect()),
+    }
 }
 
 /// The content of a line.
@@ -123,14 +161,11 @@ enum Told {
     Total(f64),
 }
 
-/// Removes the prefix that `mpirun --tag-output` and `horovodrun` add to a line, such as `[1,3]<stdout>:`.
-fn untag(line: &str) -> (Option<Rank>, &str) {
-    let tagged = line.strip_prefix("[1,").and_then(|rest| {
-        let (rank, rest) = rest.split_once(']')?;
-        let rest = rest.strip_prefix("<stdout>:").or_else(|| rest.strip_prefix("<stderr>:"))?;
-        Some((rank.parse().ok().filter(|&rank| rank < PROCESSES)?, rest))
-    });
-    tagged.map_or((None, line), |(rank, rest)| (Some(Rank(rank)), rest))
+/// The rank in what `mpirun --tag-output` and `horovodrun` put before a line: `[1,3]<stdout>:` or `[3]<stderr>:`.
+fn tag(line: &str) -> Option<Rank> {
+    let (before, _) = line.split_once("]<std")?;
+    let rank = before.rsplit(['[', ',']).next()?.trim().parse().ok();
+    rank.filter(|&rank| rank < PROCESSES).map(Rank)
 }
 
 fn read_line(line: &str) -> Option<Told> {
@@ -166,104 +201,100 @@ impl Log {
         }
     }
 
-    fn warn_mixed(&mut self) {
-        if self.lines.len() > 1 {
-            self.warnings.push(format!(
-                "the log mixes lines of {} processes without naming them: lines of a step are assigned in order",
-                self.lines.len()
-            ));
+    /// Adds what another file of the same run has.
+    fn add(&mut self, other: Self) {
+        self.header.add(other.header);
+        for (rank, lines) in other.lines {
+            lines.into_iter().for_each(|line| self.push(Some(rank), line));
         }
+        self.total = self.total.or(other.total);
+        self.warmed_up |= other.warmed_up;
+        self.warnings.extend(other.warnings);
     }
 
-    fn warn_warm_up(&mut self) {
-        if self.warmed_up {
-            self.warnings.push("warm-up steps are not in the log: step 1 is the first one after them".into());
-        }
+    /// Whether it has each line of another log, whoever wrote it.
+    fn has_all_of(&self, other: &Self) -> bool {
+        let key = |line: &Line| (line.steps, line.images_per_s.to_bits());
+        let own: HashSet<_> = self.lines.values().flatten().map(key).collect();
+        other.lines.values().flatten().all(|line| own.contains(&key(line)))
     }
 
-    /// Number of processes in the total, as with Horovod: it is a power of two times the rate of the only one, or close to a
-    /// whole number of times. The total is by the clock, which loses a little between steps.
-    fn processes_by_total(&self) -> Option<u32> {
-        let last = self.lines.values().next()?.last()?;
-        let times = self.total? / last.images_per_s;
-        let near = |whole: f64, off: f64| (times / whole - 1.0).abs() <= off && whole <= f64::from(PROCESSES);
-        let power = times.max(1.0).log2().round().exp2();
-        [(power, 0.1), (times.round().max(1.0), 0.02)]
-            .into_iter()
-            .find_map(|(whole, off)| near(whole, off).then_some(whole as u32))
+    /// Lines of all processes together: their rates add up. Of those that wrote nothing, `missing`, the mean is assumed.
+    fn together(&self, missing: u32) -> Vec<Line> {
+        let written = self.lines.len() as f64;
+        let scale = (written + f64::from(missing)) / written;
+        let Some(first) = self.lines.values().next() else { return Vec::new() };
+        let sum = |line: &Line| {
+            let of = |lines: &Vec<Line>| {
+                let place = lines.binary_search_by_key(&line.steps, |other| other.steps).ok()?;
+                Some(lines[place].images_per_s)
+            };
+            let rate: Option<f64> = self.lines.values().map(of).sum();
+            Some(Line { images_per_s: scale * rate?, ..*line })
+        };
+        first.iter().filter_map(sum).collect()
     }
 
     /// The run as one of ours: a device is a worker.
-    pub fn into_run(self) -> Imported {
+    fn into_run(self) -> Imported {
         let mut run =
             Imported { case: self.header.case(), warnings: self.warnings.clone(), ..Imported::default() };
-        let processes = self.lines.len() as u32;
-        let by_total = self.processes_by_total().filter(|_| processes == 1);
-        let (devices, ground) = match (self.header.devices, self.header.device_count(), by_total) {
-            (Some(listed), ..) => (listed, None),
-            (None, Some(shared), _) => (shared, Some("the global batch divided by the batch per device")),
-            (None, None, Some(times)) => (times, Some("its total divided by the rate of its lines")),
-            (None, None, None) => (1, None),
+        let told = self.header.devices();
+        let devices = told.unwrap_or(1).clamp(1, PROCESSES);
+        let highest = self.lines.keys().next_back().map_or(0, |rank| rank.0).min(PROCESSES - 1);
+        // A process uses all devices that its header lists, but under Horovod each device has its own.
+        let (processes, each) = match self.header.is_horovod() {
+            true => (devices.max(highest + 1), 1),
+            false => (highest + 1, devices),
         };
-        let devices = devices.clamp(1, PROCESSES);
-        if let Some(ground) = ground.filter(|_| devices > 1) {
-            run.warnings.push(format!("the log lists no devices: {devices} is {ground}"));
-        }
-        // Lines of one process and a total of several: each has its own device.
-        let horovod = self.header.is_horovod() || by_total.is_some_and(|times| times > 1 && times == devices);
-        let highest = self.lines.keys().next_back().map_or(0, |rank| rank.0);
-        // One process uses all devices that its header lists, but under Horovod each device has its own.
-        let each = if horovod || processes > 1 { 1 } else { devices };
-        let workers = if horovod { devices.max(highest + 1) } else { (highest + 1) * each }.min(PROCESSES);
-        let batch = run.case.batch_per_worker;
-        let nominal = batch.map_or_else(
-            || {
-                let first = self.lines.values().flatten().next().map_or(1.0, |line| line.images_per_s);
-                *run.nominal.insert((first / f64::from(each)).round().max(1.0))
-            },
-            |batch| batch as f64,
-        );
-        if each > 1 {
-            run.warnings
-                .push(format!("one process uses {each} devices: each is shown as a worker at the same pace"));
-        }
-        if processes < workers / each {
+        run.case.workers = (processes * each).min(PROCESSES);
+        let written = self.lines.len() as u32;
+        if written < processes {
             run.warnings.push(format!(
-                "the log has lines of {processes} of {workers} processes: the others are assumed to be as fast as the first, as \
-                 in the benchmark's own total"
+                "the log has lines of {written} of {processes} processes: the others are assumed to be as fast, as in the \
+                 benchmark's own total"
             ));
         }
-        let mut merged = false;
-        let first = self.lines.values().next().expect("invariant: a log has lines");
-        let mut rate = 0.0;
-        for rank in (0..workers).map(Rank) {
-            let lines = self.lines.get(&Rank(rank.0 / each)).unwrap_or(first);
-            let mut kept = resolve(lines);
-            merged |= kept.len() < lines.len();
-            kept.truncate(MOST_STEPS / workers as usize);
-            rate += lines.last().map_or(0.0, |line| line.images_per_s / f64::from(each));
-            run.ranks.push(ImportedRank {
-                rank,
-                steps: steps(&kept, nominal, f64::from(each)),
-                peak_device: None,
-            });
+        if self.warmed_up {
+            run.warnings.push("warm-up steps are not in the log: step 1 is the first one after them".into());
         }
-        run.case.workers = workers;
-        run.warnings.push(
-            "the log prints means since the warm-up: each step is shown as the mean of the steps between two lines"
-                .into(),
-        );
-        if merged {
+        let lines = self.together(processes.saturating_sub(written));
+        let kept = resolve(&lines, ROUNDING * f64::from(processes));
+        run.warnings
+            .push("the log prints means since the warm-up: a point is the mean between two lines".into());
+        if kept.len() < lines.len() {
             run.warnings.push(format!(
                 "lines are merged where one decimal of a mean does not give their step time within {:.0} %",
                 100.0 * OFF
             ));
         }
-        if let Some(total) = self.total.filter(|total| (total / rate - 1.0).abs() > 0.02) {
-            run.warnings.push(format!(
-                "the log's total is {total:.2} images/s by the clock, but the step times give {rate:.2}: the rest was between steps"
-            ));
+        let rate = lines.last().map_or(f64::NAN, |line| line.images_per_s);
+        if let Some(total) = self.total.filter(|total| (total / rate - 1.0).abs() > DIFFER) {
+            run.warnings.push(match told {
+                Some(_) => format!(
+                    "the log's total is {total:.2} images/s by the clock, but its lines give {rate:.2}: the rest was between steps"
+                ),
+                None => format!(
+                    "the log's total is {total:.2} images/s, but its lines give {rate:.2}: there may be more processes, and the \
+                     log does not say how many"
+                ),
+            });
         }
+        let batch = run.case.batch_per_worker.map(|batch| batch as f64 * f64::from(run.case.workers));
+        let mut before = Line { steps: 0, images_per_s: 1.0, loss: None };
+        let point = |line: &Line| {
+            let (covers, time) = (line.steps - before.steps, time(line) - time(&before));
+            before = *line;
+            LogPoint {
+                step: line.steps,
+                covers,
+                examples_per_s: Some(covers as f64 / time),
+                seconds: batch.map(|batch| batch * time),
+                loss: line.loss.filter(|loss| loss.is_finite()),
+            }
+        };
+        let points: Vec<LogPoint> = kept.iter().map(point).collect();
+        run.progress = (!points.is_empty()).then(|| series::bound(points));
         run
     }
 }
@@ -273,13 +304,9 @@ fn time(line: &Line) -> f64 {
     line.steps as f64 / line.images_per_s
 }
 
-/// Rounding error of that time.
-fn uncertainty(line: &Line) -> f64 {
-    time(line) * ROUNDING / line.images_per_s
-}
-
-/// Lines between which the time is known; the last one is always included.
-fn resolve(lines: &[Line]) -> Vec<Line> {
+/// Lines between which the time is known, each rate being off by `rounding` at most; the last one is always included.
+fn resolve(lines: &[Line], rounding: f64) -> Vec<Line> {
+    let uncertainty = |line: &Line| time(line) * rounding / line.images_per_s;
     let tells = |before: Option<&Line>, line: &Line| {
         let (begin, off) = before.map_or((0.0, 0.0), |before| (time(before), uncertainty(before)));
         let apart = time(line) - begin;
@@ -300,22 +327,6 @@ fn resolve(lines: &[Line]) -> Vec<Line> {
         }
     }
     kept
-}
-
-/// Steps between lines, of a worker that does `batch` images a step and has one of `share` parts of the rate.
-fn steps(lines: &[Line], batch: f64, share: f64) -> Vec<StepRecord> {
-    let nanos = |line: &Line| Nanos((time(line) * batch * share * 1e9).clamp(0.0, 1e18).round() as u64);
-    let (mut begin, mut done) = (Nanos(0), 0);
-    let step = |line: &Line| {
-        let mut step = StepRecord::open(Step(line.steps), begin);
-        step.end = nanos(line).max(begin);
-        step.covers = line.steps - done;
-        step.examples = ((line.steps - done) as f64 * batch).min(1e12) as u64;
-        step.loss = line.loss.filter(|loss| loss.is_finite());
-        (begin, done) = (step.end, line.steps);
-        step
-    };
-    lines.iter().map(step).collect()
 }
 
 #[cfg(test)]

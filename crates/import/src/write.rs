@@ -48,6 +48,9 @@ pub fn write(
 
 /// Whether the logs would be accepted by their reader.
 fn check(run: &Imported) -> Result<(), String> {
+    if run.progress.is_some() {
+        return Ok(());
+    }
     if run.ranks.len() != run.case.workers as usize || run.ranks.is_empty() {
         return Err(format!("{} ranks of a run of {} workers", run.ranks.len(), run.case.workers));
     }
@@ -79,7 +82,10 @@ fn plan(runs: &[(String, Imported)]) -> Vec<Planned> {
             place,
             repeat: 1,
             case: run.case.clone(),
-            steps: run.ranks.first().map_or(0, |rank| rank.steps.len() as u64),
+            steps: match &run.progress {
+                Some(progress) => progress.steps(),
+                None => run.ranks.first().map_or(0, |rank| rank.steps.len() as u64),
+            },
         });
     }
     planned

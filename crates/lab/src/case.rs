@@ -19,7 +19,7 @@ use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
 use crate::numbers::rate::{self, Rate};
 use crate::numbers::recovery::{self, Recovery};
 use crate::numbers::series::{self, Series};
-use crate::numbers::speedup::{Interval, Pace};
+use crate::numbers::speedup::Interval;
 use crate::numbers::steady::{self, Records, Steady};
 use crate::numbers::time;
 use crate::numbers::waterfall::{self, Cost};
@@ -29,6 +29,7 @@ use crate::stats::Work;
 use crate::stats::steady::Verdict;
 use crate::{LabError, Run, SoFar, Status};
 
+mod logged;
 mod speedups;
 
 /// The numbers of one case. What is not known is `None`.
@@ -58,7 +59,7 @@ pub struct CaseReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_workers: Option<f64>,
     /// Samples that all workers saw together.
-    pub examples: u64,
+    pub examples: Option<u64>,
     /// Steps of each worker.
     pub steps: u64,
     /// First spawn to the first step.
@@ -154,9 +155,6 @@ pub struct CaseReport {
     /// Where it was imported from, and what its source says beyond its steps; `None` for our own runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// What speed-ups are computed from if the case's seconds are assumed; their ratios are still right.
-    #[serde(skip)]
-    scaled: Option<Pace>,
     /// Computation of a typical rank in its median step, steady or not, per example.
     #[serde(skip)]
     pub(crate) median_computation_s: Option<f64>,
@@ -215,7 +213,7 @@ impl CaseReport {
                 .filter_map(|run| run.launcher.header.load)
                 .max_by(|a, b| taken(a).total_cmp(&taken(b))),
             repeats: done.len() as u32,
-            examples: mean_count(told, Run::examples),
+            examples: Some(mean_count(told, Run::examples)).filter(|&examples| examples > 0),
             steps: mean_count(told, Run::steps_done),
             total_s: told[0].span().map(|span| span.seconds()),
             course: course::course(told[0]),
@@ -243,7 +241,7 @@ impl CaseReport {
             load: None,
             repeats: 0,
             mean_workers: None,
-            examples: 0,
+            examples: None,
             steps: 0,
             total_s: None,
             init_s: None,
@@ -286,7 +284,6 @@ impl CaseReport {
             hosts: None,
             host_notes: Vec::new(),
             origin: None,
-            scaled: None,
             median_computation_s: None,
             cost: None,
             files: Vec::new(),
@@ -394,14 +391,8 @@ impl CaseReport {
         if ![Phase::Forward, Phase::Backward, Phase::Compute].into_iter().any(|phase| origin.knows(phase)) {
             (self.communication_ratio, self.computation_s) = (None, None);
         }
-        if origin.rates_only {
-            self.scaled = self.pace();
-            (self.train_s, self.paused_s, self.total_s, self.fixed) = (None, None, None, None);
-            (self.phases_s, self.ranks, self.dispersion) = (None, None, None);
-            (self.step_times, self.step_detail) = (None, None);
-            (self.comm_wait_split_s, self.comm_busy_s, self.idle_split_s) = (None, None, None);
-        }
-        self.origin = Some(origin);
+        // The numbers of a log are in the report already.
+        self.origin = Some(Origin { progress: None, ..origin });
     }
 
     /// Whether it finished but only a window of it is known.
@@ -444,11 +435,6 @@ impl CaseReport {
             Who::Rank(_) => None,
         };
         place.map_or_else(|| who.to_string(), |(host, own)| crate::hosts::name(host, own))
-    }
-
-    /// Whether its seconds are known, and not only its rates.
-    pub(crate) fn is_timed(&self) -> bool {
-        self.scaled.is_none()
     }
 }
 

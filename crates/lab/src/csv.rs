@@ -69,7 +69,7 @@ fn asked(report: &CaseReport) -> Row {
         cell("status", Some(status)),
         cell("reason", report.reason.as_ref()),
         cell("repeats", Some(report.repeats)),
-        cell("examples", Some(report.examples).filter(|&examples| examples > 0)),
+        cell("examples", report.examples),
         cell("steps", Some(report.steps)),
     ]
 }
@@ -164,7 +164,7 @@ fn steps_and_ranks(case: &CaseReport) -> Row {
         cell("steady_from_step", steady.map(|steady| steady.from_step)),
         cell("steady_verdict", steady.map(|steady| steady.verdict.name())),
         number("steady_slowdown_factor", steady.and_then(|steady| Some(steady.slowdown?.factor))),
-        number("steady_slowdown_lost_s", steady.and_then(|steady| Some(steady.slowdown?.lost_s))),
+        number("steady_slowdown_lost_s", steady.and_then(|steady| steady.slowdown?.lost_s)),
         cell("steady_slowdown_from_step", steady.and_then(|steady| Some(steady.slowdown?.from_step))),
         cell(
             "steady_slowdown_compared_steps",

@@ -295,7 +295,7 @@ impl Member<'_> {
             case: self.place,
             text: format!("{}: {text}", self.group.key.label()),
             advice: self.program().fit(&self.case.case, &advice),
-            lost_s: loss.map(|loss| loss.seconds).filter(|_| self.case.is_timed()),
+            lost_s: loss.map(|loss| loss.seconds),
             fraction: loss.map(|loss| loss.fraction),
             size: 0.0,
         }
@@ -306,7 +306,7 @@ impl Member<'_> {
         let cost = self.case.cost.as_ref()?;
         let part = cost.parts.iter().find(|part| part.cause == cause)?;
         let count = match cost.unit {
-            Unit::Example => self.case.examples as f64,
+            Unit::Example => self.case.examples? as f64,
             Unit::Step => self.workers() * self.case.steps as f64,
         };
         Some(Loss { seconds: part.seconds * count, fraction: part.seconds / cost.seconds })
@@ -318,23 +318,21 @@ impl Member<'_> {
         let fall: &Waterfall = self.group.waterfalls.iter().find(|fall| fall.workers == workers)?;
         let part = fall.parts.iter().find(|part| part.cause == cause)?;
         let loss =
-            Loss { seconds: part.seconds * self.case.examples as f64, fraction: part.seconds / fall.to_s };
+            Loss { seconds: part.seconds * self.case.examples? as f64, fraction: part.seconds / fall.to_s };
         (part.lo? > 0.0).then_some(loss)
     }
 
     /// "2 workers spend 25 % of their time (8.69 worker-seconds) waiting for input".
     fn spends(&self, what: &str, loss: Loss) -> String {
         let digits = if loss.seconds < 9.95 { 2 } else { 0 };
-        let seconds = self.seconds(loss.seconds, digits);
         let verb = if self.case.case.workers == 1 { "spends" } else { "spend" };
         let whose = if self.case.case.workers == 1 { "its" } else { "their" };
         let percent = 100.0 * loss.fraction;
-        format!("{} {verb} {percent:.0} % of {whose} time{seconds} {what}", self.worker_count())
-    }
-
-    /// Worker-seconds in brackets; empty if only ratios of times are known.
-    fn seconds(&self, seconds: f64, digits: usize) -> String {
-        if self.case.is_timed() { format!(" ({seconds:.digits$} worker-seconds)") } else { String::new() }
+        format!(
+            "{} {verb} {percent:.0} % of {whose} time ({:.digits$} worker-seconds) {what}",
+            self.worker_count(),
+            loss.seconds
+        )
     }
 
     fn cost(&self, kind: Kind, cause: Cause, least: f64, what: &str, advice: &str) -> Option<Finding> {
@@ -390,10 +388,10 @@ impl Member<'_> {
             return None;
         }
         let text = format!(
-            "with {}, each rank computes {:.0} % longer per image than one worker alone{}",
+            "with {}, each rank computes {:.0} % longer per image than one worker alone ({:.1} worker-seconds)",
             self.worker_count(),
             100.0 * slower,
-            self.seconds(loss.seconds, 1)
+            loss.seconds
         );
         let advice = self.program().computation(&self.case.case);
         Some(self.finding(Kind::Computation, text, advice.into(), Some(loss)))

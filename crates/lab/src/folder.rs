@@ -68,9 +68,12 @@ impl CaseLogs<'_> {
         let (runs, damaged): (Vec<_>, Vec<_>) =
             self.begun.into_iter().map(|(_, run)| run).partition(Result::is_ok);
         let runs: Vec<Run> = runs.into_iter().filter_map(Result::ok).collect();
-        let error = damaged.into_iter().find_map(Result::err);
-        let mut report = match (&runs[..], &error) {
-            ([], Some(error)) => CaseReport::unreadable(&case, error),
+        let logged = self.origin.as_ref().ok().and_then(|origin| origin.as_ref()?.progress.as_ref());
+        // Where a log is all there is, no rank has one.
+        let error = damaged.into_iter().find_map(Result::err).filter(|_| logged.is_none());
+        let mut report = match (logged, &runs[..], &error) {
+            (Some(progress), ..) => CaseReport::logged(&case, progress),
+            (None, [], Some(error)) => CaseReport::unreadable(&case, error),
             _ => CaseReport::of(&runs),
         };
         if let (Some(error), true) = (error, report.reason.is_none()) {

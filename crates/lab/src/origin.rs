@@ -5,6 +5,7 @@
 mod alignment;
 mod devices;
 mod format;
+mod progress;
 mod traced;
 
 use std::fs::File;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::alignment::{Alignment, Common};
 pub use self::devices::DeviceUse;
 pub use self::format::Format;
+pub use self::progress::{LogPoint, Progress};
 pub use self::traced::{LateStep, Top, TopCollective, Traced};
 use crate::{LabError, Table};
 
@@ -44,9 +46,9 @@ pub struct Origin {
     pub traced: Option<Traced>,
     /// How devices were used during the run.
     pub devices: Vec<DeviceUse>,
-    /// Whether only rates are known: the length of the steps in the log is assumed, but their ratios are right.
-    #[serde(default)]
-    pub rates_only: bool,
+    /// The points of a log that recorded no steps; the run has no logs of ranks then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
 }
 
 impl Origin {
@@ -59,7 +61,7 @@ impl Origin {
             notes: Vec::new(),
             traced: None,
             devices: Vec::new(),
-            rates_only: false,
+            progress: None,
         }
     }
 

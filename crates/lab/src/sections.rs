@@ -167,10 +167,13 @@ fn tables(cases: &Cases<'_>, after: &str, medium: Medium) -> Vec<Section> {
     if !is_training {
         results = results.list(cases.incomparable());
     }
-    let phases = Section::new(Topic::Cases, format!("Phases{after}")).detail();
-    let phases = phases.say("Mean milliseconds per step of one rank.").tables([results::phases(cases)]);
+    let mut sections = vec![results];
+    if cases.done().any(|(case, _)| case.phases_s.is_some()) {
+        let phases = Section::new(Topic::Cases, format!("Phases{after}")).detail();
+        sections.push(phases.say("Mean milliseconds per step of one rank.").tables([results::phases(cases)]));
+    }
     let steps = Section::new(Topic::Cases, format!("Steps{after}")).detail();
-    let mut sections = vec![results, phases, steps.tables([results::steps(cases)])];
+    sections.push(steps.tables([results::steps(cases)]));
     let place = if is_training { 0 } else { sections.len() };
     sections.splice(place..place, learning);
     sections

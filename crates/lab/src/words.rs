@@ -88,16 +88,17 @@ pub fn workers(count: impl Into<u64>) -> String {
     if count == 1 { "1 worker".into() } else { format!("{count} workers") }
 }
 
-/// How the speed-up by images/s becomes the one by training time, as a product that anyone can check.
-pub fn reconcile(speedup: &Speedup) -> String {
+/// How the speed-up by images/s becomes the one by training time, as a product that anyone can check; `None` if it is unknown.
+pub fn reconcile(speedup: &Speedup) -> Option<String> {
     let Speedup { workers, speed, time, total, steady_fraction, steady_fraction_one } = *speedup;
     let whole = total.map_or_else(String::new, |total| format!("; {total:.2}x for the whole run"));
-    format!(
+    Some(format!(
         "{workers} workers: {speed:.2}x by images/s times {:.1} / {:.1} (% of training time at the steady rate, {workers} workers / \
-         1 worker) = {time:.2}x by training time{whole}",
-        100.0 * steady_fraction,
-        100.0 * steady_fraction_one,
-    )
+         1 worker) = {:.2}x by training time{whole}",
+        100.0 * steady_fraction?,
+        100.0 * steady_fraction_one?,
+        time?,
+    ))
 }
 
 /// Why the finished cases of a group have no speed-ups; `None` where they have, or where none finished.
@@ -122,6 +123,9 @@ pub fn no_findings(report: &Report) -> &'static str {
     let done = report.cases.iter().filter(|case| case.status == Status::Done).count();
     match done {
         0 => "None: no case finished.",
+        _ if report.cases.iter().all(|case| case.phases_s.is_none()) => {
+            "None: what the time was spent on is not known."
+        }
         _ if done < report.cases.len() + report.missing as usize => {
             "None in the cases that finished: no cause takes a notable part of their time."
         }

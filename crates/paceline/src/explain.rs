@@ -3,13 +3,13 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use paceline_import::horovod::{self, Summary};
 use paceline_import::ranks::Told;
 use paceline_import::source;
 use paceline_import::trace::Trace;
-use paceline_import::{nvidia_smi, open, profile, timeline, write};
+use paceline_import::{nvidia_smi, open, profile, timeline, unknown, write};
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
@@ -27,6 +27,9 @@ pub struct Options {
     /// Markdown, CSV or TSV, or a whole page; - reads standard input
     #[arg(value_name = "PATH")]
     file: PathBuf,
+    /// Only the table that begins on this line; may be given again
+    #[arg(long, value_name = "LINE")]
+    table: Vec<usize>,
     /// What a column means, such as `speed=rate-global`; an unknown meaning lists them all; may be given again
     #[arg(long, value_name = "COLUMN=MEANING", value_parser = parse_map)]
     map: Vec<(String, Meaning)>,
@@ -78,6 +81,7 @@ impl Options {
     /// Refuses what only tables take, where there are none.
     fn refuse_tables(&self) -> Result<&Self, Usage> {
         let given = [
+            (!self.table.is_empty(), "--table"),
             (!self.map.is_empty(), "--map"),
             (self.steps.is_some(), "--steps"),
             (self.examples.is_some(), "--examples"),
@@ -143,6 +147,9 @@ pub fn run(options: &Options) -> Result<()> {
         None => {}
     }
     let bytes = read(&options.file)?;
+    if let Some(what) = unknown::describe(&bytes) {
+        return Err(Usage::new(format!("{}: {what}", path.display())).into());
+    }
     explain_tables(&String::from_utf8_lossy(&bytes), options)
 }
 
@@ -189,14 +196,14 @@ fn explain_runs(options: &Options) -> Result<()> {
 }
 
 fn explain_tables(text: &str, options: &Options) -> Result<()> {
-    let Options { map, steps, examples, batch, epochs, .. } = options;
+    let Options { table, map, steps, examples, batch, epochs, .. } = options;
     let work = options.work.map(|work| match work {
         WorkOption::Divided => Work::Divided,
         WorkOption::PerWorker => Work::PerWorker,
     });
     let context =
         explain::series::Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
-    let told = explain::Options { map: map.clone(), context, work };
+    let told = explain::Options { tables: table.clone(), map: map.clone(), context, work };
     let found = explain::explain_text(text, &told);
     let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {
@@ -209,11 +216,8 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
 fn read(path: &Path) -> Result<Vec<u8>> {
     let most = explain::LONGEST as u64 + 1;
     let mut bytes = Vec::new();
-    let done = if path == Path::new("-") {
-        io::stdin().take(most).read_to_end(&mut bytes)
-    } else {
-        open::open(path)?.take(most).read_to_end(&mut bytes)
-    };
+    let file = if path == Path::new("-") { open::plain(io::stdin()) } else { Ok(open::open(path)?) };
+    let done = file.and_then(|file| file.take(most).read_to_end(&mut bytes));
     done.with_context(|| format!("cannot read {}", path.display()))?;
     Ok(bytes)
 }

@@ -58,6 +58,13 @@ fn the_same_comes_as_json_and_from_standard_input() {
 }
 
 #[test]
+fn a_table_in_utf_16_is_read() {
+    let bytes: Vec<u8> =
+        "\u{feff}".encode_utf16().chain(TABLE.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    assert_eq!(printed(&explain(&bytes, &[])), printed(&explain(TABLE.as_bytes(), &[])));
+}
+
+#[test]
 fn a_column_is_told_and_bad_input_is_refused() {
     let told = printed(&explain(TABLE.as_bytes(), &["--map", "Examples/s=rate-per-worker"]));
     assert!(told.contains("rate-per-worker (given)"), "{told}");
@@ -65,7 +72,8 @@ fn a_column_is_told_and_bad_input_is_refused() {
         (TABLE.as_bytes(), &["--map", "Examples/s=colour"][..], "unknown meaning"),
         (TABLE.as_bytes(), &["--map", "nothing=loss"], "no table has a column"),
         (b"", &[], "the file is empty"),
-        (b"\x7fELF\x02\x01\x00\xff\xfe\x00", &[], "not text"),
+        (b"\x7fELF\x02\x01\x00\xff\xfe\x00", &[], "a program, not a profile"),
+        (b"{\n  \"a\": 1\n}\n", &[], "JSON that is no trace"),
         (b"only words", &[], "no table"),
     ] {
         let output = explain(table, arguments);

@@ -1,7 +1,11 @@
 use std::fmt::Write;
 
+use paceline_lab::origin::LogPoint;
+
 use super::*;
 use crate::sample::file_of;
+
+const AVERAGE: &str = "average_examples_per_sec";
 
 /// A log of the hook with a batch of 128, a point every 100 steps, and these seconds a step in each interval.
 fn write(times: &[f64]) -> String {
@@ -33,6 +37,10 @@ fn import_text(text: &str) -> Imported {
     import(file_of(text).path()).expect("a log")
 }
 
+fn told(run: &Imported) -> &[LogPoint] {
+    &run.progress.as_ref().expect("a log that tells something").points
+}
+
 fn has(run: &Imported, words: &str) -> bool {
     run.warnings.iter().any(|warning| warning.contains(words))
 }
@@ -43,11 +51,11 @@ fn rates_and_moments_give_steps_and_the_batch() {
     assert!(recognise(text.as_bytes()));
     let run = import_text(&text);
     assert_eq!(run.case.batch_per_worker, Some(128));
-    let steps = &run.ranks[0].steps;
-    assert_eq!(steps.len(), 5);
-    for (step, seconds) in steps.iter().zip([50.0, 25.0, 50.0, 50.0, 40.0]) {
-        assert!((step.end.since(step.begin).seconds() - seconds).abs() < 1e-3);
-        assert_eq!((step.examples, step.loss), (12_800, Some(2.5)));
+    let points = told(&run);
+    assert_eq!(points.len(), 5);
+    for (point, seconds) in points.iter().zip([50.0, 25.0, 50.0, 50.0, 40.0]) {
+        assert!((point.seconds.expect("by the clock") - seconds).abs() < 1e-3);
+        assert_eq!((point.covers, point.loss), (100, Some(2.5)));
     }
     assert!(has(&run, "the hook's clock starts after the first step"));
     assert!(!has(&run, "average"), "{:?}", run.warnings);
@@ -57,8 +65,8 @@ fn rates_and_moments_give_steps_and_the_batch() {
 fn averages_alone_give_the_rates_between_them() {
     let times = [0.5, 0.25, 0.5, 0.5, 0.4];
     let run = import_text(&without(&write(&times), CURRENT));
-    for (step, time) in run.ranks[0].steps.iter().zip(times) {
-        let rate = step.examples as f64 / step.end.since(step.begin).seconds();
+    for (point, time) in told(&run).iter().zip(times) {
+        let rate = point.examples_per_s.expect("a rate");
         assert!((rate * time / 128.0 - 1.0).abs() < 1e-4, "{rate}");
     }
     assert!(has(&run, "are computed from them"));
@@ -100,8 +108,7 @@ fn numbers_that_json_does_not_know_and_torn_lines_cost_only_themselves() {
     let mut text = write(&[0.5; 4]).replacen("\"value\": 2.5", "\"value\": NaN", 1);
     text.push_str("{\"name\": \"current_exam");
     let run = import_text(&text);
-    assert_eq!(run.ranks[0].steps.len(), 4);
-    assert_eq!(run.ranks[0].steps[0].loss, None);
+    assert_eq!((told(&run).len(), told(&run)[0].loss), (4, None));
     assert!(has(&run, "1 lines cannot be read") && has(&run, "1 lines have no value"));
 }
 

@@ -121,15 +121,14 @@ fn workers_are_inferred_from_the_name_of_a_folder_with_a_note() {
         runs.sort_by_key(|(_, run)| run.case.workers);
         runs.into_iter().map(|(_, run)| run).collect::<Vec<_>>()
     };
-    let all = |run: &Imported| -> u64 {
-        run.ranks.iter().flat_map(|rank| &rank.steps).map(|step| step.examples).sum()
-    };
+    let rate = |run: &Imported| named::rate(run).expect("rates");
     let own = import_rates(&[("workers_1", 100.0), ("workers_4", 95.0)]);
-    assert_eq!((own[1].case.workers, own[1].ranks.len()), (4, 4));
-    assert_eq!(all(&own[1]), 4 * all(&own[0]), "each does as much as one");
+    assert_eq!((own[1].case.workers, own[1].case.batch_per_worker), (4, Some(64)));
+    assert!((rate(&own[1]) - 4.0 * 95.0).abs() < 1e-6, "each does as much as one");
     assert!(own[1].warnings.iter().any(|warning| warning.contains("only the name says there are 4 workers")));
     let global = import_rates(&[("workers_1", 100.0), ("workers_4", 380.0)]);
-    assert_eq!(all(&global[1]), all(&global[0]), "they share what one does");
+    assert!((rate(&global[1]) - 380.0).abs() < 1e-6, "they share what one does");
+    assert_eq!(global[1].case.batch_per_worker, Some(16));
     assert!(global[1].warnings.iter().any(|warning| warning.contains("as that of all")));
 }
 
@@ -139,12 +138,13 @@ fn the_sample_of_two_workers_is_shown_as_two() {
     let runs = import(&[samples], &Told::default()).expect("event files");
     let workers: Vec<u32> = runs.iter().map(|(_, run)| run.case.workers).collect();
     assert_eq!(workers, [1, 2]);
-    assert!(runs.iter().all(|(_, run)| run.nominal.is_some()), "their moments do not agree with their rates");
+    let timed = |run: &Imported| run.progress.as_ref().expect("rates").is_timed();
+    assert!(!runs.iter().any(|(_, run)| timed(run)), "their moments do not agree with their rates");
 }
 
-/// Where rates come without moments, lengths are made up: they are shown nowhere, and a batch that is told makes them true.
+/// Where rates come without moments there are no times, until a batch is told.
 #[test]
-fn seconds_that_are_made_up_are_shown_nowhere() {
+fn rates_alone_are_compared_and_have_no_seconds() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (name, rates) in [("workers_1", [30.0, 100.0]), ("workers_2", [25.0, 90.0])] {
         // The first of forty points are slower.
@@ -169,14 +169,17 @@ fn seconds_that_are_made_up_are_shown_nowhere() {
         let two = report.cases.iter().find(|case| case.case.workers == 2).expect("two workers");
         assert!((two.images_per_s.expect("rates").mean - 180.0).abs() < 1.0, "{:?}", two.images_per_s);
         assert!((two.speedup_speed.expect("compared") - 1.8).abs() < 0.01);
-        assert_eq!(
-            (two.train_s.is_some(), two.phases_s.is_some(), two.dispersion.is_some()),
-            (known, known, known)
-        );
+        assert_eq!((two.train_s.is_some(), two.step_times.is_some()), (known, known));
+        assert_eq!((two.speedup_time.is_some(), two.dispersion.is_some()), (known, known));
+        assert_eq!((&two.phases_s, &two.ranks, &two.cost), (&None, &None, &None), "a log does not tell");
+        assert_eq!(two.steady.expect("points").from_step, 8, "the first points are slower");
         let text = terminal::render_report(report, terminal::Screen::PLAIN);
-        assert_eq!(text.contains("worker-seconds)"), known, "{text}");
         assert_eq!(text.contains("only rates are known"), !known, "{text}");
-        assert!(text.contains("% of their time"), "{text}");
+        assert!(text.contains("1.80x") && !text.contains("Phases"), "{text}");
+        assert!(text.contains("None: what the time was spent on is not known."), "{text}");
+        for page in [paceline_lab::html::render(report), paceline_lab::markdown::render(report)] {
+            assert!(page.contains("1.80") && !page.contains("NaN"), "{page}");
+        }
     }
     let two = told.cases.iter().find(|case| case.case.workers == 2).expect("two workers");
     let expected = 32.0 * (8.0 / 25.0 + 32.0 / 90.0);
@@ -200,9 +203,9 @@ fn a_given_batch_turns_a_log_of_losses_into_rates() {
         let runs = import(std::slice::from_ref(&log), &Told { model: "lenet".into(), batch }).expect("a log");
         let run = &runs[0].1;
         let unknown = run.warnings.iter().any(|warning| warning.contains("give --batch to get rates"));
-        (run.ranks[0].steps[5].examples, unknown)
+        (run.progress.as_ref().expect("times").points[5].examples_per_s, unknown)
     };
-    assert_eq!((examples(None), examples(Some(32))), ((0, true), (320, false)));
+    assert_eq!((examples(None), examples(Some(32))), ((None, true), (Some(320.0), false)));
 }
 
 #[test]
@@ -251,4 +254,102 @@ fn links_that_lead_in_circles_and_pipes_do_no_harm() {
         let runs = import(&paths, &Told::default()).expect("one trace");
         assert_eq!((runs.len(), runs[0].1.ranks.len()), (1, 1), "each file once");
     }
+}
+
+/// What a rank of a job of tf_cnn_benchmarks writes: its header to standard error, its lines to standard output.
+fn job_files(rank: u32) -> (String, String) {
+    let devices: Vec<String> = (0..60).map(|device| format!("'horovod/gpu:{device}'")).collect();
+    let log = "I0502 12:00:00.000000 140037 tf_logging.py:115] ";
+    let header = [
+        "Model:       resnet50".to_owned(),
+        "Dataset:     imagenet (synthetic)".into(),
+        "Batch size:  3840 global".into(),
+        "             64 per device".into(),
+        format!("Devices:     [{}]", devices.join(", ")),
+        "Variables:   horovod".into(),
+    ];
+    let header = header.iter().map(|line| format!("{log}{line}\n")).collect();
+    let rate = 100.0 + f64::from(rank);
+    let lines =
+        (1..=10).map(|at| format!("{}\timages/sec: {rate:.1} +/- 0.1 (jitter = 0.2)\t7.5\n", 10 * at));
+    (header, lines.collect())
+}
+
+#[test]
+fn the_files_of_all_ranks_of_a_job_are_one_run() {
+    let sum: f64 = (0..60).map(|rank| 100.0 + f64::from(rank)).sum();
+    // As mpirun names them today and as it did, with what it printed itself beside them.
+    for names in [("1/rank.00/stderr", "1/rank.00/stdout"), ("err.1.00", "out.1.00")] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let root = folder.path().join("np60");
+        let mut all = String::new();
+        for rank in 0..60 {
+            let (header, lines) = job_files(rank);
+            all += &format!("{header}{lines}");
+            for (name, text) in [(names.0, header), (names.1, lines)] {
+                let path = root.join(name.replace("00", &format!("{rank:02}")));
+                fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+                fs::write(path, text).expect("a file");
+            }
+        }
+        fs::write(root.join("job.log"), all).expect("a file");
+        let runs = import(&[folder.path().into()], &Told::default()).expect("a job");
+        let [(name, run)] = runs.as_slice() else { panic!("{} runs", runs.len()) };
+        assert_eq!((name.as_str(), run.case.workers, run.case.batch_per_worker), ("np60", 60, Some(64)));
+        let rate = named::rate(run).expect("rates");
+        assert!((rate / sum - 1.0).abs() < 1e-6, "{rate} for {sum}");
+        assert!(run.warnings.len() < 8, "{:?}", run.warnings);
+        assert!(run.warnings.iter().any(|warning| warning.contains("job.log repeats lines of the ranks")));
+    }
+}
+
+#[test]
+fn logs_that_are_only_numbered_are_runs_of_their_own() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, rank) in [("run1.log", 1), ("run2.log", 2), ("tf.1.15", 3)] {
+        let (header, lines) = job_files(rank);
+        fs::write(folder.path().join(name), header + &lines).expect("a file");
+    }
+    assert_eq!(import(&[folder.path().into()], &Told::default()).expect("logs").len(), 3);
+    // Two jobs of two ranks each.
+    for (name, rank) in
+        [("a/rank.0/stdout", 0), ("a/rank.1/stdout", 1), ("b/rank.0/stdout", 0), ("b/rank.1/stdout", 1)]
+    {
+        let path = folder.path().join("jobs").join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let (header, lines) = job_files(rank);
+        fs::write(path, header + &lines).expect("a file");
+    }
+    let runs = import(&[folder.path().join("jobs")], &Told::default()).expect("logs");
+    assert_eq!(runs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn a_file_that_is_not_read_is_named_in_one_short_line() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, bytes, expected) in [
+        (
+            "pretty.json",
+            format!("{{\n  \"{}\": 1\n}}", "x".repeat(60_000)).into_bytes(),
+            "JSON that is no trace",
+        ),
+        ("x.ncu-rep", b"NVR\0\x40\0\0\0".to_vec(), "Nsight Compute"),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).expect("a file");
+        let said = import(&[path], &Told::default()).expect_err("not read").to_string();
+        let why = said.split_once(name).expect("its name").1;
+        assert!(why.contains(expected) && why.len() < 250, "{said}");
+    }
+}
+
+#[test]
+fn an_event_file_of_other_things_is_refused_with_what_it_holds() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let line = r#"{"name": "accuracy", "value": 0.5, "global_step": 1, "timestamp": null}"#;
+    let path = folder.path().join("metric.log");
+    fs::write(&path, format!("{line}\n")).expect("a file");
+    let said = import(&[path], &Told::default()).expect_err("no speed").to_string();
+    assert!(said.contains("it says nothing about speed") && said.contains("accuracy"), "{said}");
+    assert!(!said.contains("paceline explain"), "{said}");
 }

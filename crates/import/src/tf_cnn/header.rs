@@ -4,114 +4,117 @@ use std::collections::BTreeMap;
 
 use paceline_record::Case;
 
-/// What the header of a run says; what it leaves out is `None`.
+/// What is read of a header.
+const KEYS: [&str; 8] =
+    ["Model", "Dataset", "Batch size", "Devices", "Data format", "Optimizer", "Variables", "AllReduce"];
+
+/// The second line of the batch, which has no key.
+const PER_DEVICE: &str = "per device";
+
+/// The longest value that is kept, except that of the devices.
+const LONGEST: usize = 200;
+
+/// What the header of a run says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Header {
-    /// The network.
-    pub model: Option<String>,
-    /// The data.
-    pub dataset: Option<String>,
-    /// Images per step on all devices.
-    pub global_batch: Option<u64>,
-    /// Images per step on each device.
-    pub device_batch: Option<u64>,
-    /// Steps asked for.
-    pub batches: Option<u64>,
-    /// Number of devices; under Horovod those of all processes.
-    pub devices: Option<u32>,
-    /// Order of dimensions.
-    pub data_format: Option<String>,
-    /// The optimiser.
-    pub optimizer: Option<String>,
-    /// How variables are kept and updated.
-    pub variables: Option<String>,
-    /// How gradients are summed, if stated.
-    pub all_reduce: Option<String>,
-    horovod_devices: bool,
-}
+pub struct Header(BTreeMap<&'static str, String>);
 
 impl Header {
-    /// Reads a line; false if it is not part of the header. The first value counts, because every process prints a header.
+    /// Reads a line, whatever a logger put in front of it; false if it is not part of the header. The first value counts,
+    /// because every process prints a header.
     pub(super) fn read(&mut self, line: &str) -> bool {
-        if let Some(batch) = line.trim().strip_suffix("per device").filter(|_| line.starts_with(' ')) {
-            set(&mut self.device_batch, count(batch));
-            return true;
-        }
-        let Some((key, value)) = line.split_once(':') else { return false };
-        let value = value.trim();
-        let text = || Some(value.to_owned()).filter(|value| !value.is_empty() && value.len() < 200);
-        match key {
-            "Model" => set(&mut self.model, text()),
-            "Dataset" => set(&mut self.dataset, text()),
-            "Batch size" => match value.strip_suffix("per device") {
-                Some(batch) => set(&mut self.device_batch, count(batch)),
-                None => set(&mut self.global_batch, count(value.trim_end_matches("global"))),
-            },
-            "Num batches" => set(&mut self.batches, count(value)),
-            "Devices" => {
-                self.horovod_devices |= value.contains("horovod/");
-                set(
-                    &mut self.devices,
-                    Some(value.matches('\'').count() as u32 / 2).filter(|&devices| devices > 0),
-                );
-            }
-            "Data format" => set(&mut self.data_format, text()),
-            "Optimizer" => set(&mut self.optimizer, text()),
-            "Variables" => set(&mut self.variables, text()),
-            "AllReduce" => set(&mut self.all_reduce, text()),
-            _ => return false,
-        }
+        let keyed = KEYS.into_iter().find_map(|key| Some((key, value_of(line, key)?)));
+        let told = keyed.or_else(|| Some((PER_DEVICE, bare_count(line)?)));
+        let Some((key, value)) = told.filter(|(key, value)| *key == "Devices" || value.len() < LONGEST)
+        else {
+            return false;
+        };
+        let key = if key == "Batch size" && value.ends_with(PER_DEVICE) { PER_DEVICE } else { key };
+        self.0.entry(key).or_insert_with(|| value.into());
         true
     }
 
-    /// Number of devices: as listed, or the global batch over the batch per device.
-    pub(super) fn device_count(&self) -> Option<u32> {
+    /// Adds what another process printed, and this one did not.
+    pub(super) fn add(&mut self, other: Self) {
+        for (key, value) in other.0 {
+            self.0.entry(key).or_insert(value);
+        }
+    }
+
+    /// Whether it names the network.
+    pub(super) fn has_model(&self) -> bool {
+        self.0.contains_key("Model")
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
+    /// Number of devices, under Horovod those of all processes: as listed, or the global batch over the batch per device.
+    pub(super) fn devices(&self) -> Option<u32> {
+        let listed = self.text("Devices").map(|list| list.matches('\'').count() as u64 / 2);
         let shared = || {
-            let (all, one) = self.global_batch.zip(self.device_batch)?;
-            (one > 0 && all % one == 0).then(|| u32::try_from(all / one).ok())?
+            let (all, one) = (count(self.text("Batch size")?)?, count(self.text(PER_DEVICE)?)?);
+            (one > 0 && all % one == 0).then(|| all / one)
         };
-        self.devices.or_else(shared).filter(|&devices| devices > 0)
+        u32::try_from(listed.filter(|&devices| devices > 0).or_else(shared)?).ok()
     }
 
     /// Whether each device has a process of its own.
     pub(super) fn is_horovod(&self) -> bool {
-        self.horovod_devices || self.variables.as_deref() == Some("horovod")
+        self.text("Devices").is_some_and(|list| list.contains("horovod/"))
+            || self.text("Variables") == Some("horovod")
     }
 
     /// The case, as far as the header describes it.
     pub(super) fn case(&self) -> Case {
-        let devices = self.device_count().unwrap_or(1);
-        let shared = self.global_batch.map(|batch| batch / u64::from(devices));
-        let nccl = self.all_reduce.as_deref().is_some_and(|how| how.contains("nccl"));
-        let update = self.variables.as_deref().map(|variables| match variables {
+        let devices = self.devices().unwrap_or(1).max(1);
+        let batch = self.text(PER_DEVICE).and_then(count);
+        let shared = self.text("Batch size").and_then(count).map(|batch| batch / u64::from(devices));
+        let nccl = self.text("AllReduce").is_some_and(|how| how.contains("nccl"));
+        let update = self.text("Variables").map(|variables| match variables {
             "horovod" => "allreduce",
             "replicated" | "distributed_all_reduce" | "collective_all_reduce" if nccl => "allreduce",
             other => other,
         });
-        let settings = [("data", &self.dataset), ("optimizer", &self.optimizer)];
-        let settings: BTreeMap<String, String> =
-            settings.into_iter().filter_map(|(key, value)| Some((key.into(), value.clone()?))).collect();
+        let settings = [("data", "Dataset"), ("optimizer", "Optimizer")];
         Case {
-            model: self.model.clone().unwrap_or_default(),
+            model: self.text("Model").unwrap_or_default().into(),
             engine: Some("tensorflow".into()),
-            layout: self.data_format.as_deref().map(str::to_lowercase),
+            layout: self.text("Data format").map(str::to_lowercase),
             update: update.map(Into::into),
             workers: devices,
-            batch_per_worker: self.device_batch.or(shared).filter(|&batch| batch > 0),
-            settings,
+            batch_per_worker: batch.or(shared).filter(|&batch| batch > 0),
+            settings: settings
+                .into_iter()
+                .filter_map(|(name, key)| Some((name.into(), self.text(key)?.into())))
+                .collect(),
             ..Case::default()
         }
     }
 }
 
-fn set<T>(field: &mut Option<T>, value: Option<T>) {
-    if field.is_none() {
-        *field = value;
-    }
+/// The value of a key at the beginning of a line, or behind what a logger put there.
+fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let (before, after) = line.split_once(key)?;
+    let value = after.strip_prefix(':')?.trim();
+    (is_prefix(before) && !value.is_empty()).then_some(value)
+}
+
+/// The count of a line such as `             64 per device`.
+fn bare_count(line: &str) -> Option<&str> {
+    let rest = line.trim_end().strip_suffix(PER_DEVICE)?.trim_end();
+    let number = rest.rsplit([' ', '\t', ']', ':']).next()?;
+    (is_prefix(rest.strip_suffix(number)?) && count(number).is_some()).then_some(number)
+}
+
+/// Whether that is nothing, or ends like what loggers and launchers put before a line.
+fn is_prefix(text: &str) -> bool {
+    let text = text.trim_end();
+    text.is_empty() || text.ends_with([']', ':', '>', '|'])
 }
 
 /// A number of images; old versions divide and print `64.0`.
 fn count(text: &str) -> Option<u64> {
-    let number: f64 = text.trim().parse().ok()?;
+    let number: f64 = text.split_whitespace().next()?.parse().ok()?;
     (0.0..1e9).contains(&number).then_some(number as u64)
 }

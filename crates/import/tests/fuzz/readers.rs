@@ -10,6 +10,7 @@ use paceline_import::{
     ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, profile, source, sqlite, tf_cnn,
     write,
 };
+use paceline_lab::explain::series::Context;
 use paceline_lab::explain::{self, ExplainError};
 use paceline_lab::{Held, csv, html, markdown, terminal};
 
@@ -56,8 +57,11 @@ pub const EVENTS: Reader = Reader {
     form: Form::Records,
     read: |path| runs(told(path, events::import(&[path.into()]).map(|run| vec![run]))),
 };
-pub const TF_CNN: Reader =
-    Reader { corpus: "tf_cnn", form: Form::Text, read: |path| runs(told(path, tf_cnn::import(path))) };
+pub const TF_CNN: Reader = Reader {
+    corpus: "tf_cnn",
+    form: Form::Text,
+    read: |path| runs(told(path, tf_cnn::import(&[(path, None)]))),
+};
 pub const METRIC_LOG: Reader = Reader {
     corpus: "metric_log",
     form: Form::Text,
@@ -168,7 +172,16 @@ fn runs(read: Result<Vec<Imported>, ImportError>) -> String {
             assert!(step.phases.total() <= step.end.since(step.begin), "{step:?}");
             assert!(step.late_rank <= step.phases.total(), "{step:?}");
         }
-        let steps: usize = run.ranks.iter().map(|rank| rank.steps.len()).sum();
+        let points = run.progress.iter().flat_map(|progress| &progress.points);
+        let positive = |value: Option<f64>| value.is_none_or(|value| value > 0.0 && value.is_finite());
+        for point in points.clone() {
+            assert!(
+                point.covers > 0 && (point.seconds.is_some() || point.examples_per_s.is_some()),
+                "{point:?}"
+            );
+            assert!(positive(point.seconds) && positive(point.examples_per_s), "{point:?}");
+        }
+        let steps = run.ranks.iter().map(|rank| rank.steps.len()).sum::<usize>() + points.count();
         said += &format!("{} {} {:?};", coarse(run.ranks.len()), coarse(steps), run.warnings);
     }
     // Writing takes longer than all else: it is for one file of some.
@@ -221,7 +234,10 @@ fn table(path: &Path) -> String {
     let text = String::from_utf8_lossy(&bytes);
     // What is no table may be something else that is known.
     let _ = source::import(&[PathBuf::from(path)], &Told::default());
-    let told = explain::Options { steps: Some(500), ..explain::Options::default() };
+    let told = explain::Options {
+        context: Context { steps: Some(500), ..Context::default() },
+        ..explain::Options::default()
+    };
     [explain::Options::default(), told].iter().map(|options| explained(&text, options)).collect()
 }
 
@@ -234,7 +250,7 @@ fn explained(text: &str, options: &explain::Options) -> String {
     let page = explain::render(&found);
     assert!(!page.contains('\u{1b}'), "{page}");
     serde_json::to_string(&found).expect("plain data");
-    let slips = found.series.iter().flat_map(|series| &series.audit);
+    let slips = found.series.iter().flat_map(|series| &series.audit.slips);
     let audits: Vec<_> = slips.map(|slip| slip.check).collect();
     let kind = |series: &explain::SeriesExplanation| {
         (series.work, series.reconciliation.is_some(), series.laws.len(), series.clock_law.is_some())

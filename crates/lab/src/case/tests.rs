@@ -57,7 +57,7 @@ fn one_worker_s_numbers_are_those_of_its_log() {
     assert!(near(report.init_s, 0.1));
     assert!(near(report.train_s, 0.13));
     assert!(near(report.total_s, 0.25));
-    assert_eq!((report.steps, report.examples), (4, 256));
+    assert_eq!((report.steps, report.examples), (4, Some(256)));
     let rate = report.images_per_s.expect("a finished case has a rate");
     assert!(near(Some(rate.mean), 3200.0) && near(Some(rate.median), 3200.0));
     assert!(near(rate.lo, 3200.0) && near(rate.hi, 3200.0));

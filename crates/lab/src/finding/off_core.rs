@@ -101,11 +101,11 @@ impl Member<'_> {
     fn stolen(&self, told: &OffCore) -> Option<Finding> {
         let loss = self.stolen_time(told)?;
         let text = format!(
-            "with {}, the hypervisor took {:.0} % of the time of {}{}",
+            "with {}, the hypervisor took {:.0} % of the time of {} ({:.1} worker-seconds)",
             self.worker_count(),
             100.0 * loss.fraction,
             self.its_cores(),
-            self.seconds(loss.seconds, 1)
+            loss.seconds
         );
         Some(self.finding(Kind::OffCore, text, SHARED_HOST.into(), Some(loss)))
     }

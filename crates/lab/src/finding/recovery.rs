@@ -32,10 +32,10 @@ impl Member<'_> {
             repeats => format!(" (in the first of {repeats} repeats)"),
         };
         let mut text = format!(
-            "with {}, {}{repeat} cost {percent} % of the workers' time{}",
+            "with {}, {}{repeat} cost {percent} % of the workers' time ({:.digits$} worker-seconds)",
             self.worker_count(),
             count_losses(recovery),
-            self.seconds(loss.seconds, digits)
+            loss.seconds
         );
         let parts = [
             (cost.replacing, "starting replacements"),

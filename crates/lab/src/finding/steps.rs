@@ -49,17 +49,17 @@ impl Member<'_> {
     pub(super) fn slowdown(&self) -> Option<Finding> {
         let steady = self.case.steady.filter(|steady| steady.verdict == Verdict::Slowdown)?;
         let Slowdown { from_step, compared_steps, factor, lost_s } = steady.slowdown?;
+        let (lost_s, train_s) = lost_s.zip(self.case.train_s)?;
         let seconds = self.workers() * lost_s;
-        let train_s = self.case.train_s.or_else(|| Some(self.case.pace()?.train_s))?;
         let loss = Loss { seconds, fraction: lost_s / train_s };
         if loss.fraction < NOTABLE {
             return None;
         }
         let text = format!(
-            "with {}, steps take {:.0} % longer from step {from_step} on than in the {compared_steps} steps before{}",
+            "with {}, steps take {:.0} % longer from step {from_step} on than in the {compared_steps} steps before \
+             ({seconds:.1} worker-seconds)",
             self.worker_count(),
-            100.0 * (factor - 1.0),
-            self.seconds(seconds, 1)
+            100.0 * (factor - 1.0)
         );
         let advice = self.program().slowdown(self.case.repeats);
         Some(self.finding(Kind::Slowdown, text, advice.into(), Some(loss)))

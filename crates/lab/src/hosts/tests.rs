@@ -95,7 +95,7 @@ fn the_logs_of_all_hosts_are_one_run() {
     ];
     assert_eq!(phases, expected, "no moment counts twice");
     let case = CaseReport::of(std::slice::from_ref(&run));
-    assert_eq!((case.status, case.steps, case.examples), (Status::Done, STEPS, STEPS * 256));
+    assert_eq!((case.status, case.steps, case.examples), (Status::Done, STEPS, Some(STEPS * 256)));
     assert!(near(case.phases_s.expect("phases").values().sum(), run.lives_s().expect("lives")));
 }
 
@@ -166,7 +166,7 @@ fn check_third_is_unknown((case, run): &(CaseReport, Run), why: &str) {
     assert_eq!(case.hosts.as_ref().expect("hosts")[2].clock_within_s, None);
     let lives = run.lives_s().expect("lives");
     assert!(near(case.phases_s.as_ref().expect("phases").values().sum(), lives));
-    assert_eq!((case.examples, case.mean_workers, &case.cost), (STEPS * 256, None, &None));
+    assert_eq!((case.examples, case.mean_workers, &case.cost), (Some(STEPS * 256), None, &None));
     assert_eq!(case.peak_memory_bytes, None);
 }
 

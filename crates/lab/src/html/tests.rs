@@ -187,7 +187,7 @@ fn the_page_says_what_the_report_says() {
         );
     }
     let sentences = report.explained.iter().flat_map(|group| &group.speedups).filter(|s| s.workers > 1);
-    for sentence in sentences.map(words::reconcile).chain(words::steady(&report.cases[0])) {
+    for sentence in sentences.filter_map(words::reconcile).chain(words::steady(&report.cases[0])) {
         assert!(shown.contains(&sentence), "{sentence}");
     }
     for said in [

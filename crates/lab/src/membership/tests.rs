@@ -48,7 +48,7 @@ fn the_lives_of_an_eventful_run_are_told_apart() {
 fn an_eventful_run_has_each_step_and_each_sample_once() {
     let run = eventful_run();
     let case = CaseReport::of(std::slice::from_ref(&run));
-    assert_eq!((case.steps, case.examples), (40, 40 * 192));
+    assert_eq!((case.steps, case.examples), (40, Some(40 * 192)));
     assert_eq!((case.loss_first, case.loss_last), (Some(2.0), Some(f64::from(2.0f32 / 40.0))));
     let steps = run.global_steps();
     assert!(near(steps[10].seconds, 0.2) && near(steps[15].seconds, 0.15) && near(steps[39].seconds, 0.1));
@@ -64,7 +64,7 @@ fn what_a_loss_costs_is_told_and_adds_up_to_the_lives() {
     let lives = run.lives_s().expect("lives");
     assert!(near(case.phases_s.as_ref().expect("phases").values().sum(), lives));
     let cost = case.cost.as_ref().expect("a cost");
-    assert!(near(cost.seconds * case.examples as f64, lives));
+    assert!(near(cost.seconds * case.examples.expect("done") as f64, lives));
     assert!(near(cost.parts.iter().map(|part| part.seconds).sum(), cost.seconds));
     let told = recovery(&case);
     assert_eq!((told.losses, told.expulsions, told.replacements), (1, 0, 1));
@@ -76,7 +76,7 @@ fn what_a_loss_costs_is_told_and_adds_up_to_the_lives() {
     assert!(near(worker_s.waiting, 0.2) && near(worker_s.unfinished, 0.03), "{worker_s:?}");
     assert!(near(worker_s.replacing, start), "{worker_s:?}");
     let part = cost.parts.iter().find(|part| part.cause == Cause::Recovery).expect("a cause");
-    assert!(near(part.seconds * case.examples as f64, worker_s.sum));
+    assert!(near(part.seconds * case.examples.expect("done") as f64, worker_s.sum));
     assert!(near(told.slower_s.expect("a loss"), 9.0 * 0.05), "{:?}", told.slower_s);
     let events: Vec<_> = told.events.iter().map(|event| (event.what, event.member, event.step)).collect();
     let expected = [
@@ -145,7 +145,7 @@ fn repeats_with_members_of_their_own_are_pooled() {
 fn a_step_that_everybody_died_after_is_counted_and_so_are_they() {
     let run = tested_run();
     let case = CaseReport::of(std::slice::from_ref(&run));
-    assert_eq!((case.steps, case.examples), (10, 1920));
+    assert_eq!((case.steps, case.examples), (10, Some(1920)));
     let told = recovery(&case);
     assert_eq!((told.losses, told.replacements, told.joins), (3, 1, 1));
     assert!(near(case.phases_s.as_ref().expect("phases").values().sum(), run.lives_s().expect("lives")));

@@ -28,9 +28,9 @@ pub struct Fixed {
 
 /// The fixed costs of a run of `steps` steps; `None` if the steady steps are slower than the others, which hides them.
 pub fn fixed(pace: &Pace, steps: u64) -> Option<Fixed> {
-    let step = pace.examples as f64 / pace.images_per_s / steps as f64;
+    let step = pace.examples? as f64 / pace.images_per_s / steps as f64;
     let total_s = pace.total_s?;
-    let seconds = total_s - pace.paused_s - step * steps as f64;
+    let seconds = total_s - pace.paused_s? - step * steps as f64;
     let enough = (seconds * (1.0 - TOLERATED) / TOLERATED / step).ceil().max(1.0);
     (seconds >= 0.0 && enough.is_finite()).then(|| Fixed {
         seconds,
@@ -47,16 +47,17 @@ mod tests {
     fn with_enough_steps_the_fixed_costs_are_a_twentieth() {
         let pace = |steps: u64| Pace {
             workers: 1,
-            examples: 64 * steps,
+            examples: Some(64 * steps),
             images_per_s: 640.0,
-            train_s: 0.1 * steps as f64 + 5.0,
-            paused_s: 5.0,
+            train_s: Some(0.1 * steps as f64 + 5.0),
+            paused_s: Some(5.0),
             total_s: Some(0.1 * steps as f64 + 7.0),
         };
         let short = fixed(&pace(10), 10).expect("a rate");
         assert!((short.seconds - 2.0).abs() < 1e-9 && (short.fraction - 2.0 / 8.0).abs() < 1e-9);
         assert_eq!(short.enough_steps, 380);
-        let long = fixed(&Pace { paused_s: 0.0, total_s: Some(40.0), ..pace(380) }, 380).expect("a rate");
+        let long =
+            fixed(&Pace { paused_s: Some(0.0), total_s: Some(40.0), ..pace(380) }, 380).expect("a rate");
         assert!((long.fraction - TOLERATED).abs() < 1e-9);
     }
 }

@@ -89,7 +89,7 @@ pub fn fit(cases: &[&CaseReport]) -> Laws {
     };
     let clock_of = |case: &&&CaseReport| {
         let pace = case.pace()?;
-        Some(Point { x: pace.examples as f64 / f64::from(pace.workers), y: pace.total_s? })
+        Some(Point { x: pace.examples? as f64 / f64::from(pace.workers), y: pace.total_s? })
     };
     let points: Vec<Point> = done.iter().flat_map(throughput_of).collect();
     let times: Vec<Point> = done.iter().filter_map(clock_of).collect();

@@ -67,22 +67,27 @@ pub fn clock_interval(case: &Clocked, one: &Clocked) -> Option<Interval> {
 pub struct Pace {
     /// Worker processes.
     pub workers: u32,
-    /// Samples that all workers saw together.
-    pub examples: u64,
+    /// Samples that all workers saw together; `None` if only their rate is known.
+    pub examples: Option<u64>,
     /// The steady rate.
     pub images_per_s: f64,
     /// Begin of the first step to end of the last.
-    pub train_s: f64,
+    pub train_s: Option<f64>,
     /// Part of `train_s` spent on evaluation and checkpoints.
-    pub paused_s: f64,
+    pub paused_s: Option<f64>,
     /// First spawn to last reap; `None` if only a window of the run is known.
     pub total_s: Option<f64>,
 }
 
 impl Pace {
     /// Fraction of the training time that ran at the steady rate.
-    pub fn steady_fraction(&self) -> f64 {
-        self.examples as f64 / (self.images_per_s * self.train_s)
+    pub fn steady_fraction(&self) -> Option<f64> {
+        self.per_example(self.train_s).map(|seconds| 1.0 / (self.images_per_s * seconds))
+    }
+
+    /// Seconds of an example, of those of all.
+    pub fn per_example(&self, seconds: Option<f64>) -> Option<f64> {
+        Some(seconds? / self.examples? as f64)
     }
 }
 
@@ -93,29 +98,26 @@ pub struct Speedup {
     pub workers: u32,
     /// By images per second.
     pub speed: f64,
-    /// By training time.
-    pub time: f64,
+    /// By training time; `None` if unknown.
+    pub time: Option<f64>,
     /// By the time of the whole run; `None` if unknown.
     pub total: Option<f64>,
     /// `s(N)`: fraction of the training time that ran at the steady rate.
     #[serde(rename = "steady_share")]
-    pub steady_fraction: f64,
+    pub steady_fraction: Option<f64>,
     /// `s(1)`: the same for one worker.
     #[serde(rename = "steady_share_one")]
-    pub steady_fraction_one: f64,
+    pub steady_fraction_one: Option<f64>,
 }
 
 /// The speed-ups of a case over its one-worker case.
 pub fn speedup(case: &Pace, one: &Pace) -> Speedup {
-    let per_example = |seconds: f64, pace: &Pace| seconds / pace.examples as f64;
+    let ratio = |of: fn(&Pace) -> Option<f64>| Some(one.per_example(of(one))? / case.per_example(of(case))?);
     Speedup {
         workers: case.workers,
         speed: case.images_per_s / one.images_per_s,
-        time: per_example(one.train_s, one) / per_example(case.train_s, case),
-        total: case
-            .total_s
-            .zip(one.total_s)
-            .map(|(many_s, one_s)| per_example(one_s, one) / per_example(many_s, case)),
+        time: ratio(|pace| pace.train_s),
+        total: ratio(|pace| pace.total_s),
         steady_fraction: case.steady_fraction(),
         steady_fraction_one: one.steady_fraction(),
     }
@@ -153,11 +155,12 @@ mod tests {
             examples in (1u64..1_000_000, 1u64..1_000_000),
         ) {
             let pace = |workers, examples, images_per_s, train_s| Pace {
-                workers, examples, images_per_s, train_s, paused_s: 0.0, total_s: Some(train_s + 1.0),
+                workers, examples: Some(examples), images_per_s, train_s: Some(train_s), paused_s: Some(0.0), total_s: Some(train_s + 1.0),
             };
             let s = speedup(&pace(8, examples.0, rates.0, train.0), &pace(1, examples.1, rates.1, train.1));
-            let product = s.speed * s.steady_fraction / s.steady_fraction_one;
-            proptest::prop_assert!((product / s.time - 1.0).abs() < 1e-12);
+            let parts = s.steady_fraction.zip(s.steady_fraction_one).zip(s.time);
+            let ((many, one), time) = parts.expect("all times are known");
+            proptest::prop_assert!((s.speed * many / one / time - 1.0).abs() < 1e-12);
         }
     }
 }

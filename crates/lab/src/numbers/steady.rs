@@ -3,6 +3,7 @@
 //! [`crate::stats::steady`] has the method. Of several repeats, the report gives the latest begin and the most serious
 //! verdict; each repeat's rate starts at its own begin.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use serde::Serialize;
@@ -40,8 +41,8 @@ pub struct Slowdown {
     pub compared_steps: u64,
     /// Their mean time over that of the level before.
     pub factor: f64,
-    /// Seconds that they took beyond the mean of that level.
-    pub lost_s: f64,
+    /// Seconds that they took beyond the mean of that level; `None` if only rates are known.
+    pub lost_s: Option<f64>,
 }
 
 /// The steady state of one repeat.
@@ -101,7 +102,7 @@ pub fn sum_up(repeats: &[SteadyState], records: &[Records]) -> Option<Steady> {
     Some(Steady {
         from_step: both().map(|(state, records)| records.before(state.from)).max()?,
         verdict: repeats.iter().max_by_key(seriousness)?.verdict,
-        slowdown: slower.max_by(|a, b| a.lost_s.total_cmp(&b.lost_s)),
+        slowdown: slower.max_by(|a, b| a.lost_s.partial_cmp(&b.lost_s).unwrap_or(Ordering::Equal)),
         mser_step: both().filter_map(|(state, records)| Some(records.before(state.mser?))).max(),
         mser_disagrees: repeats.iter().any(|state| state.disagrees),
         outliers: repeats.iter().map(|state| state.outliers.len() as u64).sum(),
@@ -120,7 +121,7 @@ fn slowdown(state: &SteadyState, records: &Records) -> Option<Slowdown> {
         from_step: records.before(from),
         compared_steps: records.before(until) - records.before(neighbour),
         factor: after / before,
-        lost_s: late.map(|(step, &covers)| (step.seconds - before) * covers as f64).sum(),
+        lost_s: Some(late.map(|(step, &covers)| (step.seconds - before) * covers as f64).sum()),
     })
 }
 

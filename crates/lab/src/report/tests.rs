@@ -38,13 +38,15 @@ fn the_measures_reconcile_and_the_waterfall_sums_to_the_whole() {
     let report = report_on(&[long, many]);
     let explained = &report.explained[0];
     for speedup in &explained.speedups {
-        assert!(near(speedup.time, speedup.speed * speedup.steady_fraction / speedup.steady_fraction_one));
+        let parts = speedup.steady_fraction.zip(speedup.steady_fraction_one).zip(speedup.time);
+        let ((many, one), time) = parts.expect("all times are known");
+        assert!(near(time, speedup.speed * many / one));
     }
     let fall = &explained.waterfalls[0];
     let sum: f64 = fall.parts.iter().map(|part| part.seconds).sum();
     assert!(near(sum, fall.to_s - fall.from_s), "{sum} is not {}", fall.to_s - fall.from_s);
     let case = &report.cases[1];
-    assert!(near(fall.to_s, 4.0 * case.total_s.expect("done") / case.examples as f64));
+    assert!(near(fall.to_s, 4.0 * case.total_s.expect("done") / case.examples.expect("done") as f64));
     for part in fall.parts.iter().filter(|part| part.lo.is_some()) {
         assert!(part.lo <= Some(part.seconds) && Some(part.seconds) <= part.hi, "{part:?}");
     }
@@ -114,7 +116,9 @@ fn evaluation_and_checkpoints_are_a_cause_of_their_own_and_no_part_of_a_step() {
     }
     let explained = &paused.explained[0];
     for speedup in &explained.speedups {
-        assert!(near(speedup.time, speedup.speed * speedup.steady_fraction / speedup.steady_fraction_one));
+        let parts = speedup.steady_fraction.zip(speedup.steady_fraction_one).zip(speedup.time);
+        let ((many, one), time) = parts.expect("all times are known");
+        assert!(near(time, speedup.speed * many / one));
     }
     let (before, fall) = (&plain.explained[0].waterfalls[0], &explained.waterfalls[0]);
     let sum: f64 = fall.parts.iter().map(|part| part.seconds).sum();

@@ -12,7 +12,7 @@ const LEAST: f64 = 0.05;
 /// The speed-ups reconciled, the laws, and the cost of an image by cause; `None` if there is none of it.
 pub fn section(place: usize, group: &Explained) -> Option<Section> {
     let more = group.speedups.iter().filter(|speedup| speedup.workers > 1);
-    let sentences: Vec<String> = more.map(words::reconcile).chain(words::laws(&group.laws)).collect();
+    let sentences: Vec<String> = more.filter_map(words::reconcile).chain(words::laws(&group.laws)).collect();
     let falls = &group.waterfalls;
     if sentences.is_empty() && falls.is_empty() {
         return None;

@@ -21,13 +21,14 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     let known = |measure: &&Measure| group.done.iter().any(|case| (measure.of)(case).is_some());
     let measures: Vec<&Measure> = MEASURES.iter().filter(known).collect();
     let workers = f64::from(group.most_workers());
+    let time = last.time.map_or_else(String::new, |time| format!(" and {time:.2} times by training time"));
     let whole = last.total.map_or_else(String::new, |total| format!(", {total:.2} times by the whole run"));
     let intervals =
         measures.iter().any(|measure| group.done.iter().any(|&case| (measure.within)(case).is_some()));
     let whiskers = if intervals { " Whiskers: 95 % intervals." } else { "" };
     let caption = format!(
-        "{} workers are {:.2} times as fast as one by images/s and {:.2} times by training time{whole}.{whiskers}",
-        last.workers, last.speed, last.time
+        "{} workers are {:.2} times as fast as one by images/s{time}{whole}.{whiskers}",
+        last.workers, last.speed
     );
     let says = format!("Speed-up against workers. {caption}");
     let mut legend = vec![(Sign::Dashed, Hue::Grey, "ideal".to_owned())];
