@@ -59,10 +59,10 @@ fn head(profile: &Profile) -> String {
         let line = format!("device {}{name}: busy {busy}, {}", device.device, time(device.busy));
         text += &format!("{}\n", words::wrap(&line));
     }
-    if let Some(mean) = profile.step_mean {
+    if let Some(median) = profile.step_median {
         text += &match profile.steps {
-            1 => format!("1 step of {}\n", time(mean)),
-            steps => format!("{steps} steps of {} on average\n", time(mean)),
+            1 => format!("1 step of {}\n", time(median)),
+            steps => format!("{steps} steps of {} (median)\n", time(median)),
         };
     }
     text
