@@ -21,7 +21,7 @@ use super::top::{Row, Tally};
 use crate::trace::{Kind, Name, Trace};
 
 pub use gap::{Gap, Idle};
-pub use render::render;
+pub use render::{percent, render, time};
 pub use window::Cut;
 
 /// Rows of each list.

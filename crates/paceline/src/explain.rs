@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use paceline_import::ranks::Told;
 use paceline_import::source;
 use paceline_import::trace::Trace;
-use paceline_import::{nvidia_smi, open, profile, timeline, unknown, write};
+use paceline_import::{chrome, nvidia_smi, open, profile, timeline, unknown, write};
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
@@ -97,8 +97,8 @@ impl Options {
         let cuts = self.from.is_some() || self.to.is_some() || self.range.is_some();
         match cuts || self.timeline.is_some() {
             true => Err(Usage::new(
-                "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's or \
-                 Nsight Systems' file",
+                "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's, \
+                 Nsight Systems', JAX's or TensorFlow's file",
             )),
             false => Ok(self),
         }
@@ -131,6 +131,13 @@ pub fn run(options: &Options) -> Result<()> {
                 false => print(&monitor.render()),
             };
         }
+        Some(Format::Chrome) => {
+            let timeline = chrome::read(path)?;
+            return match options.json {
+                true => outcome::print_json(&timeline),
+                false => print(&timeline.render()),
+            };
+        }
         Some(_) => return explain_runs(options),
         None if path.is_dir() => return explain_runs(options),
         None => {}
@@ -151,7 +158,7 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
         return Err(Usage::new("--timeline would write over the profile").into());
     }
     if traces.len() > 1 && options.timeline.is_some() {
-        let reason = format!("the file holds {} processes; --timeline writes one", traces.len());
+        let reason = format!("the file holds {} processes or devices; --timeline writes one", traces.len());
         return Err(Usage::new(reason).into());
     }
     let mut profiles = Vec::new();

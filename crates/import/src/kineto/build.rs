@@ -8,7 +8,8 @@ use super::super::operations::{self, Source};
 use super::collective::{self, Candidate};
 use super::event::Event;
 use super::number::{parse_micros, parse_whole};
-use super::scan::Text;
+use super::scan::{Cursor, Stop, Text};
+use super::{Sink, header};
 use crate::trace::{Kind, Name, Slice, Trace, Track};
 
 /// Most slices that are kept: about 1 GiB.
@@ -77,16 +78,14 @@ enum Place {
     Device,
 }
 
-impl Builder {
-    /// Whether there is no room for another event.
-    pub fn is_full(&self) -> bool {
+impl Sink for Builder {
+    fn is_full(&self) -> bool {
         self.trace.slices.len() >= MOST_SLICES
             || self.trace.tracks.len() >= MOST_TRACKS
             || self.name_bytes >= MOST_NAME_BYTES
     }
 
-    /// Adds an event.
-    pub fn take(&mut self, event: &Event<'_>) {
+    fn take(&mut self, event: &Event<'_>) {
         match event.phase {
             Some(b'X') => self.take_slice(event),
             Some(b'M') if event.name.raw == b"thread_name" => self.name_thread(event),
@@ -95,6 +94,20 @@ impl Builder {
         }
     }
 
+    fn take_member(&mut self, key: &str, cursor: &mut Cursor<'_>) -> Result<(), Stop> {
+        header::read_member(self, key, cursor)
+    }
+
+    fn pass_large(&mut self) {
+        self.odd.large += 1;
+    }
+
+    fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+}
+
+impl Builder {
     fn take_slice(&mut self, event: &Event<'_>) {
         if matches!(event.category, b"Trace" | b"python_function" | b"cuda_event") {
             return;

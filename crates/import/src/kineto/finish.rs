@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use paceline_record::Nanos;
 
 use super::super::operations::Source;
-use super::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
+use super::build::Builder;
 use super::collective;
 use super::window;
 use crate::trace::{Clock, Kind, Slice, StepRange, Trace};
@@ -131,14 +131,5 @@ impl Builder {
         if self.trace.slices.is_empty() {
             self.trace.warnings.push("the trace has no events with a duration".into());
         }
-    }
-
-    /// Warns that the trace is full, and where in the file.
-    pub fn warn_full(&mut self, offset: u64) {
-        self.trace.warnings.push(format!(
-            "reading stopped at byte {offset}: at most {MOST_SLICES} events on {MOST_TRACKS} threads with {} MiB of names \
-             are read; record fewer steps",
-            MOST_NAME_BYTES >> 20
-        ));
     }
 }

@@ -20,6 +20,13 @@ fn read_bytes(bytes: &[u8]) -> Result<Trace, ImportError> {
     read(file.path())
 }
 
+/// Reads a stream.
+fn read_from(source: Box<dyn Read>) -> Result<Trace, Failure> {
+    let mut builder = Builder::default();
+    fill_from(&mut builder, source)?;
+    Ok(builder.finish())
+}
+
 /// Reads a file that must give a trace without any warning.
 fn read_clean(text: &str) -> Trace {
     let trace = read_bytes(text.as_bytes()).unwrap();
