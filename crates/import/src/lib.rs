@@ -20,7 +20,6 @@ pub mod nvidia_smi;
 mod nvprof;
 pub mod open;
 pub mod profile;
-mod protobuf;
 pub mod ranks;
 #[cfg(test)]
 mod sample;
