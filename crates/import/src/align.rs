@@ -58,7 +58,7 @@ pub fn shifts(alignment: &Alignment, steps: &[Vec<StepRange>]) -> Vec<Shift> {
 }
 
 /// Whether all ranks ran on one host and used its clock.
-pub fn share_clock(traces: &[Trace]) -> bool {
+fn share_clock(traces: &[Trace]) -> bool {
     let same = |trace: &Trace| trace.clock == Clock::Epoch && trace.host == traces[0].host;
     traces.first().is_some_and(|first| first.host.is_some()) && traces.iter().all(same)
 }

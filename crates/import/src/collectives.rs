@@ -11,14 +11,11 @@ use paceline_lab::run::Span;
 use paceline_record::{BucketRecord, Bytes, Nanos, Rank, Step};
 
 use super::ImportedRank;
-use super::align::{Shift, share_clock};
+use super::align::Shift;
 use super::spans::Spans;
 use super::split::Sight;
 use super::top::KEPT;
 use crate::trace::{Name, Names, StepRange, Trace};
-
-/// Most collectives that are matched pairwise by their times.
-const MOST_ALIKE: usize = 4096;
 
 /// What identifies a collective, up to identical ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,14 +51,11 @@ pub struct Matching {
     parts: Vec<Part>,
     /// Slices within the steps whose partners are unknown.
     pub unmatched: usize,
-    /// Collectives that were matched by time, because a rank lacks some.
-    pub by_time: usize,
 }
 
 impl Matching {
     /// Matches the collectives that begin within the steps that all ranks have in common: by group and sequence number, or by
-    /// order among those with the same operation, group and step. If a rank has fewer of those, as in a truncated trace, order
-    /// does not help; on one clock, time does: a collective is under way on all its ranks at once.
+    /// order among those with the same operation, group and step. If a rank has fewer of those, order does not help.
     pub fn of(traces: &[Trace], steps: &[Vec<StepRange>]) -> Self {
         let mut names = Names::default();
         let mut parts = Vec::new();
@@ -86,18 +80,9 @@ impl Matching {
             }
         }
         parts.sort_unstable();
-        let (all, one_clock) = (parts.len(), share_clock(traces));
-        let (mut certain, mut by_time) = (Vec::with_capacity(all), 0);
-        for alike in parts.chunk_by(|a, b| a.key == b.key) {
-            if is_certain(alike) {
-                certain.extend_from_slice(alike);
-            } else if one_clock && alike.len() <= MOST_ALIKE {
-                let paired = pair_by_time(alike, traces);
-                by_time += paired.last().map_or(0, |last| last.place as usize + 1);
-                certain.extend(paired);
-            }
-        }
-        let mut matching = Self { parts: certain, unmatched: 0, by_time };
+        let all = parts.len();
+        let alike = parts.chunk_by(|a, b| a.key == b.key).filter(|alike| is_certain(alike));
+        let mut matching = Self { parts: alike.flatten().copied().collect(), unmatched: 0 };
         matching.unmatched = all - matching.groups().map(<[Part]>::len).sum::<usize>();
         matching
     }
@@ -115,42 +100,6 @@ fn is_certain(alike: &[Part]) -> bool {
     // Sorted by index: ranks with fewer are missing at the last index.
     let at = |place: u32| alike.iter().filter(|part| part.place == place).count();
     sequenced || at(0) == at(alike[alike.len() - 1].place)
-}
-
-/// Matches collectives that differ only in their times: each one of the rank with the fewest, with those of the other
-/// ranks that were under way at the same time and ended closest to it.
-fn pair_by_time(alike: &[Part], traces: &[Trace]) -> Vec<Part> {
-    let span = |part: &Part| &traces[part.rank].slices[part.slice];
-    let mut ranks: Vec<Vec<Part>> = Vec::new();
-    for &part in alike {
-        match ranks.iter_mut().find(|rank| rank[0].rank == part.rank) {
-            Some(rank) => rank.push(part),
-            None => ranks.push(vec![part]),
-        }
-    }
-    let Some(fewest) = (0..ranks.len()).min_by_key(|&rank| ranks[rank].len()) else { return Vec::new() };
-    let first = ranks.swap_remove(fewest);
-    let mut paired = Vec::new();
-    let mut place = 0;
-    for part in first {
-        let own = span(&part);
-        let mut group = vec![part];
-        for others in &mut ranks {
-            let near = |&at: &usize| span(&others[at]).end.0.abs_diff(own.end.0);
-            let at_once = |&at: &usize| {
-                let other = span(&others[at]);
-                other.begin <= own.end && own.begin <= other.end
-            };
-            let nearest = (0..others.len()).filter(at_once).min_by_key(near);
-            group.extend(nearest.map(|at| others.remove(at)));
-        }
-        if group.len() > 1 {
-            group.sort_unstable_by_key(|part| part.rank);
-            paired.extend(group.into_iter().map(|part| Part { place, ..part }));
-            place += 1;
-        }
-    }
-    paired
 }
 
 /// The step that contains a time.

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The file is streamed: besides the trace itself (56 bytes per event), memory is one window, which
-//! grows to 16 MiB for a single event. There are at most 2^24 events, 2^16 tracks and 128 MiB of names in a trace; a
-//! warning says what exceeded them. A truncated or damaged file gives what comes before the damage, with a warning.
+//! grows to 16 MiB for a single event. Reading stops, with a warning, at 2^24 events, 2^16 tracks or 128 MiB of
+//! names. A truncated or damaged file gives what comes before the damage, with a warning.
 
 mod build;
 mod collective;
@@ -22,7 +22,7 @@ mod window;
 use std::io::{self, Read};
 use std::path::Path;
 
-use self::build::{Builder, Room};
+use self::build::Builder;
 use self::event::Event;
 use self::header::{MEMBERS, read_member};
 use self::scan::Stop;
@@ -129,7 +129,7 @@ fn walk(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
                     window.read(|cursor| cursor.expect(b'['))?;
                     found = walk_events(window, builder)?;
                     if matches!(found, Found::Full) {
-                        return Ok(found);
+                        break;
                     }
                 }
                 (_, b'{' | b'[' | b'"') if !MEMBERS.contains(&key.as_str()) => window.skip()?,
@@ -137,7 +137,9 @@ fn walk(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
             }
         }
     }
-    check_end(window, builder);
+    if !matches!(found, Found::Full) {
+        check_end(window, builder);
+    }
     Ok(found)
 }
 
@@ -149,8 +151,8 @@ fn walk_events(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt
             if !goes_on {
                 return Ok(Some(Found::Events));
             }
-            let room = builder.take(&Event::read(cursor)?);
-            Ok((room == Room::None).then_some(Found::Full))
+            builder.take(&Event::read(cursor)?);
+            Ok(builder.is_full().then_some(Found::Full))
         });
         match next {
             Ok(None) => {}

@@ -19,6 +19,7 @@ mod nsys;
 pub mod nvidia_smi;
 mod nvprof;
 pub mod open;
+pub mod operations;
 pub mod profile;
 pub mod ranks;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub mod source;
 pub mod spans;
 pub mod split;
 pub mod sqlite;
+mod steps;
 pub mod tf_cnn;
 pub mod timeline;
 pub mod top;

@@ -3,24 +3,8 @@
 use super::Imported;
 
 /// Words that stand beside a number of workers.
-const WORDS: [&str; 16] = [
-    "worker",
-    "workers",
-    "gpu",
-    "gpus",
-    "np",
-    "nproc",
-    "proc",
-    "procs",
-    "process",
-    "processes",
-    "rank",
-    "ranks",
-    "device",
-    "devices",
-    "cards",
-    "ngpus",
-];
+const WORDS: &str = "worker workers gpu gpus ngpus np nproc proc procs process processes rank ranks device devices cards \
+                     worldsize";
 
 /// Most workers that a name may mean.
 const MOST: u32 = 4096;
@@ -36,31 +20,20 @@ pub(super) enum Whose {
 
 /// The number of workers in a name: `workers_2`, `gpu-4`, `8gpus`, `world_size_16`.
 pub(super) fn workers(name: &str) -> Option<u32> {
-    let name = name.to_lowercase();
-    let mut pieces: Vec<&str> = Vec::new();
-    let mut rest = name.as_str();
-    while let Some(first) = rest.chars().next() {
-        let kind = |c: char| (c.is_ascii_digit(), c.is_alphabetic());
-        let end = rest.find(|c: char| kind(c) != kind(first)).unwrap_or(rest.len());
-        let (piece, tail) = rest.split_at(end);
-        pieces.push(piece);
-        rest = tail;
-    }
-    let is_word =
-        |at: Option<usize>| at.and_then(|at| pieces.get(at)).is_some_and(|piece| WORDS.contains(piece));
-    let is_gap = |at: Option<usize>| {
-        at.and_then(|at| pieces.get(at)).is_none_or(|piece| ["_", "-", "=", " ", "."].contains(piece))
-    };
-    let behind = |at: usize| {
-        let (one, two) = (at.checked_sub(1), at.checked_sub(2));
-        let size = name.contains("world_size") || name.contains("world-size") || name.contains("worldsize");
-        is_word(one)
-            || is_gap(one) && is_word(two)
-            || size && [one, two].into_iter().flatten().any(|at| ["size", "worldsize"].contains(&pieces[at]))
-    };
+    let name = name.to_lowercase().replace("world_size", "worldsize").replace("world-size", "worldsize");
+    let letters: Vec<char> = name.chars().collect();
+    let kind = |letter: &char| (letter.is_ascii_digit(), letter.is_alphabetic());
+    let pieces: Vec<String> =
+        letters.chunk_by(|a, b| kind(a) == kind(b)).map(|piece| piece.iter().collect()).collect();
+    let piece = |at: usize| pieces.get(at).map(String::as_str);
+    // Out of reach at the left: no piece has that number.
+    let left = |at: usize, by: usize| piece(at.wrapping_sub(by));
+    let is_word = |piece: Option<&str>| piece.is_some_and(|piece| WORDS.split(' ').any(|word| word == piece));
+    let is_gap = |piece: Option<&str>| piece.is_none_or(|piece| ["_", "-", "=", " ", "."].contains(&piece));
+    let behind = |at: usize| is_word(left(at, 1)) || is_gap(left(at, 1)) && is_word(left(at, 2));
     // The 50 of `resnet50_gpu` is not before a word: letters stand right before it.
     let before = |at: usize| {
-        is_gap(at.checked_sub(1)) && (is_word(Some(at + 1)) || is_gap(Some(at + 1)) && is_word(Some(at + 2)))
+        is_gap(left(at, 1)) && (is_word(piece(at + 1)) || is_gap(piece(at + 1)) && is_word(piece(at + 2)))
     };
     let count = |at: usize| pieces[at].parse().ok().filter(|count| (1..=MOST).contains(count));
     let told = |place: &dyn Fn(usize) -> bool| (0..pieces.len()).filter(|&at| place(at)).find_map(count);

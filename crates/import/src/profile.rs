@@ -1,6 +1,6 @@
-//! A profile on one screen: where the time of a device went, and why it was idle.
+//! A profile on one screen: where the time of devices went, and why they were idle.
 //!
-//! Works on any trace. Without a device, the host's computation is used instead.
+//! Works on any trace, split as the steps of a run are ([`super::split`]).
 
 mod gap;
 mod render;
@@ -8,19 +8,20 @@ mod render;
 mod tests;
 mod window;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use paceline_lab::run::Span;
 use paceline_record::{Bytes, Nanos};
 use serde::Serialize;
 
-use super::idle::Host;
 use super::spans::Spans;
-use crate::trace::{Kind, Name, Slice, Trace};
+use super::split::{Part, Parts, Sight, Tiling};
+use super::top::{Row, Tally};
+use crate::trace::{Kind, Name, Trace};
 
 pub use gap::{Gap, Idle};
 pub use render::render;
-pub use window::{cut, whole};
+pub use window::Cut;
 
 /// Rows of each list.
 const ROWS: usize = 10;
@@ -28,10 +29,15 @@ const ROWS: usize = 10;
 /// Where the time of a profile went.
 #[derive(Clone, Debug, Serialize)]
 pub struct Profile {
+    /// When it was looked at: the steps, if the trace marks any, or what was asked for.
+    #[serde(skip)]
+    pub window: Spans,
     /// From the trace's begin to the window's.
     pub from: Nanos,
     /// Total length of the window.
     pub length: Nanos,
+    /// Length of the trace.
+    pub whole: Nanos,
     /// Number of pieces of the window: more than one if a range is opened repeatedly.
     pub stretches: usize,
     /// Whether there is a device; otherwise everything is about the host.
@@ -42,7 +48,7 @@ pub struct Profile {
     #[serde(rename = "shares")]
     pub breakdown: Breakdown,
     /// What took the largest part of the window.
-    pub dominant: Option<Part>,
+    pub dominant: Option<Share>,
     /// Kernels by the time they took, the longest first.
     pub kernels: Vec<Work>,
     /// Kernels in all, those not listed too.
@@ -51,36 +57,35 @@ pub struct Profile {
     pub copies: Vec<Work>,
     /// Collectives by the time they took, under the names of their operations.
     pub collectives: Vec<Work>,
-    /// Number of these, and of the ranges, that the window cuts; means are of whole ones.
-    pub cut: u64,
     /// Named ranges by the time they took; they nest, so times overlap.
     pub ranges: Vec<Work>,
-    /// Idle time by cause, over all devices.
-    pub idle: Idle,
-    /// The longest times in which a device was idle.
+    /// Idle time by cause; `None` if it is unknown.
+    pub idle: Option<Idle>,
+    /// The longest times in which all devices were idle.
     pub gaps: Vec<Gap>,
     /// Steps that lie in the window.
     pub steps: usize,
     /// Their mean length.
     pub step_mean: Option<Nanos>,
-    /// Warnings of the file's reader.
+    /// Warnings of the file's reader, and what was left out.
     pub warnings: Vec<String>,
 }
 
 /// What one device did.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceUse {
-    /// Its number; `None` for the host.
-    pub device: Option<u32>,
+    /// Its number.
+    pub device: u32,
     /// Its name, where the trace has it.
     pub name: Option<String>,
     /// Time in which it did anything.
     pub busy: Nanos,
-    /// `busy` as a fraction of the window.
+    /// `busy` as a fraction of the window; `None` if not all of its work was read.
     pub utilisation: Option<f64>,
 }
 
-/// The window of every device, split without overlap: time that fits several kinds counts for the first in this order.
+/// The window, split without overlap: time that fits several kinds counts for the first in this order. Devices count as
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Breakdown {
     /// A kernel ran.
@@ -91,14 +96,16 @@ pub struct Breakdown {
     pub host_copies: Nanos,
     /// A copy on the device or a fill ran, and none of these.
     pub device_copies: Nanos,
-    /// Nothing ran.
-    pub idle: Nanos,
+    /// Nothing ran; `None` if that is unknown.
+    pub idle: Option<Nanos>,
+    /// The rest, where idle time is unknown.
+    pub unknown: Option<Nanos>,
 }
 
 /// A part of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum Share {
     /// Kernels.
     Compute,
     /// Collectives that no kernel hides.
@@ -109,6 +116,8 @@ pub enum Part {
     DeviceCopies,
     /// Nothing.
     Idle,
+    /// What the trace does not show.
+    Unknown,
 }
 
 /// Work of one name.
@@ -120,9 +129,7 @@ pub struct Work {
     pub count: u64,
     /// Time within the window, summed; work that runs at the same time counts twice.
     pub total: Nanos,
-    /// Number of those that the window cuts.
-    pub cut: u64,
-    /// Their mean length, including parts outside the window.
+    /// Mean time within the window.
     pub mean: Nanos,
     /// Fraction of the time of all work in the same list; for ranges, which nest, fraction of the window.
     #[serde(rename = "share")]
@@ -133,67 +140,36 @@ pub struct Work {
     pub bytes_per_s: Option<f64>,
 }
 
-/// Where a trace's time went within a window, such as [`whole`].
-pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
-    let origin = trace.extent().unwrap_or_default().0;
+/// Where a trace's time went. The error says why there is nothing to look at.
+pub fn summarise(trace: &Trace, cut: &Cut<'_>) -> Result<Profile, String> {
+    let tiling = Tiling::of(trace);
+    let (begin, end) = trace.extent().ok_or("the profile is empty")?;
+    let window = cut.find(trace, &tiling.steps)?;
     let length = window.total();
-    let has_device = trace.has_device();
-    let operations: HashMap<usize, Name> =
-        trace.collectives.iter().map(|one| (one.slice, one.operation)).collect();
-    let device_of = |slice: &Slice| trace.tracks.get(slice.track as usize).and_then(|track| track.device);
-    // A range may occur twice: on the host that opened it and on the device that reached it.
-    let by_host = trace.slices.iter().any(|slice| slice.kind == Kind::Range && device_of(slice).is_none());
-    let mut lists: [Tally<'_>; 4] = Default::default();
-    let mut work: BTreeMap<Option<u32>, Vec<Slice>> = BTreeMap::new();
-    for (at, slice) in trace.slices.iter().enumerate() {
-        let device = device_of(slice);
-        if slice.kind.is_device_work() && device.is_some() == has_device {
-            work.entry(device).or_default().push(*slice);
-        }
-        let list = match slice.kind {
-            Kind::Compute => 0,
-            Kind::CopyIn | Kind::CopyOut | Kind::CopyDevice | Kind::Fill => 1,
-            Kind::Collective => 2,
-            Kind::Range if device.is_none() || !by_host => 3,
-            Kind::Range | Kind::Call | Kind::Operator => continue,
-        };
-        let name = operations.get(&at).copied().unwrap_or(slice.name);
-        lists[list].add(trace.names.text(name), slice, window);
-    }
-    let host = Host::of(trace);
-    let (mut breakdown, mut idle, mut gaps) = (Breakdown::default(), Idle::default(), Vec::new());
-    let mut devices = Vec::new();
-    for (&device, slices) in &work {
-        let (split, busy) = split(slices, window);
-        breakdown.add(split);
-        let name = device.and_then(|device| trace.devices.get(device as usize).cloned());
-        let worked = length.since(split.idle);
-        let utilisation = (length.0 > 0).then(|| worked.0 as f64 / length.0 as f64);
-        devices.push(DeviceUse { device, name, busy: worked, utilisation });
-        let causes = host.explain(slices.iter().rev(), &busy);
-        gaps.extend(gap::find(&busy, window, &causes).map(|gap| Gap { device, ..gap }));
-    }
-    gaps.iter().for_each(|gap| idle.add(gap.idle));
-    gaps.sort_by_key(|gap| (std::cmp::Reverse(gap.length), gap.from));
-    gaps.truncate(ROWS / 2);
-    for gap in &mut gaps {
-        gap.host = gap::host_activity(trace, Span { begin: gap.from, end: gap.from + gap.length });
-        gap.from = gap.from.since(origin);
-    }
-    let inside = |begin: Nanos, end: Nanos| window.within(Span { begin, end }) == end.since(begin);
-    let steps = trace.steps.iter().filter(|step| step.begin < step.end && inside(step.begin, step.end));
-    let lengths: Vec<Nanos> = steps.map(|step| step.end.since(step.begin)).collect();
-    let lists = lists.map(Tally::rows);
-    let cut = lists.iter().map(|(_, all)| all.cut).sum();
+    let parts = window.as_slice().iter().map(|span| tiling.within(*span)).sum::<Parts>();
+    let breakdown = Breakdown::of(&parts, tiling.knows_idle);
+    let lists = tally(trace, &window);
     let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists;
     for range in &mut ranges {
         range.fraction = range.total.0 as f64 / length.0.max(1) as f64;
     }
-    Profile {
-        from: window.as_slice().first().map_or(Nanos(0), |first| first.begin.since(origin)),
+    let inside = |begin: Nanos, end: Nanos| window.within(Span { begin, end }) == end.since(begin);
+    let lengths = tiling.steps.iter().filter(|step| inside(step.begin, step.end));
+    let lengths: Vec<u64> = lengths.map(|step| step.end.since(step.begin).0).collect();
+    let mut warnings = trace.warnings.clone();
+    if *cut == Cut::default() {
+        warnings.extend(tiling.notes.iter().cloned());
+    }
+    let devices = devices(trace, &window);
+    if devices.len() > 1 {
+        warnings.push(format!("{} devices count as one, which is idle when all of them are", devices.len()));
+    }
+    Ok(Profile {
+        from: window.as_slice().first().map_or(Nanos(0), |first| first.begin.since(begin)),
         length,
+        whole: end.since(begin),
         stretches: window.as_slice().len(),
-        has_device,
+        has_device: trace.has_device(),
         dominant: breakdown.dominant(),
         devices,
         breakdown,
@@ -201,140 +177,102 @@ pub fn summarise(trace: &Trace, window: &Spans) -> Profile {
         kernels_total,
         copies,
         collectives,
-        cut,
         ranges,
-        idle,
-        gaps,
+        idle: tiling.knows_idle.then(|| Idle::of(&parts)),
+        gaps: if tiling.knows_idle { gap::longest(trace, &tiling, &window) } else { Vec::new() },
         steps: lengths.len(),
-        step_mean: (!lengths.is_empty()).then(|| Nanos(sum(&lengths).0 / lengths.len() as u64)),
-        warnings: trace.warnings.clone(),
+        step_mean: (!lengths.is_empty()).then(|| Nanos(lengths.iter().sum::<u64>() / lengths.len() as u64)),
+        warnings,
+        window,
+    })
+}
+
+/// Kernels, copies, collectives and ranges, each with their total.
+fn tally(trace: &Trace, window: &Spans) -> [(Vec<Work>, Work); 4] {
+    let sight = Sight::of(trace);
+    let mut operations = trace.collectives.iter().map(|one| (one.slice, one.operation)).peekable();
+    // A range may occur twice: on the host that opened it and on the device that reached it.
+    let is_range = |kind: Kind| kind == Kind::Range;
+    let by_host = trace.slices.iter().any(|slice| is_range(slice.kind) && trace.device_of(slice).is_none());
+    let mut lists: [Tally<'_>; 4] = Default::default();
+    for (at, slice) in trace.slices.iter().enumerate() {
+        let operation: Option<Name> = operations.next_if(|(slice, _)| *slice == at).map(|one| one.1);
+        let list = match slice.kind {
+            Kind::Range if trace.device_of(slice).is_none() || !by_host => 3,
+            Kind::Range | Kind::Call | Kind::Operator => continue,
+            _ if !sight.counts(trace, slice) => continue,
+            Kind::Compute => 0,
+            Kind::Collective => 2,
+            Kind::CopyIn | Kind::CopyOut | Kind::CopyDevice | Kind::Fill => 1,
+        };
+        lists[list].add(trace.names.text(operation.unwrap_or(slice.name)), slice, window);
+    }
+    lists.map(|list| {
+        let (rows, all) = list.rows(ROWS);
+        let total = all.total;
+        (rows.into_iter().map(|(name, row)| work(name, row, total)).collect(), work("all", all, total))
+    })
+}
+
+fn work(name: &str, row: Row, all: Nanos) -> Work {
+    Work {
+        name: name.into(),
+        count: row.count,
+        total: row.total,
+        mean: Nanos(row.total.0 / row.count.max(1)),
+        fraction: if all.is_zero() { 0.0 } else { row.total.0 as f64 / all.0 as f64 },
+        bytes: row.bytes.map(Bytes),
+        bytes_per_s: row
+            .bytes
+            .filter(|_| row.moving > 0)
+            .map(|bytes| bytes as f64 / (row.moving as f64 * 1e-9)),
     }
 }
 
+fn devices(trace: &Trace, window: &Spans) -> Vec<DeviceUse> {
+    let mut busy: BTreeMap<u32, Spans> = BTreeMap::new();
+    for slice in trace.slices.iter().filter(|slice| slice.kind.is_device_work()) {
+        if let Some(device) = trace.device_of(slice) {
+            busy.entry(device).or_default().push(slice.begin, slice.end);
+        }
+    }
+    let length = window.total().0 as f64;
+    let used = |(device, busy): (u32, Spans)| {
+        let busy = busy.intersect(window).total();
+        let utilisation = (length > 0.0 && !trace.unread).then(|| busy.0 as f64 / length);
+        DeviceUse { device, name: trace.devices.get(device as usize).cloned(), busy, utilisation }
+    };
+    busy.into_iter().map(used).collect()
+}
+
 impl Breakdown {
-    fn add(&mut self, other: Self) {
-        let Self { compute, collective, host_copies, device_copies, idle } = other;
-        for (all, one) in [
-            (&mut self.compute, compute),
-            (&mut self.collective, collective),
-            (&mut self.host_copies, host_copies),
-            (&mut self.device_copies, device_copies),
-            (&mut self.idle, idle),
-        ] {
-            *all = sum(&[*all, one]);
+    fn of(parts: &Parts, knows_idle: bool) -> Self {
+        let sum = |of: &[Part]| of.iter().map(|part| parts[*part]).sum::<Nanos>();
+        let rest = sum(&[Part::Loading, Part::HostLate, Part::Queued, Part::NothingQueued, Part::Unknown]);
+        Self {
+            compute: sum(&[Part::Update, Part::Backward, Part::Forward, Part::Compute]),
+            collective: parts[Part::Collective],
+            host_copies: sum(&[Part::CopyIn, Part::CopyOut]),
+            device_copies: parts[Part::CopyDevice],
+            idle: knows_idle.then_some(rest),
+            unknown: (!knows_idle).then_some(rest),
         }
     }
 
     /// All parts with their time.
-    pub fn parts(&self) -> [(Part, Nanos); 5] {
+    pub fn parts(&self) -> [(Share, Nanos); 6] {
         [
-            (Part::Compute, self.compute),
-            (Part::Collective, self.collective),
-            (Part::HostCopies, self.host_copies),
-            (Part::DeviceCopies, self.device_copies),
-            (Part::Idle, self.idle),
+            (Share::Compute, self.compute),
+            (Share::Collective, self.collective),
+            (Share::HostCopies, self.host_copies),
+            (Share::DeviceCopies, self.device_copies),
+            (Share::Idle, self.idle.unwrap_or_default()),
+            (Share::Unknown, self.unknown.unwrap_or_default()),
         ]
     }
 
-    fn dominant(&self) -> Option<Part> {
+    fn dominant(&self) -> Option<Share> {
         let largest = self.parts().into_iter().rev().max_by_key(|(_, time)| *time)?;
         (largest.1.0 > 0).then_some(largest.0)
     }
-}
-
-/// Splits a window among the kinds of work that cover it; also returns all time with any work, inside the window or not.
-fn split(slices: &[Slice], window: &Spans) -> (Breakdown, Spans) {
-    let mut kinds: [Spans; 4] = Default::default();
-    for slice in slices {
-        let kind = match slice.kind {
-            Kind::Compute => 0,
-            Kind::Collective => 1,
-            Kind::CopyIn | Kind::CopyOut => 2,
-            _ => 3,
-        };
-        kinds[kind].push(slice.begin, slice.end);
-    }
-    let mut busy = Spans::default();
-    let [compute, collective, host_copies, device_copies] = kinds.map(|kind| {
-        let own = kind.subtract(&busy);
-        busy = busy.union(&own);
-        own.intersect(window).total()
-    });
-    let idle = window.subtract(&busy).total();
-    (Breakdown { compute, collective, host_copies, device_copies, idle }, busy)
-}
-
-/// Work summed up by name.
-#[derive(Default)]
-struct Tally<'trace> {
-    rows: HashMap<&'trace str, Row>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Row {
-    count: u64,
-    cut: u64,
-    inside: u64,
-    whole: u64,
-    bytes: Option<u64>,
-    bytes_time: u64,
-}
-
-impl<'trace> Tally<'trace> {
-    fn add(&mut self, name: &'trace str, slice: &Slice, window: &Spans) {
-        let inside = window.within(Span { begin: slice.begin, end: slice.end });
-        if inside.is_zero() && (slice.begin < slice.end || !window.contains(slice.begin)) {
-            return;
-        }
-        let whole = slice.end.since(slice.begin).0;
-        let row = self.rows.entry(name).or_default();
-        row.count += 1;
-        row.cut += u64::from(inside.0 < whole);
-        row.inside = row.inside.saturating_add(inside.0);
-        row.whole = row.whole.saturating_add(whole);
-        if let Some(Bytes(bytes)) = slice.bytes {
-            row.bytes = Some(row.bytes.unwrap_or(0).saturating_add(bytes));
-            row.bytes_time = row.bytes_time.saturating_add(whole);
-        }
-    }
-
-    /// The longest, and all together.
-    fn rows(self) -> (Vec<Work>, Work) {
-        let all = self.rows.values().fold(Row::default(), |all, row| Row {
-            count: all.count + row.count,
-            cut: all.cut + row.cut,
-            inside: all.inside.saturating_add(row.inside),
-            whole: all.whole.saturating_add(row.whole),
-            bytes: all.bytes.into_iter().chain(row.bytes).reduce(u64::saturating_add),
-            bytes_time: all.bytes_time.saturating_add(row.bytes_time),
-        });
-        let mut rows: Vec<(&str, Row)> = self.rows.into_iter().collect();
-        rows.sort_by_key(|&(name, row)| (std::cmp::Reverse(row.inside), name));
-        rows.truncate(ROWS);
-        (
-            rows.into_iter().map(|(name, row)| row.work(name, all.inside)).collect(),
-            all.work("all", all.inside),
-        )
-    }
-}
-
-impl Row {
-    fn work(self, name: &str, all: u64) -> Work {
-        let bandwidth = |bytes| (self.bytes_time > 0).then(|| bytes as f64 / (self.bytes_time as f64 * 1e-9));
-        Work {
-            name: name.into(),
-            count: self.count,
-            cut: self.cut,
-            total: Nanos(self.inside),
-            mean: Nanos(self.whole / self.count.max(1)),
-            fraction: if all > 0 { self.inside as f64 / all as f64 } else { 0.0 },
-            bytes: self.bytes.map(Bytes),
-            bytes_per_s: self.bytes.and_then(bandwidth),
-        }
-    }
-}
-
-/// A sum that damaged times cannot overflow.
-fn sum(times: &[Nanos]) -> Nanos {
-    Nanos(times.iter().fold(0, |sum, time| sum.saturating_add(time.0)))
 }

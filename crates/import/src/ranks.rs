@@ -4,14 +4,15 @@
 //! traces -> steps in common -> same collectives -> one clock -> tiling, rank by rank -> steps of a run log
 //! ```
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use paceline_lab::origin::Traced;
 use paceline_lab::run::Span;
 use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
 
-use super::align::{self, Shift, share_clock};
-use super::collectives::{self, Exchanges, Matching};
+use super::align;
+use super::collectives::{self, Matching};
+use super::spans::Spans;
 use super::split::{Tiling, is_exchange};
 use super::{ImportError, Imported, ImportedRank, top};
 use crate::trace::{Clock, StepRange, Trace};
@@ -38,23 +39,37 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
     for (rank, trace) in traces.iter().enumerate() {
         warnings.extend(trace.warnings.iter().map(|warning| format!("rank {rank}: {warning}")));
     }
-    let steps = find_common_steps(&traces, &mut warnings)?;
+    let mut tilings: Vec<Tiling> = traces.iter().map(Tiling::of).collect();
+    for (rank, tiling) in tilings.iter().enumerate() {
+        warnings.extend(tiling.notes.iter().map(|note| format!("rank {rank}: {note}")));
+    }
+    let marked = tilings.iter_mut().map(|tiling| std::mem::take(&mut tiling.steps)).collect();
+    let steps = find_common_steps(&traces, marked, &mut warnings)?;
     let matching = Matching::of(&traces, &steps);
     let alignment = align::find(&traces, &steps, &matching);
     warn(&traces, &matching, &mut warnings);
     let shifts = align::shifts(&alignment, &steps);
     let slack = alignment.uncertainty.unwrap_or_default();
     let exchanges = collectives::weigh(&traces, &matching, &shifts, slack);
-    let windows: Vec<Span> = steps.iter().filter_map(|steps| window(steps)).collect();
+    let windows: Vec<Spans> = steps.iter().map(|steps| Spans::of_steps(steps)).collect();
     let collectives = top::collectives(&traces, &windows, &exchanges);
-    let parts = traces.iter().zip(&steps).zip(exchanges).zip(&shifts).enumerate();
-    let ranks: Vec<ImportedRank> = parts
-        .map(|(rank, (((trace, steps), exchanges), &shift))| ImportedRank {
-            rank: Rank(rank as u32),
-            steps: record(trace, steps, exchanges, Emit { shift, examples: told.batch.unwrap_or(0) }),
-            peak_device: None,
-        })
-        .collect();
+    let mut ranks = Vec::with_capacity(traces.len());
+    for (rank, mut exchanges) in exchanges.into_iter().enumerate() {
+        let (trace, tiling, shift) = (&traces[rank], &tilings[rank], shifts[rank]);
+        exchanges.settle(trace, tiling.exposed());
+        let record = |range: &StepRange| {
+            let span = Span { begin: range.begin, end: range.end };
+            let mut step = StepRecord::open(Step(range.number), shift.apply(span.begin));
+            step.end = shift.apply(span.end);
+            tiling.book(span, &mut step);
+            step.late_rank = exchanges.late(span);
+            step.buckets = exchanges.buckets(trace, span, shift);
+            step.examples = told.batch.unwrap_or(0);
+            step
+        };
+        let steps = steps[rank].iter().map(record).collect();
+        ranks.push(ImportedRank { rank: Rank(rank as u32), steps, peak_device: None });
+    }
     Ok(Imported {
         case: case(&traces, told),
         traced: Some(Traced {
@@ -65,23 +80,27 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
         }),
         ranks,
         warnings,
-        tells: tells(&traces),
+        tells: tells(&traces, &tilings),
         ..Imported::default()
     })
 }
 
 /// Phases that traces can show, even if they took no time.
-fn tells(traces: &[Trace]) -> Vec<Phase> {
+fn tells(traces: &[Trace], tilings: &[Tiling]) -> Vec<Phase> {
     // A trace may show the launch of collectives but not the collectives.
     let hidden = |trace: &Trace| trace.collectives.is_empty() && trace.names.texts().any(is_exchange);
-    let mut tells = vec![Phase::Compute];
-    if traces.iter().any(Trace::has_device) {
-        tells.extend([Phase::CopyIn, Phase::CopyOut, Phase::Idle]);
-    }
-    if !traces.iter().any(hidden) {
-        tells.push(Phase::CommWait);
-    }
-    tells
+    let unread = traces.iter().any(|trace| trace.unread);
+    let has_device = traces.iter().any(Trace::has_device);
+    [
+        (has_device || !unread, Phase::Compute),
+        (has_device, Phase::CopyIn),
+        (has_device, Phase::CopyOut),
+        (has_device && tilings.iter().all(|tiling| tiling.knows_idle), Phase::Idle),
+        (!unread && !traces.iter().any(hidden), Phase::CommWait),
+    ]
+    .into_iter()
+    .filter_map(|(told, phase)| told.then_some(phase))
+    .collect()
 }
 
 fn apart<T>(why: impl Into<String>) -> Result<T, ImportError> {
@@ -129,10 +148,9 @@ fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportE
 /// trace is one step.
 fn find_common_steps(
     traces: &[Trace],
+    mut steps: Vec<Vec<StepRange>>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Vec<StepRange>>, ImportError> {
-    let mut steps: Vec<Vec<StepRange>> = traces.iter().map(|trace| set_apart(&trace.steps)).collect();
-    borrow_steps(traces, &mut steps, warnings);
     if steps.iter().any(Vec::is_empty) {
         warnings.push("no steps are marked in all traces: each trace counts as one step".into());
         for (trace, steps) in traces.iter().zip(&mut steps) {
@@ -141,13 +159,8 @@ fn find_common_steps(
             *steps = vec![StepRange { number: 0, begin, end }];
         }
     } else {
-        let mut common: Vec<u64> = steps[0].iter().map(|step| step.number).collect();
-        common.sort_unstable();
-        for rank in &steps[1..] {
-            let mut own: Vec<u64> = rank.iter().map(|step| step.number).collect();
-            own.sort_unstable();
-            common.retain(|number| own.binary_search(number).is_ok());
-        }
+        let numbers = |rank: &Vec<StepRange>| rank.iter().map(|step| step.number).collect::<BTreeSet<u64>>();
+        let common = steps.iter().map(numbers).reduce(|common, own| &common & &own).unwrap_or_default();
         if common.is_empty() {
             return apart("no step is in all of them; import each run separately");
         }
@@ -157,79 +170,14 @@ fn find_common_steps(
             warnings.push(format!("skipped steps that not all ranks have: up to {left} of {most}"));
         }
         for rank in &mut steps {
-            rank.retain(|step| common.binary_search(&step.number).is_ok());
+            rank.retain(|step| common.contains(&step.number));
         }
     }
-    match steps.iter().filter_map(|rank| window(rank)).any(|span| span.end.since(span.begin) > LONGEST) {
+    let lasts = |rank: &[StepRange]| Some(rank.last()?.end.since(rank.first()?.begin));
+    match steps.iter().filter_map(|rank| lasts(rank)).any(|length| length > LONGEST) {
         true => apart("one lasts more than 30 days"),
         false => Ok(steps),
     }
-}
-
-/// A truncated trace may lack the marks of steps that it still covers. On one clock, those of another rank can be used.
-fn borrow_steps(traces: &[Trace], steps: &mut [Vec<StepRange>], warnings: &mut Vec<String>) {
-    let Some(lender) = (0..steps.len()).rev().max_by_key(|&rank| steps[rank].len()) else { return };
-    if !share_clock(traces) {
-        return;
-    }
-    let lent = steps[lender].clone();
-    for (rank, (own, trace)) in steps.iter_mut().zip(traces).enumerate() {
-        let Some((begin, end)) = trace.extent() else { continue };
-        let numbers: HashSet<u64> = own.iter().map(|step| step.number).collect();
-        // Only what the trace covers, because profilers start and stop at different times.
-        let missing =
-            |step: &&StepRange| !numbers.contains(&step.number) && begin <= step.begin && step.end <= end;
-        let borrowed: Vec<StepRange> = lent.iter().filter(missing).copied().collect();
-        if !borrowed.is_empty() {
-            warnings.push(format!(
-                "rank {rank} does not mark {} of its steps: their limits come from rank {lender} on the same host",
-                borrowed.len()
-            ));
-            own.extend(borrowed);
-            own.sort_by_key(|step| (step.begin, step.number));
-            *own = set_apart(own);
-        }
-    }
-}
-
-/// Consecutive steps, each number once; overlaps with earlier ones are cut off.
-fn set_apart(marked: &[StepRange]) -> Vec<StepRange> {
-    let mut steps: Vec<StepRange> = Vec::with_capacity(marked.len());
-    let mut seen = HashSet::new();
-    for step in marked {
-        let begin = steps.last().map_or(step.begin, |last| last.end.max(step.begin));
-        if begin < step.end && seen.insert(step.number) {
-            steps.push(StepRange { begin, ..*step });
-        }
-    }
-    steps
-}
-
-fn window(steps: &[StepRange]) -> Option<Span> {
-    Some(Span { begin: steps.first()?.begin, end: steps.last()?.end })
-}
-
-/// How a rank's steps are converted.
-#[derive(Clone, Copy)]
-struct Emit {
-    shift: Shift,
-    examples: u64,
-}
-
-fn record(trace: &Trace, steps: &[StepRange], mut exchanges: Exchanges, emit: Emit) -> Vec<StepRecord> {
-    let tiling = Tiling::of(trace);
-    exchanges.settle(trace, tiling.exposed());
-    let record = |range: &StepRange| {
-        let span = Span { begin: range.begin, end: range.end };
-        let mut step = StepRecord::open(Step(range.number), emit.shift.apply(span.begin));
-        step.end = emit.shift.apply(span.end);
-        tiling.book(span, &mut step);
-        step.late_rank = exchanges.late(span);
-        step.buckets = exchanges.buckets(trace, span, emit.shift);
-        step.examples = emit.examples;
-        step
-    };
-    steps.iter().map(record).collect()
 }
 
 /// What was run, as far as traces say.
@@ -254,24 +202,14 @@ fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
     if traces.len() == 1 && exchanged {
         warnings.push("with one rank, waiting for others cannot be separated from moving bytes".into());
     }
-    if matching.by_time > 0 {
-        let count = matching.by_time;
-        warnings.push(format!(
-            "a trace lacks collectives that others have: {count} were matched by time on the common clock"
-        ));
-    }
     if traces.len() > 1 && matching.unmatched > 0 {
         let count = matching.unmatched;
         warnings.push(format!(
             "{count} collectives could not be matched across ranks: they count as moving bytes"
         ));
     }
-    let devices = |trace: &Trace| {
-        let mut devices: Vec<u32> = trace.tracks.iter().filter_map(|track| track.device).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        devices.len()
-    };
+    let devices =
+        |trace: &Trace| trace.tracks.iter().filter_map(|track| track.device).collect::<BTreeSet<u32>>().len();
     if let Some((rank, several)) = traces.iter().map(devices).enumerate().find(|&(_, count)| count > 1) {
         warnings.push(format!("rank {rank} uses {several} devices: it counts as idle when all of them are"));
     }

@@ -4,6 +4,8 @@
 use paceline_lab::run::Span;
 use paceline_record::Nanos;
 
+use crate::trace::StepRange;
+
 /// A set of times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans(Vec<Span>);
@@ -17,6 +19,13 @@ impl Spans {
             _ if begin < end => self.0.push(Span { begin, end }),
             _ => {}
         }
+    }
+
+    /// The time of steps, which must come in order.
+    pub fn of_steps(steps: &[StepRange]) -> Self {
+        let mut spans = Self::default();
+        steps.iter().for_each(|step| spans.push(step.begin, step.end));
+        spans
     }
 
     /// The spans, in order.

@@ -1,24 +1,84 @@
-//! Splits a rank's time: computation, exposed communication, copies, idle device.
+//! Splits a rank's time, for profiles and for the steps of a run: computation, exposed communication, copies, idle device.
 //!
 //! Slices overlap. Time counts once, for the first of these that was under way:
 //!
 //! ```text
 //! a device:     update, backward, forward, other kernels; collectives; copies in, copies out, copies within and fills
 //! no device:    loading; update, backward, forward, other operators; collectives
-//! the rest:     idle, by cause, with a device; no phase without one
+//! the rest:     idle, by cause, with a device of which all work was read; otherwise unknown
 //! ```
 //!
 //! - A kernel belongs to the update, to backward or to forward if the call that launched it is within such a mark on
-//!   the host. Forward and backward are separated only if a trace marks both.
-//! - Copies within a device and fills count as computation.
-//! - [`super::idle`] says why a device was idle; time spent getting a batch counts as loading.
+//!   the host. Forward and backward are separated only if a trace marks both, and if forward has most of the
+//!   computation that is neither backward nor update: a part of a network may be named `forward`, too.
+//! - Several devices count as one, which is idle when all of them are.
+//! - [`super::idle`] says why a device was idle.
+
+use std::iter::Sum;
+use std::ops::Index;
 
 use paceline_lab::run::Span;
-use paceline_record::{Phase, StepRecord};
+use paceline_record::{Nanos, Phase, StepRecord};
 
-use super::idle::{Causes, Host};
+use super::idle::Host;
+use super::operations::Source;
 use super::spans::Spans;
-use crate::trace::{Kind, Slice, Trace};
+use super::steps;
+use crate::trace::{Kind, Slice, StepRange, Trace};
+
+/// Forward has at least this part of the computation that is neither backward nor update.
+const FORWARD: f64 = 0.8;
+
+/// What time went to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Kernels of the update, or operators without a device.
+    Update,
+    /// Those of backward.
+    Backward,
+    /// Those of forward.
+    Forward,
+    /// Others.
+    Compute,
+    /// A collective, and no computation.
+    Collective,
+    /// A copy from the host.
+    CopyIn,
+    /// A copy to the host.
+    CopyOut,
+    /// A copy within or between devices, or a fill.
+    CopyDevice,
+    /// The host was getting a batch.
+    Loading,
+    /// The host was busy on the way to launch the next work.
+    HostLate,
+    /// Work waited in a stream: for another stream, for a copy, for a device that was not ready.
+    Queued,
+    /// Nothing was queued, and the trace shows no activity on the host.
+    NothingQueued,
+    /// The rest.
+    Unknown,
+}
+
+const PARTS: usize = Part::Unknown as usize + 1;
+
+/// Time by part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts([Nanos; PARTS]);
+
+impl Index<Part> for Parts {
+    type Output = Nanos;
+
+    fn index(&self, part: Part) -> &Nanos {
+        &self.0[part as usize]
+    }
+}
+
+impl Sum for Parts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self(std::array::from_fn(|at| sum.0[at] + one.0[at])))
+    }
+}
 
 /// What the name of a range says about its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,16 +94,16 @@ enum Mark {
 
 impl Mark {
     fn of(name: &str) -> Self {
-        let begins = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
-        if begins(&["enumerate(DataLoader)"]) {
+        let begins = |start: &str| name.starts_with(start);
+        if begins("enumerate(DataLoader)") {
             Self::Load
-        } else if begins(&["Optimizer.step#"]) {
+        } else if begins("Optimizer.step#") {
             Self::Update
-        } else if begins(&["autograd::engine::evaluate_function"]) || name.eq_ignore_ascii_case("backward") {
+        } else if begins("autograd::engine::evaluate_function") || name.eq_ignore_ascii_case("backward") {
             Self::Backward
-        } else if begins(&["DistributedDataParallel.forward"]) || name.eq_ignore_ascii_case("forward") {
+        } else if begins("DistributedDataParallel.forward") || name.eq_ignore_ascii_case("forward") {
             Self::Forward
-        } else if begins(&["c10d::", "gloo:", "nccl:", "record_param_comms"]) {
+        } else if Source::of_host(name).is_some() {
             Self::Exchange
         } else {
             Self::None
@@ -64,7 +124,7 @@ pub fn is_loading(name: &str) -> bool {
 /// Where a trace has work: on its devices, or on the host if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sight {
-    /// Whether a device worked.
+    /// Whether a device worked, as far as is known.
     pub device: bool,
     /// Whether collectives are on a device; otherwise those of the host count.
     device_collectives: bool,
@@ -76,7 +136,7 @@ impl Sight {
         let shown =
             || trace.slices.iter().filter(|slice| slice.kind.is_device_work() && on_device(trace, slice));
         Self {
-            device: shown().next().is_some(),
+            device: trace.unread || shown().next().is_some(),
             device_collectives: shown().any(|slice| slice.kind == Kind::Collective),
         }
     }
@@ -92,144 +152,157 @@ impl Sight {
 }
 
 fn on_device(trace: &Trace, slice: &Slice) -> bool {
-    trace.tracks.get(slice.track as usize).is_some_and(|track| track.device.is_some())
+    trace.device_of(slice).is_some()
 }
 
 /// What each moment of a rank went to.
 #[derive(Clone, Debug, Default)]
 pub struct Tiling {
-    /// Time by phase, without overlap.
-    phases: Vec<(Phase, Spans)>,
+    /// The whole steps that the trace marks, with the work that was launched in them.
+    pub steps: Vec<StepRange>,
+    /// What was left out, one sentence each.
+    pub notes: Vec<String>,
+    /// Whether time without work is idle time of a device.
+    pub knows_idle: bool,
+    /// Time by part, without overlap and without the unknown.
+    parts: [Spans; PARTS - 1],
+    /// When anything worked.
+    pub busy: Spans,
     /// When a collective was under way, hidden or not.
-    busy: Spans,
-    /// When a collective was exposed.
-    exposed: Spans,
-    idle: Causes,
-    /// Whether time outside every phase is an idle device.
-    device: bool,
+    exchanging: Spans,
 }
 
 impl Tiling {
     /// Tiles all the time of a rank.
     pub fn of(trace: &Trace) -> Self {
         let sight = Sight::of(trace);
-        let names: Vec<Mark> = trace.names.texts().map(Mark::of).collect();
-        let mark = |slice: &Slice| names.get(slice.name.0 as usize).copied().unwrap_or(Mark::None);
-        let marks = Marks::of(trace, mark);
         let host = Host::of(trace);
-        let mut work = Work::default();
+        let (steps, notes) = steps::find(trace, sight, &host);
+        let marks: Vec<Mark> = trace.names.texts().map(Mark::of).collect();
+        let mark = |slice: &Slice| marks.get(slice.name.0 as usize).copied().unwrap_or(Mark::None);
+        let marked = find_marked(trace, mark);
+        let mut parts: [Spans; PARTS - 1] = Default::default();
+        let mut add = |part: Part, slice: &Slice| parts[part as usize].push(slice.begin, slice.end);
         for slice in trace.slices.iter().filter(|slice| sight.counts(trace, slice)) {
-            let spans = match slice.kind {
-                Kind::Collective => &mut work.collectives,
-                Kind::CopyIn => &mut work.copies_in,
-                Kind::CopyOut => &mut work.copies_out,
-                Kind::CopyDevice | Kind::Fill => &mut work.copies_within,
-                _ if mark(slice) == Mark::Exchange || mark(slice) == Mark::Load => continue,
-                _ => match host.launch(slice) {
-                    Some(call) if marks.update.contains(call.begin) => &mut work.update,
-                    Some(call) if marks.backward.contains(call.begin) => &mut work.backward,
-                    Some(call) if marks.forward.contains(call.begin) => &mut work.forward,
-                    _ => &mut work.compute,
-                },
-            };
-            spans.push(slice.begin, slice.end);
-        }
-        let loading = if sight.device { Spans::default() } else { host.loading().clone() };
-        if !sight.device {
-            work.update = work.compute.intersect(&marks.update);
-            work.backward = work.compute.intersect(&marks.backward);
-            work.forward = work.compute.intersect(&marks.forward);
-        }
-        let busy = work.collectives.clone();
-        let mut tiling = Self { busy, device: sight.device, ..Self::default() };
-        let mut taken = Spans::default();
-        for (phase, spans) in [
-            (Phase::Load, loading),
-            (Phase::Update, work.update),
-            (Phase::Backward, work.backward),
-            (Phase::Forward, work.forward),
-            (Phase::Compute, work.compute),
-            (Phase::CommWait, work.collectives),
-            (Phase::CopyIn, work.copies_in),
-            (Phase::CopyOut, work.copies_out),
-            (Phase::Compute, work.copies_within),
-        ] {
-            let own = spans.subtract(&taken);
-            taken = taken.union(&own);
-            if phase == Phase::CommWait {
-                tiling.exposed = own.clone();
+            match slice.kind {
+                Kind::Collective => add(Part::Collective, slice),
+                Kind::CopyIn => add(Part::CopyIn, slice),
+                Kind::CopyOut => add(Part::CopyOut, slice),
+                Kind::CopyDevice | Kind::Fill => add(Part::CopyDevice, slice),
+                _ if matches!(mark(slice), Mark::Exchange | Mark::Load) => {}
+                _ => {
+                    let launched = |call: Span| marked.iter().find(|(_, open)| open.contains(call.begin));
+                    let own = host.launch(slice).and_then(launched);
+                    add(own.map_or(Part::Compute, |(part, _)| *part), slice);
+                }
             }
-            tiling.phases.push((phase, own));
         }
-        if sight.device {
+        if !sight.device {
+            let compute = parts[Part::Compute as usize].clone();
+            marked.iter().for_each(|(part, open)| parts[*part as usize] = compute.intersect(open));
+            parts[Part::Loading as usize] = host.loading().clone();
+        }
+        let mut tiling =
+            Self { steps, notes, exchanging: parts[Part::Collective as usize].clone(), ..Self::default() };
+        tiling.join_unsure(&mut parts);
+        // Without a device, nothing is computed while a batch is loaded.
+        parts[..=Part::Loading as usize].rotate_right(1);
+        for spans in &mut parts[..=Part::Loading as usize] {
+            *spans = spans.subtract(&tiling.busy);
+            tiling.busy = tiling.busy.union(spans);
+        }
+        parts[..=Part::Loading as usize].rotate_left(1);
+        if sight.device && !trace.unread {
             let work = trace.slices.iter().rev().filter(|slice| sight.counts(trace, slice));
-            tiling.idle = host.explain(work, &taken);
-            tiling.phases.push((Phase::Load, tiling.idle.loading.clone()));
+            let causes = host.explain(work, &tiling.busy);
+            tiling.knows_idle = true;
+            parts[Part::Loading as usize] = causes.loading;
+            parts[Part::HostLate as usize] = causes.host_late;
+            parts[Part::Queued as usize] = causes.queued;
+            parts[Part::NothingQueued as usize] = causes.empty;
         }
+        tiling.parts = parts;
         tiling
+    }
+
+    /// Forward and backward are computation like any other if forward is only a part of it.
+    fn join_unsure(&self, parts: &mut [Spans; PARTS - 1]) {
+        let whole = [StepRange { number: 0, begin: Nanos(0), end: Nanos(u64::MAX) }];
+        let steps = if self.steps.is_empty() { &whole } else { self.steps.as_slice() };
+        let within = |spans: &Spans| -> f64 {
+            steps.iter().map(|step| spans.within(Span { begin: step.begin, end: step.end }).seconds()).sum()
+        };
+        let [_, backward, forward, compute, ..] = &*parts;
+        let told = backward.union(forward).union(&parts[Part::Update as usize]);
+        let others = compute.subtract(&told).subtract(&parts[Part::Loading as usize]);
+        let sure = within(forward) >= FORWARD * (within(forward) + within(&others));
+        if !sure {
+            parts[Part::Compute as usize] = compute.union(forward).union(backward);
+            (parts[Part::Backward as usize], parts[Part::Forward as usize]) = Default::default();
+        }
     }
 
     /// When a collective was exposed.
     pub fn exposed(&self) -> &Spans {
-        &self.exposed
+        &self.parts[Part::Collective as usize]
     }
 
-    /// Fills in the phases of a step: all of its time with a device, otherwise what the trace shows.
+    /// What a span went to.
+    pub fn within(&self, span: Span) -> Parts {
+        let mut parts = Parts::default();
+        for (time, spans) in parts.0.iter_mut().zip(&self.parts) {
+            *time = spans.within(span);
+        }
+        let known: Nanos = parts.0.iter().copied().sum();
+        parts.0[Part::Unknown as usize] = span.end.since(span.begin).since(known);
+        parts
+    }
+
+    /// Fills in the phases of a step: all of its time if idle time is known, otherwise what the trace shows.
     pub fn book(&self, span: Span, step: &mut StepRecord) {
-        for (phase, spans) in &self.phases {
-            step.book(*phase, spans.within(span));
+        let parts = self.within(span);
+        for (part, phase) in [
+            (Part::Loading, Phase::Load),
+            (Part::Update, Phase::Update),
+            (Part::Backward, Phase::Backward),
+            (Part::Forward, Phase::Forward),
+            (Part::Compute, Phase::Compute),
+            (Part::CopyDevice, Phase::Compute),
+            (Part::Collective, Phase::CommWait),
+            (Part::CopyIn, Phase::CopyIn),
+            (Part::CopyOut, Phase::CopyOut),
+        ] {
+            step.book(phase, parts[part]);
         }
-        step.comm_busy = self.busy.within(span);
+        step.comm_busy = self.exchanging.within(span);
         // Collectives come after all computation in the order above, so what is exposed is what no computation covers.
-        step.overlapped = Some(step.comm_busy.since(step.phases[Phase::CommWait]));
-        if self.device {
+        step.overlapped = Some(step.comm_busy.since(parts[Part::Collective]));
+        if self.knows_idle {
             step.book(Phase::Idle, span.end.since(span.begin).since(step.phases.total()));
-            step.idle_host = self.idle.host_late.within(span);
-            step.idle_queued = self.idle.queued.within(span);
-            step.idle_empty = self.idle.empty.within(span);
+            step.idle_host = parts[Part::HostLate];
+            step.idle_queued = parts[Part::Queued];
+            step.idle_empty = parts[Part::NothingQueued];
         }
     }
 }
 
-/// Work by kind, with overlaps.
-#[derive(Default)]
-struct Work {
-    update: Spans,
-    backward: Spans,
-    forward: Spans,
-    compute: Spans,
-    collectives: Spans,
-    copies_in: Spans,
-    copies_out: Spans,
-    copies_within: Spans,
-}
-
-/// Times on the host with a known meaning, from ranges and operators.
-#[derive(Default)]
-struct Marks {
-    forward: Spans,
-    backward: Spans,
-    update: Spans,
-}
-
-impl Marks {
-    fn of(trace: &Trace, mark: impl Fn(&Slice) -> Mark) -> Self {
-        let mut marks = Self::default();
-        let said = |slice: &&Slice| matches!(slice.kind, Kind::Operator | Kind::Range | Kind::Compute);
-        for slice in trace.slices.iter().filter(said).filter(|slice| !on_device(trace, slice)) {
-            let spans = match mark(slice) {
-                Mark::Forward => &mut marks.forward,
-                Mark::Backward => &mut marks.backward,
-                Mark::Update => &mut marks.update,
-                Mark::Load | Mark::Exchange | Mark::None => continue,
-            };
-            spans.push(slice.begin, slice.end);
-        }
-        if marks.forward.as_slice().is_empty() || marks.backward.as_slice().is_empty() {
-            (marks.forward, marks.backward) = (Spans::default(), Spans::default());
-        }
-        marks
+/// Times on the host with a known meaning, from ranges and operators: update, backward and forward.
+fn find_marked(trace: &Trace, mark: impl Fn(&Slice) -> Mark) -> [(Part, Spans); 3] {
+    let [mut update, mut backward, mut forward]: [Spans; 3] = Default::default();
+    let said = |slice: &&Slice| matches!(slice.kind, Kind::Operator | Kind::Range | Kind::Compute);
+    for slice in trace.slices.iter().filter(said).filter(|slice| !on_device(trace, slice)) {
+        let spans = match mark(slice) {
+            Mark::Forward => &mut forward,
+            Mark::Backward => &mut backward,
+            Mark::Update => &mut update,
+            Mark::Load | Mark::Exchange | Mark::None => continue,
+        };
+        spans.push(slice.begin, slice.end);
     }
+    if forward.as_slice().is_empty() || backward.as_slice().is_empty() {
+        (forward, backward) = Default::default();
+    }
+    [(Part::Update, update), (Part::Backward, backward), (Part::Forward, forward)]
 }
 
 #[cfg(test)]

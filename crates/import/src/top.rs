@@ -18,130 +18,130 @@ pub const KEPT: usize = 20;
 /// Longer names are cut.
 const LONGEST_NAME: usize = 400;
 
-/// Sums by name.
-#[derive(Default)]
-struct Sums(HashMap<String, (u64, Nanos)>);
+/// Work of one name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Row {
+    /// Number of slices.
+    pub count: u64,
+    /// Their time within the window.
+    pub total: Nanos,
+    /// Bytes of those that have some.
+    pub bytes: Option<u64>,
+    /// All the time of those, in nanoseconds.
+    pub moving: u64,
+}
 
-impl Sums {
-    fn add(&mut self, name: &str, time: Nanos) {
-        if !self.0.contains_key(name) {
-            self.0.insert(name.into(), (0, Nanos(0)));
+impl Row {
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.total = Nanos(self.total.0.saturating_add(other.total.0));
+        self.bytes = self.bytes.into_iter().chain(other.bytes).reduce(u64::saturating_add);
+        self.moving = self.moving.saturating_add(other.moving);
+    }
+}
+
+/// Work summed up by name.
+#[derive(Default)]
+pub(super) struct Tally<'trace>(HashMap<&'trace str, Row>);
+
+impl<'trace> Tally<'trace> {
+    /// Adds a slice, if it is in the window.
+    pub fn add(&mut self, name: &'trace str, slice: &Slice, window: &Spans) {
+        let total = window.within(Span { begin: slice.begin, end: slice.end });
+        if total.is_zero() && (slice.begin < slice.end || !window.contains(slice.begin)) {
+            return;
         }
-        if let Some((count, total)) = self.0.get_mut(name) {
-            *count += 1;
-            *total = Nanos(total.0.saturating_add(time.0));
-        }
+        let bytes = slice.bytes.map(|bytes| bytes.0);
+        let moving = bytes.map_or(0, |_| slice.end.since(slice.begin).0);
+        self.0.entry(name).or_default().add(Row { count: 1, total, bytes, moving });
     }
 
-    fn rank(self) -> Vec<Top> {
-        let all: f64 = self.0.values().map(|(_, total)| total.seconds()).sum();
-        let top = |(name, (count, total)): (String, (u64, Nanos))| Top {
-            name: name.chars().take(LONGEST_NAME).collect(),
-            count,
-            total,
-            mean_s: total.seconds() / count as f64,
-            fraction: if all > 0.0 { total.seconds() / all } else { 0.0 },
-        };
-        let mut tops: Vec<Top> = self.0.into_iter().map(top).collect();
-        tops.sort_unstable_by(|a, b| (Reverse(a.total), &a.name).cmp(&(Reverse(b.total), &b.name)));
-        tops.truncate(KEPT);
-        tops
+    /// The rows that took most, and all together.
+    pub fn rows(self, most: usize) -> (Vec<(&'trace str, Row)>, Row) {
+        let mut all = Row::default();
+        self.0.values().for_each(|row| all.add(*row));
+        let mut rows: Vec<(&str, Row)> = self.0.into_iter().collect();
+        rows.sort_by_key(|&(name, row)| (Reverse(row.total), name));
+        rows.truncate(most);
+        (rows, all)
     }
 }
 
 /// Kernels of the ranks, each within its window; without a device, outermost operators.
-pub fn kernels(traces: &[Trace], windows: &[Span]) -> Vec<Top> {
-    let mut sums = Sums::default();
+pub fn kernels(traces: &[Trace], windows: &[Spans]) -> Vec<Top> {
+    let mut tally = Tally::default();
     for (trace, window) in traces.iter().zip(windows) {
         let sight = Sight::of(trace);
         let exchanges: Vec<bool> = trace.names.texts().map(is_exchange).collect();
-        let is_exchange = |slice: &Slice| exchanges.get(slice.name.0 as usize).copied().unwrap_or(false);
         let mut until = vec![Nanos(0); trace.tracks.len()];
-        let mut is_outermost = |slice: &Slice| match until.get_mut(slice.track as usize) {
-            Some(until) if slice.begin < *until => false,
-            Some(until) => {
-                *until = slice.end;
-                true
-            }
-            None => true,
-        };
-        for slice in trace.slices.iter().filter(|slice| begins_within(slice, *window)) {
-            let computes = matches!(slice.kind, Kind::Compute | Kind::Operator) && !is_exchange(slice);
-            if computes && sight.counts(trace, slice) && (sight.device || is_outermost(slice)) {
-                sums.add(trace.names.text(slice.name), slice.end.since(slice.begin));
+        for slice in trace.slices.iter().filter(|slice| sight.counts(trace, slice)) {
+            let outer = &mut until[slice.track as usize];
+            let computes = matches!(slice.kind, Kind::Compute | Kind::Operator);
+            if computes && !exchanges[slice.name.0 as usize] && (sight.device || slice.begin >= *outer) {
+                *outer = slice.end;
+                tally.add(trace.names.text(slice.name), slice, window);
             }
         }
     }
-    sums.rank()
-}
-
-/// Sums over the collectives of one operation.
-#[derive(Default)]
-struct Exchanged {
-    count: u64,
-    summed: f64,
-    busy: Nanos,
-    waited: Option<Nanos>,
-    bytes: Option<u64>,
+    let (rows, all) = tally.rows(KEPT);
+    let top = |(name, row): (&str, Row)| Top {
+        name: name.chars().take(LONGEST_NAME).collect(),
+        count: row.count,
+        total: row.total,
+        mean_s: row.total.seconds() / row.count.max(1) as f64,
+        fraction: if all.total.is_zero() { 0.0 } else { row.total.seconds() / all.total.seconds() },
+    };
+    rows.into_iter().map(top).collect()
 }
 
 /// Collectives of the ranks by operation, each within its window. `exchanges` has their waiting times.
-pub fn collectives(traces: &[Trace], windows: &[Span], exchanges: &[Exchanges]) -> Vec<TopCollective> {
-    let mut sums: HashMap<String, Exchanged> = HashMap::new();
+pub fn collectives(traces: &[Trace], windows: &[Spans], exchanges: &[Exchanges]) -> Vec<TopCollective> {
+    let mut tops: HashMap<&str, TopCollective> = HashMap::new();
     for ((trace, window), exchanges) in traces.iter().zip(windows).zip(exchanges) {
         let sight = Sight::of(trace);
         let mut spans: HashMap<&str, (Spans, Spans)> = HashMap::new();
         for collective in &trace.collectives {
             let slice = &trace.slices[collective.slice];
-            if !begins_within(slice, *window) || !sight.counts(trace, slice) {
+            if !window.contains(slice.begin) || !sight.counts(trace, slice) {
                 continue;
             }
             let name = trace.names.text(collective.operation);
             let (busy, waiting) = spans.entry(name).or_default();
             busy.push(slice.begin, slice.end);
-            let one = sums.entry(name.chars().take(LONGEST_NAME).collect()).or_default();
-            one.count += 1;
-            one.summed += slice.end.since(slice.begin).seconds();
-            one.bytes =
-                one.bytes.into_iter().chain(slice.bytes.map(|bytes| bytes.0)).reduce(u64::saturating_add);
+            let top = tops.entry(name).or_default();
+            top.count += 1;
+            // A sum, until all are known.
+            top.mean_s += slice.end.since(slice.begin).seconds();
+            let bytes = top.bytes.into_iter().chain(slice.bytes);
+            top.bytes = bytes.reduce(|all, more| Bytes(all.0.saturating_add(more.0)));
             if let Some(waited) = exchanges.waited(collective.slice) {
                 waiting.push(slice.begin, slice.begin + waited);
-                one.waited.get_or_insert_default();
+                top.waited.get_or_insert_default();
             }
         }
         for (name, (busy, waiting)) in spans {
-            let Some(one) = sums.get_mut(name) else { continue };
-            one.busy += busy.total();
-            one.waited = one.waited.map(|waited| waited + waiting.total());
+            let top = tops.entry(name).or_default();
+            top.busy += busy.total();
+            top.waited = top.waited.map(|waited| waited + waiting.total());
         }
     }
-    rank_collectives(sums)
-}
-
-fn rank_collectives(sums: HashMap<String, Exchanged>) -> Vec<TopCollective> {
-    let all: f64 = sums.values().map(|one| one.busy.seconds()).sum();
-    let top = |(name, one): (String, Exchanged)| TopCollective {
-        name,
-        count: one.count,
-        busy: one.busy,
-        waited: one.waited,
-        mean_s: one.summed / one.count.max(1) as f64,
-        fraction: if all > 0.0 { one.busy.seconds() / all } else { 0.0 },
-        bytes: one.bytes.map(Bytes),
+    let all: f64 = tops.values().map(|top| top.busy.seconds()).sum();
+    let finish = |(name, top): (&str, TopCollective)| TopCollective {
+        name: name.chars().take(LONGEST_NAME).collect(),
+        mean_s: top.mean_s / top.count as f64,
+        fraction: if all > 0.0 { top.busy.seconds() / all } else { 0.0 },
+        ..top
     };
-    let mut tops: Vec<TopCollective> = sums.into_iter().map(top).collect();
+    let mut tops: Vec<TopCollective> = tops.into_iter().map(finish).collect();
     tops.sort_unstable_by(|a, b| (Reverse(a.busy), &a.name).cmp(&(Reverse(b.busy), &b.name)));
     tops.truncate(KEPT);
     tops
 }
 
-fn begins_within(slice: &Slice, window: Span) -> bool {
-    window.begin <= slice.begin && slice.begin < window.end
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spans::tests::spans;
     use crate::split::tests::Draft;
 
     #[test]
@@ -153,8 +153,8 @@ mod tests {
         }
         draft.slice(host, Kind::Operator, "aten::mm", (0, 90));
         draft.collective(stream, "all_reduce", None, (40, 50));
-        let (trace, window) = (draft.trace(), Span { begin: Nanos(0), end: Nanos(100) });
-        let tops = kernels(std::slice::from_ref(&trace), &[window]);
+        let (trace, window) = (draft.trace(), spans(&[(0, 100)]));
+        let tops = kernels(std::slice::from_ref(&trace), std::slice::from_ref(&window));
         let expected =
             Top { name: "gemm".into(), count: 2, total: Nanos(38), mean_s: 19e-9, fraction: 38.0 / 40.0 };
         assert_eq!(
@@ -177,7 +177,7 @@ mod tests {
         draft.slice(host, Kind::Operator, "aten::conv2d", (0, 50));
         draft.slice(host, Kind::Operator, "aten::mkldnn", (1, 49));
         draft.slice(host, Kind::Operator, "c10d::allreduce_", (50, 60));
-        let tops = kernels(&[draft.trace()], &[Span { begin: Nanos(0), end: Nanos(100) }]);
+        let tops = kernels(&[draft.trace()], &[spans(&[(0, 100)])]);
         assert_eq!((tops.len(), tops[0].total), (1, Nanos(50)));
     }
 }

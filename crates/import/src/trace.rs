@@ -176,6 +176,10 @@ pub struct Trace {
     pub collectives: Vec<Collective>,
     /// Steps in order; empty if the trace marks none.
     pub steps: Vec<StepRange>,
+    /// Whether steps are marked on a device only: they begin and end with its work.
+    pub steps_on_device: bool,
+    /// Whether it may have work of devices that was not read: then it is unknown when they were idle.
+    pub unread: bool,
     /// What was salvaged or could not be read, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -190,6 +194,11 @@ impl Trace {
     /// Whether it has a device.
     pub fn has_device(&self) -> bool {
         self.tracks.iter().any(|track| track.device.is_some())
+    }
+
+    /// The device that a slice is on; `None` on the host.
+    pub fn device_of(&self, slice: &Slice) -> Option<u32> {
+        self.tracks.get(slice.track as usize)?.device
     }
 
     /// Sorts slices by begin, longer ones first among equals, and updates the collectives.

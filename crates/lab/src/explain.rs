@@ -44,6 +44,8 @@ const BELIEVED: f64 = 1.1;
 /// What the user knows beyond the table.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// Lines on which the tables begin that are meant; all tables if there are none.
+    pub tables: Vec<usize>,
     /// Meanings of columns by their headings.
     pub map: Vec<(String, Meaning)>,
     /// What is known about the runs.
@@ -73,6 +75,14 @@ pub enum ExplainError {
     /// It has tables, but none with workers.
     #[error("no usable table: {}", words::skipped(.0).join("; "))]
     NotUnderstood(Vec<Skipped>),
+    /// No table begins on the line given with `--table`.
+    #[error("no table begins on line {line}; tables begin on {}", .others.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))]
+    NoLine {
+        /// The line.
+        line: usize,
+        /// Lines on which tables begin.
+        others: Vec<usize>,
+    },
     /// No table has the column given with `--map`.
     #[error("no table has a column {0:?}")]
     NoColumn(String),
@@ -129,7 +139,12 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
     // Control characters must not reach the terminal.
     let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
     let text = text.replace(steers, " ");
-    let page::Page { tables, mut warnings } = page::read(&text);
+    let page::Page { mut tables, mut warnings } = page::read(&text);
+    if let Some(line) = options.tables.iter().find(|line| !tables.iter().any(|table| table.line == **line)) {
+        let others = tables.iter().map(|table| table.line).take(20).collect();
+        return Err(ExplainError::NoLine { line: *line, others });
+    }
+    tables.retain(|table| options.tables.is_empty() || options.tables.contains(&table.line));
     check_map(&tables, options)?;
     let (mut all, mut skipped, mut doubtful) = (Vec::new(), Vec::new(), Vec::new());
     for table in &tables {

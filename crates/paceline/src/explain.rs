@@ -10,7 +10,6 @@ use paceline_import::ranks::Told;
 use paceline_import::source;
 use paceline_import::trace::Trace;
 use paceline_import::{nvidia_smi, open, profile, timeline, unknown, write};
-use paceline_lab::explain::series::Context;
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
@@ -28,6 +27,9 @@ pub struct Options {
     /// Markdown, CSV or TSV, or a whole page; - reads standard input
     #[arg(value_name = "PATH")]
     file: PathBuf,
+    /// Only the table that begins on this line; may be given again
+    #[arg(long, value_name = "LINE")]
+    table: Vec<usize>,
     /// What a column means, such as `speed=rate-global`; an unknown meaning lists them all; may be given again
     #[arg(long, value_name = "COLUMN=MEANING", value_parser = parse_map)]
     map: Vec<(String, Meaning)>,
@@ -79,6 +81,7 @@ impl Options {
     /// Refuses what only tables take, where there are none.
     fn refuse_tables(&self) -> Result<&Self, Usage> {
         let given = [
+            (!self.table.is_empty(), "--table"),
             (!self.map.is_empty(), "--map"),
             (self.steps.is_some(), "--steps"),
             (self.examples.is_some(), "--examples"),
@@ -164,12 +167,13 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
     }
     let mut profiles = Vec::new();
     for trace in traces {
-        let cut = profile::cut(trace, options.from, options.to, options.range.as_deref());
-        let window = cut.map_err(|why| Usage::new(format!("{}: {why}", options.file.display())))?;
+        let cut = profile::Cut { from: options.from, to: options.to, range: options.range.as_deref() };
+        let profile = profile::summarise(trace, &cut)
+            .map_err(|why| Usage::new(format!("{}: {why}", options.file.display())))?;
         if let Some(path) = &options.timeline {
-            timeline::write_trace(trace, &window, path)?;
+            timeline::write_trace(trace, &profile.window, path)?;
         }
-        profiles.push(profile::summarise(trace, &window));
+        profiles.push(profile);
     }
     if options.json {
         return outcome::print_json(&profiles);
@@ -192,13 +196,14 @@ fn explain_runs(options: &Options) -> Result<()> {
 }
 
 fn explain_tables(text: &str, options: &Options) -> Result<()> {
-    let Options { map, steps, examples, batch, epochs, .. } = options;
+    let Options { table, map, steps, examples, batch, epochs, .. } = options;
     let work = options.work.map(|work| match work {
         WorkOption::Divided => Work::Divided,
         WorkOption::PerWorker => Work::PerWorker,
     });
-    let context = Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
-    let told = explain::Options { map: map.clone(), context, work };
+    let context =
+        explain::series::Context { steps: *steps, batch: *batch, epochs: *epochs, examples: *examples };
+    let told = explain::Options { tables: table.clone(), map: map.clone(), context, work };
     let found = explain::explain_text(text, &told);
     let found = found.map_err(|error| Usage::because(options.file.display().to_string(), error))?;
     if options.json {

@@ -1,10 +1,11 @@
 //! Builds a trace event by event: tracks, names, slices. What needs the whole trace is done at the end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use paceline_record::{Bytes, Nanos};
 
-use super::collective::{self, Candidate, Source};
+use super::super::operations::{self, Source};
+use super::collective::{self, Candidate};
 use super::event::Event;
 use super::number::{parse_micros, parse_whole};
 use super::scan::Text;
@@ -12,9 +13,9 @@ use crate::trace::{Kind, Name, Slice, Trace, Track};
 
 /// Most slices that are kept: about 1 GiB.
 pub const MOST_SLICES: usize = 1 << 24;
-/// Most tracks; further ones are merged into one.
+/// Most tracks.
 pub const MOST_TRACKS: usize = 1 << 16;
-/// Most memory for distinct names, about a million short ones; further ones are merged into one.
+/// Most memory for distinct names, about a million short ones.
 pub const MOST_NAME_BYTES: usize = 1 << 27;
 /// Memory of a name besides its text, which the table holds twice.
 const NAME_COST: usize = 96;
@@ -22,6 +23,8 @@ const NAME_COST: usize = 96;
 const MOST_NAME: usize = 1 << 14;
 /// The longest name of a thread that is kept whole.
 const MOST_THREAD_NAME: usize = 1 << 8;
+/// Most unknown categories that are named.
+const MOST_UNREAD: usize = 16;
 /// The longest number of a process or a thread that is kept whole; some are words.
 const MOST_NUMBER: usize = 1 << 6;
 
@@ -36,10 +39,6 @@ pub struct Oddities {
     pub repeated: u64,
     /// Events larger than the window.
     pub large: u64,
-    /// Names beyond the limit.
-    pub nameless: u64,
-    /// Tracks beyond the limit.
-    pub trackless: u64,
 }
 
 /// A trace under construction. Times are on the file's clock and may be negative: two's complement until the end.
@@ -50,8 +49,10 @@ pub struct Builder {
     /// Hashes of the events' text, to find duplicates.
     pub(super) prints: Vec<u64>,
     pub(super) candidates: Vec<Candidate>,
-    /// Names of steps, and their numbers.
-    pub(super) steps: HashMap<Name, u64>,
+    /// What names mean, in their order.
+    meanings: Vec<Option<Meaning>>,
+    /// Events by category that are not understood.
+    pub(super) unread: BTreeMap<String, u64>,
     /// Origin of the times, in nanoseconds since 1970.
     pub(super) base: Option<i64>,
     tracks: HashMap<Vec<u8>, u32>,
@@ -60,13 +61,17 @@ pub struct Builder {
     key: Vec<u8>,
 }
 
-/// Whether there is room for another event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// There is.
-    Left,
-    /// The trace has the maximum number of slices.
-    None,
+/// What the name of an event means.
+#[derive(Clone, Copy, Debug)]
+struct Meaning {
+    /// The number of a step.
+    step: Option<u64>,
+    /// What an event of the host with this name says about a collective.
+    source: Option<Source>,
+    /// The operation of a collective; an event of the host has one anyway.
+    operation: Option<Name>,
+    /// Whether it is a collective if it is a kernel.
+    kernel: bool,
 }
 
 /// Where an event happened.
@@ -77,19 +82,37 @@ enum Place {
 }
 
 impl Builder {
+    /// Whether there is no room for another event.
+    pub fn is_full(&self) -> bool {
+        self.trace.slices.len() >= MOST_SLICES
+            || self.trace.tracks.len() >= MOST_TRACKS
+            || self.name_bytes >= MOST_NAME_BYTES
+    }
+
     /// Adds an event.
-    pub fn take(&mut self, event: &Event<'_>) -> Room {
+    pub fn take(&mut self, event: &Event<'_>) {
         match event.phase {
             Some(b'X') => self.take_slice(event),
             Some(b'M') if event.name.raw == b"thread_name" => self.name_thread(event),
             None => self.odd.timeless += 1,
             _ => {}
         }
-        if self.trace.slices.len() < MOST_SLICES { Room::Left } else { Room::None }
     }
 
     fn take_slice(&mut self, event: &Event<'_>) {
-        let Some((kind, place)) = classify(event) else { return };
+        if matches!(event.category, b"Trace" | b"python_function" | b"cuda_event") {
+            return;
+        }
+        let name = self.name(event.name);
+        let meaning = self.meaning(name);
+        let exchanges = meaning.kernel || event.args.collective.is_some();
+        let Some((kind, place)) = classify(event, meaning.step.is_some(), exchanges) else {
+            let category = String::from_utf8_lossy(&event.category[..event.category.len().min(MOST_NUMBER)]);
+            if self.unread.len() < MOST_UNREAD || self.unread.contains_key(&*category) {
+                *self.unread.entry(category.into_owned()).or_default() += 1;
+            }
+            return;
+        };
         let Some(begin) = event.begin.and_then(parse_micros) else {
             self.odd.timeless += 1;
             return;
@@ -97,17 +120,11 @@ impl Builder {
         let duration = event.duration.and_then(parse_micros).filter(|&duration| duration >= 0);
         self.odd.endless += u64::from(duration.is_none());
         let source = match place {
-            Place::Host => Source::of_host(event.name.raw),
+            Place::Host => meaning.source,
             Place::Device => (kind == Kind::Collective).then_some(Source::Device),
         };
-        let name = self.name(event.name);
-        if kind == Kind::Range
-            && let Some(number) = step_number(event.name.raw)
-        {
-            self.steps.insert(name, number);
-        }
         let bytes = match source {
-            Some(source) => self.take_candidate(event, source),
+            Some(source) => self.take_candidate(event, source, meaning.operation),
             None if kind.is_device_work() => event.args.bytes.and_then(parse_whole).map(Bytes),
             None => None,
         };
@@ -126,17 +143,46 @@ impl Builder {
         self.prints.push((u64::from(crc_fast::crc32_iscsi(event.text)) << 32) | u64::from(fold));
     }
 
+    /// What a name means, found out once.
+    fn meaning(&mut self, name: Name) -> Meaning {
+        let at = name.0 as usize;
+        if let Some(Some(meaning)) = self.meanings.get(at) {
+            return *meaning;
+        }
+        let text = self.trace.names.text(name);
+        let (kernel, source) = (operations::of_kernel(text), Source::of_host(text));
+        let step = text.strip_prefix("ProfilerStep#").and_then(|number| parse_whole(number.as_bytes()));
+        let operation = kernel.map(str::to_owned).or_else(|| source.map(|_| name_operation(text)));
+        let operation = operation.map(|operation| self.enter(&operation));
+        let meaning = Meaning { step, source, operation, kernel: kernel.is_some() };
+        self.meanings.resize(self.meanings.len().max(at + 1), None);
+        self.meanings[at] = Some(meaning);
+        meaning
+    }
+
+    /// The number of the step that a range with this name is.
+    pub(super) fn step(&self, name: Name) -> Option<u64> {
+        self.meanings.get(name.0 as usize).copied().flatten()?.step
+    }
+
     /// Records a possible collective, before its slice; returns the bytes that go into it.
-    fn take_candidate(&mut self, event: &Event<'_>, source: Source) -> Option<Bytes> {
+    fn take_candidate(
+        &mut self,
+        event: &Event<'_>,
+        source: Source,
+        operation: Option<Name>,
+    ) -> Option<Bytes> {
         let args = &event.args;
         let told = args.collective.filter(|told| !told.raw.is_empty());
-        let operation = collective::name_operation(&told.unwrap_or(event.name).plain());
-        let operation_name = self.enter(&operation);
+        let operation = match (told, operation) {
+            (None, Some(operation)) => operation,
+            _ => self.enter(&name_operation(&told.unwrap_or(event.name).plain())),
+        };
         let candidate = Candidate {
             slice: self.trace.slices.len() as u32,
             source,
-            operation: operation_name,
-            waits: operation == "wait",
+            operation,
+            waits: self.trace.names.text(operation).starts_with("wait"),
             group: args.group.filter(|group| !group.raw.is_empty()).map(|group| self.name(group)),
             sequence: args.sequence.and_then(parse_whole),
         };
@@ -162,22 +208,14 @@ impl Builder {
         if let Some(&track) = self.tracks.get(&self.key) {
             return track;
         }
-        let mut thread = String::from_utf8_lossy(head(event.thread));
-        if self.trace.tracks.len() >= MOST_TRACKS {
-            self.odd.trackless += 1;
-            self.key.truncate(1);
-            thread = "others".into();
-            if let Some(&track) = self.tracks.get(&self.key) {
-                return track;
-            }
-        }
         let device = (place == Place::Device).then(|| {
             let number = event.args.device.and_then(parse_whole).or_else(|| parse_whole(event.process));
             number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
         });
         let what = if device.is_some() { "stream" } else { "thread" };
         let track = self.trace.tracks.len() as u32;
-        self.trace.tracks.push(Track { name: format!("{what} {thread}"), device });
+        let name = format!("{what} {}", String::from_utf8_lossy(head(event.thread)));
+        self.trace.tracks.push(Track { name, device });
         self.tracks.insert(self.key.clone(), track);
         track
     }
@@ -194,16 +232,10 @@ impl Builder {
 
     fn enter(&mut self, text: &str) -> Name {
         let names = &mut self.trace.names;
-        if let Some(name) = names.find(text) {
-            return name;
-        }
-        let cost = 2 * text.len() + NAME_COST;
-        if self.name_bytes + cost > MOST_NAME_BYTES {
-            self.odd.nameless += 1;
-            return names.enter("(other names)");
-        }
-        self.name_bytes += cost;
-        names.enter(text)
+        names.find(text).unwrap_or_else(|| {
+            self.name_bytes += 2 * text.len() + NAME_COST;
+            names.enter(text)
+        })
     }
 
     /// Sets the names of threads.
@@ -216,25 +248,29 @@ impl Builder {
     }
 }
 
-/// Kind and place of an event; `None` for those that do not show where time went: the profiler's own spans, and
-/// Python's functions, of which a trace can have millions.
-fn classify(event: &Event<'_>) -> Option<(Kind, Place)> {
+/// Kind and place of an event; `None` if its category is unknown, so that it may be work of a device.
+fn classify(event: &Event<'_>, is_step: bool, exchanges: bool) -> Option<(Kind, Place)> {
     use Place::{Device, Host};
-    let name = event.name.raw;
     Some(match event.category {
-        b"kernel" | b"Kernel" if event.args.collective.is_some() || collective::is_kernel(name) => {
-            (Kind::Collective, Device)
-        }
+        b"kernel" | b"Kernel" if exchanges => (Kind::Collective, Device),
         b"kernel" | b"Kernel" => (Kind::Compute, Device),
-        b"gpu_memcpy" | b"Memcpy" => (copy_kind(name), Device),
+        b"gpu_memcpy" | b"Memcpy" => (copy_kind(event.name.raw), Device),
         b"gpu_memset" | b"Memset" => (Kind::Fill, Device),
         b"gpu_user_annotation" | b"cuda_sync" => (Kind::Range, Device),
         b"cuda_runtime" | b"cuda_driver" | b"Runtime" => (Kind::Call, Host),
-        b"cpu_op" | b"Operator" | b"" if step_number(name).is_none() => (Kind::Operator, Host),
-        b"Trace" | b"python_function" => return None,
+        b"cpu_op" | b"Operator" | b"" if !is_step => (Kind::Operator, Host),
+        b"cpu_op" | b"Operator" | b"" | b"user_annotation" | b"overhead" | b"cpu_instant_event" => {
+            (Kind::Range, Host)
+        }
         other if other.ends_with(b"_runtime") || other.ends_with(b"_driver") => (Kind::Call, Host),
-        _ => (Kind::Range, Host),
+        _ => return None,
     })
+}
+
+/// The operation of a collective, or its name, where that says none.
+fn name_operation(text: &str) -> String {
+    let own = || text.rsplit(':').next().unwrap_or(text).to_owned();
+    operations::operation(text).map_or_else(own, str::to_owned)
 }
 
 /// The direction of a copy: `Memcpy HtoD (Pinned -> Device)`, or `CopyHostToDevice` on AMD's devices.
@@ -247,10 +283,6 @@ fn copy_kind(name: &[u8]) -> Kind {
     } else {
         Kind::CopyDevice
     }
-}
-
-fn step_number(name: &[u8]) -> Option<u64> {
-    parse_whole(name.strip_prefix(b"ProfilerStep#")?)
 }
 
 /// What identifies a process or a thread.

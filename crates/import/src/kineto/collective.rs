@@ -2,70 +2,11 @@
 
 use paceline_record::Bytes;
 
+use super::super::operations::Source;
 use super::event::Args;
 use super::number::parse_whole;
 use super::scan::Cursor;
 use crate::trace::{Collective, Kind, Name, Slice};
-
-/// The source of an event about a collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
-    /// `record_param_comms`: knows the arguments. Lasts as long as the transfer only where the call waits for it.
-    Arguments,
-    /// `c10d::...`: the operator that was called.
-    Call,
-    /// `gloo:...` and its like: the thread that moves the data.
-    Transfer,
-    /// A kernel: the device that moves the data.
-    Device,
-    /// `nccl:...`: the launch of a kernel.
-    Launch,
-}
-
-impl Source {
-    /// The source of a host event with this name.
-    pub fn of_host(name: &[u8]) -> Option<Self> {
-        match name {
-            [b'g', b'l', b'o', b'o', b':', ..]
-            | [b'm', b'p', b'i', b':', ..]
-            | [b'u', b'c', b'c', b':', ..] => Some(Self::Transfer),
-            [b'n', b'c', b'c', b'l', b':', ..] => Some(Self::Launch),
-            [b'c', b'1', b'0', b'd', b':', b':', ..] => Some(Self::Call),
-            b"record_param_comms" => Some(Self::Arguments),
-            _ => None,
-        }
-    }
-}
-
-/// Whether a kernel with this name carries a collective: `ncclKernel_...` up to 2023, `ncclDevKernel_...` since.
-pub fn is_kernel(name: &[u8]) -> bool {
-    let name = name.strip_prefix(b"void ").unwrap_or(name);
-    [b"nccl".as_slice(), b"rccl", b"msccl"].iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// The canonical name of an operation for all its spellings: `AllReduce`, `allreduce_`, `_allreduce_base`.
-pub fn name_operation(text: &str) -> String {
-    // After the operation, a kernel's name lists types, which may contain other operations.
-    let head = text.split(['(', '<']).next().unwrap_or(text);
-    let flat: String =
-        head.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
-    let known = [
-        ("allreduce", "all_reduce"),
-        ("allgather", "all_gather"),
-        ("reducescatter", "reduce_scatter"),
-        ("alltoall", "all_to_all"),
-        ("sendrecv", "send_recv"),
-        ("broadcast", "broadcast"),
-        ("barrier", "barrier"),
-        ("gather", "gather"),
-        ("scatter", "scatter"),
-        ("reduce", "reduce"),
-        ("send", "send"),
-        ("recv", "recv"),
-    ];
-    let found = known.iter().find(|(spelling, _)| flat.contains(spelling));
-    found.map_or_else(|| head.rsplit(':').next().unwrap_or(head).to_owned(), |(_, name)| (*name).to_owned())
-}
 
 /// Bytes that go into a collective, from its arguments or else from the shapes of its inputs.
 pub fn count_bytes(args: &Args<'_>) -> Option<Bytes> {
@@ -127,15 +68,10 @@ pub struct Candidate {
 
 /// Of all events about a collective, keeps the one that shows the transfer, and marks its slice.
 ///
-/// Kernels and `gloo:` threads move the data. Only if there are none, and no kernel was launched either, the calls on
+/// Kernels and `gloo:` threads move the data. Only if there are none, and no kernel was `launched` either, the calls on
 /// the host are taken, for a backend that does its work in them: `record_param_comms`, or else `c10d::`.
 /// A transfer inside a `record_param_comms` takes over what that knows.
-pub fn choose(
-    mut candidates: Vec<Candidate>,
-    slices: &mut [Slice],
-    backend: Option<&str>,
-) -> Vec<Collective> {
-    let launched = backend.is_some_and(|backend| backend.contains("nccl"));
+pub fn choose(mut candidates: Vec<Candidate>, slices: &mut [Slice], launched: bool) -> Vec<Collective> {
     let has = |source| candidates.iter().any(|candidate| candidate.source == source);
     let chosen: &[Source] = if has(Source::Device) || has(Source::Transfer) {
         &[Source::Device, Source::Transfer]
@@ -190,30 +126,6 @@ pub fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_spelling_of_an_operation_gets_one_name() {
-        let cases = [
-            ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "all_reduce"),
-            (
-                "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-                "reduce_scatter",
-            ),
-            ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all_reduce"),
-            (
-                "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
-                "send_recv",
-            ),
-            ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWork*)", "broadcast"),
-            ("_allgather_base", "all_gather"),
-            ("gloo:all_reduce", "all_reduce"),
-            ("c10d::alltoall_base_", "all_to_all"),
-            ("gloo:something", "something"),
-        ];
-        for (text, name) in cases {
-            assert_eq!(name_operation(text), name, "{text}");
-        }
-    }
 
     #[test]
     fn bytes_come_from_arguments_or_from_shapes() {

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 
 use paceline_record::Nanos;
 
+use super::super::operations::Source;
 use super::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
-use super::collective::{self, Source};
+use super::collective;
 use super::window;
-use crate::trace::{Clock, Kind, StepRange, Trace};
+use crate::trace::{Clock, Kind, Slice, StepRange, Trace};
 
 /// September 2001: later times count from 1970, earlier ones from another origin.
 const EPOCH: i64 = 1_000_000_000_000_000_000;
@@ -23,7 +24,7 @@ impl Builder {
         trace.collectives = collective::choose(
             std::mem::take(&mut self.candidates),
             &mut trace.slices,
-            trace.backend.as_deref(),
+            !self.unread.is_empty() || trace.backend.as_ref().is_some_and(|backend| backend.contains("nccl")),
         );
         if launched && trace.collectives.is_empty() {
             let why =
@@ -90,8 +91,9 @@ impl Builder {
     fn find_steps(&mut self) {
         let mut host: BTreeMap<u64, StepRange> = BTreeMap::new();
         let mut device = host.clone();
-        for slice in self.trace.slices.iter().filter(|slice| slice.kind == Kind::Range) {
-            let Some(&number) = self.steps.get(&slice.name) else { continue };
+        let ranges = |slice: &&Slice| slice.kind == Kind::Range;
+        for slice in self.trace.slices.iter().filter(ranges) {
+            let Some(number) = self.step(slice.name) else { continue };
             let on_device = self.trace.tracks[slice.track as usize].device.is_some();
             let found = if on_device { &mut device } else { &mut host };
             let step =
@@ -107,6 +109,7 @@ impl Builder {
             for at in 1..steps.len() {
                 steps[at - 1].end = steps[at - 1].end.min(steps[at].begin);
             }
+            self.trace.steps_on_device = true;
             self.trace
                 .warnings
                 .push("steps are marked on the device only: they begin and end with its work".into());
@@ -121,17 +124,21 @@ impl Builder {
             (odd.endless, "no valid duration: treated as 0".to_owned()),
             (odd.repeated, "occurred before: skipped".to_owned()),
             (odd.large, format!("more than {} MiB of text: skipped", window::MOST >> 20)),
-            (
-                odd.nameless,
-                format!("a new name beyond {} MiB of names: merged into one", MOST_NAME_BYTES >> 20),
-            ),
-            (odd.trackless, format!("a new thread beyond {MOST_TRACKS}: merged into one")),
         ];
         for (count, what) in sentences {
             if count > 0 {
                 let events = if count == 1 { "1 event has" } else { &format!("{count} events have") };
                 self.trace.warnings.push(format!("{events} {what}"));
             }
+        }
+        if !self.unread.is_empty() {
+            let named = |(category, count): (&String, &u64)| format!("{count} {category}");
+            let categories: Vec<String> = self.unread.iter().map(named).collect();
+            self.trace.warnings.push(format!(
+                "events that may be work of a device were not read ({}): when devices were idle is unknown",
+                categories.join(", ")
+            ));
+            self.trace.unread = true;
         }
         if self.trace.slices.is_empty() {
             self.trace.warnings.push("the trace has no events with a duration".into());
@@ -141,7 +148,9 @@ impl Builder {
     /// Warns that the trace is full, and where in the file.
     pub fn warn_full(&mut self, offset: u64) {
         self.trace.warnings.push(format!(
-            "reading stopped at byte {offset}: at most {MOST_SLICES} events are read; record fewer steps"
+            "reading stopped at byte {offset}: at most {MOST_SLICES} events on {MOST_TRACKS} threads with {} MiB of names \
+             are read; record fewer steps",
+            MOST_NAME_BYTES >> 20
         ));
     }
 }

@@ -248,3 +248,15 @@ fn bytes_of_work_on_the_host_are_not_copies() {
     let fill = call.replace("cuda_runtime", "gpu_memset");
     assert_eq!(read_clean(&file_of(&[&fill])).slices[0].bytes, Some(Bytes(512)));
 }
+
+#[test]
+fn work_of_a_kind_that_is_not_known_is_named_and_is_no_idle_time() {
+    let place = r#""pid":1,"tid":1,"ts":5,"dur":9"#;
+    let unknown = format!(r#"{{"ph":"X","cat":"mtia_ccp_events","name":"a",{place}}}"#);
+    let call = format!(r#"{{"ph":"X","cat":"mtia_runtime","name":"b",{place}}}"#);
+    let exchange = format!(r#"{{"ph":"X","cat":"cpu_op","name":"c10d::barrier",{place}}}"#);
+    let trace = read_bytes(file_of(&[&unknown, &call, &exchange]).as_bytes()).unwrap();
+    assert_eq!(trace.slices.iter().map(|slice| slice.kind).collect::<Vec<_>>(), [Kind::Call, Kind::Operator]);
+    assert!(trace.unread && trace.collectives.is_empty(), "how long a call took says nothing of the device");
+    assert!(trace.warnings[0].contains("not read (1 mtia_ccp_events)"), "{:?}", trace.warnings);
+}

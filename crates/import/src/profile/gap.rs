@@ -4,17 +4,17 @@ use paceline_lab::run::Span;
 use paceline_record::Nanos;
 use serde::Serialize;
 
-use super::super::idle::Causes;
 use super::super::spans::Spans;
-use super::sum;
+use super::super::split::{Part, Parts, Tiling};
+use super::ROWS;
 use crate::trace::{Kind, Trace};
 
-/// Idle time by cause; [`crate::idle`] has the definitions.
+/// Idle time by cause; [`Part`] has the definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Idle {
     /// The host was busy on the way to launch the next work.
     pub host_late: Nanos,
-    /// Work waited in a stream: for another stream, for a copy, for a device that was not ready.
+    /// Work waited in a stream.
     pub queued: Nanos,
     /// Nothing was queued, and the trace shows no activity on the host.
     pub nothing_queued: Nanos,
@@ -25,24 +25,13 @@ pub struct Idle {
 }
 
 impl Idle {
-    fn of(causes: &Causes, gap: Span) -> Self {
-        let [host_late, queued, nothing_queued, loading] =
-            [&causes.host_late, &causes.queued, &causes.empty, &causes.loading]
-                .map(|cause| cause.within(gap));
-        let known = sum(&[host_late, queued, nothing_queued, loading]);
-        Self { host_late, queued, nothing_queued, loading, unknown: gap.end.since(gap.begin).since(known) }
-    }
-
-    pub(super) fn add(&mut self, other: Self) {
-        let Self { host_late, queued, nothing_queued, loading, unknown } = other;
-        for (all, one) in [
-            (&mut self.host_late, host_late),
-            (&mut self.queued, queued),
-            (&mut self.nothing_queued, nothing_queued),
-            (&mut self.loading, loading),
-            (&mut self.unknown, unknown),
-        ] {
-            *all = sum(&[*all, one]);
+    pub(super) fn of(parts: &Parts) -> Self {
+        Self {
+            host_late: parts[Part::HostLate],
+            queued: parts[Part::Queued],
+            nothing_queued: parts[Part::NothingQueued],
+            loading: parts[Part::Loading],
+            unknown: parts[Part::Unknown],
         }
     }
 
@@ -58,11 +47,9 @@ impl Idle {
     }
 }
 
-/// A time in which a device was idle.
-#[derive(Clone, Debug, Default, Serialize)]
+/// A time in which all devices were idle.
+#[derive(Clone, Debug, Serialize)]
 pub struct Gap {
-    /// The device; `None` for the host.
-    pub device: Option<u32>,
     /// From the trace's begin to the gap's.
     pub from: Nanos,
     /// Its length.
@@ -73,20 +60,22 @@ pub struct Gap {
     pub host: Option<String>,
 }
 
-/// The gaps of a window in which a device was not busy, with moments as in the trace.
-pub(super) fn find(busy: &Spans, window: &Spans, causes: &Causes) -> impl Iterator<Item = Gap> {
-    let gaps = window.subtract(busy);
-    let gap = |&gap: &Span| Gap {
-        from: gap.begin,
-        length: gap.end.since(gap.begin),
-        idle: Idle::of(causes, gap),
-        ..Gap::default()
+/// The longest gaps of a window.
+pub(super) fn longest(trace: &Trace, tiling: &Tiling, window: &Spans) -> Vec<Gap> {
+    let origin = trace.extent().unwrap_or_default().0;
+    let mut spans = window.subtract(&tiling.busy).as_slice().to_vec();
+    spans.sort_by_key(|span| (std::cmp::Reverse(span.end.since(span.begin)), span.begin));
+    spans.truncate(ROWS / 2);
+    let gap = |span: Span| Gap {
+        from: span.begin.since(origin),
+        length: span.end.since(span.begin),
+        idle: Idle::of(&tiling.within(span)),
+        host: host_activity(trace, span),
     };
-    gaps.as_slice().iter().map(gap).collect::<Vec<_>>().into_iter()
+    spans.into_iter().map(gap).collect()
 }
 
-/// What the host did during a span.
-pub(super) fn host_activity(trace: &Trace, Span { begin, end }: Span) -> Option<String> {
+fn host_activity(trace: &Trace, Span { begin, end }: Span) -> Option<String> {
     let half = end.since(begin).0.div_ceil(2);
     let host = trace.slices.iter().take_while(|slice| slice.begin < end).filter(|slice| {
         matches!(slice.kind, Kind::Call | Kind::Operator | Kind::Range)

@@ -3,7 +3,7 @@
 use paceline_lab::{Align, Table, names, words};
 use paceline_record::Nanos;
 
-use super::{Part, Profile, Work, sum};
+use super::{Profile, Share, Work};
 
 /// A profile on one screen.
 pub fn render(profile: &Profile) -> String {
@@ -22,13 +22,6 @@ pub fn render(profile: &Profile) -> String {
     if !profile.ranges.is_empty() {
         text += &list("ranges", &profile.ranges);
     }
-    if profile.cut > 0 {
-        let cut = profile.cut;
-        let note = format!(
-            "note: the window cuts {cut} of the counted events: totals cover the part inside, means and GB/s whole events"
-        );
-        text += &format!("{}\n", words::wrap(&note));
-    }
     for warning in &profile.warnings {
         text += &format!("{}\n", words::wrap(&format!("note: {}", words::plain(warning))));
     }
@@ -38,6 +31,9 @@ pub fn render(profile: &Profile) -> String {
 fn head(profile: &Profile) -> String {
     let whose = if profile.has_device { "devices" } else { "host (no device in the profile)" };
     let mut text = format!("{}, starting at {}", time(profile.length), time(profile.from));
+    if profile.length < profile.whole {
+        text += &format!(" of {}", time(profile.whole));
+    }
     if profile.stretches > 1 {
         text += &format!(", in {} pieces", profile.stretches);
     }
@@ -45,7 +41,7 @@ fn head(profile: &Profile) -> String {
     if let Some(part) = profile.dominant {
         text += &format!("{}\n", words::wrap(&verdict(part, profile)));
     }
-    let all = sum(&profile.breakdown.parts().map(|(_, time)| time)).0;
+    let all = profile.length.0;
     let parts: Vec<String> = profile
         .breakdown
         .parts()
@@ -57,12 +53,11 @@ fn head(profile: &Profile) -> String {
         text += &format!("{}\n", words::wrap(&format!("{whose}: {}", parts.join(", "))));
     }
     for device in &profile.devices {
-        if let (Some(number), Some(busy)) = (device.device, device.utilisation) {
-            let name =
-                device.name.as_deref().map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
-            let line = format!("device {number}{name}: busy {:.1} %, {}", 100.0 * busy, time(device.busy));
-            text += &format!("{}\n", words::wrap(&line));
-        }
+        let name =
+            device.name.as_deref().map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
+        let busy = words::or_dash(device.utilisation, |busy| format!("{:.1} %", 100.0 * busy));
+        let line = format!("device {}{name}: busy {busy}, {}", device.device, time(device.busy));
+        text += &format!("{}\n", words::wrap(&line));
     }
     if let Some(mean) = profile.step_mean {
         text += &match profile.steps {
@@ -73,32 +68,36 @@ fn head(profile: &Profile) -> String {
     text
 }
 
-fn word(part: Part) -> &'static str {
+fn word(part: Share) -> &'static str {
     match part {
-        Part::Compute => "computation",
-        Part::Collective => "exposed communication",
-        Part::HostCopies => "exposed copies between host and device",
-        Part::DeviceCopies => "copies on the device",
-        Part::Idle => "idle",
+        Share::Compute => "computation",
+        Share::Collective => "exposed communication",
+        Share::HostCopies => "exposed copies between host and device",
+        Share::DeviceCopies => "copies on the device",
+        Share::Idle => "idle",
+        Share::Unknown => "unknown",
     }
 }
 
-fn verdict(part: Part, profile: &Profile) -> String {
+fn verdict(part: Share, profile: &Profile) -> String {
     let copies = profile.breakdown.host_copies.0;
-    let all = sum(&profile.breakdown.parts().map(|(_, time)| time)).0;
+    let all = profile.length.0;
     let taken = match copies as f64 >= 0.0005 * all as f64 && copies > 0 {
         true => format!("input and output take {}", percent(copies, all)),
         false => "input and output do not slow it down".into(),
     };
     match part {
-        Part::Compute => format!("computation dominates; {taken}"),
-        Part::Collective => {
+        Share::Compute => format!("computation dominates; {taken}"),
+        Share::Collective => {
             format!("communication dominates: computation does not hide the collectives; {taken}")
         }
-        Part::HostCopies => "input and output dominate: the device mostly copies from and to the host".into(),
-        Part::DeviceCopies => format!("copies on the device dominate; {taken}"),
-        Part::Idle => {
-            let causes = profile.idle.causes();
+        Share::HostCopies => {
+            "input and output dominate: the device mostly copies from and to the host".into()
+        }
+        Share::DeviceCopies => format!("copies on the device dominate; {taken}"),
+        Share::Unknown => "most of the time is unknown: the profile does not show all work".into(),
+        Share::Idle => {
+            let causes = profile.idle.unwrap_or_default().causes();
             let most = causes.iter().rev().max_by_key(|(time, _)| *time).map_or("", |(_, cause)| *cause);
             let why = match most {
                 "host late" => {
@@ -111,7 +110,7 @@ fn verdict(part: Part, profile: &Profile) -> String {
                 "getting a batch" => ": it waits for input while the host gets a batch",
                 _ => "; the profile does not show why",
             };
-            let idle = match 2 * profile.breakdown.idle.0 as u128 > u128::from(all) {
+            let idle = match 2 * u128::from(profile.breakdown.idle.unwrap_or_default().0) > u128::from(all) {
                 true => "the device is idle most of the time",
                 false => "idle time of the device is the largest part",
             };
@@ -142,8 +141,8 @@ fn list(title: &str, rows: &[Work]) -> String {
 }
 
 fn gaps(profile: &Profile) -> String {
-    let causes = profile.idle.causes();
-    let all = sum(&causes.map(|(time, _)| time));
+    let causes = profile.idle.unwrap_or_default().causes();
+    let all = profile.breakdown.idle.unwrap_or_default();
     if all.is_zero() {
         return String::new();
     }

@@ -1,13 +1,13 @@
 //! Real traces, where they are present.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use paceline_lab::origin::{Common, LateStep};
 use paceline_lab::{Held, Kind as Finding, Report, terminal};
 use paceline_record::Phase;
 
 use super::*;
-use crate::sample::{self, file_of};
+use crate::sample;
 use crate::{kineto, write};
 
 fn samples() -> Option<PathBuf> {
@@ -47,22 +47,6 @@ fn the_rank_that_slept_for_80_ms_is_found() {
     let report = report(run);
     let found = report.findings.iter().find(|found| found.kind == Finding::Stragglers);
     assert!(found.is_some_and(|found| found.text.ends_with("of it for rank 1")), "{:?}", report.findings);
-}
-
-#[test]
-fn the_late_step_is_found_though_its_rank_s_file_is_torn() {
-    let Some(folder) = samples() else { return };
-    let whole = std::fs::read(folder.join("ddp_2ranks/rank1.json.gz")).expect("a sample");
-    for percent in [95, 80, 60, 40, 10] {
-        let torn = file_of(&whole[..whole.len() * percent / 100]);
-        let read = |path: &Path| kineto::read(path).expect("what is whole of it");
-        let traces = vec![read(&folder.join("ddp_2ranks/rank0.json.gz")), read(torn.path())];
-        let run = join(traces, &Told::default()).expect("traces of one run");
-        let late = &run.traced.as_ref().expect("traces").late;
-        let LateStep { step, rank, waited, .. } = late[0];
-        assert_eq!((step, rank), (Step(3), Rank(1)), "{percent} %: {:?}", run.warnings);
-        assert!((0.072..0.088).contains(&waited.seconds()), "{percent} %: {waited:?}");
-    }
 }
 
 #[test]

@@ -69,11 +69,3 @@ fn ranks_with_gaps_are_renumbered_with_a_warning() {
         assert!(run.warnings.iter().any(|warning| warning.contains(expected)), "{:?}", run.warnings);
     }
 }
-
-#[test]
-fn steps_that_overlap_or_come_twice_are_set_apart() {
-    let step = |number, begin, end| StepRange { number, begin: Nanos(begin), end: Nanos(end) };
-    let marked =
-        [step(1, 0, 10), step(1, 1, 9), step(2, 8, 20), step(2, 21, 22), step(3, 30, 30), step(4, 40, 41)];
-    assert_eq!(set_apart(&marked), [step(1, 0, 10), step(2, 10, 20), step(4, 40, 41)]);
-}

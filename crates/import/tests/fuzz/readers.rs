@@ -111,15 +111,15 @@ fn traces(read: Result<Vec<Trace>, ImportError>) -> String {
     let mut said = String::new();
     for trace in &traces {
         check(trace);
-        let profile = profile::summarise(trace, &profile::whole(trace));
-        profile::render(&profile);
+        let profile = profile::summarise(trace, &profile::Cut::default());
+        profile.iter().for_each(|profile| drop(profile::render(profile)));
         said += &format!(
             "{} {} {} {} {:?} {:?};",
             coarse(trace.slices.len()),
             coarse(trace.collectives.len()),
             coarse(trace.steps.len()),
             coarse(trace.tracks.len()),
-            profile.dominant,
+            profile.map(|profile| profile.dominant),
             trace.warnings
         );
     }

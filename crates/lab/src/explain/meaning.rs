@@ -134,31 +134,15 @@ impl FromStr for Meaning {
     }
 }
 
+/// Whether a list, its words separated by spaces, has a word.
+fn among(list: &str, word: &str) -> bool {
+    list.split(' ').any(|other| other == word)
+}
+
 /// What counts as a worker, in the singular.
-const DEVICES: [&str; 21] = [
-    "gpu",
-    "worker",
-    "card",
-    "rank",
-    "process",
-    "proc",
-    "replica",
-    "device",
-    "npu",
-    "tpu",
-    "accelerator",
-    "chip",
-    "learner",
-    "np",
-    "ngpu",
-    "nproc",
-    "nworker",
-    "core",
-    "thread",
-    "cpu",
-    "hpu",
-];
-const NODES: [&str; 6] = ["node", "machine", "host", "instance", "server", "nnode"];
+const DEVICES: &str = "gpu worker card rank process proc replica device npu tpu accelerator chip learner np ngpu nproc \
+    nworker core thread cpu hpu";
+const NODES: &str = "node machine host instance server nnode";
 
 /// What a heading or a cell counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,8 +162,8 @@ pub fn counts(word: &str) -> Option<Counts> {
         .strip_suffix("es")
         .filter(|stem| stem.ends_with('s'))
         .unwrap_or_else(|| lower.trim_end_matches('s'));
-    let is = |names: &[&str]| names.contains(&single) || names.contains(&lower.as_str());
-    if is(&DEVICES) { Some(Counts::Devices) } else { is(&NODES).then_some(Counts::Nodes) }
+    let is = |names: &str| among(names, single) || among(names, &lower);
+    if is(DEVICES) { Some(Counts::Devices) } else { is(NODES).then_some(Counts::Nodes) }
 }
 
 /// What a heading counts, if it says nothing else: `# of GPUs`, `num_gpus`, `Nodes`, `GPUs per node`.
@@ -227,7 +211,15 @@ pub fn is_device(text: &str) -> bool {
 
 /// The words of a heading in lower case. A slash is `per`; `speed-up` is one word.
 pub fn words(name: &str) -> Vec<String> {
-    let lower = name
+    // `TimeMs` is two words.
+    let mut spaced = String::new();
+    for letter in name.chars() {
+        let joins =
+            letter.is_uppercase() && spaced.ends_with(char::is_lowercase) && !name.contains([' ', '_', '-']);
+        spaced.extend(joins.then_some(' '));
+        spaced.push(letter);
+    }
+    let lower = spaced
         .to_lowercase()
         .replace("speed-up", "speedup")
         .replace("speed up", "speedup")
@@ -243,53 +235,13 @@ pub fn words(name: &str) -> Vec<String> {
     pieces.filter(|word| !word.is_empty()).map(Into::into).collect()
 }
 
-const SECONDS: [&str; 5] = ["s", "sec", "second", "secs", "seconds"];
-const BYTES: [&str; 8] = ["gb", "mb", "kb", "gib", "mib", "tb", "bytes", "byte"];
-const EXAMPLES: [&str; 26] = [
-    "image",
-    "images",
-    "img",
-    "imgs",
-    "example",
-    "examples",
-    "sample",
-    "samples",
-    "sequence",
-    "sequences",
-    "seq",
-    "seqs",
-    "sentence",
-    "sentences",
-    "token",
-    "tokens",
-    "tok",
-    "toks",
-    "word",
-    "words",
-    "frame",
-    "frames",
-    "item",
-    "items",
-    "record",
-    "records",
-];
-const STEPS: [&str; 11] = [
-    "step",
-    "steps",
-    "it",
-    "its",
-    "iter",
-    "iters",
-    "iteration",
-    "iterations",
-    "batch",
-    "batches",
-    "minibatch",
-];
-const UNITS: [&str; 20] = [
-    "ns", "us", "ms", "s", "sec", "secs", "second", "seconds", "min", "mins", "minute", "minutes", "h", "hr",
-    "hrs", "hour", "hours", "percent", "x", "m",
-];
+const SECONDS: &str = "s sec second secs seconds";
+const BYTES: &str = "gb mb kb gib mib tb bytes byte";
+const EXAMPLES: &str = "image images img imgs example examples sample samples sequence sequences seq seqs sentence \
+    sentences token tokens tok toks word words frame frames item items record records";
+const STEPS: &str = "step steps it its iter iters iteration iterations batch batches minibatch";
+const UNITS: &str =
+    "ns us ms s sec secs second seconds min mins minute minutes h hr hrs hour hours percent x m";
 
 /// Words that say how precisely numbers are held. They always distinguish columns.
 const PRECISIONS: [(&str, &str); 14] = [
@@ -343,72 +295,31 @@ pub fn read(name: &str, unit: Option<Unit>) -> Heading {
 }
 
 fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
-    let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
+    let has = |names: &str| words.iter().any(|word| among(names, word));
     let begins = |stem: &str| words.iter().any(|word| word.starts_with(stem));
     let timed = matches!(unit, Some(Unit::Seconds(_)));
     // What somebody hopes for is no measure; neither is what differs between runs.
-    if has(&[
-        "ideal",
-        "theoretical",
-        "expected",
-        "perfect",
-        "linear",
-        "amdahl",
-        "gustafson",
-        "projected",
-        "predicted",
-        "estimated",
-        "gflop",
-        "tflop",
-        "mflops",
-        "flop",
-        "std",
-        "stddev",
-        "stdev",
-        "deviation",
-        "variance",
-        "error",
-        "err",
-        "learning",
-        "lr",
-        "params",
-        "parameters",
-        "flops",
-        "tflops",
-        "gflops",
-        "bandwidth",
-        "utilization",
-        "utilisation",
-        "util",
-        "usage",
-        "power",
-        "temperature",
-        "price",
-        "cost",
-        "energy",
-        "version",
-        "date",
-        "link",
-        "log",
-        "mfu",
-        "watt",
-        "watts",
-    ]) {
+    if has("ideal theoretical expected perfect linear amdahl gustafson lo hi lower upper p90 p95 p99 \
+         projected predicted estimated gflop tflop mflops flop std stddev stdev deviation variance \
+         error err learning lr params parameters flops tflops gflops bandwidth utilization \
+         utilisation util usage power temperature price cost energy version date link log mfu watt \
+         watts")
+    {
         return None;
     }
-    if begins("efficien") || has(&["eff"]) {
+    if begins("efficien") || has("eff") {
         return Some(Efficiency);
     }
-    if has(&["speedup", "speedups", "scaling", "scalability"]) || unit == Some(Unit::Times) {
+    if has("speedup speedups scaling scalability") || unit == Some(Unit::Times) {
         return Some(Speedup);
     }
     for (above, below) in pairs(words) {
-        if SECONDS.contains(&below) {
+        if among(SECONDS, below) {
             // Bytes per second are a bandwidth.
-            return (!BYTES.contains(&above)).then(|| rate_scope(words));
+            return (!among(BYTES, above)).then(|| rate_scope(words));
         }
-        if UNITS.contains(&above) || above == "time" || above == "cost" || above == "duration" {
-            if STEPS.contains(&below) {
+        if among(UNITS, above) || above == "time" || above == "cost" || above == "duration" {
+            if among(STEPS, below) {
                 return Some(StepTime);
             }
             if below == "epoch" {
@@ -416,25 +327,21 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
             }
         }
     }
-    if unit == Some(Unit::PerSecond)
-        || has(&["throughput", "ips", "fps", "qps", "wps"])
-        || has(&["speed", "rate"]) && !timed
-    {
+    if unit == Some(Unit::PerSecond) || has("throughput ips fps qps wps") || has("speed rate") && !timed {
         return Some(rate_scope(words));
     }
-    if begins("accura") || has(&["acc", "top1", "top5"]) {
+    if begins("accura") || has("acc top1 top5") {
         return Some(Accuracy);
     }
-    if has(&["loss"]) {
+    if has("loss") {
         return Some(Loss);
     }
-    if has(&["memory", "mem", "vram", "rss"]) || matches!(unit, Some(Unit::Bytes(_))) {
+    if has("memory mem vram rss") || matches!(unit, Some(Unit::Bytes(_))) {
         return Some(Memory);
     }
-    let takes_time = timed
-        || has(&["time", "times", "duration", "elapsed", "latency", "wallclock", "runtime", "walltime"]);
-    if begins("communicat") || has(&["comm", "allreduce"]) {
-        let ratio = begins("comput") || has(&["ratio"]);
+    let takes_time = timed || has("time times duration elapsed latency wallclock runtime walltime");
+    if begins("communicat") || has("comm allreduce") {
+        let ratio = begins("comput") || has("ratio");
         return Some(if takes_time {
             CommTime
         } else if ratio {
@@ -446,13 +353,15 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     if takes_time {
         return Some(time_kind(words));
     }
-    if has(&["epoch", "epochs"]) {
+    if has("epoch epochs") {
         return Some(Epochs);
     }
-    if has(&["batch", "batchsize", "bs", "minibatch"]) {
+    if has("batch batchsize bs minibatch") {
         return Some(Batch);
     }
-    has(&["steps", "iterations"]).then_some(Steps)
+    let counts = ["steps", "iterations", "number", "num", "of", "total", "train", "training", "max"];
+    let only = words.iter().all(|word| counts.contains(&word.as_str()));
+    (only && has("steps iterations")).then_some(Steps)
 }
 
 fn rate_scope(words: &[String]) -> Meaning {
@@ -476,28 +385,16 @@ fn rate_scope(words: &[String]) -> Meaning {
 }
 
 fn time_kind(words: &[String]) -> Meaning {
-    let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
-    if has(&["init", "initialization", "initialisation", "startup", "launch", "setup"]) {
+    let has = |names: &str| words.iter().any(|word| among(names, word));
+    if has("init initialization initialisation startup launch setup") {
         InitTime
-    } else if has(&["epoch"]) {
+    } else if has("epoch") {
         EpochTime
-    } else if has(&STEPS) {
+    } else if has(STEPS) {
         StepTime
-    } else if has(&[
-        "total",
-        "overall",
-        "endtoend",
-        "wall",
-        "wallclock",
-        "walltime",
-        "elapsed",
-        "runtime",
-        "execution",
-        "running",
-        "run",
-    ]) {
+    } else if has("total overall endtoend wall wallclock walltime elapsed runtime execution running run") {
         TotalTime
-    } else if has(&["train", "training"]) {
+    } else if has("train training") {
         TrainTime
     } else if words.iter().all(|word| says_what(word, Some(TotalTime))) {
         TotalTime
@@ -508,93 +405,19 @@ fn time_kind(words: &[String]) -> Meaning {
 
 /// Whether a word of a heading belongs to what is measured, not to what it is measured of.
 fn says_what(word: &str, meaning: Option<Meaning>) -> bool {
-    const SAYS: [&str; 78] = [
-        "per",
-        "of",
-        "in",
-        "the",
-        "a",
-        "to",
-        "for",
-        "and",
-        "on",
-        "with",
-        "by",
-        "vs",
-        "over",
-        "total",
-        "overall",
-        "global",
-        "aggregate",
-        "all",
-        "average",
-        "avg",
-        "mean",
-        "median",
-        "measured",
-        "actual",
-        "throughput",
-        "speed",
-        "rate",
-        "ips",
-        "fps",
-        "qps",
-        "wps",
-        "time",
-        "times",
-        "duration",
-        "elapsed",
-        "latency",
-        "wall",
-        "wallclock",
-        "walltime",
-        "clock",
-        "runtime",
-        "run",
-        "execution",
-        "running",
-        "init",
-        "startup",
-        "launch",
-        "setup",
-        "train",
-        "training",
-        "epoch",
-        "epochs",
-        "speedup",
-        "speedups",
-        "scaling",
-        "scalability",
-        "scale",
-        "strong",
-        "weak",
-        "factor",
-        "ratio",
-        "efficiency",
-        "eff",
-        "efficient",
-        "parallel",
-        "communication",
-        "comm",
-        "processed",
-        "precision",
-        "cumulative",
-        "accuracy",
-        "memory",
-        "one",
-        "1",
-        "value",
-        "result",
-        "taken",
-        "spent",
-    ];
-    SAYS.contains(&word)
-        || EXAMPLES.contains(&word)
-        || UNITS.contains(&word)
+    const SAYS: &str = "per of in the a to for and on with by vs over total overall global aggregate all average avg mean \
+    median measured actual throughput speed rate ips fps qps wps time times duration elapsed latency \
+    wall wallclock walltime clock runtime run execution running init startup launch setup train \
+    training epoch epochs speedup speedups scaling scalability scale strong weak factor ratio \
+    efficiency eff efficient parallel communication comm processed precision cumulative accuracy \
+    memory one 1 value result taken spent whole p50 95 interval";
+    among(SAYS, word)
+        || among(EXAMPLES, word)
+        || among(UNITS, word)
         || counts(word).is_some()
-        || STEPS.contains(&word)
+        || among(STEPS, word)
             && !(["batch", "batches"].contains(&word) && meaning.is_some_and(Meaning::is_rate))
-        || BYTES.contains(&word)
+        || among(BYTES, word)
 }
 
 /// The unit that a heading names, in brackets or as a word of its own.
@@ -607,10 +430,20 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
     };
     let last = || {
         let word = lower.rsplit([' ', '_', ',']).next()?;
-        // A single letter is a name, unless it was marked as a unit.
-        (word.len() > 1 || lower.ends_with("_s")).then(|| figure::unit(word))?
+        // A single letter is a name, unless it is marked as a unit, or stands after a time.
+        let timed = ["init", "train", "total", "time", "epoch", "wall"]
+            .iter()
+            .any(|name| lower.ends_with(&format!("{name} s")));
+        (word.len() > 1 || lower.ends_with("_s") || timed).then(|| figure::unit(word))?
     };
-    inside('(', ')').or_else(|| inside('[', ']')).or_else(last)
+    // `exchange ms per step`, `memory MB per worker`, but not `images per sec`.
+    let within = || {
+        let words = words(name);
+        let plain =
+            |at: &usize| words[*at].len() > 1 && words[*at] != "min" && (*at == 0 || words[*at - 1] != "per");
+        (0..words.len()).filter(plain).find_map(|at| figure::unit(&words[at]))
+    };
+    inside('(', ')').or_else(|| inside('[', ']')).or_else(last).or_else(within)
 }
 
 #[cfg(test)]
@@ -629,6 +462,7 @@ mod tests {
             ("Time to train - TF32 (minutes)", TrainTime),
             ("Total time (s)", TotalTime),
             ("hours", TotalTime),
+            ("TimeMs", TotalTime),
             ("Execution Time (ms)", TotalTime),
             ("Average time per epoch (secs)", EpochTime),
             ("time sec/epoch", EpochTime),

@@ -294,7 +294,10 @@ fn separated(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
     })?;
     let likely = |rows: &[Vec<String>]| {
         let even = rows.iter().filter(|row| row.len() == rows[0].len()).count();
-        2 * even >= rows.len() && mostly_numbers(rows)
+        // Many fields, as many in each line and some of them numbers, are no prose.
+        let numbers =
+            rows.iter().skip(1).flatten().any(|cell| matches!(figure::read(cell), Cell::Number(..)));
+        even == rows.len() && rows[0].len() > 3 && numbers || 2 * even >= rows.len() && mostly_numbers(rows)
     };
     let cells = |line: &str| split_quoted(line, mark);
     // A number alone is a row with missing cells.

@@ -322,6 +322,10 @@ fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
     });
     // Times beside a whole one are its parts; without a whole, each is one.
     for column in &mut columns {
+        let precise = column.qualifier.iter().all(|word| meaning::is_precision(word));
+        if whole && !precise && column.meaning == Some(Meaning::StepTime) && column.ground != Ground::Given {
+            column.meaning = Some(Meaning::PartTime);
+        }
         if column.meaning == Some(Meaning::PartTime) && !whole && !column.qualifier.is_empty() {
             column.meaning = Some(Meaning::TotalTime);
         }
@@ -471,7 +475,8 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
             shorten(first)
         ));
     }
-    let has_spread = cells.iter().any(|cell| SPREAD.iter().any(|sign| cell.contains(sign)));
+    let has_spread =
+        cells.iter().any(|cell| cell.contains(" .. ") || SPREAD.iter().any(|sign| cell.contains(sign)));
     let ground = if told.is_some() { Ground::Given } else { Ground::Name };
     let has_unit = match meaning {
         Some(Meaning::Memory) => matches!(unit, Some(Unit::Bytes(_))),

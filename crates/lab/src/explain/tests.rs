@@ -70,7 +70,7 @@ fn the_same_is_found_if_everything_is_given() {
     let map = [("GPUs", Meaning::Workers), ("a", Meaning::TrainTime), ("b", Meaning::RateGlobal)];
     let map = map.map(|(name, meaning)| (name.to_owned(), meaning)).to_vec();
     let context = Context { steps: Some(400), examples: Some(12_800), ..Context::default() };
-    let told = Options { map, work: Some(Work::Divided), context };
+    let told = Options { map, work: Some(Work::Divided), context, ..Options::default() };
     let fit = fitted(&text, &told);
     assert_planted(&fit);
     assert_eq!(fit.as_told, Some(true));

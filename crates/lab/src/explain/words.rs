@@ -139,20 +139,34 @@ fn understood(series: &Series) -> String {
         ends(series.workers.iter().map(u64::to_string).collect()),
     ]);
     for column in &series.columns {
+        let Some(meaning) = column.meaning.filter(|meaning| *meaning != Meaning::Ignore) else { continue };
         let ground = match column.ground {
             Ground::Name => "",
             Ground::Values => " (by its values)",
             Ground::Given => " (given)",
         };
-        let meaning = column.meaning.map_or("not understood; use --map", Meaning::name);
-        let in_bytes = column.meaning == Some(Meaning::Memory) && column.has_unit;
+        let in_bytes = meaning == Meaning::Memory && column.has_unit;
         let cell =
             |figure: &Figure| if in_bytes { bytes(Bytes(figure.value as u64)) } else { print(*figure) };
         let printed = ends(column.figures.iter().flatten().map(cell).collect());
-        let seconds = if column.meaning.is_some_and(Meaning::is_time) { " s" } else { "" };
-        table.row([column.name.clone(), format!("{meaning}{ground}"), format!("{printed}{seconds}")]);
+        let seconds = if meaning.is_time() && column.has_unit { " s" } else { "" };
+        table.row([
+            column.name.clone(),
+            format!("{}{ground}", meaning.name()),
+            format!("{printed}{seconds}"),
+        ]);
     }
-    indent(&table)
+    let unread: Vec<&str> = series
+        .columns
+        .iter()
+        .filter(|column| column.meaning.is_none())
+        .map(|column| column.name.as_str())
+        .collect();
+    let unread = match &unread[..] {
+        [] => String::new(),
+        names => item(&format!("not understood (name one with --map): {}", names.join(", "))),
+    };
+    indent(&table) + &unread
 }
 
 fn context(found: &SeriesExplanation) -> Vec<String> {
@@ -358,13 +372,10 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
             "{measure}, the USL was not considered: with three parameters, its AICc needs 6 points; there are {points}"
         ));
     }
-    let chosen = laws.best.as_ref().is_some_and(|best| best.law == Law::Usl);
-    if let Some(peak) = usl
-        .filter(|usl| !usl.is_rough() && (chosen || laws.unfit.is_some() || usl.aicc.is_none()))
-        .and_then(|usl| usl.peak)
-    {
-        let doubt = if chosen { String::new() } else { format!(", if {} holds", Law::Usl.title()) };
-        sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers{doubt}"));
+    // Far beyond what was measured, a peak is a guess.
+    let most = laws.highest.map_or(0, |(_, most)| most) as f64;
+    if let Some(peak) = laws.best.as_ref().and_then(|best| best.peak).filter(|peak| *peak <= 2.0 * most) {
+        sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers"));
     }
     sentences.extend(laws.next.map(|next| {
         let (unit, print): (String, fn(f64) -> String) = match laws.measure {

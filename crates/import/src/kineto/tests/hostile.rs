@@ -88,7 +88,7 @@ fn a_gigantic_event_is_passed_over_and_a_gigantic_number_is_damage() {
 }
 
 #[test]
-fn names_and_tracks_beyond_the_limit_are_merged() {
+fn reading_stops_where_names_and_tracks_are_too_many() {
     struct Many {
         number: u32,
         text: Vec<u8>,
@@ -115,18 +115,9 @@ fn names_and_tracks_beyond_the_limit_are_merged() {
         }
     }
     let trace = read_from(Box::new(Many { number: 0, text: Vec::new() })).unwrap();
-    assert_eq!(trace.slices.len(), 70_000);
-    assert_eq!(trace.tracks.len(), build::MOST_TRACKS + 1);
-    let held: usize =
-        (0..trace.names.len()).map(|at| 2 * trace.names.text(crate::trace::Name(at as u32)).len()).sum();
-    assert!(held < build::MOST_NAME_BYTES, "{held}");
-    assert!(trace.names.find("(other names)").is_some());
-    assert!(
-        trace.warnings.iter().any(|warning| warning.contains("a new name beyond 128 MiB")),
-        "{:?}",
-        trace.warnings
-    );
-    assert!(trace.warnings.iter().any(|warning| warning.contains("a new thread beyond 65536")));
+    let held: usize = trace.names.texts().map(|text| 2 * text.len()).sum();
+    assert!((1..70_000).contains(&trace.slices.len()) && held < build::MOST_NAME_BYTES, "{held}");
+    assert!(trace.warnings[0].contains("reading stopped at byte"), "{:?}", trace.warnings);
 }
 
 #[test]

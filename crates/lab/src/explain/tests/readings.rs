@@ -119,6 +119,16 @@ fn words_that_describe_the_workers_do_not_separate_rows_if_speed_ups_follow_over
 }
 
 #[test]
+fn one_table_of_a_page_can_be_chosen() {
+    let text = "GPUs,time (s)\n1,10\n2,6\n\nGPUs,time (s)\n1,100\n2,60\n";
+    let with = |line: usize| explain_text(text, &Options { tables: vec![line], ..Options::default() });
+    let lines: Vec<Vec<usize>> =
+        with(5).expect("a table").series.into_iter().map(|series| series.understood.lines).collect();
+    assert_eq!(lines, [[5]]);
+    assert_eq!(with(2).expect_err("no table").to_string(), "no table begins on line 2; tables begin on 1, 5");
+}
+
+#[test]
 fn html_tables_are_read_like_others() {
     let html = "<h2>Scaling</h2>\n<table><thead><tr><th>GPUs</th><th>images/s</th><th>Speedup</th></tr></thead><tbody><tr><td>1</td><td>100.0</td><td>1.00</td></tr><tr><td>2</td><td>190.0</td><td>1.90</td></tr>\n<tr><td>4</td><td><b>360.0</b></td><td>3.06&nbsp;</td></tr><tr><td>8</td><td>640.0</td><td>6.40</td></tr></tbody></table>";
     assert_eq!(told(html), [("Scaling".into(), vec![1, 2, 4, 8], 1)]);
