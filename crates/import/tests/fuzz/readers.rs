@@ -45,7 +45,7 @@ pub const HOROVOD: Reader =
 pub const EVENTS: Reader = Reader {
     corpus: "events",
     form: Form::Records,
-    read: |path| runs(told(path, events::import(&[path.into()]).map(|run| vec![run]))),
+    read: |path| runs(told(path, events::import(&[(path, None)]).map(|run| vec![run]))),
 };
 pub const TF_CNN: Reader = Reader {
     corpus: "tf_cnn",
