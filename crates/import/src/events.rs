@@ -4,16 +4,21 @@
 //! `simple_value`, or since TensorFlow 2 a tensor with one element.
 
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use half::{bf16, f16};
 use paceline_lab::tfrecord::{self, Next, Reader};
+use prost::Message;
 
-use super::protobuf::{Fields, Held, Malformed};
 use super::series::{self, Point, Series};
-use super::{ImportError, Imported, open};
+use super::source::LogFile;
+use super::{ImportError, Imported, open, unknown};
 
 /// Content of the first record of an event file, followed by the version.
-const VERSION: &[u8] = b"brain.Event:";
+const VERSION: &str = "brain.Event:";
+
+/// Longer records hold pictures or graphs, not scalars; decoding takes a multiple of their length.
+const LONGEST: usize = 8 << 20;
 
 /// Whether a file with this beginning is an event file.
 pub fn recognise(head: &[u8]) -> bool {
@@ -22,7 +27,7 @@ pub fn recognise(head: &[u8]) -> bool {
     };
     let record = &head[12..];
     crc == tfrecord::masked_crc(length).to_le_bytes()
-        && record.windows(VERSION.len()).take(64).any(|part| part == VERSION)
+        && record.windows(VERSION.len()).take(64).any(|part| part == VERSION.as_bytes())
 }
 
 /// The series of an event file. A damaged file gives what comes before the damage, with a warning.
@@ -34,16 +39,17 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
         let begin = reader.offset();
         let next =
             reader.next(&mut record).map_err(|source| ImportError::Io { path: path.into(), source })?;
+        let left_out = |length: u64, series: &mut Series| {
+            series.warnings.push(format!("skipped a record of {length} bytes at byte {begin}"));
+        };
         match next {
             Next::Record if records == 0 => check_version(path, &record)?,
+            Next::Record if record.len() > LONGEST => left_out(record.len() as u64, &mut series),
             Next::Record => {
-                if let Err(Malformed) = read_event(&record, &mut series) {
-                    malformed += 1;
-                }
+                let event = Event::decode(record.as_slice()).ok();
+                malformed += u64::from(event.and_then(|event| add(event, &mut series)).is_none());
             }
-            Next::TooLong(length) => {
-                series.warnings.push(format!("skipped a record of {length} bytes at byte {begin}"));
-            }
+            Next::TooLong(length) => left_out(length, &mut series),
             Next::Torn | Next::Damaged | Next::End if records == 0 => {
                 return Err(ImportError::bad(
                     path,
@@ -72,10 +78,10 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
 }
 
 /// A run from event files, one per worker.
-pub fn import(files: &[PathBuf]) -> Result<Imported, ImportError> {
+pub fn import(files: &[LogFile<'_>]) -> Result<Imported, ImportError> {
     let mut run = Imported::default();
     let mut workers = Vec::new();
-    for path in files {
+    for (path, _) in files {
         let one = read(path)?.into_run();
         run.warnings.extend(one.warnings.into_iter().map(|warning| match files {
             [_] => warning,
@@ -93,145 +99,112 @@ pub fn import(files: &[PathBuf]) -> Result<Imported, ImportError> {
 }
 
 fn check_version(path: &Path, record: &[u8]) -> Result<(), ImportError> {
-    let version = Fields::of(record).flatten().find_map(|field| match field {
-        (3, Held::Bytes(version)) => version.strip_prefix(VERSION),
-        _ => None,
-    });
-    match version {
-        Some(b"1" | b"2") => Ok(()),
+    let version = Event::decode(record).ok().and_then(|event| event.file_version);
+    match version.as_deref().and_then(|version| version.strip_prefix(VERSION)) {
+        Some("1" | "2") => Ok(()),
         Some(other) => Err(ImportError::bad(
             path,
-            format!(
-                "event file version {}; only versions 1 and 2 are supported",
-                String::from_utf8_lossy(&other[..other.len().min(20)])
-            ),
+            format!("event file version {}; only versions 1 and 2 are supported", unknown::quote(other)),
         )),
         None => Err(ImportError::bad(path, "not an event file: its first record has no version")),
     }
 }
 
 /// Adds the scalars of an event.
-fn read_event(record: &[u8], series: &mut Series) -> Result<(), Malformed> {
-    let (mut wall_time, mut step, mut summary) = (0.0, 0_u64, None);
-    for field in Fields::of(record) {
-        match field? {
-            (1, Held::Eight(bits)) => wall_time = f64::from_bits(bits),
-            (2, Held::Varint(number)) => step = number,
-            (5, Held::Bytes(bytes)) => summary = Some(bytes),
-            _ => {}
+fn add(event: Event, series: &mut Series) -> Option<()> {
+    let (step, wall_time) = (u64::try_from(event.step).ok()?, event.wall_time);
+    for value in event.summary.unwrap_or_default().value {
+        let tensor = value.tensor.as_ref().and_then(|tensor| tensor.scalar());
+        if let Some(number) = value.simple_value.map(f64::from).or(tensor) {
+            series.push(&value.tag, Point { step, wall_time, value: number });
         }
     }
-    if i64::try_from(step).is_err() {
-        return Err(Malformed);
-    }
-    for value in Fields::of(summary.unwrap_or_default()) {
-        if let (1, Held::Bytes(value)) = value?
-            && let Some((tag, value)) = read_value(value)?
-        {
-            series.push(tag, Point { step, wall_time, value });
+    Some(())
+}
+
+// The fields of `tensorflow/core/util/event.proto` and of what it includes that hold scalars.
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(double, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    value: Vec<Value>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Value {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
+    #[prost(message, optional, boxed, tag = "8")]
+    tensor: Option<Box<Tensor>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Tensor {
+    #[prost(int32, tag = "1")]
+    dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    shape: Option<Shape>,
+    #[prost(bytes = "vec", tag = "4")]
+    content: Vec<u8>,
+    #[prost(float, repeated, tag = "5")]
+    floats: Vec<f32>,
+    #[prost(double, repeated, tag = "6")]
+    doubles: Vec<f64>,
+    #[prost(int32, repeated, tag = "7")]
+    ints: Vec<i32>,
+    #[prost(int64, repeated, tag = "10")]
+    longs: Vec<i64>,
+    #[prost(int32, repeated, tag = "13")]
+    halves: Vec<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Shape {
+    #[prost(message, repeated, tag = "2")]
+    dim: Vec<Dim>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Dim {
+    #[prost(int64, tag = "1")]
+    size: i64,
+}
+
+impl Tensor {
+    /// Its number; `None` if it has more elements or no numbers. Types are those of `tensorflow/core/framework/types.proto`.
+    fn scalar(&self) -> Option<f64> {
+        if self.shape.iter().flat_map(|shape| &shape.dim).any(|dim| dim.size != 1) {
+            return None;
         }
-    }
-    Ok(())
-}
-
-/// Name and number of a summary value; `None` if it is not a scalar.
-fn read_value(message: &[u8]) -> Result<Option<(&str, f64)>, Malformed> {
-    let (mut tag, mut value) = ("", None);
-    for field in Fields::of(message) {
-        match field? {
-            (1, Held::Bytes(name)) => tag = std::str::from_utf8(name).map_err(|_| Malformed)?,
-            (2, Held::Four(bits)) => value = Some(f32::from_bits(bits).into()),
-            (8, Held::Bytes(tensor)) => value = read_tensor(tensor)?,
-            _ => {}
-        }
-    }
-    Ok(value.map(|value| (tag, value)))
-}
-
-/// The number in a one-element tensor; `None` if it has more elements or no numbers.
-fn read_tensor(message: &[u8]) -> Result<Option<f64>, Malformed> {
-    let (mut kind, mut elements) = (0, 1_u64);
-    let mut content: &[u8] = &[];
-    let mut values = Vec::new();
-    for field in Fields::of(message) {
-        match field? {
-            (1, Held::Varint(number)) => kind = number,
-            (2, Held::Bytes(shape)) => elements = count_elements(shape)?,
-            (4, Held::Bytes(bytes)) => content = bytes,
-            (5, Held::Four(bits)) => values.push(f32::from_bits(bits).into()),
-            (6, Held::Eight(bits)) => values.push(f64::from_bits(bits)),
-            (5 | 6, Held::Bytes(packed)) => values.extend(first_of(kind, packed)),
-            (7 | 10, Held::Varint(number)) => values.push(number as i64 as f64),
-            (7 | 10, Held::Bytes(packed)) => {
-                values.extend(first_varint(packed)?.map(|number| number as i64 as f64))
-            }
-            (13, Held::Varint(bits)) => values.extend(half(kind, bits as u16)),
-            (13, Held::Bytes(packed)) => {
-                values.extend(first_varint(packed)?.and_then(|bits| half(kind, bits as u16)));
-            }
-            _ => {}
-        }
-    }
-    let value = values.first().copied().or_else(|| first_of(kind, content));
-    Ok(value.filter(|_| elements == 1))
-}
-
-fn count_elements(shape: &[u8]) -> Result<u64, Malformed> {
-    let mut elements = 1_u64;
-    for field in Fields::of(shape) {
-        if let (2, Held::Bytes(dimension)) = field? {
-            let mut size = 0;
-            for field in Fields::of(dimension) {
-                if let (1, Held::Varint(number)) = field? {
-                    size = number;
-                }
-            }
-            elements = elements.saturating_mul(size);
-        }
-    }
-    Ok(elements)
-}
-
-/// The first number of a tensor's bytes, by the number of its type in `tensorflow/core/framework/types.proto`.
-fn first_of(kind: u64, bytes: &[u8]) -> Option<f64> {
-    Some(match kind {
-        1 => f32::from_le_bytes(*bytes.first_chunk()?).into(),
-        2 => f64::from_le_bytes(*bytes.first_chunk()?),
-        3 => i32::from_le_bytes(*bytes.first_chunk()?).into(),
-        9 => i64::from_le_bytes(*bytes.first_chunk()?) as f64,
-        14 | 19 => half(kind, u16::from_le_bytes(*bytes.first_chunk()?))?,
-        _ => return None,
-    })
-}
-
-fn first_varint(packed: &[u8]) -> Result<Option<u64>, Malformed> {
-    // A bare varint is read by putting a field key in front.
-    let end = packed.iter().position(|&byte| byte < 0x80).map_or(packed.len(), |at| at + 1);
-    let message: Vec<u8> = [0x08].into_iter().chain(packed[..end.min(10)].iter().copied()).collect();
-    match Fields::of(&message).next() {
-        Some(Ok((_, Held::Varint(value)))) => Ok(Some(value)),
-        _ if packed.is_empty() => Ok(None),
-        _ => Err(Malformed),
-    }
-}
-
-/// A number of 16 bits: type 14 is bfloat16, type 19 is half precision.
-fn half(kind: u64, bits: u16) -> Option<f64> {
-    match kind {
-        14 => Some(f32::from_bits(u32::from(bits) << 16).into()),
-        19 => {
-            let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
-            let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
-            Some(
-                sign * match exponent {
-                    0 => fraction * 2_f64.powi(-24),
-                    0x1f if fraction == 0.0 => f64::INFINITY,
-                    0x1f => f64::NAN,
-                    _ => (1024.0 + fraction) * 2_f64.powi(exponent - 25),
-                },
-            )
-        }
-        _ => None,
+        let half = |bits: u16| match self.dtype {
+            14 => Some(bf16::from_bits(bits).to_f64()),
+            19 => Some(f16::from_bits(bits).to_f64()),
+            _ => None,
+        };
+        let listed = self.floats.first().map(|&number| number.into()).or(self.doubles.first().copied());
+        let listed = listed.or(self.ints.first().map(|&number| number.into()));
+        let listed = listed.or(self.longs.first().map(|&number| number as f64));
+        listed.or_else(|| half(*self.halves.first()? as u16)).or_else(|| match self.dtype {
+            1 => Some(f32::from_le_bytes(*self.content.first_chunk()?).into()),
+            2 => Some(f64::from_le_bytes(*self.content.first_chunk()?)),
+            3 => Some(i32::from_le_bytes(*self.content.first_chunk()?).into()),
+            9 => Some(i64::from_le_bytes(*self.content.first_chunk()?) as f64),
+            _ => half(u16::from_le_bytes(*self.content.first_chunk()?)),
+        })
     }
 }
 

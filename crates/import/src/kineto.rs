@@ -4,7 +4,7 @@
 //! file -> window (slides) -> event (slices of text) -> builder (tracks, names, slices) -> finish -> Trace
 //! ```
 //!
-//! The file is streamed: besides the trace itself (56 bytes per event), memory is one window, which
+//! The file is streamed: besides the trace itself (48 bytes per event), memory is one window, which
 //! grows to 16 MiB for a single event. Reading stops, with a warning, at 2^24 events, 2^16 tracks or 128 MiB of
 //! names. A truncated or damaged file gives what comes before the damage, with a warning.
 
@@ -17,7 +17,7 @@ pub(super) mod number;
 pub(super) mod scan;
 #[cfg(test)]
 mod tests;
-mod window;
+pub(super) mod window;
 
 use std::io::{self, Read};
 use std::path::Path;

@@ -19,9 +19,6 @@ use super::{ImportError, Imported};
 /// The rate of each interval.
 const CURRENT: &str = "current_examples_per_sec";
 
-/// Relative difference between the two that causes a warning.
-const DIFFER: f64 = 0.02;
-
 /// What the hook does not count.
 const UNCOUNTED: &str = "the hook's clock starts after the first step and counts whole intervals: start-up, the first step, the last \
                          part of an interval, checkpoints at both ends and the end of the run are in none of its rates, and a \
@@ -87,16 +84,11 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let mut series = read(path)?;
     let of = |wanted: Meaning| series.by_name.iter().find(|(name, _)| meaning::of(name) == Some(wanted));
-    match (of(Meaning::Rate), of(Meaning::AverageRate)) {
-        (Some((_, current)), Some((_, average))) => series.warnings.extend(compare(current, average)),
-        (None, Some((_, average))) => {
-            let rates = from_averages(average);
-            series.warnings.push(
-                "the log has averages since the first step: rates of intervals are computed from them".into(),
-            );
-            rates.into_iter().for_each(|point| series.push(CURRENT, point));
-        }
-        _ => {}
+    if let (None, Some((_, average))) = (of(Meaning::Rate), of(Meaning::AverageRate)) {
+        let rates = from_averages(average);
+        let note = "the log has averages since the first step: rates of intervals are computed from them";
+        series.warnings.push(note.into());
+        rates.into_iter().for_each(|point| series.push(CURRENT, point));
     }
     if series.by_name.contains_key(CURRENT) {
         series.warnings.push(UNCOUNTED.into());
@@ -117,38 +109,15 @@ fn parse(line: &str) -> serde_json::Result<Metric> {
     })
 }
 
-/// Steps from one point to the next; the first is assumed to cover as many as the second.
-fn intervals(points: &[Point]) -> Option<Vec<f64>> {
-    let mut steps: Vec<f64> = Vec::new();
-    for pair in points.windows(2) {
-        steps.push(pair[1].step.checked_sub(pair[0].step).filter(|&steps| steps > 0)? as f64);
-    }
-    steps.insert(0, *steps.first()?);
-    Some(steps)
-}
-
-/// Checks that current rates give the log's final average; returns a warning if not.
-fn compare(current: &[Point], average: &[Point]) -> Option<String> {
-    let (steps, last) = (intervals(current)?, average.last()?);
-    if current.last()?.step != last.step || current.len() != average.len() {
-        return Some("current and average rates are for different steps: they cannot be compared".into());
-    }
-    let time: f64 = steps.iter().zip(current).map(|(steps, point)| steps / point.value).sum();
-    let found = steps.iter().sum::<f64>() / time;
-    let differs = (found / last.value - 1.0).abs();
-    (differs.is_nan() || differs > DIFFER).then(|| {
-        format!("the log's average is {:.1} examples/s, but its current rates give {found:.1}: part of the run is missing", last.value)
-    })
-}
-
-/// Rates of intervals from averages since the first.
+/// Rates of intervals from averages since the first. The first point is assumed to cover as many steps as the second.
 fn from_averages(average: &[Point]) -> Vec<Point> {
-    let Some(steps) = intervals(average) else { return Vec::new() };
+    let apart = |pair: &[Point]| pair[1].step.checked_sub(pair[0].step).filter(|&steps| steps > 0);
+    let Some(steps) = average.windows(2).map(apart).collect::<Option<Vec<u64>>>() else { return Vec::new() };
     let (mut done, mut time) = (0.0, 0.0);
     let mut rates = Vec::new();
-    for (steps, point) in steps.into_iter().zip(average) {
-        let (all, until) = (done + steps, (done + steps) / point.value);
-        rates.push(Point { value: steps / (until - time), ..*point });
+    for (&steps, point) in steps.first().into_iter().chain(&steps).zip(average) {
+        let (all, until) = (done + steps as f64, (done + steps as f64) / point.value);
+        rates.push(Point { value: steps as f64 / (until - time), ..*point });
         (done, time) = (all, until);
     }
     rates

@@ -26,11 +26,8 @@ use super::{ImportError, Imported};
 /// Higher device numbers are treated as damage.
 const DEVICES: usize = 1024;
 
-/// A device that is used for less of the time than this is idle.
-const LOW: f64 = 0.10;
-
-/// Number of bins for utilisation.
-const BINS: usize = 1000;
+/// A device that is used for fewer percent of the time is idle.
+const LOW: u8 = 10;
 
 /// How the devices of a machine were used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -117,45 +114,60 @@ pub fn read(path: &Path) -> Result<Monitor, ImportError> {
     Ok(reader.close())
 }
 
-/// Numbers of one device so far.
-struct Sums {
-    samples: u64,
-    peak_memory: Option<u64>,
-    memory: (f64, u64),
-    utilisation: (f64, u64),
-    /// Samples by how much of the time a kernel ran.
-    bins: Box<[u64; BINS + 1]>,
-    low: u64,
-    power: (f64, u64),
-    peak_power: f64,
+/// Samples of one number so far.
+#[derive(Default)]
+struct Sum {
+    count: u64,
+    sum: f64,
+    most: f64,
 }
 
-impl Default for Sums {
-    fn default() -> Self {
-        Self {
-            samples: 0,
-            peak_memory: None,
-            memory: (0.0, 0),
-            utilisation: (0.0, 0),
-            bins: Box::new([0; BINS + 1]),
-            low: 0,
-            power: (0.0, 0),
-            peak_power: 0.0,
-        }
+impl Sum {
+    fn add(&mut self, number: f64) {
+        *self = Self { count: self.count + 1, sum: self.sum + number, most: self.most.max(number) };
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+
+    fn most(&self) -> Option<f64> {
+        (self.count > 0).then_some(self.most)
     }
 }
 
-impl Sums {
-    /// 95th percentile of that fraction.
-    fn p95(&self) -> Option<f64> {
-        let all = self.utilisation.1;
-        let enough = all - all / 20;
+/// Samples of one device so far.
+#[derive(Default)]
+struct Samples {
+    count: u64,
+    mebibytes: Sum,
+    watts: Sum,
+    percent: Sum,
+    /// Samples by whole percents of use.
+    by_percent: BTreeMap<u8, u64>,
+}
+
+impl Samples {
+    fn read(&self, index: u32) -> DeviceUse {
+        let all = self.percent.count;
+        let bytes = |mebibytes: f64| Bytes((mebibytes * f64::from(1 << 20)) as u64);
         let mut seen = 0;
-        let reaches = |count: &u64| {
-            seen += count;
-            all > 0 && seen >= enough
-        };
-        self.bins.iter().position(reaches).map(|bin| bin as f64 / BINS as f64)
+        let p95 = self.by_percent.iter().find(|(_, count)| {
+            seen += **count;
+            seen >= all - all / 20
+        });
+        let low: u64 = self.by_percent.range(..LOW).map(|(_, count)| count).sum();
+        DeviceUse {
+            index,
+            samples: self.count,
+            peak_memory: self.mebibytes.most().map(bytes),
+            mean_memory: self.mebibytes.mean().map(bytes),
+            utilisation: self.percent.mean().map(|percent| percent / 100.0),
+            utilisation_p95: p95.map(|(&percent, _)| f64::from(percent) / 100.0),
+            low: (all > 0).then(|| low as f64 / all as f64),
+            power: self.watts.mean(),
+            peak_power: self.watts.most(),
+        }
     }
 }
 
@@ -163,7 +175,7 @@ impl Sums {
 struct Reader {
     form: Option<Form>,
     guessed: bool,
-    devices: BTreeMap<u32, Sums>,
+    devices: BTreeMap<u32, Samples>,
     /// Named devices without numbers, in order of appearance.
     named: Vec<String>,
     damaged: u64,
@@ -212,22 +224,13 @@ impl Reader {
             let text = text(column)?.split_whitespace().next()?;
             text.parse::<f64>().ok().filter(|number| (0.0..1e12).contains(number))
         };
-        let sums = self.devices.entry(index).or_default();
-        sums.samples += 1;
-        if let Some(mebibytes) = number(Meaning::Mebibytes) {
-            let bytes = (mebibytes * f64::from(1 << 20)) as u64;
-            sums.peak_memory = sums.peak_memory.max(Some(bytes));
-            sums.memory = (sums.memory.0 + bytes as f64, sums.memory.1 + 1);
-        }
+        let samples = self.devices.entry(index).or_default();
+        samples.count += 1;
+        number(Meaning::Mebibytes).into_iter().for_each(|mebibytes| samples.mebibytes.add(mebibytes));
+        number(Meaning::Watts).into_iter().for_each(|watts| samples.watts.add(watts));
         if let Some(percent) = number(Meaning::Utilisation) {
-            let share = (percent / 100.0).min(1.0);
-            sums.utilisation = (sums.utilisation.0 + share, sums.utilisation.1 + 1);
-            sums.bins[(share * BINS as f64).round() as usize] += 1;
-            sums.low += u64::from(share < LOW);
-        }
-        if let Some(watts) = number(Meaning::Watts) {
-            sums.power = (sums.power.0 + watts, sums.power.1 + 1);
-            sums.peak_power = sums.peak_power.max(watts);
+            samples.percent.add(percent.min(100.0));
+            *samples.by_percent.entry(percent.min(100.0) as u8).or_default() += 1;
         }
     }
 
@@ -246,18 +249,7 @@ impl Reader {
         if self.damaged > 0 {
             warnings.push(format!("skipped {} unreadable lines of nvidia-smi", self.damaged));
         }
-        let mean = |(sum, count): (f64, u64)| (count > 0).then(|| sum / count as f64);
-        let devices = self.devices.iter().map(|(&index, sums)| DeviceUse {
-            index,
-            samples: sums.samples,
-            peak_memory: sums.peak_memory.map(Bytes),
-            mean_memory: mean(sums.memory).map(|bytes| Bytes(bytes as u64)),
-            utilisation: mean(sums.utilisation),
-            utilisation_p95: sums.p95(),
-            low: mean((sums.low as f64, sums.utilisation.1)),
-            power: mean(sums.power),
-            peak_power: (sums.power.1 > 0).then_some(sums.peak_power),
-        });
+        let devices = self.devices.iter().map(|(&index, samples)| samples.read(index));
         Monitor { devices: devices.collect(), warnings }
     }
 }

@@ -153,21 +153,21 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
             found.push(Found::new(name, first.format, &first.path, run));
         }
     }
-    for (name, files) in event_folders(&sources) {
-        let paths: Vec<PathBuf> = files.iter().map(|source| source.path.clone()).collect();
-        let run = left_out.unless(files[0], events::import(&paths))?;
-        found.extend(run.map(|run| Found::new(name, Format::Events, &paths[0], run)));
-    }
-    for (name, files) in jobs(&sources) {
-        let first = files[0].0;
-        let paths: Vec<tf_cnn::File<'_>> =
-            files.iter().map(|(source, rank)| (source.path.as_path(), *rank)).collect();
-        let runs = left_out.unless(first, tf_cnn::import(&paths))?.into_iter().flatten();
-        found.extend(runs.map(|run| Found::new(name.clone(), Format::TfCnn, &first.path, run)));
+    for format in [Format::Events, Format::TfCnn] {
+        for (name, files) in group_logs(&sources, format) {
+            let first = files[0].0;
+            let paths = files.iter().map(|(source, rank)| (source.path.as_path(), *rank)).collect::<Vec<_>>();
+            let runs = match format {
+                Format::Events => events::import(&paths).map(|run| vec![run]),
+                _ => tf_cnn::import(&paths),
+            };
+            let runs = left_out.unless(first, runs)?.into_iter().flatten();
+            found.extend(runs.map(|run| Found::new(name.clone(), format, &first.path, run)));
+        }
     }
     for source in &sources {
         let run = match source.format {
-            Format::Horovod => horovod::read(&source.path).map(|timeline| timeline.to_run()),
+            Format::Horovod => horovod::read(&source.path).and_then(|traces| ranks::join(traces, told)),
             Format::MetricLog => metric_log::import(&source.path),
             Format::Chrome => Err(ImportError::bad(&source.path, chrome::NO_RUN)),
             _ => continue,
@@ -387,69 +387,56 @@ fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
     runs.into_iter().map(|(named, files)| (name(&named, &files), files)).collect()
 }
 
-/// Event files: those in folders of ranks with one parent are one run, any other file is a run by itself.
-fn event_folders(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
-    let mut runs: Vec<(String, Vec<&Source>)> = Vec::new();
-    for source in sources.iter().filter(|source| source.format == Format::Events) {
-        let folder = source.path.parent();
-        let is_rank = folder.is_some_and(|folder| rank_in(folder).is_some());
-        let key = if is_rank { folder.and_then(Path::parent) } else { folder };
-        let name = key.map_or_else(|| name_of(&source.path), name_of);
-        match runs.iter_mut().find(|(known, _)| is_rank && *known == name) {
-            Some((_, files)) => files.push(source),
-            None => runs.push((name, vec![source])),
-        }
-    }
-    runs
-}
+/// A log, and the rank that its name gives.
+pub type LogFile<'a> = (&'a Path, Option<Rank>);
 
-/// A job: its name, and its logs with the ranks in their names.
-type Job<'a> = (String, Vec<(&'a Source, Option<Rank>)>);
+/// A run: its name, and its logs with the ranks in their names.
+type Logs<'a> = (String, Vec<(&'a Source, Option<Rank>)>);
 
-/// Logs of tf_cnn_benchmarks. Where names tell ranks apart, all logs in a folder are one job, with what lies above and tells no
-/// rank; any other is a run by itself.
-fn jobs(sources: &[Source]) -> Vec<Job<'_>> {
-    let logs = || sources.iter().filter(|source| source.format == Format::TfCnn);
-    // The folder in which ranks have names of their own.
-    let home = |source: &Source| {
-        let path = source.path.ancestors().take(2).find(|path| rank_in(path).is_some());
-        path.filter(|_| !source.named.as_os_str().is_empty()).and_then(Path::parent).map(Path::to_path_buf)
+/// Logs of a format. Where names in a folder tell ranks apart, all logs in it are one run; any other is a run by itself, except one of
+/// tf_cnn_benchmarks that lies above those of the ranks: its launcher may have kept what all of them wrote.
+fn group_logs(sources: &[Source], format: Format) -> Vec<Logs<'_>> {
+    let by_rank = |source: &Source| {
+        // The names of event files end with any numbers.
+        let mut levels = source.path.ancestors().skip(usize::from(format == Format::Events)).take(2);
+        let (path, rank) = levels.find_map(|path| Some((path, rank_in(path)?)))?;
+        (!source.named.as_os_str().is_empty()).then_some((path.parent()?.to_path_buf(), rank))
     };
-    let rank = |source: &Source| source.path.ancestors().take(2).find_map(rank_in);
-    let mut homes: BTreeMap<PathBuf, Vec<&Source>> = BTreeMap::new();
-    for source in logs() {
-        if let Some(home) = home(source) {
-            homes.entry(home).or_default().push(source);
-        }
+    let logs: Vec<_> = sources
+        .iter()
+        .filter(|source| source.format == format)
+        .map(|source| (source, by_rank(source)))
+        .collect();
+    let mut homes: BTreeMap<&Path, BTreeSet<Rank>> = BTreeMap::new();
+    for (home, rank) in logs.iter().filter_map(|(_, by_rank)| by_rank.as_ref()) {
+        homes.entry(home).or_default().insert(*rank);
     }
-    homes.retain(|home, files| {
-        let ranks: HashSet<_> = files.iter().map(|source| rank(source)).collect();
-        ranks.len() > 1 || files.iter().all(|source| source.path.parent() != Some(home))
-    });
-    let mut jobs: Vec<Job<'_>> = Vec::new();
-    let mut places: HashMap<PathBuf, usize> = HashMap::new();
-    for source in logs() {
-        let own = home(source).filter(|home| homes.contains_key(home));
+    // A single file with a number in its name is no rank; a single folder of that name is one.
+    let in_files = |home: &Path| logs.iter().any(|(source, _)| source.path.parent() == Some(home));
+    homes.retain(|home, ranks| ranks.len() > 1 || !in_files(home));
+    let mut runs: Vec<Logs<'_>> = Vec::new();
+    let mut places: HashMap<&Path, usize> = HashMap::new();
+    for (source, by_rank) in &logs {
+        let own = by_rank.as_ref().filter(|(home, _)| homes.contains_key(home.as_path()));
         let below = || {
-            let folder = source.path.parent().filter(|_| !source.named.as_os_str().is_empty())?;
+            let folder = source.path.parent().filter(|_| format == Format::TfCnn && by_rank.is_none())?;
             let mut below = homes.keys().filter(|home| home.starts_with(folder));
-            below.next().filter(|_| below.next().is_none()).cloned()
+            below.next().filter(|_| below.next().is_none()).copied()
         };
-        let (named, job) = (own.is_some(), own.or_else(below));
-        let Some(job) = job else {
-            jobs.push((name_of(&source.path), vec![(source, None)]));
-            continue;
-        };
-        let place = *places.entry(job.clone()).or_insert_with(|| {
+        let home = own.map(|(home, _)| home.as_path()).or_else(below);
+        let new = runs.len();
+        let place = home.map_or(new, |home| *places.entry(home).or_insert(new));
+        if place == new {
             // mpirun numbers its jobs: the folder above has the name.
             let is_number = |path: &&Path| name_of(path).chars().all(|letter| letter.is_ascii_digit());
-            let folder = job.ancestors().find(|path| !is_number(path)).unwrap_or(&job);
-            jobs.push((name_of(folder), Vec::new()));
-            jobs.len() - 1
-        });
-        jobs[place].1.push((source, rank(source).filter(|_| named)));
+            let folder = home.and_then(|home| home.ancestors().find(|path| !is_number(path)));
+            let alone =
+                if format == Format::Events { source.path.parent() } else { Some(source.path.as_path()) };
+            runs.push((folder.or(alone).map_or_else(|| "run".into(), name_of), Vec::new()));
+        }
+        runs[place].1.push((source, own.map(|(_, rank)| *rank)));
     }
-    jobs
+    runs
 }
 
 /// The rank in the name of a file or folder: `rank.07`, `rank-3`, or `out.1.07` as older versions of mpirun name them.
@@ -462,9 +449,7 @@ fn rank_in(path: &Path) -> Option<Rank> {
         }
         None => {
             let (rest, number) = name.rsplit_once('.')?;
-            let (_, job) = rest.rsplit_once('.')?;
-            job.parse::<u32>().ok()?;
-            number.to_owned()
+            rest.ends_with(".1").then(|| number.to_owned())?
         }
     };
     number.parse().ok().map(Rank)

@@ -26,6 +26,7 @@ use paceline_record::Rank;
 
 use self::header::Header;
 use super::lines::Lines;
+use super::source::LogFile;
 use super::{ImportError, Imported, series};
 
 /// Largest relative error of the time between two lines due to rounding.
@@ -69,9 +70,6 @@ pub struct Log {
     pub warnings: Vec<String>,
     kept: usize,
 }
-
-/// A file of a job, and the rank that its name gives.
-pub type File<'a> = (&'a Path, Option<Rank>);
 
 /// Whether a file with this beginning is a log of the benchmark.
 pub fn recognise(head: &[u8]) -> bool {
@@ -118,7 +116,7 @@ fn read(path: &Path, rank: Option<Rank>) -> Result<Vec<Log>, ImportError> {
 }
 
 /// The runs of a log, or of a job whose ranks have files of their own.
-pub fn import(files: &[File<'_>]) -> Result<Vec<Imported>, ImportError> {
+pub fn import(files: &[LogFile<'_>]) -> Result<Vec<Imported>, ImportError> {
     let mut runs: Vec<Log> = Vec::new();
     let mut others: Vec<(PathBuf, Log)> = Vec::new();
     for &(path, rank) in files {

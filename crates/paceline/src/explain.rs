@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use paceline_import::horovod::{self, Summary};
 use paceline_import::ranks::Told;
 use paceline_import::source;
 use paceline_import::trace::Trace;
@@ -16,9 +15,6 @@ use paceline_lab::{Held, StudyFolder};
 
 use crate::outcome::{self, Show, Usage, print};
 use crate::report;
-
-/// Rows of a list that runs on.
-const MOST_ROWS: usize = 10;
 
 /// Options of `paceline explain`.
 #[derive(Args)]
@@ -128,13 +124,6 @@ pub fn run(options: &Options) -> Result<()> {
         options.refuse_tables()?;
     }
     match format {
-        Some(Format::Horovod) => {
-            let summary = Summary::of(&horovod::read(path)?);
-            return match options.json {
-                true => outcome::print_json(&summary),
-                false => print(&summary.render(MOST_ROWS)),
-            };
-        }
         Some(Format::NvidiaSmi) => {
             let monitor = nvidia_smi::read(path)?;
             return match options.json {

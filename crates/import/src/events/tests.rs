@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use paceline_lab::tensorboard;
 use paceline_record::log::{RankLog, WorkerHeader};
 use paceline_record::{Nanos, Phase, Rank, RankHeader, Step, StepRecord};
@@ -101,19 +103,11 @@ fn tensors_of_more_than_one_number_and_texts_are_no_scalars() {
 }
 
 #[test]
-fn half_precision_covers_its_special_values() {
-    assert_eq!(half(19, 0x0001), Some(2_f64.powi(-24)));
-    assert_eq!(half(19, 0xfbff), Some(-65504.0));
-    assert_eq!(half(19, 0x7c00), Some(f64::INFINITY));
-    assert!(half(19, 0x7e00).expect("a number of its own").is_nan());
-}
-
-#[test]
 fn our_own_files_come_back_as_the_same_rates_and_times() {
     for (steps, covered) in [(60, 1), (2500, 3)] {
         let log = log(0, steps);
         let file = file_of(tensorboard::render(&log));
-        let run = import(&[file.path().into()]).expect("our own file");
+        let run = import(&[(file.path(), None)]).expect("our own file");
         let found = &run.progress.as_ref().expect("rates").points;
         assert_eq!(found.len(), log.steps.len().div_ceil(covered));
         assert_eq!(run.case.batch_per_worker, Some(64));
@@ -140,10 +134,11 @@ fn rates_of_the_workers_of_a_run_add_up_in_their_common_steps() {
         std::fs::write(&path, tensorboard::render(&log)).expect("room for it");
         paths.push(path);
     }
-    let run = import(&paths).expect("our own files");
+    let files: Vec<_> = paths.iter().map(|path| (path.as_path(), None)).collect();
+    let run = import(&files).expect("our own files");
     assert_eq!((run.case.workers, run.case.batch_per_worker), (2, Some(64)));
     let found = &run.progress.as_ref().expect("rates").points;
-    let alone = &import(&paths[..1]).expect("our own file").progress.expect("rates").points;
+    let alone = &import(&files[..1]).expect("our own file").progress.expect("rates").points;
     assert_eq!((found.len(), found[7].loss, found[7].seconds), (59, alone[7].loss, alone[7].seconds));
     assert_eq!(found[7].examples_per_s, alone[7].examples_per_s.map(|rate| 2.0 * rate));
 }
@@ -223,7 +218,7 @@ fn real_files_hold_what_an_independent_count_finds() {
         assert_eq!((found.len(), found.iter().map(|point| point.step).sum::<u64>()), (points, steps));
         let sum: f64 = found.iter().map(|point| point.value).sum();
         assert!((sum / values - 1.0).abs() < 1e-12, "{tag}: {sum} {values}");
-        let run = import(&[path]).expect("a real file");
+        let run = import(&[(&path, None)]).expect("a real file");
         let told = &run.progress.as_ref().expect("rates").points;
         assert!(told.len() == points && told.iter().all(|point| point.loss.is_some()));
     }

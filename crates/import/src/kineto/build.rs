@@ -36,8 +36,6 @@ pub struct Oddities {
     pub timeless: u64,
     /// Events without a valid duration, which count as 0.
     pub endless: u64,
-    /// Events that occur more than once.
-    pub repeated: u64,
     /// Events larger than the window.
     pub large: u64,
 }
@@ -47,8 +45,6 @@ pub struct Oddities {
 pub struct Builder {
     pub(super) trace: Trace,
     pub(super) odd: Oddities,
-    /// Hashes of the events' text, to find duplicates.
-    pub(super) prints: Vec<u64>,
     pub(super) candidates: Vec<Candidate>,
     /// What names mean, in their order.
     meanings: Vec<Option<Meaning>>,
@@ -152,8 +148,6 @@ impl Builder {
             correlation: event.args.correlation.and_then(parse_whole).unwrap_or(0),
             bytes,
         });
-        let fold = (begin ^ (begin >> 32)) as u32;
-        self.prints.push((u64::from(crc_fast::crc32_iscsi(event.text)) << 32) | u64::from(fold));
     }
 
     /// What a name means, found out once.

@@ -73,20 +73,6 @@ fn averages_alone_give_the_rates_between_them() {
 }
 
 #[test]
-fn current_and_average_rates_that_contradict_each_other_are_named() {
-    let text = write(&[0.5; 5]);
-    let last = text.lines().rev().find(|line| line.contains(AVERAGE)).expect("a line");
-    let run = import_text(&text.replace(last, &last.replace("256", "300")));
-    assert!(
-        has(&run, "the log's average is 300.0 examples/s, but its current rates give 256.0"),
-        "{:?}",
-        run.warnings
-    );
-    let run = import_text(&text.replacen(AVERAGE, "other", 1));
-    assert!(has(&run, "cannot be compared"));
-}
-
-#[test]
 fn moments_are_read_on_the_civil_calendar() {
     assert_eq!(seconds_since_1970("1970-01-01T00:00:00.000000Z"), Some(0.0));
     assert_eq!(seconds_since_1970("2000-02-29T12:30:00Z"), Some(951_827_400.0));

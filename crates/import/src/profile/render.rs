@@ -59,10 +59,10 @@ fn head(profile: &Profile) -> String {
         let line = format!("device {}{name}: busy {busy}, {}", device.device, time(device.busy));
         text += &format!("{}\n", words::wrap(&line));
     }
-    if let Some(mean) = profile.step_mean {
+    if let Some(median) = profile.step_median {
         text += &match profile.steps {
-            1 => format!("1 step of {}\n", time(mean)),
-            steps => format!("{steps} steps of {} on average\n", time(mean)),
+            1 => format!("1 step of {}\n", time(median)),
+            steps => format!("{steps} steps of {} (median)\n", time(median)),
         };
     }
     text
@@ -102,6 +102,9 @@ fn verdict(part: Share, profile: &Profile) -> String {
             let causes = profile.idle.unwrap_or_default().causes();
             let most = causes.iter().rev().max_by_key(|(time, _)| *time).map_or("", |(_, cause)| *cause);
             let why = match most {
+                "start-up and shut-down" => {
+                    ", before its first work or after its last: the host sets it up or shuts it down"
+                }
                 "host late" => {
                     ": the host is late, busy in calls and operators before it launches the next work"
                 }

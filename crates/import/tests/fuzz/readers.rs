@@ -40,22 +40,12 @@ pub const RANKS: Reader = Reader { corpus: "kineto", form: Form::Text, read: wit
 pub const NVPROF: Reader =
     Reader { corpus: "nvprof", form: Form::Sqlite, read: |path| traces(database(path)) };
 pub const NSYS: Reader = Reader { corpus: "nsys", form: Form::Sqlite, read: |path| traces(database(path)) };
-pub const HOROVOD: Reader = Reader {
-    corpus: "horovod",
-    form: Form::Text,
-    read: |path| {
-        runs(horovod::read(path).map(|timeline| {
-            let summary = horovod::Summary::of(&timeline);
-            assert!(summary.ranks.iter().all(|rank| rank.alone <= summary.span), "{:?}", summary.ranks);
-            summary.render(5);
-            vec![timeline.to_run()]
-        }))
-    },
-};
+pub const HOROVOD: Reader =
+    Reader { corpus: "horovod", form: Form::Text, read: |path| traces(horovod::read(path)) };
 pub const EVENTS: Reader = Reader {
     corpus: "events",
     form: Form::Records,
-    read: |path| runs(told(path, events::import(&[path.into()]).map(|run| vec![run]))),
+    read: |path| runs(told(path, events::import(&[(path, None)]).map(|run| vec![run]))),
 };
 pub const TF_CNN: Reader = Reader {
     corpus: "tf_cnn",
