@@ -12,7 +12,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
-COPIES = {1: "in", 3: "in", 11: "in", 2: "out", 4: "out", 12: "out"}
+COPIES = {1: "in", 3: "in", 11: "in", 2: "out", 4: "out", 12: "out", 10: "peer"}
 TIMED = "end IS NOT NULL AND end >= start"
 
 
@@ -48,6 +48,8 @@ def totals(path):
         ranges = f"{TIMED} AND eventType IN (59, 60) AND domainId"
         result["ranges"] = count(["NVTX_EVENTS"], condition=f"{ranges} NOT IN ({mpi})")
         result["mpi"] = count(["NVTX_EVENTS"], condition=f"{ranges} IN ({mpi})")
+    for table in ("COLLECTIVES", "P2P", "START_WAIT", "OTHER"):
+        result[f"mpi_{table.lower()}"] = count([f"MPI_{table}_EVENTS"])
     if kind + "MARKER" in tables:
         query = f"""SELECT COUNT(*), COALESCE(SUM(b.timestamp - a.timestamp), 0) FROM {kind}MARKER a
                     JOIN {kind}MARKER b ON a.id = b.id AND a.flags & 2 AND b.flags & 4"""

@@ -35,7 +35,8 @@ pub fn find(traces: &[Trace], steps: &[Vec<StepRange>], matching: &Matching) -> 
     let all_epoch = traces.iter().all(|trace| trace.clock == Clock::Epoch);
     if share_clock(traces) {
         let ends_apart = find_ends_apart(traces, matching);
-        return Alignment { common: Common::Host, offsets: unmoved, uncertainty: Some(Nanos(0)), ends_apart };
+        let common = if traces[0].clock == Clock::Writer { Common::Writer } else { Common::Host };
+        return Alignment { common, offsets: unmoved, uncertainty: Some(Nanos(0)), ends_apart };
     }
     let by_ends = align_on_ends(traces, matching);
     by_ends.unwrap_or_else(|| match all_epoch {
@@ -57,10 +58,11 @@ pub fn shifts(alignment: &Alignment, steps: &[Vec<StepRange>]) -> Vec<Shift> {
     alignment.offsets.iter().map(|&offset| Shift(i128::from(offset) - base)).collect()
 }
 
-/// Whether all ranks ran on one host and used its clock.
+/// Whether one rank wrote all traces, or all ranks ran on one host and used its clock.
 fn share_clock(traces: &[Trace]) -> bool {
     let same = |trace: &Trace| trace.clock == Clock::Epoch && trace.host == traces[0].host;
-    traces.first().is_some_and(|first| first.host.is_some()) && traces.iter().all(same)
+    traces.iter().all(|trace| trace.clock == Clock::Writer)
+        || traces.first().is_some_and(|first| first.host.is_some()) && traces.iter().all(same)
 }
 
 /// Aligns each rank with one that is already aligned; `None` if a rank has no collective in common with any of those.

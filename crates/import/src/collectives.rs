@@ -12,6 +12,7 @@ use paceline_record::{BucketRecord, Bytes, Nanos, Rank, Step};
 
 use super::ImportedRank;
 use super::align::Shift;
+use super::operations;
 use super::spans::Spans;
 use super::split::Sight;
 use super::top::KEPT;
@@ -66,7 +67,7 @@ impl Matching {
                 let slice = &trace.slices[collective.slice];
                 let Some(step) = find_step(&steps[rank], slice.begin) else { continue };
                 let operation = trace.names.text(collective.operation);
-                if !sight.counts(trace, slice) || operation.contains("send") || operation.contains("recv") {
+                if !sight.counts(trace, slice) || !operations::is_collective(operation) {
                     continue;
                 }
                 let key = Key {

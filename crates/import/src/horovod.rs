@@ -7,93 +7,40 @@
 //!   {"ph": "B", "name": "ALLREDUCE", ...}, {"ph": "B", "name": "NCCL_ALLREDUCE", ...}, {"ph": "E", ...}, {"ph": "E", ...}
 //! ```
 //!
-//! The file is written during the run: its end may be missing, and events of several threads may be out of order. Fused
-//! tensors go through the same activities at the same time, so times are added as the union of intervals.
+//! The file is written during the run: its end may be missing, and events of several threads may be out of order. Horovod
+//! answers for tensors that it knows from a cache, without a negotiation: then nobody can tell when ranks were ready.
 
-mod objects;
-mod steps;
-mod summary;
+mod rounds;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{HashMap, HashSet};
-use std::io::BufReader;
+use std::collections::HashMap;
 use std::path::Path;
 
 use paceline_record::{Bytes, Nanos, Rank};
 use serde::Deserialize;
+use serde_json::Value;
 
-use self::objects::{Found, Objects};
-pub use self::summary::{ActivityTotal, Lateness, Summary};
-use super::{ImportError, open};
-use crate::trace::{Name, Names};
+use super::kineto::window::{Halt, Window};
+use super::{ImportError, open, operations};
+use crate::trace::Trace;
 
-/// Most exchanges, arrivals and activities that are kept.
+/// Most tensors, exchanges and arrivals that are kept.
 const MOST: usize = 8_000_000;
 
-/// Higher rank numbers are treated as damage.
-const RANKS: u32 = 1 << 16;
-
-/// One activity in the exchange of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Activity {
-    /// Its name, such as `NCCL_ALLREDUCE` or `MEMCPY_IN_FUSION_BUFFER`.
-    pub name: Name,
-    /// Begin.
-    pub begin: Nanos,
-    /// End; `None` if missing.
-    pub end: Option<Nanos>,
-}
-
-/// One exchange of one tensor. Times missing from the timeline are `None`.
+/// One exchange of one tensor, from the first rank that is ready to the end of the operation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Exchange {
-    /// Index of the tensor, in order of first occurrence.
-    pub tensor: usize,
-    /// The operation, such as `ALLREDUCE`.
-    pub operation: Option<Name>,
-    /// When the first rank asked for it.
-    pub asked: Option<Nanos>,
+struct Exchange {
+    /// The tensor's number in the file.
+    tensor: u64,
+    /// What moved the bytes, such as `NCCL_ALLREDUCE`; the operation itself where that is not shown.
+    name: String,
     /// When each rank was ready, ordered by rank.
-    pub arrivals: Vec<(Rank, Nanos)>,
-    /// When all ranks were ready.
-    pub negotiated: Option<Nanos>,
-    /// When the operation began.
-    pub begin: Option<Nanos>,
-    /// Its activities.
-    pub activities: Vec<Activity>,
-    /// When it ended.
-    pub end: Option<Nanos>,
-    /// Size of the tensor.
-    pub bytes: Option<Bytes>,
-}
-
-impl Exchange {
-    /// Its first known time.
-    pub fn first(&self) -> Option<Nanos> {
-        let arrived = self.arrivals.iter().map(|&(_, at)| at).min();
-        [self.asked, arrived, self.begin].into_iter().flatten().min()
-    }
-
-    /// The last rank to arrive, and when.
-    pub fn last_arrival(&self) -> Option<(Rank, Nanos)> {
-        self.arrivals.iter().copied().max_by_key(|&(rank, at)| (at, std::cmp::Reverse(rank)))
-    }
-}
-
-/// The contents of a timeline.
-#[derive(Clone, Debug, Default)]
-pub struct Timeline {
-    /// Names of the tensors.
-    pub tensors: Vec<String>,
-    /// Names of operations and activities.
-    pub names: Names,
-    /// Exchanges in file order.
-    pub exchanges: Vec<Exchange>,
-    /// Marked cycles of Horovod's loop.
-    pub cycles: u64,
-    /// Events of all kinds.
-    pub events: u64,
-    /// What was salvaged, guessed or skipped, one sentence each.
-    pub warnings: Vec<String>,
+    arrivals: Vec<(Rank, Nanos)>,
+    /// Begin and end of what moved the bytes, or of the operation.
+    begin: Nanos,
+    end: Nanos,
+    bytes: Option<Bytes>,
 }
 
 /// Whether a file with this beginning is a Horovod timeline.
@@ -104,244 +51,187 @@ pub fn recognise(head: &[u8]) -> bool {
         && (has(b"\"NEGOTIATE_") || has(b"\"CYCLE_START\"") || has(b"start_time_since_epoch_in_micros"))
 }
 
-/// Reads a timeline. A truncated or damaged file gives what can be read, with a warning.
-pub fn read(path: &Path) -> Result<Timeline, ImportError> {
-    let failed = |source| ImportError::Io { path: path.into(), source };
-    let mut objects = Objects::new(BufReader::new(open::open(path)?));
-    if !objects.enter().map_err(failed)? {
-        return Err(ImportError::bad(path, "not a Horovod timeline: it is not a JSON array"));
-    }
+/// Reads a timeline: a trace of each rank if it shows when they were ready, otherwise one of what its writer saw. Of a
+/// damaged file, what comes before the damage is read, with a warning.
+pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
     let mut reader = Reader::default();
-    let mut object = Vec::new();
-    loop {
-        match objects.next(&mut object).map_err(failed)? {
-            Found::Object => reader.take(&object),
-            Found::TooLong => reader.damaged += 1,
-            Found::End => break,
-            Found::Torn => {
-                reader.timeline.warnings.push("the last event is truncated".into());
-                break;
-            }
+    let mut window = Window::new(open::open(path)?);
+    let mut warnings = Vec::new();
+    match reader.read(&mut window) {
+        // The array is closed only at the end of the run.
+        Ok(()) | Err(Halt::Ended(None)) => {}
+        Err(Halt::Ended(Some(source))) if !open::is_damage(&source) => {
+            return Err(ImportError::Io { path: path.into(), source });
+        }
+        Err(_) => {
+            warnings.push(format!("it is damaged after byte {}; what follows was not read", window.offset()))
         }
     }
-    if reader.timeline.events == 0 {
-        return Err(ImportError::bad(path, "not a Horovod timeline: it has no events"));
+    if reader.events == 0 {
+        return Err(ImportError::bad(path, "not a Horovod timeline: it is no array of events"));
     }
-    Ok(reader.close())
+    for (count, what) in [
+        (reader.unmatched, "events have no begin, no time or no meaning and were skipped"),
+        (reader.left_out, "events exceed the limit and were skipped"),
+    ] {
+        if count > 0 {
+            warnings.push(format!("{count} {what}"));
+        }
+    }
+    if reader.ended.is_empty() {
+        let begun = reader.tensors.values().filter(|tensor| tensor.is_begun()).count();
+        let why = format!("none of the {begun} exchanges that begin in this Horovod timeline ends");
+        return Err(ImportError::bad(path, why));
+    }
+    let names = reader.tensors.into_iter().map(|(pid, tensor)| (pid, tensor.name)).collect();
+    Ok(rounds::make_traces(reader.ended, &names, warnings))
 }
 
 /// An event as it is written.
 #[derive(Deserialize)]
-struct Event<'a> {
-    #[serde(borrow)]
-    ph: std::borrow::Cow<'a, str>,
-    #[serde(borrow, default)]
-    name: std::borrow::Cow<'a, str>,
+struct Event {
+    ph: String,
     #[serde(default)]
+    name: String,
     ts: Option<f64>,
     #[serde(default)]
     pid: u64,
     #[serde(default)]
-    args: Args,
-}
-
-#[derive(Default, Deserialize)]
-struct Args {
-    name: Option<String>,
-    dtype: Option<String>,
-    shape: Option<String>,
+    args: Value,
 }
 
 /// What has begun but not ended.
 enum Open {
     Negotiation,
     Operation,
-    Activity(usize),
+    /// An activity, with its begin; it may move bytes.
+    Activity(String, Nanos),
 }
 
-/// State of a tensor.
 #[derive(Default)]
 struct Tensor {
-    place: usize,
-    exchange: Option<usize>,
+    name: String,
+    exchange: Exchange,
+    /// Whether its times are those of what moved the bytes.
+    moved: bool,
     open: Vec<Open>,
+}
+
+impl Tensor {
+    fn is_begun(&self) -> bool {
+        !self.open.is_empty() || !self.exchange.arrivals.is_empty()
+    }
+
+    /// Copies, queues and waiting for data are no exchange; what is named after an operation is.
+    fn end_activity(&mut self, name: String, begin: Nanos, end: Nanos) {
+        if operations::operation(&name).is_none() || name.contains("COPY") {
+            return;
+        }
+        let exchange = &mut self.exchange;
+        if self.moved {
+            // In a hierarchy of ranks, one follows the other.
+            exchange.name = format!("{}, {name}", exchange.name);
+            exchange.end = exchange.end.max(end);
+        } else {
+            (exchange.name, exchange.begin, exchange.end) = (name, begin, end.max(begin));
+            self.moved = true;
+        }
+    }
 }
 
 #[derive(Default)]
 struct Reader {
-    timeline: Timeline,
     tensors: HashMap<u64, Tensor>,
+    ended: Vec<Exchange>,
+    events: u64,
     kept: usize,
-    damaged: u64,
     unmatched: u64,
     left_out: u64,
 }
 
 impl Reader {
-    fn take(&mut self, object: &[u8]) {
-        let Ok(event) = serde_json::from_slice::<Event>(object) else {
-            self.damaged += 1;
-            return;
-        };
-        self.timeline.events += 1;
-        if self.kept >= MOST {
-            self.left_out += 1;
-            return;
+    fn read(&mut self, window: &mut Window) -> Result<(), Halt> {
+        window.read(|cursor| cursor.expect(b'['))?;
+        while let Some(event) = window.read(|cursor| match cursor.element()? {
+            true => Ok(Some(serde_json::from_slice::<Event>(cursor.value()?.token()).ok())),
+            false => Ok(None),
+        })? {
+            self.events += u64::from(event.is_some());
+            if self.kept >= MOST {
+                self.left_out += 1;
+            } else if !event.is_some_and(|event| self.take(event)) {
+                self.unmatched += 1;
+            }
         }
-        let at = event.ts.and_then(nanos);
-        match (event.ph.as_ref(), at) {
-            ("M", _) => {
-                if let (true, Some(name)) = (event.name == "process_name", event.args.name) {
-                    let place = self.tensor(event.pid).place;
-                    self.timeline.tensors[place] = name;
+        Ok(())
+    }
+
+    /// Takes an event; whether it has a meaning.
+    fn take(&mut self, event: Event) -> bool {
+        let at = event.ts.filter(|micros| (0.0..1e15).contains(micros));
+        let at = at.map(|micros| Nanos((micros * 1e3).round() as u64));
+        if matches!(event.ph.as_str(), "i" | "I") || event.ph == "M" && event.name != "process_name" {
+            return true;
+        }
+        self.kept += usize::from(!self.tensors.contains_key(&event.pid));
+        let tensor = self.tensors.entry(event.pid).or_default();
+        match (event.ph.as_str(), at) {
+            ("M", _) => event.args["name"].as_str().unwrap_or_default().clone_into(&mut tensor.name),
+            ("B", Some(_)) if event.name.starts_with("NEGOTIATE_") => {
+                if !tensor.open.is_empty() {
+                    tensor.exchange = Exchange::default();
+                }
+                tensor.open = vec![Open::Negotiation];
+            }
+            ("B", Some(at)) if matches!(tensor.open.first(), Some(Open::Operation)) => {
+                tensor.open.push(Open::Activity(event.name, at));
+            }
+            ("B", Some(at)) => {
+                // A negotiation without an end must have ended before.
+                (tensor.open, tensor.moved) = (vec![Open::Operation], false);
+                (tensor.exchange.name, tensor.exchange.begin) = (event.name, at);
+            }
+            ("X", Some(at)) => {
+                let Ok(rank) = event.name.parse().map(Rank) else { return false };
+                let arrivals = &mut tensor.exchange.arrivals;
+                if let Err(place) = arrivals.binary_search_by_key(&rank, |&(rank, _)| rank) {
+                    arrivals.insert(place, (rank, at));
+                    self.kept += 1;
                 }
             }
-            ("i" | "I", _) => self.timeline.cycles += u64::from(event.name == "CYCLE_START"),
-            ("B", Some(at)) => self.begin(event.pid, &event.name, at),
-            ("X", Some(at)) => match event.name.parse() {
-                Ok(rank) if rank < RANKS => self.arrive(event.pid, Rank(rank), at),
-                _ => self.unmatched += 1,
+            ("E", Some(at)) => match tensor.open.pop() {
+                Some(Open::Negotiation) => {}
+                Some(Open::Activity(name, begin)) => tensor.end_activity(name, begin, at),
+                Some(Open::Operation) => {
+                    let mut exchange = std::mem::take(&mut tensor.exchange);
+                    if !tensor.moved {
+                        exchange.end = at.max(exchange.begin);
+                    }
+                    (exchange.tensor, exchange.bytes) = (event.pid, size_of(&event.args));
+                    self.ended.push(exchange);
+                    self.kept += 1;
+                }
+                None => return false,
             },
-            ("E", Some(at)) => self.end(event.pid, at, &event.args),
-            _ => self.unmatched += 1,
+            _ => return false,
         }
+        true
     }
-
-    fn tensor(&mut self, pid: u64) -> &mut Tensor {
-        let tensors = &mut self.timeline.tensors;
-        self.tensors.entry(pid).or_insert_with(|| {
-            self.kept += 1;
-            tensors.push(format!("tensor {pid}"));
-            Tensor { place: tensors.len() - 1, ..Tensor::default() }
-        })
-    }
-
-    /// The tensor's exchange, or a new one unless `fits` says that the event belongs to it.
-    fn exchange(&mut self, pid: u64, fits: impl Fn(&Exchange) -> bool) -> (&mut Exchange, &mut Vec<Open>) {
-        self.kept += 1;
-        self.tensor(pid);
-        let tensor = self.tensors.get_mut(&pid).expect("invariant: it was just entered");
-        let exchanges = &mut self.timeline.exchanges;
-        let known = tensor.exchange.filter(|&place| fits(&exchanges[place]));
-        let place = known.unwrap_or_else(|| {
-            exchanges.push(Exchange { tensor: tensor.place, ..Exchange::default() });
-            tensor.open.clear();
-            exchanges.len() - 1
-        });
-        tensor.exchange = Some(place);
-        (&mut exchanges[place], &mut tensor.open)
-    }
-
-    fn begin(&mut self, pid: u64, name: &str, at: Nanos) {
-        if let Some(operation) = name.strip_prefix("NEGOTIATE_") {
-            let operation = self.timeline.names.enter(operation);
-            let (exchange, open) =
-                self.exchange(pid, |exchange| exchange.asked.is_none() && exchange.begin.is_none());
-            exchange.asked = Some(at);
-            exchange.operation = Some(operation);
-            open.push(Open::Negotiation);
-            return;
-        }
-        let known = self.timeline.names.enter(name);
-        let (exchange, open) = self.exchange(pid, |exchange| exchange.end.is_none());
-        if exchange.begin.is_some() {
-            open.push(Open::Activity(exchange.activities.len()));
-            exchange.activities.push(Activity { name: known, begin: at, end: None });
-        } else {
-            exchange.begin = Some(at);
-            exchange.operation.get_or_insert(known);
-            // A negotiation without an end must have ended before.
-            open.clear();
-            open.push(Open::Operation);
-        }
-    }
-
-    fn arrive(&mut self, pid: u64, rank: Rank, at: Nanos) {
-        // Threads write out of order: an arrival may come after the end of its negotiation.
-        let fits = |exchange: &Exchange| exchange.negotiated.or(exchange.begin).is_none_or(|all| at <= all);
-        let (exchange, _) = self.exchange(pid, fits);
-        if let Err(place) = exchange.arrivals.binary_search_by_key(&rank, |&(rank, _)| rank) {
-            exchange.arrivals.insert(place, (rank, at));
-        }
-    }
-
-    fn end(&mut self, pid: u64, at: Nanos, args: &Args) {
-        let tensor = self.tensors.get_mut(&pid);
-        let ended = tensor.and_then(|tensor| Some((tensor.open.pop()?, tensor.exchange?)));
-        let Some((open, exchange)) = ended else {
-            self.unmatched += 1;
-            return;
-        };
-        let exchange = &mut self.timeline.exchanges[exchange];
-        match open {
-            Open::Negotiation => exchange.negotiated = Some(at),
-            Open::Activity(place) => {
-                let activity = &mut exchange.activities[place];
-                activity.end = Some(at.max(activity.begin));
-            }
-            Open::Operation => {
-                exchange.end = Some(at.max(exchange.begin.unwrap_or_default()));
-                exchange.bytes = size_of(args);
-            }
-        }
-    }
-
-    /// Ranks are numbered without large gaps: a number far beyond their count is damage.
-    fn drop_strangers(&mut self) {
-        let exchanges = &mut self.timeline.exchanges;
-        let ranks = || exchanges.iter().flat_map(|exchange| &exchange.arrivals).map(|&(rank, _)| rank);
-        let distinct: HashSet<Rank> = ranks().collect();
-        let most = 4 * distinct.len() + 64;
-        let strangers = ranks().filter(|rank| rank.0 as usize >= most).count();
-        if strangers > 0 {
-            exchanges
-                .iter_mut()
-                .for_each(|exchange| exchange.arrivals.retain(|(rank, _)| (rank.0 as usize) < most));
-            self.damaged += strangers as u64;
-        }
-    }
-
-    fn close(mut self) -> Timeline {
-        self.drop_strangers();
-        let timeline = &mut self.timeline;
-        let unknown = timeline.exchanges.iter().filter(|exchange| exchange.arrivals.is_empty()).count();
-        for (count, what) in [
-            (self.damaged, "events cannot be read and were skipped"),
-            (self.unmatched, "events have no begin, no time or no meaning and were skipped"),
-            (self.left_out, "events exceed the limit and were skipped"),
-            (
-                unknown as u64,
-                "exchanges have no arrivals: Horovod answers known tensors from a cache (set HOROVOD_CACHE_CAPACITY=0 to record them)",
-            ),
-        ] {
-            if count > 0 {
-                timeline.warnings.push(format!("{count} {what}"));
-            }
-        }
-        self.timeline
-    }
-}
-
-fn nanos(micros: f64) -> Option<Nanos> {
-    (0.0..1e15).contains(&micros).then(|| Nanos((micros * 1e3).round() as u64))
 }
 
 /// Bytes of a tensor from its type and shape, such as `float32` and `[64, 3, 7, 7]`.
-fn size_of(args: &Args) -> Option<Bytes> {
-    let width = match args.dtype.as_deref()? {
+fn size_of(args: &Value) -> Option<Bytes> {
+    let width = match args["dtype"].as_str()? {
         "uint8" | "int8" | "bool" | "byte" => 1,
         "uint16" | "int16" | "float16" | "bfloat16" => 2,
         "int32" | "float32" => 4,
         "int64" | "float64" => 8,
         _ => return None,
     };
-    let shape = args.shape.as_deref()?.trim().strip_prefix('[')?.strip_suffix(']')?;
+    let shape = args["shape"].as_str()?.trim().strip_prefix('[')?.strip_suffix(']')?;
     let dimensions = shape.split(',').map(str::trim).filter(|dimension| !dimension.is_empty());
     let size = dimensions
         .map(str::parse::<u64>)
         .try_fold(width, |size: u64, dimension| size.checked_mul(dimension.ok()?));
     size.map(Bytes)
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,7 +4,9 @@
 //! - Otherwise the call that launches the next work is still to come, if it is known. The **host was late** while a thread
 //!   that launches work was in a call or an operator. While none was, **nothing was queued**: Python, input or sleep, which
 //!   the trace does not show. The same holds after the last work.
-//! - In both cases, time spent getting a batch is loading.
+//! - Before the first work and after the last, calls that neither launch work nor wait for it **set up** the device, or shut
+//!   it down.
+//! - In all cases, time spent getting a batch is loading.
 //! - The cause of the rest is unknown.
 
 use std::collections::BTreeSet;
@@ -26,8 +28,12 @@ pub struct Host {
     launches: Vec<(u64, Span)>,
     /// When a thread that launches work was in a call or an operator.
     active: Spans,
+    /// When it was in a call that neither launches work nor waits for it.
+    idle_calls: Spans,
     /// When it was getting a batch.
     loading: Spans,
+    /// Which tracks are of the host: what works there needs no launch.
+    on_host: Vec<bool>,
 }
 
 /// Idle time by cause, without overlap; the cause of the rest is unknown.
@@ -39,6 +45,8 @@ pub struct Causes {
     pub queued: Spans,
     /// Nothing was queued, and the trace shows no activity on the host.
     pub empty: Spans,
+    /// The host set up the device before its first work, or shut it down after its last.
+    pub set_up: Spans,
     /// The host was getting a batch.
     pub loading: Spans,
 }
@@ -66,19 +74,24 @@ impl Host {
         let threads: BTreeSet<u32> =
             trace.slices.iter().filter(launches_work).map(|slice| slice.track).collect();
         let loads: Vec<bool> = trace.names.texts().map(is_loading).collect();
-        let (mut active, mut loading) = (Spans::default(), Spans::default());
+        let waits: Vec<bool> = trace.names.texts().map(|name| name.contains("Synchronize")).collect();
+        let [mut active, mut idle_calls, mut loading]: [Spans; 3] = Default::default();
         for slice in &trace.slices {
             if matches!(slice.kind, Kind::Call | Kind::Operator) && threads.contains(&slice.track) {
                 // Launched work takes a while to reach the device.
                 let on_its_way = if launches_work(&slice) { LAUNCH } else { Nanos(0) };
                 active.push(slice.begin, Nanos(slice.end.0.saturating_add(on_its_way.0)));
             }
+            if slice.kind == Kind::Call && !launches_work(&slice) && !waits[slice.name.0 as usize] {
+                idle_calls.push(slice.begin, slice.end);
+            }
             let said = matches!(slice.kind, Kind::Operator | Kind::Range | Kind::Compute);
             if said && loads.get(slice.name.0 as usize).copied().unwrap_or(false) {
                 loading.push(slice.begin, slice.end);
             }
         }
-        Self { launches, active, loading }
+        let on_host = trace.tracks.iter().map(|track| track.device.is_none()).collect();
+        Self { launches, active, idle_calls, loading, on_host }
     }
 
     /// When the host was getting a batch.
@@ -101,15 +114,21 @@ impl Host {
         let mut ready: Option<Nanos> = None;
         let begins = busy.as_slice().iter().rev();
         let ends = begins.clone().skip(1).map(|span| span.end).chain([Nanos(0)]);
-        let mut after = Spans::default();
-        if let Some(last) = busy.as_slice().last().filter(|_| !self.launches.is_empty()) {
+        let (mut edges, mut after) = (Spans::default(), Spans::default());
+        if let (Some(first), Some(last)) = (busy.as_slice().first(), busy.as_slice().last())
+            && !self.launches.is_empty()
+        {
             after.push(last.end, Nanos(u64::MAX));
+            edges.push(Nanos(0), first.begin);
+            edges.push(last.end, Nanos(u64::MAX));
         }
         // From the last gap to the first, so that the earliest return of all later launches is known.
         for (next, from) in begins.map(|span| span.begin).zip(ends) {
             let mut known = false;
             while let Some(slice) = work.next_if(|slice| slice.begin >= next) {
-                if let Some(call) = self.launch(slice) {
+                let on_host = self.on_host.get(slice.track as usize).is_some_and(|on_host| *on_host);
+                let itself = on_host.then_some(Span { begin: slice.begin, end: slice.begin });
+                if let Some(call) = self.launch(slice).or(itself) {
                     known |= slice.begin == next;
                     ready = Some(ready.map_or(call.end, |ready| ready.min(call.end)));
                 }
@@ -126,14 +145,12 @@ impl Host {
             gaps.into_iter().rev().for_each(|gap| spans.push(gap.begin, gap.end));
             spans
         };
-        let unasked = collect(unasked);
-        let late = unasked.intersect(&self.active).subtract(&self.loading);
-        let unasked = unasked.union(&after);
-        Causes {
-            empty: unasked.subtract(&self.loading).subtract(&late),
-            host_late: late,
-            queued: collect(queued),
-            loading: unasked.intersect(&self.loading),
-        }
+        let unasked = collect(unasked).union(&after);
+        let loading = unasked.intersect(&self.loading);
+        let unasked = unasked.subtract(&loading);
+        let set_up = unasked.intersect(&edges).intersect(&self.idle_calls);
+        let unasked = unasked.subtract(&set_up);
+        let host_late = unasked.intersect(&self.active);
+        Causes { empty: unasked.subtract(&host_late), host_late, queued: collect(queued), set_up, loading }
     }
 }

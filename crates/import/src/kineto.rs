@@ -4,28 +4,28 @@
 //! file -> window (slides) -> event (slices of text) -> builder (tracks, names, slices) -> finish -> Trace
 //! ```
 //!
-//! The file is streamed: besides the trace itself (56 bytes per event), memory is one window, which
+//! The file is streamed: besides the trace itself (48 bytes per event), memory is one window, which
 //! grows to 16 MiB for a single event. Reading stops, with a warning, at 2^24 events, 2^16 tracks or 128 MiB of
 //! names. A truncated or damaged file gives what comes before the damage, with a warning.
 
-mod build;
+pub(super) mod build;
 mod collective;
-mod event;
+pub(super) mod event;
 mod finish;
 mod header;
-mod number;
-mod scan;
+pub(super) mod number;
+pub(super) mod scan;
 #[cfg(test)]
 mod tests;
-mod window;
+pub(super) mod window;
 
 use std::io::{self, Read};
 use std::path::Path;
 
-use self::build::Builder;
+use self::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
 use self::event::Event;
-use self::header::{MEMBERS, read_member};
-use self::scan::Stop;
+use self::header::MEMBERS;
+use self::scan::{Cursor, Stop};
 use self::window::{Halt, Window};
 use super::{ImportError, open};
 use crate::trace::Trace;
@@ -40,14 +40,7 @@ pub fn recognise(head: &[u8]) -> bool {
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head).trim_ascii_start();
     let signs =
         ["\"schemaVersion\"", "\"distributedInfo\"", "\"deviceProperties\"", "\"baseTimeNanoseconds\""];
-    let categories = [
-        "\"cpu_op\"",
-        "\"cuda_runtime\"",
-        "\"kernel\"",
-        "\"user_annotation\"",
-        "\"process_labels\"",
-        "\"ac2g\"",
-    ];
+    let categories = ["\"cpu_op\"", "\"cuda_runtime\"", "\"kernel\"", "\"user_annotation\"", "\"ac2g\""];
     match text.first() {
         Some(b'{') => signs.iter().chain(&categories).any(|word| says(word)),
         Some(b'[') => categories.iter().any(|word| says(word)),
@@ -57,7 +50,28 @@ pub fn recognise(head: &[u8]) -> bool {
 
 /// Reads a trace; a damaged one as far as possible, with a warning.
 pub fn read(path: &Path) -> Result<Trace, ImportError> {
-    read_from(open::open(path)?).map_err(|failure| match failure {
+    let mut builder = Builder::default();
+    fill(&mut builder, path)?;
+    Ok(builder.finish())
+}
+
+/// Takes the events of a file in this layout, one by one.
+pub(super) trait Sink {
+    /// Takes an event.
+    fn take(&mut self, event: &Event<'_>);
+    /// Whether there is no room for another event.
+    fn is_full(&self) -> bool;
+    /// Takes a member of the outermost object besides the events.
+    fn take_member(&mut self, key: &str, cursor: &mut Cursor<'_>) -> Result<(), Stop>;
+    /// Passes an event that is too large.
+    fn pass_large(&mut self);
+    /// What was read so far.
+    fn trace(&mut self) -> &mut Trace;
+}
+
+/// Gives all events of a file to a sink; of a damaged file those before the damage, with a warning.
+pub(super) fn fill(sink: &mut impl Sink, path: &Path) -> Result<(), ImportError> {
+    fill_from(sink, open::open(path)?).map_err(|failure| match failure {
         Failure::Io(source) => ImportError::Io { path: path.into(), source },
         Failure::Bad(why) => ImportError::bad(path, why),
     })
@@ -70,20 +84,21 @@ enum Failure {
     Bad(String),
 }
 
-fn read_from(source: Box<dyn Read>) -> Result<Trace, Failure> {
+fn fill_from(sink: &mut impl Sink, source: Box<dyn Read>) -> Result<(), Failure> {
     let mut window = Window::new(source);
-    let mut builder = Builder::default();
-    let outcome = walk(&mut window, &mut builder);
+    let outcome = walk(&mut window, sink);
     let offset = window.offset();
     let why = match outcome {
         Ok(Found::Events) => None,
         Ok(Found::Full) => {
-            builder.warn_full(offset);
+            sink.trace().warnings.push(format!(
+                "reading stopped at byte {offset}: at most {MOST_SLICES} events on {MOST_TRACKS} threads with {} MiB of \
+                 names are read; record a shorter time",
+                MOST_NAME_BYTES >> 20
+            ));
             None
         }
-        Ok(Found::NoEvents) => {
-            return Err(Failure::Bad("no traceEvents in it: not a PyTorch profiler trace".into()));
-        }
+        Ok(Found::NoEvents) => return Err(Failure::Bad("no traceEvents in it: not a trace".into())),
         Err(Halt::Ended(Some(error))) if !open::is_damage(&error) => return Err(Failure::Io(error)),
         Err(Halt::Ended(Some(error))) => {
             Some(format!("the file is truncated or damaged after byte {offset} ({error})"))
@@ -96,13 +111,14 @@ fn read_from(source: Box<dyn Read>) -> Result<Trace, Failure> {
         Err(Halt::Large) => Some(format!("the value at byte {offset} is too large")),
     };
     if let Some(why) = why {
-        if builder.trace.slices.is_empty() {
+        let trace = sink.trace();
+        if trace.slices.is_empty() {
             return Err(Failure::Bad(format!("{why}, and no event precedes it")));
         }
-        let count = builder.trace.slices.len();
-        builder.trace.warnings.push(format!("{why}: the {count} events before it were read"));
+        let count = trace.slices.len();
+        trace.warnings.push(format!("{why}: the {count} events before it were read"));
     }
-    Ok(builder.finish())
+    Ok(())
 }
 
 /// What was found in the whole file.
@@ -112,7 +128,7 @@ enum Found {
     Full,
 }
 
-fn walk(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
+fn walk(window: &mut Window, sink: &mut impl Sink) -> Result<Found, Halt> {
     let opening = window.read(|cursor| {
         cursor.skip_mark();
         let first = cursor.peek()?;
@@ -120,39 +136,39 @@ fn walk(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
     })?;
     let mut found = Found::NoEvents;
     if opening == b'[' {
-        found = walk_events(window, builder)?;
+        found = walk_events(window, sink)?;
     } else {
         while let Some(key) = window.read(|cursor| Ok(cursor.member()?.map(|key| key.plain())))? {
             let next = window.read(|cursor| cursor.peek())?;
             match (key.as_str(), next) {
                 ("traceEvents", b'[') => {
                     window.read(|cursor| cursor.expect(b'['))?;
-                    found = walk_events(window, builder)?;
+                    found = walk_events(window, sink)?;
                     if matches!(found, Found::Full) {
                         break;
                     }
                 }
                 (_, b'{' | b'[' | b'"') if !MEMBERS.contains(&key.as_str()) => window.skip()?,
-                _ => window.read(|cursor| read_member(builder, &key, cursor))?,
+                _ => window.read(|cursor| sink.take_member(&key, cursor))?,
             }
         }
     }
     if !matches!(found, Found::Full) {
-        check_end(window, builder);
+        check_end(window, sink);
     }
     Ok(found)
 }
 
 /// Reads the events of an array after its opening bracket.
-fn walk_events(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt> {
+fn walk_events(window: &mut Window, sink: &mut impl Sink) -> Result<Found, Halt> {
     loop {
         let next = window.read(|cursor| {
             let goes_on = cursor.element()?;
             if !goes_on {
                 return Ok(Some(Found::Events));
             }
-            builder.take(&Event::read(cursor)?);
-            Ok(builder.is_full().then_some(Found::Full))
+            sink.take(&Event::read(cursor)?);
+            Ok(sink.is_full().then_some(Found::Full))
         });
         match next {
             Ok(None) => {}
@@ -160,7 +176,7 @@ fn walk_events(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt
             Err(Halt::Large) => {
                 window.read(|cursor| cursor.element())?;
                 window.skip()?;
-                builder.odd.large += 1;
+                sink.pass_large();
             }
             Err(halt) => return Err(halt),
         }
@@ -168,7 +184,7 @@ fn walk_events(window: &mut Window, builder: &mut Builder) -> Result<Found, Halt
 }
 
 /// Reads to the end of the file, where a gzip file has its checksum.
-fn check_end(window: &mut Window, builder: &mut Builder) {
+fn check_end(window: &mut Window, sink: &mut impl Sink) {
     let warning = match window.read(|cursor| cursor.peek()) {
         Err(Halt::Ended(Some(error))) => {
             format!("all events were read, but the end of the file is damaged ({error})")
@@ -176,5 +192,5 @@ fn check_end(window: &mut Window, builder: &mut Builder) {
         Err(_) => return,
         Ok(_) => format!("the text after the trace, from byte {}, was not read", window.offset()),
     };
-    builder.trace.warnings.push(warning);
+    sink.trace().warnings.push(warning);
 }

@@ -6,6 +6,7 @@
 
 pub mod align;
 mod batch;
+pub mod chrome;
 pub mod collectives;
 pub mod events;
 pub mod horovod;
@@ -21,6 +22,7 @@ mod nvprof;
 pub mod open;
 pub mod operations;
 pub mod profile;
+mod protobuf;
 pub mod ranks;
 #[cfg(test)]
 mod sample;
@@ -36,6 +38,7 @@ pub mod top;
 pub mod trace;
 pub mod unknown;
 pub mod write;
+pub mod xplane;
 
 use std::io;
 use std::path::PathBuf;

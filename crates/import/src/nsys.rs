@@ -6,13 +6,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use paceline_record::Rank;
 
-use super::ImportError;
-use super::sqlite::cuda::{self, Copies, Memory, on_device};
-use super::sqlite::{self, Database, Event, Fields, Gather, Origin, Place};
+use super::sqlite::{self, Database, Event, Fields, Gather, process};
+use super::{ImportError, operations};
 use crate::trace::{Kind, Trace};
 
 /// Further diagnostics are counted, not listed.
@@ -27,38 +26,21 @@ const STARTED: i64 = 60;
 /// A domain gets a name.
 const DOMAIN: i64 = 75;
 
-/// A trace for each process that used a device or took part in collectives.
+/// A trace for each process that used a device or took part in exchanges.
 pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportError> {
     let mut warnings = diagnostics(&mut database)?;
     let strings = database.strings("StringIds", "id", "value")?;
-    let mut reader =
-        Reader { strings, gather: Gather::default(), ranks: HashMap::new(), first: None, unnamed: 0 };
+    let mut reader = Reader { strings, gather: Gather::default(), ranks: HashMap::new() };
     for table in ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"] {
         reader.calls(&mut database, table)?;
     }
-    reader.kernels(&mut database)?;
-    reader.copies(&mut database)?;
+    sqlite::read_cupti(&mut database, &reader.strings, &mut reader.gather)?;
     reader.ranges(&mut database)?;
-    for table in ["MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"] {
-        reader.mpi(&mut database, table)?;
-    }
-    if reader.unnamed > 0 {
-        warnings.push(format!("{} events have names that are missing from StringIds", reader.unnamed));
-    }
-    let mut origin = Origin::Unknown;
-    database.scan("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], |row| {
-        if let Some(at) = row.integer(0) {
-            origin = Origin::After1970(at);
-        }
-    })?;
+    reader.mpi(&mut database)?;
+    let mut origin = None;
+    database.scan("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], |row| origin = row.integer(0))?;
     let facts = Facts::read(&mut database)?;
-    let (parts, complaints) = reader.gather.finish(origin);
-    warnings.extend(complaints);
-    let (overhead, count) = database.total("PROFILER_OVERHEAD")?;
-    if count > 0 {
-        warnings
-            .push(format!("the profiler's own work takes {:.3} s in {count} pieces", overhead as f64 * 1e-9));
-    }
+    let parts = reader.gather.finish(origin, &mut warnings);
     let alone = parts.len() == 1;
     let mut traces: Vec<Trace> = parts
         .into_iter()
@@ -69,96 +51,25 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
                 trace.world = Some(world);
             }
             trace.host.clone_from(&facts.host);
-            trace.devices = facts.device_names(process, &trace);
-            trace.backend = cuda::backend(&trace);
+            trace.devices = sqlite::device_names(&trace, |device| facts.device_name(process, device));
             trace
         })
         .collect();
     traces.sort_by_key(|trace| trace.rank);
-    cuda::conclude(database, traces, warnings)
+    sqlite::conclude(database, traces, warnings)
 }
 
 struct Reader {
     strings: HashMap<i64, String>,
     gather: Gather,
     ranks: HashMap<u64, Rank>,
-    /// The process of the first call, used if a row names none.
-    first: Option<u64>,
-    unnamed: u64,
 }
 
 impl Reader {
-    fn process(&self, row: &Fields<'_, '_>, at: usize) -> u64 {
-        process(row, at).or(self.first).unwrap_or(0)
-    }
-
-    fn kernels(&mut self, database: &mut Database) -> Result<(), ImportError> {
-        let columns = [
-            "start",
-            "end",
-            "deviceId",
-            "contextId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "demangledName",
-            "shortName",
-            "mangledName",
-        ];
-        let mut demangled: HashMap<i64, String> = HashMap::new();
-        database.scan("CUPTI_ACTIVITY_KIND_KERNEL", &columns, |row| {
-            let string = |at| self.strings.get(&row.integer(at)?).filter(|name| !name.is_empty());
-            let name = match string(7).or_else(|| string(8)) {
-                Some(name) => name,
-                None => match row.integer(9).zip(string(9)) {
-                    Some((id, mangled)) => demangled.entry(id).or_insert_with(|| sqlite::demangle(mangled)),
-                    None => {
-                        self.unnamed += 1;
-                        "kernel without a name"
-                    }
-                },
-            };
-            let operation = sqlite::nccl_operation(name);
-            let kind = operation.map_or(Kind::Compute, |_| Kind::Collective);
-            self.gather.add(self.process(row, 6), on_device(row, kind), name, operation);
-        })
-    }
-
-    fn copies(&mut self, database: &mut Database) -> Result<(), ImportError> {
-        let columns = [
-            "start",
-            "end",
-            "deviceId",
-            "contextId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "bytes",
-            "copyKind",
-            "srcKind",
-            "dstKind",
-        ];
-        let kinds = enumeration(database, "ENUM_CUDA_MEMCPY_OPER")?;
-        let mut copies = Copies::new(Memory::Nsys, &kinds);
-        database.scan("CUPTI_ACTIVITY_KIND_MEMCPY", &columns, |row| {
-            let (kind, name) = copies.describe(row.integer(8), row.integer(9), row.integer(10));
-            let event = Event { bytes: row.count(7), ..on_device(row, kind) };
-            self.gather.add(self.process(row, 6), event, name, None);
-        })?;
-        database.scan("CUPTI_ACTIVITY_KIND_MEMSET", &columns[..8], |row| {
-            let event = Event { bytes: row.count(7), ..on_device(row, Kind::Fill) };
-            self.gather.add(self.process(row, 6), event, "Memset", None);
-        })
-    }
-
     fn calls(&mut self, database: &mut Database, table: &str) -> Result<(), ImportError> {
         database.scan(table, &["start", "end", "globalTid", "correlationId", "nameId"], |row| {
-            let name =
-                row.integer(4).and_then(|id| self.strings.get(&id)).map(|name| sqlite::without_version(name));
-            self.unnamed += u64::from(name.is_none());
-            let event = Event { correlation: row.count(3), ..on_host(row, Kind::Call) };
-            self.first = self.first.or(process(row, 2));
-            self.gather.add(self.process(row, 2), event, name.unwrap_or("call without a name"), None);
+            let name = string(&self.strings, row, 4).map(sqlite::without_version);
+            self.gather.add(Event { correlation: row.count(3), ..on_host(row, Kind::Call) }, name);
         })
     }
 
@@ -167,13 +78,11 @@ impl Reader {
         let typed = database.has_column("NVTX_EVENTS", "eventType");
         let mut mpi = Vec::new();
         let columns = ["start", "end", "globalTid", "eventType", "text", "textId", "domainId"];
-        database.scan("NVTX_EVENTS", &columns, |row| match row.integer(3) {
-            Some(DOMAIN) if row.text(4).is_some_and(|text| text == "MPI") => {
-                mpi.push((self.process(row, 2), row.integer(6)))
-            }
-            Some(THREAD_NAME) => {
-                let rank = row.text(4).and_then(|name| name.strip_prefix("MPI Rank ")?.trim().parse().ok());
-                self.ranks.extend(rank.map(|rank| (self.process(row, 2), Rank(rank))));
+        database.scan("NVTX_EVENTS", &columns, |row| match (row.integer(3), row.text(4)) {
+            (Some(DOMAIN), Some(text)) if text == "MPI" => mpi.push((process(row, 2), row.integer(6))),
+            (Some(THREAD_NAME), Some(name)) => {
+                let rank = name.strip_prefix("MPI Rank ").and_then(|rank| rank.trim().parse().ok());
+                self.ranks.extend(process(row, 2).zip(rank.map(Rank)));
             }
             _ => {}
         })?;
@@ -182,103 +91,73 @@ impl Reader {
                 Some(kind) => [PUSHED, STARTED].contains(&kind),
                 None => !typed && row.integer(1).is_some(),
             };
-            if !is_range {
-                return;
+            if is_range {
+                let text = row.text(4).filter(|text| !text.is_empty());
+                let name = text.as_deref().or_else(|| string(&self.strings, row, 5));
+                let event = match mpi.contains(&(process(row, 2), row.integer(6))) {
+                    true => on_host(row, Kind::Call).exchanging(name.and_then(exchange_of)),
+                    false => on_host(row, Kind::Range),
+                };
+                self.gather.add(event, name);
             }
-            let text = row.text(4).filter(|text| !text.is_empty());
-            let name = text.as_deref().or_else(|| self.strings.get(&row.integer(5)?).map(String::as_str));
-            self.unnamed += u64::from(name.is_none());
-            let name = name.unwrap_or("range without a name");
-            let process = self.process(row, 2);
-            let (kind, operation) = match mpi.contains(&(process, row.integer(6))) {
-                true => mpi_kind(name),
-                false => (Kind::Range, None),
-            };
-            self.gather.add(process, on_host(row, kind), name, operation);
         })
     }
 
-    fn mpi(&mut self, database: &mut Database, table: &str) -> Result<(), ImportError> {
-        database.scan(table, &["start", "end", "globalTid", "textId", "size", "recvSize"], |row| {
-            let name = row.integer(3).and_then(|id| self.strings.get(&id)).map(String::as_str);
-            self.unnamed += u64::from(name.is_none());
-            let name = name.unwrap_or("MPI call without a name");
-            let (kind, operation) = match (mpi_kind(name), table) {
-                ((Kind::Call, _), "MPI_COLLECTIVES_EVENTS") => (Kind::Collective, Some("mpi")),
-                (known, _) => known,
-            };
-            let event = Event { bytes: row.count(4).max(row.count(5)), ..on_host(row, kind) };
-            self.gather.add(self.process(row, 2), event, name, operation);
-        })?;
+    /// MPI calls, which later versions record in tables of their own. One call for several requests has a row for each.
+    fn mpi(&mut self, database: &mut Database) -> Result<(), ImportError> {
+        for table in ["COLLECTIVES", "P2P", "START_WAIT", "OTHER"] {
+            let columns = ["start", "end", "globalTid", "textId", "size", "recvSize"];
+            let mut seen = BTreeSet::new();
+            database.scan(&format!("MPI_{table}_EVENTS"), &columns, |row| {
+                if table == "START_WAIT" && !seen.insert([0, 1, 2, 3].map(|at| row.integer(at))) {
+                    return;
+                }
+                let name = string(&self.strings, row, 3);
+                let known = name.and_then(exchange_of);
+                let operation = known.or(name.filter(|_| table != "OTHER"));
+                let event = on_host(row, Kind::Call).exchanging(operation);
+                self.gather.add(Event { bytes: row.count(4).max(row.count(5)), ..event }, name);
+            })?;
+        }
         database.scan("MPI_RANKS", &["globalTid", "rank"], |row| {
             let rank = row.count(1).and_then(|rank| rank.try_into().ok());
-            self.ranks.extend(rank.map(|rank| (self.process(row, 0), Rank(rank))));
+            self.ranks.extend(process(row, 0).zip(rank.map(Rank)));
         })
     }
 }
 
-fn mpi_kind(call: &str) -> (Kind, Option<&'static str>) {
-    let operation = sqlite::mpi_operation(call);
-    (operation.map_or(Kind::Call, |_| Kind::Collective), operation)
+/// A name by its number in a column.
+fn string<'a>(strings: &'a HashMap<i64, String>, row: &Fields<'_, '_>, at: usize) -> Option<&'a str> {
+    strings.get(&row.integer(at)?).map(String::as_str)
 }
 
-/// The process in a global number of a process or thread.
-fn process(row: &Fields<'_, '_>, at: usize) -> Option<u64> {
-    row.integer(at).map(|global| (global as u64 >> 24) & 0xff_ffff)
+/// What an MPI call exchanges: `all_reduce` for `MPI_Iallreduce`; `None` for calls that only start, end or ask.
+fn exchange_of(call: &str) -> Option<&str> {
+    operations::operation(call).or(call.starts_with("MPI_Wait").then_some("wait"))
 }
 
 /// Columns 0 to 2: start, end, global number of the thread.
-fn on_host(row: &Fields<'_, '_>, kind: Kind) -> Event {
+fn on_host<'a>(row: &Fields<'_, '_>, kind: Kind) -> Event<'a> {
     let thread = row.integer(2).map_or(0, |global| global as u64 & 0xff_ffff);
-    Event {
-        kind,
-        begin: row.integer(0),
-        end: row.integer(1),
-        place: Place::Thread(thread),
-        correlation: None,
-        bytes: None,
-    }
+    Event::on_host(row, kind, process(row, 2), thread)
 }
 
-/// An enumeration's names, symbol and label together.
-fn enumeration(database: &mut Database, table: &str) -> Result<HashMap<i64, String>, ImportError> {
-    let mut names = HashMap::new();
-    database.scan(table, &["id", "name", "label"], |row| {
-        if let Some(id) = row.integer(0)
-            && names.len() < 1000
-        {
-            let text = |at| row.text(at).unwrap_or_default();
-            names.insert(id, format!("{} {}", text(1), text(2)));
-        }
-    })?;
-    Ok(names)
-}
-
-/// Diagnostics of the profiler.
+/// Errors and warnings of the profiler.
 fn diagnostics(database: &mut Database) -> Result<Vec<String>, ImportError> {
-    let levels = enumeration(database, "ENUM_DIAGNOSTIC_SEVERITY_LEVEL")?;
     let (mut said, mut more) = (Vec::<String>::new(), 0);
     database.scan("DIAGNOSTIC_EVENT", &["severity", "text"], |row| {
-        let level = row.integer(0).map(|level| match levels.get(&level) {
-            Some(name) => name.to_lowercase(),
-            None => {
-                ["unknown", "info", "warning", "error"].get(level as usize).copied().unwrap_or("error").into()
-            }
-        });
-        let level = level.unwrap_or_default();
-        let Some(word) = ["fatal", "error", "warn"].into_iter().find(|word| level.contains(word)) else {
-            return;
+        let word = match row.integer(0) {
+            Some(2) => "a warning",
+            Some(3..) => "an error",
+            _ => return,
         };
-        let word = if word == "warn" { "a warning" } else { "an error" };
-        let text: String = row.text(1).unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = row.text(1).unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
         let text: String = text.chars().take(300).collect();
         let sentence = format!("the profiler reported {word}: {text}");
-        if said.contains(&sentence) {
-            return;
-        }
-        match said.len() < DIAGNOSTICS {
-            true => said.push(sentence),
-            false => more += 1,
+        match (said.contains(&sentence), said.len() < DIAGNOSTICS) {
+            (true, _) => {}
+            (false, true) => said.push(sentence),
+            (false, false) => more += 1,
         }
     })?;
     if more > 0 {
@@ -288,70 +167,57 @@ fn diagnostics(database: &mut Database) -> Result<Vec<String>, ImportError> {
 }
 
 /// What the file says about the machine.
+#[derive(Default)]
 struct Facts {
     host: Option<String>,
     rank_and_world: Option<(u32, u32)>,
     /// Name by the number of the GPU.
     gpus: HashMap<i64, String>,
-    /// GPU by CUDA device number, if it is the same for every process.
-    by_ordinal: HashMap<i64, i64>,
-    /// GPU by process and CUDA's number of the device.
-    by_process: HashMap<(u64, i64), i64>,
+    /// GPU by process and CUDA's number of the device; without a process if it is the same for every one.
+    numbers: HashMap<(Option<u64>, i64), i64>,
 }
 
 impl Facts {
     fn read(database: &mut Database) -> Result<Self, ImportError> {
-        let mut facts = Self {
-            host: None,
-            rank_and_world: None,
-            gpus: HashMap::new(),
-            by_ordinal: HashMap::new(),
-            by_process: HashMap::new(),
-        };
-        database.scan("TARGET_INFO_SYSTEM_ENV", &["name", "value"], |row| {
-            match row.text(0).as_deref() {
-                Some("Hostname") => facts.host = row.text(1).map(|host| host.into_owned()),
-                Some("DeviceEnvironment") => {
-                    facts.rank_and_world = row.text(1).and_then(|all| rank_and_world(&all))
-                }
-                _ => {}
-            };
+        let mut facts = Self::default();
+        database.scan("TARGET_INFO_SYSTEM_ENV", &["name", "value"], |row| match row.text(0).as_deref() {
+            Some("Hostname") => facts.host = row.text(1).map(|host| host.into_owned()),
+            Some("DeviceEnvironment") => {
+                facts.rank_and_world = row.text(1).and_then(|all| rank_and_world(&all))
+            }
+            _ => {}
+        })?;
+        // Until 2021, CUDA's own numbers are the only ones.
+        database.scan("TARGET_INFO_CUDA_GPU", &["deviceId", "name"], |row| {
+            facts.gpus.extend(row.integer(0).zip(row.text(1).map(|name| name.into_owned())));
         })?;
         let counted = database.has_column("TARGET_INFO_GPU", "smCount");
         database.scan("TARGET_INFO_GPU", &["id", "name", "cuDevice", "smCount"], |row| {
             let (Some(id), Some(name)) = (row.integer(0), row.text(1)) else { return };
             facts.gpus.insert(id, name.into_owned());
             // Graphics adapters unknown to CUDA are also listed, all of them as device 0.
-            if let Some(ordinal) = row.integer(2)
-                && (!counted || row.integer(3).is_some_and(|processors| processors > 0))
-            {
-                facts.by_ordinal.insert(ordinal, id);
-            }
+            let computes = !counted || row.integer(3).is_some_and(|processors| processors > 0);
+            facts.numbers.extend(row.integer(2).filter(|_| computes).map(|device| ((None, device), id)));
         })?;
         database.scan("TARGET_INFO_CUDA_DEVICE", &["pid", "cudaId", "gpuId"], |row| {
-            if let (Some(pid), Some(ordinal), Some(gpu)) = (row.count(0), row.integer(1), row.integer(2)) {
-                facts.by_process.insert((pid, ordinal), gpu);
+            if let (Some(pid), Some(device), Some(gpu)) = (row.count(0), row.integer(1), row.integer(2)) {
+                facts.numbers.insert((Some(pid), device), gpu);
             }
         })?;
         Ok(facts)
     }
 
-    /// Names in order of the device's number, up to the last that the trace uses.
-    fn device_names(&self, process: u64, trace: &Trace) -> Vec<String> {
-        cuda::device_names(trace, |device| {
-            let device = i64::from(device);
-            let gpu = self.by_process.get(&(process, device)).or_else(|| self.by_ordinal.get(&device));
-            self.gpus.get(gpu.unwrap_or(&device)).cloned()
-        })
+    fn device_name(&self, process: u64, device: i64) -> Option<String> {
+        let gpu = [Some(process), None].iter().find_map(|&process| self.numbers.get(&(process, device)));
+        self.gpus.get(gpu.unwrap_or(&device)).cloned()
     }
 }
 
 /// A launcher's variables for the rank, in the environment that the profiler was started in.
 fn rank_and_world(environment: &str) -> Option<(u32, u32)> {
     let value = |name: &str| {
-        let line =
-            environment.split(['\0', '\n']).find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        line?.trim().parse::<u32>().ok()
+        let mut lines = environment.split(['\0', '\n']);
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?.trim().parse::<u32>().ok()
     };
     let names =
         [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")];

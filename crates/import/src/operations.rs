@@ -42,10 +42,15 @@ pub fn of_kernel(name: &str) -> Option<&'static str> {
         return operation(own).or(Some("symmetric_memory"));
     }
     let flat = flatten(own);
-    // Threads of one block reduce among each other, too.
-    let within = ["block", "warp"].iter().any(|word| flat.contains(word));
+    // Threads of one block reduce among each other, too; a compiler names a kernel after all operators around it.
+    let computes = ["block", "warp"].iter().any(|word| flat.contains(word)) || own.starts_with("triton_");
     let known = OPERATIONS[..UNMISTAKABLE].iter().find(|(spelling, _)| flat.contains(spelling));
-    known.filter(|_| !within).map(|(_, operation)| *operation)
+    known.filter(|_| !computes).map(|(_, operation)| *operation)
+}
+
+/// Whether all ranks take part in an operation, so that one of a rank has its like on the others.
+pub fn is_collective(operation: &str) -> bool {
+    !["send", "recv", "send_recv", "wait", "peer_copy"].contains(&operation)
 }
 
 /// What an event of the host says about a collective.
@@ -165,7 +170,7 @@ mod tests {
             "ncclRing(int)",
             "block_all_reduce_sum_f32_kernel(float*, float*, int)",
             "void at::native::(anonymous namespace)::soft_max<4, (anonymous namespace)::all_reduce>(float*)",
-            "triton_red_fused_scatter_0",
+            "triton_poi_fused_all_gather_into_tensor_wait_tensor_0",
             "",
         ] {
             assert_eq!(of_kernel(kernel), None, "{kernel}");

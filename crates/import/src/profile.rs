@@ -11,6 +11,7 @@ mod window;
 use std::collections::BTreeMap;
 
 use paceline_lab::run::Span;
+use paceline_lab::stats;
 use paceline_record::{Bytes, Nanos};
 use serde::Serialize;
 
@@ -20,7 +21,7 @@ use super::top::{Row, Tally};
 use crate::trace::{Kind, Name, Trace};
 
 pub use gap::{Gap, Idle};
-pub use render::render;
+pub use render::{percent, render, time};
 pub use window::Cut;
 
 /// Rows of each list.
@@ -65,8 +66,8 @@ pub struct Profile {
     pub gaps: Vec<Gap>,
     /// Steps that lie in the window.
     pub steps: usize,
-    /// Their mean length.
-    pub step_mean: Option<Nanos>,
+    /// Their median length: the first also waits for a device that lags behind.
+    pub step_median: Option<Nanos>,
     /// Warnings of the file's reader, and what was left out.
     pub warnings: Vec<String>,
 }
@@ -155,7 +156,7 @@ pub fn summarise(trace: &Trace, cut: &Cut<'_>) -> Result<Profile, String> {
     }
     let inside = |begin: Nanos, end: Nanos| window.within(Span { begin, end }) == end.since(begin);
     let lengths = tiling.steps.iter().filter(|step| inside(step.begin, step.end));
-    let lengths: Vec<u64> = lengths.map(|step| step.end.since(step.begin).0).collect();
+    let lengths: Vec<f64> = lengths.map(|step| step.end.since(step.begin).0 as f64).collect();
     let mut warnings = trace.warnings.clone();
     if *cut == Cut::default() {
         warnings.extend(tiling.notes.iter().cloned());
@@ -181,7 +182,7 @@ pub fn summarise(trace: &Trace, cut: &Cut<'_>) -> Result<Profile, String> {
         idle: tiling.knows_idle.then(|| Idle::of(&parts)),
         gaps: if tiling.knows_idle { gap::longest(trace, &tiling, &window) } else { Vec::new() },
         steps: lengths.len(),
-        step_mean: (!lengths.is_empty()).then(|| Nanos(lengths.iter().sum::<u64>() / lengths.len() as u64)),
+        step_median: stats::median(&lengths).map(|nanos| Nanos(nanos as u64)),
         warnings,
         window,
     })
@@ -248,7 +249,14 @@ fn devices(trace: &Trace, window: &Spans) -> Vec<DeviceUse> {
 impl Breakdown {
     fn of(parts: &Parts, knows_idle: bool) -> Self {
         let sum = |of: &[Part]| of.iter().map(|part| parts[*part]).sum::<Nanos>();
-        let rest = sum(&[Part::Loading, Part::HostLate, Part::Queued, Part::NothingQueued, Part::Unknown]);
+        let rest = sum(&[
+            Part::Loading,
+            Part::SetUp,
+            Part::HostLate,
+            Part::Queued,
+            Part::NothingQueued,
+            Part::Unknown,
+        ]);
         Self {
             compute: sum(&[Part::Update, Part::Backward, Part::Forward, Part::Compute]),
             collective: parts[Part::Collective],

@@ -44,7 +44,7 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
         warnings.extend(tiling.notes.iter().map(|note| format!("rank {rank}: {note}")));
     }
     let marked = tilings.iter_mut().map(|tiling| std::mem::take(&mut tiling.steps)).collect();
-    let steps = find_common_steps(&traces, marked, &mut warnings)?;
+    let steps = find_common_steps(&tilings, marked, &mut warnings)?;
     let matching = Matching::of(&traces, &steps);
     let alignment = align::find(&traces, &steps, &matching);
     warn(&traces, &matching, &mut warnings);
@@ -145,17 +145,21 @@ fn order(traces: &mut [Trace], warnings: &mut Vec<String>) -> Result<(), ImportE
 }
 
 /// Profilers start and stop at different times: only steps that all ranks have are kept. If a trace marks none, each
-/// trace is one step.
+/// trace is one step, without the start-up before its first work.
 fn find_common_steps(
-    traces: &[Trace],
+    tilings: &[Tiling],
     mut steps: Vec<Vec<StepRange>>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Vec<StepRange>>, ImportError> {
     if steps.iter().any(Vec::is_empty) {
-        warnings.push("no steps are marked in all traces: each trace counts as one step".into());
-        for (trace, steps) in traces.iter().zip(&mut steps) {
-            let extent = trace.extent().filter(|(begin, end)| begin < end);
-            let Some((begin, end)) = extent else { return apart("one of them shows no work") };
+        warnings.push(
+            "no steps are marked in all traces: each counts as one step, from its first work to its last"
+                .into(),
+        );
+        for (tiling, steps) in tilings.iter().zip(&mut steps) {
+            let Some(Span { begin, end }) = tiling.work() else {
+                return apart("one shows no kernels, copies, collectives or operators");
+            };
             *steps = vec![StepRange { number: 0, begin, end }];
         }
     } else {

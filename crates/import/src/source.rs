@@ -11,8 +11,8 @@ use paceline_record::Rank;
 use super::named::{self, Whose};
 use super::ranks::{self, Told};
 use super::{
-    ImportError, Imported, batch, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite, tf_cnn,
-    unknown,
+    ImportError, Imported, batch, chrome, events, horovod, kineto, metric_log, nvidia_smi, open, sqlite,
+    tf_cnn, unknown, xplane,
 };
 use crate::trace::Trace;
 
@@ -38,13 +38,15 @@ pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
     if sqlite::is_sqlite(path).map_err(|source| ImportError::Io { path: path.into(), source })? {
         return Ok(Some(Format::Sqlite));
     }
-    let readers: [(Recognise, Format); 6] = [
+    let readers: [(Recognise, Format); 8] = [
         (events::recognise, Format::Events),
         (kineto::recognise, Format::Kineto),
         (horovod::recognise, Format::Horovod),
         (metric_log::recognise, Format::MetricLog),
         (tf_cnn::recognise, Format::TfCnn),
         (nvidia_smi::recognise, Format::NvidiaSmi),
+        (xplane::recognise, Format::XPlane),
+        (chrome::recognise, Format::Chrome),
     ];
     Ok(readers.into_iter().find(|(recognise, _)| recognise(&head)).map(|(_, format)| format))
 }
@@ -137,7 +139,7 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     for (name, files) in traces(&sources) {
         let mut traces: Vec<(&Source, Trace)> = Vec::new();
         for source in files {
-            let read = left_out.unless(source, read_work(&source.path))?.into_iter().flatten();
+            let read = left_out.unless(source, read_work(source))?.into_iter().flatten();
             traces.extend(read.map(|trace| (source, trace)));
         }
         for (name, traces) in set_apart(name, traces) {
@@ -165,8 +167,9 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     }
     for source in &sources {
         let run = match source.format {
-            Format::Horovod => horovod::read(&source.path).map(|timeline| timeline.to_run()),
+            Format::Horovod => horovod::read(&source.path).and_then(|traces| ranks::join(traces, told)),
             Format::MetricLog => metric_log::import(&source.path),
+            Format::Chrome => Err(ImportError::bad(&source.path, chrome::NO_RUN)),
             _ => continue,
         };
         let run = left_out.unless(source, run)?;
@@ -217,26 +220,24 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
 
 /// The traces of a file that profiles a device, or of a database; `None` for other files.
 pub fn read_profile(path: &Path) -> Result<Option<Vec<Trace>>, ImportError> {
-    let io = |source| ImportError::Io { path: path.into(), source };
-    if sqlite::is_sqlite(path).map_err(io)? || recognise(path)? == Some(Format::Kineto) {
-        let traces = read_traces(path)?;
-        return Ok(traces.iter().any(Trace::has_device).then_some(traces));
-    }
-    Ok(None)
+    let traces = match recognise(path)? {
+        Some(Format::Sqlite) => sqlite::read(path)?,
+        Some(Format::Kineto) => vec![kineto::read(path)?],
+        Some(Format::XPlane) => xplane::read(path)?,
+        _ => return Ok(None),
+    };
+    Ok(traces.iter().any(Trace::has_device).then_some(traces))
 }
 
-/// The traces in a file: one from PyTorch's profiler, one per process from a database.
-pub fn read_traces(path: &Path) -> Result<Vec<Trace>, ImportError> {
-    let io = |source| ImportError::Io { path: path.into(), source };
-    match sqlite::is_sqlite(path).map_err(io)? {
-        true => sqlite::read(path),
-        false => Ok(vec![kineto::read(path)?]),
-    }
-}
-
-/// The traces in a file that have work.
-fn read_work(path: &Path) -> Result<Vec<Trace>, ImportError> {
-    let mut traces = read_traces(path)?;
+/// The ranks in a file that have work: one from PyTorch's profiler, one per process from a database, one per device
+/// from JAX's or TensorFlow's.
+fn read_work(source: &Source) -> Result<Vec<Trace>, ImportError> {
+    let path = &source.path;
+    let mut traces = match source.format {
+        Format::Sqlite => sqlite::read(path)?,
+        Format::XPlane => xplane::read(path)?,
+        _ => vec![kineto::read(path)?],
+    };
     let lasts = |trace: &Trace| trace.extent().is_some_and(|(begin, end)| begin < end);
     traces.retain(|trace| !trace.steps.is_empty() || lasts(trace));
     match traces.is_empty() {
@@ -303,9 +304,9 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
                     passed.push(unknown::quote(&path.file_name().unwrap_or_default().to_string_lossy()))
                 }
                 None => {
-                    let known = "unknown format; read are a PyTorch trace, an nvprof or Nsight Systems profile, a Horovod \
-                                 timeline, a TensorBoard event file, a tf_cnn_benchmarks log, a metric.log and \
-                                 nvidia-smi's output";
+                    let known = "unknown format; read are a PyTorch trace, an nvprof or Nsight Systems profile, an XPlane \
+                                 profile of JAX or TensorFlow, a Horovod timeline, a TensorBoard event file, a \
+                                 tf_cnn_benchmarks log, a metric.log and nvidia-smi's output";
                     let what = unknown::describe(&open::head(&path, HEAD)?);
                     return Err(ImportError::bad(path, what.unwrap_or_else(|| known.into())));
                 }
@@ -362,7 +363,10 @@ fn natural(text: &str) -> String {
 /// Groups traces: those of one folder, and those given individually.
 fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
     let mut runs: Vec<(PathBuf, Vec<&Source>)> = Vec::new();
-    for source in sources.iter().filter(|source| matches!(source.format, Format::Kineto | Format::Sqlite)) {
+    for source in sources
+        .iter()
+        .filter(|source| matches!(source.format, Format::Kineto | Format::Sqlite | Format::XPlane))
+    {
         match runs.iter_mut().find(|(named, _)| *named == source.named) {
             Some((_, files)) => files.push(source),
             None => runs.push((source.named.clone(), vec![source])),

@@ -29,6 +29,9 @@ use crate::trace::{Kind, Slice, StepRange, Trace};
 /// Forward has at least this part of the computation that is neither backward nor update.
 const FORWARD: f64 = 0.8;
 
+/// What takes at least this part of a trace is named.
+const NOTABLE: f64 = 0.05;
+
 /// What time went to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -40,16 +43,18 @@ pub enum Part {
     Forward,
     /// Others.
     Compute,
-    /// A collective, and no computation.
+    /// A collective or another exchange, and no computation.
     Collective,
     /// A copy from the host.
     CopyIn,
     /// A copy to the host.
     CopyOut,
-    /// A copy within or between devices, or a fill.
+    /// A copy within a device, or a fill.
     CopyDevice,
     /// The host was getting a batch.
     Loading,
+    /// The host set up the device before its first work, or shut it down after its last.
+    SetUp,
     /// The host was busy on the way to launch the next work.
     HostLate,
     /// Work waited in a stream: for another stream, for a copy, for a device that was not ready.
@@ -144,7 +149,11 @@ impl Sight {
     /// Whether a slice keeps the rank busy, rather than being the host's side of device work.
     pub fn counts(self, trace: &Trace, slice: &Slice) -> bool {
         match slice.kind {
-            Kind::Collective => on_device(trace, slice) || !self.device_collectives,
+            // Calls of MPI are no launches: they exchange by themselves.
+            Kind::Collective => {
+                let mpi = || trace.names.text(slice.name).starts_with("MPI_");
+                on_device(trace, slice) || !self.device_collectives || mpi()
+            }
             Kind::Operator => !self.device,
             kind => kind.is_device_work() && (on_device(trace, slice) || !self.device),
         }
@@ -170,6 +179,8 @@ pub struct Tiling {
     pub busy: Spans,
     /// When a collective was under way, hidden or not.
     exchanging: Spans,
+    /// Whether there may be computation that was not read.
+    unread: bool,
 }
 
 impl Tiling {
@@ -217,12 +228,44 @@ impl Tiling {
             let causes = host.explain(work, &tiling.busy);
             tiling.knows_idle = true;
             parts[Part::Loading as usize] = causes.loading;
+            parts[Part::SetUp as usize] = causes.set_up;
             parts[Part::HostLate as usize] = causes.host_late;
             parts[Part::Queued as usize] = causes.queued;
             parts[Part::NothingQueued as usize] = causes.empty;
         }
         tiling.parts = parts;
+        tiling.unread = trace.unread;
+        let notes = tiling.work().map(|work| tiling.note_set_up(trace, work));
+        tiling.notes.extend(notes.into_iter().flatten().flatten());
         tiling
+    }
+
+    /// Sentences on the calls that took longest to set up a device and to shut it down, if that is notable.
+    fn note_set_up(&self, trace: &Trace, work: Span) -> [Option<String>; 2] {
+        let (begin, end) = trace.extent().unwrap_or_default();
+        let edges = [(begin, work.begin, "before its first work"), (work.end, end, "after its last work")];
+        edges.map(|(from, to, when)| {
+            let calls = trace.slices.iter().filter(|slice| slice.kind == Kind::Call);
+            let set_up = |slice: &&Slice| {
+                let span = Span { begin: slice.begin.max(from), end: slice.end.min(to) };
+                if span.begin < span.end { self.parts[Part::SetUp as usize].within(span) } else { Nanos(0) }
+            };
+            let longest = calls.max_by_key(set_up)?;
+            let (time, name) = (set_up(&longest).seconds(), trace.names.text(longest.name));
+            let what = match (from == begin, name.starts_with("cu")) {
+                (true, true) => "start-up of the CUDA context",
+                (true, false) => "start-up",
+                (false, _) => "shut-down",
+            };
+            let sentence = || format!("{what}: the host spends {:.1} ms in {name} {when}", 1e3 * time);
+            (time >= NOTABLE * end.since(begin).seconds() && time > 0.0).then(sentence)
+        })
+    }
+
+    /// First begin to last end of all work.
+    pub fn work(&self) -> Option<Span> {
+        let spans = self.busy.as_slice();
+        Some(Span { begin: spans.first()?.begin, end: spans.last()?.end })
     }
 
     /// Forward and backward are computation like any other if forward is only a part of it.
@@ -276,7 +319,7 @@ impl Tiling {
         }
         step.comm_busy = self.exchanging.within(span);
         // Collectives come after all computation in the order above, so what is exposed is what no computation covers.
-        step.overlapped = Some(step.comm_busy.since(parts[Part::Collective]));
+        step.overlapped = (!self.unread).then(|| step.comm_busy.since(parts[Part::Collective]));
         if self.knows_idle {
             step.book(Phase::Idle, span.end.since(span.begin).since(step.phases.total()));
             step.idle_host = parts[Part::HostLate];

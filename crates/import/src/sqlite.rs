@@ -3,7 +3,7 @@
 //! No expression in the file is evaluated: views, virtual tables and generated columns are not read, and no query
 //! has a condition. So the work is one pass over each table, with a row limit that follows from the file's size.
 
-pub(super) mod cuda;
+mod cupti;
 mod gather;
 mod name;
 mod steps;
@@ -26,8 +26,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Row};
 use super::{ImportError, nsys, nvprof};
 use crate::trace::Trace;
 
-pub(super) use gather::{Event, Gather, Origin, Place};
-pub(super) use name::{demangle, mpi_operation, nccl_operation, without_version};
+pub(super) use cupti::{process, read as read_cupti};
+pub(super) use gather::{Event, Gather, Place, conclude, device_names};
+pub(super) use name::without_version;
 
 /// The first bytes of every SQLite file.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -44,24 +45,14 @@ const ALL_STRINGS: usize = 256 << 20;
 /// Smallest row: two bytes of offset, one each of length, number, header and a column's type.
 const SHORTEST_ROW: u64 = 6;
 
+/// Tables that only Nsight Systems writes; any of them may be missing.
+const NSYS: [&str; 5] =
+    ["StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SESSION_START_TIME", "NVTX_EVENTS"];
+
 /// Columns that hold text or bytes; their length is asked before they are read.
 const LONG_COLUMNS: [&str; 5] = ["value", "name", "label", "text", "objectId"];
 
-/// Which profiler wrote an SQLite file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// nvprof or the Visual Profiler.
-    Nvprof,
-    /// Nsight Systems.
-    Nsys,
-}
-
-/// Which profiler wrote a file, by its content; `None` if it is not an SQLite file of either.
-pub fn recognise(path: &Path) -> Option<Source> {
-    is_sqlite(path).ok()?.then(|| Database::open(path).ok()?.source())?
-}
-
-/// Whether a file starts like an SQLite file. [`read`] explains why one is not recognised.
+/// Whether a file starts like an SQLite file. [`read`] says which ones it refuses.
 pub fn is_sqlite(path: &Path) -> io::Result<bool> {
     let mut head = Vec::with_capacity(MAGIC.len());
     File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut head)?;
@@ -75,13 +66,14 @@ pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
         return Err(ImportError::bad(path, "is not an SQLite file"));
     }
     let database = Database::open(path)?;
-    match database.source() {
-        Some(Source::Nvprof) => nvprof::read_tables(database),
-        Some(Source::Nsys) => nsys::read_tables(database),
-        None => Err(ImportError::bad(
-            path,
-            "is an SQLite file, but not from nvprof or Nsight Systems (`nsys export --type sqlite`)",
-        )),
+    let has = |test: fn(&str) -> bool| database.tables.keys().any(|table| test(table));
+    if has(|table| NSYS.contains(&table)) {
+        nsys::read_tables(database)
+    } else if has(|table| table == "StringTable" || table.starts_with("CUPTI_ACTIVITY_KIND_")) {
+        nvprof::read_tables(database)
+    } else {
+        let why = "is an SQLite file, but not from nvprof or Nsight Systems (`nsys export --type sqlite`)";
+        Err(ImportError::bad(path, why))
     }
 }
 
@@ -149,26 +141,6 @@ impl Database {
         Ok(())
     }
 
-    fn source(&self) -> Option<Source> {
-        const NSYS: [&str; 5] = [
-            "StringIds",
-            "META_DATA_EXPORT",
-            "EXPORT_META_DATA",
-            "TARGET_INFO_SESSION_START_TIME",
-            "NVTX_EVENTS",
-        ];
-        if NSYS.iter().any(|table| self.has(table)) {
-            return Some(Source::Nsys);
-        }
-        let nvprof = |table: &String| table == "StringTable" || table.starts_with("CUPTI_ACTIVITY_KIND_");
-        self.tables.keys().any(nvprof).then_some(Source::Nvprof)
-    }
-
-    /// Whether the table exists.
-    pub(super) fn has(&self, table: &str) -> bool {
-        self.tables.contains_key(table)
-    }
-
     /// Whether a table has the column.
     pub(super) fn has_column(&self, table: &str, column: &str) -> bool {
         self.tables.get(table).is_some_and(|columns| columns.contains(column))
@@ -223,7 +195,7 @@ impl Database {
         }
     }
 
-    /// Texts of a table by their numbers.
+    /// Texts of a table by their numbers; C++ names as their authors wrote them.
     pub(super) fn strings(
         &mut self,
         table: &str,
@@ -235,25 +207,12 @@ impl Database {
             if let (Some(id), Some(text)) = (row.integer(0), row.text(1))
                 && bytes + text.len() <= ALL_STRINGS
             {
+                let text = name::demangle(&text);
                 bytes += text.len();
-                strings.insert(id, text.into_owned());
+                strings.insert(id, text);
             }
         })?;
         Ok(strings)
-    }
-
-    /// The sum of a table's times and how many there are.
-    pub(super) fn total(&mut self, table: &str) -> Result<(u64, u64), ImportError> {
-        let (mut sum, mut count) = (0_u64, 0);
-        self.scan(table, &["start", "end"], |row| {
-            if let (Some(start), Some(end)) = (row.integer(0), row.integer(1))
-                && end >= start
-            {
-                sum = sum.saturating_add(end.abs_diff(start));
-                count += 1;
-            }
-        })?;
-        Ok((sum, count))
     }
 
     /// An error of this file.

@@ -14,6 +14,8 @@ pub enum Clock {
     Own,
     /// Nanoseconds since 1970: ranks of one host can be compared.
     Epoch,
+    /// That of one rank, which wrote about all of them.
+    Writer,
 }
 
 /// A name in a trace's table of names.
@@ -70,13 +72,13 @@ impl Names {
 pub enum Kind {
     /// Computation: a kernel of a device, or an operator on the CPU if there is no device.
     Compute,
-    /// A collective, on a device or on the host.
+    /// A collective, or another exchange between ranks or devices, on a device or on the host.
     Collective,
     /// A copy from host to device.
     CopyIn,
     /// A copy from device to host.
     CopyOut,
-    /// A copy within or between devices.
+    /// A copy within a device.
     CopyDevice,
     /// Filling memory.
     Fill,

@@ -19,12 +19,11 @@ const MAGIC: [(&[u8], &str); 7] = [
 ];
 
 /// What JSON is about, by one of its keys.
-const KEYS: [(&str, &str); 3] = [
+const KEYS: [(&str, &str); 2] = [
     (
         "\"rocprofiler-sdk-tool\"",
         "JSON of rocprofv3, which is not read; a trace of PyTorch's profiler shows the same kernels",
     ),
-    ("\"traceEvents\"", "a trace without an event that can be read"),
     ("\"cells\"", "a notebook; export it as Markdown to have its tables read"),
 ];
 
@@ -32,11 +31,6 @@ const KEYS: [(&str, &str); 3] = [
 pub fn describe(head: &[u8]) -> Option<String> {
     if let Some((_, what)) = MAGIC.into_iter().find(|(magic, _)| head.starts_with(magic)) {
         return Some(what.into());
-    }
-    let is_plane = |name: &[u8]| head.windows(name.len()).take(256).any(|part| part == name);
-    if head.starts_with(b"\n") && (is_plane(b"/host:") || is_plane(b"/device:")) {
-        let instead = "the trace.json.gz beside it";
-        return Some(format!("an XPlane profile of JAX or TensorFlow, which is not read; {instead} may be"));
     }
     if head.contains(&0) {
         let instead = "of Nsight Systems' reports, what `nsys export --type sqlite` makes of them is";
@@ -77,8 +71,6 @@ mod tests {
         let long = format!("{{\n  \"{}\": 1\n}}", "x".repeat(50_000));
         for (head, expected) in [
             (&b"NVR\0\x40\0\0\0"[..], "Nsight Compute"),
-            (b"\n\xc3F\x12\x0e/host:metadata\"\xb3", "XPlane"),
-            (b"\n\x80\x06\x08\x02\x12\n/device:TPU:0", "XPlane"),
             (b"\0\x01\x02", "binary"),
             (b"{\n  \"name\": \"x\",\n  \"values\": [\n    1\n  ]\n}\n", "JSON that is no trace"),
             (b"[\n  {\n    \"a\": 1}]", "JSON that is no trace, beginning with \"a\""),

@@ -233,7 +233,7 @@ fn doubt(series: &Series, rows: &[scaling::Row]) -> Option<String> {
     };
     let (workers, over, faster) = rows.iter().find_map(too_good)?;
     Some(format!(
-        "read like this, {} would be {faster:.1} times as fast as {over}: {} may not count workers, or rows or columns of different \
+        "read like this, {} would be {faster:.1} times as fast as {over}: the column {:?} may not count workers, or rows or columns of different \
          runs stand together. Nothing is derived; --map COLUMN=MEANING reads it differently",
         crate::words::workers(workers),
         series.counted_by

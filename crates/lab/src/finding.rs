@@ -230,6 +230,12 @@ impl Member<'_> {
                 let advice = "prepare batches in advance on separate cores, use smaller images, or keep the data in memory";
                 self.cost(kind, Cause::Input, NOTABLE, "waiting for input (load and copies)", advice)
             }
+            // A source that does not show computation cannot tell what is exposed.
+            Kind::Communication if self.case.origin.as_ref().is_some_and(|origin| !origin.shows_work()) => {
+                let what = "in exchanges, hidden behind computation or not";
+                let advice = "record a trace of a rank (PyTorch's profiler, Nsight Systems) to see how much of it is hidden";
+                self.cost(kind, Cause::Communication, NOTABLE, what, advice)
+            }
             Kind::Communication => {
                 let advice = self.program().communication(&self.case.case);
                 self.cost(kind, Cause::Communication, NOTABLE, "in exposed communication", advice)

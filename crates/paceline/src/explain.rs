@@ -5,20 +5,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use paceline_import::horovod::{self, Summary};
 use paceline_import::ranks::Told;
 use paceline_import::source;
 use paceline_import::trace::Trace;
-use paceline_import::{nvidia_smi, open, profile, timeline, unknown, write};
+use paceline_import::{chrome, nvidia_smi, open, profile, timeline, unknown, write};
 use paceline_lab::explain::{self, Meaning, Work};
 use paceline_lab::origin::Format;
 use paceline_lab::{Held, StudyFolder};
 
 use crate::outcome::{self, Show, Usage, print};
 use crate::report;
-
-/// Rows of a list that runs on.
-const MOST_ROWS: usize = 10;
 
 /// Options of `paceline explain`.
 #[derive(Args)]
@@ -101,8 +97,8 @@ impl Options {
         let cuts = self.from.is_some() || self.to.is_some() || self.range.is_some();
         match cuts || self.timeline.is_some() {
             true => Err(Usage::new(
-                "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's or \
-                 Nsight Systems' file",
+                "--from, --to, --range and --timeline are for one profile: a PyTorch trace with a device, nvprof's, \
+                 Nsight Systems', JAX's or TensorFlow's file",
             )),
             false => Ok(self),
         }
@@ -128,18 +124,18 @@ pub fn run(options: &Options) -> Result<()> {
         options.refuse_tables()?;
     }
     match format {
-        Some(Format::Horovod) => {
-            let summary = Summary::of(&horovod::read(path)?);
-            return match options.json {
-                true => outcome::print_json(&summary),
-                false => print(&summary.render(MOST_ROWS)),
-            };
-        }
         Some(Format::NvidiaSmi) => {
             let monitor = nvidia_smi::read(path)?;
             return match options.json {
                 true => outcome::print_json(&monitor),
                 false => print(&monitor.render()),
+            };
+        }
+        Some(Format::Chrome) => {
+            let timeline = chrome::read(path)?;
+            return match options.json {
+                true => outcome::print_json(&timeline),
+                false => print(&timeline.render()),
             };
         }
         Some(_) => return explain_runs(options),
@@ -162,7 +158,7 @@ fn explain_profile(traces: &[Trace], options: &Options) -> Result<()> {
         return Err(Usage::new("--timeline would write over the profile").into());
     }
     if traces.len() > 1 && options.timeline.is_some() {
-        let reason = format!("the file holds {} processes; --timeline writes one", traces.len());
+        let reason = format!("the file holds {} processes or devices; --timeline writes one", traces.len());
         return Err(Usage::new(reason).into());
     }
     let mut profiles = Vec::new();

@@ -86,3 +86,31 @@ fn what_cannot_be_imported_is_refused_and_leaves_nothing() {
         assert!(!folder.path().join("study").exists());
     }
 }
+
+#[test]
+fn profiles_of_jax_and_chrome_traces_are_shown_and_only_the_first_are_runs() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = folder.path().join("logs/plugins/profile/run");
+    fs::create_dir_all(&run).expect("a folder");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/corpus");
+    for file in ["xplane/tpu.xplane.pb", "chrome/object.json"] {
+        let name = Path::new(file).file_name().expect("a name");
+        fs::copy(corpus.join(file), run.join(name)).expect("a file");
+    }
+    let shown = |arguments: &str| {
+        let output = paceline(folder.path(), arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let screens = shown("explain logs/plugins/profile/run/tpu.xplane.pb");
+    assert_eq!(screens.matches("all_reduce       2  21.0 us").count(), 2, "{screens}");
+    let timeline = shown("explain logs/plugins/profile/run/object.json");
+    assert!(timeline.contains("2 processes, 2 threads") && !timeline.contains("exchange ms"), "{timeline}");
+    let report: Value = serde_json::from_str(&shown("import logs --out study --json")).expect("JSON");
+    let case = &report["cases"][0];
+    assert_eq!((&case["workers"], &case["origin"]["format"]), (&json!(2), &json!("xplane")));
+    let refused = paceline(folder.path(), "import logs/plugins/profile/run/object.json --out other");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && why.contains("marks no steps"), "{why}");
+    assert_eq!(why.lines().count(), 1, "{why}");
+}

@@ -1,8 +1,12 @@
 use std::fmt::Write;
 
+use paceline_lab::Held;
+use paceline_record::{Phase, StepRecord};
+
 use super::*;
+use crate::Imported;
+use crate::ranks::{Told, join};
 use crate::sample::{file_of, sample};
-use paceline_record::Phase;
 
 /// Tensors of the timelines made here.
 const TENSORS: [&str; 2] = ["grad/dense", "grad/conv"];
@@ -54,129 +58,161 @@ fn write(steps: u64) -> String {
     text
 }
 
-fn read_text(text: &str) -> Timeline {
+fn read_text(text: &str) -> Vec<Trace> {
     read(file_of(text).path()).expect("a timeline")
 }
 
-#[test]
-fn exchanges_hold_arrivals_activities_and_sizes() {
-    let timeline = read_text(&write(2));
-    assert_eq!(timeline.warnings, [""; 0], "a missing end is normal");
-    assert_eq!(timeline.tensors, TENSORS);
-    assert_eq!(timeline.exchanges.len(), 4);
-    let first = &timeline.exchanges[0];
-    let at = |micros: u64| Nanos(micros * 1000);
-    assert_eq!(first.arrivals, [(Rank(0), at(40_000)), (Rank(1), at(40_001)), (Rank(2), at(40_002))]);
-    assert_eq!((first.asked, first.negotiated), (Some(at(40_000)), Some(at(40_010))));
-    assert_eq!((first.begin, first.end), (Some(at(40_100)), Some(at(60_003))));
-    assert_eq!(first.bytes, Some(Bytes(2560)));
-    let names: Vec<&str> =
-        first.activities.iter().map(|activity| timeline.names.text(activity.name)).collect();
-    assert_eq!(names, ["MEMCPY_IN_FUSION_BUFFER", "NCCL_ALLREDUCE"]);
-    assert_eq!(first.activities[1].end, Some(at(55_210)));
+fn run(text: &str) -> Imported {
+    join(read_text(text), &Told::default()).expect("a run")
 }
 
-#[test]
-fn the_summary_names_who_came_last_how_often_and_by_how_much() {
-    let summary = Summary::of(&read_text(&write(5)));
-    assert_eq!((summary.exchanges, summary.ended, summary.complete, summary.world), (10, 10, 10, 3));
-    assert_eq!(summary.activities[0].name, "NCCL_ALLREDUCE");
-    assert_eq!((summary.activities[0].calls, summary.activities[0].summed), (10, Nanos(150_000_000)));
-    let late = summary.ranks[2];
-    assert_eq!((late.rank, late.last, late.arrivals), (Rank(2), 10, 10));
-    assert_eq!(late.alone, Nanos(40_001_000 + 8 * 1000), "the two tensors wait together for 1 us");
-    assert_eq!(late.worst, Nanos(20_002_000));
-    assert_eq!(summary.ranks[0].behind, Nanos(0));
-    assert_eq!(summary.bytes, Some(Bytes(25_600)));
-    let text = summary.render(1);
-    assert!(text.contains("10 exchanges of 2 tensors") && text.contains("NCCL_ALLREDUCE"), "{text}");
-    assert!(!text.contains("MEMCPY"), "only as many as asked for");
-    assert!(text.contains("   2        10    10    40.009"), "{text}");
-}
-
-#[test]
-fn time_that_tensors_share_counts_once() {
-    let text = r#"[{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 0, "pid": 1}, {"ph": "E", "ts": 1, "pid": 1},
-        {"ph": "B", "name": "ALLREDUCE", "ts": 1, "pid": 1}, {"ph": "B", "name": "ALLREDUCE", "ts": 1, "pid": 2},
-        {"ph": "B", "name": "RING", "ts": 10, "pid": 1}, {"ph": "B", "name": "RING", "ts": 12, "pid": 2},
-        {"ph": "E", "ts": 20, "pid": 1}, {"ph": "E", "ts": 22, "pid": 2}]"#;
-    let summary = Summary::of(&read_text(text));
-    assert_eq!((summary.activities[0].summed, summary.activities[0].busy), (Nanos(20_000), Nanos(12_000)));
-    assert_eq!((summary.world, summary.complete), (0, 0));
-}
-
-#[test]
-fn a_rank_that_keeps_many_tensors_waiting_at_once_is_late_once() {
-    let mut text = String::from("[");
-    for pid in 1..=50 {
-        let _ = write!(
-            text,
-            r#"{{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 0, "pid": {pid}}},
-            {{"ph": "X", "name": "0", "ts": {pid}, "pid": {pid}, "dur": 0}},
-            {{"ph": "X", "name": "1", "ts": 80000, "pid": {pid}, "dur": 0}},
-            {{"ph": "E", "ts": 80001, "pid": {pid}}},"#
-        );
+/// The same without what the response cache saves: no negotiation after the first step.
+fn from_cache(text: &str) -> String {
+    let mut negotiating = false;
+    let mut lines = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let begins = line.contains("NEGOTIATE");
+        if at < 30 || !(begins || negotiating) {
+            lines.push(line);
+        }
+        negotiating = begins || negotiating && !line.contains(r#""E""#);
     }
-    let late = Summary::of(&read_text(&text)).ranks[1];
-    assert_eq!((late.rank, late.last, late.alone), (Rank(1), 50, Nanos(79_999_000)));
+    lines.join("\n")
+}
+
+fn says(run: &Imported, words: &str) -> bool {
+    run.warnings.iter().any(|warning| warning.contains(words))
+}
+
+fn lengths(steps: &[StepRecord]) -> Vec<Nanos> {
+    steps.iter().map(|step| step.end.since(step.begin)).collect()
 }
 
 #[test]
-fn steps_are_found_where_tensors_come_again_and_the_late_rank_is_waited_for() {
-    let run = read_text(&write(6)).to_run();
+fn exchanges_are_what_moved_the_bytes_with_their_sizes() {
+    let traces = read_text(&from_cache(&write(2)));
+    let [trace] = traces.as_slice() else { panic!("{} traces", traces.len()) };
+    let slice = trace.slices[0];
+    assert_eq!(trace.names.text(slice.name), "NCCL_ALLREDUCE");
+    assert_eq!((slice.begin, slice.end), (Nanos(140_210_000), Nanos(155_210_000)));
+    assert_eq!(slice.bytes, Some(Bytes(2560)));
+    let groups: Vec<&str> =
+        trace.collectives.iter().filter_map(|one| Some(trace.names.text(one.group?))).collect();
+    assert_eq!(groups, ["grad/dense", "grad/conv"], "those of the one step with a begin");
+    assert_eq!((trace.backend.as_deref(), trace.world), (Some("nccl"), Some(3)));
+}
+
+#[test]
+fn steps_are_rounds_of_all_tensors_and_the_late_rank_is_waited_for() {
+    let run = run(&write(6));
     assert_eq!((run.case.workers, run.ranks.len()), (3, 3));
     for rank in &run.ranks {
         assert_eq!(rank.steps.len(), 5, "the first has no begin");
         assert!(rank.steps.windows(2).all(|pair| pair[0].end == pair[1].begin));
         assert!(rank.steps.iter().all(|step| step.loss.is_none() && step.buckets.len() == 2));
     }
-    let (calm, late) = (&run.ranks[0].steps[1], &run.ranks[0].steps[2]);
-    assert_eq!((calm.end.since(calm.begin), calm.late_rank), (Nanos(100_000_000), Nanos(2_000)));
-    assert_eq!((late.end.since(late.begin), late.late_rank), (Nanos(120_000_000), Nanos(20_002_000)));
-    assert_eq!(late.phases[Phase::CommWait], Nanos(40_003_000));
+    let ms = |ms: u64| Nanos(ms * 1_000_000);
+    assert_eq!(lengths(&run.ranks[0].steps), [ms(100), ms(100), ms(120), ms(100), ms(100)]);
+    let late = &run.ranks[0].steps[2];
+    assert_eq!(late.late_rank, Nanos(20_002_000 + 208_000), "ready at 60 ms; bytes move 208 us after rank 2");
+    assert_eq!(late.phases[Phase::CommWait], late.late_rank + ms(15), "the first is exchanged meanwhile");
     assert_eq!(run.ranks[2].steps[2].late_rank, Nanos(0), "nobody waits for himself");
     let waits: Vec<_> = late.buckets.iter().map(|bucket| (bucket.last_rank, bucket.waited_late)).collect();
-    assert_eq!(waits, [(Rank(2), Nanos(0)), (Rank(2), Nanos(20_002_000))], "once, not for every tensor");
-    assert!(run.warnings.iter().any(|warning| warning.contains("how many examples")));
+    assert_eq!(waits, [(Rank(2), late.late_rank), (Rank(2), Nanos(0))], "once, not for every tensor");
+    assert!(run.traced.expect("a trace").alignment.to_string().contains("one rank recorded all ranks"));
+}
+
+#[test]
+fn what_is_answered_from_the_cache_is_exchanged_and_its_waiting_unknown() {
+    let run = run(&from_cache(&write(5)));
+    assert_eq!(run.ranks.len(), 1, "nobody knows what the other ranks did");
+    let steps = &run.ranks[0].steps;
+    assert_eq!(steps.len(), 4);
+    assert!(steps.iter().all(|step| step.phases[Phase::CommWait] == Nanos(30_000_000)), "{steps:?}");
+    assert!(steps.iter().all(|step| step.buckets.is_empty()));
+    let traced = run.traced.as_ref().expect("a trace");
+    let [one] = traced.collectives.as_slice() else { panic!("{:?}", traced.collectives) };
+    assert_eq!((one.name.as_str(), one.count, one.waited), ("NCCL_ALLREDUCE", 8, None));
+    assert_eq!(one.busy, Nanos(120_000_000));
+    assert!(says(&run, "waiting for late ranks is unknown") && says(&run, "HOROVOD_CACHE_CAPACITY"));
+    let origin = run.origin();
+    assert!(origin.knows(Phase::CommWait) && !origin.knows(Phase::Compute) && !origin.knows(Phase::Idle));
+}
+
+#[test]
+fn exchange_is_not_called_exposed_where_computation_is_not_shown() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let runs = [("timeline".into(), run(&from_cache(&write(12))))];
+    let written = crate::write::write(&runs, &[], folder.path(), Held::Resume);
+    let (folder, study) = written.expect("room for a study");
+    let report = folder.analyse(&study);
+    let case = &report.cases[0];
+    assert_eq!((case.overlap, case.communication_ratio), (None, None), "nobody knows what is hidden");
+    let texts: Vec<&str> = report.findings.iter().map(|finding| finding.text.as_str()).collect();
+    assert!(
+        texts.iter().any(|text| text.contains("in exchanges, hidden behind computation or not")),
+        "{texts:?}"
+    );
+    assert!(!texts.iter().any(|text| text.contains("exposed")), "{texts:?}");
+}
+
+#[test]
+fn steps_that_cannot_be_told_are_not_guessed() {
+    // A third tensor, such as a mean of losses, in some steps.
+    let mut text = write(6);
+    for step in [0, 1, 2] {
+        let at = step * 100_000 + 90_000;
+        let _ = write!(
+            text,
+            r#"{{"ph": "B", "name": "ALLREDUCE", "ts": {at}, "pid": 3}}, {{"ph": "E", "ts": {}, "pid": 3}},"#,
+            at + 1000
+        );
+    }
+    let run = run(&text);
+    assert_eq!((run.ranks.len(), run.ranks[0].steps.len()), (1, 1));
+    assert_eq!(run.ranks[0].steps[0].comm_busy, Nanos(12 * 15_000_000 + 3 * 1_000_000));
+    assert!(says(&run, "its steps, and so who waited for whom, are unknown"), "{:?}", run.warnings);
+}
+
+#[test]
+fn time_that_tensors_share_counts_once_and_copies_do_not_count() {
+    let text = r#"[{"ph": "B", "name": "ALLREDUCE", "ts": 1, "pid": 1}, {"ph": "B", "name": "ALLREDUCE", "ts": 1, "pid": 2},
+        {"ph": "B", "name": "WAIT_FOR_DATA", "ts": 2, "pid": 1}, {"ph": "E", "ts": 10, "pid": 1},
+        {"ph": "B", "name": "MPI_ALLREDUCE", "ts": 10, "pid": 1}, {"ph": "B", "name": "MPI_ALLREDUCE", "ts": 12, "pid": 2},
+        {"ph": "E", "ts": 20, "pid": 1}, {"ph": "E", "ts": 22, "pid": 2}, {"ph": "E", "ts": 30, "pid": 1},
+        {"ph": "B", "name": "COPY_ALLGATHER_OUTPUT", "ts": 22, "pid": 2}, {"ph": "E", "ts": 29, "pid": 2}, {"ph": "E", "ts": 30, "pid": 2}]"#;
+    let run = run(text);
+    let collectives = run.traced.expect("a trace").collectives;
+    assert_eq!((collectives.len(), collectives[0].count, collectives[0].busy), (1, 2, Nanos(12_000)));
 }
 
 #[test]
 fn a_torn_timeline_gives_what_is_whole() {
     let whole = write(6);
-    let torn = read_text(&whole[..whole.len() - 300]);
-    assert!(torn.warnings[0].contains("the last event is truncated"), "{:?}", torn.warnings);
-    let run = torn.to_run();
+    let run = run(&whole[..whole.len() - 300]);
     assert_eq!(run.ranks[0].steps.len(), 4);
-    assert!(run.warnings.iter().any(|warning| warning.contains("the last step is incomplete")));
+    let damaged = read_text(&whole.replacen(r#"{"ph": "E", "ts": 36"#, r#"{}} "ts": 36"#, 1));
+    assert!(damaged[0].warnings[0].starts_with("it is damaged after byte "), "{:?}", damaged[0].warnings);
+    assert_eq!(damaged[0].steps.len(), 2);
+    let odd = read_text(&whole.replacen(r#""ts": 340"#, r#""ts": "x""#, 1));
+    assert!(odd[0].warnings[0].starts_with("2 events have no begin"), "{:?}", odd[0].warnings);
 }
 
 #[test]
 fn start_up_broadcasts_are_no_step() {
     let broadcast = r#"[{"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 1, "pid": 9}, {"ph": "X", "name": "0", "ts": 1, "pid": 9},
         {"ph": "E", "ts": 2, "pid": 9}, {"ph": "B", "name": "BROADCAST", "ts": 2, "pid": 9}, {"ph": "E", "ts": 30000, "pid": 9},"#;
-    let timeline = read_text(&write(4).replacen('[', broadcast, 1));
-    assert_eq!(timeline.exchanges[0].operation.map(|name| timeline.names.text(name)), Some("BROADCAST"));
-    assert_eq!(timeline.to_run().ranks[0].steps.len(), 3);
-}
-
-#[test]
-fn arrivals_answered_from_the_cache_stay_unknown() {
-    let text: String =
-        write(4).lines().filter(|line| !line.contains(r#""X""#)).map(|line| format!("{line}\n")).collect();
-    let timeline = read_text(&text);
-    assert!(timeline.warnings[0].contains("HOROVOD_CACHE_CAPACITY"), "{:?}", timeline.warnings);
-    let run = timeline.to_run();
-    assert_eq!(run.ranks[0].steps.len(), 3);
-    assert!(run.ranks[0].steps.iter().all(|step| step.buckets.is_empty() && step.phases.total().is_zero()));
+    let traces = read_text(&write(4).replacen('[', broadcast, 1));
+    assert_eq!((traces.len(), traces[0].steps.len()), (3, 3));
+    assert!(traces[0].warnings.iter().any(|warning| warning.contains("all 3 exchanges outside")));
 }
 
 #[test]
 fn what_is_no_timeline_is_one_clear_error() {
     let why = |text: &str| read(file_of(text).path()).expect_err("no timeline").to_string();
-    assert!(why("").ends_with("it is not a JSON array"));
-    assert!(why("{}").ends_with("it is not a JSON array"));
-    assert!(why("[]").ends_with("it has no events"));
-    assert!(why("[1, 2, {\"ph\": 3}]").ends_with("it has no events"));
+    for text in ["", "{}", "[]", "[1, 2, {\"ph\": 3}]"] {
+        assert!(why(text).contains("not a Horovod timeline"), "{text}: {}", why(text));
+    }
     assert!(recognise(write(1).as_bytes()));
     assert!(
         !recognise(b"[]")
@@ -187,41 +223,26 @@ fn what_is_no_timeline_is_one_clear_error() {
 #[test]
 fn hostile_events_are_passed_over() {
     let text = r#"[{"ph": "X", "name": "4294967295", "ts": 1, "pid": 1}, {"ph": "E", "ts": 1, "pid": 7}, {"ph": "B", "ts": -5},
-        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1e300, "pid": 1}, {"ph": "Q"}, {"ph": "X", "name": "1", "ts": 5}]"#;
-    let timeline = read_text(text);
-    assert_eq!(timeline.exchanges.len(), 1);
-    assert!(timeline.warnings[0].starts_with("5 events have no begin"), "{:?}", timeline.warnings);
+        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1e300, "pid": 1}, {"ph": "Q"}, {"ph": "X", "name": "one", "ts": 5},
+        {"ph": "B", "name": "ALLREDUCE", "ts": 9, "pid": 1}, {"ph": "E", "ts": 3, "pid": 1, "args": {"dtype": 5, "shape": [1]}}]"#;
+    let traces = read_text(text);
+    assert_eq!((traces.len(), traces[0].slices.len()), (1, 1));
+    assert_eq!((traces[0].slices[0].begin, traces[0].slices[0].end), (Nanos(9000), Nanos(9000)));
+    assert!(traces[0].warnings[0].starts_with("5 events have no begin"), "{:?}", traces[0].warnings);
 }
 
 #[test]
-fn a_real_timeline_holds_what_an_independent_count_finds() {
+fn a_rank_that_is_not_one_of_all_makes_arrivals_unknown() {
+    let traces = read_text(&write(4).replacen(r#""name": "1""#, r#""name": "60000""#, 1));
+    assert_eq!((traces.len(), traces[0].world, traces[0].steps.len()), (1, Some(3), 3));
+}
+
+#[test]
+fn a_real_timeline_in_which_nothing_ends_is_refused() {
     let Some(path) = sample("horovod/timeline_small.json") else { return };
     assert!(recognise(&std::fs::read(&path).expect("a real file")[..512]));
-    let timeline = read(&path).expect("a real file");
-    let summary = Summary::of(&timeline);
-    // Printed by peers/totals_logs.py.
-    assert_eq!((timeline.events, summary.tensors, summary.cycles), (57, 16, 2));
-    let asked = timeline.exchanges.iter().filter(|exchange| exchange.asked.is_some()).count();
-    let negotiated = timeline.exchanges.iter().filter(|exchange| exchange.negotiated.is_some()).count();
-    assert_eq!((asked, negotiated), (4, 2));
-    let late: Vec<_> =
-        summary.ranks.iter().map(|one| (one.rank.0, one.arrivals, one.behind.0 / 1000)).collect();
-    assert_eq!(late, [(4, 14, 0), (5, 2, 681_799), (7, 3, 640_900)]);
-    let run = timeline.to_run();
-    assert!(run.ranks.iter().all(|rank| rank.steps.is_empty()));
-    assert!(run.warnings.iter().any(|warning| warning.contains("no complete step")));
-}
-
-#[test]
-fn a_rank_far_beyond_the_others_is_damage() {
-    let text = write(4).replacen(r#""name": "1""#, r#""name": "60000""#, 1);
-    let timeline = read_text(&text);
-    assert!(
-        timeline.warnings.iter().any(|warning| warning.starts_with("1 events cannot be read")),
-        "{:?}",
-        timeline.warnings
-    );
-    assert_eq!((Summary::of(&timeline).world, timeline.to_run().ranks.len()), (3, 3));
+    let why = read(&path).expect_err("nothing ends").to_string();
+    assert!(why.ends_with("none of the 15 exchanges that begin in this Horovod timeline ends"), "{why}");
 }
 
 #[test]
@@ -230,5 +251,5 @@ fn a_packed_timeline_is_read_as_it_is() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, text.as_bytes()).expect("memory");
     let packed = read(file_of(packed.finish().expect("memory")).path()).expect("a timeline");
-    assert_eq!(Summary::of(&packed), Summary::of(&read_text(&text)));
+    assert_eq!(packed[0].slices, read_text(&text)[0].slices);
 }

@@ -8,7 +8,8 @@ use super::super::operations::{self, Source};
 use super::collective::{self, Candidate};
 use super::event::Event;
 use super::number::{parse_micros, parse_whole};
-use super::scan::Text;
+use super::scan::{Cursor, Stop, Text};
+use super::{Sink, header};
 use crate::trace::{Kind, Name, Slice, Trace, Track};
 
 /// Most slices that are kept: about 1 GiB.
@@ -35,8 +36,6 @@ pub struct Oddities {
     pub timeless: u64,
     /// Events without a valid duration, which count as 0.
     pub endless: u64,
-    /// Events that occur more than once.
-    pub repeated: u64,
     /// Events larger than the window.
     pub large: u64,
 }
@@ -46,8 +45,6 @@ pub struct Oddities {
 pub struct Builder {
     pub(super) trace: Trace,
     pub(super) odd: Oddities,
-    /// Hashes of the events' text, to find duplicates.
-    pub(super) prints: Vec<u64>,
     pub(super) candidates: Vec<Candidate>,
     /// What names mean, in their order.
     meanings: Vec<Option<Meaning>>,
@@ -81,16 +78,14 @@ enum Place {
     Device,
 }
 
-impl Builder {
-    /// Whether there is no room for another event.
-    pub fn is_full(&self) -> bool {
+impl Sink for Builder {
+    fn is_full(&self) -> bool {
         self.trace.slices.len() >= MOST_SLICES
             || self.trace.tracks.len() >= MOST_TRACKS
             || self.name_bytes >= MOST_NAME_BYTES
     }
 
-    /// Adds an event.
-    pub fn take(&mut self, event: &Event<'_>) {
+    fn take(&mut self, event: &Event<'_>) {
         match event.phase {
             Some(b'X') => self.take_slice(event),
             Some(b'M') if event.name.raw == b"thread_name" => self.name_thread(event),
@@ -99,6 +94,20 @@ impl Builder {
         }
     }
 
+    fn take_member(&mut self, key: &str, cursor: &mut Cursor<'_>) -> Result<(), Stop> {
+        header::read_member(self, key, cursor)
+    }
+
+    fn pass_large(&mut self) {
+        self.odd.large += 1;
+    }
+
+    fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+}
+
+impl Builder {
     fn take_slice(&mut self, event: &Event<'_>) {
         if matches!(event.category, b"Trace" | b"python_function" | b"cuda_event") {
             return;
@@ -139,8 +148,6 @@ impl Builder {
             correlation: event.args.correlation.and_then(parse_whole).unwrap_or(0),
             bytes,
         });
-        let fold = (begin ^ (begin >> 32)) as u32;
-        self.prints.push((u64::from(crc_fast::crc32_iscsi(event.text)) << 32) | u64::from(fold));
     }
 
     /// What a name means, found out once.

@@ -21,8 +21,6 @@ pub struct Event<'a> {
     pub duration: Option<&'a [u8]>,
     /// Its arguments.
     pub args: Args<'a>,
-    /// All of its text.
-    pub text: &'a [u8],
 }
 
 /// The arguments that are of use.
@@ -60,7 +58,6 @@ impl<'a> Event<'a> {
             cursor.value()?;
             return Ok(event);
         }
-        let begin = cursor.at();
         cursor.expect(b'{')?;
         while let Some(key) = cursor.member()? {
             if key.raw == b"args" && cursor.peek()? == b'{' {
@@ -79,7 +76,6 @@ impl<'a> Event<'a> {
                 _ => {}
             }
         }
-        event.text = cursor.since(begin);
         Ok(event)
     }
 }

@@ -1,11 +1,11 @@
-//! What needs the whole trace: its clock, duplicates, collectives, steps.
+//! What needs the whole trace: its clock, collectives, steps.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use paceline_record::Nanos;
 
 use super::super::operations::Source;
-use super::build::{Builder, MOST_NAME_BYTES, MOST_SLICES, MOST_TRACKS};
+use super::build::Builder;
 use super::collective;
 use super::window;
 use crate::trace::{Clock, Kind, Slice, StepRange, Trace};
@@ -53,32 +53,21 @@ impl Builder {
         -i128::from(begins().min().unwrap_or(0).min(0))
     }
 
-    /// Converts times to the trace's clock, and skips events outside it and duplicates.
+    /// Converts times to the trace's clock, and skips events outside it.
     fn drop_odd(&mut self, origin: i128) {
-        let prints = std::mem::take(&mut self.prints);
-        let repeated = find_repeated(&prints);
-        let mut seen = HashSet::new();
+        let place = |moment: Nanos| u64::try_from(i128::from(moment.0 as i64) + origin).ok().map(Nanos);
         let mut gone = Vec::new();
         let mut at = 0;
         self.trace.slices.retain_mut(|slice| {
-            let place = |moment: Nanos| u64::try_from(i128::from(moment.0 as i64) + origin).ok().map(Nanos);
-            let print = prints[at];
-            let known = repeated.contains(&print) && !seen.insert(print);
-            let keep = match (place(slice.begin), place(slice.end)) {
-                (Some(begin), Some(end)) if !known => {
-                    (slice.begin, slice.end) = (begin, end);
-                    true
-                }
-                _ => false,
-            };
-            if !keep {
-                self.odd.repeated += u64::from(known);
-                self.odd.timeless += u64::from(!known);
-                gone.push(at as u32);
+            let placed = place(slice.begin).zip(place(slice.end));
+            match placed {
+                Some(times) => (slice.begin, slice.end) = times,
+                None => gone.push(at),
             }
             at += 1;
-            keep
+            placed.is_some()
         });
+        self.odd.timeless += gone.len() as u64;
         self.candidates.retain_mut(|candidate| {
             let before = gone.partition_point(|&gone| gone < candidate.slice);
             let keep = gone.get(before) != Some(&candidate.slice);
@@ -122,7 +111,6 @@ impl Builder {
         let sentences = [
             (odd.timeless, "no valid time: skipped".to_owned()),
             (odd.endless, "no valid duration: treated as 0".to_owned()),
-            (odd.repeated, "occurred before: skipped".to_owned()),
             (odd.large, format!("more than {} MiB of text: skipped", window::MOST >> 20)),
         ];
         for (count, what) in sentences {
@@ -144,20 +132,4 @@ impl Builder {
             self.trace.warnings.push("the trace has no events with a duration".into());
         }
     }
-
-    /// Warns that the trace is full, and where in the file.
-    pub fn warn_full(&mut self, offset: u64) {
-        self.trace.warnings.push(format!(
-            "reading stopped at byte {offset}: at most {MOST_SLICES} events on {MOST_TRACKS} threads with {} MiB of names \
-             are read; record fewer steps",
-            MOST_NAME_BYTES >> 20
-        ));
-    }
-}
-
-/// The prints that occur more than once: none as a rule, so that no table of all is needed.
-fn find_repeated(prints: &[u64]) -> HashSet<u64> {
-    let mut sorted = prints.to_vec();
-    sorted.sort_unstable();
-    sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect()
 }

@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The text from a place up to here.
-    pub fn since(&self, begin: usize) -> &'a [u8] {
+    fn since(&self, begin: usize) -> &'a [u8] {
         &self.bytes[begin..self.at]
     }
 

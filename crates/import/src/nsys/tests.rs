@@ -1,7 +1,9 @@
 use std::path::PathBuf;
 
-use paceline_record::{Bytes, Nanos, Rank};
+use paceline_record::{Bytes, Nanos, Phase, Rank};
 
+use super::super::profile;
+use super::super::ranks::{Told, join};
 use super::super::sqlite::read;
 use super::super::sqlite::tests::{file, lines, total, trace};
 use super::*;
@@ -88,12 +90,12 @@ fn the_second_generation_is_read() {
             named("Collective ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm *)", -50, 200),
             named("Range iteration 41", 5, 205),
             named("Collective MPI_Bcast", 10, 20),
-            named("Call MPI_Send", 20, 25),
+            named("Collective MPI_Send", 20, 25),
             named("Compute saxpy", 100, 150),
         ]
     );
     let operations: Vec<_> = trace.collectives.iter().map(|one| trace.names.text(one.operation)).collect();
-    assert_eq!(operations, ["all_reduce", "broadcast"]);
+    assert_eq!(operations, ["all_reduce", "broadcast", "send"]);
     assert_eq!((trace.rank, trace.world, trace.host.as_deref()), (Some(Rank(5)), Some(8), Some("node7")));
     assert_eq!(trace.devices, ["Tesla", "Other"]);
     assert_eq!(trace.backend.as_deref(), Some("nccl"));
@@ -110,54 +112,58 @@ fn the_third_generation_is_read() {
             (3, 1, 1, 2, 'No CPU counters', 0), (3, 1, 1, 2, 'No CPU counters', 0);
          CREATE TABLE ENUM_DIAGNOSTIC_SEVERITY_LEVEL(id INTEGER PRIMARY KEY, name TEXT, label TEXT);
          INSERT INTO ENUM_DIAGNOSTIC_SEVERITY_LEVEL VALUES (1, 'Info', 'Info'), (2, 'Warning', 'Warning'), (3, 'Error', 'Error');
-         CREATE TABLE ENUM_CUDA_MEMCPY_OPER(id INTEGER PRIMARY KEY, name TEXT, label TEXT);
-         INSERT INTO ENUM_CUDA_MEMCPY_OPER VALUES (1, 'CUDA_MEMCPY_KIND_HTOD', 'Host-to-Device'), (77, 'CUDA_MEMCPY_KIND_DTOH', 'x');
          CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT NOT NULL);
          INSERT INTO StringIds VALUES (1, 'ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096>)'), (2, 'MPI_Allreduce'),
-            (3, 'MPI_Wait'), (4, 'MPI_Neighbor_allgather');
+            (3, 'MPI_Wait'), (4, 'MPI_Neighbor_allgather'), (5, 'MPI_Recv'), (6, 'MPI_Init');
          CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, contextId, greenContextId, streamId, correlationId, globalPid,
             demangledName, shortName, mangledName, graphNodeId);
          INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (100, 150, 0, 1, NULL, 7, 11, PID, 1, 1, NULL, NULL);
          CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY(start, end, deviceId, contextId, streamId, correlationId, globalPid, bytes, copyKind,
             srcKind, dstKind);
-         INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (10, 20, 0, 1, 7, 1, PID, 1000, 1, 0, 2), (20, 30, 0, 1, 7, 2, PID, 50, 77, 2, 1),
-            (30, 40, 0, 1, 7, 3, PID, -1, 8, 2, 2), (40, 41, 0, 1, 7, 3, PID, 1, NULL, NULL, NULL);
+         INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (10, 20, 0, 1, 7, 1, PID, 1000, 1, 0, 2), (20, 30, 0, 1, 7, 2, PID, 50, 2, 2, 1),
+            (30, 40, 0, 1, 7, 3, PID, -1, 8, 2, 2), (40, 41, 0, 1, 7, 3, PID, 1, NULL, NULL, NULL),
+            (42, 45, 0, 1, 7, 3, PID, 9, 10, 2, 2);
          CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET(start, end, deviceId, contextId, streamId, correlationId, globalPid, value, bytes);
          INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (50, 52, 0, 1, 7, 4, PID, 0, 64);
          CREATE TABLE MPI_RANKS(globalTid, rank); INSERT INTO MPI_RANKS VALUES (TID, 2);
          CREATE TABLE MPI_COLLECTIVES_EVENTS(start, end, globalTid, textId, commHandle, rootRank, size, recvSize, requestHandle);
          INSERT INTO MPI_COLLECTIVES_EVENTS VALUES (60, 70, TID, 2, 1, 0, 400, 400, 0), (70, 75, TID, 4, 1, 0, 4, 8, 0);
          CREATE TABLE MPI_START_WAIT_EVENTS(start, end, globalTid, textId, requestHandle);
-         INSERT INTO MPI_START_WAIT_EVENTS VALUES (80, 90, TID, 3, 1);
-         CREATE TABLE PROFILER_OVERHEAD(start, end); INSERT INTO PROFILER_OVERHEAD VALUES (0, 2000000), (5, 3);
+         INSERT INTO MPI_START_WAIT_EVENTS VALUES (80, 90, TID, 3, 1), (80, 90, TID, 3, 2);
+         CREATE TABLE MPI_P2P_EVENTS(start, end, globalTid, textId, size); INSERT INTO MPI_P2P_EVENTS VALUES (91, 95, TID, 5, 7);
+         CREATE TABLE MPI_OTHER_EVENTS(start, end, globalTid, textId); INSERT INTO MPI_OTHER_EVENTS VALUES (1, 9, TID, 6);
          CREATE TABLE TARGET_INFO_CUDA_DEVICE(gpuId, cudaId, pid); INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (6, 0, 3);
          CREATE TABLE TARGET_INFO_GPU(id, name, cuDevice); INSERT INTO TARGET_INFO_GPU VALUES (0, 'A', 0), (6, 'B', 6);",
     ));
     assert_eq!(
         lines(&trace),
         [
-            "CopyIn Memcpy HtoD (Pageable -> Device) 10..20",
-            "CopyOut Memcpy DtoH (Device -> Pinned) 20..30",
-            "CopyDevice Memcpy DtoD (Device -> Device) 30..40",
+            "Call MPI_Init 1..9",
+            "CopyIn Memcpy HtoD 10..20",
+            "CopyOut Memcpy DtoH 20..30",
+            "CopyDevice Memcpy DtoD 30..40",
             "CopyDevice Memcpy unknown 40..41",
+            "Collective Memcpy PtoP 42..45",
             "Fill Memset 50..52",
             "Collective MPI_Allreduce 60..70",
             "Collective MPI_Neighbor_allgather 70..75",
-            "Call MPI_Wait 80..90",
+            "Collective MPI_Wait 80..90",
+            "Collective MPI_Recv 91..95",
             "Collective ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096>) 100..150",
         ]
     );
     let bytes: Vec<_> = trace.slices.iter().map(|slice| slice.bytes.map(|Bytes(bytes)| bytes)).collect();
-    assert_eq!(bytes, [Some(1000), Some(50), None, Some(1), Some(64), Some(400), Some(8), None, None]);
+    let expected =
+        [None, Some(1000), Some(50), None, Some(1), Some(9), Some(64), Some(400), Some(8), None, Some(7)];
+    assert_eq!(bytes[..11], expected);
     let operations: Vec<_> = trace.collectives.iter().map(|one| trace.names.text(one.operation)).collect();
-    assert_eq!(operations, ["all_reduce", "mpi", "all_gather"]);
+    assert_eq!(operations, ["peer_copy", "all_reduce", "all_gather", "wait", "recv", "all_gather"]);
     assert_eq!((trace.rank, trace.devices.as_slice()), (Some(Rank(2)), ["B".to_string()].as_slice()));
     assert_eq!(
         trace.warnings,
         [
             "the profiler reported an error: Dropped events",
             "the profiler reported a warning: No CPU counters",
-            "the profiler's own work takes 0.002 s in 1 pieces",
         ]
     );
 }
@@ -190,12 +196,20 @@ fn every_process_that_uses_a_device_is_a_trace() {
 }
 
 #[test]
+fn devices_of_the_first_generation_have_names() {
+    let trace = trace(&format!(
+        "{} CREATE TABLE TARGET_INFO_CUDA_GPU(vmId, deviceId, name); INSERT INTO TARGET_INFO_CUDA_GPU VALUES (0, 0, 'Tesla P100');",
+        first()
+    ));
+    assert_eq!(trace.devices, ["Tesla P100"]);
+}
+
+#[test]
 fn times_before_the_capture_are_shifted_where_the_clock_is_unknown() {
     let trace =
         trace(&format!("{} UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = -1000 WHERE start = 100;", first()));
     assert_eq!(trace.slices[0].begin, Nanos(0));
     assert_eq!(trace.extent(), Some((Nanos(0), Nanos(1210))));
-    assert!(trace.warnings.iter().any(|warning| warning.contains("counted from there")));
 }
 
 /// What `peers/totals_sqlite.py` counts in the samples: kernels, fills, calls, ranges, MPI; copies with bytes.
@@ -250,8 +264,8 @@ const SAMPLES: [Sample; 5] = [
         file: "saxpy_mpi_rank0.sqlite",
         kernels: (5, 88_573_480),
         fills: (0, 0),
-        // 95 of CUDA, 17 of MPI, which are point to point, start and end.
-        calls: (95 + 17, 1_087_784_268 + 896_094_510),
+        // 95 of CUDA, and those that start and end MPI.
+        calls: (95 + 2, 1_087_784_268 + 652_030_463),
         ranges: (5, 231_248),
         copies: [(10, 186_001_123, 2_621_440_000), (5, 98_698_477, 1_310_720_000)],
         device: "NVIDIA A100-SXM4-40GB",
@@ -288,4 +302,66 @@ fn real_files_have_the_totals_that_sql_counts() {
             );
         }
     }
+}
+
+/// A program that sets CUDA up, computes a little, exchanges with another rank and shuts down. Times in milliseconds.
+fn small_program() -> String {
+    let rows = [
+        ("cudaMalloc", 0, 900, 1),
+        ("cudaLaunchKernel", 950, 951, 11),
+        ("MPI_Recv", 970, 1030, 2),
+        ("cudaLaunchKernel", 1040, 1041, 12),
+        ("cuModuleUnload", 1060, 1540, 3),
+    ];
+    let ms = 1_000_000;
+    let calls = rows.iter().enumerate().filter(|(_, row)| row.0 != "MPI_Recv");
+    let calls = calls.map(|(at, row)| format!("({}, {}, TID, {}, {at})", row.1 * ms, row.2 * ms, row.3));
+    let names = rows.iter().enumerate().map(|(at, row)| format!("({at}, '{}')", row.0));
+    let list = |rows: Vec<String>| rows.join(", ");
+    with_ids(&format!(
+        "CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT NOT NULL); INSERT INTO StringIds VALUES {}, (9, 'gemm');
+         CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId, nameId);
+         INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES {};
+         CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, contextId, streamId, correlationId, globalPid, shortName);
+         INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (951000000, 970000000, 0, 1, 7, 11, PID, 9), (1041000000, 1051000000, 0, 1, 7, 12, PID, 9);
+         CREATE TABLE MPI_P2P_EVENTS(start, end, globalTid, textId);
+         INSERT INTO MPI_P2P_EVENTS VALUES (970000000, 1030000000, TID, 2);
+         CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY(start, end, deviceId, contextId, streamId, correlationId, globalPid, bytes, copyKind);
+         INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1051000000, 1055000000, 0, 1, 7, 0, PID, 4000, 10);",
+        list(names.collect()),
+        list(calls.collect()),
+    ))
+}
+
+#[test]
+fn start_up_and_shut_down_are_named_and_no_part_of_a_step() {
+    let trace = trace(&small_program());
+    let profile = profile::summarise(&trace, &profile::Cut::default()).unwrap();
+    let ms = |ms: u64| Nanos(ms * 1_000_000);
+    let idle = profile.idle.unwrap();
+    assert_eq!((idle.set_up, idle.nothing_queued), (ms(900 + 480), ms(50 + 10 + 5)));
+    let text = profile::render(&profile).replace("\n  ", " ");
+    for said in [
+        "the host sets it up or shuts it down",
+        "start-up of the CUDA context: the host spends 900.0 ms in cudaMalloc before its first work",
+        "shut-down: the host spends 480.0 ms in cuModuleUnload after its last work",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let run = join(vec![trace], &Told::default()).unwrap();
+    let [step] = run.ranks[0].steps.as_slice() else { panic!("{:?}", run.ranks[0].steps) };
+    assert_eq!(step.end.since(step.begin), ms(104), "from the first work to the last");
+}
+
+#[test]
+fn calls_of_mpi_and_copies_between_devices_are_exchange() {
+    let trace = trace(&small_program());
+    let profile = profile::summarise(&trace, &profile::Cut::default()).unwrap();
+    assert_eq!(profile.breakdown.collective, Nanos(64_000_000));
+    let rows: Vec<_> =
+        profile.collectives.iter().map(|row| (row.name.as_str(), row.total.0 / 1_000_000)).collect();
+    assert_eq!(rows, [("recv", 60), ("peer_copy", 4)]);
+    assert!(profile.copies.is_empty());
+    let run = join(vec![trace], &Told::default()).unwrap();
+    assert_eq!(run.ranks[0].steps[0].phases[Phase::CommWait], Nanos(64_000_000));
 }

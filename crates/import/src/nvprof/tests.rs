@@ -34,8 +34,6 @@ fn profile(more: &str) -> String {
             (1, 2, @+80, 1, 2, x'2A0000000057F6A000000000', 2, 0), (2, 2, @+85, 2, 2, x'2A0000000057F6A000000000', 5, 0),
             (3, 4, @+290, 2, 2, x'2A0000000057F6A000000000', 0, 0), (4, 4, @+295, 1, 2, x'2A0000000057F6A000000000', 0, 0),
             (5, 1, @+86, 3, 2, x'2A', 2, 0);
-         CREATE TABLE CUPTI_ACTIVITY_KIND_OVERHEAD(overheadKind, objectKind, objectId, start, end);
-         INSERT INTO CUPTI_ACTIVITY_KIND_OVERHEAD VALUES (65536, 2, x'00', @+0, @+4000000), (65536, 2, x'00', @+0, @+1000000);
          CREATE TABLE CUPTI_ACTIVITY_KIND_DEVICE(id, name); INSERT INTO CUPTI_ACTIVITY_KIND_DEVICE VALUES (0, 3);";
     (sql.to_string() + more).replace('@', &BASE.to_string())
 }
@@ -49,7 +47,7 @@ fn every_table_is_read() {
     assert_eq!(
         short,
         [
-            "CopyIn Memcpy HtoD (Pageable -> Device) 010..020",
+            "CopyIn Memcpy HtoD 010..020",
             "Fill Memset 030..031",
             "Range forward 080..295",
             "Range step 3 085..290",
@@ -57,9 +55,9 @@ fn every_table_is_read() {
             "Call cuLaunchKernel 096..098",
             "Compute saxpy 100..150",
             "Collective ncclAllReduceRingLLKernel_sum_f32 160..260",
-            "CopyOut Memcpy DtoH (Device -> Pinned) 270..280",
-            "CopyDevice Memcpy DtoD (Device -> Device) 282..283",
-            "CopyDevice Memcpy PtoP (Device -> Device) 284..286",
+            "CopyOut Memcpy DtoH 270..280",
+            "CopyDevice Memcpy DtoD 282..283",
+            "Collective Memcpy PtoP 284..286",
             "Call runtime call 999 300..301",
         ]
     );
@@ -68,13 +66,7 @@ fn every_table_is_read() {
     assert_eq!(trace.devices, ["Tesla V100"]);
     assert_eq!(trace.names.text(trace.collectives[0].operation), "all_reduce");
     assert_eq!(trace.steps[0].number, 3);
-    assert_eq!(
-        trace.warnings,
-        [
-            "skipped 1 events that the profiler could not time",
-            "the profiler's own work takes 0.005 s in 2 pieces",
-        ]
-    );
+    assert_eq!(trace.warnings, ["1 events have no begin or no end and were skipped"]);
 }
 
 #[test]
@@ -116,7 +108,7 @@ fn missing_tables_are_named() {
     ));
     assert_eq!(trace.devices, [""; 0]);
     assert!(trace.steps.is_empty(), "a step without an end is none");
-    for said in ["2 ranges were never closed", "2 events have names", "calls of 2 processes", "version 9999"]
+    for said in ["2 ranges were never closed", "1 events have names", "calls of 2 processes", "version 9999"]
     {
         assert!(trace.warnings.iter().any(|warning| warning.contains(said)), "{said}: {:?}", trace.warnings);
     }

@@ -12,6 +12,8 @@ use crate::trace::{Kind, Trace};
 /// Idle time by cause; [`Part`] has the definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Idle {
+    /// The host set up the device before its first work, or shut it down after its last.
+    pub set_up: Nanos,
     /// The host was busy on the way to launch the next work.
     pub host_late: Nanos,
     /// Work waited in a stream.
@@ -27,6 +29,7 @@ pub struct Idle {
 impl Idle {
     pub(super) fn of(parts: &Parts) -> Self {
         Self {
+            set_up: parts[Part::SetUp],
             host_late: parts[Part::HostLate],
             queued: parts[Part::Queued],
             nothing_queued: parts[Part::NothingQueued],
@@ -36,8 +39,9 @@ impl Idle {
     }
 
     /// All of them with their names.
-    pub fn causes(&self) -> [(Nanos, &'static str); 5] {
+    pub fn causes(&self) -> [(Nanos, &'static str); 6] {
         [
+            (self.set_up, "start-up and shut-down"),
             (self.host_late, "host late"),
             (self.queued, "waiting in a stream"),
             (self.nothing_queued, "nothing queued"),

@@ -59,10 +59,10 @@ fn head(profile: &Profile) -> String {
         let line = format!("device {}{name}: busy {busy}, {}", device.device, time(device.busy));
         text += &format!("{}\n", words::wrap(&line));
     }
-    if let Some(mean) = profile.step_mean {
+    if let Some(median) = profile.step_median {
         text += &match profile.steps {
-            1 => format!("1 step of {}\n", time(mean)),
-            steps => format!("{steps} steps of {} on average\n", time(mean)),
+            1 => format!("1 step of {}\n", time(median)),
+            steps => format!("{steps} steps of {} (median)\n", time(median)),
         };
     }
     text
@@ -83,23 +83,28 @@ fn verdict(part: Share, profile: &Profile) -> String {
     let copies = profile.breakdown.host_copies.0;
     let all = profile.length.0;
     let taken = match copies as f64 >= 0.0005 * all as f64 && copies > 0 {
-        true => format!("input and output take {}", percent(copies, all)),
-        false => "input and output do not slow it down".into(),
+        true => format!("; input and output take {}", percent(copies, all)),
+        // A profile without any copy may not show them.
+        false if profile.copies.is_empty() => String::new(),
+        false => "; input and output do not slow it down".into(),
     };
     match part {
-        Share::Compute => format!("computation dominates; {taken}"),
+        Share::Compute => format!("computation dominates{taken}"),
         Share::Collective => {
-            format!("communication dominates: computation does not hide the collectives; {taken}")
+            format!("communication dominates: computation does not hide the collectives{taken}")
         }
         Share::HostCopies => {
             "input and output dominate: the device mostly copies from and to the host".into()
         }
-        Share::DeviceCopies => format!("copies on the device dominate; {taken}"),
+        Share::DeviceCopies => format!("copies on the device dominate{taken}"),
         Share::Unknown => "most of the time is unknown: the profile does not show all work".into(),
         Share::Idle => {
             let causes = profile.idle.unwrap_or_default().causes();
             let most = causes.iter().rev().max_by_key(|(time, _)| *time).map_or("", |(_, cause)| *cause);
             let why = match most {
+                "start-up and shut-down" => {
+                    ", before its first work or after its last: the host sets it up or shuts it down"
+                }
                 "host late" => {
                     ": the host is late, busy in calls and operators before it launches the next work"
                 }
@@ -114,7 +119,7 @@ fn verdict(part: Share, profile: &Profile) -> String {
                 true => "the device is idle most of the time",
                 false => "idle time of the device is the largest part",
             };
-            format!("{idle}{why}; {taken}")
+            format!("{idle}{why}{taken}")
         }
     }
 }
@@ -166,12 +171,13 @@ fn gaps(profile: &Profile) -> String {
     format!("\n{line}\n{table}")
 }
 
-fn percent(part: u64, all: u64) -> String {
+/// A part of a whole in percent.
+pub fn percent(part: u64, all: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64)
 }
 
 /// A time with three or four digits.
-fn time(time: Nanos) -> String {
+pub fn time(time: Nanos) -> String {
     match time.0 {
         0 => "0".into(),
         nanos @ 1..1000 => format!("{nanos} ns"),

@@ -38,7 +38,7 @@ fn traces_that_make_no_run_together_are_refused() {
     assert!(refused(vec![]).contains("there are none"));
     assert!(refused(vec![rank(Some(0), 0..2), rank(Some(0), 0..2)]).contains("two are of rank 0"));
     assert!(refused(vec![rank(Some(0), 0..2), rank(Some(1), 5..7)]).contains("no step is in all of them"));
-    assert!(refused(vec![Trace::default()]).contains("shows no work"));
+    assert!(refused(vec![Trace::default()]).contains("shows no kernels"));
     let mut endless = rank(Some(0), 0..1);
     endless.steps[0].end = Nanos(u64::MAX);
     assert!(refused(vec![endless]).contains("more than 30 days"));

@@ -208,21 +208,20 @@ fn look(work: &[Planted], t: u64) -> usize {
     if let Some(kind) = order.into_iter().find(|&kind| under_way(kind)) {
         return kind;
     }
+    let in_a_call = |w: &Planted| {
+        let returned = w.1.saturating_sub(w.3.unwrap_or(0));
+        w.3.is_some() && (returned.saturating_sub(3)..returned + LAUNCH.0).contains(&t)
+    };
+    let on_the_host = if work.iter().any(in_a_call) { 6 } else { 9 };
     let Some(next) = work.iter().filter(|w| w.2 > 0 && w.1 > t).map(|w| w.1).min() else {
         let worked = work.iter().any(|w| w.2 > 0);
-        return if worked && work.iter().any(|w| w.3.is_some()) { 9 } else { 8 };
+        return if worked && work.iter().any(|w| w.3.is_some()) { on_the_host } else { 8 };
     };
     let later = || work.iter().filter(|w| w.1 >= next);
     let ready = later().filter_map(|w| Some(w.1.saturating_sub(w.3?) + LAUNCH.0)).min();
     match ready {
         Some(ready) if ready <= t => 7,
-        _ if later().any(|w| w.1 == next && w.3.is_some()) => {
-            let in_a_call = |w: &Planted| {
-                let returned = w.1.saturating_sub(w.3.unwrap_or(0));
-                w.3.is_some() && (returned.saturating_sub(3)..returned + LAUNCH.0).contains(&t)
-            };
-            if work.iter().any(in_a_call) { 6 } else { 9 }
-        }
+        _ if later().any(|w| w.1 == next && w.3.is_some()) => on_the_host,
         _ => 8,
     }
 }

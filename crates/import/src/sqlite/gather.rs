@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use paceline_record::{Bytes, Nanos};
 
-use super::steps;
+use super::{Database, Fields, steps};
+use crate::ImportError;
 use crate::trace::{Clock, Collective, Kind, Slice, Trace, Track};
 
 /// Times are shifted by this until the clock's origin is known, because profilers write some from before it.
@@ -20,46 +21,54 @@ const LONGEST: i64 = 100 * 86_400 * 1_000_000_000;
 /// Later times can only count from 1970 (this is in 2001); machines do not run that long.
 const EPOCH: i64 = 1_000_000_000_000_000_000;
 
+/// Most devices whose names are listed.
+const DEVICES: u32 = 256;
+
 /// Where an event took place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// A stream of a device.
-    Stream {
-        /// The device's number.
-        device: u32,
-        /// The context that the stream belongs to: each counts its own streams.
-        context: u32,
-        /// The stream's number.
-        stream: u32,
-    },
+    /// A stream; each context of a device counts its own.
+    Stream { device: u32, context: u32, stream: u32 },
     /// A thread of the host.
     Thread(u64),
 }
 
 /// A row, whatever table it is from.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
-    /// What the time went to.
+pub struct Event<'a> {
     pub kind: Kind,
-    /// Begin.
     pub begin: Option<i64>,
-    /// End; a range may lack it.
+    /// A range may lack it.
     pub end: Option<i64>,
-    /// Where it took place.
+    /// The process, if the row names it.
+    pub process: Option<u64>,
     pub place: Place,
     /// What ties it to the call that launched it.
     pub correlation: Option<u64>,
-    /// Bytes moved.
     pub bytes: Option<u64>,
+    /// What is exchanged with other ranks or devices, if anything.
+    pub operation: Option<&'a str>,
 }
 
-/// Origin of the times.
-#[derive(Clone, Copy, Debug)]
-pub enum Origin {
-    /// The file does not say.
-    Unknown,
-    /// This many nanoseconds after 1970.
-    After1970(i64),
+impl<'a> Event<'a> {
+    /// An event on a thread of the host, from columns 0 and 1: start, end.
+    pub fn on_host(row: &Fields<'_, '_>, kind: Kind, process: Option<u64>, thread: u64) -> Self {
+        Self {
+            kind,
+            begin: row.integer(0),
+            end: row.integer(1),
+            process,
+            place: Place::Thread(thread),
+            correlation: None,
+            bytes: None,
+            operation: None,
+        }
+    }
+
+    /// The same as an exchange, if it is one.
+    pub fn exchanging(self, operation: Option<&'a str>) -> Self {
+        Self { kind: operation.map_or(self.kind, |_| Kind::Collective), operation, ..self }
+    }
 }
 
 #[derive(Default)]
@@ -74,34 +83,39 @@ struct Part {
 #[derive(Default)]
 pub struct Gather {
     parts: BTreeMap<u64, Part>,
-    without_time: u64,
-    backwards: u64,
-    implausible: u64,
-    open: u64,
+    /// The first process that a row named, used if a row names none.
+    first: Option<u64>,
+    complaints: BTreeMap<&'static str, u64>,
 }
 
 impl Gather {
-    /// Adds an event of a process; one with invalid times is counted and skipped. A collective has its
-    /// `operation`.
-    pub fn add(&mut self, process: u64, event: Event, name: &str, operation: Option<&str>) {
-        let Some(begin) = event.begin else {
-            self.without_time += 1;
-            return;
-        };
+    /// Adds an event; one with invalid times is counted and skipped.
+    pub fn add(&mut self, event: Event<'_>, name: Option<&str>) {
         let is_open = event.end.is_none() && event.kind == Kind::Range;
-        let Some(end) = event.end.or(is_open.then_some(begin)) else {
-            self.without_time += 1;
-            return;
+        let times = (event.begin, event.end.or(event.begin.filter(|_| is_open)));
+        let (begin, end) = match times {
+            // Zeros are how CUPTI says that it has no times.
+            (None, _) | (_, None) | (Some(0), Some(0)) => {
+                return self.complain("events have no begin or no end and were skipped");
+            }
+            (Some(begin), Some(end)) if end < begin => {
+                return self.complain("events end before they begin and were skipped");
+            }
+            (Some(begin), Some(end))
+                if !(-BEFORE..LATEST).contains(&begin) || end.saturating_sub(begin) > LONGEST =>
+            {
+                return self.complain("events have impossible times and were skipped");
+            }
+            (Some(begin), Some(end)) => (begin, end),
         };
-        if end < begin {
-            self.backwards += 1;
-            return;
+        if name.is_none() {
+            self.complain("events have names that are missing from the file's table of names");
         }
-        if !(-BEFORE..LATEST).contains(&begin) || end.saturating_sub(begin) > LONGEST {
-            self.implausible += 1;
-            return;
+        if is_open {
+            self.complain("ranges were never closed: they are assumed to last to the end, and are not steps");
         }
-        let part = self.parts.entry(process).or_default();
+        self.first = self.first.or(event.process);
+        let part = self.parts.entry(event.process.or(self.first).unwrap_or(0)).or_default();
         let tracks = &mut part.trace.tracks;
         let track = *part.places.entry(event.place).or_insert_with(|| {
             tracks.push(match event.place {
@@ -115,38 +129,49 @@ impl Gather {
         let slice = part.trace.slices.len();
         if is_open {
             part.open.insert(slice);
-            self.open += 1;
         }
-        if let Some(operation) = operation {
+        if let Some(operation) = event.operation {
             let operation = part.trace.names.enter(operation);
             part.trace.collectives.push(Collective { slice, operation, group: None, sequence: None });
         }
         part.trace.slices.push(Slice {
             kind: event.kind,
-            name: part.trace.names.enter(name),
-            begin: later(begin),
-            end: later(end),
+            name: part.trace.names.enter(name.unwrap_or("without a name")),
+            begin: Nanos((begin + BEFORE) as u64),
+            end: Nanos((end + BEFORE) as u64),
             track,
             correlation: event.correlation.unwrap_or(0),
             bytes: event.bytes.map(Bytes),
         });
     }
 
-    /// The traces sorted by process, with its number, and what was skipped, one sentence each.
-    pub fn finish(mut self, origin: Origin) -> (Vec<(u64, Trace)>, Vec<String>) {
-        let mut warnings = self.complaints();
+    fn complain(&mut self, what: &'static str) {
+        *self.complaints.entry(what).or_default() += 1;
+    }
+
+    /// A trace for each process, with its number. Times count from `origin`, nanoseconds after 1970, if it is known.
+    pub fn finish(mut self, origin: Option<i64>, warnings: &mut Vec<String>) -> Vec<(u64, Trace)> {
+        warnings.extend(self.complaints.iter().map(|(what, count)| format!("{count} {what}")));
         let begins = self.parts.values().flat_map(|part| &part.trace.slices).map(|slice| slice.begin.0);
         let first = begins.min().map_or(0, |begin| begin as i64 - BEFORE);
         let (clock, shift) = match origin {
-            Origin::After1970(at) if (EPOCH..LATEST).contains(&at) => (Clock::Epoch, at),
+            Some(at) if (EPOCH..LATEST).contains(&at) => (Clock::Epoch, at),
             _ if first >= EPOCH => (Clock::Epoch, 0),
             _ => (Clock::Own, (-first).max(0)),
         };
-        if clock == Clock::Own && shift > 0 {
-            warnings
-                .push(format!("its times start at {:.6} s and are counted from there", first as f64 * 1e-9));
+        // Workers of a data loader are not ranks: they neither use a device nor take part in exchanges.
+        let works = |part: &Part| part.trace.has_device() || !part.trace.collectives.is_empty();
+        if self.parts.values().any(works) {
+            self.parts.retain(|process, part| {
+                if !works(part) {
+                    let count = part.trace.slices.len();
+                    warnings.push(format!(
+                        "process {process} uses no device: skipped its {count} calls and ranges"
+                    ));
+                }
+                works(part)
+            });
         }
-        self.drop_bystanders(&mut warnings);
         let finish = |(process, mut part): (u64, Part)| {
             let last = part.trace.slices.iter().map(|slice| slice.end).max().unwrap_or_default();
             for &at in &part.open {
@@ -162,41 +187,41 @@ impl Gather {
             part.trace.sort();
             (process, part.trace)
         };
-        (self.parts.into_iter().map(finish).collect(), warnings)
-    }
-
-    /// Workers of a data loader are not ranks: they neither use a device nor take part in collectives.
-    fn drop_bystanders(&mut self, warnings: &mut Vec<String>) {
-        let works = |part: &Part| part.trace.has_device() || !part.trace.collectives.is_empty();
-        if self.parts.values().any(works) {
-            self.parts.retain(|process, part| {
-                if !works(part) {
-                    let count = part.trace.slices.len();
-                    warnings.push(format!(
-                        "process {process} uses no device: skipped its {count} calls and ranges"
-                    ));
-                }
-                works(part)
-            });
-        }
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        let counts = [
-            (self.without_time, "have no begin or no end and were skipped"),
-            (self.backwards, "end before they begin and were skipped"),
-            (self.implausible, "have impossible times and were skipped"),
-            (self.open, "ranges were never closed: they are assumed to last to the end, and are not steps"),
-        ];
-        let said = counts.iter().filter(|(count, _)| *count > 0);
-        said.map(|(count, what)| match what.starts_with("ranges") {
-            true => format!("{count} {what}"),
-            false => format!("{count} events {what}"),
-        })
-        .collect()
+        self.parts.into_iter().map(finish).collect()
     }
 }
 
-fn later(moment: i64) -> Nanos {
-    Nanos((moment + BEFORE) as u64)
+/// Names of devices 0, 1, ... up to the last that a trace uses; empty where none is known.
+pub fn device_names(trace: &Trace, name: impl Fn(i64) -> Option<String>) -> Vec<String> {
+    let last = trace.tracks.iter().filter_map(|track| track.device).filter(|&device| device < DEVICES).max();
+    let names: Vec<Option<String>> =
+        last.map_or_else(Vec::new, |last| (0..=last).map(|device| name(device.into())).collect());
+    match names.iter().any(Option::is_some) {
+        true => names.into_iter().map(|name| name.unwrap_or_else(|| "unnamed".into())).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// The traces with warnings about the file; an error if it is damaged and nothing is left.
+pub fn conclude(
+    database: Database,
+    mut traces: Vec<Trace>,
+    mut warnings: Vec<String>,
+) -> Result<Vec<Trace>, ImportError> {
+    if let (true, Some(first)) = (traces.is_empty(), database.warnings.first()) {
+        return Err(database.bad(format!("nothing could be read: {first}")));
+    }
+    warnings.splice(0..0, database.warnings);
+    if traces.is_empty() {
+        warnings.push("it has no kernels, copies, calls or ranges".into());
+        traces.push(Trace::default());
+    }
+    for trace in &mut traces {
+        let names = trace.collectives.iter().map(|one| trace.names.text(trace.slices[one.slice].name));
+        let backends = ["MPI_", "nccl"].into_iter();
+        let mut known = names.filter_map(|name| backends.clone().find(|backend| name.starts_with(backend)));
+        trace.backend = known.next().map(|backend| backend.trim_end_matches('_').to_lowercase());
+    }
+    traces[0].warnings = warnings;
+    Ok(traces)
 }

@@ -1,4 +1,4 @@
-//! What names tell: kernels as their authors wrote them, and which collective is behind one.
+//! Names of kernels and calls as their authors wrote them.
 
 use std::fmt;
 
@@ -50,52 +50,6 @@ pub fn without_version(name: &str) -> &str {
     short.strip_suffix("_ptsz").or(short.strip_suffix("_ptds")).unwrap_or(short)
 }
 
-/// The operation of an NCCL kernel: `all_reduce` of `ncclDevKernel_AllReduce_Sum_f32_RING_LL`, `nccl` where it is not
-/// named; `None` for kernels of others.
-pub fn nccl_operation(kernel: &str) -> Option<&'static str> {
-    const OPERATIONS: [(&str, &str); 7] = [
-        ("allreduce", "all_reduce"),
-        ("allgather", "all_gather"),
-        ("reducescatter", "reduce_scatter"),
-        ("broadcast", "broadcast"),
-        ("sendrecv", "send_recv"),
-        ("alltoall", "all_to_all"),
-        ("reduce", "reduce"),
-    ];
-    let name = kernel.strip_prefix("void ").unwrap_or(kernel);
-    let rest = name.strip_prefix("nccl")?;
-    // Before `(` or `<`: the arguments of a kernel may be named after anything.
-    let rest = &rest[..rest.find(['(', '<']).unwrap_or(rest.len())];
-    let rest = rest
-        .strip_prefix("DevKernel")
-        .or(rest.strip_prefix("Kernel"))
-        .or_else(|| rest.contains("Kernel").then_some(rest))?;
-    let rest = rest.trim_start_matches('_').to_ascii_lowercase();
-    let known = OPERATIONS.iter().find(|(word, _)| rest.starts_with(word));
-    Some(known.map_or("nccl", |&(_, operation)| operation))
-}
-
-/// The operation of a collective MPI call: `all_reduce` of `MPI_Iallreduce`; `None` for calls between two ranks and others.
-pub fn mpi_operation(call: &str) -> Option<&'static str> {
-    let name = call.strip_prefix("MPI_")?.to_ascii_lowercase();
-    let known = |name: &str| {
-        Some(match name {
-            "allreduce" => "all_reduce",
-            "allgather" | "allgatherv" => "all_gather",
-            "reduce_scatter" | "reduce_scatter_block" => "reduce_scatter",
-            "bcast" => "broadcast",
-            "reduce" => "reduce",
-            "alltoall" | "alltoallv" | "alltoallw" => "all_to_all",
-            "gather" | "gatherv" => "gather",
-            "scatter" | "scatterv" => "scatter",
-            "scan" | "exscan" => "scan",
-            "barrier" => "barrier",
-            _ => return None,
-        })
-    };
-    known(&name).or_else(|| known(name.strip_prefix('i')?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,40 +88,6 @@ mod tests {
             ("cuInit", "cuInit"),
         ] {
             assert_eq!(without_version(full), short);
-        }
-    }
-
-    #[test]
-    fn collectives_are_known_by_their_kernels() {
-        for (kernel, operation) in [
-            (
-                "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
-                Some("all_reduce"),
-            ),
-            (
-                "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-                Some("reduce_scatter"),
-            ),
-            ("ncclDevKernel_Reduce_Sum_f32_RING_LL", Some("reduce")),
-            ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", Some("all_reduce")),
-            ("ncclBroadcastRingLLKernel_copy_i8", Some("broadcast")),
-            ("void ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", Some("send_recv")),
-            ("ncclDevKernel_Generic(ncclDevKernelArgs)", Some("nccl")),
-            ("ncclRing(int)", None),
-            ("reduce_kernel<ncclAllReduceKernel>", None),
-        ] {
-            assert_eq!(nccl_operation(kernel), operation, "{kernel}");
-        }
-        for (call, operation) in [
-            ("MPI_Allreduce", Some("all_reduce")),
-            ("MPI_Iallreduce", Some("all_reduce")),
-            ("MPI_Ibcast", Some("broadcast")),
-            ("MPI_Barrier", Some("barrier")),
-            ("MPI_Init", None),
-            ("MPI_Send", None),
-            ("Allreduce", None),
-        ] {
-            assert_eq!(mpi_operation(call), operation, "{call}");
         }
     }
 }

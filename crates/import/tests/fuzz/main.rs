@@ -179,4 +179,6 @@ fuzz! {
     fuzz_metric_log: readers::METRIC_LOG;
     fuzz_nvidia_smi: readers::NVIDIA_SMI;
     fuzz_table: readers::TABLE;
+    fuzz_xplane: readers::XPLANE;
+    fuzz_chrome: readers::CHROME;
 }

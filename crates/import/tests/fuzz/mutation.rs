@@ -20,6 +20,8 @@ pub enum Form {
     Records,
     /// A database.
     Sqlite,
+    /// Messages in messages, each with its length.
+    Messages,
 }
 
 /// Pieces that have meant trouble to somebody.
@@ -105,6 +107,8 @@ pub fn change(pool: &[Vec<u8>], form: Form, draw: &mut SplitMix) -> Vec<u8> {
         Form::Records => change_records(&file, draw),
         Form::Sqlite if draw.below(2) == 0 => damage(file, &pick(draw), draw),
         Form::Sqlite => change_cells(file, draw),
+        Form::Messages if draw.below(4) == 0 => damage(file, &pick(draw), draw),
+        Form::Messages => (0..1 + draw.below(6)).fold(file, |file, _| change_message(&file, draw)),
     }
 }
 
@@ -169,6 +173,57 @@ fn change_records(file: &[u8], draw: &mut SplitMix) -> Vec<u8> {
         }
     }
     changed
+}
+
+/// The same message with one field changed, left out, repeated or swapped with another, and right lengths around it.
+fn change_message(message: &[u8], draw: &mut SplitMix) -> Vec<u8> {
+    let mut fields: Vec<(u64, Option<&[u8]>, u64)> = Vec::new();
+    let mut rest = message;
+    while !rest.is_empty() {
+        let Some(key) = take_varint(&mut rest) else { return damage(message.to_vec(), message, draw) };
+        let value = take_varint(&mut rest).filter(|_| matches!(key & 7, 0 | 2));
+        let bytes = value.filter(|_| key & 7 == 2).map(|length| rest.split_at_checked(length as usize));
+        match (value, bytes) {
+            (Some(value), None) => fields.push((key, None, value)),
+            (Some(_), Some(Some((inner, after)))) => {
+                fields.push((key, Some(inner), 0));
+                rest = after;
+            }
+            _ => return damage(message.to_vec(), message, draw),
+        }
+    }
+    let at = draw.below(fields.len().max(1));
+    let inner = fields.get(at).and_then(|(_, bytes, _)| *bytes).map(|bytes| change_message(bytes, draw));
+    match (fields.get(at).copied(), draw.below(12)) {
+        (Some(_), 0) => drop(fields.remove(at)),
+        (Some(field), 1) => (0..1 + draw.below(9)).for_each(|_| fields.push(field)),
+        (Some(_), 2) => fields.swap(at, 0),
+        (Some((_, None, _)), _) => fields[at].2 = draw.bits() >> draw.below(64),
+        (Some(_), _) => fields[at].1 = inner.as_deref(),
+        (None, _) => {}
+    }
+    let mut changed = Vec::new();
+    for (key, bytes, value) in fields {
+        put_varint(key, &mut changed);
+        put_varint(bytes.map_or(value, |bytes| bytes.len() as u64), &mut changed);
+        changed.extend(bytes.unwrap_or_default());
+    }
+    changed
+}
+
+fn take_varint(rest: &mut &[u8]) -> Option<u64> {
+    let length = rest.iter().take(10).position(|&byte| byte < 0x80)? + 1;
+    let (varint, after) = rest.split_at(length);
+    *rest = after;
+    Some(varint.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f)))
+}
+
+fn put_varint(mut value: u64, into: &mut Vec<u8>) {
+    while value >= 0x80 {
+        into.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    into.push(value as u8);
 }
 
 /// The same database with other values in some cells, or without a table or a column.

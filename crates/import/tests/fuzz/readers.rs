@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use paceline_import::ranks::{self, Told};
 use paceline_import::trace::{Kind, Trace};
 use paceline_import::{
-    ImportError, Imported, events, horovod, kineto, metric_log, nvidia_smi, profile, source, sqlite, tf_cnn,
-    write,
+    ImportError, Imported, chrome, events, horovod, kineto, metric_log, nvidia_smi, profile, source, sqlite,
+    tf_cnn, write, xplane,
 };
 use paceline_lab::explain::series::Context;
 use paceline_lab::explain::{self, ExplainError};
@@ -40,18 +40,8 @@ pub const RANKS: Reader = Reader { corpus: "kineto", form: Form::Text, read: wit
 pub const NVPROF: Reader =
     Reader { corpus: "nvprof", form: Form::Sqlite, read: |path| traces(database(path)) };
 pub const NSYS: Reader = Reader { corpus: "nsys", form: Form::Sqlite, read: |path| traces(database(path)) };
-pub const HOROVOD: Reader = Reader {
-    corpus: "horovod",
-    form: Form::Text,
-    read: |path| {
-        runs(horovod::read(path).map(|timeline| {
-            let summary = horovod::Summary::of(&timeline);
-            assert!(summary.ranks.iter().all(|rank| rank.alone <= summary.span), "{:?}", summary.ranks);
-            summary.render(5);
-            vec![timeline.to_run()]
-        }))
-    },
-};
+pub const HOROVOD: Reader =
+    Reader { corpus: "horovod", form: Form::Text, read: |path| traces(horovod::read(path)) };
 pub const EVENTS: Reader = Reader {
     corpus: "events",
     form: Form::Records,
@@ -69,10 +59,26 @@ pub const METRIC_LOG: Reader = Reader {
 };
 pub const NVIDIA_SMI: Reader = Reader { corpus: "nvidia_smi", form: Form::Text, read: monitor };
 pub const TABLE: Reader = Reader { corpus: "table", form: Form::Text, read: table };
+pub const XPLANE: Reader =
+    Reader { corpus: "xplane", form: Form::Messages, read: |path| traces(xplane::read(path)) };
+pub const CHROME: Reader = Reader { corpus: "chrome", form: Form::Text, read: timeline };
 
 /// All of them.
-pub const ALL: [Reader; 11] =
-    [KINETO, KINETO_PACKED, RANKS, NVPROF, NSYS, HOROVOD, EVENTS, TF_CNN, METRIC_LOG, NVIDIA_SMI, TABLE];
+pub const ALL: [Reader; 13] = [
+    KINETO,
+    KINETO_PACKED,
+    RANKS,
+    NVPROF,
+    NSYS,
+    HOROVOD,
+    EVENTS,
+    TF_CNN,
+    METRIC_LOG,
+    NVIDIA_SMI,
+    TABLE,
+    XPLANE,
+    CHROME,
+];
 
 /// What an outcome comes to, without numbers: two files with the same say nothing new.
 pub fn fingerprint(outcome: &str, path: &Path) -> u64 {
@@ -207,6 +213,20 @@ fn runs(read: Result<Vec<Imported>, ImportError>) -> String {
         Err(error) => said += &format!("not written: {error}"),
     }
     said
+}
+
+fn timeline(path: &Path) -> String {
+    let timeline = match chrome::read(path) {
+        Ok(timeline) => timeline,
+        Err(error) => return format!("error {error}"),
+    };
+    let busy = timeline.threads.iter().fold(0, |sum: u128, thread| sum + u128::from(thread.busy.0));
+    let own = timeline.names.iter().fold(0, |sum: u128, name| sum + u128::from(name.own.0));
+    assert_eq!(busy, own, "own times add up");
+    assert!(timeline.threads.iter().all(|thread| thread.busy <= timeline.span));
+    assert!(!timeline.render().contains('\u{1b}'));
+    let counts = [timeline.threads.len(), timeline.names.len(), timeline.others as usize];
+    format!("{:?} {:?}", counts.map(coarse), timeline.warnings)
 }
 
 fn monitor(path: &Path) -> String {

@@ -184,7 +184,7 @@ pub fn unit(text: &str) -> Option<Unit> {
         "us" | "µs" | "μs" => Unit::Seconds(1e-6),
         "m" | "min" | "mins" | "minute" | "minutes" => Unit::Seconds(60.0),
         "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Seconds(3600.0),
-        "%" | "percent" => Unit::Percent,
+        "%" | "percent" | "pct" | "percentage" => Unit::Percent,
         "x" | "×" | "times" | "fold" => Unit::Times,
         "kb" => Unit::Bytes(1e3),
         "mb" => Unit::Bytes(1e6),

@@ -1,7 +1,5 @@
 //! Speed-ups of a series, and the laws that they follow.
 
-use std::cmp::Ordering;
-
 use serde::Serialize;
 
 use super::figure::Figure;
@@ -130,15 +128,13 @@ pub struct Laws {
     pub unfit: Option<Unfit>,
     /// Worker count with the highest measured throughput, and the largest measured worker count.
     pub highest: Option<(u64, u64)>,
-    /// Prediction for twice the largest worker count, by the best law, or by the best one that fits.
+    /// Prediction for twice the largest worker count, by the best law, if it fits.
     pub next: Option<Forecast>,
 }
 
 /// A law's prediction for more workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Forecast {
-    /// The law.
-    pub law: Law,
     /// Number of workers.
     pub workers: u64,
     /// Examples a second by the rate, else a speed-up.
@@ -181,20 +177,9 @@ fn laws_of(measure: Measure, points: &[(u64, f64)]) -> Laws {
     let most = points.iter().map(|(workers, _)| *workers).max().unwrap_or(0);
     let highest = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(workers, _)| (*workers, most));
     let fits: Vec<Fit> = Law::THROUGHPUT.into_iter().filter_map(|law| laws::fit(law, &fitted).ok()).collect();
-    // Fits that have no criterion come last: they have nearly as many parameters as there are points.
-    let order = |fit: &Fit| (fit.aicc.unwrap_or(f64::INFINITY), fit.residual_sd);
-    let near = fits.iter().filter(|fit| !fit.is_rough() && best.is_ok());
-    let by = near.min_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(Ordering::Equal));
-    let forecast =
-        |fit: &Fit| Forecast { law: fit.law, workers: 2 * most, throughput: fit.predict(2.0 * most as f64) };
-    Laws {
-        measure,
-        next: by.map(forecast),
-        fits,
-        unfit: best.as_ref().err().copied(),
-        best: best.ok(),
-        highest,
-    }
+    let fit = best.as_ref().ok().filter(|fit| !fit.is_rough());
+    let next = fit.map(|fit| Forecast { workers: 2 * most, throughput: fit.predict(2.0 * most as f64) });
+    Laws { measure, next, fits, unfit: best.as_ref().err().copied(), best: best.ok(), highest }
 }
 
 /// The clock as a function of one over the workers: a fixed time plus a divided one.

@@ -8,6 +8,12 @@ use super::layout::{self, Long, Raw, Setting, shorten};
 use super::meaning::{self, Heading, Meaning, Qualifier};
 use super::page::Grid;
 
+/// How far a rate may be, as the mean of logarithms, from the speed-up or the clock that shows whose it is.
+const NEAR: f64 = 0.7;
+
+/// The growth of a rate that shows that it is the rate of all workers.
+const GROWS: f64 = 1.3;
+
 /// How the meaning of a column was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -432,7 +438,10 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
         }
         other => other,
     });
-    let unit = unit.or_else(|| meaning::heading_unit(spoken));
+    // A fraction over one and a half can only be meant in percent, and so are all of its column.
+    let over = |cell: &Cell| matches!(cell, Cell::Number(figure, None) if figure.value > 1.5);
+    let percent = meaning.is_some_and(Meaning::is_fraction) && read.iter().any(over);
+    let unit = unit.or_else(|| meaning::heading_unit(spoken)).or(percent.then_some(Unit::Percent));
     let timed = meaning.is_some_and(Meaning::is_time);
     let rated = meaning.is_some_and(Meaning::is_rate);
     let (mut figures, mut not_understood) = (Vec::new(), Vec::new());
@@ -490,8 +499,6 @@ fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Optio
         (Some(Unit::Seconds(seconds)), Some(meaning)) if meaning.is_time() => figure.times(seconds),
         (Some(Unit::Bytes(bytes)), Some(Meaning::Memory)) => figure.times(bytes),
         (Some(Unit::Percent), Some(meaning)) if meaning.is_fraction() && own.is_none() => figure.times(0.01),
-        // A fraction over one and a half can only be meant in percent.
-        (None, Some(meaning)) if meaning.is_fraction() && figure.value > 1.5 => figure.times(0.01),
         _ => figure,
     }
 }
@@ -520,7 +527,7 @@ fn settle_rates(series: &mut Series) {
     }
 }
 
-/// Whose rate a column gives: by comparison with a speed-up, else with the clock, else by whether it grows.
+/// Whose rate a column gives: by comparison with a speed-up, else with the clock, else by whether it grows. `None` if that is not clear.
 fn scope(series: &Series, column: &Column) -> Option<Meaning> {
     let base = series.fewest()?;
     let one = column.figures[base].filter(|figure| figure.value > 0.0)?.value;
@@ -543,7 +550,10 @@ fn scope(series: &Series, column: &Column) -> Option<Meaning> {
             misses.map(|misses| misses.iter().sum::<f64>() / misses.len() as f64)
         };
         let (own, all) = (miss(true)?, miss(false)?);
-        Some(if own < all { Meaning::RatePerWorker } else { Meaning::RateGlobal })
+        match own < all {
+            true => (own < NEAR && 2.0 * own < all).then_some(Meaning::RatePerWorker),
+            false => (all < NEAR && 2.0 * all < own).then_some(Meaning::RateGlobal),
+        }
     };
     if let Some(speedup) =
         series.all(Meaning::Speedup).find_map(|speedup| decide(&speedup.figures, |s, one| s / one))
@@ -557,10 +567,6 @@ fn scope(series: &Series, column: &Column) -> Option<Meaning> {
     if let Some(scope) = clock.and_then(|clock| decide(&clock.figures, |time, one| one / time)) {
         return Some(scope);
     }
-    // Rates of all workers grow, those of one worker stay.
-    let flat =
-        growth.iter().all(|(_, growth)| *growth < 1.05) && workers(most.0) >= 4.0 && series.clock().is_none();
-    // Without a row for one worker, where both are equal, only clear growth decides.
-    let shows = series.workers[base] == 1 || growth.iter().all(|(_, growth)| *growth > 1.2);
-    if flat { Some(Meaning::RatePerWorker) } else { shows.then_some(Meaning::RateGlobal) }
+    // What hardly grows may be the rate of one worker, or of all that do not scale.
+    (most.1 > GROWS).then_some(Meaning::RateGlobal)
 }

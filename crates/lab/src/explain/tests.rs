@@ -272,39 +272,14 @@ fn an_error_about_a_text_without_a_table_says_what_to_do() {
 }
 
 #[test]
-fn the_usl_is_said_to_be_not_considered_with_five_points() {
-    let rates = |count: usize| {
-        let rows = [(1, 100.0), (2, 195.0), (4, 372.0), (8, 690.0), (16, 1200.0), (32, 1900.0)];
-        let rows: Vec<String> = rows[..count].iter().map(|(n, rate)| format!("{n},{rate:.1}")).collect();
-        format!("GPUs,images/s\n{}\n", rows.join("\n"))
-    };
-    let text = |count| render(&explain_text(&rates(count), &Options::default()).expect("a table"));
-    assert!(text(5).contains("the USL was not considered"), "{}", text(5));
-    assert!(text(5).contains("needs 6 points") && !text(6).contains("was not considered"), "{}", text(6));
-}
-
-#[test]
 fn a_law_with_the_lowest_criterion_that_is_far_off_does_not_fit() {
-    // The Keras table of MXNet: Amdahl comes within 12 % of it, linear, which the criterion prefers, does not come near.
+    // The Keras table of MXNet: linear, which the criterion prefers, does not come near.
     let text = "GPUs,images/s\n1,372.82\n2,617.32\n4,1165.12\n8,1435.06\n16,1450.43\n";
     let found = explain_text(text, &Options::default()).expect("a table");
     let laws = &found.series[0].laws[0];
     assert_eq!(laws.best.as_ref().map(|best| (best.law, best.is_rough())), Some((Law::Linear, true)));
-    let next = laws.next.expect("a law comes near");
-    assert!(next.law != Law::Linear && next.workers == 32, "{next:?}");
+    assert_eq!(laws.next, None);
     let page = render(&found);
-    let flat = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    for expected in [
-        "too few points to choose a law: with 5 points, linear",
-        "% (Amdahl's law by",
-        "holds and no new bottleneck",
-    ] {
-        assert!(flat.contains(expected), "{expected} in {page}");
-    }
-    assert!(!flat.contains("fits best") && !flat.contains("no law fits"), "{page}");
-    // Here nothing comes near.
-    let text = "GPUs,images/s\n1,100\n2,20\n4,300\n8,40\n16,500\n";
-    let page = render(&explain_text(text, &Options::default()).expect("a table"));
     assert!(page.contains("no law fits the points") && !page.contains("workers would give"), "{page}");
 }
 

@@ -8,7 +8,7 @@ use super::reconcile::Work;
 use super::scaling::{Laws, Measure, Row};
 use super::series::{Context, Ground, Series, Skipped};
 use super::{Explanation, Meaning, SeriesExplanation};
-use crate::stats::laws::{Fit, Law, Parameter};
+use crate::stats::laws::{Fit, Parameter};
 use crate::words::{bytes, or_dash};
 use crate::{Align, Table};
 
@@ -336,41 +336,18 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
             if others.is_empty() { String::new() } else { format!(", others {}", others.join(", ")) };
         let aicc = best.aicc.map_or_else(String::new, |aicc| format!(" (AICc {aicc:.1}{others})"));
         let (name, formula) = (best.name, best.law.formula());
-        let misses = |fit: &Fit| format!("{:.0} %", 100.0 * fit.residual_sd);
-        let near: Vec<String> = laws
-            .fits
-            .iter()
-            .filter(|fit| !fit.is_rough())
-            .map(|fit| format!("{} by {}", fit.law.title(), misses(fit)))
-            .collect();
-        sentences.push(match (best.is_rough(), &near[..]) {
-            (false, _) => {
-                format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters))
-            }
-            (true, []) => format!(
-                "{measure}, no law fits the points: {name} has the lowest AICc{aicc} and is still off by {}. More worker counts would \
+        sentences.push(match best.is_rough() {
+            false => format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters)),
+            true => format!(
+                "{measure}, no law fits the points: {name} has the lowest AICc{aicc} and is off by {:.0} %. More worker counts would \
                  help",
-                misses(best)
-            ),
-            (true, near) => format!(
-                "{measure}, too few points to choose a law: with {} points, {name} has the fewest parameters and the lowest \
-                 AICc{aicc}, but is off by {} ({})",
-                best.points,
-                misses(best),
-                near.join(", ")
+                100.0 * best.residual_sd
             ),
         });
     }
     sentences.extend(laws.unfit.map(|unfit| format!("{measure}, too few points to choose a law: {unfit}")));
     if let Some((highest, most)) = laws.highest.filter(|(highest, most)| highest < most) {
         sentences.push(format!("{measure}, throughput is highest on {highest} workers and lower on {most}"));
-    }
-    let usl = laws.fits.iter().find(|fit| fit.law == Law::Usl);
-    if let Some(best) = laws.best.as_ref().filter(|_| usl.is_none_or(|usl| usl.aicc.is_none())) {
-        let points = best.points;
-        sentences.push(format!(
-            "{measure}, the USL was not considered: with three parameters, its AICc needs 6 points; there are {points}"
-        ));
     }
     // Far beyond what was measured, a peak is a guess.
     let most = laws.highest.map_or(0, |(_, most)| most) as f64;
@@ -385,10 +362,8 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
         };
         let [value, lo, hi] = [next.throughput.value, next.throughput.lo, next.throughput.hi].map(print);
         let workers = next.workers;
-        let chosen = laws.best.as_ref().is_some_and(|best| best.law == next.law);
-        let holds = if chosen { String::new() } else { format!(" {} holds and", next.law.title()) };
         format!(
-            "{measure}, {workers} workers would give {value}{unit} (95 % interval {lo} .. {hi}) if{holds} no new bottleneck appears"
+            "{measure}, {workers} workers would give {value}{unit} (95 % interval {lo} .. {hi}) if no new bottleneck appears"
         )
     }));
     sentences

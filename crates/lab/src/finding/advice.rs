@@ -42,7 +42,8 @@ impl Program {
             Some(Format::Kineto) => Self::PyTorch,
             Some(Format::Horovod) => Self::Horovod,
             Some(Format::TfCnn | Format::MetricLog) => Self::TensorFlow,
-            Some(Format::Sqlite | Format::Events | Format::NvidiaSmi) | None => Self::Unknown,
+            Some(Format::Sqlite | Format::Events | Format::NvidiaSmi | Format::XPlane | Format::Chrome)
+            | None => Self::Unknown,
         }
     }
 

@@ -20,6 +20,11 @@ pub enum Format {
     MetricLog,
     /// Output of nvidia-smi.
     NvidiaSmi,
+    /// A profile of JAX or TensorFlow.
+    #[serde(rename = "xplane")]
+    XPlane,
+    /// A Chrome trace of another writer.
+    Chrome,
 }
 
 impl Format {
@@ -33,6 +38,8 @@ impl Format {
             Self::TfCnn => "a tf_cnn_benchmarks log",
             Self::MetricLog => "a TensorFlow metric.log",
             Self::NvidiaSmi => "nvidia-smi samples",
+            Self::XPlane => "JAX or TensorFlow profiles",
+            Self::Chrome => "a Chrome trace",
         }
     }
 }

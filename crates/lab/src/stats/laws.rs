@@ -69,17 +69,6 @@ impl Law {
         }
     }
 
-    /// The name in a sentence.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Linear => "linear scaling",
-            Self::Amdahl => "Amdahl's law",
-            Self::Gustafson => "Gustafson's law",
-            Self::Usl => "the USL",
-            Self::Clock => "the clock's law",
-        }
-    }
-
     /// The formula in reports.
     pub fn formula(self) -> &'static str {
         match self {

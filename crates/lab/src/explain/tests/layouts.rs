@@ -560,6 +560,10 @@ fn one_slip_is_found_and_its_cell_alone_is_accused() {
     let shares: Vec<String> =
         planted.iter().zip(&found).map(|(planted, found)| format!("{found}/{planted}")).collect();
     let (all, right) = (planted.iter().sum::<usize>(), found.iter().sum::<usize>());
+    println!(
+        "{right} of {all} slips found, {} times another cell accused; by layout {shares:?}",
+        others.len()
+    );
     assert!(
         20 * right >= 19 * all,
         "{right} of {all}; by layout {shares:?}; {}",

@@ -129,6 +129,14 @@ fn one_table_of_a_page_can_be_chosen() {
 }
 
 #[test]
+fn a_column_of_fractions_is_in_percent_as_a_whole() {
+    let text = "ranks,time_s,comm_s,comm_share\n1,5.439,0.005,0.1\n2,3.388,0.005,0.1\n4,3.269,0.344,10.5\n8,2.695,1.265,46.9\n";
+    assert_eq!(told(text), [("Table".into(), vec![1, 2, 4, 8], 0)]);
+    let share = read(text).series.remove(0).understood.columns[2].figures[0].expect("a number");
+    assert!((share.value - 0.001).abs() < 1e-12);
+}
+
+#[test]
 fn html_tables_are_read_like_others() {
     let html = "<h2>Scaling</h2>\n<table><thead><tr><th>GPUs</th><th>images/s</th><th>Speedup</th></tr></thead><tbody><tr><td>1</td><td>100.0</td><td>1.00</td></tr><tr><td>2</td><td>190.0</td><td>1.90</td></tr>\n<tr><td>4</td><td><b>360.0</b></td><td>3.06&nbsp;</td></tr><tr><td>8</td><td>640.0</td><td>6.40</td></tr></tbody></table>";
     assert_eq!(told(html), [("Scaling".into(), vec![1, 2, 4, 8], 1)]);
