@@ -97,7 +97,7 @@ impl Equation {
                 };
                 let (mut above, mut below): (Vec<String>, Vec<String>) =
                     (of(Side::Above).collect(), of(Side::Below).collect());
-                if *scale >= 1.0 && *scale != 1.0 {
+                if *scale > 1.0 {
                     above.insert(0, format!("{scale}"));
                 } else if *scale != 1.0 {
                     below.push(format!("{}", (1e6 / scale).round() / 1e6));

@@ -328,7 +328,7 @@ fn sheet(layout: usize, random: &mut Random) -> (Sheet, usize) {
             let mut sheet = Sheet::header(&["run", "GPUs", "images/s per GPU", "total images/s"]);
             for run in 1..=3 {
                 let runs = Runs::new(random, counts);
-                for at in 0..counts.len() {
+                for at in last.clone() {
                     let each = format!("{:.3}", runs.rate[at] / counts[at] as f64);
                     let all: f64 = each.parse::<f64>().unwrap_or(0.0) * counts[at] as f64;
                     let cells = vec![run.to_string(), counts[at].to_string(), each, format!("{all:.1}")];
@@ -342,7 +342,7 @@ fn sheet(layout: usize, random: &mut Random) -> (Sheet, usize) {
             let mut sheet = Sheet::header(&["Framework", "GPUs", "samples/sec", "Speedup"]);
             for framework in ["PyTorch", "TensorFlow", "MXNet"] {
                 let runs = Runs::new(random, counts);
-                for at in 0..counts.len() {
+                for at in last.clone() {
                     let name = if layout == 12 && at > 0 { "" } else { framework };
                     let cells =
                         vec![text(name), counts[at].to_string(), runs.rate(at), ratio(runs.speedup(at))];
@@ -447,14 +447,14 @@ fn sheet(layout: usize, random: &mut Random) -> (Sheet, usize) {
             let counts: Vec<u64> = counts.iter().map(|count| 8 * count).collect();
             let runs = Runs::new(random, &counts);
             let mut sheet = Sheet::header(&["GPUs", "tokens/s", "speedup", "efficiency"]);
-            for at in 0..counts.len() {
+            for (at, &count) in counts.iter().enumerate() {
                 let cells = vec![
-                    counts[at].to_string(),
+                    count.to_string(),
                     runs.rate(at),
                     ratio(runs.speedup(at)),
                     percent(runs.speedup(at) / runs.more(at)),
                 ];
-                sheet.row(counts[at], cells, if at > 0 { &[2, 3] } else { &[] });
+                sheet.row(count, cells, if at > 0 { &[2, 3] } else { &[] });
             }
             (sheet, form)
         }
@@ -463,7 +463,7 @@ fn sheet(layout: usize, random: &mut Random) -> (Sheet, usize) {
             let mut sheet = Sheet::header(&["Hardware", "Model", "images/s", "Speedup"]);
             for model in ["resnet50", "bert"] {
                 let runs = Runs::new(random, counts);
-                for at in 0..counts.len() {
+                for at in last.clone() {
                     let cells = vec![
                         format!("{}x V100", counts[at]),
                         text(model),
