@@ -22,7 +22,6 @@ mod nvprof;
 pub mod open;
 pub mod operations;
 pub mod profile;
-mod protobuf;
 pub mod ranks;
 #[cfg(test)]
 mod sample;
