@@ -438,9 +438,10 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
         }
         other => other,
     });
-    // A fraction over one and a half can only be meant in percent, and so are all of its column.
-    let over = |cell: &Cell| matches!(cell, Cell::Number(figure, None) if figure.value > 1.5);
-    let percent = meaning.is_some_and(Meaning::is_fraction) && read.iter().any(over);
+    // A fraction over one and a half can only be meant in percent, and so are all of its column; one alone may be a slip.
+    let numbers = || read.iter().filter(|cell| matches!(cell, Cell::Number(_, None)));
+    let over = numbers().filter(|cell| matches!(cell, Cell::Number(figure, _) if figure.value > 1.5)).count();
+    let percent = meaning.is_some_and(Meaning::is_fraction) && over > 0 && 2 * over >= numbers().count();
     let unit = unit.or_else(|| meaning::heading_unit(spoken)).or(percent.then_some(Unit::Percent));
     let timed = meaning.is_some_and(Meaning::is_time);
     let rated = meaning.is_some_and(Meaning::is_rate);
@@ -509,7 +510,7 @@ fn settle_ratios(series: &mut Series) {
     for column in &mut series.columns {
         let ratio = matches!(column.meaning, Some(Meaning::Speedup | Meaning::Efficiency));
         let one = base.and_then(|base| column.figures[base]).map(|figure| figure.value);
-        if ratio && column.ground != Ground::Given && one.is_some_and(|one| (one - 1.0).abs() > 0.02) {
+        if ratio && column.ground != Ground::Given && one.is_some_and(|one| one != 1.0) {
             column.meaning = None;
         }
     }

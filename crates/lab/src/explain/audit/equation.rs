@@ -125,6 +125,8 @@ pub struct Relation {
     pub equations: Vec<Equation>,
     /// The cell that all equations share, if there is one.
     pub base: Option<Cell>,
+    /// Rows that must follow where another does not.
+    pub least: usize,
 }
 
 /// All relations that the meanings of the columns allow. Which were meant, the rows show.
@@ -168,7 +170,7 @@ impl Builder<'_> {
         let rows = 0..self.series.workers.len();
         let equations =
             rows.filter_map(|row| Some(Equation { target: Cell { column, row }, form: of(row)? })).collect();
-        self.found.push(Relation { check, column, equations, base });
+        self.found.push(Relation { check, column, equations, base, least: 1 });
     }
 
     /// A ratio to a row, by each measure that may have given it; `per` divides by the increase in workers.
@@ -247,6 +249,8 @@ impl Builder<'_> {
                 ];
                 (row != middle).then_some(Form::Product(1.0, factors))
             });
+            // Rows may have had different work.
+            self.found.last_mut().expect("invariant: just added").least = 2;
         }
         for source in self.columns(&[RatePerWorker]) {
             self.add(Check::Rate, column, None, |row| {
