@@ -7,9 +7,10 @@
 use serde::Serialize;
 
 use super::figure::Figure;
+use super::meaning::Counted;
 use super::meaning::Meaning;
 use super::reconcile::{self, TOLERATED, Work};
-use super::series::{Column, Counted, Series};
+use super::series::{Column, Series};
 use super::span::{Match, Span};
 use equation::{Cell, Equation, Relation, relations};
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::audit;
 use super::figure::{self, Cell, Figure, SPREAD, Unit};
 use super::layout::{self, Long, Raw, Setting, shorten};
-use super::meaning::{self, Heading, Meaning, Qualifier};
+use super::meaning::{self, Counted, Heading, Meaning, Qualifier};
 use super::page::Grid;
 
 /// How far a rate may be, as the mean of logarithms, from the speed-up or the clock that shows whose it is.
@@ -56,29 +56,6 @@ pub struct Context {
     pub epochs: Option<u64>,
     /// Examples of a run.
     pub examples: Option<u64>,
-}
-
-/// What a rate counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Counted {
-    /// Images, samples or the like.
-    Examples,
-    /// Tokens of text.
-    Tokens,
-    /// Steps, of whatever batch.
-    Steps,
-}
-
-impl Counted {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Examples => "examples",
-            Self::Tokens => "tokens",
-            Self::Steps => "steps",
-        }
-    }
 }
 
 /// Runs that differ in the number of workers.
@@ -139,15 +116,7 @@ impl Series {
     /// What the rate counts, by its heading.
     pub fn counted(&self) -> Counted {
         let words = self.rate().map_or_else(Vec::new, |(column, _)| meaning::words(&column.name));
-        let word = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
-        if word(&["tok", "toks", "token", "tokens"]) {
-            Counted::Tokens
-        } else if word(&["it", "its", "iter", "iters", "iteration", "iterations", "step", "steps", "batches"])
-        {
-            Counted::Steps
-        } else {
-            Counted::Examples
-        }
+        meaning::counted_by(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// The time that training took: its own column, else the whole time, else that of an epoch.

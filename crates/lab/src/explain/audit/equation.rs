@@ -2,8 +2,9 @@
 
 use super::Check;
 use crate::explain::figure::Figure;
+use crate::explain::meaning::Counted;
 use crate::explain::meaning::Meaning::{self, *};
-use crate::explain::series::{Counted, Series};
+use crate::explain::series::Series;
 use crate::explain::span::Span;
 
 /// A number of a series.
