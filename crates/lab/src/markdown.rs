@@ -14,11 +14,6 @@ pub fn render(report: &Report) -> String {
     text + &render_body(&sections::of(report, Medium::Page))
 }
 
-/// Sections below a title.
-pub fn render_sections(title: &str, sections: &[Section]) -> String {
-    format!("# {}\n{}", escape(title), render_body(sections))
-}
-
 fn render_body(sections: &[Section]) -> String {
     let mut text = String::new();
     for section in sections {

@@ -145,6 +145,12 @@ impl Table {
         Self { columns: header.into_iter().map(Into::into).collect(), rows: Vec::new(), by_name: false }
     }
 
+    /// A table of numbers behind a column of words.
+    pub fn of_numbers(words: &str, numbers: &[&str]) -> Self {
+        let numbers = numbers.iter().map(|name| Column::numbers(*name));
+        Self::new([Column::words(words)].into_iter().chain(numbers))
+    }
+
     /// Marks rows with the same first cell as belonging together: a page shows that cell once, above them.
     pub fn by_name(mut self) -> Self {
         self.by_name = true;

@@ -11,7 +11,7 @@ use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::laws::Unfit;
 use crate::stats::steady::Verdict;
-use crate::{Align, CaseReport, Explained, Report, Status, Table};
+use crate::{CaseReport, Explained, Report, Status, Table};
 
 pub use self::head::{load, made, notices};
 pub use self::recovery::{event_table, recovery};
@@ -231,8 +231,8 @@ fn rank_table(case: &CaseReport) -> Option<Table> {
         .filter(|phase| !outside.contains(phase))
         .filter(|&phase| ranks.iter().any(|rank| seconds(rank, phase).is_some_and(|time| time != 0.0)))
         .collect();
-    let header = shown.iter().map(|phase| (phase.name(), Align::Right));
-    let mut table = Table::new([("ms per step, by rank", Align::Left)].into_iter().chain(header));
+    let phases: Vec<&str> = shown.iter().map(|phase| phase.name()).collect();
+    let mut table = Table::of_numbers("ms per step, by rank", &phases);
     for rank in ranks.iter().take(LISTED) {
         let ms = |&phase: &Phase| {
             or_dash(seconds(rank, phase), |time| format!("{:.2}", 1e3 * time / case.steps as f64))
