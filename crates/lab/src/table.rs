@@ -25,12 +25,16 @@ const LEAST_WRAPPED: usize = 26;
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    name: String,
+    /// Its full name.
+    pub name: String,
     short: Option<String>,
-    heading: Option<[&'static str; 2]>,
-    align: Align,
+    /// The heading that it shares with its neighbours, and its name below it.
+    pub heading: Option<[&'static str; 2]>,
+    /// Its alignment.
+    pub align: Align,
     keep: f64,
-    is_interval: bool,
+    /// Whether it is the interval of the column before it.
+    pub is_interval: bool,
     wraps: bool,
 }
 
@@ -77,26 +81,6 @@ impl Column {
     /// Keeps it however little room there is.
     pub fn always(self) -> Self {
         self.keep(f64::INFINITY)
-    }
-
-    /// Its full name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The heading that it shares with its neighbours, and its name below it.
-    pub fn heading(&self) -> Option<[&'static str; 2]> {
-        self.heading
-    }
-
-    /// Its alignment.
-    pub fn align(&self) -> Align {
-        self.align
-    }
-
-    /// Whether it is the interval of the column before it.
-    pub fn is_interval(&self) -> bool {
-        self.is_interval
     }
 }
 
@@ -229,7 +213,7 @@ impl Table {
             let can_go = (1..widths.len()).filter(|&at| shown[at] && filled.columns[at].keep.is_finite());
             let keep = |at: &usize| filled.columns[*at].keep;
             let Some(least) = can_go.min_by(|a, b| keep(a).total_cmp(&keep(b)).then(b.cmp(a))) else { break };
-            let with_interval = filled.columns.get(least + 1).is_some_and(Column::is_interval);
+            let with_interval = filled.columns.get(least + 1).is_some_and(|next| next.is_interval);
             for at in
                 [Some(least), (with_interval && shown[least + 1]).then_some(least + 1)].into_iter().flatten()
             {
