@@ -146,13 +146,12 @@ pub fn threads(count: u32) -> String {
 /// What the fitted laws say about a group, one sentence each.
 pub fn laws(laws: &Laws) -> Vec<String> {
     let mut sentences = Vec::new();
-    let best = laws.best.as_ref().and_then(|best| laws.throughput.iter().find(|law| law.name == *best));
+    let named = |name: &Option<String>| laws.throughput.iter().find(|law| Some(&law.name) == name.as_ref());
+    let best = named(&laws.best);
     if let Some(law) = best {
         sentences.push(format!("{} fits images/s best: {}", law.name, describe(law)));
     }
-    if let Some(law) =
-        laws.rough.as_ref().and_then(|name| laws.throughput.iter().find(|law| law.name == *name))
-    {
+    if let Some(law) = named(&laws.rough) {
         sentences.push(format!(
             "no scaling law fits images/s: {} has the lowest AICc and is still off by {:.0} % (more worker counts, or repeats of \
              real runs, would help)",
