@@ -103,7 +103,7 @@ impl FromStr for Meaning {
 }
 
 /// Whether a list, its words separated by spaces, has a word.
-pub(super) fn among(list: &str, word: &str) -> bool {
+pub fn among(list: &str, word: &str) -> bool {
     list.split(' ').any(|other| other == word)
 }
 
@@ -203,7 +203,8 @@ pub fn words(name: &str) -> Vec<String> {
     pieces.filter(|word| !word.is_empty()).map(Into::into).collect()
 }
 
-const SECONDS: &str = "s sec second secs seconds";
+/// Spellings of a second.
+pub const SECONDS: &str = "s sec second secs seconds";
 const BYTES: &str = "gb mb kb gib mib tb bytes byte";
 const EXAMPLES: &str = "image images img imgs example examples sample samples sequence sequences seq seqs sentence \
     sentences token tokens tok toks word words frame frames item items record records";
@@ -360,7 +361,7 @@ fn time_kind(words: &[String]) -> Meaning {
 
 /// Whether a word of a heading belongs to what is measured, not to what it is measured of.
 fn says_what(word: &str, meaning: Option<Meaning>) -> bool {
-    const SAYS: &str = "per of in the a to for and on with by vs over total overall global aggregate all average avg mean \
+    const SAYS: &str = "loss losses per of in the a to for and on with by vs over total overall global aggregate all average avg mean \
     median measured actual throughput speed rate ips fps qps wps time times duration elapsed latency \
     wall wallclock walltime clock runtime run execution running init startup launch setup train \
     training epoch epochs speedup speedups scaling scalability scale strong weak factor ratio \
@@ -373,6 +374,41 @@ fn says_what(word: &str, meaning: Option<Meaning>) -> bool {
         || among(STEPS, word)
             && !(["batch", "batches"].contains(&word) && meaning.is_some_and(Meaning::is_rate))
         || among(BYTES, word)
+}
+
+/// What a rate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Counted {
+    /// Images, samples or the like.
+    Examples,
+    /// Tokens of text.
+    Tokens,
+    /// Steps, of whatever batch.
+    Steps,
+}
+
+impl Counted {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Examples => "examples",
+            Self::Tokens => "tokens",
+            Self::Steps => "steps",
+        }
+    }
+}
+
+/// What a rate counts, by the words of its heading.
+pub fn counted_by(words: &[&str]) -> Counted {
+    let any = |list: &str| words.iter().any(|word| among(list, word));
+    if any("tok toks token tokens") {
+        Counted::Tokens
+    } else if any("it its iter iters iteration iterations step steps batches") {
+        Counted::Steps
+    } else {
+        Counted::Examples
+    }
 }
 
 /// The unit that a heading names, in brackets or as a word of its own.
