@@ -126,7 +126,7 @@ impl Sink for Builder {
         match (event.phase, begin) {
             (Some(b'M'), _) => self.take_name(event),
             // JAX ends its list with an empty event.
-            (None, _) if event.text == b"{}" => {}
+            (None, None) if event.name.raw.is_empty() => {}
             (Some(b'X' | b'B' | b'E'), None) | (None, _) => self.odd += 1,
             (Some(b'X'), Some(begin)) => match event.duration.map_or(Some(0), parse_micros) {
                 Some(duration @ 0..) => {

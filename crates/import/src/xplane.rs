@@ -21,8 +21,7 @@ use std::path::Path;
 
 use paceline_record::{Bytes, Nanos};
 
-use self::message::{Line, MOST_ENTRIES, Plane, Stat};
-use super::protobuf::{Fields, Held};
+use self::message::{Fields, Held, Line, MOST_ENTRIES, Plane, Stat};
 use super::{ImportError, open};
 use crate::trace::{Clock, Collective, Kind, Slice, StepRange, Trace, Track};
 
@@ -47,7 +46,7 @@ pub fn recognise(head: &[u8]) -> bool {
     let names = [b"/device:".as_slice(), b"/host:", b"Task Environment", b"#Chip", b"Host CPUs"];
     let is_plane = |name: &[u8]| names.iter().any(|prefix| name.starts_with(prefix));
     let named = |field| matches!(field, Ok((2, Held::Bytes(name))) if is_plane(name));
-    Fields::of(&rest[length..]).take(2).any(named)
+    Fields(&rest[length..]).take(2).any(named)
 }
 
 /// Reads a profile: a trace for each device, or one of the host if there is none.
@@ -122,7 +121,7 @@ struct Row<'a> {
 impl Space {
     fn take(&mut self, bytes: &[u8]) {
         let (mut planes, mut room) = (Vec::new(), MOST_ENTRIES);
-        for field in Fields::of(bytes) {
+        for field in Fields(bytes) {
             match field {
                 Ok((1, Held::Bytes(message))) if planes.len() < MOST_TRACKS => {
                     match Plane::read(message, &mut room) {

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use prost::Message;
-
-use super::super::protobuf::{Fields, Held, Malformed};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// The largest event or entry of a table that is decoded: a decoded message is many times larger than its bytes.
 const MOST: usize = 1 << 16;
@@ -12,6 +11,53 @@ const MOST: usize = 1 << 16;
 pub const MOST_ENTRIES: usize = 1 << 22;
 /// The longest text that is kept whole.
 const MOST_TEXT: usize = 1 << 10;
+
+/// The message is malformed.
+#[derive(Clone, Copy, Debug)]
+pub struct Malformed;
+
+/// What a field of use holds.
+pub enum Held<'a> {
+    Varint(u64),
+    Bytes(&'a [u8]),
+    Other,
+}
+
+/// The fields of a message in order; after a malformed one there is no other.
+pub struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn field(&mut self) -> Result<(u32, Held<'a>), Malformed> {
+        let (field, form) = decode_key(&mut self.0).map_err(|_| Malformed)?;
+        let held = match form {
+            WireType::Varint => Held::Varint(decode_varint(&mut self.0).map_err(|_| Malformed)?),
+            WireType::LengthDelimited => {
+                let length = decode_varint(&mut self.0).map_err(|_| Malformed)?;
+                let length = usize::try_from(length).map_err(|_| Malformed)?;
+                let (bytes, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+                self.0 = rest;
+                Held::Bytes(bytes)
+            }
+            form => {
+                skip_field(form, field, &mut self.0, DecodeContext::default()).map_err(|_| Malformed)?;
+                Held::Other
+            }
+        };
+        Ok((field, held))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, Held<'a>), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let field = (!self.0.is_empty()).then(|| self.field())?;
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
 
 /// Something that happened on a line.
 #[derive(Clone, PartialEq, Message)]
@@ -99,7 +145,7 @@ impl<'a> Plane<'a> {
     /// Reads a plane, and takes what it holds from the room that is left.
     pub fn read(message: &'a [u8], room: &mut usize) -> Result<Self, Malformed> {
         let mut plane = Self::default();
-        for field in Fields::of(message) {
+        for field in Fields(message) {
             *room = room.checked_sub(1).ok_or(Malformed)?;
             match field? {
                 (2, Held::Bytes(name)) => plane.name = text(name),
@@ -141,7 +187,7 @@ impl<'a> Plane<'a> {
 impl<'a> Line<'a> {
     fn read(message: &'a [u8]) -> Result<Self, Malformed> {
         let mut line = Self { message, ..Self::default() };
-        for field in Fields::of(message) {
+        for field in Fields(message) {
             match field? {
                 (2, Held::Bytes(name)) => line.name = text(name),
                 (3, Held::Varint(begin)) => line.begin_ns = begin as i64,
@@ -152,7 +198,7 @@ impl<'a> Line<'a> {
     }
 
     pub fn events(&self) -> impl Iterator<Item = Result<Event, Malformed>> + use<'a> {
-        Fields::of(self.message).filter_map(|field| match field {
+        Fields(self.message).filter_map(|field| match field {
             Ok((4, Held::Bytes(event))) => Some(small(event)),
             Ok(_) => None,
             Err(malformed) => Some(Err(malformed)),
@@ -164,11 +210,11 @@ impl<'a> Line<'a> {
 /// with different operations are left out.
 pub fn operations(plane: &[u8]) -> HashMap<String, String> {
     // Table of events, entry, stat, bytes; program, module, computation, instruction.
-    const INSTRUCTION: [u64; 7] = [4, 2, 5, 6, 1, 3, 2];
+    const INSTRUCTION: [u32; 7] = [4, 2, 5, 6, 1, 3, 2];
     let mut operations: HashMap<String, String> = HashMap::new();
     visit(plane, &INSTRUCTION, &mut |instruction| {
         let (mut name, mut operation) = (String::new(), String::new());
-        for (field, held) in Fields::of(instruction).flatten() {
+        for (field, held) in Fields(instruction).flatten() {
             match (field, held) {
                 (1, Held::Bytes(bytes)) => name = text(bytes),
                 (2, Held::Bytes(bytes)) => operation = text(bytes),
@@ -187,9 +233,9 @@ pub fn operations(plane: &[u8]) -> HashMap<String, String> {
 }
 
 /// Visits all messages at the end of a path of fields.
-fn visit<'a>(message: &'a [u8], path: &[u64], see: &mut impl FnMut(&'a [u8])) {
+fn visit<'a>(message: &'a [u8], path: &[u32], see: &mut impl FnMut(&'a [u8])) {
     let Some((&next, rest)) = path.split_first() else { return see(message) };
-    for (field, held) in Fields::of(message).flatten() {
+    for (field, held) in Fields(message).flatten() {
         if let (true, Held::Bytes(inner)) = (field == next, held) {
             visit(inner, rest, see);
         }
