@@ -153,7 +153,7 @@ impl Reader {
     fn read(&mut self, window: &mut Window) -> Result<(), Halt> {
         window.read(|cursor| cursor.expect(b'['))?;
         while let Some(event) = window.read(|cursor| match cursor.element()? {
-            true => Ok(Some(serde_json::from_slice::<Event>(cursor.value()?.token()).ok())),
+            true => Ok(Some(serde_json::from_slice::<Event>(cursor.value()?.raw).ok())),
             false => Ok(None),
         })? {
             self.events += u64::from(event.is_some());
@@ -221,13 +221,7 @@ impl Reader {
 
 /// Bytes of a tensor from its type and shape, such as `float32` and `[64, 3, 7, 7]`.
 fn size_of(args: &Value) -> Option<Bytes> {
-    let width = match args["dtype"].as_str()? {
-        "uint8" | "int8" | "bool" | "byte" => 1,
-        "uint16" | "int16" | "float16" | "bfloat16" => 2,
-        "int32" | "float32" => 4,
-        "int64" | "float64" => 8,
-        _ => return None,
-    };
+    let width = operations::element_size(args["dtype"].as_str()?)?;
     let shape = args["shape"].as_str()?.trim().strip_prefix('[')?.strip_suffix(']')?;
     let dimensions = shape.split(',').map(str::trim).filter(|dimension| !dimension.is_empty());
     let size = dimensions

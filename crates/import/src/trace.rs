@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use paceline_lab::run::Span;
 use paceline_record::{Bytes, Nanos, Rank};
 
 /// The clock of the times in a trace.
@@ -119,6 +120,18 @@ pub struct Slice {
     pub bytes: Option<Bytes>,
 }
 
+impl Slice {
+    /// From its begin to its end.
+    pub const fn span(&self) -> Span {
+        Span { begin: self.begin, end: self.end }
+    }
+
+    /// How long it lasts.
+    pub fn length(&self) -> Nanos {
+        self.end.since(self.begin)
+    }
+}
+
 /// A stream of a device, or a thread of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Track {
@@ -137,6 +150,13 @@ pub struct StepRange {
     pub begin: Nanos,
     /// End.
     pub end: Nanos,
+}
+
+impl StepRange {
+    /// From its begin to its end.
+    pub const fn span(&self) -> Span {
+        Span { begin: self.begin, end: self.end }
+    }
 }
 
 /// Details of a collective besides its slice.
