@@ -45,10 +45,11 @@ struct Exchange {
 
 /// Whether a file with this beginning is a Horovod timeline.
 pub fn recognise(head: &[u8]) -> bool {
-    let has = |words: &[u8]| head.windows(words.len()).any(|part| part == words);
+    let says =
+        |words: &[&str]| words.iter().any(|word| memchr::memmem::find(head, word.as_bytes()).is_some());
     head.trim_ascii_start().first() == Some(&b'[')
-        && has(b"\"ph\"")
-        && (has(b"\"NEGOTIATE_") || has(b"\"CYCLE_START\"") || has(b"start_time_since_epoch_in_micros"))
+        && says(&["\"ph\""])
+        && says(&["\"NEGOTIATE_", "\"CYCLE_START\"", "start_time_since_epoch_in_micros"])
 }
 
 /// Reads a timeline: a trace of each rank if it shows when they were ready, otherwise one of what its writer saw. Of a

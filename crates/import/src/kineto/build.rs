@@ -10,7 +10,7 @@ use super::collective::{self, Candidate};
 use super::event::Event;
 use super::number::{parse_micros, parse_whole};
 use super::scan::Value;
-use crate::trace::{Kind, Name, Slice, Trace, Track};
+use crate::trace::{Kind, Name, Slice, Trace};
 
 /// Most slices that are kept: about 1 GiB.
 pub const MOST_SLICES: usize = 1 << 24;
@@ -307,9 +307,8 @@ impl Builder {
             number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
         });
         let what = if device.is_some() { "stream" } else { "thread" };
-        let track = self.trace.tracks.len() as u32;
         let name = format!("{what} {}", String::from_utf8_lossy(head(event.thread)));
-        self.trace.tracks.push(Track { name, device });
+        let track = self.trace.add_track(name, device);
         self.tracks.insert(self.key.clone(), track);
         track
     }

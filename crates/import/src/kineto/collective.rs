@@ -63,7 +63,8 @@ pub fn choose(mut candidates: Vec<Candidate>, slices: &mut [Slice], launched: bo
     };
     candidates.sort_by_key(|candidate| {
         let slice = &slices[candidate.slice as usize];
-        (slice.track, slice.begin, std::cmp::Reverse(slice.end), candidate.source, candidate.slice)
+        let (begin, end) = (slice.begin.0 as i64, slice.end.0 as i64);
+        (slice.track, begin, std::cmp::Reverse(end), candidate.source, candidate.slice)
     });
     let mut arguments: Option<Candidate> = None;
     let mut outer: Option<Candidate> = None;
@@ -72,7 +73,7 @@ pub fn choose(mut candidates: Vec<Candidate>, slices: &mut [Slice], launched: bo
         let slice = slices[candidate.slice as usize];
         let holds = |outer: &Candidate| {
             let around = &slices[outer.slice as usize];
-            around.track == slice.track && slice.end <= around.end
+            around.track == slice.track && slice.end.0 as i64 <= around.end.0 as i64
         };
         let known = arguments.filter(holds);
         if candidate.source == Source::Arguments {

@@ -10,17 +10,9 @@ use super::collective;
 use super::window;
 use crate::trace::{Clock, Kind, StepRange, Trace};
 
-/// September 2001: later times count from 1970, earlier ones from another origin.
-const EPOCH: i64 = 1_000_000_000_000_000_000;
-
-/// The time of what is not on the clock.
-const OUTSIDE: Nanos = Nanos(u64::MAX);
-
 impl Builder {
     /// The trace of all events that were taken.
     pub fn finish(mut self) -> Trace {
-        let origin = self.choose_origin();
-        self.place(origin);
         self.rename_tracks();
         let launched = self.candidates.iter().any(|candidate| candidate.source == Source::Launch);
         let trace = &mut self.trace;
@@ -34,39 +26,14 @@ impl Builder {
                 "collectives are launched, but their kernels are not in the trace: their time is unknown";
             trace.warnings.push(why.into());
         }
+        let clock = Clock::choose(trace.slices.iter().map(|slice| slice.begin.0 as i64), self.base);
+        trace.place(clock);
+        let all = trace.slices.len();
         trace.sort();
-        let inside = trace.slices.partition_point(|slice| slice.begin < OUTSIDE);
-        trace.slices.truncate(inside);
-        trace.collectives.retain(|collective| collective.slice < inside);
+        self.odd.timeless += (all - trace.slices.len()) as u64;
         self.find_steps();
         self.warn();
         self.trace
-    }
-
-    /// What is added to every moment.
-    fn choose_origin(&mut self) -> i128 {
-        let begins = || self.trace.slices.iter().map(|slice| slice.begin.0 as i64);
-        let late = begins().filter(|&begin| begin >= EPOCH).count();
-        if 2 * late > self.trace.slices.len() {
-            self.trace.clock = Clock::Epoch;
-            return 0;
-        }
-        if let Some(base) = self.base.filter(|&base| base >= EPOCH) {
-            self.trace.clock = Clock::Epoch;
-            return base.into();
-        }
-        // Only differences are meaningful, so the earliest time may be 0.
-        -i128::from(begins().min().unwrap_or(0).min(0))
-    }
-
-    /// Converts times to the trace's clock; events outside it are put at its end.
-    fn place(&mut self, origin: i128) {
-        let place = |moment: Nanos| u64::try_from(i128::from(moment.0 as i64) + origin).ok().map(Nanos);
-        for slice in &mut self.trace.slices {
-            let placed = place(slice.begin).zip(place(slice.end));
-            self.odd.timeless += u64::from(placed.is_none());
-            (slice.begin, slice.end) = placed.unwrap_or((OUTSIDE, OUTSIDE));
-        }
     }
 
     /// Steps as marked by the host, or by devices if the host marks none.
