@@ -1,127 +1,55 @@
-//! What the columns and series of foreign files hold, by their names: the one vocabulary of all readers.
+//! What the series of a log are about, by the vocabulary that tables are read with.
 
-/// What a column or a series holds.
+use paceline_lab::explain::figure::Unit;
+use paceline_lab::explain::meaning::{self, Heading, Meaning};
+
+/// What a series holds; where one has several of a kind, the first kind counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Meaning {
+pub enum Kind {
     /// Seconds of a step.
-    StepSeconds,
-    /// Milliseconds of a step.
-    StepMillis,
+    StepTime,
     /// Steps a second.
-    StepsPerSecond,
+    StepRate,
     /// Examples a second.
     Rate,
     /// Loss in training.
     Loss,
     /// Examples a second since the first step.
     AverageRate,
-    /// The number of a device.
-    Device,
-    /// A unique name of a device.
-    DeviceId,
-    /// Percent of time in which a kernel ran on a device.
-    Utilisation,
-    /// Memory of a device in use, in mebibytes.
-    Mebibytes,
-    /// Power of a device.
-    Watts,
 }
 
-use Meaning::*;
-
-/// Names, in words that [`word`] knows; those with a star may have more words in front. The first that fits counts.
-const NAMES: [(&str, Meaning); 22] = [
-    ("average examples per s", AverageRate),
-    ("* examples per s", Rate),
-    ("* steps per s", StepsPerSecond),
-    ("* steps ms", StepMillis),
-    ("* steps time ms", StepMillis),
-    ("* steps s", StepSeconds),
-    ("* steps time s", StepSeconds),
-    ("* s per steps", StepSeconds),
-    ("* train loss", Loss),
-    ("* total loss", Loss),
-    ("index", Device),
-    ("gpu", Device),
-    ("sm", Utilisation),
-    ("fb", Mebibytes),
-    ("pwr", Watts),
-    ("uuid", DeviceId),
-    ("gpu uuid", DeviceId),
-    ("pci bus id", DeviceId),
-    ("utilization gpu", Utilisation),
-    ("memory used", Mebibytes),
-    ("power draw", Watts),
-    ("power draw instant", Watts),
-];
-
-/// Words that make a name mean something else: another set of data, or a mean of what is already a series.
-const OTHERS: [&str; 7] = ["val", "validation", "eval", "test", "average", "avg", "mean"];
-
-/// Words beside `loss` that leave it the loss in training: `Loss/train`, `epoch_loss`, `loss_1`.
-const OF_A_LOSS: [&str; 7] = ["loss", "train", "total", "batch", "epoch", "steps", "1"];
-
-/// The meaning of a name; `None` if it has none that a reader uses.
-pub fn of(name: &str) -> Option<Meaning> {
-    let words = words(name);
-    let is = |known: &str| match known.strip_prefix("* ") {
-        Some(end) => {
-            words.ends_with(&end.split(' ').collect::<Vec<_>>())
-                && !words.iter().any(|word| OTHERS.contains(word))
-        }
-        None => known.split(' ').eq(words.iter().copied()),
-    };
-    let known = NAMES.into_iter().find(|(known, _)| is(known)).map(|(_, meaning)| meaning);
-    let is_loss = || words.contains(&"loss") && words.iter().all(|word| OF_A_LOSS.contains(word));
-    known.or_else(|| is_loss().then_some(Loss))
-}
-
-/// The words of a name, each in one spelling; `images/sec` is `examples per s`, and `s/it` is `s per steps`.
-fn words(name: &str) -> Vec<&'static str> {
-    let mut words = Vec::new();
-    for (place, part) in name.split('/').enumerate() {
-        let begin = words.len();
-        words.extend(
-            part.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).map(word),
-        );
-        let is_second = |at: Option<usize>| at.and_then(|at| words.get(at)) == Some(&"s");
-        if place > 0 && (is_second(Some(begin)) || is_second(begin.checked_sub(1))) {
-            words.insert(begin, "per");
-        }
+/// What a series with this name holds, and what its numbers are multiplied by; `None` if it is of no use here.
+pub fn of(name: &str) -> Option<(Kind, f64)> {
+    let words = meaning::words(name);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let has = |list: &str| words.iter().any(|word| meaning::among(list, word));
+    // Another set of data, or a mean of what is already a series.
+    if has("val validation eval test avg mean") {
+        return None;
     }
-    words
-}
-
-/// A word in the spelling of the tables; one that is in none of them is "?".
-fn word(text: &str) -> &'static str {
-    const SAME: [(&str, &str); 22] = [
-        ("example", "examples"),
-        ("image", "examples"),
-        ("images", "examples"),
-        ("img", "examples"),
-        ("imgs", "examples"),
-        ("sample", "examples"),
-        ("samples", "examples"),
-        ("sec", "s"),
-        ("second", "s"),
-        ("seconds", "s"),
-        ("step", "steps"),
-        ("iter", "steps"),
-        ("iters", "steps"),
-        ("iteration", "steps"),
-        ("iterations", "steps"),
-        ("it", "steps"),
-        ("batches", "steps"),
-        ("losses", "loss"),
-        ("training", "train"),
-        ("utilisation", "utilization"),
-        ("millis", "ms"),
-        ("milliseconds", "ms"),
-    ];
-    let text = text.to_ascii_lowercase();
-    let known = SAME.into_iter().find(|(other, _)| *other == text).map_or(text.as_str(), |(_, one)| one);
-    let all = NAMES.iter().flat_map(|(name, _)| name.split(' ')).chain(OTHERS).chain(OF_A_LOSS);
-    all.into_iter().find(|word| *word == known).unwrap_or("?")
+    let Heading { meaning, qualifier } = meaning::read(name, None);
+    let per_second =
+        words.windows(2).any(|pair| pair[0] == "per" && meaning::among(meaning::SECONDS, pair[1]));
+    let average = words.contains(&"average");
+    let kind = match meaning? {
+        Meaning::StepTime if !average => Kind::StepTime,
+        rate if rate.is_rate() && per_second => match (meaning::counted_by(&words), average) {
+            (meaning::Counted::Steps, false) => Kind::StepRate,
+            (meaning::Counted::Examples, false) => Kind::Rate,
+            (meaning::Counted::Examples, true) => Kind::AverageRate,
+            _ => return None,
+        },
+        // The loss of a part is none.
+        Meaning::Loss if qualifier.is_empty() || words.ends_with(&["train", "loss"]) && !average => {
+            Kind::Loss
+        }
+        _ => return None,
+    };
+    let scale = match meaning::heading_unit(name) {
+        Some(Unit::Seconds(seconds)) if kind == Kind::StepTime => seconds,
+        _ => 1.0,
+    };
+    Some((kind, scale))
 }
 
 #[cfg(test)]
@@ -130,41 +58,37 @@ mod tests {
 
     #[test]
     fn names_are_understood_in_their_common_spellings() {
-        for (meaning, names) in [
+        for (kind, scale, names) in [
             (
-                Rate,
+                Kind::Rate,
+                1.0,
                 &[
                     "examples_per_s",
-                    "examples/sec",
                     "current_examples_per_sec",
                     "images/sec",
                     "train/samples_per_second",
                     "perf/img/s",
                 ][..],
             ),
-            (AverageRate, &["average_examples_per_sec"]),
-            (StepsPerSecond, &["global_step/sec", "steps_per_second", "it/s"]),
-            (StepMillis, &["step_ms", "step_time_ms"]),
-            (StepSeconds, &["step_seconds", "perf/step_time_s", "sec_per_step", "s/it"]),
+            (Kind::AverageRate, 1.0, &["average_examples_per_sec"]),
+            (Kind::StepRate, 1.0, &["global_step/sec", "steps_per_second", "it/s"]),
+            (Kind::StepTime, 1e-3, &["step_ms", "step_time_ms"]),
+            (Kind::StepTime, 1.0, &["step_seconds", "perf/step_time_s", "sec_per_step", "s/it"]),
             (
-                Loss,
+                Kind::Loss,
+                1.0,
                 &[
                     "loss",
                     "train/loss",
                     "losses/total_loss",
                     "Loss/train",
-                    "train_loss_step",
                     "epoch_loss",
                     "total_loss_1",
                     "model/train_loss",
                 ],
             ),
-            (Device, &["index", "gpu"]),
-            (Utilisation, &["utilization.gpu", "sm"]),
-            (Mebibytes, &["memory.used"]),
-            (Watts, &["power.draw", "power.draw.instant"]),
         ] {
-            names.iter().for_each(|name| assert_eq!(of(name), Some(meaning), "{name}"));
+            names.iter().for_each(|name| assert_eq!(of(name), Some((kind, scale)), "{name}"));
         }
     }
 
@@ -176,9 +100,8 @@ mod tests {
             "mean_images_per_sec",
             "lr",
             "learning_rate/s",
+            "dropout_rate",
             "rpn_loss",
-            "memory.total",
-            "utilization.memory",
             "seconds",
             "",
         ] {

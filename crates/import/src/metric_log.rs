@@ -12,7 +12,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::lines::Lines;
-use super::meaning::{self, Meaning};
+use super::meaning::{self, Kind};
 use super::series::{Point, Series};
 use super::{ImportError, Imported};
 
@@ -83,8 +83,10 @@ pub fn read(path: &Path) -> Result<Series, ImportError> {
 /// The log as a run of one worker.
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let mut series = read(path)?;
-    let of = |wanted: Meaning| series.by_name.iter().find(|(name, _)| meaning::of(name) == Some(wanted));
-    if let (None, Some((_, average))) = (of(Meaning::Rate), of(Meaning::AverageRate)) {
+    let of = |wanted: Kind| {
+        series.by_name.iter().find(|(name, _)| meaning::of(name).is_some_and(|(kind, _)| kind == wanted))
+    };
+    if let (None, Some((_, average))) = (of(Kind::Rate), of(Kind::AverageRate)) {
         let rates = from_averages(average);
         let note = "the log has averages since the first step: rates of intervals are computed from them";
         series.warnings.push(note.into());

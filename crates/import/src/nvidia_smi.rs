@@ -18,9 +18,8 @@ use paceline_lab::origin::DeviceUse;
 use paceline_record::Bytes;
 use serde::Serialize;
 
-use self::columns::{Form, is_dmon_header, is_query_header, is_unit_row};
+use self::columns::{Column, Form, is_dmon_header, is_query_header, is_unit_row};
 use super::lines::Lines;
-use super::meaning::Meaning;
 use super::{ImportError, Imported};
 
 /// Higher device numbers are treated as damage.
@@ -204,7 +203,7 @@ impl Reader {
             return;
         };
         let text = |column| cells.iter().find(|(known, _)| *known == Some(column)).map(|&(_, cell)| cell);
-        let index = match (text(Meaning::Device), text(Meaning::DeviceId)) {
+        let index = match (text(Column::Device), text(Column::DeviceId)) {
             (Some(index), _) => index.parse().ok(),
             (None, Some(id)) => {
                 self.named.iter().position(|known| known == id).map(|place| place as u32).or_else(|| {
@@ -226,9 +225,9 @@ impl Reader {
         };
         let samples = self.devices.entry(index).or_default();
         samples.count += 1;
-        number(Meaning::Mebibytes).into_iter().for_each(|mebibytes| samples.mebibytes.add(mebibytes));
-        number(Meaning::Watts).into_iter().for_each(|watts| samples.watts.add(watts));
-        if let Some(percent) = number(Meaning::Utilisation) {
+        number(Column::Mebibytes).into_iter().for_each(|mebibytes| samples.mebibytes.add(mebibytes));
+        number(Column::Watts).into_iter().for_each(|watts| samples.watts.add(watts));
+        if let Some(percent) = number(Column::Utilisation) {
             samples.percent.add(percent.min(100.0));
             *samples.by_percent.entry(percent.min(100.0) as u8).or_default() += 1;
         }
@@ -240,7 +239,7 @@ impl Reader {
             warnings.push("nvidia-smi printed no header: columns are identified by their units".into());
         }
         let has = |column| self.form.as_ref().is_some_and(|form| form.has(column));
-        if !has(Meaning::Device) {
+        if !has(Column::Device) {
             warnings.push(match self.named.len() {
                 0 => "nvidia-smi does not identify devices: all samples count as one device".into(),
                 _ => "nvidia-smi does not number devices: they are numbered in order of appearance".into(),

@@ -10,7 +10,7 @@ use paceline_lab::origin::{LogPoint, Progress};
 use paceline_lab::stats;
 
 use super::Imported;
-use super::meaning::{self, Meaning};
+use super::meaning::{self, Kind};
 
 /// Most points of one series; further ones are skipped with a warning.
 pub const MOST_POINTS: usize = 1_000_000;
@@ -104,30 +104,34 @@ impl Series {
 
     /// The series that are used, step by step.
     fn rows(&mut self) -> Rows {
-        let mut chosen: BTreeMap<Meaning, &str> = BTreeMap::new();
+        let mut chosen: BTreeMap<Kind, (&str, f64)> = BTreeMap::new();
         for (name, points) in &self.by_name {
-            let Some(meaning) = meaning::of(name).filter(|&meaning| meaning <= Meaning::Loss) else {
+            let Some((kind, scale)) = meaning::of(name).filter(|(kind, _)| *kind <= Kind::Loss) else {
                 continue;
             };
-            match chosen.get(&meaning) {
-                Some(&other) => {
+            match chosen.get(&kind) {
+                Some(&(other, of_other)) => {
                     let more = points.len() > self.by_name[other].len();
-                    let (one, other) = if more { (name.as_str(), other) } else { (other, name.as_str()) };
-                    self.warnings.push(format!("used the series \"{one}\", not \"{other}\""));
-                    chosen.insert(meaning, one);
+                    let (one, other) = match more {
+                        true => ((name.as_str(), scale), other),
+                        false => ((other, of_other), name.as_str()),
+                    };
+                    self.warnings.push(format!("used the series \"{}\", not \"{other}\"", one.0));
+                    chosen.insert(kind, one);
                 }
-                None => drop(chosen.insert(meaning, name)),
+                None => drop(chosen.insert(kind, (name, scale))),
             }
         }
         let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
         // Losses come last: they only add to the rows of what tells about time, if anything does.
-        for (&meaning, &name) in &chosen {
-            let timed = meaning == Meaning::Loss && !rows.is_empty();
+        for (&kind, &(name, scale)) in &chosen {
+            let timed = kind == Kind::Loss && !rows.is_empty();
             for point in tidy(name, &self.by_name[name], &mut self.warnings) {
+                let point = Point { value: scale * point.value, ..point };
                 match rows.get_mut(&point.step) {
-                    Some(row) => row.set(meaning, point),
+                    Some(row) => row.set(kind, point),
                     None if timed => {}
-                    None => rows.entry(point.step).or_default().set(meaning, point),
+                    None => rows.entry(point.step).or_default().set(kind, point),
                 }
             }
         }
@@ -151,15 +155,14 @@ struct Row {
 }
 
 impl Row {
-    fn set(&mut self, meaning: Meaning, point: Point) {
+    fn set(&mut self, kind: Kind, point: Point) {
         let positive = Some(point.value).filter(|value| value.is_finite() && *value > 0.0);
-        match meaning {
-            Meaning::StepSeconds => self.step_s = positive,
-            Meaning::StepMillis => self.step_s = self.step_s.or(positive.map(|value| 1e-3 * value)),
-            Meaning::StepsPerSecond => self.step_s = self.step_s.or(positive.map(|value| 1.0 / value)),
-            Meaning::Rate => self.rate = positive,
-            Meaning::Loss => self.loss = Some(point.value as f32).filter(|loss| loss.is_finite()),
-            _ => {}
+        match kind {
+            Kind::StepTime => self.step_s = positive,
+            Kind::StepRate => self.step_s = self.step_s.or(positive.map(|value| 1.0 / value)),
+            Kind::Rate => self.rate = positive,
+            Kind::Loss => self.loss = Some(point.value as f32).filter(|loss| loss.is_finite()),
+            Kind::AverageRate => {}
         }
         self.wall_time = self.wall_time.max(point.wall_time);
     }

@@ -351,19 +351,11 @@ fn collect(path: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Imp
     Ok(())
 }
 
-/// A key in whose order rank-2 comes before rank-10.
-fn natural(text: &str) -> Vec<(String, u64)> {
-    let mut parts = Vec::new();
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let (word, tail) = rest.split_at(digit);
-        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
-        let (number, tail) = tail.split_at(end);
-        parts.push((word.to_owned(), if number.is_empty() { 0 } else { number.parse().unwrap_or(u64::MAX) }));
-        rest = tail;
-    }
-    parts
+/// A key in whose order rank-2 comes before rank-10: numbers are filled up with zeros.
+fn natural(text: &str) -> String {
+    let parts = text.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
+    let width = |part: &[u8]| if part[0].is_ascii_digit() { 20 } else { 0 };
+    parts.map(|part| format!("{:0>1$}", String::from_utf8_lossy(part), width(part))).collect()
 }
 
 /// Groups traces: those of one folder, and those given individually.

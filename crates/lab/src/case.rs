@@ -35,7 +35,7 @@ mod speedups;
 /// The numbers of one case. What is not known is `None`.
 ///
 /// With several repeats, times, phases and examples are means, rates are pooled, and memory is the maximum.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CaseReport {
     /// How it ended, or that it is running: done if any repeat finished.
     pub status: Status,
@@ -232,64 +232,7 @@ impl CaseReport {
 
     /// A case of which only the outcome is known.
     fn empty(status: Status, case: &Case) -> Self {
-        Self {
-            status,
-            reason: None,
-            running: None,
-            case: case.clone(),
-            date: None,
-            load: None,
-            repeats: 0,
-            mean_workers: None,
-            examples: None,
-            steps: 0,
-            total_s: None,
-            init_s: None,
-            train_s: None,
-            paused_s: None,
-            images_per_s: None,
-            speedup_speed: None,
-            speedup_time: None,
-            speedup_total: None,
-            efficiency_speed: None,
-            efficiency_time: None,
-            speedup_speed_interval: None,
-            speedup_time_interval: None,
-            speedup_total_interval: None,
-            efficiency_speed_interval: None,
-            efficiency_time_interval: None,
-            phases_s: None,
-            off_core: None,
-            ranks: None,
-            comm_wait_split_s: None,
-            idle_split_s: None,
-            comm_busy_s: None,
-            overlap: None,
-            communication_fraction: None,
-            communication_ratio: None,
-            computation_s: None,
-            straggler: None,
-            dispersion: None,
-            fixed: None,
-            peak_memory_bytes: None,
-            planned_memory_bytes: None,
-            steady: None,
-            step_times: None,
-            step_detail: None,
-            loss_first: None,
-            loss_last: None,
-            learning: None,
-            course: None,
-            recovery: None,
-            hosts: None,
-            host_notes: Vec::new(),
-            origin: None,
-            median_computation_s: None,
-            cost: None,
-            files: Vec::new(),
-            layers: Vec::new(),
-            steady_steps: Vec::new(),
-        }
+        Self { status, case: case.clone(), ..Self::default() }
     }
 
     /// Adds the numbers that only finished runs have.

@@ -3,14 +3,55 @@
 //! Numbers are written so that reading them back gives the same bits. Column names do not change between versions; settings, as
 //! `setting_<name>`, come last.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use paceline_record::{Bytes, Member, Phase, Rank, Who};
+use paceline_record::Phase;
+use serde_json::{Value, json};
 
-use crate::numbers::memory::Memory;
-use crate::numbers::recovery::Recovery;
-use crate::numbers::waterfall::Cause;
+use crate::numbers::waterfall::{Cause, Cost};
 use crate::{CaseReport, Report};
+
+/// Columns of what was run and measured. Each is the path of a number in `report.json` with `_` for `/`, or another name and
+/// that path.
+const MEASURED: &str = "\
+    model engine layout precision update scaling workers batch_per_worker global_batch threads input classes \
+    epoch_examples status reason repeats examples steps init_s train_s paused_s total_s images_per_s/median \
+    images_per_s/mean images_per_s/lo images_per_s/hi speedup_speed speedup_time speedup_total efficiency_speed \
+    efficiency_time fixed_s=fixed/seconds fixed/share fixed/enough_steps speedup_speed_interval/lo \
+    speedup_speed_interval/hi speedup_time_interval/lo speedup_time_interval/hi speedup_total_interval/lo \
+    speedup_total_interval/hi efficiency_speed_interval/lo efficiency_speed_interval/hi \
+    efficiency_time_interval/lo efficiency_time_interval/hi";
+
+/// Columns of communication, after those of the phases.
+const EXCHANGED: &str = "\
+    off_core_s=off_core/seconds comm_wait_late_rank_s=comm_wait_split_s/late_rank \
+    comm_wait_transfer_s=comm_wait_split_s/transfer comm_busy_s overlap communication_share communication_ratio \
+    computation_s cost_s=cost/seconds";
+
+/// Columns of memory, steps, ranks, learning and members, after those of the causes.
+const REST: &str = "\
+    peak_memory_per_worker_bytes=peak_memory_bytes/per_worker peak_memory_total_bytes=peak_memory_bytes/total \
+    planned_memory_per_worker_bytes=planned_memory_bytes/per_worker \
+    planned_memory_total_bytes=planned_memory_bytes/total straggler/rank straggler/share straggler/steps_share \
+    straggler/work_ratio step_p50_s=dispersion/p50_s step_p95_s=dispersion/p95_s step_p99_s=dispersion/p99_s \
+    step_cv=dispersion/cv slowest_rank=dispersion/slowest/rank \
+    slowest_over_median=dispersion/slowest/over_median steady/from_step steady/verdict steady/slowdown/factor \
+    steady/slowdown/lost_s steady/slowdown/from_step steady/slowdown/compared_steps steady/mser_step \
+    steady/mser_disagrees steady/outliers loss_first loss_last epochs=learning/epochs epoch_s=learning/epoch_s \
+    step_examples=learning/step_examples eval_s=learning/eval_s checkpoint_s=learning/checkpoint_s \
+    train_examples=learning/train/examples train_loss=learning/train/loss train_accuracy=learning/train/accuracy \
+    test_steps=learning/test/steps test_epoch=learning/test/epoch test_seconds=learning/test/seconds \
+    test_examples=learning/test/examples test_loss=learning/test/loss test_accuracy=learning/test/accuracy \
+    test_lo=learning/test/lo test_hi=learning/test/hi best_steps=learning/best/steps \
+    best_epoch=learning/best/epoch best_seconds=learning/best/seconds best_examples=learning/best/examples \
+    best_loss=learning/best/loss best_accuracy=learning/best/accuracy best_lo=learning/best/lo \
+    best_hi=learning/best/hi mean_workers straggler/member slowest_member=dispersion/slowest/member \
+    recovery/losses recovery/expulsions recovery/replacements recovery/joins recovery/leaves \
+    recovery/generations recovery/hosts_lost recovery/hosts_joined recovery/hosts_left \
+    recovery/examples_redone recovery/phases_s/detect recovery/phases_s/fence recovery/phases_s/rebuild \
+    recovery/phases_s/state recovery/phases_s/redo recovery/phases_s/sum recovery/worker_s/waiting \
+    recovery/worker_s/unfinished recovery/worker_s/replacing recovery/worker_s/sum recovery/share \
+    recovery/slower_s recovery/more_events";
 
 /// The whole table.
 pub fn render(report: &Report) -> String {
@@ -33,260 +74,54 @@ pub fn render(report: &Report) -> String {
 type Row = Vec<(String, Option<String>)>;
 
 fn row(case: &CaseReport, settings: &BTreeSet<String>) -> Row {
+    let mut told = serde_json::to_value(case).expect("invariant: plain data");
+    if let Some(recovery) = told.get_mut("recovery").and_then(Value::as_object_mut) {
+        // A run on one host says nothing of hosts.
+        for hosts in ["hosts_lost", "hosts_joined", "hosts_left"] {
+            recovery.entry(hosts).or_insert(0.into());
+        }
+    }
+    if let Some(Cost { seconds, parts, .. }) = &case.cost {
+        let parts: BTreeMap<Cause, f64> = parts.iter().map(|part| (part.cause, part.seconds)).collect();
+        told["cost"] = json!({ "seconds": seconds, "parts": parts });
+    }
+    let column = |column: &str| {
+        let (name, path) = column.split_once('=').unwrap_or((column, column));
+        (name.replace('/', "_"), told.pointer(&format!("/{path}")).and_then(cell))
+    };
+    let columns = |columns: &'static str| columns.split(' ').map(column);
+    let phase = |phase: Phase| column(&format!("phase_{phase}_s=phases_s/{phase}"));
+    let cause = |cause: Cause| {
+        let cause = column_name(cause);
+        column(&format!("cost_{cause}_s=cost/parts/{cause}"))
+    };
     let setting = |column: &String| {
         let mut held = case.case.settings.iter();
         let value = held.find(|(name, _)| snake(name) == *column).map(|(_, value)| value.clone());
         (format!("setting_{column}"), value)
     };
-    let mut row = asked(case);
-    row.extend(measured(case));
-    row.extend(spent(case));
-    row.extend(steps_and_ranks(case));
-    row.extend(learned(case));
-    row.extend(members(case));
-    row.extend(settings.iter().map(setting));
-    row
+    columns(MEASURED)
+        .chain(Phase::ALL.map(phase))
+        .chain(columns(EXCHANGED))
+        .chain(Cause::all().map(cause))
+        .chain(columns(REST))
+        .chain(settings.iter().map(setting))
+        .collect()
 }
 
-/// What was run, and how it ended.
-fn asked(report: &CaseReport) -> Row {
-    let case = &report.case;
-    let status = report.status.name();
-    vec![
-        cell("model", Some(&case.model)),
-        cell("engine", case.engine.as_ref()),
-        cell("layout", case.layout.as_ref()),
-        cell("precision", case.precision.as_ref()),
-        cell("update", case.update.as_ref()),
-        cell("scaling", case.scaling.as_ref()),
-        cell("workers", Some(case.workers)),
-        cell("batch_per_worker", case.batch_per_worker),
-        cell("global_batch", case.global_batch),
-        cell("threads", case.threads),
-        cell("input", case.input.as_ref()),
-        cell("classes", case.classes),
-        cell("epoch_examples", case.epoch_examples),
-        cell("status", Some(status)),
-        cell("reason", report.reason.as_ref()),
-        cell("repeats", Some(report.repeats)),
-        cell("examples", report.examples),
-        cell("steps", Some(report.steps)),
-    ]
-}
-
-/// Times, rates and speed-ups.
-fn measured(case: &CaseReport) -> Row {
-    let rate = case.images_per_s;
-    let fixed = case.fixed;
-    let mut row = vec![
-        number("init_s", case.init_s),
-        number("train_s", case.train_s),
-        number("paused_s", case.paused_s),
-        number("total_s", case.total_s),
-        number("images_per_s_median", rate.map(|rate| rate.median)),
-        number("images_per_s_mean", rate.map(|rate| rate.mean)),
-        number("images_per_s_lo", rate.and_then(|rate| rate.lo)),
-        number("images_per_s_hi", rate.and_then(|rate| rate.hi)),
-        number("speedup_speed", case.speedup_speed),
-        number("speedup_time", case.speedup_time),
-        number("speedup_total", case.speedup_total),
-        number("efficiency_speed", case.efficiency_speed),
-        number("efficiency_time", case.efficiency_time),
-        number("fixed_s", fixed.map(|fixed| fixed.seconds)),
-        number("fixed_share", fixed.map(|fixed| fixed.fraction)),
-        cell("fixed_enough_steps", fixed.map(|fixed| fixed.enough_steps)),
-    ];
-    for (name, interval) in [
-        ("speedup_speed", case.speedup_speed_interval),
-        ("speedup_time", case.speedup_time_interval),
-        ("speedup_total", case.speedup_total_interval),
-        ("efficiency_speed", case.efficiency_speed_interval),
-        ("efficiency_time", case.efficiency_time_interval),
-    ] {
-        row.push(number(&format!("{name}_interval_lo"), interval.map(|interval| interval.lo)));
-        row.push(number(&format!("{name}_interval_hi"), interval.map(|interval| interval.hi)));
+fn cell(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        // In the fewest digits that reproduce its bits, and without an exponent.
+        Value::Number(number) if number.is_f64() => number.as_f64().map(|number| number.to_string()),
+        other => Some(other.to_string()),
     }
-    row
-}
-
-/// Where time and memory went.
-fn spent(case: &CaseReport) -> Row {
-    let phase = |phase: Phase| {
-        number(
-            &format!("phase_{phase}_s"),
-            case.phases_s.as_ref().and_then(|times| times.get(&phase).copied()),
-        )
-    };
-    let cost = |cause: Cause| {
-        let parts = case.cost.as_ref().map(|cost| &cost.parts);
-        let part = parts.and_then(|parts| parts.iter().find(|part| part.cause == cause));
-        number(&format!("cost_{}_s", column(cause)), part.map(|part| part.seconds))
-    };
-    let bytes =
-        |name, memory: Option<Memory>, of: fn(Memory) -> Bytes| cell(name, memory.map(|memory| of(memory).0));
-    let mut row: Row = Phase::ALL.map(phase).into();
-    row.extend([
-        number("off_core_s", case.off_core.as_ref().map(|off| off.seconds)),
-        number("comm_wait_late_rank_s", case.comm_wait_split_s.map(|split| split.late_rank)),
-        number("comm_wait_transfer_s", case.comm_wait_split_s.map(|split| split.transfer)),
-        number("comm_busy_s", case.comm_busy_s),
-        number("overlap", case.overlap),
-        number("communication_share", case.communication_fraction),
-        number("communication_ratio", case.communication_ratio),
-        number("computation_s", case.computation_s),
-        number("cost_s", case.cost.as_ref().map(|cost| cost.seconds)),
-    ]);
-    row.extend(Cause::ALL.map(cost));
-    row.extend([
-        bytes("peak_memory_per_worker_bytes", case.peak_memory_bytes, |memory| memory.per_worker),
-        bytes("peak_memory_total_bytes", case.peak_memory_bytes, |memory| memory.total),
-        bytes("planned_memory_per_worker_bytes", case.planned_memory_bytes, |memory| memory.per_worker),
-        bytes("planned_memory_total_bytes", case.planned_memory_bytes, |memory| memory.total),
-    ]);
-    row
-}
-
-/// Spread of steps and ranks, and the steady state.
-fn steps_and_ranks(case: &CaseReport) -> Row {
-    let (late, spread, steady) = (case.straggler, case.dispersion, case.steady);
-    let slowest = spread.and_then(|spread| spread.slowest);
-    vec![
-        cell("straggler_rank", late.and_then(|late| rank(late.who))),
-        number("straggler_share", late.map(|late| late.fraction)),
-        number("straggler_steps_share", late.map(|late| late.steps_fraction)),
-        number("straggler_work_ratio", late.and_then(|late| late.work_ratio)),
-        number("step_p50_s", spread.map(|spread| spread.p50_s)),
-        number("step_p95_s", spread.map(|spread| spread.p95_s)),
-        number("step_p99_s", spread.map(|spread| spread.p99_s)),
-        number("step_cv", spread.and_then(|spread| spread.cv)),
-        cell("slowest_rank", slowest.and_then(|slowest| rank(slowest.who))),
-        number("slowest_over_median", slowest.map(|slowest| slowest.over_median)),
-        cell("steady_from_step", steady.map(|steady| steady.from_step)),
-        cell("steady_verdict", steady.map(|steady| steady.verdict.name())),
-        number("steady_slowdown_factor", steady.and_then(|steady| Some(steady.slowdown?.factor))),
-        number("steady_slowdown_lost_s", steady.and_then(|steady| steady.slowdown?.lost_s)),
-        cell("steady_slowdown_from_step", steady.and_then(|steady| Some(steady.slowdown?.from_step))),
-        cell(
-            "steady_slowdown_compared_steps",
-            steady.and_then(|steady| Some(steady.slowdown?.compared_steps)),
-        ),
-        cell("steady_mser_step", steady.and_then(|steady| steady.mser_step)),
-        cell("steady_mser_disagrees", steady.map(|steady| steady.mser_disagrees)),
-        cell("steady_outliers", steady.map(|steady| steady.outliers)),
-        number("loss_first", case.loss_first),
-        number("loss_last", case.loss_last),
-    ]
-}
-
-/// Loss and accuracy.
-fn learned(case: &CaseReport) -> Row {
-    let learned = case.learning.as_ref();
-    let train = learned.and_then(|learned| learned.train);
-    let mut row = vec![
-        number("epochs", learned.and_then(|learned| learned.epochs)),
-        number("epoch_s", learned.and_then(|learned| learned.epoch_s)),
-        cell("step_examples", learned.map(|learned| learned.step_examples)),
-        number("eval_s", learned.map(|learned| learned.eval_s)),
-        number("checkpoint_s", learned.map(|learned| learned.checkpoint_s)),
-        cell("train_examples", train.map(|train| train.examples)),
-        number("train_loss", train.and_then(|train| train.loss)),
-        number("train_accuracy", train.and_then(|train| train.accuracy)),
-    ];
-    let last = learned.and_then(|learned| learned.test);
-    let best = learned.and_then(|learned| learned.best);
-    for (name, test) in [("test", last), ("best", best)] {
-        let part = |part: &str| format!("{name}_{part}");
-        row.extend([
-            cell(&part("steps"), test.map(|test| test.steps)),
-            number(&part("epoch"), test.and_then(|test| test.epoch)),
-            number(&part("seconds"), test.map(|test| test.seconds)),
-            cell(&part("examples"), test.map(|test| test.examples)),
-            number(&part("loss"), test.and_then(|test| test.loss)),
-            number(&part("accuracy"), test.and_then(|test| test.accuracy)),
-            number(&part("lo"), test.and_then(|test| test.lo)),
-            number(&part("hi"), test.and_then(|test| test.hi)),
-        ]);
-    }
-    row
-}
-
-const fn rank(who: Who) -> Option<Rank> {
-    match who {
-        Who::Rank(rank) => Some(rank),
-        Who::Member(_) => None,
-    }
-}
-
-const fn member(who: Who) -> Option<Member> {
-    match who {
-        Who::Member(member) => Some(member),
-        Who::Rank(_) => None,
-    }
-}
-
-/// What elastic cases have beside the others.
-fn members(case: &CaseReport) -> Row {
-    let recovery = case.recovery.as_ref();
-    let count = |name: &str, of: fn(&Recovery) -> u64| cell(&format!("recovery_{name}"), recovery.map(of));
-    let seconds =
-        |name: &str, of: fn(&Recovery) -> f64| number(&format!("recovery_{name}"), recovery.map(of));
-    let slowest = case.dispersion.and_then(|spread| spread.slowest);
-    vec![
-        number("mean_workers", case.mean_workers),
-        cell("straggler_member", case.straggler.and_then(|late| member(late.who))),
-        cell("slowest_member", slowest.and_then(|slowest| member(slowest.who))),
-        count("losses", |recovery| recovery.losses),
-        count("expulsions", |recovery| recovery.expulsions),
-        count("replacements", |recovery| recovery.replacements),
-        count("joins", |recovery| recovery.joins),
-        count("leaves", |recovery| recovery.leaves),
-        count("generations", |recovery| recovery.generations),
-        count("hosts_lost", |recovery| recovery.hosts_lost),
-        count("hosts_joined", |recovery| recovery.hosts_joined),
-        count("hosts_left", |recovery| recovery.hosts_left),
-        count("examples_redone", |recovery| recovery.examples_redone),
-        seconds("phases_s_detect", |recovery| recovery.phases_s.detect),
-        seconds("phases_s_fence", |recovery| recovery.phases_s.fence),
-        seconds("phases_s_rebuild", |recovery| recovery.phases_s.rebuild),
-        seconds("phases_s_state", |recovery| recovery.phases_s.state),
-        seconds("phases_s_redo", |recovery| recovery.phases_s.redo),
-        seconds("phases_s_sum", |recovery| recovery.phases_s.sum),
-        seconds("worker_s_waiting", |recovery| recovery.worker_s.waiting),
-        seconds("worker_s_unfinished", |recovery| recovery.worker_s.unfinished),
-        seconds("worker_s_replacing", |recovery| recovery.worker_s.replacing),
-        seconds("worker_s_sum", |recovery| recovery.worker_s.sum),
-        seconds("share", |recovery| recovery.fraction),
-        number("recovery_slower_s", recovery.and_then(|recovery| recovery.slower_s)),
-        count("more_events", |recovery| recovery.more_events),
-    ]
 }
 
 /// A cause as part of a column name.
-const fn column(cause: Cause) -> &'static str {
-    match cause {
-        Cause::StartUp => "start_up",
-        Cause::WarmUp => "warm_up",
-        Cause::OffCore => "off_core",
-        Cause::Computation => "computation",
-        Cause::Input => "input",
-        Cause::Communication => "communication",
-        Cause::Stragglers => "stragglers",
-        Cause::Update => "update",
-        Cause::Idle => "idle",
-        Cause::Evaluation => "evaluation",
-        Cause::Recovery => "recovery",
-        Cause::Tail => "tail",
-        Cause::Other => "other",
-    }
-}
-
-fn cell(name: &str, value: Option<impl ToString>) -> (String, Option<String>) {
-    (name.into(), value.map(|value| value.to_string()))
-}
-
-/// A number in the fewest digits that reproduce its bits; empty if it is not finite.
-fn number(name: &str, value: Option<f64>) -> (String, Option<String>) {
-    cell(name, value.filter(|value| value.is_finite()))
+fn column_name(cause: Cause) -> String {
+    cell(&json!(cause)).expect("invariant: a word")
 }
 
 /// An option as part of a column name.

@@ -17,7 +17,6 @@ pub mod meaning;
 pub mod page;
 pub mod reconcile;
 pub mod scaling;
-mod seen;
 pub mod series;
 mod span;
 #[cfg(test)]
@@ -34,6 +33,9 @@ use series::{Context, Place, Series, Skipped};
 
 /// Longest text that is read, in bytes.
 pub const LONGEST: usize = 16 << 20;
+
+/// Letters of a text without a table that are quoted.
+const QUOTED: usize = 60;
 
 /// Most series of runs that are explained.
 const MOST_SERIES: usize = 1000;
@@ -70,7 +72,10 @@ pub enum ExplainError {
         bytes: usize,
     },
     /// It has no table.
-    #[error("no table found: {0}")]
+    #[error(
+        "no table found in a text that begins with {0:?}: a table is HTML, Markdown, or has columns separated by tabs, commas, semicolons \
+         or at least two spaces, and a header above them"
+    )]
     NoTable(String),
     /// It has tables, but none with workers.
     #[error("no usable table: {}", words::skipped(.0).join("; "))]
@@ -175,7 +180,7 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
         // If there is nothing else, a possible table counts as one.
         let seen = if skipped.is_empty() { doubtful } else { skipped };
         return Err(match seen.is_empty() {
-            true => ExplainError::NoTable(seen::describe(&text)),
+            true => ExplainError::NoTable(text.trim().chars().take(QUOTED).collect()),
             false => ExplainError::NotUnderstood(seen),
         });
     }

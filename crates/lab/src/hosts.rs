@@ -44,7 +44,7 @@ pub struct Hosts {
 }
 
 /// A host of a run. Moments are on the first host's clock.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostLog {
     /// Its number.
     pub host: Host,
@@ -184,19 +184,7 @@ pub(crate) struct Station {
 
 impl HostLog {
     fn new(host: Host) -> Self {
-        Self {
-            host,
-            name: None,
-            workers: None,
-            shards: None,
-            from_start: false,
-            within: None,
-            members: Vec::new(),
-            porter: None,
-            porter_unknown: None,
-            waited_for: Nanos(0),
-            unknown: None,
-        }
+        Self { host, ..Self::default() }
     }
 }
 

@@ -8,12 +8,13 @@ use serde::Serialize;
 use crate::Run;
 
 /// How a case stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// All ranks did all their steps.
     Done,
     /// A rank failed, or the launcher is gone.
+    #[default]
     Failed,
     /// The user stopped it.
     Interrupted,

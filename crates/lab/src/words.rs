@@ -118,14 +118,19 @@ pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> 
     })
 }
 
+/// Whether most of a case's time is in no phase that its source shows.
+fn is_dark(case: &CaseReport) -> bool {
+    let Some(phases) = &case.phases_s else { return true };
+    let other = phases.get(&Phase::Other).copied().unwrap_or(0.0);
+    case.origin.is_some() && 2.0 * other > phases.values().sum::<f64>()
+}
+
 /// What to say where there are no findings: nothing is known about cases that did not finish.
 pub fn no_findings(report: &Report) -> &'static str {
     let done = report.cases.iter().filter(|case| case.status == Status::Done).count();
     match done {
         0 => "None: no case finished.",
-        _ if report.cases.iter().all(|case| case.phases_s.is_none()) => {
-            "None: what the time was spent on is not known."
-        }
+        _ if report.cases.iter().all(is_dark) => "None: what most of the time was spent on is not known.",
         _ if done < report.cases.len() + report.missing as usize => {
             "None in the cases that finished: no cause takes a notable part of their time."
         }
@@ -289,6 +294,12 @@ mod tests {
     fn nothing_is_said_about_cases_that_did_not_finish() {
         let mut report = report_on(&[1, 2].map(|workers| Plan::calm("resnet50", workers)));
         assert_eq!(no_findings(&report), "None: no cause takes a notable part of the time.");
+        for case in &mut report.cases {
+            case.origin = Some(crate::origin::Origin::new(None));
+            case.phases_s = Some([(Phase::Other, 9.0), (Phase::Compute, 1.0)].into_iter().collect());
+        }
+        assert_eq!(no_findings(&report), "None: what most of the time was spent on is not known.");
+        report = report_on(&[1, 2].map(|workers| Plan::calm("resnet50", workers)));
         report.cases[1].status = Status::Failed;
         assert!(no_findings(&report).starts_with("None in the cases that finished: "));
         report.cases[0].status = Status::Failed;

@@ -20,7 +20,7 @@ use crate::report;
 #[derive(Args)]
 pub struct Options {
     /// A study, a trace or a profile (or a folder with those of all ranks), a log that `import` reads, or a file with tables:
-    /// Markdown, CSV or TSV, or a whole page; - reads standard input
+    /// HTML, Markdown, CSV or TSV, or a whole page; - reads standard input
     #[arg(value_name = "PATH")]
     file: PathBuf,
     /// Only the table that begins on this line; may be given again

@@ -45,7 +45,7 @@ fn the_same_comes_as_json_and_from_standard_input() {
     let found: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let fitted = &found["series"][0]["reconciliation"];
     assert_eq!((&fitted["kind"], &fitted["batch"]["expected"]), (&"fitted".into(), &32.into()));
-    assert_eq!(found["series"][0]["audit"][0]["check"], "speedup");
+    assert_eq!(found["series"][0]["audit"]["slips"][0]["check"], "speedup");
 
     let mut piped = Command::new(cargo_bin!("paceline"))
         .args(["explain", "-", "--steps", "400", "--json"])
@@ -141,4 +141,35 @@ fn options_that_do_nothing_for_a_file_are_refused_and_a_study_is_only_read() {
     assert!(!page.exists(), "explain writes nothing");
     printed(&paceline("report study"));
     assert!(page.exists(), "report does");
+}
+
+#[test]
+fn our_own_report_is_read_back_as_it_was_meant() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let paceline = |arguments: &[&str]| {
+        let run = Command::new(cargo_bin!("paceline")).current_dir(folder.path()).args(arguments).output();
+        printed(&run.expect("the program runs"))
+    };
+    let workers = ["--workers", "1,2,4,8", "--steps", "20"];
+    paceline(&[&["bench", "--engine", "simulated", "mobilenet_v2", "--out", "study"], &workers[..]].concat());
+    let report: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.path().join("study/report.json")).expect("a report"))
+            .expect("JSON");
+    let rates: Vec<f64> =
+        (0..4).map(|case| report["cases"][case]["images_per_s"]["mean"].as_f64().expect("a rate")).collect();
+    for file in ["study/report.md", "study/report.csv"] {
+        let found: serde_json::Value =
+            serde_json::from_str(&paceline(&["explain", file, "--json"])).expect("JSON");
+        let series = &found["series"][0];
+        let rows = series["rows"].as_array().expect("rows");
+        let by_rate: Vec<f64> = rows.iter().map(|row| row["by_rate"].as_f64().expect("a rate")).collect();
+        for (found, rate) in by_rate.iter().zip(&rates) {
+            assert!((found * rates[0] / rate - 1.0).abs() < 0.01, "{file}: {by_rate:?} {rates:?}");
+        }
+        assert_eq!(series["work"], "per-worker", "{file}");
+        let all = found["series"].as_array().expect("series");
+        let slips = all.iter().flat_map(|series| series["audit"]["slips"].as_array().expect("slips"));
+        assert_eq!(slips.filter(|slip| slip["weight"] == "contradiction").count(), 0, "{file}");
+        assert!(all.iter().all(|series| series["doubt"].is_null()), "{file}");
+    }
 }

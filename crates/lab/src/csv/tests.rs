@@ -93,7 +93,7 @@ fn the_costs_of_an_example_sum_to_the_whole() {
     let rows = read_back(&report);
     let number = |cells: &BTreeMap<String, String>, name: &str| -> f64 { cells[name].parse().expect(name) };
     for cells in rows.iter().filter(|cells| cells["status"] == "done") {
-        let parts = Cause::ALL.map(|cause| number(cells, &format!("cost_{}_s", column(cause))));
+        let parts = Cause::all().map(|cause| number(cells, &format!("cost_{}_s", column_name(cause))));
         let whole = number(cells, "cost_s");
         assert!((parts.iter().sum::<f64>() / whole - 1.0).abs() < 1e-9, "{parts:?} {whole}");
     }

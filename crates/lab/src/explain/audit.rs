@@ -7,9 +7,10 @@
 use serde::Serialize;
 
 use super::figure::Figure;
+use super::meaning::Counted;
 use super::meaning::Meaning;
 use super::reconcile::{self, TOLERATED, Work};
-use super::series::{Column, Counted, Series};
+use super::series::{Column, Series};
 use super::span::{Match, Span};
 use equation::{Cell, Equation, Relation, relations};
 
@@ -20,6 +21,12 @@ mod tests;
 
 /// The widest number, relative to its value, whose agreement shows that a relation was meant.
 const TELLING: f64 = 0.03;
+
+/// How much the base of a ratio may differ from the printed one if it was measured elsewhere.
+const ELSEWHERE: f64 = 0.005;
+
+/// How much it must differ to be a slip.
+const SLIPPED: f64 = 0.02;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -126,7 +133,12 @@ fn outcome(series: &Series, check: Check, equation: &Equation) -> Option<(Figure
     let found = span.matches(printed);
     let measured = matches!(check, Check::Rate | Check::StepTime | Check::CommTime);
     let near = (printed.value / span.value - 1.0).abs() < TOLERATED;
-    (!(measured && near && found == Match::Contradicts)).then_some((printed, span, found))
+    let decides = match found {
+        Match::Agrees | Match::CutOff => true,
+        Match::Unclear => false,
+        Match::Contradicts => !(measured && near),
+    };
+    decides.then_some((printed, span, found))
 }
 
 /// The relations that the rows follow, the best one for each column and kind.
@@ -168,22 +180,27 @@ fn score(series: &Series, relation: &Relation) -> Option<(usize, usize)> {
         }
     }
     let holds = telling >= 2 && 2 * off <= follow || telling >= 1 && off == 1 && near == 1;
-    (holds || off >= 3 && follow == 0 && one_base(series, relation)).then_some((off, follow))
+    let base = other_base(series, relation).filter(|_| off > 0);
+    match base {
+        // Relative to a run that is not in the table, of about the same speed.
+        Some(apart) if apart < ELSEWHERE => None,
+        Some(apart) if off >= 3 && follow == 0 => (apart > SLIPPED).then_some((off, follow)),
+        _ => (holds && (off == 0 || follow >= relation.least)).then_some((off, follow)),
+    }
 }
 
-/// Whether every row of a relation fails for the same reason: the cell that all of them need has another value.
-fn one_base(series: &Series, relation: &Relation) -> bool {
-    // Only where the ratio prints one is it relative to that row.
-    let prints_one =
-        |base: &Cell| series.columns[relation.column].figures[base.row].is_some_and(|one| one.value == 1.0);
-    let Some(base) = relation.base.filter(|base| base.figure(series).is_some() && prints_one(base)) else {
-        return false;
-    };
+/// How far from its printed value, as a fraction, the cell that all rows of a relation share would have to be for all of them to hold; `None`
+/// if no value makes them hold, or if the ratio does not print one in its row and is relative to something else.
+fn other_base(series: &Series, relation: &Relation) -> Option<f64> {
+    let base = relation.base?;
+    let printed = base.figure(series)?;
+    series.columns[relation.column].figures[base.row].filter(|one| one.value == 1.0)?;
     let needed: Vec<(f64, f64)> =
         relation.equations.iter().filter_map(|equation| Some(equation.solve(series, base)?.ends())).collect();
     let (lo, hi) =
         needed.iter().fold((f64::MIN, f64::MAX), |(lo, hi), needed| (lo.max(needed.0), hi.min(needed.1)));
-    needed.len() >= 3 && lo <= hi && hi - lo <= 2.0 * TELLING * hi
+    let apart = (lo / printed.hi() - 1.0).max(printed.lo() / hi - 1.0).max(0.0);
+    (needed.len() >= 3 && lo <= hi && hi - lo <= 2.0 * TELLING * hi).then_some(apart)
 }
 
 /// Names one cell for each set of equations that fail together.

@@ -13,28 +13,8 @@ use super::page::Grid;
 const MOST_WORKERS: u64 = 10_000_000;
 
 /// Headings of columns that distinguish nothing.
-const NOTES: [&str; 20] = [
-    "note",
-    "notes",
-    "comment",
-    "comments",
-    "remark",
-    "remarks",
-    "log",
-    "logs",
-    "link",
-    "links",
-    "config",
-    "script",
-    "command",
-    "download",
-    "date",
-    "url",
-    "timestamp",
-    "commit",
-    "passed",
-    "status",
-];
+const NOTES: &str = "note notes comment comments remark remarks log logs link links config script command download date url timestamp \
+    commit passed status";
 
 /// A table with one row per run.
 #[derive(Debug)]
@@ -286,7 +266,7 @@ fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
             columns.push(Raw { name: heading.clone(), cells, told, under: None });
             continue;
         }
-        if meaning::words(heading).iter().any(|word| NOTES.contains(&word.as_str())) {
+        if meaning::words(heading).iter().any(|word| meaning::among(NOTES, word)) {
             continue;
         }
         for ((label, cell), workers) in labels.iter_mut().zip(filled(grid, at)).zip(&workers) {

@@ -6,12 +6,13 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::figure::{self, Unit};
 
 /// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Meaning {
     /// Number of workers.
     Workers,
@@ -63,37 +64,13 @@ pub enum Meaning {
 
 use Meaning::*;
 
-/// All meanings, by their names on the command line.
-const NAMES: [(Meaning, &str); 23] = [
-    (Workers, "workers"),
-    (InitTime, "init-time"),
-    (TrainTime, "train-time"),
-    (TotalTime, "total-time"),
-    (EpochTime, "epoch-time"),
-    (StepTime, "step-time"),
-    (CommTime, "comm-time"),
-    (PartTime, "part-time"),
-    (Rate, "rate"),
-    (RatePerWorker, "rate-per-worker"),
-    (RateGlobal, "rate-global"),
-    (Speedup, "speedup"),
-    (Efficiency, "efficiency"),
-    (Memory, "memory"),
-    (Accuracy, "accuracy"),
-    (Loss, "loss"),
-    (CommShare, "comm-share"),
-    (CommRatio, "comm-ratio"),
-    (Epochs, "epochs"),
-    (Steps, "steps"),
-    (Batch, "batch"),
-    (Examples, "examples"),
-    (Ignore, "ignore"),
-];
-
 impl Meaning {
     /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        NAMES.iter().find(|(meaning, _)| *meaning == self).map_or("", |(_, name)| name)
+    pub fn name(self) -> String {
+        serde_json::to_value(self)
+            .ok()
+            .and_then(|name| Some(name.as_str()?.to_owned()))
+            .expect("invariant: a name")
     }
 
     /// Whether the column holds seconds.
@@ -117,25 +94,16 @@ impl Meaning {
     }
 }
 
-impl Serialize for Meaning {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
 impl FromStr for Meaning {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        NAMES.iter().find(|(_, known)| *known == name).map(|(meaning, _)| *meaning).ok_or_else(|| {
-            let names: Vec<&str> = NAMES.iter().map(|(_, name)| *name).collect();
-            format!("unknown meaning {name:?}; known are {}", names.join(", "))
-        })
+        serde_json::from_value(name.into()).map_err(|error| format!("unknown meaning: {error}"))
     }
 }
 
 /// Whether a list, its words separated by spaces, has a word.
-fn among(list: &str, word: &str) -> bool {
+pub fn among(list: &str, word: &str) -> bool {
     list.split(' ').any(|other| other == word)
 }
 
@@ -235,7 +203,8 @@ pub fn words(name: &str) -> Vec<String> {
     pieces.filter(|word| !word.is_empty()).map(Into::into).collect()
 }
 
-const SECONDS: &str = "s sec second secs seconds";
+/// Spellings of a second.
+pub const SECONDS: &str = "s sec second secs seconds";
 const BYTES: &str = "gb mb kb gib mib tb bytes byte";
 const EXAMPLES: &str = "image images img imgs example examples sample samples sequence sequences seq seqs sentence \
     sentences token tokens tok toks word words frame frames item items record records";
@@ -243,30 +212,16 @@ const STEPS: &str = "step steps it its iter iters iteration iterations batch bat
 const UNITS: &str =
     "ns us ms s sec secs second seconds min mins minute minutes h hr hrs hour hours percent x m";
 
-/// Words that say how precisely numbers are held. They always distinguish columns.
-const PRECISIONS: [(&str, &str); 14] = [
-    ("fp32", "fp32"),
-    ("float32", "fp32"),
-    ("single", "fp32"),
-    ("tf32", "tf32"),
-    ("fp16", "fp16"),
-    ("float16", "fp16"),
-    ("half", "fp16"),
-    ("amp", "mixed"),
-    ("mixed", "mixed"),
-    ("bf16", "bf16"),
-    ("bfloat16", "bf16"),
-    ("fp64", "fp64"),
-    ("fp8", "fp8"),
-    ("int8", "int8"),
-];
+/// Words that say how precisely numbers are held, each with its synonyms. They always distinguish columns.
+const PRECISIONS: [&str; 8] =
+    ["fp32 float32 single", "tf32", "fp16 float16 half", "mixed amp", "bf16 bfloat16", "fp64", "fp8", "int8"];
 
 /// The words that distinguish a column from others of the same meaning.
 pub type Qualifier = BTreeSet<String>;
 
 /// Whether a word of a qualifier names a precision.
 pub fn is_precision(word: &str) -> bool {
-    PRECISIONS.iter().any(|(_, name)| *name == word)
+    PRECISIONS.iter().any(|names| names.split(' ').next() == Some(word))
 }
 
 /// A heading, understood.
@@ -288,8 +243,9 @@ pub fn read(name: &str, unit: Option<Unit>) -> Heading {
     let words = words(name);
     let meaning = guess(&words, unit.or_else(|| heading_unit(name)));
     let qualifier = words.iter().filter(|word| !says_what(word, meaning)).map(|word| {
-        let precision = PRECISIONS.iter().find(|(other, _)| other == word);
-        precision.map_or_else(|| word.clone(), |(_, name)| (*name).to_owned())
+        let precision =
+            PRECISIONS.iter().find(|names| among(names, word)).and_then(|names| names.split(' ').next());
+        precision.unwrap_or(word).to_owned()
     });
     Heading { meaning, qualifier: qualifier.collect() }
 }
@@ -405,7 +361,7 @@ fn time_kind(words: &[String]) -> Meaning {
 
 /// Whether a word of a heading belongs to what is measured, not to what it is measured of.
 fn says_what(word: &str, meaning: Option<Meaning>) -> bool {
-    const SAYS: &str = "per of in the a to for and on with by vs over total overall global aggregate all average avg mean \
+    const SAYS: &str = "loss losses per of in the a to for and on with by vs over total overall global aggregate all average avg mean \
     median measured actual throughput speed rate ips fps qps wps time times duration elapsed latency \
     wall wallclock walltime clock runtime run execution running init startup launch setup train \
     training epoch epochs speedup speedups scaling scalability scale strong weak factor ratio \
@@ -418,6 +374,41 @@ fn says_what(word: &str, meaning: Option<Meaning>) -> bool {
         || among(STEPS, word)
             && !(["batch", "batches"].contains(&word) && meaning.is_some_and(Meaning::is_rate))
         || among(BYTES, word)
+}
+
+/// What a rate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Counted {
+    /// Images, samples or the like.
+    Examples,
+    /// Tokens of text.
+    Tokens,
+    /// Steps, of whatever batch.
+    Steps,
+}
+
+impl Counted {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Examples => "examples",
+            Self::Tokens => "tokens",
+            Self::Steps => "steps",
+        }
+    }
+}
+
+/// What a rate counts, by the words of its heading.
+pub fn counted_by(words: &[&str]) -> Counted {
+    let any = |list: &str| words.iter().any(|word| among(list, word));
+    if any("tok toks token tokens") {
+        Counted::Tokens
+    } else if any("it its iter iters iteration iterations step steps batches") {
+        Counted::Steps
+    } else {
+        Counted::Examples
+    }
 }
 
 /// The unit that a heading names, in brackets or as a word of its own.
@@ -543,10 +534,10 @@ mod tests {
 
     #[test]
     fn a_meaning_is_found_by_its_name() {
-        for (meaning, name) in NAMES {
-            assert_eq!(name.parse(), Ok(meaning));
-            assert_eq!(serde_json::to_value(meaning).expect("a name"), name);
+        for meaning in [Workers, InitTime, RatePerWorker, CommShare, Ignore] {
+            assert_eq!(meaning.name().parse(), Ok(meaning));
         }
-        assert!("speed".parse::<Meaning>().expect_err("unknown meaning").contains("rate-per-worker"));
+        assert_eq!(RatePerWorker.name(), "rate-per-worker");
+        assert!("speed".parse::<Meaning>().expect_err("unknown meaning").contains("`rate-per-worker`"));
     }
 }

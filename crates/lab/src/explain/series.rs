@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::audit;
 use super::figure::{self, Cell, Figure, SPREAD, Unit};
 use super::layout::{self, Long, Raw, Setting, shorten};
-use super::meaning::{self, Heading, Meaning, Qualifier};
+use super::meaning::{self, Counted, Heading, Meaning, Qualifier};
 use super::page::Grid;
 
 /// How far a rate may be, as the mean of logarithms, from the speed-up or the clock that shows whose it is.
@@ -56,29 +56,6 @@ pub struct Context {
     pub epochs: Option<u64>,
     /// Examples of a run.
     pub examples: Option<u64>,
-}
-
-/// What a rate counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Counted {
-    /// Images, samples or the like.
-    Examples,
-    /// Tokens of text.
-    Tokens,
-    /// Steps, of whatever batch.
-    Steps,
-}
-
-impl Counted {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Examples => "examples",
-            Self::Tokens => "tokens",
-            Self::Steps => "steps",
-        }
-    }
 }
 
 /// Runs that differ in the number of workers.
@@ -139,15 +116,7 @@ impl Series {
     /// What the rate counts, by its heading.
     pub fn counted(&self) -> Counted {
         let words = self.rate().map_or_else(Vec::new, |(column, _)| meaning::words(&column.name));
-        let word = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
-        if word(&["tok", "toks", "token", "tokens"]) {
-            Counted::Tokens
-        } else if word(&["it", "its", "iter", "iters", "iteration", "iterations", "step", "steps", "batches"])
-        {
-            Counted::Steps
-        } else {
-            Counted::Examples
-        }
+        meaning::counted_by(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// The time that training took: its own column, else the whole time, else that of an epoch.
@@ -438,9 +407,10 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
         }
         other => other,
     });
-    // A fraction over one and a half can only be meant in percent, and so are all of its column.
-    let over = |cell: &Cell| matches!(cell, Cell::Number(figure, None) if figure.value > 1.5);
-    let percent = meaning.is_some_and(Meaning::is_fraction) && read.iter().any(over);
+    // A fraction over one and a half can only be meant in percent, and so are all of its column; one alone may be a slip.
+    let numbers = || read.iter().filter(|cell| matches!(cell, Cell::Number(_, None)));
+    let over = numbers().filter(|cell| matches!(cell, Cell::Number(figure, _) if figure.value > 1.5)).count();
+    let percent = meaning.is_some_and(Meaning::is_fraction) && over > 0 && 2 * over >= numbers().count();
     let unit = unit.or_else(|| meaning::heading_unit(spoken)).or(percent.then_some(Unit::Percent));
     let timed = meaning.is_some_and(Meaning::is_time);
     let rated = meaning.is_some_and(Meaning::is_rate);
@@ -509,7 +479,7 @@ fn settle_ratios(series: &mut Series) {
     for column in &mut series.columns {
         let ratio = matches!(column.meaning, Some(Meaning::Speedup | Meaning::Efficiency));
         let one = base.and_then(|base| column.figures[base]).map(|figure| figure.value);
-        if ratio && column.ground != Ground::Given && one.is_some_and(|one| (one - 1.0).abs() > 0.02) {
+        if ratio && column.ground != Ground::Given && one.is_some_and(|one| one != 1.0) {
             column.meaning = None;
         }
     }

@@ -59,6 +59,8 @@ pub enum Match {
     Agrees,
     /// Its last digits were dropped instead of rounded.
     CutOff,
+    /// Half a unit of its last digit beyond what the digits allow: rounding twice does that.
+    Unclear,
     /// The digits do not allow it.
     Contradicts,
 }
@@ -85,6 +87,8 @@ impl Span {
             Match::Agrees
         } else if self.meets(printed.value, printed.value + 2.0 * printed.half) {
             Match::CutOff
+        } else if self.meets(printed.value - 2.0 * printed.half, printed.value + 2.0 * printed.half) {
+            Match::Unclear
         } else {
             Match::Contradicts
         }
@@ -103,10 +107,11 @@ mod tests {
         let printed = |value: f64| Figure { value, half: 0.005 };
         assert_eq!(quotient.matches(printed(1.54)), Match::Agrees);
         assert_eq!(quotient.matches(printed(1.56)), Match::Agrees, "41.49 / 26.65");
+        assert_eq!(quotient.matches(printed(1.565)), Match::Unclear);
         assert_eq!(quotient.matches(printed(1.57)), Match::Contradicts);
         let exact = Span::exact(51.496);
         assert_eq!(exact.matches(printed(51.50)), Match::Agrees);
         assert_eq!(exact.matches(printed(51.49)), Match::CutOff);
-        assert_eq!(exact.matches(printed(51.48)), Match::Contradicts);
+        assert_eq!(exact.matches(printed(51.48)), Match::Contradicts, "51.49 at least, cut off");
     }
 }

@@ -253,20 +253,11 @@ fn memory_is_printed_in_a_unit_that_it_fills() {
 #[test]
 fn an_error_about_a_text_without_a_table_says_what_to_do() {
     let error = |text: &str| explain_text(text, &Options::default()).expect_err("no table").to_string();
-    for (text, expected) in [
-        (r#"{"loss": 1, "steps": [1, 2]}"#, "JSON object with the keys loss, steps"),
-        ("[1, 2, 3]", "JSON list of 3 items"),
-        ("{\"a\": 1}\n{\"a\": 2}\n", "one object per line"),
-        ("<html><p>Nothing</p></html>", "HTML"),
-        ("only words", "a header and at least one row"),
-        ("The speed-up:\n![of resnet](fig/resnet.png)\n", "in pictures"),
-        (
-            "a,b\n1,2\n3,4\n",
-            "none of the columns \"a\", \"b\" is the number of workers; name it with --map COLUMN=workers",
-        ),
-    ] {
-        assert!(error(text).contains(expected), "{text}: {}", error(text));
-    }
+    assert!(error("only words").starts_with("no table found in a text that begins with \"only words\""));
+    assert!(error(&"words ".repeat(10_000)).len() < 300);
+    let unnamed =
+        "none of the columns \"a\", \"b\" is the number of workers; name it with --map COLUMN=workers";
+    assert!(error("a,b\n1,2\n3,4\n").contains(unnamed));
     let spaced = explain_text("GPUs images/s\n1 100\n2 190\n4 370\n", &Options::default());
     assert_eq!(spaced.expect("numbers below a header").series[0].understood.workers, [1, 2, 4]);
 }

@@ -99,8 +99,17 @@ impl Bars {
         self.body.push(rect.with(Tag::new("title").text(&bar.says)));
     }
 
+    /// Draws a bar with its interval, and writes its value beside it.
+    pub fn measure(&mut self, row: Row, bar: &Bar, within: Option<(f64, f64)>, value: &str) {
+        self.bar(row, bar);
+        if let Some((lo, hi)) = within {
+            self.whisker(row, lo, hi);
+        }
+        self.value(row, value);
+    }
+
     /// Draws an interval over a row.
-    pub fn whisker(&mut self, row: Row, low: f64, high: f64) {
+    fn whisker(&mut self, row: Row, low: f64, high: f64) {
         let (from, to, middle) = (self.place(low), self.place(high), row.top + row.height / 2.0);
         let bar = |x: f64| format!("M{} {}V{}", Px(x), Px(middle - 4.0), Px(middle + 4.0));
         let path = format!("{}{}M{} {}H{}", bar(from), bar(to), Px(from), Px(middle), Px(to));

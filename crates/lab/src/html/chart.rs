@@ -37,14 +37,8 @@ pub fn segment(from: (f64, f64), to: (f64, f64), class: &str) -> Tag {
         .set("y2", Px(to.1))
 }
 
-/// The style of a line or of points.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// Its colour.
-    pub hue: Hue,
-    /// Its form.
-    pub sign: Sign,
-}
+/// A point of a line, and its tooltip.
+pub type Point = ((f64, f64), String);
 
 /// A drawing on two axes.
 pub struct Plot {
@@ -91,14 +85,20 @@ impl Plot {
         path
     }
 
-    /// Draws a line through some points.
-    pub fn line(&mut self, points: &[(f64, f64)], look: Look) {
-        if points.len() < 2 {
-            return;
+    /// Draws a line through some points, dashed if its sign is.
+    pub fn line(&mut self, points: &[(f64, f64)], hue: Hue, sign: Sign) {
+        if points.len() > 1 {
+            let dashes = if sign == Sign::Dashed { "dashed" } else { "" };
+            let class = format!("mark line {} {dashes}", hue.class());
+            self.body.push(Tag::new("path").class(&class).set("d", self.path(points.iter().copied())));
         }
-        let dashes = if look.sign == Sign::Dashed { "dashed" } else { "" };
-        let class = format!("mark line {} {dashes}", look.hue.class());
-        self.body.push(Tag::new("path").class(&class).set("d", self.path(points.iter().copied())));
+    }
+
+    /// Draws a line through some points, and the points.
+    pub fn course(&mut self, points: &[Point], hue: Hue, sign: Sign) {
+        let line: Vec<_> = points.iter().map(|(point, _)| *point).collect();
+        self.line(&line, hue, Sign::Line);
+        self.points(points, hue, sign);
     }
 
     /// Fills the area between two lines.
@@ -123,15 +123,18 @@ impl Plot {
     }
 
     /// Draws points, each with a tooltip.
-    pub fn points(&mut self, points: &[((f64, f64), String)], look: Look) {
+    pub fn points(&mut self, points: &[Point], hue: Hue, sign: Sign) {
         for (point, says) in points {
             let (x, y) = self.place(*point);
-            let shape = match look.sign {
+            let shape = match sign {
                 Sign::Square => square(x, y),
-                Sign::Triangle => triangle(x, y),
+                Sign::Triangle => {
+                    let corners = [(x, y - 7.5), (x + 7.0, y + 5.0), (x - 7.0, y + 5.0)];
+                    Tag::new("polygon").set("points", join(corners))
+                }
                 _ => Tag::new("circle").set("cx", Px(x)).set("cy", Px(y)).set("r", 3.25),
             };
-            let class = format!("mark fill dot {}", look.hue.class());
+            let class = format!("mark fill dot {}", hue.class());
             self.body.push(shape.class(&class).with(Tag::new("title").text(says)));
         }
     }
@@ -159,8 +162,7 @@ impl Plot {
     pub fn arrow(&mut self, x: f64, says: &str, label: Option<&str>) {
         let (x, y) = self.place((x, self.y.scale.high));
         let corners = [(x, y - 8.0), (x + 4.5, y), (x - 4.5, y)];
-        let corners = corners.map(|(x, y)| format!("{},{}", Px(x), Px(y)));
-        let arrow = Tag::new("polygon").class("mark fill arrow vermilion").set("points", corners.join(" "));
+        let arrow = Tag::new("polygon").class("mark fill arrow vermilion").set("points", join(corners));
         self.body.push(arrow.with(Tag::new("title").text(says)));
         if let Some(label) = label {
             let (at, anchor) = if x < WIDTH / 2.0 { (x + 8.0, "start") } else { (x - 8.0, "end") };
@@ -195,8 +197,7 @@ fn square(x: f64, y: f64) -> Tag {
     Tag::new("rect").set("x", Px(x - 4.5)).set("y", Px(y - 4.5)).set("width", 9).set("height", 9)
 }
 
-fn triangle(x: f64, y: f64) -> Tag {
-    let corners = [(x, y - 7.5), (x + 7.0, y + 5.0), (x - 7.0, y + 5.0)];
-    let corners = corners.map(|(x, y)| format!("{},{}", Px(x), Px(y)));
-    Tag::new("polygon").set("points", corners.join(" "))
+/// The corners of a triangle as an attribute.
+fn join(corners: [(f64, f64); 3]) -> String {
+    corners.map(|(x, y)| format!("{},{}", Px(x), Px(y))).join(" ")
 }

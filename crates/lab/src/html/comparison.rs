@@ -81,19 +81,17 @@ fn figure(comparisons: &[Comparison], names: &[String]) -> Option<Tag> {
         bars.heading(&case.name);
         let row = bars.row(14.0);
         let says = format!("{}: {} images/s", names[0], digits(case.before));
-        bars.bar(row, &Bar { from: 0.0, to: case.before, hue: HUES[0], says });
-        bars.value(row, &digits(case.before));
+        let bar = Bar { from: 0.0, to: case.before, hue: HUES[0], says };
+        bars.measure(row, &bar, None, &digits(case.before));
         for (place, compared) in case.after.iter().enumerate().take(DRAWN - 1) {
             let Some(Compared { after, ratio, lo, hi, .. }) = compared else { continue };
             bars.skip(3.0);
             let row = bars.row(14.0);
             let interval = lo.zip(*hi).map_or_else(String::new, |(lo, hi)| format!(" [{lo:.3} .. {hi:.3}]"));
             let says = format!("{}: {} images/s, {ratio:.3}x{interval}", names[place + 1], digits(*after));
-            bars.bar(row, &Bar { from: 0.0, to: *after, hue: HUES[place + 1], says });
-            if let Some((lo, hi)) = lo.zip(*hi) {
-                bars.whisker(row, lo * case.before, hi * case.before);
-            }
-            bars.value(row, &format!("{} ({ratio:.2}x)", digits(*after)));
+            let bar = Bar { from: 0.0, to: *after, hue: HUES[place + 1], says };
+            let ends = lo.zip(*hi).map(|(lo, hi)| (lo * case.before, hi * case.before));
+            bars.measure(row, &bar, ends, &format!("{} ({ratio:.2}x)", digits(*after)));
         }
         bars.skip(8.0);
     }
@@ -106,7 +104,7 @@ fn figure(comparisons: &[Comparison], names: &[String]) -> Option<Tag> {
         "In brackets: times the images/s of {}; whiskers are the 95 % interval of that ratio.{more}",
         names[0]
     );
-    let body = vec![bars.render(&format!("Images/s by case and study. {caption}"))];
+    let body = bars.render(&format!("Images/s by case and study. {caption}"));
     let title = "Images/s by case and study".into();
     Some(Figure { name: "comparison", title, caption, legend, body }.render())
 }

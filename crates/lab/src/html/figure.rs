@@ -29,19 +29,8 @@ pub enum Hue {
 
 impl Hue {
     /// Its class in the style sheet.
-    pub const fn class(self) -> &'static str {
-        match self {
-            Self::Blue => "blue",
-            Self::Sky => "sky",
-            Self::Green => "green",
-            Self::Orange => "orange",
-            Self::Vermilion => "vermilion",
-            Self::Purple => "purple",
-            Self::Yellow => "yellow",
-            Self::Crimson => "crimson",
-            Self::Grey => "grey",
-            Self::Ink => "ink",
-        }
+    pub fn class(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }
 
@@ -77,8 +66,8 @@ pub struct Figure {
     pub caption: String,
     /// What its colours mean.
     pub legend: Vec<Entry>,
-    /// The drawings.
-    pub body: Vec<Tag>,
+    /// The drawing, or its panels.
+    pub body: Tag,
 }
 
 impl Figure {
@@ -99,8 +88,19 @@ impl Figure {
             });
             figure.push(Tag::new("ul").class("legend").with_all(entries));
         }
-        figure.with_all(self.body)
+        figure.with(self.body)
     }
+}
+
+/// Drawings side by side.
+pub fn panels(panels: impl IntoIterator<Item = Tag>) -> Tag {
+    Tag::new("div").class("panels").with_all(panels)
+}
+
+/// One of several drawings, below its name and more words.
+pub fn panel(name: &str, words: &str, drawing: Tag) -> Tag {
+    let title = Tag::new("p").with(Tag::new("b").text(name)).text(words);
+    Tag::new("div").class("panel").with(title).with(drawing)
 }
 
 /// Selects the marks of an entry, for the script that can hide them.

@@ -37,12 +37,10 @@ impl Unit {
     /// The same with its sign.
     pub fn show_signed(&self, value: f64) -> String {
         let shown = digits((value * self.factor).abs());
-        let sign = if shown.chars().all(|c| matches!(c, '0' | '.')) {
-            ""
-        } else if value < 0.0 {
-            "\u{2212}"
-        } else {
-            "+"
+        let sign = match shown.chars().all(|c| matches!(c, '0' | '.')) {
+            true => "",
+            false if value < 0.0 => "\u{2212}",
+            false => "+",
         };
         format!("{sign}{shown} {}", self.name)
     }
@@ -62,6 +60,11 @@ pub fn digits(value: f64) -> String {
 /// A fraction in percent.
 pub fn percent(fraction: f64) -> String {
     format!("{:.0} %", 100.0 * fraction)
+}
+
+/// The 95 % interval of a value, in brackets after it; nothing where it has none.
+pub fn within(ends: Option<(f64, f64)>, show: impl Fn(f64) -> String) -> String {
+    ends.map_or_else(String::new, |(lo, hi)| format!(" (95 % interval {} .. {})", show(lo), show(hi)))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::Run;
 use crate::hosts::{HostLog, Hosts};
 
 /// A host of a run on several. What no log tells is `None`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HostReport {
     /// Its number.
     pub host: Host,
@@ -67,17 +67,11 @@ fn report(run: &Run, hosts: &Hosts, log: &HostLog) -> HostReport {
         name: log.name.clone(),
         workers: log.workers,
         shards: log.shards,
-        joined_s: None,
-        left_s: None,
-        lost_s: None,
-        lost_why: None,
-        sent_bytes: None,
-        received_bytes: None,
-        porter_cpu_s: None,
         waited_for_s: log.unknown.is_none().then(|| log.waited_for.seconds()),
         clock_within_s: log.within.map(Nanos::seconds),
         members: log.members.iter().map(|&(member, own)| HostMember { member, own }).collect(),
         unknown: log.unknown.clone(),
+        ..HostReport::default()
     };
     for event in hosts.events.iter().filter(|event| event.host == log.host) {
         match &event.change {

@@ -435,20 +435,7 @@ impl<'a> View<'a> {
 
     fn of_nobody(&self, at: Nanos, what: What) -> Event {
         let begin = self.run.launcher.first_spawn.unwrap_or_default();
-        Event {
-            at_s: at.since(begin).seconds(),
-            step: None,
-            member: None,
-            host: None,
-            what,
-            exit: None,
-            reason: None,
-            why: None,
-            replaces: None,
-            planted: None,
-            workers: None,
-            cost_s: None,
-        }
+        Event { at_s: at.since(begin).seconds(), what, ..Event::default() }
     }
 
     fn strength(&self) -> Strength {

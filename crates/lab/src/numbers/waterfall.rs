@@ -62,58 +62,37 @@ pub enum Cause {
     Other,
 }
 
+/// All causes in display order, each with its name in a waterfall and the phases that make it up.
+const CAUSES: [(Cause, &str, &[Phase]); 13] = [
+    (Cause::StartUp, "start-up", &[Phase::Launch, Phase::Init]),
+    (Cause::WarmUp, "warm-up", &[]),
+    (Cause::OffCore, "taken off the core", &[]),
+    (Cause::Computation, "slower computation", &[Phase::Forward, Phase::Backward, Phase::Compute]),
+    (Cause::Input, "slower input", &[Phase::Load, Phase::CopyIn, Phase::CopyOut]),
+    (Cause::Communication, "exposed communication", &[Phase::CommWait, Phase::CommCpu]),
+    (Cause::Stragglers, "waiting for stragglers", &[]),
+    (Cause::Update, "update", &[Phase::Update]),
+    (Cause::Idle, "idle device", &[Phase::Idle]),
+    (Cause::Evaluation, "evaluation and checkpoints", &[Phase::Eval, Phase::Checkpoint]),
+    (Cause::Recovery, "recovery", &[Phase::Recovery]),
+    (Cause::Tail, "tail", &[Phase::Tail]),
+    (Cause::Other, "other", &[Phase::Other]),
+];
+
 impl Cause {
     /// All causes, in display order.
-    pub const ALL: [Self; 13] = [
-        Self::StartUp,
-        Self::WarmUp,
-        Self::OffCore,
-        Self::Computation,
-        Self::Input,
-        Self::Communication,
-        Self::Stragglers,
-        Self::Update,
-        Self::Idle,
-        Self::Evaluation,
-        Self::Recovery,
-        Self::Tail,
-        Self::Other,
-    ];
+    pub fn all() -> [Self; 13] {
+        CAUSES.map(|(cause, ..)| cause)
+    }
 
     /// Its name in a waterfall.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::StartUp => "start-up",
-            Self::WarmUp => "warm-up",
-            Self::OffCore => "taken off the core",
-            Self::Computation => "slower computation",
-            Self::Input => "slower input",
-            Self::Communication => "exposed communication",
-            Self::Stragglers => "waiting for stragglers",
-            Self::Update => "update",
-            Self::Idle => "idle device",
-            Self::Evaluation => "evaluation and checkpoints",
-            Self::Recovery => "recovery",
-            Self::Tail => "tail",
-            Self::Other => "other",
-        }
+        CAUSES[self as usize].1
     }
 
     /// The phases that make it up.
     const fn phases(self) -> &'static [Phase] {
-        match self {
-            Self::StartUp => &[Phase::Launch, Phase::Init],
-            Self::Computation => &[Phase::Forward, Phase::Backward, Phase::Compute],
-            Self::Input => &[Phase::Load, Phase::CopyIn, Phase::CopyOut],
-            Self::Communication => &[Phase::CommWait, Phase::CommCpu],
-            Self::Update => &[Phase::Update],
-            Self::Idle => &[Phase::Idle],
-            Self::Evaluation => &[Phase::Eval, Phase::Checkpoint],
-            Self::Recovery => &[Phase::Recovery],
-            Self::Tail => &[Phase::Tail],
-            Self::Other => &[Phase::Other],
-            Self::WarmUp | Self::OffCore | Self::Stragglers => &[],
-        }
+        CAUSES[self as usize].2
     }
 
     /// Its seconds within a step.
@@ -168,7 +147,7 @@ pub struct Cost {
     pub unit: Unit,
     /// `c(N)`.
     pub seconds: f64,
-    /// Its parts, one for each cause, in order of [`Cause::ALL`].
+    /// Its parts, one for each cause, in order of [`Cause::all`].
     pub parts: Vec<Part>,
 }
 
@@ -216,7 +195,7 @@ pub fn cost(repeats: &[(&Run, usize)]) -> Option<Cost> {
         workers,
         unit,
         seconds: lives.unwrap_or(f64::from(workers) * total) / count as f64,
-        parts: Cause::ALL.map(part).into(),
+        parts: Cause::all().map(part).into(),
     })
 }
 
@@ -232,7 +211,7 @@ fn count_own(records: &[StepRecord]) -> u64 {
 
 /// A run's time by cause, summed over ranks.
 fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
-    let mut values: BTreeMap<Cause, f64> = Cause::ALL.map(|cause| (cause, 0.0)).into();
+    let mut values: BTreeMap<Cause, f64> = Cause::all().map(|cause| (cause, 0.0)).into();
     for rank in &run.ranks {
         let tiled = phases::tile_of(run, rank)?;
         let toll = recovery::toll(run, rank, &tiled);
@@ -243,7 +222,7 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
         let (early, steady) = rank.steps.split_at(from);
         let off: PhaseTimes = rank.steps.iter().map(off_core::of_step).fold(PhaseTimes::default(), Add::add);
         let late_rank: f64 = rank.steps.iter().map(|step| step.late_rank.seconds()).sum();
-        for cause in Cause::ALL {
+        for cause in Cause::all() {
             let booked: f64 = cause.phases().iter().map(|phase| tiled[phase] - off[*phase].seconds()).sum();
             let whole = match cause {
                 Cause::OffCore => off.total().seconds(),

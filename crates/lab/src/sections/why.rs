@@ -50,7 +50,7 @@ fn waterfall(falls: &[Waterfall]) -> Table {
     };
     let end = |seconds: f64| [format!("{:.3}", 1e3 * seconds), String::new(), String::new()];
     table.row(whole("1 worker", &|fall| end(fall.from_s)));
-    for cause in Cause::ALL {
+    for cause in Cause::all() {
         let part = |fall: &Waterfall| fall.parts.iter().copied().find(|part| part.cause == cause);
         let counts = |part: Part| (1e3 * part.seconds).abs() >= 0.0005;
         if !falls.iter().filter_map(part).any(counts) {

@@ -2,8 +2,9 @@
 
 use super::Check;
 use crate::explain::figure::Figure;
+use crate::explain::meaning::Counted;
 use crate::explain::meaning::Meaning::{self, *};
-use crate::explain::series::{Counted, Series};
+use crate::explain::series::Series;
 use crate::explain::span::Span;
 
 /// A number of a series.
@@ -125,6 +126,8 @@ pub struct Relation {
     pub equations: Vec<Equation>,
     /// The cell that all equations share, if there is one.
     pub base: Option<Cell>,
+    /// Rows that must follow where another does not.
+    pub least: usize,
 }
 
 /// All relations that the meanings of the columns allow. Which were meant, the rows show.
@@ -168,7 +171,7 @@ impl Builder<'_> {
         let rows = 0..self.series.workers.len();
         let equations =
             rows.filter_map(|row| Some(Equation { target: Cell { column, row }, form: of(row)? })).collect();
-        self.found.push(Relation { check, column, equations, base });
+        self.found.push(Relation { check, column, equations, base, least: 1 });
     }
 
     /// A ratio to a row, by each measure that may have given it; `per` divides by the increase in workers.
@@ -247,6 +250,8 @@ impl Builder<'_> {
                 ];
                 (row != middle).then_some(Form::Product(1.0, factors))
             });
+            // Rows may have had different work.
+            self.found.last_mut().expect("invariant: just added").least = 2;
         }
         for source in self.columns(&[RatePerWorker]) {
             self.add(Check::Rate, column, None, |row| {

@@ -1,20 +1,12 @@
 //! Efficiency over the number of workers.
 
-use super::{BY_SPEED, BY_TIME, Measure, are_few, bars, workers_axis};
-use crate::html::chart::{Look, Plot};
-use crate::html::figure::{Figure, Hue, Sign};
-use crate::html::group::Group;
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
+use super::{Axis, BY_SPEED, BY_TIME, Figure, Group, Hue, Measure, Plot, Sign, Tag};
+use super::{are_few, bars, ends, workers_axis};
 
 /// The measures, in the order in which they are drawn.
-const MEASURES: [Measure; 2] = [
-    Measure { look: BY_TIME, of: |case| case.efficiency_time, within: |case| case.efficiency_time_interval },
-    Measure {
-        look: BY_SPEED,
-        of: |case| case.efficiency_speed,
-        within: |case| case.efficiency_speed_interval,
-    },
+const MEASURES: [&Measure; 2] = [
+    &Measure::percent(BY_TIME, |case| case.efficiency_time, |case| case.efficiency_time_interval),
+    &Measure::percent(BY_SPEED, |case| case.efficiency_speed, |case| case.efficiency_speed_interval),
 ];
 
 /// Draws the figure if a case with several workers can be compared with one worker.
@@ -27,32 +19,21 @@ pub fn efficiency(group: &Group<'_>) -> Option<Tag> {
     );
     let says = format!("Efficiency against workers. {caption}");
     let few = are_few(group);
-    let drawing = if few {
-        bars(group, &MEASURES.each_ref(), "efficiency, %", &|_| 100.0).render(&says)
-    } else {
-        plot(group).render(&says)
+    let body = match few {
+        true => bars(group, &MEASURES, "efficiency, %", &|_| 100.0).render(&says),
+        false => plot(group).render(&says),
     };
     let mut legend = vec![(Sign::Dashed, Hue::Grey, "ideal".to_owned())];
-    legend.extend(
-        [BY_SPEED, BY_TIME]
-            .map(|(sign, hue, name)| (if few { Sign::Area } else { sign }, hue, name.to_owned())),
-    );
-    Some(
-        Figure { name: "efficiency", title: "Efficiency".into(), caption, legend, body: vec![drawing] }
-            .render(),
-    )
+    legend.extend(MEASURES.iter().rev().map(|measure| measure.entry(few)));
+    Some(Figure { name: "efficiency", title: "Efficiency".into(), caption, legend, body }.render())
 }
 
 fn plot(group: &Group<'_>) -> Plot {
-    let tops = group.done.iter().flat_map(|&case| {
-        MEASURES.iter().flat_map(move |one| [(one.of)(case), (one.within)(case).map(|within| within.hi)])
-    });
-    let most = tops.flatten().map(|fraction| 100.0 * fraction).fold(100.0, f64::max);
-    let mut plot = Plot::new(workers_axis(group), Axis::exact(0.0, 1.03 * most, 6, "efficiency, %"), 300.0);
+    let most = ends(&group.done, &MEASURES).fold(100.0, f64::max);
+    let y = Axis::exact(0.0, 1.03 * most, 6, "efficiency, %");
+    let mut plot = Plot::new(workers_axis(&group.done), y, 300.0);
     let ideal = [(1.0, 100.0), (f64::from(group.most_workers()), 100.0)];
-    plot.line(&ideal, Look { hue: Hue::Grey, sign: Sign::Dashed });
-    for measure in &MEASURES {
-        measure.draw(&mut plot, &group.done, &|value| format!("{value:.1} %"), 100.0);
-    }
+    plot.line(&ideal, Hue::Grey, Sign::Dashed);
+    MEASURES.iter().for_each(|measure| measure.draw(&mut plot, &group.done));
     plot
 }

@@ -2,11 +2,7 @@
 
 use paceline_record::Who;
 
-use crate::html::chart::{Look, Plot};
-use crate::html::figure::{Figure, Hue, Sign};
-use crate::html::group::Group;
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
+use super::{Axis, Figure, Group, Hue, Plot, Point, Sign, Tag, panel, panels};
 use crate::numbers::recovery::{Event, Recovery, What};
 use crate::{CaseReport, words};
 
@@ -20,7 +16,6 @@ pub fn members(group: &Group<'_>) -> Option<Tag> {
     if cases.is_empty() {
         return None;
     }
-    let panels = cases.iter().flat_map(|(case, recovery)| panels(case, recovery));
     let lost = cases.iter().any(|(_, recovery)| recovery.events.iter().any(is_loss));
     let mut legend = vec![
         (Sign::Line, Hue::Blue, "members in a step".to_owned()),
@@ -35,7 +30,7 @@ pub fn members(group: &Group<'_>) -> Option<Tag> {
     } else {
         "Each step of the first repeat: the members that did it, and its images/s, over the time since the first spawn."
     };
-    let body = vec![Tag::new("div").class("panels").with_all(panels)];
+    let body = panels(cases.iter().flat_map(|(case, recovery)| draw(case, recovery)));
     let title = "Members and images/s over time".into();
     Some(Figure { name: "members", title, caption: caption.into(), legend, body }.render())
 }
@@ -44,7 +39,7 @@ fn is_loss(event: &Event) -> bool {
     matches!(event.what, What::Lost | What::Expelled)
 }
 
-fn panels(case: &CaseReport, recovery: &Recovery) -> [Tag; 2] {
+fn draw(case: &CaseReport, recovery: &Recovery) -> [Tag; 2] {
     let strength = &recovery.strength;
     let workers = words::workers(case.case.workers);
     let losses = || recovery.events.iter().filter(|event| is_loss(event));
@@ -53,8 +48,8 @@ fn panels(case: &CaseReport, recovery: &Recovery) -> [Tag; 2] {
     let axis = || Axis::exact(0.0, end, 5, "s since the first spawn");
     let most = strength.members.iter().copied().max().unwrap_or(1) as f64;
     let mut crew = Plot::new(axis(), Axis::linear(0.0, most, 4, "members"), 190.0);
-    crew.line(&stairs(&strength.to_s, &strength.members), Look { hue: Hue::Blue, sign: Sign::Line });
-    let losses: Vec<((f64, f64), String)> = losses()
+    crew.line(&stairs(&strength.to_s, &strength.members), Hue::Blue, Sign::Line);
+    let losses: Vec<Point> = losses()
         .map(|event| {
             let who = match (event.member, event.host) {
                 (Some(member), _) => case.name(Who::Member(member)),
@@ -63,16 +58,14 @@ fn panels(case: &CaseReport, recovery: &Recovery) -> [Tag; 2] {
             ((event.at_s, 0.0), format!("{who} was lost after {:.2} s", event.at_s))
         })
         .collect();
-    crew.points(&losses, Look { hue: Hue::Crimson, sign: Sign::Triangle });
+    crew.points(&losses, Hue::Crimson, Sign::Triangle);
     let fastest = strength.images_per_s.iter().copied().fold(0.0, f64::max);
     let mut rate = Plot::new(axis(), Axis::linear(0.0, fastest, 4, "images/s"), 190.0);
     let points: Vec<(f64, f64)> =
         strength.to_s.iter().copied().zip(strength.images_per_s.iter().copied()).collect();
-    rate.line(&points, Look { hue: Hue::Green, sign: Sign::Line });
+    rate.line(&points, Hue::Green, Sign::Line);
     [("members", crew), ("images/s", rate)].map(|(what, plot)| {
-        let title = Tag::new("p").with(Tag::new("b").text(&workers)).text(format!(": {what}"));
-        let drawing = plot.render(&format!("{what} over time, {workers}"));
-        Tag::new("div").class("panel").with(title).with(drawing)
+        panel(&workers, &format!(": {what}"), plot.render(&format!("{what} over time, {workers}")))
     })
 }
 
@@ -84,16 +77,7 @@ fn stairs(to_s: &[f64], counts: &[u64]) -> Vec<(f64, f64)> {
         points.extend([(from, count as f64), (to, count as f64)]);
         from = to;
     }
-    // Only corners are needed.
-    let corners: Vec<(f64, f64)> = points
-        .iter()
-        .enumerate()
-        .filter(|&(place, point)| {
-            let same = |other: Option<&(f64, f64)>| other.is_some_and(|other| other.1 == point.1);
-            let before = place.checked_sub(1).and_then(|before| points.get(before));
-            !(same(before) && same(points.get(place + 1)))
-        })
-        .map(|(_, &point)| point)
-        .collect();
-    corners
+    // Only corners are needed: the first and the last point at each height.
+    let levels = points.chunk_by(|one, next| one.1 == next.1);
+    levels.flat_map(|level| [level[0], level[level.len() - 1]]).collect()
 }

@@ -1,11 +1,6 @@
 //! Memory per worker: measured and planned.
 
-use crate::html::bars::{Bar, Bars, Columns};
-use crate::html::figure::{Figure, Hue, Sign};
-use crate::html::group::Group;
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
-use crate::html::unit::Unit;
+use super::{Axis, Bar, Bars, Columns, Figure, Group, Hue, Sign, Tag, Unit};
 use crate::numbers::memory::Memory;
 use crate::{CaseReport, words};
 
@@ -34,8 +29,8 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
             }
             let (shown, total) = (unit.show(per_worker.0 as f64), unit.show(total.0 as f64));
             let says = format!("{name}: {shown}, {total} in total");
-            bars.bar(row, &Bar { from: 0.0, to: unit.factor * per_worker.0 as f64, hue, says });
-            bars.value(row, &shown);
+            let bar = Bar { from: 0.0, to: unit.factor * per_worker.0 as f64, hue, says };
+            bars.measure(row, &bar, None, &shown);
         }
         bars.skip(8.0);
     }
@@ -50,6 +45,6 @@ pub fn memory(group: &Group<'_>) -> Option<Tag> {
         )
     });
     let caption = caption.unwrap_or_else(|| "Measured memory is unknown; this is the plan.".into());
-    let body = vec![bars.render(&format!("Peak memory per worker. {caption}"))];
+    let body = bars.render(&format!("Peak memory per worker. {caption}"));
     Some(Figure { name: "memory", title: "Peak memory per worker".into(), caption, legend, body }.render())
 }

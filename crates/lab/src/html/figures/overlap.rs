@@ -2,12 +2,7 @@
 
 use paceline_record::Phase;
 
-use crate::html::bars::{Bar, Bars, Columns};
-use crate::html::figure::{Figure, Hue, Sign};
-use crate::html::group::Group;
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
-use crate::html::unit::{Unit, percent};
+use super::{Axis, Bar, Bars, Columns, Figure, Group, Hue, Sign, Tag, Unit, percent};
 use crate::{CaseReport, words};
 
 /// Communication of a case, in seconds per step of one rank.
@@ -68,7 +63,7 @@ pub fn overlap(group: &Group<'_>) -> Option<Tag> {
         percent(last.overlap)
     );
     let legend = PARTS.into_iter().map(|(hue, name)| (Sign::Area, hue, name.to_owned())).collect();
-    let body = vec![bars.render(&format!("Communication, hidden and exposed. {caption}"))];
+    let body = bars.render(&format!("Communication, hidden and exposed. {caption}"));
     let title = "Communication, hidden and exposed".into();
     Some(Figure { name: "overlap", title, caption, legend, body }.render())
 }

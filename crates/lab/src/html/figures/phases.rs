@@ -2,12 +2,7 @@
 
 use paceline_record::Phase;
 
-use crate::html::bars::{Bar, Bars, Columns};
-use crate::html::figure::{Figure, Hue, Sign};
-use crate::html::group::Group;
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
-use crate::html::unit::Unit;
+use super::{Axis, Bar, Bars, Columns, Entry, Figure, Group, Hue, Sign, Tag, Unit};
 use crate::numbers::phases::RankPhases;
 use crate::{CaseReport, words};
 
@@ -59,7 +54,7 @@ pub fn phases(group: &Group<'_>) -> Option<Tag> {
         let names: Vec<&str> = phases.iter().filter(occurs).map(|phase| phase.name()).collect();
         (!names.is_empty()).then(|| (Sign::Area, hue, names.join(", ")))
     });
-    let legend = join_alike(legend.collect());
+    let legend = join_alike(legend);
     let caption = if cases.iter().any(|case| case.recovery.is_some()) {
         "Each bar is one member's life, from its spawn to its end, as a part of the whole run. Members that wait longer than \
          others wait for them."
@@ -69,7 +64,7 @@ pub fn phases(group: &Group<'_>) -> Option<Tag> {
         "Each bar is one rank's whole run, from the first spawn to the last reap. Ranks that wait longer than others wait for \
          them."
     };
-    let body = vec![bars.render(caption)];
+    let body = bars.render(caption);
     let title = "Phases of each worker".into();
     Some(Figure { name: "phases", title, caption: caption.into(), legend, body }.render())
 }
@@ -120,8 +115,8 @@ fn seconds(rank: &RankPhases, phase: Phase) -> f64 {
 }
 
 /// Merges legend entries of one colour.
-fn join_alike(entries: Vec<(Sign, Hue, String)>) -> Vec<(Sign, Hue, String)> {
-    let mut joined: Vec<(Sign, Hue, String)> = Vec::new();
+fn join_alike(entries: impl Iterator<Item = Entry>) -> Vec<Entry> {
+    let mut joined: Vec<Entry> = Vec::new();
     for (sign, hue, names) in entries {
         match joined.iter_mut().find(|entry| entry.1 == hue) {
             Some(entry) => entry.2 = format!("{}, {names}", entry.2),

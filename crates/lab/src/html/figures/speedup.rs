@@ -1,18 +1,13 @@
 //! Speed-up over the number of workers, by every measure.
 
-use super::{BY_SPEED, BY_TIME, BY_TOTAL, MANY, Measure, are_few, bars, workers_axis};
-use crate::html::chart::{Look, Plot};
-use crate::html::figure::{Figure, Hue, Sign};
-use crate::html::group::Group;
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
-use crate::numbers::speedup::Interval;
+use super::{BY_SPEED, BY_TIME, BY_TOTAL, Figure, Group, Hue, Measure, Plot, Sign, Tag};
+use super::{are_few, bars, ends, speedup_axis, workers_axis};
 
 /// The measures, in the order in which they are drawn: the first lies under the others.
 const MEASURES: [Measure; 3] = [
-    Measure { look: BY_TOTAL, of: |case| case.speedup_total, within: |case| case.speedup_total_interval },
-    Measure { look: BY_TIME, of: |case| case.speedup_time, within: |case| case.speedup_time_interval },
-    Measure { look: BY_SPEED, of: |case| case.speedup_speed, within: |case| case.speedup_speed_interval },
+    Measure::times(BY_TOTAL, |case| case.speedup_total, |case| case.speedup_total_interval),
+    Measure::times(BY_TIME, |case| case.speedup_time, |case| case.speedup_time_interval),
+    Measure::times(BY_SPEED, |case| case.speedup_speed, |case| case.speedup_speed_interval),
 ];
 
 /// Draws the figure if a case with several workers can be compared with one worker.
@@ -20,7 +15,6 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     let last = group.explained.speedups.last().filter(|last| last.workers > 1)?;
     let known = |measure: &&Measure| group.done.iter().any(|case| (measure.of)(case).is_some());
     let measures: Vec<&Measure> = MEASURES.iter().filter(known).collect();
-    let workers = f64::from(group.most_workers());
     let time = last.time.map_or_else(String::new, |time| format!(" and {time:.2} times by training time"));
     let whole = last.total.map_or_else(String::new, |total| format!(", {total:.2} times by the whole run"));
     let intervals =
@@ -32,47 +26,29 @@ pub fn speedup(group: &Group<'_>) -> Option<Tag> {
     );
     let says = format!("Speed-up against workers. {caption}");
     let mut legend = vec![(Sign::Dashed, Hue::Grey, "ideal".to_owned())];
-    let drawing = if are_few(group) {
+    let body = if are_few(group) {
         bars(group, &measures, "speed-up", &|workers| workers).render(&says)
     } else {
         let law = best_law(group);
         if let Some((name, _)) = &law {
             legend.push((Sign::Line, Hue::Purple, format!("{name}, fitted")));
         }
-        plot(group, &measures, workers, law.map(|(_, curve)| curve)).render(&says)
+        plot(group, &measures, law.map(|(_, curve)| curve)).render(&says)
     };
-    legend.extend(measures.iter().rev().map(|measure| {
-        let (sign, hue, name) = measure.look;
-        (if are_few(group) { Sign::Area } else { sign }, hue, name.to_owned())
-    }));
-    Some(Figure { name: "speedup", title: "Speed-up".into(), caption, legend, body: vec![drawing] }.render())
+    legend.extend(measures.iter().rev().map(|measure| measure.entry(are_few(group))));
+    Some(Figure { name: "speedup", title: "Speed-up".into(), caption, legend, body }.render())
 }
 
-fn plot(group: &Group<'_>, measures: &[&Measure], workers: f64, law: Option<Vec<(f64, f64)>>) -> Plot {
-    let ends = |interval: Interval| [interval.lo, interval.hi];
-    let shown = || {
-        let points = group.done.iter().flat_map(|&case| measures.iter().map(move |measure| (case, measure)));
-        let values = points.flat_map(|(case, measure)| {
-            (measure.of)(case).into_iter().chain((measure.within)(case).into_iter().flat_map(ends))
-        });
-        values.chain(law.iter().flatten().map(|(_, value)| *value))
-    };
-    let most = shown().fold(workers.max(1.0), f64::max);
-    let least = shown().fold(1.0, f64::min);
-    // A logarithmic axis has no place for zero.
-    let y = if group.most_workers() >= MANY && least > 0.0 {
-        Axis::log(least, most, "speed-up")
-    } else {
-        Axis::linear(least.min(0.0), most, 6, "speed-up")
-    };
-    let mut plot = Plot::new(workers_axis(group), y, 300.0);
-    plot.line(&[(1.0, 1.0), (workers, workers)], Look { hue: Hue::Grey, sign: Sign::Dashed });
+fn plot(group: &Group<'_>, measures: &[&Measure], law: Option<Vec<(f64, f64)>>) -> Plot {
+    let shown = ends(&group.done, measures).chain(law.iter().flatten().map(|(_, value)| *value));
+    let y = speedup_axis(group.most_workers(), shown);
+    let mut plot = Plot::new(workers_axis(&group.done), y, 300.0);
+    let workers = f64::from(group.most_workers());
+    plot.line(&[(1.0, 1.0), (workers, workers)], Hue::Grey, Sign::Dashed);
     if let Some(curve) = &law {
-        plot.line(curve, Look { hue: Hue::Purple, sign: Sign::Line });
+        plot.line(curve, Hue::Purple, Sign::Line);
     }
-    for measure in measures {
-        measure.draw(&mut plot, &group.done, &|value| format!("{value:.2}x"), 1.0);
-    }
+    measures.iter().for_each(|measure| measure.draw(&mut plot, &group.done));
     plot
 }
 

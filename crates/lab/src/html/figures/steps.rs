@@ -1,13 +1,8 @@
 //! Step times over the run, one panel per case.
 
-use crate::html::chart::{Look, Plot};
-use crate::html::figure::{Figure, Hue, Sign};
-use crate::html::group::Group;
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
-use crate::html::unit::{Unit, digits};
+use super::{Axis, Figure, Group, Hue, Plot, Sign, Tag, Unit, digits, panel, panels};
 use crate::numbers::series::Series;
-use crate::{CaseReport, words};
+use crate::{CaseReport, stats, words};
 
 /// The axis ends at about this many typical steps; longer ones are marked with an arrow and their time.
 const CUT: f64 = 4.0;
@@ -33,31 +28,26 @@ pub fn steps(group: &Group<'_>) -> Option<Tag> {
     let unit = Unit::of_time(shortest);
     // All panels have one axis, so that their heights can be compared.
     let axis = axis(&cases, unit);
-    let panels: Vec<Tag> =
-        cases.iter().map(|timed| panel(timed, unit, axis.clone(), CARRIED / cases.len())).collect();
+    let body = panels(cases.iter().map(|timed| draw(timed, unit, axis.clone(), CARRIED / cases.len())));
     let means = cases.iter().any(|timed| timed.case.steady.is_some_and(|steady| steady.points.is_some()));
     let joined = !means && cases.iter().any(|timed| timed.series.every > 1);
-    let caption = if means {
-        "Each point of the line is the mean of the steps that a line of the log covers. Shaded steps come before the steady \
-         state and do not count for images/s."
-    } else if joined {
-        "The line is the median of neighbouring steps, the band their fastest and slowest. Shaded steps come before the \
-         steady state and do not count for images/s."
-    } else {
-        "Each step of the first repeat. Shaded steps come before the steady state and do not count for images/s."
+    let (line, shown) = match (means, joined) {
+        (true, _) => {
+            ("mean step", "Each point of the line is the mean of the steps that a line of the log covers.")
+        }
+        (false, true) => (
+            "median step",
+            "The line is the median of neighbouring steps, the band their fastest and slowest.",
+        ),
+        (false, false) => ("step", "Each step of the first repeat."),
     };
-    let line = match (means, joined) {
-        (true, _) => "mean step",
-        (false, true) => "median step",
-        (false, false) => "step",
-    };
+    let caption = format!("{shown} Shaded steps come before the steady state and do not count for images/s.");
     let mut legend = vec![(Sign::Line, Hue::Blue, line.to_owned())];
     if joined {
         legend.push((Sign::Pale, Hue::Blue, "fastest to slowest".into()));
     }
     legend.push((Sign::Pale, Hue::Grey, "not counted".into()));
-    let body = vec![Tag::new("div").class("panels").with_all(panels)];
-    let (title, caption) = ("Step times over the run".into(), caption.into());
+    let title = "Step times over the run".into();
     Some(Figure { name: "step-times", title, caption, legend, body }.render())
 }
 
@@ -73,7 +63,7 @@ fn axis(cases: &[Timed<'_>], unit: Unit) -> Axis {
     Axis::linear(unit.factor * low, unit.factor * high, 5, unit.name)
 }
 
-fn panel(timed: &Timed<'_>, unit: Unit, y: Axis, carried: usize) -> Tag {
+fn draw(timed: &Timed<'_>, unit: Unit, y: Axis, carried: usize) -> Tag {
     let &Timed { case, series, .. } = timed;
     let top = y.scale.high;
     let every = series.every as f64;
@@ -93,10 +83,8 @@ fn panel(timed: &Timed<'_>, unit: Unit, y: Axis, carried: usize) -> Tag {
     }
     let line = points(&series.median_s);
     match line[..] {
-        [only] => {
-            plot.points(&[(only, unit.show(series.median_s[0]))], Look { hue: Hue::Blue, sign: Sign::Circle })
-        }
-        _ => plot.line(&line, Look { hue: Hue::Blue, sign: Sign::Line }),
+        [only] => plot.points(&[(only, unit.show(series.median_s[0]))], Hue::Blue, Sign::Circle),
+        _ => plot.line(&line, Hue::Blue, Sign::Line),
     }
     let above = mark_above(&mut plot, series, |seconds| unit.factor * seconds > top);
     plot.carry(data(timed, unit, carried));
@@ -106,9 +94,8 @@ fn panel(timed: &Timed<'_>, unit: Unit, y: Axis, carried: usize) -> Tag {
         0 | 1 => words::steady(case).unwrap_or_else(|| "steady state unknown".into()),
         repeats => format!("first of {repeats} repeats"),
     };
-    let title = Tag::new("p").with(Tag::new("b").text(&workers)).text(format!(": {verdict}{above}"));
     let drawing = plot.render(&format!("Step times of {workers}: {verdict}{above}"));
-    Tag::new("div").class("panel").with(title).with(drawing)
+    panel(&workers, &format!(": {verdict}{above}"), drawing)
 }
 
 /// Marks points above the axis with arrows, the longest with its time, and says how many there are.
@@ -136,8 +123,7 @@ fn mark_above(plot: &mut Plot, series: &Series, is_above: impl Fn(f64) -> bool) 
 }
 
 fn typical(series: &Series) -> f64 {
-    let mut sorted = series.median_s.clone();
-    sorted.sort_by(f64::total_cmp);
+    let sorted = stats::order::sort(&series.median_s);
     sorted[sorted.len() / 2]
 }
 

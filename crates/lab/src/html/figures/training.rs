@@ -1,11 +1,6 @@
 //! Loss, accuracy and learning rate over the steps of a training, runs that were resumed joined.
 
-use super::LOOKS;
-use crate::html::chart::{Look, Plot};
-use crate::html::figure::{Entry, Figure, Hue, Sign};
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
-use crate::html::unit::digits;
+use super::{Axis, Entry, Figure, Hue, LOOKS, Plot, Point, Sign, Tag, digits, panel, panels};
 use crate::numbers::course::Course;
 use crate::numbers::learning::Test;
 use crate::training::{Stretch, trainings};
@@ -55,9 +50,6 @@ struct Line<'a> {
     tests: Hue,
     sign: Sign,
 }
-
-/// A point with what it says.
-type Point = ((f64, f64), String);
 
 impl<'a> Line<'a> {
     fn parts(&self) -> impl Iterator<Item = (&'a CaseReport, &'a Course, Stretch)> {
@@ -123,24 +115,20 @@ impl<'a> Line<'a> {
 
 /// Draws the figure if the study is of trainings.
 pub fn training(report: &Report) -> Option<Tag> {
-    let lines: Vec<Line<'_>> = trainings(report)
-        .into_iter()
-        .zip(LOOKS)
-        .map(|(stretches, (hue, sign))| Line { report, stretches, steps: hue, tests: hue, sign })
-        .collect();
-    let alone = lines.len() == 1;
-    let lines: Vec<Line<'_>> = lines
-        .into_iter()
-        .map(|line| if alone { Line { tests: Hue::Vermilion, ..line } } else { line })
-        .collect();
-    let ends =
-        lines.iter().flat_map(|line| line.parts()).map(|(_, course, _)| course.first_step + course.steps);
-    let end = ends.max()? as f64;
-    let panels: Vec<Tag> = MEASURES.iter().filter_map(|measure| panel(&lines, measure, end)).collect();
-    if panels.is_empty() {
+    let trainings = trainings(report);
+    let alone = trainings.len() == 1;
+    let line = |(stretches, (steps, sign)): (Vec<Stretch>, (Hue, Sign))| {
+        let tests = if alone { Hue::Vermilion } else { steps };
+        Line { report, stretches, steps, tests, sign }
+    };
+    let lines: Vec<Line<'_>> = trainings.into_iter().zip(LOOKS).map(line).collect();
+    let courses = || lines.iter().flat_map(|line| line.parts()).map(|(_, course, _)| course);
+    let end = courses().map(|course| course.first_step + course.steps).max()? as f64;
+    let drawn: Vec<Tag> = MEASURES.iter().filter_map(|measure| draw(&lines, measure, end)).collect();
+    if drawn.is_empty() {
         return None;
     }
-    let tested = lines.iter().any(|line| line.parts().any(|(_, course, _)| !course.tests.is_empty()));
+    let tested = courses().any(|course| !course.tests.is_empty());
     let mut legend: Vec<Entry> = match alone {
         true => vec![(Sign::Line, Hue::Blue, "training".into())],
         false => lines.iter().map(|line| (Sign::Line, line.steps, line.name())).collect(),
@@ -153,7 +141,7 @@ pub fn training(report: &Report) -> Option<Tag> {
     if !joints.is_empty() {
         legend.push((Sign::Dashed, Hue::Grey, "resumed".into()));
     }
-    let every = lines.iter().flat_map(|line| line.parts()).map(|(_, course, _)| course.every).max()?;
+    let every = courses().map(|course| course.every).max()?;
     let mut caption = match every {
         1 => "Each step, before its update, over all workers.".to_owned(),
         _ => format!("Means of up to {every} neighbouring steps, before their updates, over all workers."),
@@ -164,11 +152,11 @@ pub fn training(report: &Report) -> Option<Tag> {
     if !joints.is_empty() {
         caption += &format!(" Resumed at step {}.", joints.join(" and "));
     }
-    let body = vec![Tag::new("div").class("panels").with_all(panels)];
-    Some(Figure { name: "training", title: "Training".into(), caption, legend, body }.render())
+    let title = "Training".into();
+    Some(Figure { name: "training", title, caption, legend, body: panels(drawn) }.render())
 }
 
-fn panel(lines: &[Line<'_>], measure: &Measure, end: f64) -> Option<Tag> {
+fn draw(lines: &[Line<'_>], measure: &Measure, end: f64) -> Option<Tag> {
     let steps: Vec<_> = lines.iter().map(|line| line.steps(measure)).collect();
     let tests: Vec<_> = lines.iter().map(|line| line.tests(measure)).collect();
     let of_steps = steps.iter().flatten().flatten().map(|(_, value)| *value);
@@ -188,14 +176,13 @@ fn panel(lines: &[Line<'_>], measure: &Measure, end: f64) -> Option<Tag> {
             match points[..] {
                 [only] => {
                     let says = format!("{}: {} {}", line.name(), measure.name, digits(only.1));
-                    plot.points(&[(only, says)], Look { hue: line.steps, sign: Sign::Circle });
+                    plot.points(&[(only, says)], line.steps, Sign::Circle);
                 }
-                _ => plot.line(points, Look { hue: line.steps, sign: Sign::Line }),
+                _ => plot.line(points, line.steps, Sign::Line),
             }
         }
-        plot.points(tests, Look { hue: line.tests, sign: line.sign });
+        plot.points(tests, line.tests, line.sign);
     }
-    let heading = Tag::new("p").with(Tag::new("b").text(measure.name));
     let drawing = plot.render(&format!("{} over the steps of the training", measure.name));
-    Some(Tag::new("div").class("panel").with(heading).with(drawing))
+    Some(panel(measure.name, "", drawing))
 }

@@ -1,10 +1,6 @@
 //! From the cost of an image on one worker to that on N, cause by cause.
 
-use crate::html::bars::{Bar, Bars, Columns, Row};
-use crate::html::figure::{Figure, Hue, Sign};
-use crate::html::markup::Tag;
-use crate::html::scale::Axis;
-use crate::html::unit::Unit;
+use super::{Axis, Bar, Bars, Columns, Figure, Hue, Row, Sign, Tag, Unit, within};
 use crate::numbers::waterfall::{Part, Waterfall};
 
 const ROW: f64 = 16.0;
@@ -22,12 +18,12 @@ pub fn waterfall(fall: &Waterfall) -> Tag {
     // A part that would be printed as zero has no bar.
     let shows = |part: &&Part| (unit.factor * part.seconds).abs() >= 5e-4;
     let causes: Vec<&Part> = fall.parts.iter().filter(shows).collect();
-    let range = Range::of(fall, &causes);
-    let label = match range.low {
+    let (low, high) = range(fall, &causes);
+    let label = match low {
         0.0 => format!("worker-{} per image", unit.name),
         _ => format!("worker-{} per image; does not start at 0", unit.name),
     };
-    let axis = Axis::linear(unit.factor * range.low, unit.factor * range.high, 4, label);
+    let axis = Axis::linear(unit.factor * low, unit.factor * high, 4, label);
     let longest = causes.iter().map(|part| part.cause.name().len()).max().unwrap_or(0).max(10);
     let columns = Columns { names: 8.0 + CHARACTER * longest as f64, values: 76.0 };
     let from = axis.scale.low;
@@ -39,7 +35,13 @@ pub fn waterfall(fall: &Waterfall) -> Tag {
         reached += part.seconds;
     }
     drawing.end(&format!("{} workers", fall.workers), fall.to_s);
-    let caption = format!("{}{}", says(fall, unit), most(&causes, unit));
+    let caption = format!(
+        "An image costs {} of worker time on one worker and {} on {}. {}",
+        unit.show(fall.from_s),
+        unit.show(fall.to_s),
+        fall.workers,
+        most(&causes, unit)
+    );
     let title = format!("From 1 worker to {}", fall.workers);
     let mut legend = vec![(Sign::Area, Hue::Blue, "cost of an image".into())];
     if causes.iter().any(|part| part.seconds > 0.0) {
@@ -48,17 +50,8 @@ pub fn waterfall(fall: &Waterfall) -> Tag {
     if causes.iter().any(|part| part.seconds < 0.0) {
         legend.push((Sign::Area, LESS, "costs less".into()));
     }
-    let body = vec![drawing.bars.render(&format!("{title}. {caption}"))];
+    let body = drawing.bars.render(&format!("{title}. {caption}"));
     Figure { name: "waterfall", title, caption, legend, body }.render()
-}
-
-fn says(fall: &Waterfall, unit: Unit) -> String {
-    format!(
-        "An image costs {} of worker time on one worker and {} on {}. ",
-        unit.show(fall.from_s),
-        unit.show(fall.to_s),
-        fall.workers
-    )
 }
 
 fn most(causes: &[&Part], unit: Unit) -> String {
@@ -93,8 +86,8 @@ impl Drawing {
         let row = self.row(name, seconds);
         let shown = self.unit.show(seconds);
         let to = self.unit.factor * seconds;
-        self.bars.bar(row, &Bar { from: self.from, to, hue: Hue::Blue, says: format!("{name}: {shown}") });
-        self.bars.value(row, &shown);
+        let bar = Bar { from: self.from, to, hue: Hue::Blue, says: format!("{name}: {shown}") };
+        self.bars.measure(row, &bar, None, &shown);
     }
 
     fn step(&mut self, part: &Part, from: f64) {
@@ -103,36 +96,23 @@ impl Drawing {
         let to = from + part.seconds;
         let hue = if part.seconds > 0.0 { MORE } else { LESS };
         let interval = part.lo.zip(part.hi);
-        let spread = interval.map(|(lo, hi)| {
-            format!(" (95 % interval {} .. {})", self.unit.show_signed(lo), self.unit.show_signed(hi))
-        });
-        let says = format!("{}: {shown}{}", part.cause.name(), spread.unwrap_or_default());
-        self.bars.bar(row, &Bar { from: factor * from, to: factor * to, hue, says });
-        if let Some((lo, hi)) = interval {
-            self.bars.whisker(row, factor * (from + lo), factor * (from + hi));
-        }
-        self.bars.value(row, &shown);
+        let spread = within(interval, |end| self.unit.show_signed(end));
+        let says = format!("{}: {shown}{spread}", part.cause.name());
+        let ends = interval.map(|(lo, hi)| (factor * (from + lo), factor * (from + hi)));
+        let bar = Bar { from: factor * from, to: factor * to, hue, says };
+        self.bars.measure(row, &bar, ends, &shown);
     }
 }
 
 /// The visible range of the cost: from zero, unless that would make the causes too small to see.
-struct Range {
-    low: f64,
-    high: f64,
-}
-
-impl Range {
-    fn of(fall: &Waterfall, causes: &[&Part]) -> Self {
-        let (mut low, mut high, mut reached) = (fall.from_s, fall.from_s, fall.from_s);
-        for part in causes {
-            let ends = [part.lo, part.hi, Some(part.seconds)].into_iter().flatten();
-            for end in ends.map(|end| reached + end) {
-                (low, high) = (low.min(end), high.max(end));
-            }
-            reached += part.seconds;
+fn range(fall: &Waterfall, causes: &[&Part]) -> (f64, f64) {
+    let (mut low, mut high, mut reached) = (fall.from_s, fall.from_s, fall.from_s);
+    for part in causes {
+        for end in [part.lo, part.hi, Some(part.seconds)].into_iter().flatten().map(|end| reached + end) {
+            (low, high) = (low.min(end), high.max(end));
         }
-        let span = high - low;
-        let from = low - 0.25 * span;
-        Self { low: if from > 0.5 * high { from } else { 0.0 }, high }
+        reached += part.seconds;
     }
+    let from = low - 0.25 * (high - low);
+    (if from > 0.5 * high { from } else { 0.0 }, high)
 }

@@ -4,7 +4,7 @@ use paceline_record::{Exit, Expulsion, Host, Member, Step};
 use serde::Serialize;
 
 /// Something that happened to the membership of a run. What is not known, or does not apply, is left out.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Event {
     /// Seconds since the first spawn.
     pub at_s: f64,
@@ -43,10 +43,11 @@ pub struct Event {
 }
 
 /// The kinds of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
     /// A member was started after the first step.
+    #[default]
     Started,
     /// It took part from then on.
     Joined,
