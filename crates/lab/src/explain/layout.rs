@@ -4,6 +4,7 @@
 //! (`1 GPU | 2 GPUs | 8 GPUs`), which is turned.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 
 use super::figure::{self, Cell};
 use super::meaning::{self, Counts, Meaning};
@@ -363,30 +364,33 @@ pub struct Setting {
 pub fn groups(long: &Long, settings: &[Setting]) -> Vec<Group> {
     let counted = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
     let all = Group { name: String::new(), rows: counted };
-    partition(&all, |row| long.labels[row].clone())
+    partition(&all, |row| long.labels[row].as_str(), str::to_owned)
         .into_iter()
         .flat_map(|group| split(long, settings, group))
         .collect()
 }
 
-/// Parts of a group, named by what their rows have in common.
-fn partition(group: &Group, key: impl Fn(usize) -> String) -> Vec<Group> {
-    let mut parts: Vec<(String, Vec<usize>)> = Vec::new();
-    let mut known: HashMap<String, usize> = HashMap::new();
+/// Parts of a group, by what their rows have in common and its name.
+fn partition<K: Copy + Eq + Hash>(
+    group: &Group,
+    key: impl Fn(usize) -> K,
+    name: impl Fn(K) -> String,
+) -> Vec<Group> {
+    let mut parts: Vec<(K, Vec<usize>)> = Vec::new();
+    let mut known: HashMap<K, usize> = HashMap::new();
     for row in &group.rows {
         let key = key(*row);
-        let at = *known.entry(key.clone()).or_insert(parts.len());
+        let at = *known.entry(key).or_insert(parts.len());
         match parts.get_mut(at) {
             Some((_, rows)) => rows.push(*row),
             None => parts.push((key, vec![*row])),
         }
     }
-    let name = |key: String| match (group.name.is_empty(), key.is_empty()) {
-        (true, _) => key,
-        (_, true) => group.name.clone(),
-        _ => format!("{}, {key}", group.name),
+    let named = |key: K| {
+        let names = [group.name.clone(), name(key)];
+        names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
     };
-    parts.into_iter().map(|(key, rows)| Group { name: name(key), rows }).collect()
+    parts.into_iter().map(|(key, rows)| Group { name: named(key), rows }).collect()
 }
 
 fn split(long: &Long, settings: &[Setting], group: Group) -> Vec<Group> {
@@ -400,11 +404,15 @@ fn split(long: &Long, settings: &[Setting], group: Group) -> Vec<Group> {
         let by = |setting: &Setting, divided: bool| -> Vec<Group> {
             let key = |row: usize| {
                 let workers = if divided { long.workers[row].unwrap_or(1) as f64 } else { 1.0 };
-                let each = if divided { " per worker" } else { "" };
-                setting.values[row]
-                    .map_or_else(String::new, |value| format!("{}{each} {}", setting.name, value / workers))
+                setting.values[row].map(|value| (value / workers).to_bits())
             };
-            found.iter().flat_map(|group| partition(group, key)).collect()
+            let each = if divided { " per worker" } else { "" };
+            let name = |key: Option<u64>| {
+                key.map_or_else(String::new, |bits| {
+                    format!("{}{each} {}", setting.name, f64::from_bits(bits))
+                })
+            };
+            found.iter().flat_map(|group| partition(group, key, name)).collect()
         };
         let ways = settings.iter().flat_map(|setting| {
             std::iter::once(by(setting, false)).chain(setting.is_batch.then(|| by(setting, true)))
