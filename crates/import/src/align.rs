@@ -90,12 +90,12 @@ fn align_on_ends(traces: &[Trace], matching: &Matching) -> Option<Alignment> {
 
 /// The median distance between the ends of a collective on one clock.
 fn find_ends_apart(traces: &[Trace], matching: &Matching) -> Option<Nanos> {
-    let apart = |group: &[Part]| {
+    let apart = |group: &Vec<Part>| {
         let ends = group.iter().map(|part| traces[part.rank].slices[part.slice].end);
         let (first, last) = (ends.clone().min()?, ends.max()?);
         Some(last.since(first).0 as f64)
     };
-    let all: Vec<f64> = matching.groups().filter_map(apart).collect();
+    let all: Vec<f64> = matching.groups.iter().filter_map(apart).collect();
     stats::median(&all).map(|nanos| Nanos(nanos as u64))
 }
 
@@ -103,12 +103,12 @@ fn find_ends_apart(traces: &[Trace], matching: &Matching) -> Option<Nanos> {
 fn next_rank(traces: &[Trace], matching: &Matching, offsets: &[Option<i128>]) -> Option<(usize, Vec<i128>)> {
     (0..traces.len()).filter(|&rank| offsets[rank].is_none()).find_map(|rank| {
         let end = |part: &Part| i128::from(traces[part.rank].slices[part.slice].end.0);
-        let difference = |group: &[Part]| {
+        let difference = |group: &Vec<Part>| {
             let mine = group.binary_search_by_key(&rank, |part| part.rank).ok()?;
             let (other, offset) = group.iter().find_map(|part| Some((part, offsets[part.rank]?)))?;
             Some(end(other) + offset - end(&group[mine]))
         };
-        let differences: Vec<i128> = matching.groups().filter_map(difference).collect();
+        let differences: Vec<i128> = matching.groups.iter().filter_map(difference).collect();
         (!differences.is_empty()).then_some((rank, differences))
     })
 }

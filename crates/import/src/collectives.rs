@@ -4,7 +4,7 @@
 //! last rank to arrive, and no longer than that took. Collectives overlap: waiting time counts once, and only while the
 //! rank did nothing else.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use paceline_lab::origin::LateStep;
 use paceline_lab::run::Span;
@@ -16,15 +16,10 @@ use super::operations;
 use super::spans::Spans;
 use super::split::Sight;
 use super::top::KEPT;
-use crate::trace::{Name, Names, StepRange, Trace};
+use crate::trace::{StepRange, Trace};
 
-/// What identifies a collective, up to identical ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Key {
-    operation: Name,
-    group: Option<Name>,
-    number: Number,
-}
+/// What identifies a collective, up to identical ones: operation, group, and number.
+type Key<'trace> = (&'trace str, Option<&'trace str>, Number);
 
 /// Its sequence number in the group or, without one, the step in which it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,11 +29,8 @@ enum Number {
 }
 
 /// One rank's part of a collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    key: Key,
-    /// Index among those with the same key.
-    place: u32,
     /// Index of the rank's trace.
     pub rank: usize,
     /// Index of the slice in that trace.
@@ -48,8 +40,8 @@ pub struct Part {
 /// Slices of different ranks that belong to the same collective.
 #[derive(Clone, Debug, Default)]
 pub struct Matching {
-    /// Parts of one collective are adjacent.
-    parts: Vec<Part>,
+    /// The parts of each collective that at least two ranks have, in order of their ranks.
+    pub groups: Vec<Vec<Part>>,
     /// Slices within the steps whose partners are unknown.
     pub unmatched: usize,
 }
@@ -58,11 +50,10 @@ impl Matching {
     /// Matches the collectives that begin within the steps that all ranks have in common: by group and sequence number, or by
     /// order among those with the same operation, group and step. If a rank has fewer of those, order does not help.
     pub fn of(traces: &[Trace], steps: &[Vec<StepRange>]) -> Self {
-        let mut names = Names::default();
-        let mut parts = Vec::new();
+        let (mut alike, mut all) = (BTreeMap::<Key<'_>, Vec<Vec<Part>>>::new(), 0);
         for (rank, trace) in traces.iter().enumerate() {
             let sight = Sight::of(trace);
-            let mut places: HashMap<Key, u32> = HashMap::new();
+            let mut places: HashMap<Key<'_>, usize> = HashMap::new();
             for collective in &trace.collectives {
                 let slice = &trace.slices[collective.slice];
                 let Some(step) = find_step(&steps[rank], slice.begin) else { continue };
@@ -70,37 +61,26 @@ impl Matching {
                 if !sight.counts(trace, slice) || !operations::is_collective(operation) {
                     continue;
                 }
-                let key = Key {
-                    operation: names.enter(operation),
-                    group: collective.group.map(|group| names.enter(trace.names.text(group))),
-                    number: collective.sequence.map_or(Number::Step(step.number), Number::Sequence),
-                };
+                let group = collective.group.map(|group| trace.names.text(group));
+                let number = collective.sequence.map_or(Number::Step(step.number), Number::Sequence);
+                let key = (operation, group, number);
                 let place = places.entry(key).or_default();
-                parts.push(Part { key, place: *place, rank, slice: collective.slice });
+                let groups = alike.entry(key).or_default();
+                groups.resize(groups.len().max(*place + 1), Vec::new());
+                groups[*place].push(Part { rank, slice: collective.slice });
                 *place += 1;
+                all += 1;
             }
         }
-        parts.sort_unstable();
-        let all = parts.len();
-        let alike = parts.chunk_by(|a, b| a.key == b.key).filter(|alike| is_certain(alike));
-        let mut matching = Self { parts: alike.flatten().copied().collect(), unmatched: 0 };
-        matching.unmatched = all - matching.groups().map(<[Part]>::len).sum::<usize>();
-        matching
+        // Ranks with fewer are missing at the last place.
+        alike.retain(|key, groups| {
+            matches!(key.2, Number::Sequence(_))
+                || groups.first().map(Vec::len) == groups.last().map(Vec::len)
+        });
+        let groups: Vec<Vec<Part>> = alike.into_values().flatten().filter(|group| group.len() > 1).collect();
+        let unmatched = all - groups.iter().map(Vec::len).sum::<usize>();
+        Self { groups, unmatched }
     }
-
-    /// The parts of each collective that at least two ranks have.
-    pub fn groups(&self) -> impl Iterator<Item = &[Part]> {
-        let same = |a: &Part, b: &Part| (a.key, a.place) == (b.key, b.place);
-        self.parts.chunk_by(same).filter(|group| group.len() > 1)
-    }
-}
-
-/// Whether order identifies them: without a sequence number, all ranks must have equally many.
-fn is_certain(alike: &[Part]) -> bool {
-    let sequenced = matches!(alike[0].key.number, Number::Sequence(_));
-    // Sorted by index: ranks with fewer are missing at the last index.
-    let at = |place: u32| alike.iter().filter(|part| part.place == place).count();
-    sequenced || at(0) == at(alike[alike.len() - 1].place)
 }
 
 /// The step that contains a time.
@@ -132,10 +112,10 @@ pub struct Exchanges {
 /// Compares the parts of each collective. `slack` is the possible error of the clocks.
 pub fn weigh(traces: &[Trace], matching: &Matching, shifts: &[Shift], slack: Nanos) -> Vec<Exchanges> {
     let mut ranks: Vec<Exchanges> = vec![Exchanges::default(); traces.len()];
-    for group in matching.groups() {
+    for group in &matching.groups {
         let slice = |part: &Part| &traces[part.rank].slices[part.slice];
         let arrived = |part: &Part| shifts[part.rank].apply(slice(part).begin);
-        let lasted = |part: &Part| slice(part).end.since(slice(part).begin);
+        let lasted = |part: &Part| slice(part).length();
         let shortest = group.iter().map(lasted).min().unwrap_or_default();
         let last = group.iter().max_by_key(|part| (arrived(part), std::cmp::Reverse(part.rank)));
         let Some(last) = last else { continue };
@@ -212,19 +192,18 @@ impl Exchanges {
 
 /// Which rank was late in which step, most waiting first. Several late ranks of one step have one entry each.
 pub fn late_steps(ranks: &[ImportedRank]) -> Vec<LateStep> {
-    let mut waits: HashMap<(Step, Rank), (Nanos, Nanos)> = HashMap::new();
+    let mut waits: HashMap<(Step, Rank), Vec<Nanos>> = HashMap::new();
     for step in ranks.iter().flat_map(|rank| &rank.steps) {
         let mut own: HashMap<Rank, Nanos> = HashMap::new();
         for bucket in &step.buckets {
             *own.entry(bucket.last_rank).or_default() += bucket.waited_late;
         }
-        for (rank, waited) in own {
-            let (all, longest) = waits.entry((step.step, rank)).or_default();
-            *all += waited;
-            *longest = waited.max(*longest);
-        }
+        own.into_iter().for_each(|(rank, waited)| waits.entry((step.step, rank)).or_default().push(waited));
     }
-    let late = |((step, rank), (waited, longest))| LateStep { step, rank, waited, longest: Some(longest) };
+    let late = |((step, rank), waits): ((Step, Rank), Vec<Nanos>)| {
+        let (waited, longest) = (waits.iter().copied().sum(), waits.iter().copied().max());
+        LateStep { step, rank, waited, longest }
+    };
     let mut late: Vec<LateStep> = waits.into_iter().map(late).collect();
     late.retain(|late| !late.waited.is_zero());
     late.sort_unstable_by_key(|late| (std::cmp::Reverse(late.waited), late.step, late.rank));

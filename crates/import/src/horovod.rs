@@ -45,10 +45,11 @@ struct Exchange {
 
 /// Whether a file with this beginning is a Horovod timeline.
 pub fn recognise(head: &[u8]) -> bool {
-    let has = |words: &[u8]| head.windows(words.len()).any(|part| part == words);
+    let says =
+        |words: &[&str]| words.iter().any(|word| memchr::memmem::find(head, word.as_bytes()).is_some());
     head.trim_ascii_start().first() == Some(&b'[')
-        && has(b"\"ph\"")
-        && (has(b"\"NEGOTIATE_") || has(b"\"CYCLE_START\"") || has(b"start_time_since_epoch_in_micros"))
+        && says(&["\"ph\""])
+        && says(&["\"NEGOTIATE_", "\"CYCLE_START\"", "start_time_since_epoch_in_micros"])
 }
 
 /// Reads a timeline: a trace of each rank if it shows when they were ready, otherwise one of what its writer saw. Of a
@@ -153,7 +154,7 @@ impl Reader {
     fn read(&mut self, window: &mut Window) -> Result<(), Halt> {
         window.read(|cursor| cursor.expect(b'['))?;
         while let Some(event) = window.read(|cursor| match cursor.element()? {
-            true => Ok(Some(serde_json::from_slice::<Event>(cursor.value()?.token()).ok())),
+            true => Ok(Some(serde_json::from_slice::<Event>(cursor.value()?.raw).ok())),
             false => Ok(None),
         })? {
             self.events += u64::from(event.is_some());
@@ -221,13 +222,7 @@ impl Reader {
 
 /// Bytes of a tensor from its type and shape, such as `float32` and `[64, 3, 7, 7]`.
 fn size_of(args: &Value) -> Option<Bytes> {
-    let width = match args["dtype"].as_str()? {
-        "uint8" | "int8" | "bool" | "byte" => 1,
-        "uint16" | "int16" | "float16" | "bfloat16" => 2,
-        "int32" | "float32" => 4,
-        "int64" | "float64" => 8,
-        _ => return None,
-    };
+    let width = operations::element_size(args["dtype"].as_str()?)?;
     let shape = args["shape"].as_str()?.trim().strip_prefix('[')?.strip_suffix(']')?;
     let dimensions = shape.split(',').map(str::trim).filter(|dimension| !dimension.is_empty());
     let size = dimensions

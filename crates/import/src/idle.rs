@@ -9,13 +9,13 @@
 //! - In all cases, time spent getting a batch is loading.
 //! - The cause of the rest is unknown.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use paceline_lab::run::Span;
 use paceline_record::Nanos;
 
 use super::spans::Spans;
-use super::split::is_loading;
+use super::split::{Part, is_loading};
 use crate::trace::{Kind, Slice, Trace};
 
 /// Time from a launch on the host to its start on an idle device; work waits only after that.
@@ -25,52 +25,28 @@ pub const LAUNCH: Nanos = Nanos(10_000);
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// The calls that launched work, by correlation.
-    launches: Vec<(u64, Span)>,
+    launches: HashMap<u64, Span>,
     /// When a thread that launches work was in a call or an operator.
     active: Spans,
     /// When it was in a call that neither launches work nor waits for it.
     idle_calls: Spans,
     /// When it was getting a batch.
-    loading: Spans,
+    pub loading: Spans,
     /// Which tracks are of the host: what works there needs no launch.
     on_host: Vec<bool>,
-}
-
-/// Idle time by cause, without overlap; the cause of the rest is unknown.
-#[derive(Clone, Debug, Default)]
-pub struct Causes {
-    /// The host was busy on the way to the next launch.
-    pub host_late: Spans,
-    /// Work was queued, and waited.
-    pub queued: Spans,
-    /// Nothing was queued, and the trace shows no activity on the host.
-    pub empty: Spans,
-    /// The host set up the device before its first work, or shut it down after its last.
-    pub set_up: Spans,
-    /// The host was getting a batch.
-    pub loading: Spans,
 }
 
 impl Host {
     /// Collects the host's activity from a trace.
     pub fn of(trace: &Trace) -> Self {
-        let mut launches = Vec::new();
-        let mut asked: Vec<u64> = Vec::new();
-        for slice in trace.slices.iter().filter(|slice| slice.correlation != 0) {
-            if slice.kind == Kind::Call {
-                launches.push((slice.correlation, Span { begin: slice.begin, end: slice.end }));
-            } else if slice.kind.is_device_work() {
-                asked.push(slice.correlation);
-            }
+        let correlated = || trace.slices.iter().filter(|slice| slice.correlation != 0);
+        let mut launches = HashMap::new();
+        for call in correlated().filter(|slice| slice.kind == Kind::Call) {
+            launches.entry(call.correlation).or_insert(call.span());
         }
-        // Of several calls with one correlation, keep the first.
-        launches.sort_by_key(|&(correlation, _)| correlation);
-        asked.sort_unstable();
-        let launches_work = |slice: &&Slice| {
-            slice.kind == Kind::Call
-                && slice.correlation != 0
-                && asked.binary_search(&slice.correlation).is_ok()
-        };
+        let work = correlated().filter(|slice| slice.kind.is_device_work());
+        let asked: HashSet<u64> = work.map(|slice| slice.correlation).collect();
+        let launches_work = |slice: &&Slice| slice.kind == Kind::Call && asked.contains(&slice.correlation);
         let threads: BTreeSet<u32> =
             trace.slices.iter().filter(launches_work).map(|slice| slice.track).collect();
         let loads: Vec<bool> = trace.names.texts().map(is_loading).collect();
@@ -94,33 +70,23 @@ impl Host {
         Self { launches, active, idle_calls, loading, on_host }
     }
 
-    /// When the host was getting a batch.
-    pub fn loading(&self) -> &Spans {
-        &self.loading
-    }
-
     /// The call that launched a slice.
     pub fn launch(&self, slice: &Slice) -> Option<Span> {
-        let place = self.launches.partition_point(|&(correlation, _)| correlation < slice.correlation);
-        let known =
-            self.launches.get(place).filter(|call| slice.correlation != 0 && call.0 == slice.correlation);
-        known.map(|call| call.1)
+        self.launches.get(&slice.correlation).copied()
     }
 
-    /// Explains the time outside `busy`, in which a device was idle. `work` is what the device did, latest begin first.
-    pub fn explain<'a>(&self, work: impl Iterator<Item = &'a Slice>, busy: &Spans) -> Causes {
+    /// Explains the time outside `busy`, in which a device was idle: by cause, without overlap; the cause of the rest is
+    /// unknown. `work` is what the device did, latest begin first.
+    pub fn explain<'a>(&self, work: impl Iterator<Item = &'a Slice>, busy: &Spans) -> [(Part, Spans); 5] {
         let (mut unasked, mut queued) = (Vec::new(), Vec::new());
         let mut work = work.peekable();
         let mut ready: Option<Nanos> = None;
         let begins = busy.as_slice().iter().rev();
         let ends = begins.clone().skip(1).map(|span| span.end).chain([Nanos(0)]);
-        let (mut edges, mut after) = (Spans::default(), Spans::default());
-        if let (Some(first), Some(last)) = (busy.as_slice().first(), busy.as_slice().last())
-            && !self.launches.is_empty()
-        {
-            after.push(last.end, Nanos(u64::MAX));
-            edges.push(Nanos(0), first.begin);
-            edges.push(last.end, Nanos(u64::MAX));
+        let (mut before, mut after) = (Spans::default(), Spans::default());
+        if let Some(work) = busy.extent().filter(|_| !self.launches.is_empty()) {
+            before.push(Nanos(0), work.begin);
+            after.push(work.end, Nanos(u64::MAX));
         }
         // From the last gap to the first, so that the earliest return of all later launches is known.
         for (next, from) in begins.map(|span| span.begin).zip(ends) {
@@ -148,9 +114,15 @@ impl Host {
         let unasked = collect(unasked).union(&after);
         let loading = unasked.intersect(&self.loading);
         let unasked = unasked.subtract(&loading);
-        let set_up = unasked.intersect(&edges).intersect(&self.idle_calls);
+        let set_up = unasked.intersect(&before.union(&after)).intersect(&self.idle_calls);
         let unasked = unasked.subtract(&set_up);
         let host_late = unasked.intersect(&self.active);
-        Causes { empty: unasked.subtract(&host_late), host_late, queued: collect(queued), set_up, loading }
+        [
+            (Part::NothingQueued, unasked.subtract(&host_late)),
+            (Part::HostLate, host_late),
+            (Part::Queued, collect(queued)),
+            (Part::SetUp, set_up),
+            (Part::Loading, loading),
+        ]
     }
 }

@@ -28,7 +28,7 @@ const DOMAIN: i64 = 75;
 
 /// A trace for each process that used a device or took part in exchanges.
 pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportError> {
-    let mut warnings = diagnostics(&mut database)?;
+    let said = diagnostics(&mut database)?;
     let strings = database.strings("StringIds", "id", "value")?;
     let mut reader = Reader { strings, gather: Gather::default(), ranks: HashMap::new() };
     for table in ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"] {
@@ -40,23 +40,20 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
     let mut origin = None;
     database.scan("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], |row| origin = row.integer(0))?;
     let facts = Facts::read(&mut database)?;
-    let parts = reader.gather.finish(origin, &mut warnings);
-    let alone = parts.len() == 1;
-    let mut traces: Vec<Trace> = parts
-        .into_iter()
-        .map(|(process, mut trace)| {
-            trace.rank = reader.ranks.get(&process).copied();
-            if let (true, Some((rank, world))) = (alone, facts.rank_and_world) {
-                trace.rank = trace.rank.or(Some(Rank(rank)));
-                trace.world = Some(world);
-            }
-            trace.host.clone_from(&facts.host);
-            trace.devices = sqlite::device_names(&trace, |device| facts.device_name(process, device));
-            trace
-        })
-        .collect();
+    let name = |process, device| facts.device_name(process, device);
+    let (parts, mut warnings) = reader.gather.finish(database, origin, name)?;
+    warnings.extend(said);
+    let alone = facts.rank_and_world.filter(|_| parts.len() == 1);
+    let finish = |(process, mut trace): (u64, Trace)| {
+        trace.rank = reader.ranks.get(&process).copied().or(alone.map(|(rank, _)| Rank(rank)));
+        trace.world = alone.map(|(_, world)| world);
+        trace.host.clone_from(&facts.host);
+        trace
+    };
+    let mut traces: Vec<Trace> = parts.into_iter().map(finish).collect();
     traces.sort_by_key(|trace| trace.rank);
-    sqlite::conclude(database, traces, warnings)
+    traces[0].warnings = warnings;
+    Ok(traces)
 }
 
 struct Reader {

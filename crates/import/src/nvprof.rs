@@ -26,7 +26,7 @@ const THREAD: i64 = 2;
 /// What nvprof saw.
 pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportError> {
     let strings = database.strings("StringTable", "_id_", "value")?;
-    let (mut gather, mut warnings) = (Gather::default(), Vec::new());
+    let (mut gather, mut notes) = (Gather::default(), Vec::new());
     sqlite::read_cupti(&mut database, &strings, &mut gather)?;
     let mut processes = BTreeSet::new();
     for table in ["RUNTIME", "DRIVER"] {
@@ -49,21 +49,19 @@ pub(super) fn read_tables(mut database: Database) -> Result<Vec<Trace>, ImportEr
         let name = name.or_else(|| row.text(1).map(|name| name.into_owned()));
         devices.extend(row.integer(0).zip(name));
     })?;
-    let parts = gather.finish(None, &mut warnings);
     database.scan("Version", &["version"], |row| {
         if let Some(version) = row.integer(0).filter(|&version| version > VERSION) {
-            warnings.push(format!("its tables have version {version}; they are read as version {VERSION}"));
+            notes.push(format!("its tables have version {version}; they are read as version {VERSION}"));
         }
     })?;
     if processes.len() > 1 {
         let why = "nvprof does not say which one its kernels belong to: they are read as one";
-        warnings.push(format!("calls of {} processes: {why}", processes.len()));
+        notes.push(format!("calls of {} processes: {why}", processes.len()));
     }
-    let traces = parts.into_iter().map(|(_, mut trace)| {
-        trace.devices = sqlite::device_names(&trace, |device| devices.get(&device).cloned());
-        trace
-    });
-    sqlite::conclude(database, traces.collect(), warnings)
+    let (parts, warnings) = gather.finish(database, None, |_, device| devices.get(&device).cloned())?;
+    let mut traces: Vec<Trace> = parts.into_iter().map(|(_, trace)| trace).collect();
+    traces[0].warnings = [warnings, notes].concat();
+    Ok(traces)
 }
 
 /// Begin and end of a range are two rows with one number; only the begin has the name.

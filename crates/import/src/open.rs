@@ -127,18 +127,6 @@ pub fn head(path: &Path, most: usize) -> Result<Vec<u8>, ImportError> {
     Ok(head)
 }
 
-/// Unpacks the first bytes of a file if they are packed, up to a limit.
-pub fn unpack_head(head: &[u8], most: usize) -> Vec<u8> {
-    let mut plain = Vec::new();
-    if head.starts_with(&GZIP) {
-        // The head of a file is always truncated, so use what was unpacked.
-        let _ = MultiGzDecoder::new(head).take(most as u64).read_to_end(&mut plain);
-    } else {
-        plain.extend(&head[..head.len().min(most)]);
-    }
-    plain
-}
-
 /// Whether a read error means that the file is truncated or damaged, rather than a system error.
 pub fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
@@ -219,9 +207,6 @@ mod tests {
         let packed = pack(b"hello");
         assert_eq!(head(write(&packed).path(), 100).unwrap(), b"hello");
         assert_eq!(head(write(&packed[..packed.len() - 4]).path(), 100).unwrap(), b"hello");
-        assert_eq!(unpack_head(&packed, 3), b"hel");
-        assert_eq!(unpack_head(b"hello", 3), b"hel");
-        assert_eq!(unpack_head(&packed[..packed.len() - 4], 9), b"hello");
     }
 
     #[test]

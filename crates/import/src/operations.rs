@@ -53,6 +53,21 @@ pub fn is_collective(operation: &str) -> bool {
     !["send", "recv", "send_recv", "wait", "peer_copy"].contains(&operation)
 }
 
+/// Bytes of a number, by the name of its type in PyTorch (`Float`), C++ (`c10::Half`, `long int`) or TensorFlow (`float32`).
+pub fn element_size(name: &str) -> Option<u64> {
+    const SIZES: [(u64, &str); 5] = [
+        (1, "byte, char, bool, signed char, unsigned char, int8, uint8"),
+        (2, "half, bfloat16, short, short int, int16, uint16, float16"),
+        (4, "float, int, int32, uint32, float32, complexhalf"),
+        (8, "double, long, long int, int64, uint64, float64, complexfloat"),
+        (16, "complexdouble"),
+    ];
+    let name = name.strip_prefix("c10::").unwrap_or(name);
+    let name = name.strip_prefix("at::").unwrap_or(name).to_ascii_lowercase();
+    let known = SIZES.iter().find(|(_, names)| names.split(", ").any(|known| known == name));
+    known.map(|(size, _)| *size).or(name.starts_with("float8").then_some(1))
+}
+
 /// What an event of the host says about a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {

@@ -10,17 +10,16 @@ mod window;
 
 use std::collections::BTreeMap;
 
-use paceline_lab::run::Span;
 use paceline_lab::stats;
 use paceline_record::{Bytes, Nanos};
 use serde::Serialize;
 
 use super::spans::Spans;
-use super::split::{Part, Parts, Sight, Tiling};
-use super::top::{Row, Tally};
-use crate::trace::{Kind, Name, Trace};
+use super::split::{Part, Parts, Tiling};
+use super::top::{self, Row, Tally};
+use crate::trace::Trace;
 
-pub use gap::{Gap, Idle};
+pub use gap::{CAUSES, Gap, Idle};
 pub use render::{percent, render, time};
 pub use window::Cut;
 
@@ -30,7 +29,7 @@ const ROWS: usize = 10;
 /// Where the time of a profile went.
 #[derive(Clone, Debug, Serialize)]
 pub struct Profile {
-    /// When it was looked at: the steps, if the trace marks any, or what was asked for.
+    /// When it was looked at: what was asked for, or the steps that the trace marks, or from its first work to its last.
     #[serde(skip)]
     pub window: Spans,
     /// From the trace's begin to the window's.
@@ -45,9 +44,9 @@ pub struct Profile {
     pub has_device: bool,
     /// Devices that worked in the window.
     pub devices: Vec<DeviceUse>,
-    /// The devices together.
-    #[serde(rename = "shares")]
-    pub breakdown: Breakdown,
+    /// The window, split without overlap: time that fits several shares counts for the first. Devices count as one. Either
+    /// idle time or the unknown is `None`.
+    pub shares: BTreeMap<Share, Option<Nanos>>,
     /// What took the largest part of the window.
     pub dominant: Option<Share>,
     /// Kernels by the time they took, the longest first.
@@ -85,26 +84,8 @@ pub struct DeviceUse {
     pub utilisation: Option<f64>,
 }
 
-/// The window, split without overlap: time that fits several kinds counts for the first in this order. Devices count as
-/// one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Breakdown {
-    /// A kernel ran.
-    pub compute: Nanos,
-    /// A collective ran, and no kernel.
-    pub collective: Nanos,
-    /// A copy between host and device ran, and neither of these.
-    pub host_copies: Nanos,
-    /// A copy on the device or a fill ran, and none of these.
-    pub device_copies: Nanos,
-    /// Nothing ran; `None` if that is unknown.
-    pub idle: Option<Nanos>,
-    /// The rest, where idle time is unknown.
-    pub unknown: Option<Nanos>,
-}
-
 /// A part of the window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Share {
     /// Kernels.
@@ -145,41 +126,46 @@ pub struct Work {
 pub fn summarise(trace: &Trace, cut: &Cut<'_>) -> Result<Profile, String> {
     let tiling = Tiling::of(trace);
     let (begin, end) = trace.extent().ok_or("the profile is empty")?;
-    let window = cut.find(trace, &tiling.steps)?;
-    let length = window.total();
-    let parts = window.as_slice().iter().map(|span| tiling.within(*span)).sum::<Parts>();
-    let breakdown = Breakdown::of(&parts, tiling.knows_idle);
-    let lists = tally(trace, &window);
-    let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists;
+    let window = cut.find(trace, &tiling)?;
+    let (length, stretches) = (window.total(), window.as_slice());
+    let parts = stretches.iter().map(|span| tiling.within(*span)).sum::<Parts>();
+    let shares = share_out(&parts, tiling.knows_idle);
+    let largest = shares.iter().rev().max_by_key(|(_, time)| **time);
+    let mut lists = Default::default();
+    top::tally(trace, &window, &mut lists);
+    let [(kernels, kernels_total), (copies, _), (collectives, _), (mut ranges, _)] = lists.map(list);
     for range in &mut ranges {
         range.fraction = range.total.0 as f64 / length.0.max(1) as f64;
     }
-    let inside = |begin: Nanos, end: Nanos| window.within(Span { begin, end }) == end.since(begin);
-    let lengths = tiling.steps.iter().filter(|step| inside(step.begin, step.end));
-    let lengths: Vec<f64> = lengths.map(|step| step.end.since(step.begin).0 as f64).collect();
+    let lengths = tiling.steps.iter().map(|step| (step.span(), step.end.since(step.begin)));
+    let inside = lengths.filter(|(span, length)| window.within(*span) == *length);
+    let lengths: Vec<f64> = inside.map(|(_, length)| length.0 as f64).collect();
+    let devices = devices(trace, &window);
     let mut warnings = trace.warnings.clone();
     if *cut == Cut::default() {
         warnings.extend(tiling.notes.iter().cloned());
+        if tiling.steps.is_empty() {
+            warnings.push("no steps are marked: this is the time from the first work to the last".into());
+        }
     }
-    let devices = devices(trace, &window);
     if devices.len() > 1 {
         warnings.push(format!("{} devices count as one, which is idle when all of them are", devices.len()));
     }
     Ok(Profile {
-        from: window.as_slice().first().map_or(Nanos(0), |first| first.begin.since(begin)),
+        from: stretches.first().map_or(Nanos(0), |first| first.begin.since(begin)),
         length,
         whole: end.since(begin),
-        stretches: window.as_slice().len(),
+        stretches: stretches.len(),
         has_device: trace.has_device(),
-        dominant: breakdown.dominant(),
+        dominant: largest.filter(|(_, time)| **time > Some(Nanos(0))).map(|(share, _)| *share),
         devices,
-        breakdown,
+        shares,
         kernels,
         kernels_total,
         copies,
         collectives,
         ranges,
-        idle: tiling.knows_idle.then(|| Idle::of(&parts)),
+        idle: tiling.knows_idle.then(|| gap::causes(&parts)),
         gaps: if tiling.knows_idle { gap::longest(trace, &tiling, &window) } else { Vec::new() },
         steps: lengths.len(),
         step_median: stats::median(&lengths).map(|nanos| Nanos(nanos as u64)),
@@ -188,46 +174,42 @@ pub fn summarise(trace: &Trace, cut: &Cut<'_>) -> Result<Profile, String> {
     })
 }
 
-/// Kernels, copies, collectives and ranges, each with their total.
-fn tally(trace: &Trace, window: &Spans) -> [(Vec<Work>, Work); 4] {
-    let sight = Sight::of(trace);
-    let mut operations = trace.collectives.iter().map(|one| (one.slice, one.operation)).peekable();
-    // A range may occur twice: on the host that opened it and on the device that reached it.
-    let is_range = |kind: Kind| kind == Kind::Range;
-    let by_host = trace.slices.iter().any(|slice| is_range(slice.kind) && trace.device_of(slice).is_none());
-    let mut lists: [Tally<'_>; 4] = Default::default();
-    for (at, slice) in trace.slices.iter().enumerate() {
-        let operation: Option<Name> = operations.next_if(|(slice, _)| *slice == at).map(|one| one.1);
-        let list = match slice.kind {
-            Kind::Range if trace.device_of(slice).is_none() || !by_host => 3,
-            Kind::Range | Kind::Call | Kind::Operator => continue,
-            _ if !sight.counts(trace, slice) => continue,
-            Kind::Compute => 0,
-            Kind::Collective => 2,
-            Kind::CopyIn | Kind::CopyOut | Kind::CopyDevice | Kind::Fill => 1,
-        };
-        lists[list].add(trace.names.text(operation.unwrap_or(slice.name)), slice, window);
+impl Profile {
+    /// The time of a share; 0 if it is unknown.
+    pub fn time(&self, share: Share) -> Nanos {
+        self.shares.get(&share).copied().flatten().unwrap_or_default()
     }
-    lists.map(|list| {
-        let (rows, all) = list.rows(ROWS);
-        let total = all.total;
-        (rows.into_iter().map(|(name, row)| work(name, row, total)).collect(), work("all", all, total))
-    })
 }
 
-fn work(name: &str, row: Row, all: Nanos) -> Work {
-    Work {
+fn share_out(parts: &Parts, knows_idle: bool) -> BTreeMap<Share, Option<Nanos>> {
+    let rest = CAUSES.map(|(part, _)| part);
+    let shares: [(Share, &[Part]); 6] = [
+        (Share::Compute, &[Part::Update, Part::Backward, Part::Forward, Part::Compute]),
+        (Share::Collective, &[Part::Collective]),
+        (Share::HostCopies, &[Part::CopyIn, Part::CopyOut]),
+        (Share::DeviceCopies, &[Part::CopyDevice]),
+        (Share::Idle, &rest),
+        (Share::Unknown, &rest),
+    ];
+    let other = if knows_idle { Share::Unknown } else { Share::Idle };
+    let sum = |of: &[Part]| of.iter().map(|part| parts[*part]).sum();
+    shares.into_iter().map(|(share, of)| (share, (share != other).then(|| sum(of)))).collect()
+}
+
+/// The rows of a list that took most, and all together.
+fn list(tally: Tally<'_>) -> (Vec<Work>, Work) {
+    let (rows, all) = tally.rows(ROWS);
+    let work = |name: &str, row: Row| Work {
         name: name.into(),
         count: row.count,
         total: row.total,
         mean: Nanos(row.total.0 / row.count.max(1)),
-        fraction: if all.is_zero() { 0.0 } else { row.total.0 as f64 / all.0 as f64 },
+        fraction: if all.total.is_zero() { 0.0 } else { row.total.0 as f64 / all.total.0 as f64 },
         bytes: row.bytes.map(Bytes),
-        bytes_per_s: row
-            .bytes
-            .filter(|_| row.moving > 0)
+        bytes_per_s: (row.bytes.filter(|_| row.moving > 0))
             .map(|bytes| bytes as f64 / (row.moving as f64 * 1e-9)),
-    }
+    };
+    (rows.into_iter().map(|(name, row)| work(name, row)).collect(), work("all", all))
 }
 
 fn devices(trace: &Trace, window: &Spans) -> Vec<DeviceUse> {
@@ -244,43 +226,4 @@ fn devices(trace: &Trace, window: &Spans) -> Vec<DeviceUse> {
         DeviceUse { device, name: trace.devices.get(device as usize).cloned(), busy, utilisation }
     };
     busy.into_iter().map(used).collect()
-}
-
-impl Breakdown {
-    fn of(parts: &Parts, knows_idle: bool) -> Self {
-        let sum = |of: &[Part]| of.iter().map(|part| parts[*part]).sum::<Nanos>();
-        let rest = sum(&[
-            Part::Loading,
-            Part::SetUp,
-            Part::HostLate,
-            Part::Queued,
-            Part::NothingQueued,
-            Part::Unknown,
-        ]);
-        Self {
-            compute: sum(&[Part::Update, Part::Backward, Part::Forward, Part::Compute]),
-            collective: parts[Part::Collective],
-            host_copies: sum(&[Part::CopyIn, Part::CopyOut]),
-            device_copies: parts[Part::CopyDevice],
-            idle: knows_idle.then_some(rest),
-            unknown: (!knows_idle).then_some(rest),
-        }
-    }
-
-    /// All parts with their time.
-    pub fn parts(&self) -> [(Share, Nanos); 6] {
-        [
-            (Share::Compute, self.compute),
-            (Share::Collective, self.collective),
-            (Share::HostCopies, self.host_copies),
-            (Share::DeviceCopies, self.device_copies),
-            (Share::Idle, self.idle.unwrap_or_default()),
-            (Share::Unknown, self.unknown.unwrap_or_default()),
-        ]
-    }
-
-    fn dominant(&self) -> Option<Share> {
-        let largest = self.parts().into_iter().rev().max_by_key(|(_, time)| *time)?;
-        (largest.1.0 > 0).then_some(largest.0)
-    }
 }

@@ -36,12 +36,10 @@ pub struct Told {
 pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError> {
     let mut warnings = Vec::new();
     order(&mut traces, &mut warnings)?;
-    for (rank, trace) in traces.iter().enumerate() {
-        warnings.extend(trace.warnings.iter().map(|warning| format!("rank {rank}: {warning}")));
-    }
     let mut tilings: Vec<Tiling> = traces.iter().map(Tiling::of).collect();
-    for (rank, tiling) in tilings.iter().enumerate() {
-        warnings.extend(tiling.notes.iter().map(|note| format!("rank {rank}: {note}")));
+    for (rank, (trace, tiling)) in traces.iter().zip(&tilings).enumerate() {
+        let notes = trace.warnings.iter().chain(&tiling.notes);
+        warnings.extend(notes.map(|note| format!("rank {rank}: {note}")));
     }
     let marked = tilings.iter_mut().map(|tiling| std::mem::take(&mut tiling.steps)).collect();
     let steps = find_common_steps(&tilings, marked, &mut warnings)?;
@@ -58,7 +56,7 @@ pub fn join(mut traces: Vec<Trace>, told: &Told) -> Result<Imported, ImportError
         let (trace, tiling, shift) = (&traces[rank], &tilings[rank], shifts[rank]);
         exchanges.settle(trace, tiling.exposed());
         let record = |range: &StepRange| {
-            let span = Span { begin: range.begin, end: range.end };
+            let span = range.span();
             let mut step = StepRecord::open(Step(range.number), shift.apply(span.begin));
             step.end = shift.apply(span.end);
             tiling.book(span, &mut step);

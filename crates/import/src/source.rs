@@ -34,11 +34,9 @@ type Recognise = fn(&[u8]) -> bool;
 /// The format of a file; `None` if unknown.
 pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
     let head = open::head(path, HEAD)?;
-    // The reader reports a damaged or unrelated database.
-    if sqlite::is_sqlite(path).map_err(|source| ImportError::Io { path: path.into(), source })? {
-        return Ok(Some(Format::Sqlite));
-    }
-    let readers: [(Recognise, Format); 8] = [
+    let readers: [(Recognise, Format); 9] = [
+        // The reader reports a damaged or unrelated database.
+        (sqlite::recognise, Format::Sqlite),
         (events::recognise, Format::Events),
         (kineto::recognise, Format::Kineto),
         (horovod::recognise, Format::Horovod),

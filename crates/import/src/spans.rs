@@ -33,6 +33,11 @@ impl Spans {
         &self.0
     }
 
+    /// First begin to last end.
+    pub fn extent(&self) -> Option<Span> {
+        Some(Span { begin: self.0.first()?.begin, end: self.0.last()?.end })
+    }
+
     /// Union.
     pub fn union(&self, other: &Self) -> Self {
         let (mut mine, mut others) = (self.0.iter().peekable(), other.0.iter().peekable());

@@ -19,6 +19,7 @@ use std::ops::Index;
 
 use paceline_lab::run::Span;
 use paceline_record::{Nanos, Phase, StepRecord};
+use serde::Serialize;
 
 use super::idle::Host;
 use super::operations::Source;
@@ -33,8 +34,11 @@ const FORWARD: f64 = 0.8;
 const NOTABLE: f64 = 0.05;
 
 /// What time went to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Part {
+    /// The host was getting a batch; without a device, nothing is computed in the meantime.
+    Loading,
     /// Kernels of the update, or operators without a device.
     Update,
     /// Those of backward.
@@ -51,8 +55,6 @@ pub enum Part {
     CopyOut,
     /// A copy within a device, or a fill.
     CopyDevice,
-    /// The host was getting a batch.
-    Loading,
     /// The host set up the device before its first work, or shut it down after its last.
     SetUp,
     /// The host was busy on the way to launch the next work.
@@ -85,45 +87,30 @@ impl Sum for Parts {
     }
 }
 
-/// What the name of a range says about its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
-    Load,
-    Forward,
-    Backward,
-    Update,
-    /// The host's side of a collective.
-    Exchange,
-    None,
-}
-
-impl Mark {
-    fn of(name: &str) -> Self {
-        let begins = |start: &str| name.starts_with(start);
-        if begins("enumerate(DataLoader)") {
-            Self::Load
-        } else if begins("Optimizer.step#") {
-            Self::Update
-        } else if begins("autograd::engine::evaluate_function") || name.eq_ignore_ascii_case("backward") {
-            Self::Backward
-        } else if begins("DistributedDataParallel.forward") || name.eq_ignore_ascii_case("forward") {
-            Self::Forward
-        } else if Source::of_host(name).is_some() {
-            Self::Exchange
-        } else {
-            Self::None
-        }
+/// What the name of a range or an operator says about its time; a collective is the host's side of one.
+fn mark(name: &str) -> Option<Part> {
+    let begins = |start: &str| name.starts_with(start);
+    if begins("enumerate(DataLoader)") {
+        Some(Part::Loading)
+    } else if begins("Optimizer.step#") {
+        Some(Part::Update)
+    } else if begins("autograd::engine::evaluate_function") || name.eq_ignore_ascii_case("backward") {
+        Some(Part::Backward)
+    } else if begins("DistributedDataParallel.forward") || name.eq_ignore_ascii_case("forward") {
+        Some(Part::Forward)
+    } else {
+        Source::of_host(name).map(|_| Part::Collective)
     }
 }
 
 /// Whether an operator with this name only launches a collective.
 pub fn is_exchange(name: &str) -> bool {
-    Mark::of(name) == Mark::Exchange
+    mark(name) == Some(Part::Collective)
 }
 
 /// Whether a range or an operator with this name gets a batch.
 pub fn is_loading(name: &str) -> bool {
-    Mark::of(name) == Mark::Load
+    mark(name) == Some(Part::Loading)
 }
 
 /// Where a trace has work: on its devices, or on the host if it has none.
@@ -189,8 +176,8 @@ impl Tiling {
         let sight = Sight::of(trace);
         let host = Host::of(trace);
         let (steps, notes) = steps::find(trace, sight, &host);
-        let marks: Vec<Mark> = trace.names.texts().map(Mark::of).collect();
-        let mark = |slice: &Slice| marks.get(slice.name.0 as usize).copied().unwrap_or(Mark::None);
+        let marks: Vec<Option<Part>> = trace.names.texts().map(mark).collect();
+        let mark = |slice: &Slice| marks.get(slice.name.0 as usize).copied().flatten();
         let marked = find_marked(trace, mark);
         let mut parts: [Spans; PARTS - 1] = Default::default();
         let mut add = |part: Part, slice: &Slice| parts[part as usize].push(slice.begin, slice.end);
@@ -200,7 +187,7 @@ impl Tiling {
                 Kind::CopyIn => add(Part::CopyIn, slice),
                 Kind::CopyOut => add(Part::CopyOut, slice),
                 Kind::CopyDevice | Kind::Fill => add(Part::CopyDevice, slice),
-                _ if matches!(mark(slice), Mark::Exchange | Mark::Load) => {}
+                _ if matches!(mark(slice), Some(Part::Collective | Part::Loading)) => {}
                 _ => {
                     let launched = |call: Span| marked.iter().find(|(_, open)| open.contains(call.begin));
                     let own = host.launch(slice).and_then(launched);
@@ -211,27 +198,21 @@ impl Tiling {
         if !sight.device {
             let compute = parts[Part::Compute as usize].clone();
             marked.iter().for_each(|(part, open)| parts[*part as usize] = compute.intersect(open));
-            parts[Part::Loading as usize] = host.loading().clone();
+            parts[Part::Loading as usize] = host.loading.clone();
         }
         let mut tiling =
             Self { steps, notes, exchanging: parts[Part::Collective as usize].clone(), ..Self::default() };
         tiling.join_unsure(&mut parts);
-        // Without a device, nothing is computed while a batch is loaded.
-        parts[..=Part::Loading as usize].rotate_right(1);
-        for spans in &mut parts[..=Part::Loading as usize] {
+        for spans in &mut parts[..=Part::CopyDevice as usize] {
             *spans = spans.subtract(&tiling.busy);
             tiling.busy = tiling.busy.union(spans);
         }
-        parts[..=Part::Loading as usize].rotate_left(1);
         if sight.device && !trace.unread {
             let work = trace.slices.iter().rev().filter(|slice| sight.counts(trace, slice));
-            let causes = host.explain(work, &tiling.busy);
             tiling.knows_idle = true;
-            parts[Part::Loading as usize] = causes.loading;
-            parts[Part::SetUp as usize] = causes.set_up;
-            parts[Part::HostLate as usize] = causes.host_late;
-            parts[Part::Queued as usize] = causes.queued;
-            parts[Part::NothingQueued as usize] = causes.empty;
+            for (cause, spans) in host.explain(work, &tiling.busy) {
+                parts[cause as usize] = spans;
+            }
         }
         tiling.parts = parts;
         tiling.unread = trace.unread;
@@ -264,20 +245,18 @@ impl Tiling {
 
     /// First begin to last end of all work.
     pub fn work(&self) -> Option<Span> {
-        let spans = self.busy.as_slice();
-        Some(Span { begin: spans.first()?.begin, end: spans.last()?.end })
+        self.busy.extent()
     }
 
     /// Forward and backward are computation like any other if forward is only a part of it.
     fn join_unsure(&self, parts: &mut [Spans; PARTS - 1]) {
         let whole = [StepRange { number: 0, begin: Nanos(0), end: Nanos(u64::MAX) }];
         let steps = if self.steps.is_empty() { &whole } else { self.steps.as_slice() };
-        let within = |spans: &Spans| -> f64 {
-            steps.iter().map(|step| spans.within(Span { begin: step.begin, end: step.end }).seconds()).sum()
-        };
-        let [_, backward, forward, compute, ..] = &*parts;
-        let told = backward.union(forward).union(&parts[Part::Update as usize]);
-        let others = compute.subtract(&told).subtract(&parts[Part::Loading as usize]);
+        let within =
+            |spans: &Spans| -> f64 { steps.iter().map(|step| spans.within(step.span()).seconds()).sum() };
+        let [loading, update, backward, forward, compute, ..] = &*parts;
+        let told = backward.union(forward).union(update).union(loading);
+        let others = compute.subtract(&told);
         let sure = within(forward) >= FORWARD * (within(forward) + within(&others));
         if !sure {
             parts[Part::Compute as usize] = compute.union(forward).union(backward);
@@ -330,22 +309,19 @@ impl Tiling {
 }
 
 /// Times on the host with a known meaning, from ranges and operators: update, backward and forward.
-fn find_marked(trace: &Trace, mark: impl Fn(&Slice) -> Mark) -> [(Part, Spans); 3] {
-    let [mut update, mut backward, mut forward]: [Spans; 3] = Default::default();
+fn find_marked(trace: &Trace, mark: impl Fn(&Slice) -> Option<Part>) -> Vec<(Part, Spans)> {
+    let mut marked =
+        [Part::Update, Part::Backward, Part::Forward].map(|part| (part, Spans::default())).to_vec();
     let said = |slice: &&Slice| matches!(slice.kind, Kind::Operator | Kind::Range | Kind::Compute);
     for slice in trace.slices.iter().filter(said).filter(|slice| !on_device(trace, slice)) {
-        let spans = match mark(slice) {
-            Mark::Forward => &mut forward,
-            Mark::Backward => &mut backward,
-            Mark::Update => &mut update,
-            Mark::Load | Mark::Exchange | Mark::None => continue,
-        };
-        spans.push(slice.begin, slice.end);
+        let own = marked.iter_mut().find(|(part, _)| mark(slice) == Some(*part));
+        own.into_iter().for_each(|(_, open)| open.push(slice.begin, slice.end));
     }
-    if forward.as_slice().is_empty() || backward.as_slice().is_empty() {
-        (forward, backward) = Default::default();
+    // Backward and forward are told only together.
+    if marked[1..].iter().any(|(_, open)| open.as_slice().is_empty()) {
+        marked.truncate(1);
     }
-    [(Part::Update, update), (Part::Backward, backward), (Part::Forward, forward)]
+    marked
 }
 
 #[cfg(test)]

@@ -12,8 +12,6 @@ pub(super) mod tests;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -27,7 +25,7 @@ use super::{ImportError, nsys, nvprof};
 use crate::trace::Trace;
 
 pub(super) use cupti::{process, read as read_cupti};
-pub(super) use gather::{Event, Gather, Place, conclude, device_names};
+pub(super) use gather::{Event, Gather, Place};
 pub(super) use name::without_version;
 
 /// The first bytes of every SQLite file.
@@ -52,19 +50,13 @@ const NSYS: [&str; 5] =
 /// Columns that hold text or bytes; their length is asked before they are read.
 const LONG_COLUMNS: [&str; 5] = ["value", "name", "label", "text", "objectId"];
 
-/// Whether a file starts like an SQLite file. [`read`] says which ones it refuses.
-pub fn is_sqlite(path: &Path) -> io::Result<bool> {
-    let mut head = Vec::with_capacity(MAGIC.len());
-    File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut head)?;
-    Ok(head == MAGIC)
+/// Whether a file with this beginning is an SQLite file. [`read`] says which ones it refuses.
+pub fn recognise(head: &[u8]) -> bool {
+    head.starts_with(MAGIC)
 }
 
 /// One trace per process.
 pub fn read(path: &Path) -> Result<Vec<Trace>, ImportError> {
-    let file = |source| ImportError::Io { path: path.into(), source };
-    if !is_sqlite(path).map_err(file)? {
-        return Err(ImportError::bad(path, "is not an SQLite file"));
-    }
     let database = Database::open(path)?;
     let has = |test: fn(&str) -> bool| database.tables.keys().any(|table| test(table));
     if has(|table| NSYS.contains(&table)) {

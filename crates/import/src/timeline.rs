@@ -1,34 +1,20 @@
 //! A foreign trace, or a window of one, in the form of Chrome's trace events.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
-use paceline_lab::LabError;
 use paceline_lab::run::Span;
+use paceline_lab::{LabError, write_whole};
 use paceline_record::Nanos;
 use serde_json::json;
 
 use crate::spans::Spans;
 use crate::trace::Trace;
 
-/// Writes the part of a trace inside a window, first as a draft and then moved to its place.
+/// Writes the part of a trace inside a window.
 pub fn write_trace(trace: &Trace, window: &Spans, path: &Path) -> Result<(), LabError> {
-    let ends = |all: &[Span]| Some(Span { begin: all.first()?.begin, end: all.last()?.end });
-    let window = ends(window.as_slice()).unwrap_or(Span { begin: Nanos(0), end: Nanos(0) });
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".draft");
-    let write = || -> io::Result<()> {
-        let mut out = BufWriter::new(File::create(&draft)?);
-        draw(trace, window, &mut out)?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&draft, path)
-    };
-    write().map_err(|error| {
-        // The draft may not exist; the first error is the one to report.
-        let _ = fs::remove_file(&draft);
-        LabError::io("write", path)(error)
-    })
+    let window = window.extent().unwrap_or(Span { begin: Nanos(0), end: Nanos(0) });
+    write_whole(path, |out| draw(trace, window, out))
 }
 
 fn draw(trace: &Trace, window: Span, out: &mut dyn Write) -> io::Result<()> {
@@ -70,6 +56,8 @@ fn draw(trace: &Trace, window: Span, out: &mut dyn Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::trace::{Kind, Slice, Track};
 

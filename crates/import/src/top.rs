@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use paceline_lab::origin::{Top, TopCollective};
-use paceline_lab::run::Span;
 use paceline_record::{Bytes, Nanos};
 
 use super::collectives::Exchanges;
@@ -47,12 +46,12 @@ pub(super) struct Tally<'trace>(HashMap<&'trace str, Row>);
 impl<'trace> Tally<'trace> {
     /// Adds a slice, if it is in the window.
     pub fn add(&mut self, name: &'trace str, slice: &Slice, window: &Spans) {
-        let total = window.within(Span { begin: slice.begin, end: slice.end });
+        let total = window.within(slice.span());
         if total.is_zero() && (slice.begin < slice.end || !window.contains(slice.begin)) {
             return;
         }
         let bytes = slice.bytes.map(|bytes| bytes.0);
-        let moving = bytes.map_or(0, |_| slice.end.since(slice.begin).0);
+        let moving = bytes.map_or(0, |_| slice.length().0);
         self.0.entry(name).or_default().add(Row { count: 1, total, bytes, moving });
     }
 
@@ -67,23 +66,45 @@ impl<'trace> Tally<'trace> {
     }
 }
 
-/// Kernels of the ranks, each within its window; without a device, outermost operators.
-pub fn kernels(traces: &[Trace], windows: &[Spans]) -> Vec<Top> {
-    let mut tally = Tally::default();
-    for (trace, window) in traces.iter().zip(windows) {
-        let sight = Sight::of(trace);
-        let exchanges: Vec<bool> = trace.names.texts().map(is_exchange).collect();
-        let mut until = vec![Nanos(0); trace.tracks.len()];
-        for slice in trace.slices.iter().filter(|slice| sight.counts(trace, slice)) {
-            let outer = &mut until[slice.track as usize];
-            let computes = matches!(slice.kind, Kind::Compute | Kind::Operator);
-            if computes && !exchanges[slice.name.0 as usize] && (sight.device || slice.begin >= *outer) {
+/// Adds the work of a rank in a window to four lists: kernels, copies, collectives by operation, and ranges. Without a
+/// device, outermost operators are the kernels.
+pub(super) fn tally<'trace>(trace: &'trace Trace, window: &Spans, lists: &mut [Tally<'trace>; 4]) {
+    let sight = Sight::of(trace);
+    let exchanges: Vec<bool> = trace.names.texts().map(is_exchange).collect();
+    let mut operations = trace.collectives.iter().map(|one| (one.slice, one.operation)).peekable();
+    let mut until = vec![Nanos(0); trace.tracks.len()];
+    // A range may occur twice: on the host that opened it and on the device that reached it.
+    let on_host = |slice: &Slice| trace.device_of(slice).is_none();
+    let by_host = trace.slices.iter().any(|slice| slice.kind == Kind::Range && on_host(slice));
+    for (at, slice) in trace.slices.iter().enumerate() {
+        let operation = operations.next_if(|(slice, _)| *slice == at).map(|(_, operation)| operation);
+        let list = match slice.kind {
+            Kind::Range if on_host(slice) || !by_host => 3,
+            Kind::Range | Kind::Call => continue,
+            _ if !sight.counts(trace, slice) => continue,
+            Kind::Compute | Kind::Operator => {
+                let outer = &mut until[slice.track as usize];
+                if exchanges[slice.name.0 as usize] || !sight.device && slice.begin < *outer {
+                    continue;
+                }
                 *outer = slice.end;
-                tally.add(trace.names.text(slice.name), slice, window);
+                0
             }
-        }
+            Kind::Collective => 2,
+            Kind::CopyIn | Kind::CopyOut | Kind::CopyDevice | Kind::Fill => 1,
+        };
+        lists[list].add(trace.names.text(operation.unwrap_or(slice.name)), slice, window);
     }
-    let (rows, all) = tally.rows(KEPT);
+}
+
+/// Kernels of the ranks, each within its window.
+pub fn kernels(traces: &[Trace], windows: &[Spans]) -> Vec<Top> {
+    let mut lists = Default::default();
+    for (trace, window) in traces.iter().zip(windows) {
+        tally(trace, window, &mut lists);
+    }
+    let [kernels, ..] = lists;
+    let (rows, all) = kernels.rows(KEPT);
     let top = |(name, row): (&str, Row)| Top {
         name: name.chars().take(LONGEST_NAME).collect(),
         count: row.count,
@@ -111,7 +132,7 @@ pub fn collectives(traces: &[Trace], windows: &[Spans], exchanges: &[Exchanges])
             let top = tops.entry(name).or_default();
             top.count += 1;
             // A sum, until all are known.
-            top.mean_s += slice.end.since(slice.begin).seconds();
+            top.mean_s += slice.length().seconds();
             let bytes = top.bytes.into_iter().chain(slice.bytes);
             top.bytes = bytes.reduce(|all, more| Bytes(all.0.saturating_add(more.0)));
             if let Some(waited) = exchanges.waited(collective.slice) {

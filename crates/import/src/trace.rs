@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use paceline_lab::run::Span;
 use paceline_record::{Bytes, Nanos, Rank};
 
 /// The clock of the times in a trace.
@@ -16,6 +17,25 @@ pub enum Clock {
     Epoch,
     /// That of one rank, which wrote about all of them.
     Writer,
+}
+
+/// September 2001: later times, in nanoseconds, can only count from 1970; machines do not run that long.
+pub const EPOCH: i64 = 1_000_000_000_000_000_000;
+
+/// The time of what is not on the clock.
+const OUTSIDE: Nanos = Nanos(u64::MAX);
+
+impl Clock {
+    /// The clock of times, and what is added to them. `origin` is what they may count from, in nanoseconds since 1970.
+    pub fn choose(begins: impl Iterator<Item = i64> + Clone, origin: Option<i64>) -> (Self, i64) {
+        let late = begins.clone().filter(|begin| *begin >= EPOCH).count();
+        match origin.filter(|origin| (EPOCH..1 << 62).contains(origin)) {
+            _ if 2 * late > begins.clone().count() => (Self::Epoch, 0),
+            Some(origin) => (Self::Epoch, origin),
+            // Only differences are meaningful, so the earliest time may be 0.
+            None => (Self::Own, -begins.min().unwrap_or(0).min(0)),
+        }
+    }
 }
 
 /// A name in a trace's table of names.
@@ -119,6 +139,18 @@ pub struct Slice {
     pub bytes: Option<Bytes>,
 }
 
+impl Slice {
+    /// From its begin to its end.
+    pub const fn span(&self) -> Span {
+        Span { begin: self.begin, end: self.end }
+    }
+
+    /// How long it lasts.
+    pub fn length(&self) -> Nanos {
+        self.end.since(self.begin)
+    }
+}
+
 /// A stream of a device, or a thread of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Track {
@@ -137,6 +169,13 @@ pub struct StepRange {
     pub begin: Nanos,
     /// End.
     pub end: Nanos,
+}
+
+impl StepRange {
+    /// From its begin to its end.
+    pub const fn span(&self) -> Span {
+        Span { begin: self.begin, end: self.end }
+    }
 }
 
 /// Details of a collective besides its slice.
@@ -203,7 +242,30 @@ impl Trace {
         self.tracks.get(slice.track as usize)?.device
     }
 
-    /// Sorts slices by begin, longer ones first among equals, and updates the collectives.
+    /// Moves times that may be negative, kept as two's complement, to a clock. What does not fit on it goes in [`Self::sort`].
+    pub fn place(&mut self, (clock, shift): (Clock, i64)) {
+        self.clock = clock;
+        let place = |moment: Nanos| u64::try_from((moment.0 as i64).checked_add(shift)?).ok().map(Nanos);
+        for slice in &mut self.slices {
+            let placed = place(slice.begin).zip(place(slice.end));
+            (slice.begin, slice.end) = placed.unwrap_or((OUTSIDE, OUTSIDE));
+        }
+    }
+
+    /// Adds a stream of a device, or a thread of the host.
+    pub fn add_track(&mut self, name: impl Into<String>, device: Option<u32>) -> u32 {
+        self.tracks.push(Track { name: name.into(), device });
+        self.tracks.len() as u32 - 1
+    }
+
+    /// Says that the slice that comes next is a collective.
+    pub fn add_collective(&mut self, operation: &str) {
+        let (slice, operation) = (self.slices.len(), self.names.enter(operation));
+        self.collectives.push(Collective { slice, operation, group: None, sequence: None });
+    }
+
+    /// Sorts slices by begin, longer ones first among equals, updates the collectives, and leaves out what is not on the
+    /// clock.
     pub fn sort(&mut self) {
         let mut order: Vec<u32> = (0..self.slices.len() as u32).collect();
         order.sort_by_key(|&at| {
@@ -219,6 +281,8 @@ impl Trace {
             collective.slice = place[collective.slice];
         }
         self.collectives.sort_by_key(|collective| collective.slice);
+        self.slices.truncate(self.slices.partition_point(|slice| slice.begin < OUTSIDE));
+        self.collectives.retain(|collective| collective.slice < self.slices.len());
         self.steps.sort_by_key(|step| step.begin);
     }
 }

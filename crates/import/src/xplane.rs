@@ -23,7 +23,7 @@ use paceline_record::{Bytes, Nanos};
 
 use self::message::{Fields, Held, Line, MOST_ENTRIES, Plane, Stat};
 use super::{ImportError, open};
-use crate::trace::{Clock, Collective, Kind, Slice, StepRange, Trace, Track};
+use crate::trace::{Clock, Kind, Slice, StepRange, Trace};
 
 /// The largest file, unpacked.
 const MOST_BYTES: u64 = 1 << 30;
@@ -35,8 +35,6 @@ const MOST_TRACKS: usize = 1 << 16;
 const MOST_DEVICES: u32 = 1 << 7;
 /// Most planes that a note names.
 const NAMED: usize = 3;
-/// September 2001: later times count from 1970.
-const EPOCH: i64 = 1_000_000_000_000_000_000;
 
 /// Whether a file that begins like this is a profile: its first plane is a device's, or the host's.
 pub fn recognise(head: &[u8]) -> bool {
@@ -45,7 +43,7 @@ pub fn recognise(head: &[u8]) -> bool {
     let length = rest.iter().take(10).position(|&byte| byte < 0x80).map_or(rest.len(), |last| last + 1);
     let names = [b"/device:".as_slice(), b"/host:", b"Task Environment", b"#Chip", b"Host CPUs"];
     let is_plane = |name: &[u8]| names.iter().any(|prefix| name.starts_with(prefix));
-    let named = |field| matches!(field, Ok((2, Held::Bytes(name))) if is_plane(name));
+    let named = |field| matches!(field, Some((2, Held::Bytes(name))) if is_plane(name));
     Fields(&rest[length..]).take(2).any(named)
 }
 
@@ -123,28 +121,24 @@ impl Space {
         let (mut planes, mut room) = (Vec::new(), MOST_ENTRIES);
         for field in Fields(bytes) {
             match field {
-                Ok((1, Held::Bytes(message))) if planes.len() < MOST_TRACKS => {
+                Some((1, Held::Bytes(message))) if planes.len() < MOST_TRACKS => {
                     match Plane::read(message, &mut room) {
-                        Ok(plane) if plane.name == "/host:metadata" => {
+                        Some(plane) if plane.name == "/host:metadata" => {
                             self.operations = message::operations(message);
                         }
-                        Ok(plane) => planes.push(plane),
-                        Err(_) => self.torn = true,
+                        Some(plane) => planes.push(plane),
+                        None => self.torn = true,
                     }
                 }
-                Ok((4, Held::Bytes(host))) => self.host.trace.host = Some(message::text(host)),
-                Ok(_) => {}
-                Err(_) => self.torn = true,
+                Some((4, Held::Bytes(host))) => self.host.trace.host = Some(message::text(host)),
+                Some(_) => {}
+                None => self.torn = true,
             }
         }
-        let begins = || planes.iter().flat_map(|plane| plane.lines.iter().map(|line| line.begin_ns));
         let begun = planes.iter().find_map(|plane| plane.stat("profile_start_time")?.number());
-        let begun = begun.and_then(|begun| i64::try_from(begun).ok());
-        let absolute = begins().any(|begin| begin >= EPOCH);
-        self.origin = begun.filter(|_| !absolute).unwrap_or(0);
-        if absolute || self.origin >= EPOCH {
-            self.host.trace.clock = Clock::Epoch;
-        }
+        let begins = planes.iter().flat_map(|plane| plane.lines.iter().map(|line| line.begin_ns));
+        let clock = Clock::choose(begins, begun.and_then(|begun| i64::try_from(begun).ok()));
+        (self.host.trace.clock, self.origin) = clock;
         let shows = |plane: &Plane<'_>| !plane.lines.is_empty();
         let has_device = planes.iter().any(|plane| device(&plane.name).is_some() && shows(plane));
         for plane in planes.iter().filter(|plane| shows(plane)) {
@@ -175,7 +169,7 @@ impl Space {
             let rank = self.devices.entry(device).or_default();
             let track = rank.track(name, Some(device));
             match name {
-                "Steps" => rank.trace.steps.extend(rows.iter().filter_map(Row::device_step)),
+                "Steps" => rank.trace.steps.extend(rows.iter().filter_map(device_step)),
                 "XLA Ops" => rank.take_ops(&rows, track, &self.operations, transfers),
                 "Async XLA Ops" => rank.take_transfers(&rows, track, &self.operations),
                 _ => rank.take_stream(&rows, track),
@@ -224,7 +218,7 @@ impl Space {
                 .map(|name| plane.key(name));
         let mut rows = Vec::new();
         for event in line.events() {
-            let Ok(event) = event else {
+            let Some(event) = event else {
                 self.torn = true;
                 break;
             };
@@ -303,12 +297,9 @@ impl Space {
 
 impl Rank {
     fn track(&mut self, name: &str, device: Option<u32>) -> u32 {
-        let tracks = &mut self.trace.tracks;
-        let name = if tracks.len() < MOST_TRACKS { name } else { "others" };
-        *self.tracks.entry(name.to_owned()).or_insert_with(|| {
-            tracks.push(Track { name: name.into(), device });
-            tracks.len() as u32 - 1
-        })
+        let trace = &mut self.trace;
+        let name = if trace.tracks.len() < MOST_TRACKS { name } else { "others" };
+        *self.tracks.entry(name.to_owned()).or_insert_with(|| trace.add_track(name, device))
     }
 
     fn push(&mut self, row: &Row<'_>, name: &str, kind: Kind, track: u32) {
@@ -318,9 +309,7 @@ impl Rank {
     }
 
     fn push_collective(&mut self, row: &Row<'_>, operation: &str, track: u32) {
-        let operation = self.trace.names.enter(&operation.replace('-', "_"));
-        let slice = self.trace.slices.len();
-        self.trace.collectives.push(Collective { slice, operation, group: None, sequence: None });
+        self.trace.add_collective(&operation.replace('-', "_"));
         self.push(row, row.label, Kind::Collective, track);
     }
 
@@ -357,12 +346,10 @@ impl Rank {
     }
 }
 
-impl Row<'_> {
-    /// A step that a device marks: it is called by its number.
-    fn device_step(&self) -> Option<StepRange> {
-        let number = self.step.or_else(|| self.name.parse().ok())?;
-        Some(StepRange { number, begin: self.begin, end: self.end })
-    }
+/// A step that a device marks: it is called by its number.
+fn device_step(row: &Row<'_>) -> Option<StepRange> {
+    let number = row.step.or_else(|| row.name.parse().ok())?;
+    Some(StepRange { number, begin: row.begin, end: row.end })
 }
 
 /// The number of the device that a plane is of.
@@ -377,8 +364,7 @@ fn in_range(device: u64) -> Option<u32> {
 
 /// Bytes of a copy, from its details: `kind_src:pageable kind_dst:device size:4096 dest:0 async:1`.
 fn copied(details: &str) -> Option<Bytes> {
-    let words = || details.split([' ', '\n']);
-    let size =
-        words().find_map(|word| word.strip_prefix("size:").or_else(|| word.strip_prefix("num_bytes:")));
-    size?.parse().ok().map(Bytes)
+    let mut words = details.split([' ', '\n']).filter_map(|word| word.split_once(':'));
+    let (_, size) = words.find(|(what, _)| ["size", "num_bytes"].contains(what))?;
+    size.parse().ok().map(Bytes)
 }

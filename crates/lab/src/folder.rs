@@ -346,13 +346,11 @@ impl StudyFolder {
 }
 
 /// Writes a file of a user's own choice whole or not at all. Its draft bears its name: other files there are not ours.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
+pub fn write_whole(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), LabError> {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".draft");
-    write_draft(&path.with_file_name(name), path, |out| {
-        out.write_all(bytes).map_err(LabError::io("write", path))
-    })
+    write_draft(&path.with_file_name(name), path, |out| fill(out).map_err(LabError::io("write", path)))
 }
 
 /// Writes a draft, and renames it once it is on disk.

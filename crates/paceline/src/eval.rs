@@ -147,5 +147,5 @@ fn write_png(path: &Path, picture: &Picture) -> Result<()> {
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     encoder.write_header().and_then(|mut writer| writer.write_image_data(&picture.pixels))?;
-    Ok(write_whole(path, &bytes)?)
+    Ok(write_whole(path, |out| out.write_all(&bytes))?)
 }

@@ -102,7 +102,7 @@ fn compare(paths: &[PathBuf], page: Option<&Path>, show: Show) -> Result<()> {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     if let Some(page) = page {
         let text = html::render_comparison(&reports, &comparisons, &names);
-        write_whole(page, text.as_bytes())?;
+        write_whole(page, |out| out.write_all(text.as_bytes()))?;
     }
     match (show, &comparisons[..]) {
         (Show::Json, [two]) => return outcome::print_json(two),

@@ -85,7 +85,11 @@ fn slices_that_overlap_or_have_no_end_are_borne() {
     assert_eq!(timeline.threads[0].busy, Nanos(15_000));
     assert_eq!(
         timeline.warnings,
-        ["2 events have no valid time or no begin: skipped", "1 slices have no end: skipped"]
+        [
+            "1 event has no valid time: skipped",
+            "1 event has no begin: skipped",
+            "1 event has no end: skipped"
+        ]
     );
 }
 

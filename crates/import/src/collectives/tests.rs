@@ -130,8 +130,11 @@ fn sequence_numbers_match_where_order_would_not() {
     let traces = drafts.map(Draft::trace);
     let steps: Vec<_> = traces.iter().map(|trace| trace.steps.clone()).collect();
     let matching = Matching::of(&traces, &steps);
-    let groups: Vec<Vec<(usize, usize)>> =
-        matching.groups().map(|group| group.iter().map(|part| (part.rank, part.slice)).collect()).collect();
+    let groups: Vec<Vec<(usize, usize)>> = matching
+        .groups
+        .iter()
+        .map(|group| group.iter().map(|part| (part.rank, part.slice)).collect())
+        .collect();
     assert_eq!((groups, matching.unmatched), (vec![vec![(0, 1), (1, 0)]], 2));
 }
 

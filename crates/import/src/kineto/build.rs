@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use paceline_record::{Bytes, Nanos};
+use paceline_record::{Bytes, Nanos, Rank};
+use serde::Deserialize;
 
 use super::super::operations::{self, Source};
 use super::collective::{self, Candidate};
 use super::event::Event;
 use super::number::{parse_micros, parse_whole};
-use super::scan::{Cursor, Stop, Text};
-use super::{Sink, header};
-use crate::trace::{Kind, Name, Slice, Trace, Track};
+use super::scan::Value;
+use crate::trace::{Kind, Name, Slice, Trace};
 
 /// Most slices that are kept: about 1 GiB.
 pub const MOST_SLICES: usize = 1 << 24;
@@ -22,12 +22,17 @@ pub const MOST_NAME_BYTES: usize = 1 << 27;
 const NAME_COST: usize = 96;
 /// The longest name that is kept whole.
 const MOST_NAME: usize = 1 << 14;
-/// The longest name of a thread that is kept whole.
-const MOST_THREAD_NAME: usize = 1 << 8;
+/// The longest name of a thread or a process that is kept whole.
+const MOST_LABEL: usize = 1 << 8;
 /// Most unknown categories that are named.
 const MOST_UNREAD: usize = 16;
 /// The longest number of a process or a thread that is kept whole; some are words.
 const MOST_NUMBER: usize = 1 << 6;
+/// Separates a process from a thread; no text in JSON contains it.
+const BETWEEN: &[u8] = b"\0";
+
+/// The useful members of the outermost object, besides the events.
+pub const MEMBERS: [&str; 4] = ["distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name"];
 
 /// Counts of irregular events.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +41,8 @@ pub struct Oddities {
     pub timeless: u64,
     /// Events without a valid duration, which count as 0.
     pub endless: u64,
+    /// Ends without a begin.
+    pub unbegun: u64,
     /// Events larger than the window.
     pub large: u64,
 }
@@ -43,8 +50,12 @@ pub struct Oddities {
 /// A trace under construction. Times are on the file's clock and may be negative: two's complement until the end.
 #[derive(Default)]
 pub struct Builder {
+    /// Whether it may be by any writer: then slices are ranges, whatever they are called, and may be pairs of events.
+    any: bool,
     pub(super) trace: Trace,
     pub(super) odd: Oddities,
+    /// Events that are neither slices nor names.
+    pub others: u64,
     pub(super) candidates: Vec<Candidate>,
     /// What names mean, in their order.
     meanings: Vec<Option<Meaning>>,
@@ -52,8 +63,13 @@ pub struct Builder {
     pub(super) unread: BTreeMap<String, u64>,
     /// Origin of the times, in nanoseconds since 1970.
     pub(super) base: Option<i64>,
+    /// Tracks by place, process and thread.
     tracks: HashMap<Vec<u8>, u32>,
-    thread_names: HashMap<Vec<u8>, String>,
+    /// Names of processes, and of threads by process and thread.
+    labels: HashMap<Vec<u8>, String>,
+    /// Slices of each track that have begun, and their begins.
+    open: HashMap<u32, Vec<(Name, i64)>>,
+    opened: usize,
     name_bytes: usize,
     key: Vec<u8>,
 }
@@ -78,43 +94,113 @@ enum Place {
     Device,
 }
 
-impl Sink for Builder {
-    fn is_full(&self) -> bool {
-        self.trace.slices.len() >= MOST_SLICES
+/// What a trace says about its run.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Distributed {
+    backend: Option<String>,
+    rank: serde_json::Value,
+    world_size: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+struct Device {
+    #[serde(default)]
+    name: Option<String>,
+}
+
+impl Builder {
+    /// For a trace that is not of PyTorch's profiler.
+    pub fn of_any_writer() -> Self {
+        Self { any: true, ..Self::default() }
+    }
+
+    /// Whether there is no room for another event.
+    pub fn is_full(&self) -> bool {
+        self.trace.slices.len().max(self.opened) >= MOST_SLICES
             || self.trace.tracks.len() >= MOST_TRACKS
             || self.name_bytes >= MOST_NAME_BYTES
     }
 
-    fn take(&mut self, event: &Event<'_>) {
-        match event.phase {
-            Some(b'X') => self.take_slice(event),
-            Some(b'M') if event.name.raw == b"thread_name" => self.name_thread(event),
-            None => self.odd.timeless += 1,
+    /// Takes a member of the outermost object besides the events. If a value cannot be read, its format is unknown.
+    pub fn take_member(&mut self, key: &str, value: Value<'_>) {
+        let trace = &mut self.trace;
+        match key {
+            "baseTimeNanoseconds" => self.base = parse_whole(value.raw).and_then(|base| base.try_into().ok()),
+            "host_name" => trace.host = Some(value.plain()).filter(|host| !host.is_empty()),
+            "distributedInfo" => {
+                let told: Distributed = serde_json::from_slice(value.raw).unwrap_or_default();
+                let number = |value: serde_json::Value| {
+                    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    parse_whole(text.as_bytes()).and_then(|number| number.try_into().ok())
+                };
+                trace.backend = told.backend.filter(|backend| !backend.is_empty());
+                (trace.rank, trace.world) = (number(told.rank).map(Rank), number(told.world_size));
+            }
+            "deviceProperties" => {
+                let devices: Vec<Device> = serde_json::from_slice(value.raw).unwrap_or_default();
+                trace.devices = devices.into_iter().filter_map(|device| device.name).collect();
+            }
             _ => {}
         }
     }
 
-    fn take_member(&mut self, key: &str, cursor: &mut Cursor<'_>) -> Result<(), Stop> {
-        header::read_member(self, key, cursor)
+    /// Takes an event.
+    pub fn take(&mut self, event: &Event<'_>) {
+        match event.phase {
+            Some(b'M') => self.take_label(event),
+            Some(b'X' | b'B' | b'E') if self.any => self.take_range(event),
+            Some(b'X') => self.take_slice(event),
+            // JAX ends its list with an empty event.
+            None if self.any && event.name.raw.is_empty() && event.begin.is_empty() => {}
+            None => self.odd.timeless += 1,
+            _ => self.others += 1,
+        }
     }
 
-    fn pass_large(&mut self) {
-        self.odd.large += 1;
+    /// When an event begins, in nanoseconds.
+    fn begin(&mut self, event: &Event<'_>) -> Option<i64> {
+        let begin = parse_micros(event.begin);
+        self.odd.timeless += u64::from(begin.is_none());
+        begin
     }
 
-    fn trace(&mut self) -> &mut Trace {
-        &mut self.trace
+    fn duration(&mut self, event: &Event<'_>) -> i64 {
+        let duration = parse_micros(event.duration).filter(|&duration| duration >= 0);
+        self.odd.endless += u64::from(duration.is_none());
+        duration.unwrap_or(0)
     }
-}
 
-impl Builder {
+    /// Takes a slice, or the begin or the end of one.
+    fn take_range(&mut self, event: &Event<'_>) {
+        let Some(moment) = self.begin(event) else { return };
+        let track = self.track(event, Place::Host);
+        let open = self.open.entry(track).or_default();
+        let (name, begin, end) = match event.phase {
+            Some(b'B') => {
+                let name = self.name(event.name);
+                self.open.entry(track).or_default().push((name, moment));
+                self.opened += 1;
+                return;
+            }
+            Some(b'E') => match open.pop() {
+                Some((name, begin)) if begin <= moment => (name, begin, moment),
+                _ => return self.odd.unbegun += 1,
+            },
+            _ => (self.name(event.name), moment, moment + self.duration(event)),
+        };
+        let (begin, end) = (Nanos(begin as u64), Nanos(end as u64));
+        let (kind, correlation, bytes) = (Kind::Range, 0, None);
+        self.trace.slices.push(Slice { kind, name, begin, end, track, correlation, bytes });
+    }
+
     fn take_slice(&mut self, event: &Event<'_>) {
         if matches!(event.category, b"Trace" | b"python_function" | b"cuda_event") {
             return;
         }
         let name = self.name(event.name);
         let meaning = self.meaning(name);
-        let exchanges = meaning.kernel || event.args.collective.is_some();
+        let exchanges = meaning.kernel || event.args.collective.told().is_some();
         let Some((kind, place)) = classify(event, meaning.step.is_some(), exchanges) else {
             let category = String::from_utf8_lossy(&event.category[..event.category.len().min(MOST_NUMBER)]);
             if self.unread.len() < MOST_UNREAD || self.unread.contains_key(&*category) {
@@ -122,19 +208,16 @@ impl Builder {
             }
             return;
         };
-        let Some(begin) = event.begin.and_then(parse_micros) else {
-            self.odd.timeless += 1;
-            return;
-        };
-        let duration = event.duration.and_then(parse_micros).filter(|&duration| duration >= 0);
-        self.odd.endless += u64::from(duration.is_none());
+        let Some(begin) = self.begin(event) else { return };
+        // Both are below 2^62: the sum cannot overflow.
+        let end = begin + self.duration(event);
         let source = match place {
             Place::Host => meaning.source,
             Place::Device => (kind == Kind::Collective).then_some(Source::Device),
         };
         let bytes = match source {
             Some(source) => self.take_candidate(event, source, meaning.operation),
-            None if kind.is_device_work() => event.args.bytes.and_then(parse_whole).map(Bytes),
+            None if kind.is_device_work() => parse_whole(event.args.bytes).map(Bytes),
             None => None,
         };
         let track = self.track(event, place);
@@ -142,10 +225,9 @@ impl Builder {
             kind,
             name,
             begin: Nanos(begin as u64),
-            // Both are below 2^62: the sum cannot overflow.
-            end: Nanos((begin + duration.unwrap_or(0)) as u64),
+            end: Nanos(end as u64),
             track,
-            correlation: event.args.correlation.and_then(parse_whole).unwrap_or(0),
+            correlation: parse_whole(event.args.correlation).unwrap_or(0),
             bytes,
         });
     }
@@ -180,7 +262,7 @@ impl Builder {
         operation: Option<Name>,
     ) -> Option<Bytes> {
         let args = &event.args;
-        let told = args.collective.filter(|told| !told.raw.is_empty());
+        let told = args.collective.told();
         let operation = match (told, operation) {
             (None, Some(operation)) => operation,
             _ => self.enter(&name_operation(&told.unwrap_or(event.name).plain())),
@@ -190,44 +272,48 @@ impl Builder {
             source,
             operation,
             waits: self.trace.names.text(operation).starts_with("wait"),
-            group: args.group.filter(|group| !group.raw.is_empty()).map(|group| self.name(group)),
-            sequence: args.sequence.and_then(parse_whole),
+            group: args.group.told().map(|group| self.name(group)),
+            sequence: parse_whole(args.sequence),
         };
         self.candidates.push(candidate);
         collective::count_bytes(args)
     }
 
-    fn name_thread(&mut self, event: &Event<'_>) {
-        let Some(name) = event.args.name else { return };
-        if self.thread_names.len() < MOST_TRACKS {
-            let key = [head(event.process), b"/", head(event.thread)].concat();
-            let name = shorten(name.plain(), MOST_THREAD_NAME);
-            self.thread_names.entry(key).or_insert_with(|| name.trim().to_owned());
-        }
+    /// Takes the name of a process or a thread.
+    fn take_label(&mut self, event: &Event<'_>) {
+        let Some(name) = event.args.name.told().filter(|_| self.labels.len() < 2 * MOST_TRACKS) else {
+            return;
+        };
+        let key = match event.name.raw {
+            b"thread_name" => [head(event.process), BETWEEN, head(event.thread)].concat(),
+            b"process_name" => head(event.process).to_vec(),
+            _ => return,
+        };
+        let name = shorten(name.plain(), MOST_LABEL);
+        self.labels.entry(key).or_insert_with(|| name.trim().to_owned());
     }
 
     fn track(&mut self, event: &Event<'_>, place: Place) -> u32 {
         self.key.clear();
         self.key.push(place as u8);
-        self.key.extend(head(event.process));
-        self.key.push(b'/');
-        self.key.extend(head(event.thread));
+        for piece in [head(event.process), BETWEEN, head(event.thread)] {
+            self.key.extend(piece);
+        }
         if let Some(&track) = self.tracks.get(&self.key) {
             return track;
         }
         let device = (place == Place::Device).then(|| {
-            let number = event.args.device.and_then(parse_whole).or_else(|| parse_whole(event.process));
+            let number = parse_whole(event.args.device).or_else(|| parse_whole(event.process));
             number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
         });
         let what = if device.is_some() { "stream" } else { "thread" };
-        let track = self.trace.tracks.len() as u32;
         let name = format!("{what} {}", String::from_utf8_lossy(head(event.thread)));
-        self.trace.tracks.push(Track { name, device });
+        let track = self.trace.add_track(name, device);
         self.tracks.insert(self.key.clone(), track);
         track
     }
 
-    fn name(&mut self, text: Text<'_>) -> Name {
+    fn name(&mut self, text: Value<'_>) -> Name {
         match std::str::from_utf8(text.raw) {
             Ok(plain) if !text.escaped && plain.len() <= MOST_NAME => self.enter(plain),
             _ => {
@@ -248,10 +334,29 @@ impl Builder {
     /// Sets the names of threads.
     pub(super) fn rename_tracks(&mut self) {
         for (key, &track) in &self.tracks {
-            if let Some(name) = self.thread_names.get(&key[1..]) {
+            if let Some(name) = self.labels.get(&key[1..]) {
                 self.trace.tracks[track as usize].name.clone_from(name);
             }
         }
+    }
+
+    /// Process and thread of each track, with their names.
+    pub fn places(&self) -> Vec<[String; 2]> {
+        let mut places = vec![<[String; 2]>::default(); self.tracks.len()];
+        for (key, &track) in &self.tracks {
+            let length = key[1..].iter().position(|byte| BETWEEN.contains(byte)).unwrap_or_default();
+            let (process, thread) = (&key[1..=length], &key[length + 2..]);
+            places[track as usize] = [(process, process), (&key[1..], thread)].map(|(key, number)| {
+                let number = String::from_utf8_lossy(number);
+                self.labels.get(key).map_or_else(|| number.to_string(), |name| format!("{name} ({number})"))
+            });
+        }
+        places
+    }
+
+    /// Slices that have begun and not ended.
+    pub(super) fn unended(&self) -> u64 {
+        self.open.values().map(|open| open.len() as u64).sum()
     }
 }
 

@@ -2,51 +2,30 @@
 
 use paceline_record::Bytes;
 
-use super::super::operations::Source;
+use serde_json::Value;
+
+use super::super::operations::{Source, element_size};
 use super::event::Args;
 use super::number::parse_whole;
-use super::scan::Cursor;
 use crate::trace::{Collective, Kind, Name, Slice};
 
 /// Bytes that go into a collective, from its arguments or else from the shapes of its inputs.
 pub fn count_bytes(args: &Args<'_>) -> Option<Bytes> {
-    if let (Some(elements), Some(element)) = (args.elements, args.element) {
-        return Some(Bytes(parse_whole(elements)?.checked_mul(element_size(element)?)?));
+    if !args.elements.is_empty() && !args.element.is_empty() {
+        let size = element_size(std::str::from_utf8(args.element).ok()?)?;
+        return Some(Bytes(parse_whole(args.elements)?.checked_mul(size)?));
     }
-    let mut shapes = Cursor::new(args.shapes?);
-    let mut types = Cursor::new(args.types?);
-    shapes.expect(b'[').ok()?;
-    types.expect(b'[').ok()?;
-    let mut bytes: u64 = 0;
-    let mut counted = false;
-    while shapes.element().ok()? && types.element().ok()? {
-        let mut shape = Cursor::new(shapes.value().ok()?.token());
-        if let Some(size) = element_size(types.value().ok()?.token()) {
-            let mut inner = size;
-            shape.expect(b'[').ok()?;
-            while shape.element().ok()? {
-                inner = inner.checked_mul(parse_whole(shape.value().ok()?.token())?)?;
-            }
-            bytes = bytes.checked_add(inner)?;
-            counted = true;
-        }
+    let shapes: Vec<Value> = serde_json::from_slice(args.shapes).ok()?;
+    let types: Vec<Value> = serde_json::from_slice(args.types).ok()?;
+    let sizes = types.iter().map(|name| element_size(name.as_str().unwrap_or_default()));
+    let sized = shapes.into_iter().zip(sizes).filter_map(|(shape, size)| Some((shape, size?)));
+    let mut bytes = None;
+    for (shape, size) in sized {
+        let shape: Vec<u64> = serde_json::from_value(shape).ok()?;
+        let one = shape.iter().try_fold(size, |size: u64, dimension| size.checked_mul(*dimension))?;
+        bytes = Some(Bytes(bytes.map_or(0, |Bytes(all)| all).checked_add(one)?));
     }
-    counted.then_some(Bytes(bytes))
-}
-
-/// Size of a number: by the name of PyTorch (`Float`) or C++ (`float`, `c10::Half`).
-fn element_size(name: &[u8]) -> Option<u64> {
-    let name = name.strip_prefix(b"c10::").unwrap_or(name);
-    let name = name.strip_prefix(b"at::").unwrap_or(name).to_ascii_lowercase();
-    Some(match name.as_slice() {
-        b"byte" | b"char" | b"bool" | b"signed char" | b"unsigned char" | b"int8" | b"uint8" => 1,
-        name if name.starts_with(b"float8") => 1,
-        b"half" | b"bfloat16" | b"short" | b"int16" | b"uint16" | b"short int" | b"float16" => 2,
-        b"float" | b"int" | b"int32" | b"uint32" | b"float32" | b"complexhalf" => 4,
-        b"double" | b"long" | b"long int" | b"int64" | b"uint64" | b"float64" | b"complexfloat" => 8,
-        b"complexdouble" => 16,
-        _ => return None,
-    })
+    bytes
 }
 
 /// An event about a collective.
@@ -84,7 +63,8 @@ pub fn choose(mut candidates: Vec<Candidate>, slices: &mut [Slice], launched: bo
     };
     candidates.sort_by_key(|candidate| {
         let slice = &slices[candidate.slice as usize];
-        (slice.track, slice.begin, std::cmp::Reverse(slice.end), candidate.source, candidate.slice)
+        let (begin, end) = (slice.begin.0 as i64, slice.end.0 as i64);
+        (slice.track, begin, std::cmp::Reverse(end), candidate.source, candidate.slice)
     });
     let mut arguments: Option<Candidate> = None;
     let mut outer: Option<Candidate> = None;
@@ -93,7 +73,7 @@ pub fn choose(mut candidates: Vec<Candidate>, slices: &mut [Slice], launched: bo
         let slice = slices[candidate.slice as usize];
         let holds = |outer: &Candidate| {
             let around = &slices[outer.slice as usize];
-            around.track == slice.track && slice.end <= around.end
+            around.track == slice.track && slice.end.0 as i64 <= around.end.0 as i64
         };
         let known = arguments.filter(holds);
         if candidate.source == Source::Arguments {
@@ -129,20 +109,19 @@ mod tests {
 
     #[test]
     fn bytes_come_from_arguments_or_from_shapes() {
-        let given = Args { elements: Some(b"1000"), element: Some(b"BFloat16"), ..Args::default() };
+        let given = Args { elements: b"1000", element: b"BFloat16", ..Args::default() };
         assert_eq!(count_bytes(&given), Some(Bytes(2000)));
         let shaped = Args {
-            shapes: Some(b"[[8, 1024], [], [3]]"),
-            types: Some(br#"["float", "Scalar", "long int"]"#),
+            shapes: b"[[8, 1024], [], [3]]",
+            types: br#"["float", "Scalar", "long int"]"#,
             ..Args::default()
         };
         assert_eq!(count_bytes(&shaped), Some(Bytes(8 * 1024 * 4 + 24)));
-        let unknown = Args { elements: Some(b"1000"), element: Some(b"Quaternion"), ..Args::default() };
+        let unknown = Args { elements: b"1000", element: b"Quaternion", ..Args::default() };
         assert_eq!(count_bytes(&unknown), None);
-        let huge =
-            Args { elements: Some(b"18446744073709551615"), element: Some(b"Float"), ..Args::default() };
+        let huge = Args { elements: b"18446744073709551615", element: b"Float", ..Args::default() };
         assert_eq!(count_bytes(&huge), None);
-        let odd = Args { shapes: Some(b"[[8"), types: Some(b"[\"float\"]"), ..Args::default() };
+        let odd = Args { shapes: b"[[8", types: b"[\"float\"]", ..Args::default() };
         assert_eq!(count_bytes(&odd), None);
     }
 }

@@ -1,8 +1,8 @@
 //! One event of a trace, as slices of its text.
 
-use super::scan::{Cursor, Stop, Text, Value};
+use super::scan::{Cursor, Stop, Value};
 
-/// The useful parts of an event; missing ones are `None`.
+/// The useful parts of an event; missing ones are empty.
 #[derive(Default)]
 pub struct Event<'a> {
     /// Kind of event: `X` has a duration, `M` names something.
@@ -10,15 +10,15 @@ pub struct Event<'a> {
     /// Its category.
     pub category: &'a [u8],
     /// Its name.
-    pub name: Text<'a>,
+    pub name: Value<'a>,
     /// The process, or the device.
     pub process: &'a [u8],
     /// The thread, or the stream.
     pub thread: &'a [u8],
     /// Begin.
-    pub begin: Option<&'a [u8]>,
+    pub begin: &'a [u8],
     /// Duration.
-    pub duration: Option<&'a [u8]>,
+    pub duration: &'a [u8],
     /// Its arguments.
     pub args: Args<'a>,
 }
@@ -27,27 +27,27 @@ pub struct Event<'a> {
 #[derive(Default)]
 pub struct Args<'a> {
     /// Connects a launch with its work.
-    pub correlation: Option<&'a [u8]>,
+    pub correlation: &'a [u8],
     /// Bytes of a copy.
-    pub bytes: Option<&'a [u8]>,
+    pub bytes: &'a [u8],
     /// Number of the device.
-    pub device: Option<&'a [u8]>,
+    pub device: &'a [u8],
     /// What an `M` event calls the thread.
-    pub name: Option<Text<'a>>,
+    pub name: Value<'a>,
     /// The operation of a collective.
-    pub collective: Option<Text<'a>>,
+    pub collective: Value<'a>,
     /// Numbers that go into a collective.
-    pub elements: Option<&'a [u8]>,
+    pub elements: &'a [u8],
     /// Their type.
-    pub element: Option<&'a [u8]>,
+    pub element: &'a [u8],
     /// The group of ranks, by its name, or else its number.
-    pub group: Option<Text<'a>>,
+    pub group: Value<'a>,
     /// The number of a collective in its group.
-    pub sequence: Option<&'a [u8]>,
+    pub sequence: &'a [u8],
     /// Shapes of an operator's inputs.
-    pub shapes: Option<&'a [u8]>,
+    pub shapes: &'a [u8],
     /// Types of an operator's inputs.
-    pub types: Option<&'a [u8]>,
+    pub types: &'a [u8],
 }
 
 impl<'a> Event<'a> {
@@ -66,13 +66,13 @@ impl<'a> Event<'a> {
             }
             let value = cursor.value()?;
             match key.raw {
-                b"ph" => event.phase = value.token().first().copied(),
-                b"cat" => event.category = value.token(),
-                b"name" => event.name = value.text(),
-                b"pid" => event.process = value.token(),
-                b"tid" => event.thread = value.token(),
-                b"ts" => event.begin = Some(value.token()),
-                b"dur" => event.duration = Some(value.token()),
+                b"ph" => event.phase = value.raw.first().copied(),
+                b"cat" => event.category = value.raw,
+                b"name" => event.name = value,
+                b"pid" => event.process = value.raw,
+                b"tid" => event.thread = value.raw,
+                b"ts" => event.begin = value.raw,
+                b"dur" => event.duration = value.raw,
                 _ => {}
             }
         }
@@ -87,28 +87,21 @@ impl<'a> Args<'a> {
         while let Some(key) = cursor.member()? {
             let value = cursor.value()?;
             match key.raw {
-                b"correlation" => args.correlation = Some(value.token()),
-                b"bytes" | b"Bytes" => args.bytes = Some(value.token()),
-                b"device" => args.device = Some(value.token()),
-                b"name" => args.name = Some(value.text()),
-                b"Collective name" => args.collective = Some(value.text()),
-                b"In msg nelems" => args.elements = Some(value.token()),
-                b"dtype" => args.element = Some(value.token()),
-                b"Process Group Name" => args.group = Some(value.text()),
-                b"Process Group ID" => args.group = args.group.or(Some(value.text())),
-                b"Seq" => args.sequence = Some(value.token()),
-                b"Input Dims" | b"Input dims" => args.shapes = nested(value),
-                b"Input type" => args.types = nested(value),
+                b"correlation" => args.correlation = value.raw,
+                b"bytes" | b"Bytes" => args.bytes = value.raw,
+                b"device" => args.device = value.raw,
+                b"name" => args.name = value,
+                b"Collective name" => args.collective = value,
+                b"In msg nelems" => args.elements = value.raw,
+                b"dtype" => args.element = value.raw,
+                b"Process Group Name" => args.group = value,
+                b"Process Group ID" => args.group = args.group.told().unwrap_or(value),
+                b"Seq" => args.sequence = value.raw,
+                b"Input Dims" | b"Input dims" => args.shapes = value.raw,
+                b"Input type" => args.types = value.raw,
                 _ => {}
             }
         }
         Ok(args)
-    }
-}
-
-fn nested(value: Value<'_>) -> Option<&[u8]> {
-    match value {
-        Value::Nested(text) => Some(text),
-        _ => None,
     }
 }

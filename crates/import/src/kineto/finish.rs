@@ -8,16 +8,11 @@ use super::super::operations::Source;
 use super::build::Builder;
 use super::collective;
 use super::window;
-use crate::trace::{Clock, Kind, Slice, StepRange, Trace};
-
-/// September 2001: later times count from 1970, earlier ones from another origin.
-const EPOCH: i64 = 1_000_000_000_000_000_000;
+use crate::trace::{Clock, Kind, StepRange, Trace};
 
 impl Builder {
     /// The trace of all events that were taken.
     pub fn finish(mut self) -> Trace {
-        let origin = self.choose_origin();
-        self.drop_odd(origin);
         self.rename_tracks();
         let launched = self.candidates.iter().any(|candidate| candidate.source == Source::Launch);
         let trace = &mut self.trace;
@@ -31,79 +26,39 @@ impl Builder {
                 "collectives are launched, but their kernels are not in the trace: their time is unknown";
             trace.warnings.push(why.into());
         }
+        let clock = Clock::choose(trace.slices.iter().map(|slice| slice.begin.0 as i64), self.base);
+        trace.place(clock);
+        let all = trace.slices.len();
+        trace.sort();
+        self.odd.timeless += (all - trace.slices.len()) as u64;
         self.find_steps();
         self.warn();
-        self.trace.sort();
         self.trace
-    }
-
-    /// What is added to every moment.
-    fn choose_origin(&mut self) -> i128 {
-        let begins = || self.trace.slices.iter().map(|slice| slice.begin.0 as i64);
-        let late = begins().filter(|&begin| begin >= EPOCH).count();
-        if 2 * late > self.trace.slices.len() {
-            self.trace.clock = Clock::Epoch;
-            return 0;
-        }
-        if let Some(base) = self.base.filter(|&base| base >= EPOCH) {
-            self.trace.clock = Clock::Epoch;
-            return base.into();
-        }
-        // Only differences are meaningful, so the earliest time may be 0.
-        -i128::from(begins().min().unwrap_or(0).min(0))
-    }
-
-    /// Converts times to the trace's clock, and skips events outside it.
-    fn drop_odd(&mut self, origin: i128) {
-        let place = |moment: Nanos| u64::try_from(i128::from(moment.0 as i64) + origin).ok().map(Nanos);
-        let mut gone = Vec::new();
-        let mut at = 0;
-        self.trace.slices.retain_mut(|slice| {
-            let placed = place(slice.begin).zip(place(slice.end));
-            match placed {
-                Some(times) => (slice.begin, slice.end) = times,
-                None => gone.push(at),
-            }
-            at += 1;
-            placed.is_some()
-        });
-        self.odd.timeless += gone.len() as u64;
-        self.candidates.retain_mut(|candidate| {
-            let before = gone.partition_point(|&gone| gone < candidate.slice);
-            let keep = gone.get(before) != Some(&candidate.slice);
-            candidate.slice -= before as u32;
-            keep
-        });
     }
 
     /// Steps as marked by the host, or by devices if the host marks none.
     fn find_steps(&mut self) {
-        let mut host: BTreeMap<u64, StepRange> = BTreeMap::new();
-        let mut device = host.clone();
-        let ranges = |slice: &&Slice| slice.kind == Kind::Range;
-        for slice in self.trace.slices.iter().filter(ranges) {
+        let mut found: [BTreeMap<u64, StepRange>; 2] = Default::default();
+        for slice in self.trace.slices.iter().filter(|slice| slice.kind == Kind::Range) {
             let Some(number) = self.step(slice.name) else { continue };
-            let on_device = self.trace.tracks[slice.track as usize].device.is_some();
-            let found = if on_device { &mut device } else { &mut host };
-            let step =
-                found.entry(number).or_insert(StepRange { number, begin: slice.begin, end: slice.end });
-            step.begin = step.begin.min(slice.begin);
+            let on_device = self.trace.device_of(slice).is_some();
+            let new = StepRange { number, begin: slice.begin, end: slice.end };
+            let step = found[usize::from(on_device)].entry(number).or_insert(new);
             step.end = step.end.max(slice.end);
         }
-        let by_host = !host.is_empty();
-        let mut steps: Vec<StepRange> = if by_host { host } else { device }.into_values().collect();
-        if !by_host && !steps.is_empty() {
+        let [host, device] = found.map(|steps| steps.into_values().collect::<Vec<StepRange>>());
+        self.trace.steps_on_device = host.is_empty() && !device.is_empty();
+        self.trace.steps = if host.is_empty() { device } else { host };
+        self.trace.steps.sort_by_key(|step| step.begin);
+        if self.trace.steps_on_device {
             // Streams run ahead of each other, steps do not.
-            steps.sort_by_key(|step| step.begin);
-            for at in 1..steps.len() {
-                steps[at - 1].end = steps[at - 1].end.min(steps[at].begin);
+            let begins: Vec<Nanos> = self.trace.steps.iter().map(|step| step.begin).collect();
+            for (step, next) in self.trace.steps.iter_mut().zip(&begins[1..]) {
+                step.end = step.end.min(*next);
             }
-            self.trace.steps_on_device = true;
-            self.trace
-                .warnings
-                .push("steps are marked on the device only: they begin and end with its work".into());
+            let note = "steps are marked on the device only: they begin and end with its work";
+            self.trace.warnings.push(note.into());
         }
-        self.trace.steps = steps;
     }
 
     fn warn(&mut self) {
@@ -111,6 +66,8 @@ impl Builder {
         let sentences = [
             (odd.timeless, "no valid time: skipped".to_owned()),
             (odd.endless, "no valid duration: treated as 0".to_owned()),
+            (odd.unbegun, "no begin: skipped".to_owned()),
+            (self.unended(), "no end: skipped".to_owned()),
             (odd.large, format!("more than {} MiB of text: skipped", window::MOST >> 20)),
         ];
         for (count, what) in sentences {

@@ -5,38 +5,20 @@ const FAR: i64 = 1 << 62;
 
 /// Nanoseconds of a token in microseconds: exact to the nanosecond for decimals, which a double could not hold.
 pub fn parse_micros(token: &[u8]) -> Option<i64> {
-    let (negative, digits) = match token.split_first()? {
-        (b'-', rest) => (true, rest),
-        (b'+', rest) => (false, rest),
-        _ => (false, token),
+    let text = std::str::from_utf8(token).ok()?;
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let rounded = || {
+        let nanos = 1e3 * parse_double(token)?;
+        (nanos.abs() < FAR as f64).then_some(nanos.round() as i64)
     };
-    let mut nanos: i64 = 0;
-    let mut scale: i64 = 0; // of the next digit after the point; 0 before it
-    let mut seen = false;
-    for &byte in digits {
-        match byte {
-            b'0'..=b'9' => {
-                let digit = i64::from(byte - b'0');
-                seen = true;
-                nanos = match scale {
-                    0 => nanos.checked_mul(10)?.checked_add(digit * 1000)?,
-                    1000 => nanos + i64::from(digit >= 5),
-                    10_000.. => nanos,
-                    _ => nanos + digit * (100 / scale),
-                };
-                scale = (scale * 10).min(10_000);
-            }
-            b'.' if scale == 0 => scale = 1,
-            _ => {
-                return parse_double(token)
-                    .map(|micros| micros * 1e3)
-                    .filter(|nanos| nanos.abs() < FAR as f64)
-                    .map(|nanos| nanos.round() as i64);
-            }
-        }
+    if !part.bytes().all(|digit| digit.is_ascii_digit()) {
+        return rounded();
     }
-    let nanos = if negative { -nanos } else { nanos };
-    (seen && nanos.abs() < FAR).then_some(nanos)
+    let Ok(micros) = whole.parse::<i64>() else { return rounded() };
+    let digit = |at: usize| part.as_bytes().get(at).map_or(0, |digit| i64::from(digit - b'0'));
+    let part = 100 * digit(0) + 10 * digit(1) + digit(2) + i64::from(digit(3) >= 5);
+    let nanos = micros.checked_mul(1000)?.checked_add(if text.starts_with('-') { -part } else { part })?;
+    (-FAR + 1..FAR).contains(&nanos).then_some(nanos)
 }
 
 /// A whole number that is not negative; `12.0` is one.

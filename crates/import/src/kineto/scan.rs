@@ -16,16 +16,17 @@ pub enum Stop {
     Odd,
 }
 
-/// A string without its quotes, with escapes.
+/// A value in its text: a string without its quotes, a number or a word, or an array or object with its brackets. Some
+/// writers quote numbers, so which of them it is does not matter. A missing one is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Text<'a> {
+pub struct Value<'a> {
     /// The text.
     pub raw: &'a [u8],
-    /// Whether it contains an escape.
+    /// Whether it is a string with an escape.
     pub escaped: bool,
 }
 
-impl Text<'_> {
+impl Value<'_> {
     /// The unescaped text; invalid UTF-8 is replaced.
     pub fn plain(&self) -> String {
         if self.escaped {
@@ -36,34 +37,10 @@ impl Text<'_> {
         }
         String::from_utf8_lossy(self.raw).into_owned()
     }
-}
 
-/// A value in its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
-    /// A string.
-    Text(Text<'a>),
-    /// A number or a word.
-    Scalar(&'a [u8]),
-    /// An array or an object, with its brackets.
-    Nested(&'a [u8]),
-}
-
-impl<'a> Value<'a> {
-    /// The token of a number or a string: some writers quote numbers.
-    pub fn token(self) -> &'a [u8] {
-        match self {
-            Self::Text(text) => text.raw,
-            Self::Scalar(token) | Self::Nested(token) => token,
-        }
-    }
-
-    /// The text of a string; a number's token counts as one.
-    pub fn text(self) -> Text<'a> {
-        match self {
-            Self::Text(text) => text,
-            Self::Scalar(raw) | Self::Nested(raw) => Text { raw, escaped: false },
-        }
+    /// Itself, unless it is missing.
+    pub fn told(self) -> Option<Self> {
+        (!self.raw.is_empty()).then_some(self)
     }
 }
 
@@ -85,15 +62,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// The text from a place up to here.
-    fn since(&self, begin: usize) -> &'a [u8] {
-        &self.bytes[begin..self.at]
-    }
-
-    /// Skips a UTF-8 byte order mark.
-    pub fn skip_mark(&mut self) {
-        if self.bytes[self.at..].starts_with(b"\xef\xbb\xbf") {
-            self.at += 3;
-        }
+    fn since(&self, begin: usize) -> Value<'a> {
+        Value { raw: &self.bytes[begin..self.at], escaped: false }
     }
 
     /// The next byte that is not white space; it is not taken.
@@ -120,7 +90,7 @@ impl<'a> Cursor<'a> {
 
     /// The key of an object's next member, up to and with the colon; `None` takes the object's end.
     #[inline]
-    pub fn member(&mut self) -> Result<Option<Text<'a>>, Stop> {
+    pub fn member(&mut self) -> Result<Option<Value<'a>>, Stop> {
         loop {
             match self.peek()? {
                 b'"' => break,
@@ -157,19 +127,19 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub fn value(&mut self) -> Result<Value<'a>, Stop> {
         match self.peek()? {
-            b'"' => Ok(Value::Text(self.string()?)),
+            b'"' => self.string(),
             b'{' | b'[' => {
                 let begin = self.at;
                 let length = Skip::default().feed(&self.bytes[begin..]).ok_or(Stop::Short)?;
                 self.at += length;
-                Ok(Value::Nested(self.since(begin)))
+                Ok(self.since(begin))
             }
             _ => self.scalar(),
         }
     }
 
     #[inline]
-    fn string(&mut self) -> Result<Text<'a>, Stop> {
+    fn string(&mut self) -> Result<Value<'a>, Stop> {
         let begin = self.at + 1;
         let mut at = begin;
         let mut escaped = false;
@@ -177,7 +147,7 @@ impl<'a> Cursor<'a> {
             at += memchr2(b'"', b'\\', self.bytes.get(at..).ok_or(Stop::Short)?).ok_or(Stop::Short)?;
             if self.bytes[at] == b'"' {
                 self.at = at + 1;
-                return Ok(Text { raw: &self.bytes[begin..at], escaped });
+                return Ok(Value { raw: &self.bytes[begin..at], escaped });
             }
             escaped = true;
             at += 2;
@@ -187,21 +157,15 @@ impl<'a> Cursor<'a> {
     #[inline]
     fn scalar(&mut self) -> Result<Value<'a>, Stop> {
         let begin = self.at;
-        for &byte in &self.bytes[begin..] {
-            if !(byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')) {
-                let ends = matches!(byte, b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t');
-                return if ends && self.at > begin {
-                    Ok(Value::Scalar(self.since(begin)))
-                } else {
-                    Err(Stop::Odd)
-                };
-            }
-            self.at += 1;
-            if self.at - begin > MOST_SCALAR {
-                return Err(Stop::Odd);
-            }
-        }
-        Err(Stop::Short)
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
+        let rest = &self.bytes[begin..];
+        let length = rest.iter().take(MOST_SCALAR + 1).take_while(|byte| is_part(byte)).count();
+        let ends = match rest.get(length) {
+            None => return Err(Stop::Short),
+            Some(byte) => matches!(byte, b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t'),
+        };
+        self.at += length;
+        if ends && length > 0 { Ok(self.since(begin)) } else { Err(Stop::Odd) }
     }
 }
 
@@ -256,10 +220,10 @@ mod tests {
 
     #[test]
     fn values_are_slices_of_their_text() {
-        assert_eq!(value(" 12.5,").unwrap().token(), b"12.5");
-        assert_eq!(value("-Infinity]").unwrap().token(), b"-Infinity");
-        assert_eq!(value(r#""a\"b" "#).unwrap(), Value::Text(Text { raw: br#"a\"b"#, escaped: true }));
-        assert_eq!(value(r#"[1,{"a":"]"}],"#).unwrap(), Value::Nested(br#"[1,{"a":"]"}]"#));
+        assert_eq!(value(" 12.5,").unwrap().raw, b"12.5");
+        assert_eq!(value("-Infinity]").unwrap().raw, b"-Infinity");
+        assert_eq!(value(r#""a\"b" "#).unwrap(), Value { raw: br#"a\"b"#, escaped: true });
+        assert_eq!(value(r#"[1,{"a":"]"}],"#).unwrap().raw, br#"[1,{"a":"]"}]"#);
     }
 
     #[test]
@@ -292,8 +256,8 @@ mod tests {
 
     #[test]
     fn escapes_are_resolved_where_they_make_sense() {
-        assert_eq!(Text { raw: br#"a\"\u00e9\n"#, escaped: true }.plain(), "a\"\u{e9}\n");
-        assert_eq!(Text { raw: br#"a\ud800"#, escaped: true }.plain(), r"a\ud800");
-        assert_eq!(Text { raw: b"a\xff", escaped: false }.plain(), "a\u{fffd}");
+        assert_eq!(Value { raw: br#"a\"\u00e9\n"#, escaped: true }.plain(), "a\"\u{e9}\n");
+        assert_eq!(Value { raw: br#"a\ud800"#, escaped: true }.plain(), r"a\ud800");
+        assert_eq!(Value { raw: b"a\xff", escaped: false }.plain(), "a\u{fffd}");
     }
 }

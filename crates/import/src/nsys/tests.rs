@@ -4,6 +4,7 @@ use paceline_record::{Bytes, Nanos, Phase, Rank};
 
 use super::super::profile;
 use super::super::ranks::{Told, join};
+use super::super::split::Part;
 use super::super::sqlite::read;
 use super::super::sqlite::tests::{file, lines, total, trace};
 use super::*;
@@ -336,13 +337,16 @@ fn small_program() -> String {
 #[test]
 fn start_up_and_shut_down_are_named_and_no_part_of_a_step() {
     let trace = trace(&small_program());
-    let profile = profile::summarise(&trace, &profile::Cut::default()).unwrap();
     let ms = |ms: u64| Nanos(ms * 1_000_000);
-    let idle = profile.idle.unwrap();
-    assert_eq!((idle.set_up, idle.nothing_queued), (ms(900 + 480), ms(50 + 10 + 5)));
+    let whole = profile::Cut { from: Some(0.0), ..profile::Cut::default() };
+    let whole = profile::summarise(&trace, &whole).unwrap();
+    let idle = whole.idle.as_ref().unwrap();
+    assert_eq!((idle[&Part::SetUp], idle[&Part::NothingQueued]), (ms(900 + 480), ms(50 + 10 + 5)));
+    assert!(profile::render(&whole).replace("\n  ", " ").contains("the host sets it up or shuts it down"));
+    let profile = profile::summarise(&trace, &profile::Cut::default()).unwrap();
+    assert_eq!((profile.length, profile.idle.as_ref().unwrap()[&Part::SetUp]), (ms(104), ms(0)));
     let text = profile::render(&profile).replace("\n  ", " ");
     for said in [
-        "the host sets it up or shuts it down",
         "start-up of the CUDA context: the host spends 900.0 ms in cudaMalloc before its first work",
         "shut-down: the host spends 480.0 ms in cuModuleUnload after its last work",
     ] {
@@ -357,7 +361,7 @@ fn start_up_and_shut_down_are_named_and_no_part_of_a_step() {
 fn calls_of_mpi_and_copies_between_devices_are_exchange() {
     let trace = trace(&small_program());
     let profile = profile::summarise(&trace, &profile::Cut::default()).unwrap();
-    assert_eq!(profile.breakdown.collective, Nanos(64_000_000));
+    assert_eq!(profile.time(profile::Share::Collective), Nanos(64_000_000));
     let rows: Vec<_> =
         profile.collectives.iter().map(|row| (row.name.as_str(), row.total.0 / 1_000_000)).collect();
     assert_eq!(rows, [("recv", 60), ("peer_copy", 4)]);

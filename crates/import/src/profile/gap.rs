@@ -1,5 +1,7 @@
 //! When a device was idle, and why.
 
+use std::collections::BTreeMap;
+
 use paceline_lab::run::Span;
 use paceline_record::Nanos;
 use serde::Serialize;
@@ -9,46 +11,21 @@ use super::super::split::{Part, Parts, Tiling};
 use super::ROWS;
 use crate::trace::{Kind, Trace};
 
-/// Idle time by cause; [`Part`] has the definitions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Idle {
-    /// The host set up the device before its first work, or shut it down after its last.
-    pub set_up: Nanos,
-    /// The host was busy on the way to launch the next work.
-    pub host_late: Nanos,
-    /// Work waited in a stream.
-    pub queued: Nanos,
-    /// Nothing was queued, and the trace shows no activity on the host.
-    pub nothing_queued: Nanos,
-    /// The host was getting a batch.
-    pub loading: Nanos,
-    /// The trace does not connect the next work with a call.
-    pub unknown: Nanos,
-}
+/// Causes of idle time, and what they are called.
+pub const CAUSES: [(Part, &str); 6] = [
+    (Part::SetUp, "start-up and shut-down"),
+    (Part::HostLate, "host late"),
+    (Part::Queued, "waiting in a stream"),
+    (Part::NothingQueued, "nothing queued"),
+    (Part::Loading, "getting a batch"),
+    (Part::Unknown, "unknown"),
+];
 
-impl Idle {
-    pub(super) fn of(parts: &Parts) -> Self {
-        Self {
-            set_up: parts[Part::SetUp],
-            host_late: parts[Part::HostLate],
-            queued: parts[Part::Queued],
-            nothing_queued: parts[Part::NothingQueued],
-            loading: parts[Part::Loading],
-            unknown: parts[Part::Unknown],
-        }
-    }
+/// Idle time by each of its [`CAUSES`].
+pub type Idle = BTreeMap<Part, Nanos>;
 
-    /// All of them with their names.
-    pub fn causes(&self) -> [(Nanos, &'static str); 6] {
-        [
-            (self.set_up, "start-up and shut-down"),
-            (self.host_late, "host late"),
-            (self.queued, "waiting in a stream"),
-            (self.nothing_queued, "nothing queued"),
-            (self.loading, "getting a batch"),
-            (self.unknown, "unknown"),
-        ]
-    }
+pub(super) fn causes(parts: &Parts) -> Idle {
+    CAUSES.iter().map(|&(cause, _)| (cause, parts[cause])).collect()
 }
 
 /// A time in which all devices were idle.
@@ -73,7 +50,7 @@ pub(super) fn longest(trace: &Trace, tiling: &Tiling, window: &Spans) -> Vec<Gap
     let gap = |span: Span| Gap {
         from: span.begin.since(origin),
         length: span.end.since(span.begin),
-        idle: Idle::of(&tiling.within(span)),
+        idle: causes(&tiling.within(span)),
         host: host_activity(trace, span),
     };
     spans.into_iter().map(gap).collect()
@@ -85,6 +62,6 @@ fn host_activity(trace: &Trace, Span { begin, end }: Span) -> Option<String> {
         matches!(slice.kind, Kind::Call | Kind::Operator | Kind::Range)
             && slice.end.min(end).since(slice.begin.max(begin)).0 >= half
     });
-    let shortest = host.min_by_key(|slice| slice.end.since(slice.begin))?;
+    let shortest = host.min_by_key(|slice| slice.length())?;
     Some(trace.names.text(shortest.name).into())
 }

@@ -3,25 +3,17 @@
 use paceline_lab::{Align, Table, names, words};
 use paceline_record::Nanos;
 
-use super::{Profile, Share, Work};
+use super::{CAUSES, Profile, Share, Work};
+use crate::split::Part;
 
 /// A profile on one screen.
 pub fn render(profile: &Profile) -> String {
     let mut text = head(profile);
-    if !profile.kernels.is_empty() {
-        let what = if profile.has_device { "kernels" } else { "operators" };
-        text += &list(what, &profile.kernels);
-    }
-    if !profile.copies.is_empty() {
-        text += &list("copies", &profile.copies);
-    }
-    if !profile.collectives.is_empty() {
-        text += &list("collectives", &profile.collectives);
-    }
+    text += &list(if profile.has_device { "kernels" } else { "operators" }, &profile.kernels);
+    text += &list("copies", &profile.copies);
+    text += &list("collectives", &profile.collectives);
     text += &gaps(profile);
-    if !profile.ranges.is_empty() {
-        text += &list("ranges", &profile.ranges);
-    }
+    text += &list("ranges", &profile.ranges);
     for warning in &profile.warnings {
         text += &format!("{}\n", words::wrap(&format!("note: {}", words::plain(warning))));
     }
@@ -41,16 +33,11 @@ fn head(profile: &Profile) -> String {
     if let Some(part) = profile.dominant {
         text += &format!("{}\n", words::wrap(&verdict(part, profile)));
     }
-    let all = profile.length.0;
-    let parts: Vec<String> = profile
-        .breakdown
-        .parts()
-        .iter()
-        .filter(|(_, part)| part.0 as f64 >= 0.0005 * all as f64 && part.0 > 0)
-        .map(|(part, time)| format!("{} {}", percent(time.0, all), word(*part)))
-        .collect();
-    if !parts.is_empty() {
-        text += &format!("{}\n", words::wrap(&format!("{whose}: {}", parts.join(", "))));
+    let shares = profile.shares.keys().filter(|share| is_notable(**share, profile));
+    let shares: Vec<String> =
+        shares.map(|share| format!("{} {}", taken(*share, profile), word(*share))).collect();
+    if !shares.is_empty() {
+        text += &format!("{}\n", words::wrap(&format!("{whose}: {}", shares.join(", "))));
     }
     for device in &profile.devices {
         let name =
@@ -68,6 +55,17 @@ fn head(profile: &Profile) -> String {
     text
 }
 
+/// Whether it takes more than rounds to nothing.
+fn is_notable(share: Share, profile: &Profile) -> bool {
+    let time = profile.time(share).0;
+    time > 0 && time as f64 >= 0.0005 * profile.length.0 as f64
+}
+
+/// What a share takes of the window.
+fn taken(share: Share, profile: &Profile) -> String {
+    percent(profile.time(share).0, profile.length.0)
+}
+
 fn word(part: Share) -> &'static str {
     match part {
         Share::Compute => "computation",
@@ -80,10 +78,8 @@ fn word(part: Share) -> &'static str {
 }
 
 fn verdict(part: Share, profile: &Profile) -> String {
-    let copies = profile.breakdown.host_copies.0;
-    let all = profile.length.0;
-    let taken = match copies as f64 >= 0.0005 * all as f64 && copies > 0 {
-        true => format!("; input and output take {}", percent(copies, all)),
+    let taken = match is_notable(Share::HostCopies, profile) {
+        true => format!("; input and output take {}", taken(Share::HostCopies, profile)),
         // A profile without any copy may not show them.
         false if profile.copies.is_empty() => String::new(),
         false => "; input and output do not slow it down".into(),
@@ -99,23 +95,22 @@ fn verdict(part: Share, profile: &Profile) -> String {
         Share::DeviceCopies => format!("copies on the device dominate{taken}"),
         Share::Unknown => "most of the time is unknown: the profile does not show all work".into(),
         Share::Idle => {
-            let causes = profile.idle.unwrap_or_default().causes();
-            let most = causes.iter().rev().max_by_key(|(time, _)| *time).map_or("", |(_, cause)| *cause);
-            let why = match most {
-                "start-up and shut-down" => {
+            let time = |(cause, _): &(Part, &str)| profile.idle.as_ref().map(|idle| idle[cause]);
+            let why = match CAUSES.into_iter().rev().max_by_key(time) {
+                Some((Part::SetUp, _)) => {
                     ", before its first work or after its last: the host sets it up or shuts it down"
                 }
-                "host late" => {
+                Some((Part::HostLate, _)) => {
                     ": the host is late, busy in calls and operators before it launches the next work"
                 }
-                "waiting in a stream" => " although work is queued: it waits in its stream for other work",
-                "nothing queued" => {
+                Some((Part::Queued, _)) => " although work is queued: it waits in its stream for other work",
+                Some((Part::NothingQueued, _)) => {
                     ": nothing is queued, and the profile shows no activity on the host (Python, input, start-up)"
                 }
-                "getting a batch" => ": it waits for input while the host gets a batch",
+                Some((Part::Loading, _)) => ": it waits for input while the host gets a batch",
                 _ => "; the profile does not show why",
             };
-            let idle = match 2 * u128::from(profile.breakdown.idle.unwrap_or_default().0) > u128::from(all) {
+            let idle = match profile.time(Share::Idle).0 > profile.length.0 / 2 {
                 true => "the device is idle most of the time",
                 false => "idle time of the device is the largest part",
             };
@@ -125,46 +120,45 @@ fn verdict(part: Share, profile: &Profile) -> String {
 }
 
 fn list(title: &str, rows: &[Work]) -> String {
-    let moved = rows.iter().any(|row| row.bytes.is_some());
-    let mut header =
-        vec![(title, Align::Left), ("count", Align::Right), ("total", Align::Right), ("mean", Align::Right)];
-    header.push(("% of time", Align::Right));
-    if moved {
-        header.extend([("moved", Align::Right), ("GB/s", Align::Right)]);
+    if rows.is_empty() {
+        return String::new();
     }
-    let mut table = Table::new(header);
+    let columns = if rows.iter().any(|row| row.bytes.is_some()) { 6 } else { 4 };
+    let numbers = ["count", "total", "mean", "% of time", "moved", "GB/s"].map(|name| (name, Align::Right));
+    let mut table = Table::new([(title, Align::Left)].into_iter().chain(numbers).take(1 + columns));
     for (row, name) in rows.iter().zip(names::shorten(rows.iter().map(|row| row.name.as_str()))) {
-        let mut cells = vec![name, row.count.to_string(), time(row.total), time(row.mean)];
-        cells.push(format!("{:.1} %", 100.0 * row.fraction));
-        if moved {
-            cells.push(words::or_dash(row.bytes, words::bytes));
-            cells.push(words::or_dash(row.bytes_per_s, |rate| format!("{:.2}", rate * 1e-9)));
-        }
-        table.row(cells);
+        let cells = [
+            name,
+            row.count.to_string(),
+            time(row.total),
+            time(row.mean),
+            format!("{:.1} %", 100.0 * row.fraction),
+            words::or_dash(row.bytes, words::bytes),
+            words::or_dash(row.bytes_per_s, |rate| format!("{:.2}", rate * 1e-9)),
+        ];
+        table.row(cells.into_iter().take(1 + columns));
     }
     format!("\n{table}")
 }
 
 fn gaps(profile: &Profile) -> String {
-    let causes = profile.idle.unwrap_or_default().causes();
-    let all = profile.breakdown.idle.unwrap_or_default();
+    let Some(idle) = &profile.idle else { return String::new() };
+    let all = profile.time(Share::Idle);
     if all.is_zero() {
         return String::new();
     }
-    let occurring: Vec<String> = causes
-        .iter()
-        .filter(|(time, _)| time.0 > 0)
-        .map(|(length, why)| format!("{} {why}", time(*length)))
-        .collect();
+    let occurring = CAUSES.iter().filter(|(cause, _)| !idle[cause].is_zero());
+    let occurring: Vec<String> =
+        occurring.map(|(cause, why)| format!("{} {why}", time(idle[cause]))).collect();
     // Causes that no gap has are left out.
-    let shown = |at: usize| profile.gaps.iter().any(|gap| !gap.idle.causes()[at].0.is_zero());
-    let columns: Vec<usize> = (0..causes.len()).filter(|&at| shown(at)).collect();
+    let shown = |(cause, _): &&(Part, &str)| profile.gaps.iter().any(|gap| !gap.idle[cause].is_zero());
+    let columns = || CAUSES.iter().filter(shown);
     let header = [("gaps", Align::Left), ("at", Align::Right)].into_iter();
-    let header = header.chain(columns.iter().map(|&at| (causes[at].1, Align::Right)));
+    let header = header.chain(columns().map(|(_, why)| (*why, Align::Right)));
     let mut table = Table::new(header.chain([("on the host", Align::Left)]));
     for gap in &profile.gaps {
         let host = words::or_dash(gap.host.as_deref(), names::clean);
-        let cells = columns.iter().map(|&at| time(gap.idle.causes()[at].0));
+        let cells = columns().map(|(cause, _)| time(gap.idle[cause]));
         table.row([time(gap.length), time(gap.from)].into_iter().chain(cells).chain([host]));
     }
     let line = words::wrap(&format!("idle {}: {}", time(all), occurring.join(", ")));

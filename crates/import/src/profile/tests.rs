@@ -1,9 +1,10 @@
+use paceline_lab::run::Span;
 use paceline_record::{Phase, StepRecord};
 
 use super::*;
 use crate::ranks::{Told, join};
 use crate::split::tests::Draft;
-use crate::trace::{Collective, Slice, StepRange, Track};
+use crate::trace::{Collective, Kind, Slice, StepRange, Track};
 
 /// A trace in microseconds: kind, name, begin, end, track, correlation, bytes. Tracks 0 and 1 are streams of device 0,
 /// track 2 of device 1, track 3 is a thread.
@@ -41,6 +42,11 @@ fn cut<'a>(from: Option<f64>, to: Option<f64>, range: Option<&'a str>) -> Cut<'a
     Cut { from, to, range }
 }
 
+/// Idle time with these causes only.
+fn idle(causes: &[(Part, Nanos)]) -> Option<Idle> {
+    Some(CAUSES.iter().map(|(cause, _)| (*cause, Nanos(0))).chain(causes.iter().copied()).collect())
+}
+
 const fn us(micros: u64) -> Nanos {
     Nanos(1000 * micros)
 }
@@ -65,17 +71,15 @@ fn planted() -> Trace {
 #[test]
 fn the_window_is_shared_out_without_overlap() {
     let profile = summarise_all(&planted());
-    assert_eq!(
-        profile.breakdown,
-        Breakdown {
-            compute: us(45),
-            collective: us(15),
-            host_copies: us(10),
-            device_copies: us(0),
-            idle: Some(us(30)),
-            unknown: None,
-        }
-    );
+    let expected = [
+        (Share::Compute, Some(us(45))),
+        (Share::Collective, Some(us(15))),
+        (Share::HostCopies, Some(us(10))),
+        (Share::DeviceCopies, Some(us(0))),
+        (Share::Idle, Some(us(30))),
+        (Share::Unknown, None),
+    ];
+    assert_eq!(profile.shares, BTreeMap::from(expected));
     assert_eq!(profile.dominant, Some(Share::Compute));
     assert_eq!(profile.devices.len(), 1);
     assert_eq!((profile.devices[0].busy, profile.devices[0].utilisation), (us(70), Some(0.7)));
@@ -101,8 +105,7 @@ fn work_is_summed_by_name() {
 fn gaps_have_their_cause() {
     let profile = summarise_all(&planted());
     // 0..10: the host was in a call from 4 on, and the work on its way. 75..95: it was in an operator from 76 on.
-    let idle = Idle { host_late: us(6 + 19), nothing_queued: us(4 + 1), ..Idle::default() };
-    assert_eq!(profile.idle, Some(idle));
+    assert_eq!(profile.idle, idle(&[(Part::HostLate, us(6 + 19)), (Part::NothingQueued, us(4 + 1))]));
     let longest = &profile.gaps[0];
     assert_eq!((longest.from, longest.length), (us(75), us(20)));
     assert_eq!(longest.host.as_deref(), Some("DataLoader.next"));
@@ -113,9 +116,9 @@ fn gaps_have_their_cause() {
         (Kind::Compute, "y", 30, 40, 0, 0, 0),
         (Kind::Compute, "z", 40, 50, 0, 1, 0),
     ]);
-    assert_eq!(summarise_all(&early).idle, Some(Idle { queued: us(20), ..Idle::default() }));
+    assert_eq!(summarise_all(&early).idle, idle(&[(Part::Queued, us(20))]));
     let untold = trace(&[(Kind::Compute, "x", 0, 10, 0, 0, 0), (Kind::Compute, "y", 30, 40, 0, 0, 0)]);
-    assert_eq!(summarise_all(&untold).idle, Some(Idle { unknown: us(20), ..Idle::default() }));
+    assert_eq!(summarise_all(&untold).idle, idle(&[(Part::Unknown, us(20))]));
 }
 
 /// Three steps of a host that runs ahead of its device, work outside them, and a fourth that is hardly begun.
@@ -145,25 +148,36 @@ fn lagging() -> Trace {
     draft.trace()
 }
 
+/// The same without its marks: start-up and shut-down are outside its work.
+fn unmarked(mut trace: Trace) -> Trace {
+    trace.steps.clear();
+    trace
+}
+
 #[test]
 fn the_screen_and_the_run_tell_the_same() {
-    for trace in [planted(), lagging()] {
+    for trace in [planted(), lagging(), unmarked(planted()), unmarked(lagging())] {
         let profile = summarise_all(&trace);
+        let is_marked = !trace.steps.is_empty();
         let run = join(vec![trace], &Told::default()).expect("one rank");
         let steps = &run.ranks[0].steps;
         let sum = |time: &dyn Fn(&StepRecord) -> Nanos| steps.iter().map(time).sum::<Nanos>();
         let phases = |phases: &[Phase]| sum(&|step| phases.iter().map(|phase| step.phases[*phase]).sum());
-        let Breakdown { compute, collective, host_copies, device_copies, idle, .. } = profile.breakdown;
-        assert_eq!(compute + device_copies, phases(&[Phase::Compute]));
-        assert_eq!(collective, phases(&[Phase::CommWait]));
-        assert_eq!(host_copies, phases(&[Phase::CopyIn, Phase::CopyOut]));
-        assert_eq!(idle, Some(phases(&[Phase::Idle, Phase::Load])));
+        assert_eq!(
+            profile.time(Share::Compute) + profile.time(Share::DeviceCopies),
+            phases(&[Phase::Compute])
+        );
+        assert_eq!(profile.time(Share::Collective), phases(&[Phase::CommWait]));
+        assert_eq!(profile.time(Share::HostCopies), phases(&[Phase::CopyIn, Phase::CopyOut]));
+        assert_eq!(profile.time(Share::Idle), phases(&[Phase::Idle, Phase::Load]));
         let told = profile.idle.expect("all work is known");
-        assert_eq!(told.host_late, sum(&|step| step.idle_host));
-        assert_eq!(told.queued, sum(&|step| step.idle_queued));
-        assert_eq!(told.nothing_queued, sum(&|step| step.idle_empty));
+        assert_eq!(told[&Part::HostLate], sum(&|step| step.idle_host));
+        assert_eq!(told[&Part::Queued], sum(&|step| step.idle_queued));
+        assert_eq!(told[&Part::NothingQueued], sum(&|step| step.idle_empty));
         assert_eq!(profile.length, sum(&|step| step.end.since(step.begin)));
-        assert_eq!((profile.steps, profile.kernels_total.count), (steps.len(), run_kernels(&run)));
+        assert_eq!(profile.kernels_total.count, run_kernels(&run));
+        assert_eq!(profile.steps, if is_marked { steps.len() } else { 0 });
+        assert_eq!(profile.warnings.join("\n").contains("no steps are marked"), !is_marked);
     }
 }
 
@@ -180,7 +194,7 @@ fn work_belongs_to_the_step_that_launched_it_however_late_it_is_done() {
     // 20 pieces of 4 ms each, one after the other; the last collective ends 2 ms later.
     let ms = |time: u64| Nanos(time * 1_000_000);
     assert_eq!((profile.from, profile.length), (ms(10), ms(12 + 240 + 2 - 10)));
-    assert_eq!(profile.breakdown.idle, Some(ms(2)));
+    assert_eq!(profile.shares[&Share::Idle], Some(ms(2)));
     assert_eq!(
         profile.step_median,
         Some(ms(80)),
@@ -199,8 +213,8 @@ fn idle_time_is_unknown_where_work_was_not_read() {
     let mut trace = planted();
     trace.unread = true;
     let profile = summarise_all(&trace);
-    assert_eq!((profile.breakdown.idle, profile.breakdown.unknown), (None, Some(us(30))));
-    assert_eq!((profile.idle, profile.gaps.len(), profile.devices[0].utilisation), (None, 0, None));
+    assert_eq!((profile.shares[&Share::Idle], profile.shares[&Share::Unknown]), (None, Some(us(30))));
+    assert_eq!((profile.idle.as_ref(), profile.gaps.len(), profile.devices[0].utilisation), (None, 0, None));
     let text = render(&profile);
     assert!(text.contains("30.0 % unknown") && !text.contains("idle"), "{text}");
     let run = join(vec![trace], &Told::default()).expect("one rank");
@@ -228,9 +242,9 @@ fn what_dominates_is_named() {
     assert!(!text.contains("input and output"), "no copy is in it: {text}");
     assert!(text.contains("the device is idle most of the time"), "{text}");
     let thirds = trace(&[
-        (Kind::Compute, "x", 0, 33, 0, 0, 0),
-        (Kind::CopyIn, "in", 33, 65, 1, 0, 1),
-        (Kind::Compute, "x", 100, 100, 0, 0, 0),
+        (Kind::Compute, "x", 0, 32, 0, 0, 0),
+        (Kind::CopyIn, "in", 32, 65, 1, 0, 1),
+        (Kind::Compute, "x", 99, 100, 0, 0, 0),
     ]);
     let text = render(&summarise_all(&thirds));
     assert!(text.contains("idle time of the device is the largest part"), "{text}");
@@ -245,7 +259,7 @@ fn several_devices_are_separate() {
     let use_of: Vec<_> =
         profile.devices.iter().map(|one| (one.device, one.name.as_deref(), one.utilisation)).collect();
     assert_eq!(use_of, [(0, Some("Tesla"), Some(1.0)), (1, None, Some(0.25))]);
-    assert_eq!(profile.breakdown.idle, Some(us(0)));
+    assert_eq!(profile.shares[&Share::Idle], Some(us(0)));
     assert!(render(&profile).contains("2 devices count as one, which is idle when all of them are"));
 }
 
@@ -258,7 +272,7 @@ fn without_a_device_the_host_is_summarised() {
     host.tracks.iter_mut().for_each(|track| track.device = None);
     let profile = summarise_all(&host);
     assert!(!profile.has_device);
-    assert_eq!((profile.breakdown.compute, profile.breakdown.collective), (us(30), us(20)));
+    assert_eq!((profile.time(Share::Compute), profile.time(Share::Collective)), (us(30), us(20)));
     assert!(render(&profile).contains("no device in the profile"));
 }
 
@@ -268,7 +282,7 @@ fn collectives_of_the_host_are_communication_but_keep_no_device_busy() {
         trace(&[(Kind::Collective, "MPI_Allreduce", 0, 80, 3, 0, 0), (Kind::Compute, "x", 80, 100, 0, 0, 0)]);
     let profile = summarise_all(&mixed);
     assert_eq!(profile.devices[0].busy, us(20));
-    assert_eq!((profile.breakdown.collective, profile.collectives[0].total), (us(80), us(80)));
+    assert_eq!((profile.time(Share::Collective), profile.collectives[0].total), (us(80), us(80)));
 }
 
 #[test]
@@ -276,7 +290,7 @@ fn a_window_cuts_by_time_or_by_name() {
     let trace = planted();
     let profile = summarise(&trace, &cut(Some(20e-6), Some(55e-6), None)).unwrap();
     assert_eq!((profile.from, profile.length), (us(20), us(35)));
-    assert_eq!((profile.breakdown.compute, profile.breakdown.host_copies), (us(25), us(10)));
+    assert_eq!((profile.time(Share::Compute), profile.time(Share::HostCopies)), (us(25), us(10)));
     assert_eq!((profile.kernels[0].total, profile.kernels[0].count), (us(25), 2));
     assert!((profile.copies[0].bytes_per_s.unwrap() - 2e9).abs() < 1.0, "of the whole copy");
     assert_eq!(profile.steps, 0);
@@ -305,7 +319,7 @@ fn a_range_that_is_open_again_and_again_is_looked_at_only_while_it_is() {
     let forward = cut(None, None, Some("forward"));
     let profile = summarise(&twice, &forward).unwrap();
     assert_eq!((profile.length, profile.stretches), (us(40), 2));
-    assert_eq!((profile.breakdown.compute, profile.breakdown.idle), (us(20), Some(us(20))));
+    assert_eq!((profile.time(Share::Compute), profile.shares[&Share::Idle]), (us(20), Some(us(20))));
     assert_eq!((profile.kernels[0].count, profile.kernels[0].total), (1, us(20)));
     assert!(render(&profile).contains("in 2 pieces"));
     // A device's account of the same range changes nothing; without the host's it counts.
@@ -317,7 +331,7 @@ fn a_range_that_is_open_again_and_again_is_looked_at_only_while_it_is() {
     assert_eq!(summarise_all(&twice).ranges[0].count, 2);
     twice.slices.retain(|slice| slice.track == 0);
     let profile = summarise(&twice, &forward).unwrap();
-    assert_eq!((profile.length, profile.breakdown.idle), (us(40), Some(us(0))));
+    assert_eq!((profile.length, profile.shares[&Share::Idle]), (us(40), Some(us(0))));
 }
 
 #[test]
@@ -326,9 +340,9 @@ fn damaged_times_do_not_overflow_sums() {
     let slice = far.slices[0];
     far.tracks = (0..9).map(|device| Track { name: "a".into(), device: Some(device) }).collect();
     far.slices = (0..9).map(|track| Slice { track, ..slice }).collect();
-    far.slices.push(Slice { begin: Nanos(u64::MAX / 2), end: Nanos(u64::MAX / 2), ..slice });
+    far.slices.push(Slice { begin: Nanos(u64::MAX / 2), end: Nanos(u64::MAX / 2 + 1), ..slice });
     let profile = summarise_all(&far);
-    assert!(profile.breakdown.idle > Some(Nanos(u64::MAX / 3)));
+    assert!(profile.shares[&Share::Idle] > Some(Nanos(u64::MAX / 3)));
     assert!(render(&profile).contains("idle"));
 }
 

@@ -3,13 +3,14 @@
 use paceline_record::Nanos;
 
 use super::super::spans::Spans;
-use crate::trace::{Kind, StepRange, Trace};
+use super::super::split::Tiling;
+use crate::trace::{Kind, Trace};
 
 /// Names that a message lists.
 const NAMES: usize = 8;
 
 /// What is asked for: seconds since the trace's begin (`from`, `to`), or the time in which a range with this name is open,
-/// or the intersection of both. Without any, the steps, or all of a trace that marks none.
+/// or the intersection of both. Without any, the steps or, of a trace that marks none, from its first work to its last.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cut<'a> {
     /// Seconds at its begin.
@@ -22,14 +23,16 @@ pub struct Cut<'a> {
 
 impl Cut<'_> {
     /// The window in a trace. The error says which names exist.
-    pub(super) fn find(&self, trace: &Trace, steps: &[StepRange]) -> Result<Spans, String> {
+    pub(super) fn find(&self, trace: &Trace, tiling: &Tiling) -> Result<Spans, String> {
         let (first, last) = trace.extent().unwrap_or_default();
         let mut open = match self.range {
             Some(name) => find(trace, name)?,
-            None if *self == Cut::default() => Spans::of_steps(steps),
+            None if *self == Cut::default() => Spans::of_steps(&tiling.steps),
             None => Spans::default(),
         };
         if open.as_slice().is_empty() {
+            let work = tiling.work().filter(|_| *self == Cut::default());
+            let (first, last) = work.map_or((first, last), |work| (work.begin, work.end));
             open.push(first, last);
         }
         let length = last.since(first).seconds();
@@ -53,11 +56,10 @@ impl Cut<'_> {
 /// When a range is open. The host opens it; the device's copy counts only if there is no other, because it covers only
 /// work that the same thread launched.
 fn find(trace: &Trace, name: &str) -> Result<Spans, String> {
-    let exact: Vec<bool> = trace.names.texts().map(|text| text == name).collect();
     let wanted = name.to_lowercase();
-    let part: Vec<bool> = trace.names.texts().map(|text| text.to_lowercase().contains(&wanted)).collect();
     let ranges = || trace.slices.iter().filter(|slice| matches!(slice.kind, Kind::Range | Kind::Operator));
-    let open = |chosen: &[bool]| {
+    let open = |is_meant: &dyn Fn(&str) -> bool| {
+        let chosen: Vec<bool> = trace.names.texts().map(is_meant).collect();
         let (mut device, mut host) = (Spans::default(), Spans::default());
         for slice in ranges().filter(|slice| chosen[slice.name.0 as usize]) {
             let spans = if trace.device_of(slice).is_some() { &mut device } else { &mut host };
@@ -65,7 +67,8 @@ fn find(trace: &Trace, name: &str) -> Result<Spans, String> {
         }
         [host, device].into_iter().find(|spans: &Spans| !spans.as_slice().is_empty())
     };
-    open(&exact).or_else(|| open(&part)).ok_or_else(|| {
+    let part = || open(&|text| text.to_lowercase().contains(&wanted));
+    open(&|text| text == name).or_else(part).ok_or_else(|| {
         let mut names: Vec<&str> = Vec::new();
         for slice in ranges().filter(|slice| slice.kind == Kind::Range) {
             let text = trace.names.text(slice.name);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::idle::LAUNCH;
-use crate::trace::{Collective, Track};
+use crate::trace::Collective;
 
 /// A trace to make up.
 #[derive(Default)]
@@ -21,8 +21,7 @@ impl Draft {
     }
 
     fn track(&mut self, device: Option<u32>) -> u32 {
-        self.0.tracks.push(Track { name: "track".into(), device });
-        self.0.tracks.len() as u32 - 1
+        self.0.add_track("track", device)
     }
 
     pub(crate) fn slice(&mut self, track: u32, kind: Kind, name: &str, time: (u64, u64)) -> &mut Slice {

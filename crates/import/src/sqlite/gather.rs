@@ -6,10 +6,9 @@ use paceline_record::{Bytes, Nanos};
 
 use super::{Database, Fields, steps};
 use crate::ImportError;
-use crate::trace::{Clock, Collective, Kind, Slice, Trace, Track};
+use crate::trace::{Clock, Kind, Slice, Trace};
 
-/// Times are shifted by this until the clock's origin is known, because profilers write some from before it.
-/// About three years: earlier times are damage.
+/// Profilers write some times from before the clock's origin; those of more than about three years before are damage.
 const BEFORE: i64 = 100_000_000_000_000_000;
 
 /// Latest time: 146 years.
@@ -17,9 +16,6 @@ const LATEST: i64 = 1 << 62;
 
 /// No event lasts longer: 100 days.
 const LONGEST: i64 = 100 * 86_400 * 1_000_000_000;
-
-/// Later times can only count from 1970 (this is in 2001); machines do not run that long.
-const EPOCH: i64 = 1_000_000_000_000_000_000;
 
 /// Most devices whose names are listed.
 const DEVICES: u32 = 256;
@@ -92,22 +88,17 @@ impl Gather {
     /// Adds an event; one with invalid times is counted and skipped.
     pub fn add(&mut self, event: Event<'_>, name: Option<&str>) {
         let is_open = event.end.is_none() && event.kind == Kind::Range;
-        let times = (event.begin, event.end.or(event.begin.filter(|_| is_open)));
-        let (begin, end) = match times {
+        let end = event.end.or(event.begin.filter(|_| is_open));
+        let Some((begin, end)) = event.begin.zip(end).filter(|times| *times != (0, 0)) else {
             // Zeros are how CUPTI says that it has no times.
-            (None, _) | (_, None) | (Some(0), Some(0)) => {
-                return self.complain("events have no begin or no end and were skipped");
-            }
-            (Some(begin), Some(end)) if end < begin => {
-                return self.complain("events end before they begin and were skipped");
-            }
-            (Some(begin), Some(end))
-                if !(-BEFORE..LATEST).contains(&begin) || end.saturating_sub(begin) > LONGEST =>
-            {
-                return self.complain("events have impossible times and were skipped");
-            }
-            (Some(begin), Some(end)) => (begin, end),
+            return self.complain("events have no begin or no end and were skipped");
         };
+        if end < begin {
+            return self.complain("events end before they begin and were skipped");
+        }
+        if !(-BEFORE..LATEST).contains(&begin) || end.saturating_sub(begin) > LONGEST {
+            return self.complain("events have impossible times and were skipped");
+        }
         if name.is_none() {
             self.complain("events have names that are missing from the file's table of names");
         }
@@ -116,29 +107,20 @@ impl Gather {
         }
         self.first = self.first.or(event.process);
         let part = self.parts.entry(event.process.or(self.first).unwrap_or(0)).or_default();
-        let tracks = &mut part.trace.tracks;
-        let track = *part.places.entry(event.place).or_insert_with(|| {
-            tracks.push(match event.place {
-                Place::Stream { device, stream, .. } => {
-                    Track { name: format!("stream {stream}"), device: Some(device) }
-                }
-                Place::Thread(thread) => Track { name: format!("thread {thread}"), device: None },
-            });
-            tracks.len() as u32 - 1
+        let trace = &mut part.trace;
+        let track = *part.places.entry(event.place).or_insert_with(|| match event.place {
+            Place::Stream { device, stream, .. } => trace.add_track(format!("stream {stream}"), Some(device)),
+            Place::Thread(thread) => trace.add_track(format!("thread {thread}"), None),
         });
-        let slice = part.trace.slices.len();
         if is_open {
-            part.open.insert(slice);
+            part.open.insert(trace.slices.len());
         }
-        if let Some(operation) = event.operation {
-            let operation = part.trace.names.enter(operation);
-            part.trace.collectives.push(Collective { slice, operation, group: None, sequence: None });
-        }
-        part.trace.slices.push(Slice {
+        event.operation.into_iter().for_each(|operation| trace.add_collective(operation));
+        trace.slices.push(Slice {
             kind: event.kind,
-            name: part.trace.names.enter(name.unwrap_or("without a name")),
-            begin: Nanos((begin + BEFORE) as u64),
-            end: Nanos((end + BEFORE) as u64),
+            name: trace.names.enter(name.unwrap_or("without a name")),
+            begin: Nanos(begin as u64),
+            end: Nanos(end as u64),
             track,
             correlation: event.correlation.unwrap_or(0),
             bytes: event.bytes.map(Bytes),
@@ -149,16 +131,21 @@ impl Gather {
         *self.complaints.entry(what).or_default() += 1;
     }
 
-    /// A trace for each process, with its number. Times count from `origin`, nanoseconds after 1970, if it is known.
-    pub fn finish(mut self, origin: Option<i64>, warnings: &mut Vec<String>) -> Vec<(u64, Trace)> {
+    /// A trace for each process, with its number, and what was left out. Times count from `origin`, nanoseconds after 1970, if
+    /// it is known; `device` names devices of processes. It is an error if the file is damaged and nothing is left.
+    pub fn finish(
+        mut self,
+        database: Database,
+        origin: Option<i64>,
+        device: impl Fn(u64, i64) -> Option<String>,
+    ) -> Result<(Vec<(u64, Trace)>, Vec<String>), ImportError> {
+        if let (true, Some(first)) = (self.parts.is_empty(), database.warnings.first()) {
+            return Err(database.bad(format!("nothing could be read: {first}")));
+        }
+        let mut warnings = database.warnings;
         warnings.extend(self.complaints.iter().map(|(what, count)| format!("{count} {what}")));
-        let begins = self.parts.values().flat_map(|part| &part.trace.slices).map(|slice| slice.begin.0);
-        let first = begins.min().map_or(0, |begin| begin as i64 - BEFORE);
-        let (clock, shift) = match origin {
-            Some(at) if (EPOCH..LATEST).contains(&at) => (Clock::Epoch, at),
-            _ if first >= EPOCH => (Clock::Epoch, 0),
-            _ => (Clock::Own, (-first).max(0)),
-        };
+        let slices = self.parts.values().flat_map(|part| &part.trace.slices);
+        let clock = Clock::choose(slices.map(|slice| slice.begin.0 as i64), origin);
         // Workers of a data loader are not ranks: they neither use a device nor take part in exchanges.
         let works = |part: &Part| part.trace.has_device() || !part.trace.collectives.is_empty();
         if self.parts.values().any(works) {
@@ -173,26 +160,28 @@ impl Gather {
             });
         }
         let finish = |(process, mut part): (u64, Part)| {
-            let last = part.trace.slices.iter().map(|slice| slice.end).max().unwrap_or_default();
+            let last = part.trace.slices.iter().map(|slice| slice.end.0 as i64).max().unwrap_or_default();
             for &at in &part.open {
-                part.trace.slices[at].end = last;
+                part.trace.slices[at].end = Nanos(last as u64);
             }
-            for slice in &mut part.trace.slices {
-                // At most 2^62 + 2^62: it fits.
-                slice.begin = Nanos(slice.begin.0.wrapping_add_signed(shift - BEFORE));
-                slice.end = Nanos(slice.end.0.wrapping_add_signed(shift - BEFORE));
-            }
+            part.trace.place(clock);
             part.trace.steps = steps::find(&part.trace, |at| !part.open.contains(&at));
-            part.trace.clock = clock;
             part.trace.sort();
+            part.trace.devices = device_names(&part.trace, |number| device(process, number));
+            part.trace.backend = backend(&part.trace);
             (process, part.trace)
         };
-        self.parts.into_iter().map(finish).collect()
+        let mut traces: Vec<(u64, Trace)> = self.parts.into_iter().map(finish).collect();
+        if traces.is_empty() {
+            warnings.push("it has no kernels, copies, calls or ranges".into());
+            traces.push((0, Trace::default()));
+        }
+        Ok((traces, warnings))
     }
 }
 
 /// Names of devices 0, 1, ... up to the last that a trace uses; empty where none is known.
-pub fn device_names(trace: &Trace, name: impl Fn(i64) -> Option<String>) -> Vec<String> {
+fn device_names(trace: &Trace, name: impl Fn(i64) -> Option<String>) -> Vec<String> {
     let last = trace.tracks.iter().filter_map(|track| track.device).filter(|&device| device < DEVICES).max();
     let names: Vec<Option<String>> =
         last.map_or_else(Vec::new, |last| (0..=last).map(|device| name(device.into())).collect());
@@ -202,26 +191,11 @@ pub fn device_names(trace: &Trace, name: impl Fn(i64) -> Option<String>) -> Vec<
     }
 }
 
-/// The traces with warnings about the file; an error if it is damaged and nothing is left.
-pub fn conclude(
-    database: Database,
-    mut traces: Vec<Trace>,
-    mut warnings: Vec<String>,
-) -> Result<Vec<Trace>, ImportError> {
-    if let (true, Some(first)) = (traces.is_empty(), database.warnings.first()) {
-        return Err(database.bad(format!("nothing could be read: {first}")));
-    }
-    warnings.splice(0..0, database.warnings);
-    if traces.is_empty() {
-        warnings.push("it has no kernels, copies, calls or ranges".into());
-        traces.push(Trace::default());
-    }
-    for trace in &mut traces {
-        let names = trace.collectives.iter().map(|one| trace.names.text(trace.slices[one.slice].name));
-        let backends = ["MPI_", "nccl"].into_iter();
-        let mut known = names.filter_map(|name| backends.clone().find(|backend| name.starts_with(backend)));
-        trace.backend = known.next().map(|backend| backend.trim_end_matches('_').to_lowercase());
-    }
-    traces[0].warnings = warnings;
-    Ok(traces)
+/// What exchanges: MPI or NCCL.
+fn backend(trace: &Trace) -> Option<String> {
+    let mut names = trace.collectives.iter().map(|one| trace.names.text(trace.slices[one.slice].name));
+    let backends = [("MPI_", "mpi"), ("nccl", "nccl")];
+    names
+        .find_map(|name| backends.iter().find(|(prefix, _)| name.starts_with(prefix)))
+        .map(|(_, own)| (*own).into())
 }

@@ -73,41 +73,32 @@ fn form(name: &str) -> Option<Form> {
     if name.len() > 64 {
         return None;
     }
-    let parts = parts(name);
-    let mut rest = parts.as_slice();
-    while let [Part::Word(word), after @ ..] = rest
-        && TRAINING.contains(&word.as_str())
-    {
-        rest = after;
-    }
-    let [Part::Word(word), numbers @ ..] = rest else { return None };
-    let number = match numbers {
+    let name = name.to_lowercase();
+    let words = name.split(|letter: char| !letter.is_alphanumeric());
+    let pieces = words.flat_map(split_numbers).collect::<Vec<&str>>();
+    let first = pieces.iter().position(|piece| !TRAINING.contains(piece))?;
+    let (step, rest) = pieces[first..].split_first()?;
+    let number = |piece: &str| piece.parse::<u64>().ok();
+    let number = match rest {
         [] => None,
-        [Part::Number(number)] | [Part::Number(number), Part::Number(_)] => Some(*number),
-        [Part::Number(number), Part::Word(of), Part::Number(_)] if of == "of" => Some(*number),
+        [own] => Some(number(own)?),
+        [own, all] | [own, "of", all] => Some(number(own).filter(|_| number(all).is_some())?),
         _ => return None,
     };
-    let words = parts.iter().filter_map(|part| match part {
-        Part::Word(word) => Some(word.as_str()),
-        Part::Number(_) => None,
-    });
-    STEP.contains(&word.as_str()).then(|| Form { way: words.collect::<Vec<_>>().join(" "), number })
+    let words: Vec<&str> = pieces.iter().copied().filter(|piece| piece.parse::<u64>().is_err()).collect();
+    STEP.contains(step).then(|| Form { way: words.join(" "), number })
 }
 
-enum Part {
-    Word(String),
-    Number(u64),
-}
-
-fn parts(name: &str) -> Vec<Part> {
-    let words = name.split(|letter: char| !letter.is_alphanumeric());
-    let pieces =
-        words.flat_map(|word| word.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit()));
-    let part = |piece: &[u8]| {
-        let text = String::from_utf8_lossy(piece);
-        text.parse().map_or_else(|_| Part::Word(text.to_lowercase()), Part::Number)
-    };
-    pieces.map(part).collect()
+/// The letters and the numbers of a word.
+fn split_numbers(word: &str) -> impl Iterator<Item = &str> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        let digits = rest.starts_with(|letter: char| letter.is_ascii_digit());
+        let end = rest.find(|letter: char| letter.is_ascii_digit() != digits).unwrap_or(rest.len());
+        let (piece, after) = rest.split_at(end);
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ fn a_profile_is_known_by_what_it_holds_and_not_by_its_name() {
     assert!(read(&foreign).unwrap_err().to_string().contains("not from nvprof or Nsight Systems"));
     let text = folder.path().join("report.sqlite");
     fs::write(&text, "SQLite format 2").unwrap();
-    assert!(read(&text).unwrap_err().to_string().contains("not an SQLite file"));
+    assert!(read(&text).unwrap_err().to_string().contains("not a database"));
     assert!(matches!(read(&folder.path().join("none")), Err(ImportError::Io { .. })));
 }
 

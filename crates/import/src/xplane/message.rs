@@ -12,10 +12,6 @@ pub const MOST_ENTRIES: usize = 1 << 22;
 /// The longest text that is kept whole.
 const MOST_TEXT: usize = 1 << 10;
 
-/// The message is malformed.
-#[derive(Clone, Copy, Debug)]
-pub struct Malformed;
-
 /// What a field of use holds.
 pub enum Held<'a> {
     Varint(u64),
@@ -23,36 +19,35 @@ pub enum Held<'a> {
     Other,
 }
 
-/// The fields of a message in order; after a malformed one there is no other.
+/// The fields of a message in order; after a malformed one, which is `None`, there is no other.
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn field(&mut self) -> Result<(u32, Held<'a>), Malformed> {
-        let (field, form) = decode_key(&mut self.0).map_err(|_| Malformed)?;
+    fn field(&mut self) -> Option<(u32, Held<'a>)> {
+        let (field, form) = decode_key(&mut self.0).ok()?;
         let held = match form {
-            WireType::Varint => Held::Varint(decode_varint(&mut self.0).map_err(|_| Malformed)?),
+            WireType::Varint => Held::Varint(decode_varint(&mut self.0).ok()?),
             WireType::LengthDelimited => {
-                let length = decode_varint(&mut self.0).map_err(|_| Malformed)?;
-                let length = usize::try_from(length).map_err(|_| Malformed)?;
-                let (bytes, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+                let length = usize::try_from(decode_varint(&mut self.0).ok()?).ok()?;
+                let (bytes, rest) = self.0.split_at_checked(length)?;
                 self.0 = rest;
                 Held::Bytes(bytes)
             }
             form => {
-                skip_field(form, field, &mut self.0, DecodeContext::default()).map_err(|_| Malformed)?;
+                skip_field(form, field, &mut self.0, DecodeContext::default()).ok()?;
                 Held::Other
             }
         };
-        Ok((field, held))
+        Some((field, held))
     }
 }
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u32, Held<'a>), Malformed>;
+    type Item = Option<(u32, Held<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let field = (!self.0.is_empty()).then(|| self.field())?;
-        if field.is_err() {
+        if field.is_none() {
             self.0 = &[];
         }
         Some(field)
@@ -143,10 +138,10 @@ pub struct Line<'a> {
 
 impl<'a> Plane<'a> {
     /// Reads a plane, and takes what it holds from the room that is left.
-    pub fn read(message: &'a [u8], room: &mut usize) -> Result<Self, Malformed> {
+    pub fn read(message: &'a [u8], room: &mut usize) -> Option<Self> {
         let mut plane = Self::default();
         for field in Fields(message) {
-            *room = room.checked_sub(1).ok_or(Malformed)?;
+            *room = room.checked_sub(1)?;
             match field? {
                 (2, Held::Bytes(name)) => plane.name = text(name),
                 (3, Held::Bytes(line)) => plane.lines.push(Line::read(line)?),
@@ -164,7 +159,7 @@ impl<'a> Plane<'a> {
             }
         }
         plane.keys = plane.words.iter().map(|(&key, word)| (word.clone(), key)).collect();
-        Ok(plane)
+        Some(plane)
     }
 
     /// The key of the stats with a name.
@@ -185,7 +180,7 @@ impl<'a> Plane<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn read(message: &'a [u8]) -> Result<Self, Malformed> {
+    fn read(message: &'a [u8]) -> Option<Self> {
         let mut line = Self { message, ..Self::default() };
         for field in Fields(message) {
             match field? {
@@ -194,14 +189,15 @@ impl<'a> Line<'a> {
                 _ => {}
             }
         }
-        Ok(line)
+        Some(line)
     }
 
-    pub fn events(&self) -> impl Iterator<Item = Result<Event, Malformed>> + use<'a> {
+    /// Its events; one that is malformed is `None`.
+    pub fn events(&self) -> impl Iterator<Item = Option<Event>> + use<'a> {
         Fields(self.message).filter_map(|field| match field {
-            Ok((4, Held::Bytes(event))) => Some(small(event)),
-            Ok(_) => None,
-            Err(malformed) => Some(Err(malformed)),
+            Some((4, Held::Bytes(event))) => Some(small(event)),
+            Some(_) => None,
+            None => Some(None),
         })
     }
 }
@@ -242,12 +238,9 @@ fn visit<'a>(message: &'a [u8], path: &[u32], see: &mut impl FnMut(&'a [u8])) {
     }
 }
 
-/// Decodes a message; of a large one, nothing.
-fn small<M: Message + Default>(message: &[u8]) -> Result<M, Malformed> {
-    if message.len() > MOST {
-        return Ok(M::default());
-    }
-    M::decode(message).map_err(|_| Malformed)
+/// Decodes a message; a large one is empty.
+fn small<M: Message + Default>(message: &[u8]) -> Option<M> {
+    if message.len() > MOST { Some(M::default()) } else { M::decode(message).ok() }
 }
 
 /// A text, cut if it is long.

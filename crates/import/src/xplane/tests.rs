@@ -316,6 +316,7 @@ fn hostile_numbers_are_left_out_or_refused() {
     let mut odd = gpu();
     odd[0].lines[0].events[0].duration_ps = -1;
     odd[0].lines[0].events[1].offset_ps = Some(i64::MIN);
+    odd[0].lines[0].events[1].duration_ps = i64::MIN;
     odd[0].lines[1].begin_ns = i64::MAX;
     odd[0].lines[2].events.clear();
     odd[1].lines[1].events[0].occurrences = Some(9);

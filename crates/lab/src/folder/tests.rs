@@ -188,11 +188,11 @@ fn a_file_of_the_users_choice_is_replaced_whole_or_stays_and_nothing_beside_it_c
     let at = |name: &str| folder.path().join(name);
     fs::write(at("page.html"), "old").expect("a file");
     fs::write(at(".draft"), "somebody's").expect("a file");
-    write_whole(&at("page.html"), b"new").expect("it is written");
+    write_whole(&at("page.html"), |out| out.write_all(b"new")).expect("it is written");
     assert_eq!(fs::read_to_string(at("page.html")).expect("a page"), "new");
     // What cannot be written to leaves what was there.
     std::os::unix::fs::symlink("/dev/full", at(".page.html.draft")).expect("a link");
-    write_whole(&at("page.html"), b"newer").expect_err("the disk is full");
+    write_whole(&at("page.html"), |out| out.write_all(b"newer")).expect_err("the disk is full");
     assert_eq!(fs::read_to_string(at("page.html")).expect("a page"), "new");
     assert_eq!(fs::read_to_string(at(".draft")).expect("a file"), "somebody's");
     assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 2, "no draft is left");

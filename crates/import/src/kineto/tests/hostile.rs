@@ -141,7 +141,7 @@ fn an_error_of_the_system_is_no_damage() {
             Err(io::ErrorKind::PermissionDenied.into())
         }
     }
-    assert!(matches!(read_from(Box::new(Refused)), Err(Failure::Io(_))));
+    assert!(matches!(read_from(Box::new(Refused)), Err(ImportError::Io { .. })));
 }
 
 /// One change of a file.
