@@ -21,8 +21,7 @@ use super::{ImportError, open};
 use crate::trace::Slice;
 
 /// Why it is no run.
-pub const NO_RUN: &str =
-    "a Chrome trace that marks no steps: there is no run to import; use `paceline explain` to see it";
+pub const NO_RUN: &str = "a Chrome trace that marks no steps: there is no run to import";
 
 /// What a trace shows.
 #[derive(Clone, Debug, Default, Serialize)]

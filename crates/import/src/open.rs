@@ -13,6 +13,9 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The mark at the beginning of a text in UTF-8.
 const UTF_8: [u8; 3] = [0xef, 0xbb, 0xbf];
 
+/// Bytes at the beginning of a text that tell how it is encoded.
+const HEAD: u64 = 64;
+
 /// Opens a file for reading once from begin to end. A truncated gzip file fails at its end, with
 /// [`io::ErrorKind::UnexpectedEof`]. The reader that comes back is unbounded: a small file can unpack to a thousand
 /// times its size.
@@ -37,12 +40,40 @@ pub fn plain(mut source: impl Read + 'static) -> io::Result<Box<dyn Read>> {
     })
 }
 
-/// A stream without the mark at the beginning that says how its text is encoded, and in UTF-8 if the mark is one of UTF-16.
+/// A stream without the mark at the beginning that says how its text is encoded, and in UTF-8 if it is in UTF-16.
 struct Text<R> {
-    source: R,
+    source: Peeked<R>,
     form: Option<Form>,
-    /// Bytes that come before those of the source, the last one first.
+    /// Letters that were decoded, the last one first.
     ready: Vec<u8>,
+}
+
+/// A stream whose beginning was looked at. If it fails there, it does so again after what was read.
+struct Peeked<R> {
+    head: io::Cursor<Vec<u8>>,
+    failed: Option<io::Error>,
+    source: R,
+}
+
+impl<R: Read> Peeked<R> {
+    fn peek(&mut self) -> &[u8] {
+        let head = self.head.get_mut();
+        self.failed = (&mut self.source).take(HEAD).read_to_end(head).err();
+        head
+    }
+}
+
+impl<R: Read> Read for Peeked<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match (self.head.read(into)?, self.failed.take()) {
+            (0, Some(error)) => Err(error),
+            (0, None) => self.source.read(into),
+            (count, failed) => {
+                self.failed = failed;
+                Ok(count)
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -53,6 +84,7 @@ enum Form {
 
 impl<R: Read> Text<R> {
     fn new(source: R) -> Self {
+        let source = Peeked { head: io::Cursor::default(), failed: None, source };
         Self { source, form: None, ready: Vec::new() }
     }
 
@@ -62,21 +94,21 @@ impl<R: Read> Text<R> {
         Ok(bytes)
     }
 
-    fn begin(&mut self) -> io::Result<Form> {
-        let mut begin = self.take(2)?;
-        let form = match begin.as_slice() {
-            [0xff, 0xfe] => Form::Utf16(u16::from_le_bytes),
-            [0xfe, 0xff] => Form::Utf16(u16::from_be_bytes),
-            _ => Form::Bytes,
+    fn begin(&mut self) -> Form {
+        let head = self.source.peek();
+        // Without a mark: of the letters of a page in a European language, one byte is zero.
+        let zero = |at: usize| {
+            head.len() >= 8 && head.chunks_exact(2).all(|pair| pair[at] == 0 && pair[1 - at] >= 0x09)
         };
-        if begin == UTF_8[..2] {
-            begin.extend(self.take(1)?);
-        }
-        if matches!(form, Form::Bytes) && begin != UTF_8 {
-            self.ready = begin;
-            self.ready.reverse();
-        }
-        Ok(*self.form.insert(form))
+        let (form, mark) = match head {
+            [0xff, 0xfe, ..] => (Form::Utf16(u16::from_le_bytes), 2),
+            [0xfe, 0xff, ..] => (Form::Utf16(u16::from_be_bytes), 2),
+            _ if zero(1) => (Form::Utf16(u16::from_le_bytes), 0),
+            _ if zero(0) => (Form::Utf16(u16::from_be_bytes), 0),
+            _ => (Form::Bytes, if head.starts_with(&UTF_8) { UTF_8.len() } else { 0 }),
+        };
+        self.source.head.set_position(mark as u64);
+        *self.form.insert(form)
     }
 
     /// Decodes the next letters.
@@ -96,7 +128,7 @@ impl<R: Read> Text<R> {
 
 impl<R: Read> Read for Text<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let form = self.form.map_or_else(|| self.begin(), Ok)?;
+        let form = self.form.unwrap_or_else(|| self.begin());
         if self.ready.is_empty() {
             match form {
                 Form::Bytes => return self.source.read(into),
@@ -173,16 +205,19 @@ mod tests {
 
     #[test]
     fn text_in_utf_16_and_marks_of_encodings_are_read_as_plain_text() {
-        let text = "workers,rate\n1,\u{1d11e}\n".repeat(20_000);
+        let text = "workers,rate,efficiency,seconds,name\n1,\u{1d11e}\n".repeat(10_000);
         let units: Vec<u16> = "\u{feff}".encode_utf16().chain(text.encode_utf16()).collect();
         let little: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
         let big: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
         let marked = [&UTF_8[..], text.as_bytes()].concat();
-        for bytes in [&little, &big, &marked, &pack(&little)] {
+        let (unmarked, packed) = ([little[2..].to_vec(), big[2..].to_vec()], pack(&little));
+        for bytes in [&little, &big, &marked, &packed, &unmarked[0], &unmarked[1]] {
             assert!(read(bytes).unwrap() == text.as_bytes());
         }
         assert_eq!(read(&little[..5]).unwrap(), b"w", "half a letter is none");
         assert_eq!(read(&UTF_8[..2]).unwrap(), UTF_8[..2]);
+        let numbers = [1, 0, 2, 0, 3, 0, 4, 0, 5, 0];
+        assert_eq!(read(&numbers).unwrap(), numbers, "no letters");
     }
 
     #[test]

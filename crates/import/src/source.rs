@@ -79,7 +79,8 @@ impl Found {
 #[derive(Default)]
 struct LeftOut {
     warnings: Vec<String>,
-    first: Option<ImportError>,
+    /// Their names, by what they are.
+    kinds: BTreeMap<String, Vec<String>>,
 }
 
 impl LeftOut {
@@ -90,10 +91,30 @@ impl LeftOut {
             Err(error) if source.named.as_os_str().is_empty() => Err(error),
             Err(error) => {
                 self.warnings.push(format!("skipped: {error}"));
-                self.first.get_or_insert(error);
+                let (path, why) = match error {
+                    ImportError::Io { path, source } => (path, source.to_string()),
+                    ImportError::Bad { path, why } => (path, why),
+                    ImportError::Apart { .. } => (source.named.clone(), error.to_string()),
+                };
+                self.note(why, &path);
                 Ok(None)
             }
         }
+    }
+
+    fn note(&mut self, what: impl Into<String>, path: &Path) {
+        let name = unknown::quote(&path.file_name().unwrap_or_default().to_string_lossy());
+        self.kinds.entry(what.into()).or_default().push(name);
+    }
+
+    /// Why there is no run at all: what the files are, in one line.
+    fn refuse(&self, paths: &[PathBuf]) -> ImportError {
+        let kind = |(what, names): (&String, &Vec<String>)| format!("{} ({what})", list(names));
+        let mut kinds: Vec<String> = self.kinds.iter().take(NAMED).map(kind).collect();
+        let more: usize = self.kinds.values().skip(NAMED).map(Vec::len).sum();
+        kinds.extend((more > 0).then(|| format!("and {more} of other kinds")));
+        let held = if kinds.is_empty() { "no file".into() } else { kinds.join("; ") };
+        ImportError::bad(paths.first().cloned().unwrap_or_default(), format!("no run is in it, but {held}"))
     }
 }
 
@@ -144,11 +165,12 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
             let Some(&(first, _)) = traces.first() else { continue };
             let alone = traces.len() == 1;
             let joined = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told);
-            let run = joined.map_err(|error| match error {
+            let joined = joined.map_err(|error| match error {
                 ImportError::Apart { why } if alone => ImportError::bad(&first.path, why),
                 error => error,
-            })?;
-            found.push(Found::new(name, first.format, &first.path, run));
+            });
+            let run = left_out.unless(first, joined)?;
+            found.extend(run.map(|run| Found::new(name, first.format, &first.path, run)));
         }
     }
     for format in [Format::Events, Format::TfCnn] {
@@ -167,7 +189,11 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
         let run = match source.format {
             Format::Horovod => horovod::read(&source.path).and_then(|traces| ranks::join(traces, told)),
             Format::MetricLog => metric_log::import(&source.path),
-            Format::Chrome => Err(ImportError::bad(&source.path, chrome::NO_RUN)),
+            Format::Chrome => {
+                let see = "; use `paceline explain` to see it";
+                let see = if source.named.as_os_str().is_empty() { see } else { "" };
+                Err(ImportError::bad(&source.path, format!("{}{see}", chrome::NO_RUN)))
+            }
             _ => continue,
         };
         let run = left_out.unless(source, run)?;
@@ -177,28 +203,21 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     share_backend(&mut found);
     for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
         let Some(monitor) = left_out.unless(source, nvidia_smi::read(&source.path))? else { continue };
+        if found.is_empty() {
+            left_out.note("only nvidia-smi samples", &source.path);
+        }
         let beside = |one: &Found| source.path.parent() == Some(one.folder());
         let any = found.iter().any(beside);
         found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
-    let Some(first) = found.first_mut() else {
-        let only =
-            "they contain no run, only nvidia-smi samples; `paceline explain FILE` shows those of a file";
-        return Err(left_out.first.unwrap_or_else(|| ImportError::Apart { why: only.into() }));
-    };
+    let Some(first) = found.first_mut() else { return Err(left_out.refuse(paths)) };
     first.run.warnings.splice(0..0, left_out.warnings);
     let is_empty = |run: &Imported| {
         run.progress.is_none() && (run.ranks.is_empty() || run.ranks.iter().any(|rank| rank.steps.is_empty()))
     };
     if let Some(Found { path, run, .. }) = found.iter().find(|one| is_empty(&one.run)) {
-        let see = match run.format {
-            Some(Format::Horovod) => "; `paceline explain` shows what it contains",
-            _ => "",
-        };
-        return Err(ImportError::bad(
-            path,
-            format!("it says nothing about speed: {}{see}", run.warnings.join("; ")),
-        ));
+        let why = format!("it says nothing about speed: {}", run.warnings.join("; "));
+        return Err(ImportError::bad(path, why));
     }
     // Runs that differ only in workers are adjacent, fewest workers first.
     let cases: Vec<_> = found.iter().map(|one| one.run.case.clone()).collect();
@@ -286,7 +305,7 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         let io = |source| ImportError::Io { path: named.clone(), source };
         let folder = fs::metadata(named).map_err(io)?.is_dir();
         let mut files = Vec::new();
-        let mut passed = Vec::new();
+        let mut passed: Vec<String> = Vec::new();
         if StudyFolder::is_study(named) {
             let see = "is already a study: use `paceline report` or `paceline explain`";
             return Err(ImportError::bad(named, see));
@@ -299,7 +318,9 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
             match recognise(&path)? {
                 Some(format) => sources.push(Source { path, format, named }),
                 None if folder => {
-                    passed.push(unknown::quote(&path.file_name().unwrap_or_default().to_string_lossy()))
+                    let what = unknown::describe(&open::head(&path, HEAD)?);
+                    left_out.note(what.unwrap_or_else(|| "text; tables are read file by file".into()), &path);
+                    passed.push(unknown::quote(&path.file_name().unwrap_or_default().to_string_lossy()));
                 }
                 None => {
                     let known = "unknown format; read are a PyTorch trace, an nvprof or Nsight Systems profile, an XPlane \
@@ -311,20 +332,20 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
             }
         }
         if !passed.is_empty() {
-            let more = if passed.len() > NAMED { ", ..." } else { "" };
-            let names = passed.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let count = passed.len();
-            left_out.warnings.push(format!("skipped {count} files of unknown format: {names}{more}"));
+            let (count, names) = (passed.len(), list(&passed));
+            left_out.warnings.push(format!("skipped {count} files of unknown format: {names}"));
         }
     }
     match sources.is_empty() {
-        true => {
-            let seen: String = left_out.warnings.iter().map(|warning| format!(" ({warning})")).collect();
-            let path = paths.first().cloned().unwrap_or_default();
-            Err(ImportError::bad(path, format!("no file in it can be imported{seen}")))
-        }
+        true => Err(left_out.refuse(paths)),
         false => Ok(sources),
     }
+}
+
+/// The first of some names.
+fn list(names: &[String]) -> String {
+    let named = names[..names.len().min(NAMED)].join(", ");
+    if names.len() > NAMED { format!("{named} and {} more", names.len() - NAMED) } else { named }
 }
 
 /// The files below a path in the order of their names, with numbers in them counted as numbers.

@@ -3,6 +3,9 @@
 /// Letters of a file that are quoted.
 const QUOTED: usize = 60;
 
+/// Bytes at the beginning of a text that are looked at one by one.
+const JUDGED: usize = 1 << 10;
+
 /// The first bytes of formats that are known by name.
 const MAGIC: [(&[u8], &str); 7] = [
     (
@@ -32,7 +35,9 @@ pub fn describe(head: &[u8]) -> Option<String> {
     if let Some((_, what)) = MAGIC.into_iter().find(|(magic, _)| head.starts_with(magic)) {
         return Some(what.into());
     }
-    if head.contains(&0) {
+    // Texts have line ends, tabs, form feeds, backspaces of progress bars and escapes for colours.
+    let is_binary = |byte: &u8| *byte < 0x20 && !matches!(byte, 0x07..=0x0d | 0x1b);
+    if head.contains(&0) || head.iter().take(JUDGED).any(is_binary) {
         let instead = "of Nsight Systems' reports, what `nsys export --type sqlite` makes of them is";
         return Some(format!("a binary file of a format that is not read; {instead}"));
     }
@@ -72,6 +77,7 @@ mod tests {
         for (head, expected) in [
             (&b"NVR\0\x40\0\0\0"[..], "Nsight Compute"),
             (b"\0\x01\x02", "binary"),
+            (b"\x0a\x9c\x41\x08\x01\x12\x09/host:CPU\x1a\x9c\x01", "binary"),
             (b"{\n  \"name\": \"x\",\n  \"values\": [\n    1\n  ]\n}\n", "JSON that is no trace"),
             (b"[\n  {\n    \"a\": 1}]", "JSON that is no trace, beginning with \"a\""),
             (b"{\"rocprofiler-sdk-tool\": [{\"metadata\": {}}]}", "rocprofv3"),

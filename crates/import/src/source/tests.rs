@@ -20,7 +20,7 @@ fn a_named_file_that_is_nothing_known_is_refused_and_one_in_a_folder_passed_over
     let named = import(&[notes], &told).expect_err("no trace").to_string();
     assert!(named.contains("notes.txt") && named.contains("PyTorch"), "{named}");
     let inside = import(&[folder.path().into()], &told).expect_err("no trace").to_string();
-    assert!(inside.contains("no file in it") && inside.contains("notes.txt"), "{inside}");
+    assert!(inside.contains("no run is in it") && inside.contains("notes.txt"), "{inside}");
     import(&[folder.path().join("nowhere")], &told).expect_err("no such file");
 }
 
@@ -352,4 +352,26 @@ fn an_event_file_of_other_things_is_refused_with_what_it_holds() {
     let said = import(&[path], &Told::default()).expect_err("no speed").to_string();
     assert!(said.contains("it says nothing about speed") && said.contains("accuracy"), "{said}");
     assert!(!said.contains("paceline explain"), "{said}");
+}
+
+#[test]
+fn a_folder_without_a_run_is_refused_in_one_line_that_says_what_its_files_are() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let refuse = || {
+        let said = import(&[folder.path().into()], &Told::default()).expect_err("no run").to_string();
+        assert!(!said.contains("paceline explain") && !said.contains('\n'), "{said}");
+        said
+    };
+    assert!(refuse().contains("no run is in it, but no file"));
+    let trace = r#"{"traceEvents":[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
+    for name in ["a.json", "b.json"] {
+        fs::write(folder.path().join(name), trace).expect("a file");
+    }
+    assert!(refuse().contains("a.json, b.json (a Chrome trace that marks no steps"), "{}", refuse());
+    let empty = r#"{"schemaVersion":1,"traceEvents":[{"ph":"X","cat":"user_annotation","name":"a","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
+    fs::write(folder.path().join("c.json"), empty).expect("a file");
+    fs::write(folder.path().join("d.csv"), "workers,rate\n1,2\n").expect("a file");
+    for kind in ["c.json (there is a trace without kernels", "d.csv (text;", "a.json, b.json (a Chrome"] {
+        assert!(refuse().contains(kind), "{kind}: {}", refuse());
+    }
 }
