@@ -5,24 +5,15 @@ use std::collections::BTreeMap;
 use paceline_record::{Case, Host, LayerTime, Load, Member, Nanos, Phase, Who, date};
 use serde::Serialize;
 
-use crate::numbers::communication::{self, CommWaitSplit};
-use crate::numbers::computation;
-use crate::numbers::course::{self, Course};
-use crate::numbers::dispersion::{self, Dispersion};
-use crate::numbers::fixed::{self, Fixed};
-use crate::numbers::hosts::{self, HostReport};
-use crate::numbers::idle::{self, IdleSplit};
-use crate::numbers::learning::{self, Learning};
-use crate::numbers::memory::{self, Memory};
-use crate::numbers::off_core::{self, OffCore};
-use crate::numbers::phases::{self, PhaseSeconds, RankPhases};
-use crate::numbers::rate::{self, Rate};
-use crate::numbers::recovery::{self, Recovery};
-use crate::numbers::series::{self, Series};
+use crate::numbers::hosts::HostReport;
+use crate::numbers::phases::{PhaseSeconds, RankPhases};
+use crate::numbers::series::Series;
 use crate::numbers::speedup::Interval;
-use crate::numbers::steady::{self, Records, Steady};
-use crate::numbers::time;
-use crate::numbers::waterfall::{self, Cost};
+use crate::numbers::steady::Records;
+use crate::numbers::{
+    communication, computation, course, dispersion, fixed, hosts, idle, learning, memory, off_core, phases,
+    rate, recovery, series, steady, time, waterfall,
+};
 use crate::origin::Origin;
 use crate::run::{Waited, add_waits};
 use crate::stats::Work;
@@ -71,7 +62,7 @@ pub struct CaseReport {
     /// First spawn to last reap.
     pub total_s: Option<f64>,
     /// The steady rate.
-    pub images_per_s: Option<Rate>,
+    pub images_per_s: Option<rate::Rate>,
     /// Speed-up over one worker by images per second.
     pub speedup_speed: Option<f64>,
     /// Speed-up over one worker by training time.
@@ -98,14 +89,14 @@ pub struct CaseReport {
     pub phases_s: Option<PhaseSeconds>,
     /// Part of the phases of the steps in which a thread could have run and was not on a core, and what the system says about it;
     /// `None` where the log does not tell.
-    pub off_core: Option<OffCore>,
+    pub off_core: Option<off_core::OffCore>,
     /// The same for each rank.
     pub ranks: Option<Vec<RankPhases>>,
     /// `comm_wait`, by cause.
-    pub comm_wait_split_s: Option<CommWaitSplit>,
+    pub comm_wait_split_s: Option<communication::CommWaitSplit>,
     /// Idle time of devices, by cause; `None` where there was none, or no device.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub idle_split_s: Option<IdleSplit>,
+    pub idle_split_s: Option<idle::IdleSplit>,
     /// Seconds in which any collective was under way, summed over ranks.
     pub comm_busy_s: Option<f64>,
     /// Fraction of the communication that was hidden behind other work.
@@ -120,15 +111,15 @@ pub struct CaseReport {
     /// The rank that the others waited for most.
     pub straggler: Option<Straggler>,
     /// Spread of steps and ranks.
-    pub dispersion: Option<Dispersion>,
+    pub dispersion: Option<dispersion::Dispersion>,
     /// Fixed costs: time besides the steady steps.
-    pub fixed: Option<Fixed>,
+    pub fixed: Option<fixed::Fixed>,
     /// Peak memory, measured.
-    pub peak_memory_bytes: Option<Memory>,
+    pub peak_memory_bytes: Option<memory::Memory>,
     /// Memory that the engine planned for its program.
-    pub planned_memory_bytes: Option<Memory>,
+    pub planned_memory_bytes: Option<memory::Memory>,
     /// Where the steady state begins.
-    pub steady: Option<Steady>,
+    pub steady: Option<steady::Steady>,
     /// Step times over the first repeat.
     pub step_times: Option<Series>,
     /// The same with more points, to zoom into.
@@ -139,13 +130,13 @@ pub struct CaseReport {
     /// Loss of the last step.
     pub loss_last: Option<f64>,
     /// Loss and accuracy; `None` if the log counts no epochs and has no test.
-    pub learning: Option<Learning>,
+    pub learning: Option<learning::Learning>,
     /// Loss, accuracy and learning rate over the steps of the first repeat, however it ended; `None` if it is no training.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub course: Option<Course>,
+    pub course: Option<course::Course>,
     /// What it cost that workers were lost, came and went; `None` where workers stay.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<recovery::Recovery>,
     /// The hosts of a run on several, in its first repeat; `None` for a run on one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Vec<HostReport>>,
@@ -160,7 +151,7 @@ pub struct CaseReport {
     pub(crate) median_computation_s: Option<f64>,
     /// The cost of an example by cause, for the waterfall.
     #[serde(skip)]
-    pub cost: Option<Cost>,
+    pub cost: Option<waterfall::Cost>,
     /// Its files, relative to the study's folder.
     #[serde(skip)]
     pub files: Vec<String>,

@@ -19,6 +19,7 @@ use self::advice::Program;
 pub use self::advice::every_advice;
 use crate::numbers::fixed;
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
+use crate::origin::Origin;
 use crate::report::Explained;
 use crate::{CaseReport, Status, Study, words};
 
@@ -121,11 +122,11 @@ pub(crate) fn find(study: &Study, cases: &[CaseReport], explained: &[Explained])
         let one = done.clone().map(|&place| &cases[place]).find(|case| case.case.workers == 1);
         let members: Vec<Member<'_>> =
             done.map(|&place| Member { place, case: &cases[place], one, cases, group, study }).collect();
-        for kind in KINDS {
-            // A cause that shows at several worker counts is reported once, where it costs most.
-            let found = members.iter().filter_map(|member| member.look(kind));
-            findings.extend(found.max_by(by_weight));
-        }
+        let mut found: Vec<Finding> = members.iter().flat_map(Member::look).collect();
+        found.sort_by_key(|finding| finding.kind);
+        // A cause that shows at several worker counts is reported once, where it costs most.
+        let alike = found.chunk_by(|one, next| one.kind == next.kind);
+        findings.extend(alike.filter_map(|alike| alike.iter().max_by(|a, b| by_weight(a, b)).cloned()));
     }
     // A network that does not learn is no use, however fast.
     findings.sort_by(|a, b| {
@@ -156,33 +157,6 @@ impl Kind {
     }
 }
 
-const KINDS: [Kind; 24] = [
-    Kind::StartUp,
-    Kind::WarmUp,
-    Kind::OffCore,
-    Kind::Computation,
-    Kind::Idle,
-    Kind::Input,
-    Kind::Communication,
-    Kind::Stragglers,
-    Kind::Update,
-    Kind::Evaluation,
-    Kind::Recovery,
-    Kind::Faults,
-    Kind::Tail,
-    Kind::Other,
-    Kind::Short,
-    Kind::FewSteps,
-    Kind::Slowdown,
-    Kind::Noisy,
-    Kind::NoSteadyState,
-    Kind::Uncertain,
-    Kind::Crowded,
-    Kind::Diverged,
-    Kind::Accuracy,
-    Kind::TestBehind,
-];
-
 fn by_weight(a: &Finding, b: &Finding) -> Ordering {
     let weight =
         |finding: &Finding| [finding.lost_s.unwrap_or(-1.0), finding.fraction.unwrap_or(-1.0), finding.size];
@@ -210,76 +184,89 @@ struct Loss {
 }
 
 impl Member<'_> {
-    fn look(&self, kind: Kind) -> Option<Finding> {
-        // What a few steps took says little about the next ones.
-        if self.has_few_steps() && kind.is_about_steps() {
+    /// All that can be said about the case.
+    fn look(&self) -> impl Iterator<Item = Finding> {
+        let input =
+            "prepare batches in advance on separate cores, use smaller images, or keep the data in memory";
+        let evaluation = self.program().evaluation(self.case.learning.as_ref());
+        let found = [
+            self.fixed_cost(Kind::StartUp, Cause::StartUp, "starting up (launch and init)"),
+            self.fixed_cost(Kind::WarmUp, Cause::WarmUp, "warming up (extra time of the first steps)"),
+            self.fixed_cost(Kind::Tail, Cause::Tail, "after a rank's last step"),
+            self.off_core(),
+            self.computation(),
+            self.idle(),
+            self.cost(Kind::Input, Cause::Input, "waiting for input (load and copies)", input),
+            self.communication(),
+            self.stragglers(),
+            self.update(),
+            self.cost(Kind::Evaluation, Cause::Evaluation, "on evaluation and checkpoints", evaluation),
+            self.recovery(),
+            self.faults(),
+            self.other(),
+            self.short(),
+            self.few_steps(),
+            self.slowdown(),
+            self.noisy(),
+            self.no_steady_state(),
+            self.uncertain(),
+            self.crowded(),
+            self.diverged(),
+            self.accuracy(),
+            self.test_behind(),
+        ];
+        found.into_iter().flatten().filter(|finding| self.can_tell(finding.kind))
+    }
+
+    /// Whether the steps of the case are such that a finding of this kind means something.
+    fn can_tell(&self, kind: Kind) -> bool {
+        match kind {
+            // What comes before the steady state is known only if there is one.
+            Kind::WarmUp | Kind::Short => !self.is_unsettled(),
+            // Other members, other steps: that is no fault of the machine.
+            Kind::Slowdown | Kind::Noisy | Kind::NoSteadyState => !self.case.has_changed(),
+            // What a few steps took says little about the next ones.
+            _ => !(kind.is_about_steps() && self.has_few_steps()),
+        }
+    }
+
+    fn communication(&self) -> Option<Finding> {
+        let (what, advice) = match self.shows_work() {
+            true => ("in exposed communication", self.program().communication(&self.case.case)),
+            // A source that does not show computation cannot tell what is exposed.
+            false => (
+                "in exchanges, hidden behind computation or not",
+                "record a trace of a rank (PyTorch's profiler, Nsight Systems) to see how much of it is hidden",
+            ),
+        };
+        self.cost(Kind::Communication, Cause::Communication, what, advice)
+    }
+
+    /// Time that no phase accounts for.
+    fn other(&self) -> Option<Finding> {
+        // A log without phases is not a trace with gaps.
+        if !self.shows_work() {
             return None;
         }
-        match kind {
-            Kind::StartUp => self.fixed_cost(kind, Cause::StartUp, "starting up (launch and init)"),
-            // What comes before the steady state is known only if there is one.
-            Kind::WarmUp | Kind::Short if self.is_unsettled() => None,
-            Kind::WarmUp => {
-                self.fixed_cost(kind, Cause::WarmUp, "warming up (extra time of the first steps)")
-            }
-            Kind::Tail => self.fixed_cost(kind, Cause::Tail, "after a rank's last step"),
-            Kind::OffCore => self.off_core(),
-            Kind::Computation => self.computation(),
-            Kind::Idle => self.idle(),
-            Kind::Input => {
-                let advice = "prepare batches in advance on separate cores, use smaller images, or keep the data in memory";
-                self.cost(kind, Cause::Input, NOTABLE, "waiting for input (load and copies)", advice)
-            }
-            // A source that does not show computation cannot tell what is exposed.
-            Kind::Communication if self.case.origin.as_ref().is_some_and(|origin| !origin.shows_work()) => {
-                let what = "in exchanges, hidden behind computation or not";
-                let advice = "record a trace of a rank (PyTorch's profiler, Nsight Systems) to see how much of it is hidden";
-                self.cost(kind, Cause::Communication, NOTABLE, what, advice)
-            }
-            Kind::Communication => {
-                let advice = self.program().communication(&self.case.case);
-                self.cost(kind, Cause::Communication, NOTABLE, "in exposed communication", advice)
-            }
-            Kind::Stragglers => self.stragglers(),
-            Kind::Update => self.update(),
-            Kind::Evaluation => {
-                let advice = self.program().evaluation(self.case.learning.as_ref());
-                self.cost(kind, Cause::Evaluation, NOTABLE, "on evaluation and checkpoints", advice)
-            }
-            Kind::Recovery => self.recovery(),
-            Kind::Faults => self.faults(),
-            // A log without phases is not a trace with gaps.
-            Kind::Other if self.case.origin.as_ref().is_some_and(|origin| !origin.shows_work()) => None,
-            Kind::Other if self.case.is_window() => {
-                let what = "where the trace shows nothing";
-                self.cost(kind, Cause::Other, NOTABLE, what, self.program().unseen())
-            }
+        // Whoever loses its core now and then loses it between two phases, too.
+        let disturbed = self.loss_from(NOTABLE, Cause::OffCore).is_some();
+        let (least, what, advice) = match self.program() {
+            program if self.case.is_window() => (NOTABLE, "where the trace shows nothing", program.unseen()),
             // Hooks do not see what a program does between them.
-            Kind::Other if !self.program().is_ours() => {
-                let what = "between measured phases";
-                self.cost(kind, Cause::Other, NOTABLE, what, self.program().unmeasured())
-            }
-            Kind::Other => {
-                let advice =
-                    "phases should account for all time: this is a bug, please report it with the run logs";
-                // Whoever loses its core now and then loses it between two phases, too.
-                let disturbed = self.loss(Cause::OffCore).is_some_and(|loss| loss.fraction >= NOTABLE);
-                let least = if disturbed { NOTABLE } else { UNACCOUNTED };
-                self.cost(kind, Cause::Other, least, "outside every phase", advice)
-            }
-            Kind::Short => self.short(),
-            Kind::FewSteps => self.few_steps(),
-            // Other members, other steps: that is no fault of the machine.
-            Kind::Slowdown | Kind::Noisy | Kind::NoSteadyState if self.case.has_changed() => None,
-            Kind::Slowdown => self.slowdown(),
-            Kind::Noisy => self.noisy(),
-            Kind::NoSteadyState => self.no_steady_state(),
-            Kind::Uncertain => self.uncertain(),
-            Kind::Crowded => self.crowded(),
-            Kind::Diverged => self.diverged(),
-            Kind::Accuracy => self.accuracy(),
-            Kind::TestBehind => self.test_behind(),
-        }
+            program if !program.is_ours() => (NOTABLE, "between measured phases", program.unmeasured()),
+            _ => (
+                if disturbed { NOTABLE } else { UNACCOUNTED },
+                "outside every phase",
+                "phases should account for all time: this is a bug, please report it with the run logs",
+            ),
+        };
+        let loss = self.loss_from(least, Cause::Other)?;
+        Some(self.finding(Kind::Other, self.spends(what, loss), advice.into(), Some(loss)))
+    }
+
+    /// Whether the source of the case shows computation; our own logs do.
+    fn shows_work(&self) -> bool {
+        self.case.origin.as_ref().is_none_or(Origin::shows_work)
     }
 
     fn workers(&self) -> f64 {
@@ -318,6 +305,11 @@ impl Member<'_> {
         Some(Loss { seconds: part.seconds * count, fraction: part.seconds / cost.seconds })
     }
 
+    /// The same, if it is at least this fraction of the workers' time.
+    fn loss_from(&self, least: f64, cause: Cause) -> Option<Loss> {
+        self.loss(cause).filter(|loss| loss.fraction >= least)
+    }
+
     /// The time that a cause takes beyond what it takes on one worker, if the increase is certain.
     fn growth(&self, cause: Cause) -> Option<Loss> {
         let workers = self.case.case.workers;
@@ -341,36 +333,34 @@ impl Member<'_> {
         )
     }
 
-    fn cost(&self, kind: Kind, cause: Cause, least: f64, what: &str, advice: &str) -> Option<Finding> {
-        let loss = self.loss(cause).filter(|loss| loss.fraction >= least)?;
+    /// A cause that takes a notable part of the time.
+    fn cost(&self, kind: Kind, cause: Cause, what: &str, advice: &str) -> Option<Finding> {
+        let loss = self.loss_from(NOTABLE, cause)?;
         Some(self.finding(kind, self.spends(what, loss), advice.into(), Some(loss)))
     }
 
     fn fixed_cost(&self, kind: Kind, cause: Cause, what: &str) -> Option<Finding> {
-        self.cost(kind, cause, fixed::TOLERATED, what, &self.longer_run())
+        let loss = self.loss_from(fixed::TOLERATED, cause)?;
+        Some(self.finding(kind, self.spends(what, loss), self.longer_run(), Some(loss)))
     }
 
     /// How long a run would have to be.
     fn longer_run(&self) -> String {
-        let Some(fixed) = self.case.fixed.filter(|_| !self.has_few_steps() && !self.is_unsettled()) else {
-            return "more workers do not reduce it; run longer".into();
-        };
-        let steps = fixed.enough_steps;
+        let fixed = self.case.fixed.filter(|_| !self.has_few_steps() && !self.is_unsettled());
         // Advice that is met already helps nobody.
-        if steps <= self.case.steps {
-            return "more workers do not reduce it; run longer".into();
-        }
-        format!(
-            "more workers do not reduce it; run longer: with at least {steps} steps, fixed costs take at most {:.0} % of the run",
-            100.0 * fixed::TOLERATED
-        )
+        let enough = fixed.map(|fixed| fixed.enough_steps).filter(|&steps| steps > self.case.steps);
+        let enough = enough.map_or_else(String::new, |steps| {
+            let tolerated = 100.0 * fixed::TOLERATED;
+            format!(": with at least {steps} steps, fixed costs take at most {tolerated:.0} % of the run")
+        });
+        format!("more workers do not reduce it; run longer{enough}")
     }
 
     /// Fixed costs that are notable only together.
     fn short(&self) -> Option<Finding> {
         let fixed = self.case.fixed.filter(|fixed| fixed.fraction >= fixed::TOLERATED)?;
         let alone = [Cause::StartUp, Cause::WarmUp, Cause::Tail];
-        if alone.iter().filter_map(|&cause| self.loss(cause)).any(|loss| loss.fraction >= fixed::TOLERATED) {
+        if alone.iter().any(|&cause| self.loss_from(fixed::TOLERATED, cause).is_some()) {
             return None;
         }
         let loss = Loss { seconds: fixed.seconds * self.workers(), fraction: fixed.fraction };
@@ -405,7 +395,7 @@ impl Member<'_> {
 
     /// An idle device, with advice about the most frequent reason.
     fn idle(&self) -> Option<Finding> {
-        let loss = self.loss(Cause::Idle).filter(|loss| loss.fraction >= NOTABLE)?;
+        let loss = self.loss_from(NOTABLE, Cause::Idle)?;
         let split = self.case.idle_split_s?;
         let whole = split.host_late + split.queued + split.nothing_queued + split.unknown;
         let (cause, advice, most) = [
@@ -435,7 +425,7 @@ impl Member<'_> {
 
     fn update(&self) -> Option<Finding> {
         let grown = self.growth(Cause::Update).filter(|loss| loss.fraction >= NOTABLE);
-        let large = self.loss(Cause::Update).filter(|loss| loss.fraction >= NOTABLE_UPDATE);
+        let large = self.loss_from(NOTABLE_UPDATE, Cause::Update);
         let loss = grown.or(large)?;
         let what =
             if grown.is_some() { "on the update beyond what one worker needs" } else { "on the update" };

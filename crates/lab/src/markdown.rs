@@ -14,11 +14,6 @@ pub fn render(report: &Report) -> String {
     text + &render_body(&sections::of(report, Medium::Page))
 }
 
-/// Sections below a title.
-pub fn render_sections(title: &str, sections: &[Section]) -> String {
-    format!("# {}\n{}", escape(title), render_body(sections))
-}
-
 fn render_body(sections: &[Section]) -> String {
     let mut text = String::new();
     for section in sections {
@@ -71,14 +66,14 @@ fn render_table(table: &Table) -> String {
     let line = |cells: Vec<String>| {
         cells.iter().fold(String::from("|"), |line, cell| format!("{line} {cell} |")) + "\n"
     };
-    let shown: Vec<usize> = (0..columns.len()).filter(|&at| !columns[at].is_interval()).collect();
+    let shown: Vec<usize> = (0..columns.len()).filter(|&at| !columns[at].is_interval).collect();
     let interval =
-        |at: usize| columns.get(at + 1).filter(|next| next.is_interval()).map(|next| (at + 1, next.name()));
+        |at: usize| columns.get(at + 1).filter(|next| next.is_interval).map(|next| (at + 1, &next.name));
     let name = |&at: &usize| {
-        let name = escape(columns[at].name());
+        let name = escape(&columns[at].name);
         interval(at).map_or_else(|| name.clone(), |(_, interval)| format!("{name} ({interval})"))
     };
-    let rule = |&at: &usize| if columns[at].align() == Align::Left { "---".into() } else { "---:".into() };
+    let rule = |&at: &usize| if columns[at].align == Align::Left { "---".into() } else { "---:".into() };
     let mut text = line(shown.iter().map(name).collect()) + &line(shown.iter().map(rule).collect());
     for row in table.rows() {
         let known = |at: usize| row.cells.get(at).filter(|cell| !matches!(cell.as_str(), "" | "-"));

@@ -261,11 +261,7 @@ impl Run {
 
     /// How many steps each record stands for, by the first rank.
     pub fn covers(&self) -> Vec<u64> {
-        if self.membership.is_some() {
-            return (0..self.steps()).map(|k| self.records(k).next().map_or(1, covers)).collect();
-        }
-        let first = self.ranks.first().into_iter().flat_map(|rank| &rank.steps);
-        first.take(self.steps()).map(covers).collect()
+        (0..self.steps()).map(|k| self.records(k).next().map_or(1, covers)).collect()
     }
 
     /// Steps that every rank finished.
@@ -305,11 +301,7 @@ impl Run {
         }
         let mut begin = training.begin;
         let step = |(k, (done, end)): (usize, (Nanos, Nanos))| {
-            let amount = match self.membership {
-                Some(_) => self.step_examples(k) as f64,
-                None => self.records(k).map(|step| step.examples as f64).sum(),
-            };
-            let work = Work { amount, seconds: done.since(begin).seconds() };
+            let work = Work { amount: self.step_examples(k) as f64, seconds: done.since(begin).seconds() };
             begin = end;
             work
         };

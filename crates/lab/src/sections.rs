@@ -71,8 +71,7 @@ pub fn of(report: &Report, medium: Medium) -> Vec<Section> {
         Medium::Screen => results.into_iter().chain(judged).collect(),
         Medium::Page => judged.chain(results).collect(),
     };
-    let all: Vec<(&CaseReport, String)> =
-        report.explained.iter().flat_map(|group| named(report, group)).collect();
+    let all: Vec<(&CaseReport, String)> = named(report).collect();
     let events = if medium == Medium::Screen { EVENTS } else { MOST_EVENTS };
     sections.extend(all.iter().filter_map(|(case, name)| members(case, name, events)));
     sections.extend(all.iter().filter_map(|(case, name)| hosts::section(case, name)));
@@ -127,10 +126,10 @@ fn labelled<'a>(report: &'a Report, group: &'a Explained) -> impl Iterator<Item 
     cases.map(|case| (case, group.key.label()))
 }
 
-/// The cases of a group with a name for each.
-fn named<'a>(report: &'a Report, group: &'a Explained) -> impl Iterator<Item = (&'a CaseReport, String)> {
-    labelled(report, group)
-        .map(|(case, label)| (case, format!("{label}, {}", words::workers(case.case.workers))))
+/// The cases of a report, by group, with a name for each.
+pub(crate) fn named(report: &Report) -> impl Iterator<Item = (&CaseReport, String)> {
+    let cases = report.explained.iter().flat_map(|group| labelled(report, group));
+    cases.map(|(case, label)| (case, format!("{label}, {}", words::workers(case.case.workers))))
 }
 
 /// The kinds of scaling in a report: each gets its own tables.

@@ -25,12 +25,16 @@ const LEAST_WRAPPED: usize = 26;
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    name: String,
+    /// Its full name.
+    pub name: String,
     short: Option<String>,
-    heading: Option<[&'static str; 2]>,
-    align: Align,
+    /// The heading that it shares with its neighbours, and its name below it.
+    pub heading: Option<[&'static str; 2]>,
+    /// Its alignment.
+    pub align: Align,
     keep: f64,
-    is_interval: bool,
+    /// Whether it is the interval of the column before it.
+    pub is_interval: bool,
     wraps: bool,
 }
 
@@ -78,26 +82,6 @@ impl Column {
     pub fn always(self) -> Self {
         self.keep(f64::INFINITY)
     }
-
-    /// Its full name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The heading that it shares with its neighbours, and its name below it.
-    pub fn heading(&self) -> Option<[&'static str; 2]> {
-        self.heading
-    }
-
-    /// Its alignment.
-    pub fn align(&self) -> Align {
-        self.align
-    }
-
-    /// Whether it is the interval of the column before it.
-    pub fn is_interval(&self) -> bool {
-        self.is_interval
-    }
 }
 
 impl<S: Into<String>> From<(S, Align)> for Column {
@@ -143,6 +127,12 @@ impl Table {
     /// A table with this header and no rows.
     pub fn new<C: Into<Column>>(header: impl IntoIterator<Item = C>) -> Self {
         Self { columns: header.into_iter().map(Into::into).collect(), rows: Vec::new(), by_name: false }
+    }
+
+    /// A table of numbers behind a column of words.
+    pub fn of_numbers(words: &str, numbers: &[&str]) -> Self {
+        let numbers = numbers.iter().map(|name| Column::numbers(*name));
+        Self::new([Column::words(words)].into_iter().chain(numbers))
     }
 
     /// Marks rows with the same first cell as belonging together: a page shows that cell once, above them.
@@ -223,7 +213,7 @@ impl Table {
             let can_go = (1..widths.len()).filter(|&at| shown[at] && filled.columns[at].keep.is_finite());
             let keep = |at: &usize| filled.columns[*at].keep;
             let Some(least) = can_go.min_by(|a, b| keep(a).total_cmp(&keep(b)).then(b.cmp(a))) else { break };
-            let with_interval = filled.columns.get(least + 1).is_some_and(Column::is_interval);
+            let with_interval = filled.columns.get(least + 1).is_some_and(|next| next.is_interval);
             for at in
                 [Some(least), (with_interval && shown[least + 1]).then_some(least + 1)].into_iter().flatten()
             {

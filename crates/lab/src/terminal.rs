@@ -132,8 +132,8 @@ impl Pen<'_> {
 
 /// The names of columns; intervals, which all have the same, are counted.
 fn name_all(columns: &[Column]) -> String {
-    let names = columns.iter().filter(|column| !column.is_interval()).map(|column| column.name().to_owned());
-    let intervals = match columns.iter().filter(|column| column.is_interval()).count() {
+    let names = columns.iter().filter(|column| !column.is_interval).map(|column| column.name.clone());
+    let intervals = match columns.iter().filter(|column| column.is_interval).count() {
         0 => None,
         1 => Some("1 interval".into()),
         count => Some(format!("{count} intervals")),

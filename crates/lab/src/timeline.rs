@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_record::log::{LauncherLog, LauncherReader, MemberReader, RankReader};
 use paceline_record::{
-    Exit, Generation, Host, LauncherEvent, LogError, Member, MemberChange, MemberEvent, Nanos, Outcome, Rank,
+    Exit, Generation, Host, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Outcome, Rank,
     RankEvent, Roster, StepRecord, Who,
 };
 use serde_json::{Value, json};
@@ -119,13 +119,7 @@ impl<'a> CaseLog<'a> {
                 }
                 LauncherEvent::Member(event) => case.changed(event),
                 LauncherEvent::Roster(roster) => case.decided(&roster),
-                LauncherEvent::Recovery(_)
-                | LauncherEvent::Evaluated(_)
-                | LauncherEvent::Saved { .. }
-                | LauncherEvent::Host(_)
-                | LauncherEvent::Hosts(_)
-                | LauncherEvent::Clock(_)
-                | LauncherEvent::Scaled { .. } => {}
+                _ => {}
             }
         }
         let members: BTreeSet<Who> =
@@ -188,31 +182,23 @@ impl<'a> CaseLog<'a> {
     }
 }
 
-/// A worker's log, open for reading.
-enum Log {
-    Rank(RankReader),
-    Member(MemberReader),
-}
-
-impl Log {
-    fn open(folder: &Path, who: Who) -> Option<Self> {
-        match who {
-            Who::Rank(rank) => RankReader::open(folder, rank).ok().map(Self::Rank),
-            Who::Member(member) => MemberReader::open(folder, member).ok().map(Self::Member),
+/// What a worker logged, event by event, up to the first that cannot be read.
+fn open_log(folder: &Path, who: Who) -> Option<Box<dyn FnMut() -> Option<RankEvent>>> {
+    match who {
+        Who::Rank(rank) => {
+            let mut log = RankReader::open(folder, rank).ok()?;
+            Some(Box::new(move || log.next_event().ok()?))
         }
-    }
-
-    fn next_event(&mut self) -> Result<Option<RankEvent>, LogError> {
-        match self {
-            Self::Rank(reader) => reader.next_event(),
-            Self::Member(reader) => reader.next_event(),
+        Who::Member(member) => {
+            let mut log = MemberReader::open(folder, member).ok()?;
+            Some(Box::new(move || log.next_event().ok()?))
         }
     }
 }
 
 /// The steps of a rank's log, up to the first that cannot be read.
 struct Steps<'a> {
-    log: Log,
+    next_event: Box<dyn FnMut() -> Option<RankEvent>>,
     clock: &'a Clock,
     main: Option<Nanos>,
     last_end: Nanos,
@@ -220,7 +206,7 @@ struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     fn open(Station { folder, clock }: &'a Station, who: Who) -> Option<Self> {
-        Some(Self { log: Log::open(folder, who)?, clock, main: None, last_end: Nanos(0) })
+        Some(Self { next_event: open_log(folder, who)?, clock, main: None, last_end: Nanos(0) })
     }
 }
 
@@ -229,16 +215,15 @@ impl Iterator for Steps<'_> {
 
     fn next(&mut self) -> Option<StepRecord> {
         loop {
-            match self.log.next_event() {
-                Ok(Some(RankEvent::Step(mut step))) => {
+            match (self.next_event)()? {
+                RankEvent::Step(mut step) => {
                     self.clock.step(&mut step)?;
                     let forward = self.last_end <= step.begin && step.begin <= step.end;
                     self.last_end = step.end;
                     return forward.then_some(step);
                 }
-                Ok(Some(RankEvent::Main { at, .. })) => self.main = self.clock.moment(at),
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => return None,
+                RankEvent::Main { at, .. } => self.main = self.clock.moment(at),
+                _ => {}
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::laws::Unfit;
 use crate::stats::steady::Verdict;
-use crate::{Align, CaseReport, Explained, Report, Status, Table};
+use crate::{CaseReport, Explained, Report, Status, Table};
 
 pub use self::head::{load, made, notices};
 pub use self::recovery::{event_table, recovery};
@@ -151,13 +151,12 @@ pub fn threads(count: u32) -> String {
 /// What the fitted laws say about a group, one sentence each.
 pub fn laws(laws: &Laws) -> Vec<String> {
     let mut sentences = Vec::new();
-    let best = laws.best.as_ref().and_then(|best| laws.throughput.iter().find(|law| law.name == *best));
+    let named = |name: &Option<String>| laws.throughput.iter().find(|law| Some(&law.name) == name.as_ref());
+    let best = named(&laws.best);
     if let Some(law) = best {
         sentences.push(format!("{} fits images/s best: {}", law.name, describe(law)));
     }
-    if let Some(law) =
-        laws.rough.as_ref().and_then(|name| laws.throughput.iter().find(|law| law.name == *name))
-    {
+    if let Some(law) = named(&laws.rough) {
         sentences.push(format!(
             "no scaling law fits images/s: {} has the lowest AICc and is still off by {:.0} % (more worker counts, or repeats of \
              real runs, would help)",
@@ -236,8 +235,8 @@ fn rank_table(case: &CaseReport) -> Option<Table> {
         .filter(|phase| !outside.contains(phase))
         .filter(|&phase| ranks.iter().any(|rank| seconds(rank, phase).is_some_and(|time| time != 0.0)))
         .collect();
-    let header = shown.iter().map(|phase| (phase.name(), Align::Right));
-    let mut table = Table::new([("ms per step, by rank", Align::Left)].into_iter().chain(header));
+    let phases: Vec<&str> = shown.iter().map(|phase| phase.name()).collect();
+    let mut table = Table::of_numbers("ms per step, by rank", &phases);
     for rank in ranks.iter().take(LISTED) {
         let ms = |&phase: &Phase| {
             or_dash(seconds(rank, phase), |time| format!("{:.2}", 1e3 * time / case.steps as f64))

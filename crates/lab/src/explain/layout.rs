@@ -3,7 +3,7 @@
 //! Tables have their workers in a column (`GPUs`; `nodes` and `GPUs per node`), in words of a column (`2 x V100`), or in their header
 //! (`1 GPU | 2 GPUs | 8 GPUs`), which is turned.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 
 use super::figure::{self, Cell};
@@ -396,32 +396,37 @@ fn partition<K: Copy + Eq + Hash>(
 fn split(long: &Long, settings: &[Setting], group: Group) -> Vec<Group> {
     let counts =
         |group: &Group| group.rows.iter().map(|row| long.workers[*row]).collect::<BTreeSet<_>>().len();
-    let repeats =
-        |groups: &[Group]| groups.iter().map(|group| group.rows.len() - counts(group)).sum::<usize>();
-    let scales = |groups: &[Group]| groups.iter().any(|group| counts(group) > 1);
     let mut found = vec![group];
-    while repeats(&found) > 0 {
-        let by = |setting: &Setting, divided: bool| -> Vec<Group> {
-            let key = |row: usize| {
-                let workers = if divided { long.workers[row].unwrap_or(1) as f64 } else { 1.0 };
-                setting.values[row].map(|value| (value / workers).to_bits())
-            };
-            let each = if divided { " per worker" } else { "" };
-            let name = |key: Option<u64>| {
-                key.map_or_else(String::new, |bits| {
-                    format!("{}{each} {}", setting.name, f64::from_bits(bits))
-                })
-            };
-            found.iter().flat_map(|group| partition(group, key, name)).collect()
+    loop {
+        let key = |(setting, divided): (&Setting, bool), row: usize| {
+            let workers = if divided { long.workers[row].unwrap_or(1) as f64 } else { 1.0 };
+            setting.values[row].map(|value| (value / workers).to_bits())
         };
+        // Rows that repeat a number of workers, and parts, if the groups were separated.
+        let judge = |way: Option<(&Setting, bool)>| {
+            let (mut runs, mut parts, mut scales) = (0, 0, false);
+            for group in &found {
+                let keyed = group.rows.iter().map(|row| (way.map(|way| key(way, *row)), long.workers[*row]));
+                let pairs: HashSet<_> = keyed.collect();
+                let values = pairs.iter().map(|(value, _)| value).collect::<HashSet<_>>().len();
+                runs += pairs.len();
+                parts += values;
+                scales |= pairs.len() > values;
+            }
+            (found.iter().map(|group| group.rows.len()).sum::<usize>() - runs, parts, scales)
+        };
+        let (repeats, ..) = judge(None);
         let ways = settings.iter().flat_map(|setting| {
-            std::iter::once(by(setting, false)).chain(setting.is_batch.then(|| by(setting, true)))
+            std::iter::once((setting, false)).chain(setting.is_batch.then_some((setting, true)))
         });
-        let better = ways.filter(|groups| scales(groups) && repeats(groups) < repeats(&found));
-        match better.min_by_key(|groups| (repeats(groups), groups.len())) {
-            Some(better) => found = better,
-            None => break,
-        }
+        let judged = ways.map(|way| (judge(Some(way)), way));
+        let better = judged.filter(|((left, _, scales), _)| *scales && *left < repeats);
+        let Some((_, way)) = better.min_by_key(|((left, parts, _), _)| (*left, *parts)) else { break };
+        let each = if way.1 { " per worker" } else { "" };
+        let name = |key: Option<u64>| {
+            key.map_or_else(String::new, |bits| format!("{}{each} {}", way.0.name, f64::from_bits(bits)))
+        };
+        found = found.iter().flat_map(|group| partition(group, |row| key(way, row), name)).collect();
     }
     let again = |group: Group| {
         let blocks = blocks(long, &group);

@@ -174,8 +174,10 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     let build = |name: &str, rows: &[usize], comparable: bool| -> Vec<Series> {
         let workers: Vec<u64> = rows.iter().filter_map(|row| long.workers[*row]).collect();
         let select = |column: &Column| Column {
+            name: column.name.clone(),
+            qualifier: column.qualifier.clone(),
             figures: rows.iter().map(|row| column.figures[*row]).collect(),
-            ..column.clone()
+            ..*column
         };
         let columns: Vec<Column> = all
             .iter()

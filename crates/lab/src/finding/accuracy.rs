@@ -30,58 +30,32 @@ impl Member<'_> {
         let settings = &self.case.case.settings;
         let linear = settings.get("lr-rule").is_some_and(|rule| rule == "linear");
         let warm_up = ["warmup-epochs", "warmup-steps"].iter().any(|name| settings.contains_key(*name));
-        let learned = match (linear, warm_up) {
-            _ if many.step_examples <= one.step_examples => Learned::SameBatch,
-            (false, _) => Learned::Unscaled,
-            (true, false) => Learned::Scaled,
-            (true, true) => Learned::WarmedUp,
+        let at = match (linear, warm_up) {
+            _ if many.step_examples <= one.step_examples => 0,
+            (false, _) => 1,
+            (true, false) => 2,
+            (true, true) => 3,
         };
-        advise(self.program(), learned)
+        every_advice(self.program())[at]
     }
 }
 
-/// How a case with more workers was told to learn.
-#[derive(Clone, Copy)]
-enum Learned {
-    /// From batches of the same size.
-    SameBatch,
-    /// From larger ones, with the learning rate of one worker.
-    Unscaled,
-    /// With a learning rate that follows the batch.
-    Scaled,
-    /// With one that also begins low.
-    WarmedUp,
-}
-
-fn advise(program: Program, learned: Learned) -> &'static str {
-    match (learned, program.is_ours()) {
-        (Learned::SameBatch, true) => {
-            "each worker's batch norm sees a smaller part of the batch: the same --shards for all worker counts gives \
-             the same weights"
-        }
-        (Learned::SameBatch, false) => {
-            "each worker's batch norm sees a smaller part of the batch: synchronise it over the workers"
-        }
-        (Learned::Unscaled, true) => {
-            "a larger global batch means fewer updates: scale the learning rate with it and warm it up, --lr-rule linear \
-             --warmup-epochs 5"
-        }
-        (_, false) => {
-            "a larger global batch means fewer updates: scale the learning rate with it and warm it up, or use a smaller batch"
-        }
-        (Learned::Scaled, true) => {
-            "the scaled learning rate is too high for the first steps: warm it up, --warmup-epochs 5"
-        }
-        (Learned::WarmedUp, true) => {
-            "the linear rule does not hold for every batch size: try a smaller --batch, more --epochs, or a longer warm-up"
-        }
-    }
-}
-
-/// All that may be advised about the runs of a program.
+/// All that may be advised about the runs of a program whose cases with more workers learned from batches of the same size; from
+/// larger ones, with the learning rate of one worker; with one that follows the batch; and with one that also begins low.
 pub(super) fn every_advice(program: Program) -> [&'static str; 4] {
-    [Learned::SameBatch, Learned::Unscaled, Learned::Scaled, Learned::WarmedUp]
-        .map(|learned| advise(program, learned))
+    if program.is_ours() {
+        return [
+            "each worker's batch norm sees a smaller part of the batch: the same --shards for all worker counts gives \
+             the same weights",
+            "a larger global batch means fewer updates: scale the learning rate with it and warm it up, --lr-rule linear \
+             --warmup-epochs 5",
+            "the scaled learning rate is too high for the first steps: warm it up, --warmup-epochs 5",
+            "the linear rule does not hold for every batch size: try a smaller --batch, more --epochs, or a longer warm-up",
+        ];
+    }
+    let larger = "a larger global batch means fewer updates: scale the learning rate with it and warm it up, or use a smaller batch";
+    let same = "each worker's batch norm sees a smaller part of the batch: synchronise it over the workers";
+    [same, larger, larger, larger]
 }
 
 pub(super) fn with_interval(test: &Test) -> Option<String> {

@@ -17,7 +17,7 @@ const SIMULATED: &str =
 impl Member<'_> {
     pub(super) fn off_core(&self) -> Option<Finding> {
         let told = self.case.off_core.as_ref()?;
-        let Some(loss) = self.loss(Cause::OffCore).filter(|loss| loss.fraction >= NOTABLE) else {
+        let Some(loss) = self.loss_from(NOTABLE, Cause::OffCore) else {
             return self.stolen(told);
         };
         let covers = |part: Option<f64>| part.is_some_and(|part| part >= COVERS * told.seconds);

@@ -15,7 +15,7 @@ const TO_BLAME_OF_TWO: f64 = 0.8;
 
 impl Member<'_> {
     pub(super) fn stragglers(&self) -> Option<Finding> {
-        let loss = self.loss(Cause::Stragglers).filter(|loss| loss.fraction >= NOTABLE)?;
+        let loss = self.loss_from(NOTABLE, Cause::Stragglers)?;
         let least = if self.case.case.workers > 2 { TO_BLAME } else { TO_BLAME_OF_TWO };
         let (text, advice) = match self.case.straggler {
             // Few steps cannot decide whether a rank is late repeatedly.

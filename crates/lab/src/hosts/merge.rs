@@ -137,15 +137,8 @@ pub(crate) fn set_event(clock: &Clock, event: &mut LauncherEvent) -> Option<()> 
             set(begin)?;
             set(end)?;
         }
-        // Of these, only those of the first host count.
-        LauncherEvent::Evaluated(_)
-        | LauncherEvent::Spawn { .. }
-        | LauncherEvent::Reap { .. }
-        | LauncherEvent::Saved { .. }
-        | LauncherEvent::Host(_)
-        | LauncherEvent::Hosts(_)
-        | LauncherEvent::Clock(_)
-        | LauncherEvent::Over { .. } => {}
+        // Of the others, only those of the first host count.
+        _ => {}
     }
     Some(())
 }

@@ -1,7 +1,8 @@
 //! Links to the files beside the page, relative to it.
 
 use super::markup::Tag;
-use crate::{CaseReport, Report, Status, words};
+use crate::sections::named;
+use crate::{CaseReport, Report, Status};
 
 /// Files of the study, and what they are for.
 const STUDY: [(&str, &str); 4] = [
@@ -38,14 +39,6 @@ pub fn render_failed(report: &Report) -> Option<Tag> {
         .flat_map(|(case, name)| [Tag::new("dt").text(format_args!("logs of {name}")), links(case)])
         .collect();
     (!failed.is_empty()).then(|| Tag::new("dl").class("facts").with_all(failed))
-}
-
-/// The cases of a report with a name for each.
-fn named(report: &Report) -> impl Iterator<Item = (&CaseReport, String)> {
-    report.explained.iter().flat_map(|group| {
-        let cases = group.cases.iter().filter_map(|&place| report.cases.get(place));
-        cases.map(|case| (case, format!("{}, {}", group.key.label(), words::workers(case.case.workers))))
-    })
 }
 
 fn links(case: &CaseReport) -> Tag {

@@ -79,10 +79,10 @@ pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
     let told = |place: usize| sections.iter().find(|section| section.topic == Topic::Group(place));
     let groups: Vec<(Group<'_>, Option<&Section>)> =
         finished(report).map(|(place, group)| (group, told(place))).collect();
+    let name = |group: &Group<'_>| Tag::new("h2").text(group.explained.key.label());
+    let facts = |group: &Group<'_>| Tag::new("p").class("facts").text(facts(group));
     if let [(only, told)] = &groups[..] {
-        let name = Tag::new("h2").text(only.explained.key.label());
-        let facts = Tag::new("p").class("facts").text(facts(only));
-        let section = Tag::new("section").set("id", "group-0").with(name).with(facts);
+        let section = Tag::new("section").set("id", "group-0").with(name(only)).with(facts(only));
         return vec![section.with(only.render(*told))];
     }
     let mut parts = Vec::new();
@@ -95,14 +95,12 @@ pub fn render(report: &Report, sections: &[Section]) -> Vec<Tag> {
         parts.push(Tag::new("nav").set("aria-label", "groups").with(list));
     }
     for (place, (group, told)) in groups.iter().enumerate() {
-        let name = Tag::new("h2").text(group.explained.key.label());
-        let facts = Tag::new("p").class("facts").text(facts(group));
         // A browser expands the section that contains the link's target, so the id is inside.
-        let inside =
-            Tag::new("div").set("id", format_args!("group-{place}")).with(facts).with(group.render(*told));
+        let inside = Tag::new("div").set("id", format_args!("group-{place}"));
+        let inside = inside.with(facts(group)).with(group.render(*told));
         let section = Tag::new("details").class("section");
         let section = if place == 0 { section.set("open", "") } else { section };
-        parts.push(section.with(Tag::new("summary").with(name)).with(inside));
+        parts.push(section.with(Tag::new("summary").with(name(group))).with(inside));
     }
     parts
 }

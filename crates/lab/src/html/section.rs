@@ -45,11 +45,11 @@ pub fn blocks(section: &Section) -> Vec<Tag> {
 
 /// A table that can be scrolled, and what its small numbers are.
 fn render_table(table: &Table, title: &str) -> Vec<Tag> {
-    let first = table.columns().first().map_or("", Column::name);
+    let first = table.columns().first().map_or("", |column| &column.name);
     let label = if table.is_by_name() { title.to_owned() } else { format!("{title}: {first}") };
     let scroll = Tag::new("div").class("scroll").set("tabindex", 0).set("role", "region");
     let drawn = Tag::new("table").with(head(table)).with_all(bodies(table));
-    let note = table.columns().iter().any(Column::is_interval);
+    let note = table.columns().iter().any(|column| column.is_interval);
     let note = note.then(|| Tag::new("p").class("schema").text("Below a value: its 95 % interval."));
     [scroll.set("aria-label", label).with(drawn)].into_iter().chain(note).collect()
 }
@@ -57,27 +57,27 @@ fn render_table(table: &Table, title: &str) -> Vec<Tag> {
 /// The columns that have a cell of their own: an interval is shown with its value, and the name of rows above them.
 fn shown(table: &Table) -> impl Iterator<Item = (usize, &Column)> {
     let columns = table.columns().iter().enumerate();
-    columns.skip(usize::from(table.is_by_name())).filter(|(_, column)| !column.is_interval())
+    columns.skip(usize::from(table.is_by_name())).filter(|(_, column)| !column.is_interval)
 }
 
 /// One line, or two where columns share headings.
 fn head(table: &Table) -> Tag {
-    let place = |column: &Column, tag: Tag| match column.align() {
+    let place = |column: &Column, tag: Tag| match column.align {
         Align::Left => tag.class("word"),
         Align::Right => tag,
     };
     let columns: Vec<&Column> = shown(table).map(|(_, column)| column).collect();
-    let lines = if columns.iter().any(|column| column.heading().is_some()) { 2 } else { 1 };
+    let lines = if columns.iter().any(|column| column.heading.is_some()) { 2 } else { 1 };
     let (mut upper, mut lower) = (Tag::new("tr"), Tag::new("tr"));
-    for shared in columns.chunk_by(|a, b| a.heading().is_some() && heading(a) == heading(b)) {
-        let Some([heading, _]) = shared[0].heading() else {
+    for shared in columns.chunk_by(|a, b| a.heading.is_some() && heading(a) == heading(b)) {
+        let Some([heading, _]) = shared[0].heading else {
             let cell = Tag::new("th").set("rowspan", lines).set("scope", "col");
-            upper.push(place(shared[0], cell).with(Tag::new("span").text(shared[0].name())));
+            upper.push(place(shared[0], cell).with(Tag::new("span").text(&shared[0].name)));
             continue;
         };
         let cell = Tag::new("th").set("colspan", shared.len()).set("scope", "colgroup");
         upper.push(cell.with(Tag::new("span").text(heading)));
-        for [_, name] in shared.iter().filter_map(|column| column.heading()) {
+        for [_, name] in shared.iter().filter_map(|column| column.heading) {
             lower.push(Tag::new("th").set("scope", "col").text(name));
         }
     }
@@ -86,7 +86,7 @@ fn head(table: &Table) -> Tag {
 }
 
 fn heading(column: &Column) -> Option<&'static str> {
-    column.heading().map(|[heading, _]| heading)
+    column.heading.map(|[heading, _]| heading)
 }
 
 fn bodies(table: &Table) -> Vec<Tag> {
@@ -114,8 +114,8 @@ fn line(table: &Table, row: &Row) -> Tag {
             tags.push(cell.class("failed").set("colspan", count - place).text(text));
             break;
         }
-        let cell = if column.align() == Align::Left { cell.class("word") } else { cell };
-        let interval = table.columns().get(at + 1).filter(|next| next.is_interval());
+        let cell = if column.align == Align::Left { cell.class("word") } else { cell };
+        let interval = table.columns().get(at + 1).filter(|next| next.is_interval);
         let interval =
             interval.and_then(|_| row.cells.get(at + 1)).filter(|text| !matches!(text.as_str(), "" | "-"));
         tags.push(cell.text(text).with_all(interval.map(|text| Tag::new("small").text(text))));

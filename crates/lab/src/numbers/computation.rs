@@ -11,13 +11,21 @@ use crate::{Run, stats};
 
 /// Worker-seconds per example over all repeats, each with its first steady step.
 pub fn typical(repeats: &[(&Run, usize)]) -> Option<f64> {
-    if repeats.first()?.0.membership.is_some() {
-        return typical_member(repeats);
+    let first = repeats.first()?.0;
+    if first.membership.is_some() {
+        // Repeats have different members: all count that did a steady step.
+        let members =
+            repeats.iter().flat_map(|&(run, from)| run.ranks.iter().map(move |log| (run, log, from)));
+        let steady = members.map(|(run, member, from)| run.steps_from(member, from).iter());
+        return lower_median(steady.filter_map(per_example).collect());
     }
-    let world = repeats.first()?.0.ranks.len();
-    let mut times: Vec<f64> = (0..world).map(|rank| of_rank(repeats, rank)).collect::<Option<_>>()?;
-    times.sort_by(f64::total_cmp);
-    times.get(world.checked_sub(1)? / 2).copied()
+    let steps = |rank: usize| repeats.iter().flat_map(move |&(run, from)| &run.ranks[rank].steps[from..]);
+    lower_median((0..first.ranks.len()).map(|rank| per_example(steps(rank))).collect::<Option<_>>()?)
+}
+
+fn lower_median(times: Vec<f64>) -> Option<f64> {
+    let sorted = stats::order::sort(&times);
+    sorted.get(sorted.len().checked_sub(1)? / 2).copied()
 }
 
 /// Computation time of a step.
@@ -34,10 +42,6 @@ fn on_core(step: &StepRecord) -> Nanos {
     of_step(step).since(sum(&off_core::of_step(step)))
 }
 
-fn of_rank(repeats: &[(&Run, usize)], rank: usize) -> Option<f64> {
-    per_example(repeats.iter().flat_map(|&(run, from)| &run.ranks[rank].steps[from..]))
-}
-
 fn per_example<'a>(steps: impl Iterator<Item = &'a StepRecord> + Clone) -> Option<f64> {
     let seconds: f64 = steps.clone().map(|step| on_core(step).seconds()).sum();
     let examples: u64 = steps.map(|step| step.examples).sum();
@@ -52,17 +56,5 @@ pub(crate) fn typical_step(repeats: &[&Run]) -> Option<f64> {
         let steps = rank.steps.iter().filter(|step| step.examples > 0);
         stats::median(&steps.map(|step| on_core(step).seconds() / step.examples as f64).collect::<Vec<_>>())
     };
-    let mut times: Vec<f64> = ranks.filter_map(middle).collect();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len().checked_sub(1)? / 2).copied()
-}
-
-/// The lower median of all members of all repeats that did a steady step: repeats have different members.
-fn typical_member(repeats: &[(&Run, usize)]) -> Option<f64> {
-    let steady = repeats
-        .iter()
-        .flat_map(|&(run, from)| run.ranks.iter().map(move |member| run.steps_from(member, from)));
-    let mut times: Vec<f64> = steady.filter_map(|steps| per_example(steps.iter())).collect();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len().checked_sub(1)? / 2).copied()
+    lower_median(ranks.filter_map(middle).collect())
 }

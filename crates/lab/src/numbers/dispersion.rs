@@ -4,6 +4,7 @@
 //! slowest rank is the one whose steps take longest on average, without waiting in collectives, evaluation and
 //! checkpoints; it is compared with the median rank.
 
+use paceline_record::log::RankLog;
 use paceline_record::{Phase, StepRecord, Who};
 use serde::Serialize;
 
@@ -51,35 +52,22 @@ pub fn dispersion(repeats: &[&Run], steady: &[&[Work]]) -> Option<Dispersion> {
 
 fn slowest(repeats: &[&Run]) -> Option<Slowest> {
     let first = repeats.first()?;
-    if first.membership.is_some() {
-        return slowest_member(first);
-    }
-    let world = first.ranks.len();
-    let own = |rank: usize| -> f64 {
-        let steps = repeats.iter().flat_map(|run| &run.ranks[rank].steps);
-        steps.map(busy).sum()
+    let of = |(place, log): (usize, &RankLog)| {
+        let time = match &first.membership {
+            // Members do different numbers of steps: their mean step is compared.
+            Some(_) => log.steps.iter().map(busy).sum::<f64>() / log.steps.len() as f64,
+            None => repeats.iter().flat_map(|run| &run.ranks[place].steps).map(busy).sum(),
+        };
+        (log.header.who(), time)
     };
-    let times: Vec<f64> = (0..world).map(own).collect();
-    let median = stats::median(&times)?;
-    let rank = (0..world).max_by(|&a, &b| times[a].total_cmp(&times[b]))?;
-    let slowest = Slowest { who: first.ranks[rank].header.who(), over_median: times[rank] / median };
-    (world > 1 && median > 0.0).then_some(slowest)
+    let logs = first.ranks.iter().enumerate().filter(|(_, log)| !log.steps.is_empty());
+    let times: Vec<(Who, f64)> = logs.map(of).collect();
+    let median = stats::median(&times.iter().map(|&(_, time)| time).collect::<Vec<_>>())?;
+    let (who, most) = times.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (times.len() > 1 && median > 0.0).then(|| Slowest { who, over_median: most / median })
 }
 
 /// Seconds of a step without waiting for others.
 fn busy(step: &StepRecord) -> f64 {
     own_time(step).since(step.phases[Phase::CommWait]).since(step.phases[Phase::Recovery]).seconds()
-}
-
-/// Members do different numbers of steps: their mean step is compared.
-fn slowest_member(run: &Run) -> Option<Slowest> {
-    let means: Vec<(Who, f64)> = run
-        .ranks
-        .iter()
-        .filter(|log| !log.steps.is_empty())
-        .map(|log| (log.header.who(), log.steps.iter().map(busy).sum::<f64>() / log.steps.len() as f64))
-        .collect();
-    let median = stats::median(&means.iter().map(|&(_, mean)| mean).collect::<Vec<_>>())?;
-    let (who, most) = means.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (means.len() > 1 && median > 0.0).then(|| Slowest { who, over_median: most / median })
 }

@@ -204,29 +204,15 @@ fn score_training(repeats: &[&Run], epoch: u64) -> Option<Score> {
     score(&repeats.iter().flat_map(|run| last_epoch(run, epoch)).collect::<Vec<_>>())
 }
 
-/// Training samples that were judged together: those of a rank's step, or of a whole step.
-#[derive(Clone, Copy)]
-struct Judged {
-    examples: u64,
-    loss: Option<f32>,
-    correct: Option<u64>,
-}
-
-impl From<&StepRecord> for Judged {
-    fn from(step: &StepRecord) -> Self {
-        Self { examples: step.examples, loss: step.loss, correct: step.correct }
-    }
-}
-
 /// What the ranks told of their samples in some steps. Where workers come and go, each tells of the whole step, and one is
 /// heard.
-fn judged(run: &Run, steps: Range<usize>) -> Vec<Judged> {
-    if run.membership.is_none() {
-        return run.ranks.iter().flat_map(|rank| &rank.steps[steps.clone()]).map(Judged::from).collect();
+fn judged(run: &Run, steps: Range<usize>) -> Vec<Whole> {
+    if run.membership.is_some() {
+        return steps.filter_map(|k| run.records(k).find_map(|step| step.whole)).collect();
     }
-    let whole = |k: usize| run.records(k).find_map(|step| step.whole);
-    let judged = |whole: Whole| Judged { examples: whole.examples, loss: whole.loss, correct: whole.correct };
-    steps.filter_map(whole).map(judged).collect()
+    let of_rank =
+        |&StepRecord { examples, loss, correct, .. }: &StepRecord| Whole { examples, loss, correct };
+    run.ranks.iter().flat_map(|rank| &rank.steps[steps.clone()]).map(of_rank).collect()
 }
 
 /// Training over some steps.
@@ -234,14 +220,11 @@ pub(super) fn score_steps(run: &Run, steps: Range<usize>) -> Option<Score> {
     score(&judged(run, steps))
 }
 
-fn score(steps: &[Judged]) -> Option<Score> {
+fn score(steps: &[Whole]) -> Option<Score> {
     let examples = steps.iter().map(|step| step.examples).fold(0, u64::saturating_add);
     let losses: Option<f64> =
         steps.iter().map(|step| Some(f64::from(step.loss?) * step.examples as f64)).sum();
-    let correct = steps
-        .iter()
-        .map(|step| step.correct)
-        .try_fold(0, |sum: u64, correct| Some(sum.saturating_add(correct?)));
+    let correct = steps.iter().try_fold(0, |sum: u64, step| Some(sum.saturating_add(step.correct?)));
     (examples > 0).then(|| Score {
         examples,
         loss: losses.map(|sum| sum / examples as f64),
@@ -262,7 +245,7 @@ pub struct Epoch {
 
 /// The complete epochs of a run. A step belongs to the epoch of its last sample.
 pub fn epochs(run: &Run) -> Vec<Epoch> {
-    let Some(epoch) = run.case().epoch_examples.filter(|&examples| examples > 0) else { return Vec::new() };
+    let Some(epoch) = epoch_of(run) else { return Vec::new() };
     let (mut epochs, mut from, mut seen) = (Vec::new(), 0, 0);
     for (k, examples) in step_examples(run).enumerate() {
         seen += examples;
@@ -281,7 +264,7 @@ pub fn epochs(run: &Run) -> Vec<Epoch> {
     epochs
 }
 
-fn last_epoch(run: &Run, epoch: u64) -> Vec<Judged> {
+fn last_epoch(run: &Run, epoch: u64) -> Vec<Whole> {
     let counts: Vec<u64> = step_examples(run).collect();
     let mut left = epoch;
     let within = counts.iter().rev().take_while(|&&examples| {

@@ -320,41 +320,10 @@ impl<'a> View<'a> {
     /// What happened, in order, and how much of it is not listed.
     fn events(&self) -> (Vec<Event>, u64) {
         let waited = self.waited_for();
-        let mut events: Vec<(Nanos, Event)> = Vec::new();
         let mut started: BTreeSet<Member> = BTreeSet::new();
-        let first = self.run.training().map(|training| training.begin).unwrap_or_default();
-        for event in &self.run.launcher.membership {
-            match event {
-                LauncherEvent::Member(MemberEvent { member, at, change }) => match change {
-                    MemberChange::Spawned if *at >= first => {
-                        started.insert(*member);
-                        let life = self.membership.life(Who::Member(*member));
-                        let replaces = life.and_then(|life| life.replaces);
-                        let toll = self.tolls.get(member).filter(|toll| toll.replacing > 0.0);
-                        let cost_s = toll.map(|toll| toll.replacing);
-                        events.push((
-                            *at,
-                            Event { replaces, cost_s, ..self.event(*at, *member, What::Started) },
-                        ));
-                    }
-                    MemberChange::Joined if started.remove(member) => {
-                        let begun = self.log(*member).and_then(|log| log.steps.first());
-                        let step = begun.map(|step| step.step);
-                        events.push((*at, Event { step, ..self.event(*at, *member, What::Joined) }));
-                    }
-                    MemberChange::Stalled { step, .. } if !self.was_expelled_stalled(*member) => {
-                        let step = Some(*step);
-                        events.push((*at, Event { step, ..self.event(*at, *member, What::Stalled) }));
-                    }
-                    _ => {}
-                },
-                LauncherEvent::Scaled { at, workers } => {
-                    let event = self.of_nobody(*at, What::Scaled);
-                    events.push((*at, Event { workers: Some(*workers), ..event }));
-                }
-                _ => {}
-            }
-        }
+        let told = self.run.launcher.membership.iter();
+        let mut events: Vec<(Nanos, Event)> =
+            told.filter_map(|event| self.told(event, &mut started)).collect();
         for life in &self.membership.lives {
             events.extend(self.end_of(life, &waited));
             events.extend(self.planted_in(life));
@@ -367,6 +336,36 @@ impl<'a> View<'a> {
         events.sort_by_key(|&(at, ref event)| (at, event.host, event.member, event.what));
         let more = events.len().saturating_sub(MOST_EVENTS);
         (events.into_iter().take(MOST_EVENTS).map(|(_, event)| event).collect(), more as u64)
+    }
+
+    /// What the launcher told of members that came after the first step or stood still, and of other numbers of workers.
+    fn told(&self, event: &LauncherEvent, started: &mut BTreeSet<Member>) -> Option<(Nanos, Event)> {
+        let &MemberEvent { member, at, ref change } = match event {
+            LauncherEvent::Member(event) => event,
+            LauncherEvent::Scaled { at, workers } => {
+                return Some((*at, Event { workers: Some(*workers), ..self.of_nobody(*at, What::Scaled) }));
+            }
+            _ => return None,
+        };
+        let first = self.run.training().map(|training| training.begin).unwrap_or_default();
+        let event = |what: What| self.event(at, member, what);
+        let event = match change {
+            MemberChange::Spawned if at >= first => {
+                started.insert(member);
+                let replaces = self.membership.life(Who::Member(member)).and_then(|life| life.replaces);
+                let cost_s = self.tolls.get(&member).map(|toll| toll.replacing).filter(|&cost| cost > 0.0);
+                Event { replaces, cost_s, ..event(What::Started) }
+            }
+            MemberChange::Joined if started.remove(&member) => {
+                let step = self.log(member).and_then(|log| log.steps.first()).map(|step| step.step);
+                Event { step, ..event(What::Joined) }
+            }
+            MemberChange::Stalled { step, .. } if !self.was_expelled_stalled(member) => {
+                Event { step: Some(*step), ..event(What::Stalled) }
+            }
+            _ => return None,
+        };
+        Some((at, event))
     }
 
     /// How a member came to its end, unless it lasted.

@@ -261,16 +261,11 @@ fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64,
     }
     let steady_steps = |&(run, from): &(&Run, usize)| -> Vec<Work> {
         let step = |k: usize| {
-            let parts = run.records(k);
-            let count = |step: &StepRecord| match unit {
-                Unit::Example => step.examples as f64,
-                Unit::Step => covers(step) as f64,
-            };
             let counted = match unit {
-                Unit::Example if run.membership.is_some() => run.step_examples(k) as f64,
-                _ => parts.clone().map(count).sum(),
+                Unit::Example => run.step_examples(k) as f64,
+                Unit::Step => run.records(k).map(|step| covers(step) as f64).sum(),
             };
-            Work { amount: parts.map(|step| cause.within(step)).sum(), seconds: counted }
+            Work { amount: run.records(k).map(|step| cause.within(step)).sum(), seconds: counted }
         };
         (from..run.steps()).map(step).collect()
     };

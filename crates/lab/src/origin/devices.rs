@@ -3,7 +3,7 @@
 use paceline_record::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Align, Table, words};
+use crate::{Table, words};
 
 /// How one device was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,17 +31,19 @@ pub struct DeviceUse {
 impl DeviceUse {
     /// A table of how devices were used; `None` without devices.
     pub fn table(devices: &[Self]) -> Option<Table> {
-        let mut table = Table::new([
-            ("device, by nvidia-smi", Align::Left),
-            ("samples", Align::Right),
-            ("mean use %", Align::Right),
-            ("p95 %", Align::Right),
-            ("% under 10 % use", Align::Right),
-            ("mean memory", Align::Right),
-            ("peak memory", Align::Right),
-            ("mean W", Align::Right),
-            ("peak W", Align::Right),
-        ]);
+        let mut table = Table::of_numbers(
+            "device, by nvidia-smi",
+            &[
+                "samples",
+                "mean use %",
+                "p95 %",
+                "% under 10 % use",
+                "mean memory",
+                "peak memory",
+                "mean W",
+                "peak W",
+            ],
+        );
         let percent = |part: Option<f64>| words::or_dash(part, |part| format!("{:.1}", 100.0 * part));
         for one in devices {
             table.row([

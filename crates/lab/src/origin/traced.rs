@@ -4,7 +4,7 @@ use paceline_record::{Bytes, Nanos, Rank, Step};
 use serde::{Deserialize, Serialize};
 
 use super::alignment::{Alignment, Common};
-use crate::{Align, Table, names, words};
+use crate::{Table, names, words};
 
 /// Rows of each list that are shown.
 const SHOWN: usize = 10;
@@ -107,13 +107,8 @@ impl Traced {
     /// The kernels and collectives that took most.
     pub fn tables(&self) -> Vec<Table> {
         let ms = |time: Nanos| format!("{:.3}", 1e3 * time.seconds());
-        let mut kernels = Table::new([
-            ("kernels and operators", Align::Left),
-            ("count", Align::Right),
-            ("total ms", Align::Right),
-            ("mean us", Align::Right),
-            ("% of total", Align::Right),
-        ]);
+        let mut kernels =
+            Table::of_numbers("kernels and operators", &["count", "total ms", "mean us", "% of total"]);
         let shown = &self.kernels[..self.kernels.len().min(SHOWN)];
         let names = names::shorten(shown.iter().map(|top| top.name.as_str()));
         for (Top { count, total, mean_s, fraction, .. }, name) in shown.iter().zip(names) {
@@ -125,16 +120,10 @@ impl Traced {
                 format!("{:.1}", 100.0 * fraction),
             ]);
         }
-        let mut collectives = Table::new([
-            ("collectives", Align::Left),
-            ("count", Align::Right),
-            ("under way ms", Align::Right),
-            ("waiting ms", Align::Right),
-            ("moving ms", Align::Right),
-            ("mean us", Align::Right),
-            ("MB", Align::Right),
-            ("% of total", Align::Right),
-        ]);
+        let mut collectives = Table::of_numbers(
+            "collectives",
+            &["count", "under way ms", "waiting ms", "moving ms", "mean us", "MB", "% of total"],
+        );
         for one in self.collectives.iter().take(SHOWN) {
             collectives.row([
                 names::clean(&one.name),
@@ -147,9 +136,6 @@ impl Traced {
                 format!("{:.1}", 100.0 * one.fraction),
             ]);
         }
-        [(kernels, self.kernels.is_empty()), (collectives, self.collectives.is_empty())]
-            .into_iter()
-            .filter_map(|(table, empty)| (!empty).then_some(table))
-            .collect()
+        [kernels, collectives].into_iter().filter(|table| !table.rows().is_empty()).collect()
     }
 }

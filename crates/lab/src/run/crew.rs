@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use paceline_record::log::{LauncherLog, RankLog, WorkerHeader};
@@ -117,7 +116,7 @@ struct WorkerRead {
     arrivals: Vec<Arrival>,
 }
 
-/// Reads the logs of all workers in parallel, and sorts them.
+/// Reads the logs of all workers in parallel, in their order.
 fn read_workers(
     folder: &Path,
     launcher: &LauncherLog,
@@ -128,29 +127,22 @@ fn read_workers(
         Some(Who::Member(_)) => places.get(&(step.generation, rank)).copied().map(Who::Member),
         _ => Some(Who::Rank(rank)),
     };
-    let next = AtomicUsize::new(0);
-    let read_some = || {
-        let mut some = Vec::new();
-        while let Some(&who) = workers.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let mut read = read_worker(folder, who, &named);
-            if let (Ok(read), None) = (&mut read, launcher.header.host) {
-                read.arrivals = Vec::new();
-            }
-            some.push((who, read));
+    let read = |&who: &Who| {
+        let mut read = read_worker(folder, who, &named);
+        if let (Ok(read), None) = (&mut read, launcher.header.host) {
+            read.arrivals = Vec::new();
         }
-        some
+        (who, read)
     };
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(workers.len());
-    let mut all = thread::scope(|scope| {
-        let readers: Vec<_> = (1..threads).map(|_| scope.spawn(read_some)).collect();
-        let mut all = read_some();
-        for reader in readers {
-            all.extend(reader.join().expect("invariant: reading does not panic"));
-        }
-        all
-    });
-    all.sort_by_key(|&(who, _)| who);
-    all
+    let read_some = |some: &[Who]| some.iter().map(read).collect::<Vec<_>>();
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let parts = workers.chunks(workers.len().div_ceil(threads).max(1));
+    thread::scope(|scope| {
+        let readers: Vec<_> = parts.map(|part| scope.spawn(move || read_some(part))).collect();
+        let read =
+            readers.into_iter().map(|reader| reader.join().expect("invariant: reading does not panic"));
+        read.flatten().collect()
+    })
 }
 
 /// Reads one log; `named` says who a rank was in a step.

@@ -25,7 +25,7 @@ pub fn section(report: &Report, medium: Medium) -> Section {
 /// The cases that did not finish, and why; `None` if all did.
 pub fn unfinished(report: &Report) -> Option<Section> {
     let mut facts = Vec::new();
-    for (case, name) in report.explained.iter().flat_map(|group| named(report, group)) {
+    for (case, name) in named(report) {
         if case.status != Status::Done || case.reason.is_some() {
             let ended = if case.status == Status::Done { "partly done" } else { case.status.name() };
             let reason = case.reason.as_deref().unwrap_or("unknown reason");

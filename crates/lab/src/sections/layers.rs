@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use paceline_record::LayerTime;
 
+use crate::Table;
 use crate::words::digits;
-use crate::{Column, Table};
 
 /// How many layers of a profile are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +22,8 @@ pub fn layers(layers: &[LayerTime], rows: Rows) -> Table {
     let mut sorted: Vec<&LayerTime> = layers.iter().collect();
     sorted.sort_by_key(|layer| Reverse(layer.forward + layer.backward));
     let total: f64 = sorted.iter().map(|layer| layer_seconds(layer)).sum();
-    let mut table = Table::new([
-        Column::words("layer"),
-        Column::numbers("forward ms"),
-        Column::numbers("backward ms"),
-        Column::numbers("nominal GFLOP/s"),
-        Column::numbers("% of time"),
-    ]);
+    let mut table =
+        Table::of_numbers("layer", &["forward ms", "backward ms", "nominal GFLOP/s", "% of time"]);
     let shown = match rows {
         Rows::Top(count) => count.min(sorted.len()),
         Rows::All => sorted.len(),

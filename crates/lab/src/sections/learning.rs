@@ -1,14 +1,13 @@
 //! The table of loss and accuracy, modelled on the Keras reports.
 
 use super::Cases;
+use super::results::columns;
 use crate::words::{digits, megabytes, or_dash, range};
 use crate::{CaseReport, Column, Table};
 
 /// Accuracy and loss, and the time and memory they took; `None` if no case logged any.
 pub fn table(cases: &Cases<'_>) -> Option<Table> {
-    let mut table = Table::new([
-        Column::words("case"),
-        Column::numbers("workers").always(),
+    let mut table = columns([
         Column::numbers("global batch").short("batch").keep(5.0),
         Column::numbers("lr").keep(4.0),
         Column::numbers("epochs").keep(6.0),
@@ -49,7 +48,7 @@ pub fn table(cases: &Cases<'_>) -> Option<Table> {
             digits(Some(learned.checkpoint_s), 2),
         ]);
     }
-    (!table.rows().is_empty()).then(|| table.by_name())
+    (!table.rows().is_empty()).then_some(table)
 }
 
 /// The learning rate after warm-up: under the linear rule it scales with the global batch.

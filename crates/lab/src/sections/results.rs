@@ -9,7 +9,7 @@ use crate::words::{self, digits, megabytes, or_dash, range};
 use crate::{CaseReport, Column, Status, Table};
 
 /// The columns that every table of cases begins with.
-fn columns(rest: impl IntoIterator<Item = Column>) -> Table {
+pub fn columns(rest: impl IntoIterator<Item = Column>) -> Table {
     let first = [Column::words("case"), Column::numbers("workers").always()];
     Table::new(first.into_iter().chain(rest)).by_name()
 }

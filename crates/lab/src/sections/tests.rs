@@ -18,9 +18,8 @@ fn columns(report: &Report) -> Vec<(String, Vec<String>)> {
             Block::Table(table) => Some(table.without_empty()),
             _ => None,
         });
-        let names = tables.flat_map(|table| {
-            table.columns().iter().map(|column| column.name().to_owned()).collect::<Vec<_>>()
-        });
+        let names = tables
+            .flat_map(|table| table.columns().iter().map(|column| column.name.clone()).collect::<Vec<_>>());
         (section.title, names.collect())
     };
     of(report, Medium::Page).into_iter().map(shown).collect()

@@ -54,42 +54,39 @@ pub enum Law {
     Clock,
 }
 
+/// A parameter's name, and its bounds.
+type Bounded = (&'static str, f64, f64);
+
+const RATE: Bounded = ("lambda", 0.0, UNBOUNDED);
+const SIGMA: Bounded = ("sigma", 0.0, 1.0);
+const UNBOUNDED: f64 = f64::INFINITY;
+
+/// Names, formulas and parameters of the laws, in their order.
+const LAWS: [(&str, &str, &[Bounded]); 5] = [
+    ("linear", "X = lambda N", &[RATE]),
+    ("Amdahl", "X = lambda N / (1 + sigma (N - 1))", &[RATE, SIGMA]),
+    ("Gustafson", "X = lambda (N - alpha (N - 1))", &[RATE, ("alpha", 0.0, 1.0)]),
+    ("USL", "X = lambda N / (1 + sigma (N - 1) + kappa N (N - 1))", &[RATE, SIGMA, ("kappa", 0.0, 1.0)]),
+    ("clock", "T = fixed + per_unit x", &[("fixed", 0.0, UNBOUNDED), ("per_unit", 0.0, UNBOUNDED)]),
+];
+
 impl Law {
     /// The laws of throughput, which [`best`] chooses from.
     pub const THROUGHPUT: [Self; 4] = [Self::Linear, Self::Amdahl, Self::Gustafson, Self::Usl];
 
     /// The name in reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Linear => "linear",
-            Self::Amdahl => "Amdahl",
-            Self::Gustafson => "Gustafson",
-            Self::Usl => "USL",
-            Self::Clock => "clock",
-        }
+        LAWS[self as usize].0
     }
 
     /// The formula in reports.
     pub fn formula(self) -> &'static str {
-        match self {
-            Self::Linear => "X = lambda N",
-            Self::Amdahl => "X = lambda N / (1 + sigma (N - 1))",
-            Self::Gustafson => "X = lambda (N - alpha (N - 1))",
-            Self::Usl => "X = lambda N / (1 + sigma (N - 1) + kappa N (N - 1))",
-            Self::Clock => "T = fixed + per_unit x",
-        }
+        LAWS[self as usize].1
     }
 
     /// Names and bounds of the parameters.
-    fn parameters(self) -> &'static [(&'static str, f64, f64)] {
-        const RATE: (&str, f64, f64) = ("lambda", 0.0, f64::INFINITY);
-        match self {
-            Self::Linear => &[RATE],
-            Self::Amdahl => &[RATE, ("sigma", 0.0, 1.0)],
-            Self::Gustafson => &[RATE, ("alpha", 0.0, 1.0)],
-            Self::Usl => &[RATE, ("sigma", 0.0, 1.0), ("kappa", 0.0, 1.0)],
-            Self::Clock => &[("fixed", 0.0, f64::INFINITY), ("per_unit", 0.0, f64::INFINITY)],
-        }
+    fn parameters(self) -> &'static [Bounded] {
+        LAWS[self as usize].2
     }
 
     fn value(self, [a, b, c]: Values, x: f64) -> f64 {
@@ -222,7 +219,7 @@ pub fn fit(law: Law, points: &[Point]) -> Result<Fit, Unfit> {
     let (n, count) = (points.len() as f64, law.parameters().len());
     let squares = minimum::sum_squares(law, points, values);
     let residual_sd = (squares / (n - count as f64)).sqrt();
-    let parameter = |(at, &(name, low, high)): (usize, &(&'static str, f64, f64))| {
+    let parameter = |(at, &(name, low, high)): (usize, &Bounded)| {
         let around =
             Estimate::around(values[at], t95(points.len() - count) * residual_sd * inverse[at][at].sqrt());
         Parameter {

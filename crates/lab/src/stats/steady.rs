@@ -84,20 +84,6 @@ pub enum Verdict {
     TooShort,
 }
 
-impl Verdict {
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Flat => "flat",
-            Self::WarmUp => "warm-up",
-            Self::Slowdown => "slowdown",
-            Self::Noisy => "noisy",
-            Self::NoSteadyState => "no steady state",
-            Self::TooShort => "too short",
-        }
-    }
-}
-
 /// The steady state of a series of step times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SteadyState {

@@ -63,7 +63,7 @@ fn the_least_columns_go_first_and_are_named() {
         .map(str::to_owned)
     );
     let names =
-        |width| wide().fit(width).left_out.iter().map(|column| column.name().to_owned()).collect::<Vec<_>>();
+        |width| wide().fit(width).left_out.iter().map(|column| column.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(50), ["seconds of everything else"]);
     assert_eq!(names(40), ["95 % interval", "seconds of everything else"]);
     assert!(wide().fit(1000).left_out.is_empty());
