@@ -137,7 +137,7 @@ pub fn counts(word: &str) -> Option<Counts> {
 /// What a heading counts, if it says nothing else: `# of GPUs`, `num_gpus`, `Nodes`, `GPUs per node`.
 pub fn counted(name: &str) -> Option<Counts> {
     let words = words(name);
-    let filler = "number num no of the count total used in and training physical logical";
+    let filler = "number num nr no of the count total used in and or task training physical logical";
     let keeps = |word: &&str| {
         !among(filler, word) && (word.len() > 1 || word.starts_with(|c: char| c.is_ascii_digit()))
     };
@@ -536,6 +536,11 @@ mod tests {
             "world size",
             "Processes",
             "CPU cores",
+            "Threads / Ranks",
+            "Number of processes (p)",
+            "Number of physical cores",
+            "cpus-per-task (or threads)",
+            "nr_threads",
             "GPUs (V100)",
             "#threads",
         ] {
@@ -544,9 +549,17 @@ mod tests {
         assert_eq!(counted("GPUs per node"), Some(Counts::OnEach));
         assert_eq!(counted("gpus/node"), Some(Counts::OnEach));
         assert_eq!(counted("node_num"), Some(Counts::Nodes));
-        for name in
-            ["GPU memory", "CUDA_VISIBLE_DEVICES", "GPU type", "batch per GPU", "GPU hours", "N", "Model"]
-        {
+        for name in [
+            "GPU memory",
+            "CUDA_VISIBLE_DEVICES",
+            "GPU type",
+            "batch per GPU",
+            "GPU hours",
+            "N",
+            "Model",
+            "rank",
+            "Matrix size",
+        ] {
             assert_eq!(counted(name), None, "{name}");
         }
     }
