@@ -118,7 +118,9 @@ pub struct Work {
     pub fraction: f64,
     /// Bytes moved; `None` where the trace does not say for any.
     pub bytes: Option<Bytes>,
-    /// Bytes per second of those with known bytes.
+    /// Number whose bytes are known.
+    pub sized: u64,
+    /// Bytes per second of those with known bytes; `None` for fills.
     pub bytes_per_s: Option<f64>,
 }
 
@@ -206,6 +208,7 @@ fn list(tally: Tally<'_>) -> (Vec<Work>, Work) {
         mean: Nanos(row.total.0 / row.count.max(1)),
         fraction: if all.total.is_zero() { 0.0 } else { row.total.0 as f64 / all.total.0 as f64 },
         bytes: row.bytes.map(Bytes),
+        sized: row.sized,
         bytes_per_s: (row.bytes.filter(|_| row.moving > 0))
             .map(|bytes| bytes as f64 / (row.moving as f64 * 1e-9)),
     };

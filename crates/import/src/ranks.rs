@@ -156,7 +156,7 @@ fn find_common_steps(
         );
         for (tiling, steps) in tilings.iter().zip(&mut steps) {
             let Some(Span { begin, end }) = tiling.work() else {
-                return apart("one shows no kernels, copies, collectives or operators");
+                return apart("there is a trace without kernels, copies, collectives and operators");
             };
             *steps = vec![StepRange { number: 0, begin, end }];
         }

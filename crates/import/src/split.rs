@@ -116,8 +116,10 @@ pub fn is_loading(name: &str) -> bool {
 /// Where a trace has work: on its devices, or on the host if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sight {
-    /// Whether a device worked, as far as is known.
+    /// Whether a device worked, or may have: its work may be of a kind that is not read.
     pub device: bool,
+    /// Whether the trace shows work of a device.
+    pub shown: bool,
     /// Whether collectives are on a device; otherwise those of the host count.
     device_collectives: bool,
 }
@@ -127,10 +129,18 @@ impl Sight {
     pub fn of(trace: &Trace) -> Self {
         let shown =
             || trace.slices.iter().filter(|slice| slice.kind.is_device_work() && on_device(trace, slice));
+        let any = shown().next().is_some();
         Self {
-            device: trace.unread || shown().next().is_some(),
+            device: trace.unread || any,
+            shown: any,
             device_collectives: shown().any(|slice| slice.kind == Kind::Collective),
         }
+    }
+
+    /// Whether a slice is shown as work: operators of the host are where no work of a device is, though they keep the rank
+    /// busy only if there is no device.
+    pub fn lists(self, trace: &Trace, slice: &Slice) -> bool {
+        Self { device: self.shown, ..self }.counts(trace, slice)
     }
 
     /// Whether a slice keeps the rank busy, rather than being the host's side of device work.
@@ -164,6 +174,8 @@ pub struct Tiling {
     parts: [Spans; PARTS - 1],
     /// When anything worked.
     pub busy: Spans,
+    /// When operators of the host ran, if they are all that the trace shows beside work that was not read.
+    operators: Spans,
     /// When a collective was under way, hidden or not.
     exchanging: Spans,
     /// Whether there may be computation that was not read.
@@ -202,6 +214,10 @@ impl Tiling {
         }
         let mut tiling =
             Self { steps, notes, exchanging: parts[Part::Collective as usize].clone(), ..Self::default() };
+        if sight.device && !sight.shown {
+            let listed = trace.slices.iter().filter(|slice| sight.lists(trace, slice));
+            listed.for_each(|slice| tiling.operators.push(slice.begin, slice.end));
+        }
         tiling.join_unsure(&mut parts);
         for spans in &mut parts[..=Part::CopyDevice as usize] {
             *spans = spans.subtract(&tiling.busy);
@@ -245,7 +261,7 @@ impl Tiling {
 
     /// First begin to last end of all work.
     pub fn work(&self) -> Option<Span> {
-        self.busy.extent()
+        self.busy.union(&self.operators).extent()
     }
 
     /// Forward and backward are computation like any other if forward is only a part of it.

@@ -26,7 +26,9 @@ pub(super) struct Row {
     pub total: Nanos,
     /// Bytes of those that have some.
     pub bytes: Option<u64>,
-    /// All the time of those, in nanoseconds.
+    /// Number of those.
+    pub sized: u64,
+    /// All the time of those that copy or exchange, in nanoseconds: that of a fill is mostly its launch.
     pub moving: u64,
 }
 
@@ -35,6 +37,7 @@ impl Row {
         self.count += other.count;
         self.total = Nanos(self.total.0.saturating_add(other.total.0));
         self.bytes = self.bytes.into_iter().chain(other.bytes).reduce(u64::saturating_add);
+        self.sized += other.sized;
         self.moving = self.moving.saturating_add(other.moving);
     }
 }
@@ -51,8 +54,9 @@ impl<'trace> Tally<'trace> {
             return;
         }
         let bytes = slice.bytes.map(|bytes| bytes.0);
-        let moving = bytes.map_or(0, |_| slice.length().0);
-        self.0.entry(name).or_default().add(Row { count: 1, total, bytes, moving });
+        let moving = bytes.filter(|_| slice.kind != Kind::Fill).map_or(0, |_| slice.length().0);
+        let sized = u64::from(bytes.is_some());
+        self.0.entry(name).or_default().add(Row { count: 1, total, bytes, sized, moving });
     }
 
     /// The rows that took most, and all together.
@@ -66,8 +70,8 @@ impl<'trace> Tally<'trace> {
     }
 }
 
-/// Adds the work of a rank in a window to four lists: kernels, copies, collectives by operation, and ranges. Without a
-/// device, outermost operators are the kernels.
+/// Adds the work of a rank in a window to four lists: kernels, copies, collectives by operation, and ranges. Without
+/// work of a device, outermost operators are the kernels.
 pub(super) fn tally<'trace>(trace: &'trace Trace, window: &Spans, lists: &mut [Tally<'trace>; 4]) {
     let sight = Sight::of(trace);
     let exchanges: Vec<bool> = trace.names.texts().map(is_exchange).collect();
@@ -81,10 +85,10 @@ pub(super) fn tally<'trace>(trace: &'trace Trace, window: &Spans, lists: &mut [T
         let list = match slice.kind {
             Kind::Range if on_host(slice) || !by_host => 3,
             Kind::Range | Kind::Call => continue,
-            _ if !sight.counts(trace, slice) => continue,
+            _ if !sight.lists(trace, slice) => continue,
             Kind::Compute | Kind::Operator => {
                 let outer = &mut until[slice.track as usize];
-                if exchanges[slice.name.0 as usize] || !sight.device && slice.begin < *outer {
+                if exchanges[slice.name.0 as usize] || !sight.shown && slice.begin < *outer {
                     continue;
                 }
                 *outer = slice.end;

@@ -9,11 +9,14 @@ use crate::split::Part;
 /// A profile on one screen.
 pub fn render(profile: &Profile) -> String {
     let mut text = head(profile);
-    text += &list(if profile.has_device { "kernels" } else { "operators" }, &profile.kernels);
-    text += &list("copies", &profile.copies);
-    text += &list("collectives", &profile.collectives);
+    let kernels = if profile.has_device { "kernels" } else { "operators" };
+    for (title, rows) in
+        [(kernels, &profile.kernels), ("copies", &profile.copies), ("collectives", &profile.collectives)]
+    {
+        text += &list(title, title, rows);
+    }
     text += &gaps(profile);
-    text += &list("ranges", &profile.ranges);
+    text += &list("ranges", &time(profile.length), &profile.ranges);
     for warning in &profile.warnings {
         text += &format!("{}\n", words::wrap(&format!("note: {}", words::plain(warning))));
     }
@@ -105,7 +108,8 @@ fn verdict(part: Share, profile: &Profile) -> String {
                 }
                 Some((Part::Queued, _)) => " although work is queued: it waits in its stream for other work",
                 Some((Part::NothingQueued, _)) => {
-                    ": nothing is queued, and the profile shows no activity on the host (Python, input, start-up)"
+                    ": nothing is queued, and no thread that launches work is in a call or an operator (Python, input, \
+                     start-up)"
                 }
                 Some((Part::Loading, _)) => ": it waits for input while the host gets a batch",
                 _ => "; the profile does not show why",
@@ -119,13 +123,19 @@ fn verdict(part: Share, profile: &Profile) -> String {
     }
 }
 
-fn list(title: &str, rows: &[Work]) -> String {
+/// A list of work; `whole` is what its fractions are of.
+fn list(title: &str, whole: &str, rows: &[Work]) -> String {
     if rows.is_empty() {
         return String::new();
     }
     let columns = if rows.iter().any(|row| row.bytes.is_some()) { 6 } else { 4 };
-    let numbers = ["count", "total", "mean", "% of time", "moved", "GB/s"].map(|name| (name, Align::Right));
+    let share = format!("% of {whole}");
+    let numbers = ["count", "total", "mean", &share, "moved", "GB/s"].map(|name| (name, Align::Right));
     let mut table = Table::new([(title, Align::Left)].into_iter().chain(numbers).take(1 + columns));
+    let moved = |row: &Work| match row.sized < row.count {
+        true => words::or_dash(row.bytes, |bytes| format!("{} by {}", words::bytes(bytes), row.sized)),
+        false => words::or_dash(row.bytes, words::bytes),
+    };
     for (row, name) in rows.iter().zip(names::shorten(rows.iter().map(|row| row.name.as_str()))) {
         let cells = [
             name,
@@ -133,7 +143,7 @@ fn list(title: &str, rows: &[Work]) -> String {
             time(row.total),
             time(row.mean),
             format!("{:.1} %", 100.0 * row.fraction),
-            words::or_dash(row.bytes, words::bytes),
+            moved(row),
             words::or_dash(row.bytes_per_s, |rate| format!("{:.2}", rate * 1e-9)),
         ];
         table.row(cells.into_iter().take(1 + columns));

@@ -238,7 +238,7 @@ fn what_dominates_is_named() {
     let profile = summarise_all(&late);
     assert_eq!(profile.dominant, Some(Share::Idle));
     let text = render(&profile).replace("\n  ", " ");
-    assert!(text.contains("the profile shows no activity on the host (Python, input, start-up)"), "{text}");
+    assert!(text.contains("no thread that launches work is in a call or an operator (Python"), "{text}");
     assert!(!text.contains("input and output"), "no copy is in it: {text}");
     assert!(text.contains("the device is idle most of the time"), "{text}");
     let thirds = trace(&[
@@ -344,6 +344,29 @@ fn damaged_times_do_not_overflow_sums() {
     let profile = summarise_all(&far);
     assert!(profile.shares[&Share::Idle] > Some(Nanos(u64::MAX / 3)));
     assert!(render(&profile).contains("idle"));
+}
+
+#[test]
+fn a_rate_is_of_the_copies_that_say_how_much_they_move_and_fills_have_none() {
+    let told = trace(&[
+        (Kind::CopyIn, "Memcpy HtoD", 0, 10, 0, 0, 20_000),
+        (Kind::CopyIn, "Memcpy HtoD", 10, 40, 0, 0, 0),
+        (Kind::Fill, "Memset", 40, 41, 0, 0, 4_000_000),
+    ]);
+    let profile = summarise_all(&told);
+    let [copy, fill] = profile.copies.as_slice() else { panic!("{:?}", profile.copies) };
+    assert_eq!((copy.count, copy.sized, copy.bytes), (2, 1, Some(Bytes(20_000))));
+    assert!((copy.bytes_per_s.unwrap() - 2e9).abs() < 1.0, "30 us of copies moved nobody knows what");
+    assert_eq!((fill.bytes, fill.bytes_per_s), (Some(Bytes(4_000_000)), None));
+    assert!(render(&profile).contains("20.0 kB by 1  2.00"), "{}", render(&profile));
+}
+
+#[test]
+fn every_share_says_what_it_is_of() {
+    let text = render(&summarise_all(&planted()));
+    for of in ["% of kernels", "% of copies", "% of collectives", "% of 100.0 us"] {
+        assert!(text.contains(of), "{of}: {text}");
+    }
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn traces_that_make_no_run_together_are_refused() {
     assert!(refused(vec![]).contains("there are none"));
     assert!(refused(vec![rank(Some(0), 0..2), rank(Some(0), 0..2)]).contains("two are of rank 0"));
     assert!(refused(vec![rank(Some(0), 0..2), rank(Some(1), 5..7)]).contains("no step is in all of them"));
-    assert!(refused(vec![Trace::default()]).contains("shows no kernels"));
+    assert!(refused(vec![Trace::default()]).contains("a trace without kernels"));
     let mut endless = rank(Some(0), 0..1);
     endless.steps[0].end = Nanos(u64::MAX);
     assert!(refused(vec![endless]).contains("more than 30 days"));
@@ -68,4 +68,24 @@ fn ranks_with_gaps_are_renumbered_with_a_warning() {
     for expected in ["traces of ranks 0, 4, numbered from 0", "2 of 8 ranks", "rank 1: torn"] {
         assert!(run.warnings.iter().any(|warning| warning.contains(expected)), "{:?}", run.warnings);
     }
+}
+
+#[test]
+fn operators_beside_work_that_was_not_read_are_shown_and_not_counted() {
+    let mut draft = Draft::default();
+    let host = draft.thread();
+    for (name, begin, end) in [("aten::linear", 10, 40), ("aten::addmm", 15, 35), ("aten::relu", 60, 110)] {
+        draft.slice(host, Kind::Operator, name, (begin, end));
+    }
+    draft.0.unread = true;
+    draft.0.warnings = vec!["not read (7 mtia_ccp_events)".into()];
+    let run = join(vec![draft.trace()], &Told::default()).expect("operators");
+    let step = &run.ranks[0].steps[0];
+    assert_eq!((step.end, step.phases.total()), (Nanos(100), Nanos(0)), "what the device did is unknown");
+    let kernels = run.traced.as_ref().expect("a trace").kernels.iter();
+    let shown: Vec<_> = kernels.map(|row| (row.name.as_str(), row.total)).collect();
+    assert_eq!(shown, [("aten::relu", Nanos(50)), ("aten::linear", Nanos(30))], "the outermost");
+    let known = run.origin().phases;
+    assert!(!known.contains(&Phase::Compute) && !known.contains(&Phase::Idle), "{known:?}");
+    assert!(run.warnings.iter().any(|warning| warning.contains("mtia_ccp_events")), "{:?}", run.warnings);
 }
