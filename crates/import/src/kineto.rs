@@ -106,7 +106,7 @@ impl Builder {
                         self.walk_events(window)?;
                     }
                     (_, b'{' | b'[' | b'"') if !MEMBERS.contains(&key.as_str()) => window.skip()?,
-                    _ => window.read(|cursor| Ok(self.take_member(&key, cursor.value()?)))?,
+                    _ => window.read(|cursor| cursor.value().map(|value| self.take_member(&key, value)))?,
                 }
             }
         }

@@ -75,6 +75,9 @@ struct Part {
     open: HashSet<usize>,
 }
 
+/// Processes by their numbers.
+type Processes = Vec<(u64, Trace)>;
+
 /// What was read so far.
 #[derive(Default)]
 pub struct Gather {
@@ -138,7 +141,7 @@ impl Gather {
         database: Database,
         origin: Option<i64>,
         device: impl Fn(u64, i64) -> Option<String>,
-    ) -> Result<(Vec<(u64, Trace)>, Vec<String>), ImportError> {
+    ) -> Result<(Processes, Vec<String>), ImportError> {
         if let (true, Some(first)) = (self.parts.is_empty(), database.warnings.first()) {
             return Err(database.bad(format!("nothing could be read: {first}")));
         }
@@ -171,7 +174,7 @@ impl Gather {
             part.trace.backend = backend(&part.trace);
             (process, part.trace)
         };
-        let mut traces: Vec<(u64, Trace)> = self.parts.into_iter().map(finish).collect();
+        let mut traces: Processes = self.parts.into_iter().map(finish).collect();
         if traces.is_empty() {
             warnings.push("it has no kernels, copies, calls or ranges".into());
             traces.push((0, Trace::default()));

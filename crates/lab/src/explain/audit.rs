@@ -4,6 +4,8 @@
 //! that does not holds a slip, and of the cells in the equations that fail, the one is accused that explains them and is not needed by
 //! equations that hold.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use super::figure::Figure;
@@ -163,7 +165,7 @@ fn meant(series: &Series) -> Vec<Relation> {
 
 /// In how many rows a relation fails and holds, if it was meant.
 fn score(series: &Series, relation: &Relation) -> Option<(usize, usize)> {
-    let (mut off, mut follow, mut telling, mut near) = (0, 0, 0, 0);
+    let (mut off, mut follow, mut telling, mut near) = (0, 0, HashSet::new(), 0);
     for equation in &relation.equations {
         let Some((printed, span, found)) = outcome(series, relation.check, equation) else { continue };
         let (lo, hi) = span.ends();
@@ -176,10 +178,10 @@ fn score(series: &Series, relation: &Relation) -> Option<(usize, usize)> {
             );
         } else {
             follow += 1;
-            telling += usize::from(narrow);
+            telling.extend(narrow.then_some(series.workers[equation.target.row]));
         }
     }
-    let holds = telling >= 2 && 2 * off <= follow || telling >= 1 && off == 1 && near == 1;
+    let holds = telling.len() >= 2 && 2 * off <= follow || telling.len() == 1 && off == 1 && near == 1;
     let base = other_base(series, relation).filter(|_| off > 0);
     match base {
         // Relative to a run that is not in the table, of about the same speed.
@@ -195,12 +197,19 @@ fn other_base(series: &Series, relation: &Relation) -> Option<f64> {
     let base = relation.base?;
     let printed = base.figure(series)?;
     series.columns[relation.column].figures[base.row].filter(|one| one.value == 1.0)?;
-    let needed: Vec<(f64, f64)> =
-        relation.equations.iter().filter_map(|equation| Some(equation.solve(series, base)?.ends())).collect();
-    let (lo, hi) =
-        needed.iter().fold((f64::MIN, f64::MAX), |(lo, hi), needed| (lo.max(needed.0), hi.min(needed.1)));
+    let needed: Vec<(u64, (f64, f64))> = relation
+        .equations
+        .iter()
+        .filter_map(|equation| {
+            Some((series.workers[equation.target.row], equation.solve(series, base)?.ends()))
+        })
+        .collect();
+    let counts: HashSet<u64> = needed.iter().map(|(workers, _)| *workers).collect();
+    let (lo, hi) = needed
+        .iter()
+        .fold((f64::MIN, f64::MAX), |(lo, hi), (_, needed)| (lo.max(needed.0), hi.min(needed.1)));
     let apart = (lo / printed.hi() - 1.0).max(printed.lo() / hi - 1.0).max(0.0);
-    (needed.len() >= 3 && lo <= hi && hi - lo <= 2.0 * TELLING * hi).then_some(apart)
+    (counts.len() >= 3 && lo <= hi && hi - lo <= 2.0 * TELLING * hi).then_some(apart)
 }
 
 /// Names one cell for each set of equations that fail together.
@@ -232,7 +241,11 @@ fn accuse(series: &Series, meant: &[Relation]) -> Vec<Slip> {
             let derived = judged.iter().any(|(_, equation, fails)| *fails && equation.target == *cell);
             (within(true) - within(false), within(true), derived)
         };
-        let Some(accused) = failing.into_iter().max_by_key(weigh) else { break };
+        let Some(accused) = failing.iter().copied().max_by_key(weigh) else { break };
+        // Another cell may explain it as well: then the one that was computed is accused, if the other is right.
+        let (less, fails, _) = weigh(&accused);
+        let other =
+            failing.iter().find(|cell| **cell != accused && weigh(cell) == (less, fails, false)).copied();
         if let Some((check, equation, _)) = judged
             .iter()
             .filter(|(_, equation, fails)| *fails && equation.cells().any(|cell| cell == accused))
@@ -242,6 +255,8 @@ fn accuse(series: &Series, meant: &[Relation]) -> Vec<Slip> {
             let column = &series.columns[accused.column];
             let how =
                 if equation.target == accused { equation.how(series) } else { equation.needed_by(series) };
+            let other = other.map(|cell| place(&series.columns[cell.column], series.workers[cell.row]));
+            let how = other.map_or(how.clone(), |other| format!("{how}, if {other}, is right"));
             slips.push(Slip {
                 check: *check,
                 weight: Weight::Contradiction,

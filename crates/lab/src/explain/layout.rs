@@ -10,8 +10,14 @@ use super::figure::{self, Cell};
 use super::meaning::{self, Counts, Meaning};
 use super::page::Grid;
 
+/// The name of the workers in a table that has them in its header.
+pub const HEADER: &str = "header";
+
 /// Most workers that a row may have.
 const MOST_WORKERS: u64 = 10_000_000;
+
+/// Most workers under a heading in the singular.
+const MOST_OF_ONE: u64 = 2048;
 
 /// Headings of columns that distinguish nothing.
 const NOTES: &str = "note notes comment comments remark remarks log logs link links config script command download date url timestamp \
@@ -99,9 +105,10 @@ fn count(text: &str) -> Option<Count> {
         let times = times.trim_start();
         whole(times).map(|(each, used)| (each, used, times))
     }) {
-        let (of, rest) = noun(&after[used..]);
+        // Without a word for what is counted, it may be a size.
+        let (devices, rest) = noun(&after[used..]);
         let value = first.checked_mul(each).filter(|value| *value <= MOST_WORKERS)?;
-        return Some(Count { value, of: of.or(Some(Counts::Devices)), rest: rest.trim().into() });
+        return Some(Count { value, of: devices.or(of.map(|_| Counts::Devices)), rest: rest.trim().into() });
     }
     let after = after.trim_start();
     // `8x V100` counts devices.
@@ -187,11 +194,18 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
         return Some(one(at));
     }
     let free = |at: &usize| told(&grid.header[*at]).is_none();
+    // `Device` over 3070 and 3080 names products.
+    let small = |at: usize| {
+        let plural = meaning::words(&grid.header[at])
+            .iter()
+            .any(|word| word.ends_with('s') || word.starts_with("num"));
+        plural || cells(at).flatten().all(|count| count.value <= MOST_OF_ONE)
+    };
     let of = |wanted: Counts| -> Vec<usize> {
         columns
             .clone()
             .filter(free)
-            .filter(|at| meaning::counted(&grid.header[*at]) == Some(wanted) && counting(*at))
+            .filter(|at| meaning::counted(&grid.header[*at]) == Some(wanted) && counting(*at) && small(*at))
             .collect()
     };
     let (devices, each, nodes) = (of(Counts::Devices), of(Counts::OnEach), of(Counts::Nodes));
@@ -337,7 +351,7 @@ fn turned(grid: &Grid, told: Told) -> Option<Long> {
         }
     }
     let workers: Vec<Option<u64>> = counts.into_iter().map(Some).collect();
-    Some(Long { counted_by: "header".into(), labels: vec![String::new(); workers.len()], workers, columns })
+    Some(Long { counted_by: HEADER.into(), labels: vec![String::new(); workers.len()], workers, columns })
 }
 
 /// Rows that differ only in workers.

@@ -137,18 +137,27 @@ pub fn counts(word: &str) -> Option<Counts> {
 /// What a heading counts, if it says nothing else: `# of GPUs`, `num_gpus`, `Nodes`, `GPUs per node`.
 pub fn counted(name: &str) -> Option<Counts> {
     let words = words(name);
-    let filler = ["number", "num", "no", "of", "the", "count", "total", "n", "used", "in", "and", "training"];
-    let world = words.windows(2).any(|pair| pair == ["world", "size"]);
-    let left: Vec<&str> = words.iter().map(String::as_str).filter(|word| !filler.contains(word)).collect();
+    let filler = "number num nr no of the count total used in and or task training physical logical";
+    let keeps = |word: &&str| {
+        !among(filler, word) && (word.len() > 1 || word.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let left: Vec<&str> = words.iter().map(String::as_str).filter(keeps).collect();
     match &left[..] {
-        ["world", "size"] if world => Some(Counts::Devices),
+        ["world", "size"] => Some(Counts::Devices),
+        // The number of a rank is no number of ranks.
+        ["rank"] => None,
         [one] => counts(one),
+        [one, "per", other] if counts(one) == Some(Counts::Devices) && counts(other) == counts(one) => {
+            counts(one)
+        }
         [each, "per" | "each" | "a", node] if counts(node) == Some(Counts::Nodes) => {
             counts(each).filter(|each| *each == Counts::Devices).map(|_| Counts::OnEach)
         }
         // `GPU cards`, `CPU cores`, `MPI processes`, `GPUs (V100)`.
         [first, second] => match (counts(first), counts(second)) {
             (Some(one), Some(other)) if one == other => Some(one),
+            // `nodes x GPUs`.
+            (Some(Counts::Nodes), Some(other)) => Some(other),
             (None, Some(one))
                 if ["mpi", "omp", "openmp", "cuda", "nvidia", "parallel", "compute", "worker", "horovod"]
                     .contains(first) =>
@@ -208,6 +217,7 @@ pub const SECONDS: &str = "s sec second secs seconds";
 const BYTES: &str = "gb mb kb gib mib tb bytes byte";
 const EXAMPLES: &str = "image images img imgs example examples sample samples sequence sequences seq seqs sentence \
     sentences token tokens tok toks word words frame frames item items record records";
+const TIMES: &str = "time times duration elapsed latency wallclock runtime walltime";
 const STEPS: &str = "step steps it its iter iters iteration iterations batch batches minibatch";
 const UNITS: &str =
     "ns us ms s sec secs second seconds min mins minute minutes h hr hrs hour hours percent x m";
@@ -221,7 +231,7 @@ pub type Qualifier = BTreeSet<String>;
 
 /// Whether a word of a qualifier names a precision.
 pub fn is_precision(word: &str) -> bool {
-    PRECISIONS.iter().any(|names| names.split(' ').next() == Some(word))
+    PRECISIONS.iter().any(|names| among(names, word))
 }
 
 /// A heading, understood.
@@ -255,18 +265,21 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     let begins = |stem: &str| words.iter().any(|word| word.starts_with(stem));
     let timed = matches!(unit, Some(Unit::Seconds(_)));
     // What somebody hopes for is no measure; neither is what differs between runs.
-    if has("ideal theoretical expected perfect linear amdahl gustafson lo hi lower upper p90 p95 p99 \
+    if has(
+        "ideal theoretical expected perfect linear amdahl gustafson lo hi lower upper p90 p95 p99 50th 75th 90th 95th 99th percentile without \
          projected predicted estimated gflop tflop mflops flop std stddev stdev deviation variance \
          error err learning lr params parameters flops tflops gflops bandwidth utilization \
          utilisation util usage power temperature price cost energy version date link log mfu watt \
-         watts")
-    {
+         watts",
+    ) {
         return None;
     }
     if begins("efficien") || has("eff") {
         return Some(Efficiency);
     }
-    if has("speedup speedups scaling scalability") || unit == Some(Unit::Times) {
+    // `gain from X` and `length scaling` are ratios of something else.
+    let plain = words.iter().all(|word| says_what(word, Some(Speedup)) || is_precision(word));
+    if has("speedup speedups") || plain && (has("scaling scalability") || unit == Some(Unit::Times)) {
         return Some(Speedup);
     }
     for (above, below) in pairs(words) {
@@ -295,19 +308,19 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     if has("memory mem vram rss") || matches!(unit, Some(Unit::Bytes(_))) {
         return Some(Memory);
     }
-    let takes_time = timed || has("time times duration elapsed latency wallclock runtime walltime");
+    let takes_time = timed || has(TIMES);
     if begins("communicat") || has("comm allreduce") {
-        let ratio = begins("comput") || has("ratio");
-        return Some(if takes_time {
-            CommTime
-        } else if ratio {
-            CommRatio
-        } else {
-            CommShare
-        });
+        let share = unit == Some(Unit::Percent) || has("share fraction part percentage");
+        return match (takes_time, begins("comput") || has("ratio"), share) {
+            (true, ..) => Some(CommTime),
+            (_, true, _) => Some(CommRatio),
+            (.., share) => share.then_some(CommShare),
+        };
     }
     if takes_time {
-        return Some(time_kind(words));
+        // `Latency 99 %` is a percentile.
+        let percentile = words.windows(2).any(|pair| pair[1] == "percent" && pair[0].parse::<f64>().is_ok());
+        return if percentile { None } else { time_kind(words) };
     }
     if has("epoch epochs") {
         return Some(Epochs);
@@ -340,9 +353,10 @@ fn rate_scope(words: &[String]) -> Meaning {
     }
 }
 
-fn time_kind(words: &[String]) -> Meaning {
+fn time_kind(words: &[String]) -> Option<Meaning> {
     let has = |names: &str| words.iter().any(|word| among(names, word));
-    if has("init initialization initialisation startup launch setup") {
+    let timed = has(TIMES) || words.iter().all(|word| among(UNITS, word));
+    Some(if has("init initialization initialisation startup launch setup") {
         InitTime
     } else if has("epoch") {
         EpochTime
@@ -353,10 +367,10 @@ fn time_kind(words: &[String]) -> Meaning {
     } else if has("train training") {
         TrainTime
     } else if words.iter().all(|word| says_what(word, Some(TotalTime))) {
-        TotalTime
+        return timed.then_some(TotalTime);
     } else {
         PartTime
-    }
+    })
 }
 
 /// Whether a word of a heading belongs to what is measured, not to what it is measured of.
@@ -417,7 +431,9 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
     let inside = |open: char, close: char| {
         let from = lower.rfind(open)? + open.len_utf8();
         let to = from + lower[from..].find(close)?;
-        figure::unit(&lower[from..to])
+        // `Tokens (M)` are millions.
+        let minutes = lower[from..to].trim() == "m" && !words(name).iter().any(|word| among(TIMES, word));
+        figure::unit(&lower[from..to]).filter(|_| !minutes)
     };
     let last = || {
         let word = lower.rsplit([' ', '_', ',']).next()?;
@@ -425,14 +441,17 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
         let timed = ["init", "train", "total", "time", "epoch", "wall"]
             .iter()
             .any(|name| lower.ends_with(&format!("{name} s")));
-        (word.len() > 1 || lower.ends_with("_s") || timed).then(|| figure::unit(word))?
+        let per = words(name).iter().any(|word| word == "per");
+        (!per && (word.len() > 1 || lower.ends_with("_s") || timed)).then(|| figure::unit(word))?
     };
     // `exchange ms per step`, `memory MB per worker`, but not `images per sec`.
     let within = || {
         let words = words(name);
-        let plain =
-            |at: &usize| words[*at].len() > 1 && words[*at] != "min" && (*at == 0 || words[*at - 1] != "per");
-        (0..words.len()).filter(plain).find_map(|at| figure::unit(&words[at]))
+        let plain = |at: &usize| {
+            words[*at].len() > 1 && words[*at] != "min" && !words[..*at].iter().any(|word| word == "per")
+        };
+        let units = (0..words.len()).filter(plain).filter_map(|at| figure::unit(&words[at]));
+        units.into_iter().find(|unit| !matches!(unit, Unit::Times | Unit::PerSecond))
     };
     inside('(', ')').or_else(|| inside('[', ']')).or_else(last).or_else(within)
 }
@@ -460,7 +479,7 @@ mod tests {
             ("ms/step", StepTime),
             ("s/it", StepTime),
             ("allreduce time", CommTime),
-            ("communication", CommShare),
+            ("communication share", CommShare),
             ("computation/communication", CommRatio),
             ("tensor.numpy() time", PartTime),
             ("Examples/s", Rate),
@@ -517,6 +536,11 @@ mod tests {
             "world size",
             "Processes",
             "CPU cores",
+            "Threads / Ranks",
+            "Number of processes (p)",
+            "Number of physical cores",
+            "cpus-per-task (or threads)",
+            "nr_threads",
             "GPUs (V100)",
             "#threads",
         ] {
@@ -525,9 +549,17 @@ mod tests {
         assert_eq!(counted("GPUs per node"), Some(Counts::OnEach));
         assert_eq!(counted("gpus/node"), Some(Counts::OnEach));
         assert_eq!(counted("node_num"), Some(Counts::Nodes));
-        for name in
-            ["GPU memory", "CUDA_VISIBLE_DEVICES", "GPU type", "batch per GPU", "GPU hours", "N", "Model"]
-        {
+        for name in [
+            "GPU memory",
+            "CUDA_VISIBLE_DEVICES",
+            "GPU type",
+            "batch per GPU",
+            "GPU hours",
+            "N",
+            "Model",
+            "rank",
+            "Matrix size",
+        ] {
             assert_eq!(counted(name), None, "{name}");
         }
     }

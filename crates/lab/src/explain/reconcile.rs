@@ -270,6 +270,11 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
         (Estimate::around(by_rows.value, rows.max(digits)), digits)
     };
     let ((fixed, by_digits_s), (examples, _)) = (estimate(0), estimate(1));
+    // A line that takes away examples, or has a fixed time longer than a run, describes nothing.
+    let shortest = y.iter().copied().fold(f64::INFINITY, f64::min);
+    if examples.lo <= 0.0 || fixed.value >= shortest {
+        return None;
+    }
     let verdict = match fixed {
         Estimate { lo, .. } if lo > 0.0 => Verdict::Fixed,
         Estimate { hi, .. } if hi < 0.0 => Verdict::Negative,

@@ -9,6 +9,9 @@ use super::series::Series;
 use crate::stats::laws::{self, Fit, Law, Point, Unfit};
 use crate::stats::regression::{self, Estimate};
 
+/// The fraction of the variance of clocks that a fixed and a divided time must explain to be told.
+const DESCRIBED: f64 = 0.9;
+
 /// Speed-ups of a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
@@ -43,7 +46,9 @@ impl Row {
     pub fn serial(&self) -> Option<f64> {
         let workers = self.workers as f64;
         let speedup = self.speedup().filter(|_| self.workers > 1 && self.over == 1)?;
+        // Outside of these, it is no part.
         Some((1.0 / speedup - 1.0 / workers) / (1.0 - 1.0 / workers))
+            .filter(|part| (0.0..=1.0).contains(part))
     }
 }
 
@@ -189,7 +194,8 @@ pub fn clock_law(series: &Series, work: Option<Work>) -> Option<Fit> {
     let timed: Vec<(f64, Figure)> =
         rows.filter_map(|(workers, time)| Some((1.0 / *workers as f64, (*time)?))).collect();
     let points: Vec<Point> = timed.iter().map(|(x, time)| Point { x: *x, y: time.value }).collect();
-    let mut fit = laws::fit(Law::Clock, &points).ok()?;
+    let mut fit =
+        laws::fit(Law::Clock, &points).ok().filter(|fit| fit.r2.is_some_and(|r2| r2 > DESCRIBED))?;
     // Rows may lie on a line by chance, so the interval is never narrower than what rounding alone causes.
     let line: Vec<[f64; 2]> = timed.iter().map(|(x, _)| [1.0, *x]).collect();
     let values: Vec<f64> = timed.iter().map(|(_, time)| time.value).collect();

@@ -1,5 +1,7 @@
 //! Runs that differ only in the number of workers, and the meaning of their measures.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use super::audit;
@@ -41,6 +43,9 @@ pub struct Column {
     pub has_spread: bool,
     /// Its numbers, in the order of the rows.
     pub figures: Vec<Option<Figure>>,
+    /// Whether its heading is that of a speed-up or an efficiency, of whatever.
+    #[serde(skip)]
+    pub is_ratio: bool,
     #[serde(skip)]
     qualifier: Qualifier,
 }
@@ -167,7 +172,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     let skipped = (0..long.workers.len()).filter(|row| long.workers[*row].is_none()).count();
     if skipped > 0 {
         warnings.push(format!(
-            "line {}: skipped {skipped} rows whose number of workers is not a number",
+            "line {}: skipped {skipped} rows whose number of workers is not a whole number above zero",
             place.line
         ));
     }
@@ -184,10 +189,12 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
             .map(select)
             .filter(|column| column.figures.iter().flatten().next().is_some())
             .collect();
+        let comparable = comparable && same_settings(&columns, &workers);
         let mut found = Vec::new();
         for (qualifier, columns) in apart(columns) {
             let mut titles: Vec<&str> = place.headings.iter().map(String::as_str).collect();
-            let (name, qualifier) = (shorten(name), shorten(&qualifier));
+            let long_name = |name: &str| name.chars().take(80).collect::<String>();
+            let (name, qualifier) = (long_name(name), long_name(&qualifier));
             titles
                 .extend([&name, &qualifier].into_iter().filter(|name| !name.is_empty()).map(String::as_str));
             let titles = titles.split_off(titles.len().saturating_sub(3));
@@ -218,7 +225,8 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     if found.is_empty() {
         let rows: Vec<usize> = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
         // Words may describe the numbers of workers instead of different runs: then printed speed-ups follow over all rows.
-        let together = if differ(&rows) { build("", &rows, true) } else { Vec::new() };
+        let distinct: HashSet<Option<u64>> = rows.iter().map(|row| long.workers[*row]).collect();
+        let together = if distinct.len() == rows.len() { build("", &rows, true) } else { Vec::new() };
         let confirmed = |mut series: Series| {
             settle_rates(&mut series);
             audit::audit(&series).confirmed
@@ -389,8 +397,9 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
     let guessed = meaning
         .or_else(|| meaning::read(under.as_ref()?, unit).meaning)
         .filter(|meaning| *meaning != Meaning::Workers);
+    let communicates = || meaning::words(spoken).iter().any(|word| word.starts_with("communicat"));
+    let guessed = guessed.or_else(|| (ratio && communicates()).then_some(Meaning::CommRatio));
     let meaning = told.or(guessed).map(|meaning| match meaning {
-        Meaning::CommShare if ratio && told.is_none() => Meaning::CommRatio,
         // In percent, scaling is an efficiency unless it grows.
         Meaning::Speedup
             if unit == Some(Unit::Percent) || meaning::heading_unit(spoken) == Some(Unit::Percent) =>
@@ -463,7 +472,8 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
         Some(Meaning::Memory) => matches!(unit, Some(Unit::Bytes(_))),
         _ => unit.is_some() || ratio,
     };
-    Column { name: shorten(name), meaning, ground, has_unit, has_spread, figures, qualifier }
+    let is_ratio = matches!(meaning, Some(Meaning::Speedup | Meaning::Efficiency));
+    Column { name: shorten(name), meaning, ground, has_unit, has_spread, figures, is_ratio, qualifier }
 }
 
 fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Option<Meaning>) -> Figure {
@@ -475,16 +485,36 @@ fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Optio
     }
 }
 
-/// A speed-up or an efficiency that is not one where there is one worker is a ratio of something else.
+/// If a speed-up or an efficiency is not one where there is one worker, all of them are relative to something else; where rows cannot be
+/// compared, they are too.
 fn settle_ratios(series: &mut Series) {
     let base = series.base();
-    for column in &mut series.columns {
-        let ratio = matches!(column.meaning, Some(Meaning::Speedup | Meaning::Efficiency));
-        let one = base.and_then(|base| column.figures[base]).map(|figure| figure.value);
-        if ratio && column.ground != Ground::Given && one.is_some_and(|one| one != 1.0) {
-            column.meaning = None;
-        }
+    let other = |column: &Column| {
+        let one = base.and_then(|base| column.figures[base]);
+        column.is_ratio && one.is_some_and(|one| one.value != 1.0)
+    };
+    if !series.comparable || series.columns.iter().any(other) {
+        let guessed = |column: &&mut Column| column.is_ratio && column.ground != Ground::Given;
+        series.columns.iter_mut().filter(guessed).for_each(|column| column.meaning = None);
     }
+}
+
+/// Whether the settings of rows allow to compare them: each is the same in all rows, or grows or shrinks with the workers.
+fn same_settings(columns: &[Column], workers: &[u64]) -> bool {
+    const SETTINGS: &str =
+        "seq seqlen sequence length size layers hidden dim resolution mbs gbs tp pp cp micro epoch epochs";
+    let is_setting = |column: &&Column| match column.meaning {
+        Some(meaning) => meaning.is_setting(),
+        None => meaning::words(&column.name).iter().any(|word| meaning::among(SETTINGS, word)),
+    };
+    let even = |column: &Column, power: i32| {
+        let rows = column.figures.iter().zip(workers);
+        let values = rows.filter_map(|(figure, n)| Some(figure.as_ref()?.value * (*n as f64).powi(power)));
+        let values: Vec<f64> = values.collect();
+        // Steps and batches are rounded where they are divided.
+        values.iter().all(|value| (value - values[0]).abs() <= 0.02 * values[0].abs())
+    };
+    columns.iter().filter(is_setting).all(|column| [0, -1, 1].iter().any(|power| even(column, *power)))
 }
 
 /// Decides whether a rate is that of one worker or of all, if the table does not say.

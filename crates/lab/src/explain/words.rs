@@ -347,11 +347,20 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
     }
     sentences.extend(laws.unfit.map(|unfit| format!("{measure}, too few points to choose a law: {unfit}")));
     if let Some((highest, most)) = laws.highest.filter(|(highest, most)| highest < most) {
-        sentences.push(format!("{measure}, throughput is highest on {highest} workers and lower on {most}"));
+        sentences.push(format!(
+            "{measure}, throughput is highest on {} and lower on {most}",
+            crate::words::workers(highest)
+        ));
     }
     // Far beyond what was measured, a peak is a guess.
     let most = laws.highest.map_or(0, |(_, most)| most) as f64;
-    if let Some(peak) = laws.best.as_ref().and_then(|best| best.peak).filter(|peak| *peak <= 2.0 * most) {
+    if let Some(peak) = laws
+        .best
+        .as_ref()
+        .filter(|best| !best.is_rough())
+        .and_then(|best| best.peak)
+        .filter(|peak| *peak <= 2.0 * most)
+    {
         sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers"));
     }
     sentences.extend(laws.next.map(|next| {

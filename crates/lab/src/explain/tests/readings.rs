@@ -141,3 +141,84 @@ fn html_tables_are_read_like_others() {
     let html = "<h2>Scaling</h2>\n<table><thead><tr><th>GPUs</th><th>images/s</th><th>Speedup</th></tr></thead><tbody><tr><td>1</td><td>100.0</td><td>1.00</td></tr><tr><td>2</td><td>190.0</td><td>1.90</td></tr>\n<tr><td>4</td><td><b>360.0</b></td><td>3.06&nbsp;</td></tr><tr><td>8</td><td>640.0</td><td>6.40</td></tr></tbody></table>";
     assert_eq!(told(html), [("Scaling".into(), vec![1, 2, 4, 8], 1)]);
 }
+
+/// The meanings of the columns of the first series.
+fn meanings(text: &str) -> Vec<Option<Meaning>> {
+    read(text).series[0].understood.columns.iter().map(|column| column.meaning).collect()
+}
+
+#[test]
+fn a_size_or_a_product_name_is_no_number_of_workers() {
+    for text in [
+        "| Size | Time (ms) |\n|-|-|\n| 200 x 400 | 20.91 |\n| 400 x 800 | 80.1 |\n| 800 x 1200 | 230.2 |\n",
+        "| | 1024x1024 | 2048x2048 |\n|-|-|-|\n| time (s) | 1.0 | 7.9 |\n",
+        "| Device | images/s |\n|-|-|\n| 3070 | 100 |\n| 3080 | 130 |\n",
+    ] {
+        let error = explain_text(text, &Options::default()).expect_err("no workers");
+        assert!(error.to_string().contains("is the number of workers"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn times_and_percentiles_are_not_taken_for_fractions_parts_or_totals() {
+    let phases =
+        "case,workers,load,forward,comm_wait,update\na,1,0.1,17.4,36.47,0.4\na,2,0.1,17.5,30.2,0.4\n";
+    let error = explain_text(phases, &Options::default()).expect_err("no unit, no meaning");
+    assert!(error.to_string().contains("\"comm_wait\""), "{error}");
+    let steps = "workers,steps,median ms,95th ms,99th ms,Latency 90%\n1,60,50.1,51.0,52.0,51.0\n2,60,51.1,52.0,53.0,51.0\n";
+    assert!(explain_text(steps, &Options::default()).is_err());
+    let tokens = "GPUs,Tokens (M),time (m)\n1,2,10\n2,2,6\n";
+    assert_eq!(meanings(tokens), [None, Some(Meaning::TotalTime)]);
+    assert_eq!(
+        meanings("cores,zone-cycles/cpu_second,time (s)\n1,5,10\n2,5,6\n"),
+        [None, Some(Meaning::TotalTime)]
+    );
+}
+
+#[test]
+fn runs_of_several_kinds_on_as_many_workers_are_not_repeats_of_one() {
+    let text = "| Mode | Workers | Time, s | Speedup |\n|-|-|-|-|\n| seq | 1 | 10.00 | 1.00 |\n| omp | 8 | 2.00 | 5.00 |\n| tbb | 8 | 1.60 | 6.25 |\n| stl | 8 | 1.90 | 5.26 |\n";
+    let found = read(text);
+    assert!(found.series.iter().all(|series| !series.understood.comparable), "{found:?}");
+    assert_eq!(told(text).iter().map(|(_, _, slips)| slips).sum::<usize>(), 0);
+}
+
+#[test]
+fn runs_of_other_lengths_or_batches_are_not_compared() {
+    let text = |epochs: u32, batch: u32| {
+        format!("GPUs,epochs,micro batch size,time (h)\n1,{epochs},{batch},10.0\n4,1,4,3.0\n8,1,4,1.6\n")
+    };
+    assert!(!read(&text(3, 8)).series[0].understood.comparable);
+    assert!(!read(&text(1, 8)).series[0].understood.comparable);
+    assert!(read(&text(1, 4)).series[0].understood.comparable);
+    let grows = "GPUs,global batch,images/s\n1,32,100\n4,128,380\n8,256,700\n";
+    assert!(read(grows).series[0].understood.comparable, "a batch may grow with the workers");
+}
+
+#[test]
+fn ratios_of_something_else_are_not_speed_ups() {
+    for heading in ["gain from SHARP", "Length Scaling Factor", "Speedup with CP/without CP"] {
+        let text = format!("GPUs,images/s,{heading}\n1,100,1.0x\n2,190,1.1x\n4,360,1.2x\n");
+        assert_eq!(meanings(&text)[1], None, "{heading}");
+    }
+    // Relative to a serial run: the efficiency on one thread says so.
+    let serial =
+        "threads,time (s),speedup,efficiency\n1,70.2,1.0,103.4%\n4,40.1,1.8,45.3%\n8,23.8,3.2,40.1%\n";
+    assert_eq!(meanings(serial), [Some(Meaning::TotalTime), None, None]);
+}
+
+#[test]
+fn a_printed_speed_up_is_not_doubted_and_both_cells_are_named_where_either_may_be_wrong() {
+    let printed = "threads,speedup\n1,1.00\n2,2.40\n4,4.90\n";
+    assert!(read(printed).series[0].doubt.is_none());
+    let either = "GPUs,images/s,speedup\n1,100.0,1.00\n2,190.0,1.90\n4,360.0,3.60\n8,640.0,4.60\n";
+    let slips = read(either).series.remove(0).audit.slips;
+    assert_eq!(slips[0].how, "640.0 / 100.0, if images/s, 8 workers, is right");
+}
+
+#[test]
+fn a_line_that_describes_nothing_is_not_told() {
+    let text = "threads,time (s)\n1,10.0\n2,30.0\n4,5.0\n8,60.0\n";
+    let page = render(&read(text));
+    assert!(!page.contains("T = fixed") && !page.contains("inf"), "{page}");
+}
