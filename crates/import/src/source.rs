@@ -113,8 +113,12 @@ impl LeftOut {
         let mut kinds: Vec<String> = self.kinds.iter().take(NAMED).map(kind).collect();
         let more: usize = self.kinds.values().skip(NAMED).map(Vec::len).sum();
         kinds.extend((more > 0).then(|| format!("and {more} of other kinds")));
-        let held = if kinds.is_empty() { "no file".into() } else { kinds.join("; ") };
-        ImportError::bad(paths.first().cloned().unwrap_or_default(), format!("no run is in it, but {held}"))
+        let why = if kinds.is_empty() {
+            "no file is in it".into()
+        } else {
+            format!("no run is in it, but {}", kinds.join("; "))
+        };
+        ImportError::bad(paths.first().cloned().unwrap_or_default(), why)
     }
 }
 

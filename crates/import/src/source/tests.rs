@@ -362,7 +362,7 @@ fn a_folder_without_a_run_is_refused_in_one_line_that_says_what_its_files_are() 
         assert!(!said.contains("paceline explain") && !said.contains('\n'), "{said}");
         said
     };
-    assert!(refuse().contains("no run is in it, but no file"));
+    assert!(refuse().contains("no file is in it"));
     let trace = r#"{"traceEvents":[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
     for name in ["a.json", "b.json"] {
         fs::write(folder.path().join(name), trace).expect("a file");
