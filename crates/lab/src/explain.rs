@@ -91,6 +91,9 @@ pub enum ExplainError {
     /// No table has the column given with `--map`.
     #[error("no table has a column {0:?}")]
     NoColumn(String),
+    /// `--map` gives a column two meanings.
+    #[error("--map gives the column {0:?} two meanings")]
+    TwoMeanings(String),
 }
 
 /// Everything that was found in a text.
@@ -195,10 +198,16 @@ fn check_map(tables: &[page::Found], options: &Options) -> Result<(), ExplainErr
             names.any(|heading| heading.trim().eq_ignore_ascii_case(name.trim()))
         })
     };
-    match options.map.iter().find(|(name, _)| !named(name)) {
-        Some((name, _)) => Err(ExplainError::NoColumn(name.clone())),
-        None => Ok(()),
+    for (at, (name, meaning)) in options.map.iter().enumerate() {
+        if !named(name) {
+            return Err(ExplainError::NoColumn(name.clone()));
+        }
+        let other = |(other, given): &(String, Meaning)| other.eq_ignore_ascii_case(name) && given != meaning;
+        if options.map[..at].iter().any(other) {
+            return Err(ExplainError::TwoMeanings(name.clone()));
+        }
     }
+    Ok(())
 }
 
 fn explain(series: Series, options: &Options) -> SeriesExplanation {

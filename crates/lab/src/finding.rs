@@ -401,7 +401,7 @@ impl Member<'_> {
         let (cause, advice, most) = [
             ("the host was late to launch the next work", self.program().late_host(), split.host_late),
             (
-                "nothing was queued and the trace shows no activity on the host",
+                "nothing was queued and no thread that launches work was in a call or an operator",
                 self.program().silent_host(),
                 split.nothing_queued,
             ),

@@ -31,7 +31,7 @@ fn a_table_is_understood_checked_and_reconciled() {
     let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words:?} is not in\n{text}"));
     let order = [
         place("read as"),
-        place("printed 8.80, recomputed 8.00 (800 / 100)"),
+        place("printed 8.80, recomputed 8.00 (800 / 100, if Examples/s, 8 workers, is"),
         place("the batch is consistent with 32"),
         place("too few points to choose a law"),
         place("What the table does not show"),
@@ -71,6 +71,7 @@ fn a_column_is_told_and_bad_input_is_refused() {
     for (table, arguments, reason) in [
         (TABLE.as_bytes(), &["--map", "Examples/s=colour"][..], "unknown meaning"),
         (TABLE.as_bytes(), &["--map", "nothing=loss"], "no table has a column"),
+        (TABLE.as_bytes(), &["--map", "GPUs=workers", "--map", "gpus=steps"], "two meanings"),
         (b"", &[], "the file is empty"),
         (b"\x7fELF\x02\x01\x00\xff\xfe\x00", &[], "a program, not a profile"),
         (b"{\n  \"a\": 1\n}\n", &[], "JSON that is no trace"),
