@@ -16,7 +16,7 @@ use super::operations;
 use super::spans::Spans;
 use super::split::Sight;
 use super::top::KEPT;
-use crate::trace::{StepRange, Trace};
+use crate::trace::{Clock, StepRange, Trace};
 
 /// What identifies a collective, up to identical ones: operation, group, and number.
 type Key<'trace> = (&'trace str, Option<&'trace str>, Number);
@@ -58,7 +58,9 @@ impl Matching {
                 let slice = &trace.slices[collective.slice];
                 let Some(step) = find_step(&steps[rank], slice.begin) else { continue };
                 let operation = trace.names.text(collective.operation);
-                if !sight.counts(trace, slice) || !operations::is_collective(operation) {
+                // Where one rank wrote about all, only those with a number show who was late.
+                let told = collective.sequence.is_some() || trace.clock != Clock::Writer;
+                if !told || !sight.counts(trace, slice) || !operations::is_collective(operation) {
                     continue;
                 }
                 let group = collective.group.map(|group| trace.names.text(group));

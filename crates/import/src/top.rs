@@ -134,12 +134,14 @@ pub fn collectives(traces: &[Trace], windows: &[Spans], exchanges: &[Exchanges])
             let (busy, waiting) = spans.entry(name).or_default();
             busy.push(slice.begin, slice.end);
             let top = tops.entry(name).or_default();
-            top.count += 1;
+            let waited = exchanges.waited(collective.slice);
+            // What is nothing but waiting has its transfer in a slice of its own.
+            top.count += u64::from(waited != Some(slice.length()));
             // A sum, until all are known.
             top.mean_s += slice.length().seconds();
             let bytes = top.bytes.into_iter().chain(slice.bytes);
             top.bytes = bytes.reduce(|all, more| Bytes(all.0.saturating_add(more.0)));
-            if let Some(waited) = exchanges.waited(collective.slice) {
+            if let Some(waited) = waited {
                 waiting.push(slice.begin, slice.begin + waited);
                 top.waited.get_or_insert_default();
             }
@@ -153,7 +155,7 @@ pub fn collectives(traces: &[Trace], windows: &[Spans], exchanges: &[Exchanges])
     let all: f64 = tops.values().map(|top| top.busy.seconds()).sum();
     let finish = |(name, top): (&str, TopCollective)| TopCollective {
         name: name.chars().take(LONGEST_NAME).collect(),
-        mean_s: top.mean_s / top.count as f64,
+        mean_s: top.mean_s / top.count.max(1) as f64,
         fraction: if all > 0.0 { top.busy.seconds() / all } else { 0.0 },
         ..top
     };

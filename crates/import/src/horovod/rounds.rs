@@ -4,10 +4,12 @@
 //! then lasts from the end of a round to the end of the next. Otherwise a timeline says nothing about steps.
 //!
 //! A rank that was ready for its last tensor in a round waits until the last rank is ready, too. Before, it had more to
-//! compute: waiting of other tensors was no waiting of the rank.
+//! compute: waiting of other tensors was no waiting of the rank. While an earlier exchange is under way, it is that which is
+//! waited for; and what Horovod does between the last rank and the bytes (cycles, queues, fusion) is no rank's fault.
 
 use std::collections::{BTreeMap, HashMap};
 
+use paceline_lab::run::Span;
 use paceline_record::{Nanos, Rank};
 
 use super::Exchange;
@@ -53,14 +55,19 @@ pub(super) fn make_traces(
              {outside} exchanges outside the steps"
         ),
     });
+    let ended = exchanges.iter().scan(Nanos(0), |ended, exchange| {
+        *ended = exchange.end.max(*ended);
+        Some(*ended)
+    });
+    let moved: Vec<Nanos> = ended.collect();
     let ranks = if known { world.unwrap_or(1) } else { 1 };
+    let shown: Vec<usize> = (0..exchanges.len()).filter(|&at| within(&exchanges[at])).collect();
     let traces = (0..ranks).map(Rank).map(|rank| {
-        let mut begins: Vec<Nanos> = exchanges.iter().map(|exchange| exchange.begin).collect();
+        let mut waits = vec![None; exchanges.len()];
         for round in rounds.iter().filter(|_| known) {
-            wait(&exchanges, round, rank, &mut begins);
+            wait(&exchanges, &moved, round, rank, &mut waits);
         }
-        let shown = exchanges.iter().zip(begins).filter(|(exchange, _)| within(exchange));
-        let mut trace = make_trace(shown, names);
+        let mut trace = make_trace(shown.iter().map(|&at| (&exchanges[at], waits[at])), names);
         (trace.rank, trace.world) = (Some(rank), world);
         trace.steps.clone_from(&steps);
         trace
@@ -97,47 +104,41 @@ fn find_rounds(exchanges: &[Exchange]) -> Option<Vec<Vec<usize>>> {
     rounds.windows(2).all(apart).then_some(rounds)
 }
 
-/// Moves the begins of a rank's exchanges in a round to when it had nothing else to do than to wait for them.
-fn wait(exchanges: &[Exchange], round: &[usize], rank: Rank, begins: &mut [Nanos]) {
-    let arrivals = |at: usize| &exchanges[at].arrivals;
-    let ready = round.iter().map(|&at| arrivals(at)[rank.0 as usize].1).max().unwrap_or_default();
+/// Finds when a rank waited for others before each exchange of a round: for no time, if it came last or had more to do.
+/// `moved` is when all exchanges so far had ended, one for each.
+fn wait(exchanges: &[Exchange], moved: &[Nanos], round: &[usize], rank: Rank, waits: &mut [Option<Span>]) {
+    let own = |at: usize| exchanges[at].arrivals[rank.0 as usize].1;
+    let ready = round.iter().map(|&at| own(at)).max().unwrap_or_default();
     for &at in round {
-        let last = arrivals(at).iter().map(|&(_, at)| at).max().unwrap_or_default();
-        if ready < last {
-            begins[at] = ready.min(begins[at]);
-        }
+        let last = exchanges[at].arrivals.iter().map(|&(_, at)| at).max().unwrap_or_default();
+        let earlier = exchanges.partition_point(|other| other.begin < last);
+        let free = moved[..earlier].last().map_or(ready, |&moved| ready.max(moved));
+        let begin = if free < last { free } else { own(at) };
+        waits[at] = Some(Span { begin, end: if free < last { last } else { begin } });
     }
 }
 
-/// The trace of a rank from its exchanges, each with its begin.
+/// The trace of a rank from its exchanges, each after the rank's waiting for others.
 fn make_trace<'a>(
-    exchanges: impl Iterator<Item = (&'a Exchange, Nanos)>,
+    exchanges: impl Iterator<Item = (&'a Exchange, Option<Span>)>,
     names: &HashMap<u64, String>,
 ) -> Trace {
     let track = Track { name: "exchanges".into(), device: None };
     let mut trace = Trace { clock: Clock::Writer, tracks: vec![track], unread: true, ..Trace::default() };
     let mut times: HashMap<u64, u64> = HashMap::new();
-    for (slice, (exchange, begin)) in exchanges.enumerate() {
+    for (exchange, wait) in exchanges {
         let time = times.entry(exchange.tensor).or_default();
         *time += 1;
         let tensor = names.get(&exchange.tensor).filter(|name| !name.is_empty());
         let tensor = tensor.cloned().unwrap_or_else(|| format!("tensor {}", exchange.tensor));
-        let name = trace.names.enter(&exchange.name);
-        trace.collectives.push(Collective {
-            slice,
-            operation: name,
-            group: Some(trace.names.enter(&tensor)),
-            sequence: Some(*time),
-        });
-        trace.slices.push(Slice {
-            kind: Kind::Collective,
-            name,
-            begin,
-            end: exchange.end,
-            track: 0,
-            correlation: 0,
-            bytes: exchange.bytes,
-        });
+        let (operation, group) = (trace.names.enter(&exchange.name), Some(trace.names.enter(&tensor)));
+        let moving = Span { begin: exchange.begin, end: exchange.end };
+        let pieces = [wait.map(|wait| (wait, Some(*time), None)), Some((moving, None, exchange.bytes))];
+        for (Span { begin, end }, sequence, bytes) in pieces.into_iter().flatten() {
+            trace.collectives.push(Collective { slice: trace.slices.len(), operation, group, sequence });
+            let kind = Kind::Collective;
+            trace.slices.push(Slice { kind, name: operation, begin, end, track: 0, correlation: 0, bytes });
+        }
     }
     let backend = |name: &str| Some(name.split_once('_')?.0.to_lowercase());
     trace.backend = trace.slices.iter().find_map(|slice| backend(trace.names.text(slice.name)));

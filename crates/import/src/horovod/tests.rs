@@ -114,12 +114,47 @@ fn steps_are_rounds_of_all_tensors_and_the_late_rank_is_waited_for() {
     let ms = |ms: u64| Nanos(ms * 1_000_000);
     assert_eq!(lengths(&run.ranks[0].steps), [ms(100), ms(100), ms(120), ms(100), ms(100)]);
     let late = &run.ranks[0].steps[2];
-    assert_eq!(late.late_rank, Nanos(20_002_000 + 208_000), "ready at 60 ms; bytes move 208 us after rank 2");
-    assert_eq!(late.phases[Phase::CommWait], late.late_rank + ms(15), "the first is exchanged meanwhile");
+    // Ready at 60 ms. The first tensor is exchanged from 60.21 to 75.21 ms; then rank 2 is waited for until 80.002 ms.
+    assert_eq!(late.late_rank, Nanos(2_000 + 4_792_000), "not while the first is exchanged, not while bytes are queued");
+    assert_eq!(late.phases[Phase::CommWait], late.late_rank + ms(30), "what moved the bytes of both");
     assert_eq!(run.ranks[2].steps[2].late_rank, Nanos(0), "nobody waits for himself");
     let waits: Vec<_> = late.buckets.iter().map(|bucket| (bucket.last_rank, bucket.waited_late)).collect();
-    assert_eq!(waits, [(Rank(2), late.late_rank), (Rank(2), Nanos(0))], "once, not for every tensor");
-    assert!(run.traced.expect("a trace").alignment.to_string().contains("one rank recorded all ranks"));
+    assert_eq!(waits, [(Rank(2), Nanos(2_000)), (Rank(2), Nanos(4_792_000))], "once, not for every tensor");
+    let traced = run.traced.expect("a trace");
+    let [one] = traced.collectives.as_slice() else { panic!("{:?}", traced.collectives) };
+    assert_eq!((one.count, one.bytes), (30, Some(Bytes(30 * 2560))));
+    assert!(traced.alignment.to_string().contains("one rank recorded all ranks"));
+}
+
+/// Ranks are ready within 0.1 ms, Horovod's queue takes 50 ms, and the bytes take 10 ms.
+#[test]
+fn queues_of_horovod_are_no_lateness_of_a_rank() {
+    let mut text = String::from("[");
+    for (step, pid) in (0..12).flat_map(|step| [(step, 1), (step, 2)]) {
+        let at = 200_000 * step + 100_000;
+        let _ = write!(text, r#"{{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": {at}, "pid": {pid}}},"#);
+        for (rank, at) in [(0, at), (1, at + 100)] {
+            let _ = write!(text, r#"{{"ph": "X", "name": "{rank}", "ts": {at}, "dur": 0, "pid": {pid}}},"#);
+        }
+        for (ph, name, after) in [
+            ("E", "", 110),
+            ("B", "ALLREDUCE", 500),
+            ("B", "QUEUE", 500),
+            ("E", "", 50_500),
+            ("B", "NCCL_ALLREDUCE", 50_500),
+            ("E", "", 60_500),
+            ("E", "", 60_700),
+        ] {
+            let at = at + after;
+            let _ = write!(text, r#"{{"ph": "{ph}", "name": "{name}", "ts": {at}, "pid": {pid}}},"#);
+        }
+    }
+    let run = run(&text);
+    for (rank, late) in [(0, Nanos(100_000)), (1, Nanos(0))] {
+        for step in &run.ranks[rank].steps {
+            assert_eq!((step.late_rank, step.comm_busy), (late, late + Nanos(10_000_000)));
+        }
+    }
 }
 
 #[test]
