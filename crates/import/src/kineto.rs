@@ -33,7 +33,9 @@ pub fn recognise(head: &[u8]) -> bool {
     let says = |word: &&str| memchr::memmem::find(head, word.as_bytes()).is_some();
     let signs =
         ["\"schemaVersion\"", "\"distributedInfo\"", "\"deviceProperties\"", "\"baseTimeNanoseconds\""];
-    let categories = ["\"cpu_op\"", "\"cuda_runtime\"", "\"kernel\"", "\"user_annotation\"", "\"ac2g\""];
+    // Others have kernels, too: of an operating system.
+    let categories =
+        ["\"cpu_op\"", "\"cuda_runtime\"", "\"gpu_memcpy\"", "\"user_annotation\"", "\"ac2g\"", "\"External id\""];
     match head.trim_ascii_start().first() {
         Some(b'{') => signs.iter().chain(&categories).any(says),
         Some(b'[') => categories.iter().any(says),

@@ -1,4 +1,6 @@
-//! Names of collectives: one table for kernels, operators, calls of MPI, and Horovod's activities.
+//! Names of collectives and copies: one table for kernels, operators, calls of MPI, and Horovod's activities.
+
+use crate::trace::Kind;
 
 /// Spellings without separators and in small letters, those that contain others first, and the name of the operation.
 const OPERATIONS: [(&str, &str); 15] = [
@@ -34,14 +36,19 @@ pub fn operation(name: &str) -> Option<&'static str> {
 pub fn of_kernel(name: &str) -> Option<&'static str> {
     let path = name.strip_prefix("void ").unwrap_or(name);
     let own = function(path);
+    let flat = flatten(own);
     let library = ["nccl", "rccl", "msccl", "nvshmem"].iter().find(|library| own.starts_with(**library));
     if let Some(library) = library {
-        return operation(own).or_else(|| own.contains("Kernel").then_some(library));
+        return operation(own).or_else(|| flat.contains("kernel").then_some(library));
     }
-    if path.contains("symmetric_memory::") {
+    if path.contains("deep_ep::") {
+        return ["dispatch", "combine"].into_iter().find(|operation| own.ends_with(operation));
+    }
+    // The barrier of older versions is known by its argument only: the flags of all ranks.
+    let symmetric = ["symmetric_memory::", "symm_mem", "multimem", "barrier_kernel(unsigned int**"];
+    if symmetric.iter().any(|word| path.contains(word)) {
         return operation(own).or(Some("symmetric_memory"));
     }
-    let flat = flatten(own);
     // Threads of one block reduce among each other, too; a compiler names a kernel after all operators around it.
     let computes = ["block", "warp"].iter().any(|word| flat.contains(word)) || own.starts_with("triton_");
     let known = OPERATIONS[..UNMISTAKABLE].iter().find(|(spelling, _)| flat.contains(spelling));
@@ -51,6 +58,25 @@ pub fn of_kernel(name: &str) -> Option<&'static str> {
 /// Whether all ranks take part in an operation, so that one of a rank has its like on the others.
 pub fn is_collective(operation: &str) -> bool {
     !["send", "recv", "send_recv", "wait", "peer_copy"].contains(&operation)
+}
+
+/// The direction of a copy: `Memcpy HtoD (Pinned -> Device)`, `MemcpyH2D`, or `CopyHostToDevice` on AMD's devices.
+pub fn of_copy(name: &str) -> Kind {
+    let says = |words: &[&str]| words.iter().any(|word| name.contains(word));
+    if says(&["HtoD", "HtoA", "H2D", "HostToDevice"]) {
+        Kind::CopyIn
+    } else if says(&["DtoH", "AtoH", "D2H", "DeviceToHost"]) {
+        Kind::CopyOut
+    } else {
+        Kind::CopyDevice
+    }
+}
+
+/// What a kernel does with which AMD's runtime copies or fills memory.
+pub fn of_runtime(kernel: &str) -> Option<Kind> {
+    let own = kernel.strip_prefix("__amd_rocclr_")?;
+    let kinds = [("copy", Kind::CopyDevice), ("fill", Kind::Fill)];
+    kinds.into_iter().find(|(prefix, _)| own.starts_with(prefix)).map(|(_, kind)| kind)
 }
 
 /// Bytes of a number, by the name of its type in PyTorch (`Float`), C++ (`c10::Half`, `long int`) or TensorFlow (`float32`).
@@ -168,6 +194,14 @@ mod tests {
                 "barrier",
             ),
             ("c10d::symmetric_memory::put_signal_kernel(unsigned int**)", "symmetric_memory"),
+            ("c10d::symmetric_memory::(anonymous namespace)::multimem_one_shot_reduce_kernel<float>()", "reduce"),
+            ("void (anonymous namespace)::multimem_copy_kernel<16>(char*)", "symmetric_memory"),
+            ("symm_mem_barrier_kernel", "barrier"),
+            ("void barrier_kernel(unsigned int**, unsigned long, unsigned long, unsigned long)", "barrier"),
+            ("void deep_ep::intranode::dispatch<8, 768>(int4*, float*)", "dispatch"),
+            ("void deep_ep::internode_ll::combine<true, 7168>(void*)", "combine"),
+            ("nvshmemi_transfer_kernel(int)", "nvshmem"),
+            ("rccl_main_kernel(ncclDevComm*)", "rccl"),
             ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all_reduce"),
             ("void sglang::cross_device_reduce_2stage<half, 4>(...)", "all_reduce"),
             ("void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8>(AllReduceParams)", "all_reduce"),
@@ -183,6 +217,8 @@ mod tests {
             "void at::native::vectorized_gather_kernel<16, long>(char*)",
             "reduce_kernel<ncclAllReduceKernel>",
             "ncclRing(int)",
+            "void deep_ep::layout::get_dispatch_layout<256, 4, 8>(long const*)",
+            "barrier_kernel(float*)",
             "block_all_reduce_sum_f32_kernel(float*, float*, int)",
             "void at::native::(anonymous namespace)::soft_max<4, (anonymous namespace)::all_reduce>(float*)",
             "triton_poi_fused_all_gather_into_tensor_wait_tensor_0",

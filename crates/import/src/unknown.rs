@@ -7,7 +7,7 @@ const QUOTED: usize = 60;
 const JUDGED: usize = 1 << 10;
 
 /// The first bytes of formats that are known by name.
-const MAGIC: [(&[u8], &str); 7] = [
+const MAGIC: [(&[u8], &str); 8] = [
     (
         b"NVR\0",
         "a report of Nsight Compute on single kernels; a profile of the whole run is read: `nsys profile`, then `nsys export \
@@ -18,6 +18,7 @@ const MAGIC: [(&[u8], &str); 7] = [
     (b"BZh", "packed with bzip2; unpack it first"),
     (b"\xfd7zXZ\0", "packed with xz; unpack it first"),
     (b"\x28\xb5\x2f\xfd", "packed with zstd; unpack it first"),
+    (b"\x1f\x8b", "packed with gzip more than once; unpack it first"),
     (b"\x89PNG", "a picture; the numbers in it are not read"),
 ];
 
@@ -34,6 +35,9 @@ const KEYS: [(&str, &str); 2] = [
 pub fn describe(head: &[u8]) -> Option<String> {
     if let Some((_, what)) = MAGIC.into_iter().find(|(magic, _)| head.starts_with(magic)) {
         return Some(what.into());
+    }
+    if head.get(257..262) == Some(b"ustar") {
+        return Some("a tar archive; unpack it first".into());
     }
     // Texts have line ends, tabs, form feeds, backspaces of progress bars and escapes for colours.
     let is_binary = |byte: &u8| *byte < 0x20 && !matches!(byte, 0x07..=0x0d | 0x1b);
@@ -73,10 +77,13 @@ mod tests {
 
     #[test]
     fn each_file_that_is_not_read_is_named_in_one_short_line() {
+        let tar = [vec![b'a'; 10], vec![0; 247], b"ustar\0".to_vec()].concat();
         let long = format!("{{\n  \"{}\": 1\n}}", "x".repeat(50_000));
         for (head, expected) in [
             (&b"NVR\0\x40\0\0\0"[..], "Nsight Compute"),
             (b"\0\x01\x02", "binary"),
+            (b"\x1f\x8b\x08\0", "gzip more than once"),
+            (&tar, "tar archive"),
             (b"\x0a\x9c\x41\x08\x01\x12\x09/host:CPU\x1a\x9c\x01", "binary"),
             (b"{\n  \"name\": \"x\",\n  \"values\": [\n    1\n  ]\n}\n", "JSON that is no trace"),
             (b"[\n  {\n    \"a\": 1}]", "JSON that is no trace, beginning with \"a\""),

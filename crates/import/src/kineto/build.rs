@@ -363,10 +363,11 @@ impl Builder {
 /// Kind and place of an event; `None` if its category is unknown, so that it may be work of a device.
 fn classify(event: &Event<'_>, is_step: bool, exchanges: bool) -> Option<(Kind, Place)> {
     use Place::{Device, Host};
+    let name = || String::from_utf8_lossy(event.name.raw);
     Some(match event.category {
         b"kernel" | b"Kernel" if exchanges => (Kind::Collective, Device),
-        b"kernel" | b"Kernel" => (Kind::Compute, Device),
-        b"gpu_memcpy" | b"Memcpy" => (copy_kind(event.name.raw), Device),
+        b"kernel" | b"Kernel" => (operations::of_runtime(&name()).unwrap_or(Kind::Compute), Device),
+        b"gpu_memcpy" | b"Memcpy" => (operations::of_copy(&name()), Device),
         b"gpu_memset" | b"Memset" => (Kind::Fill, Device),
         b"gpu_user_annotation" | b"cuda_sync" => (Kind::Range, Device),
         b"cuda_runtime" | b"cuda_driver" | b"Runtime" => (Kind::Call, Host),
@@ -383,18 +384,6 @@ fn classify(event: &Event<'_>, is_step: bool, exchanges: bool) -> Option<(Kind, 
 fn name_operation(text: &str) -> String {
     let own = || text.rsplit(':').next().unwrap_or(text).to_owned();
     operations::operation(text).map_or_else(own, str::to_owned)
-}
-
-/// The direction of a copy: `Memcpy HtoD (Pinned -> Device)`, or `CopyHostToDevice` on AMD's devices.
-fn copy_kind(name: &[u8]) -> Kind {
-    let says = |word: &[u8]| memchr::memmem::find(name, word).is_some();
-    if says(b"HtoD") || says(b"HtoA") || says(b"HostToDevice") {
-        Kind::CopyIn
-    } else if says(b"DtoH") || says(b"AtoH") || says(b"DeviceToHost") {
-        Kind::CopyOut
-    } else {
-        Kind::CopyDevice
-    }
 }
 
 /// What identifies a process or a thread.

@@ -47,14 +47,18 @@ pub struct Candidate {
 
 /// Of all events about a collective, keeps the one that shows the transfer, and marks its slice.
 ///
-/// Kernels and `gloo:` threads move the data. Only if there are none, and no kernel was `launched` either, the calls on
-/// the host are taken, for a backend that does its work in them: `record_param_comms`, or else `c10d::`.
+/// Kernels and `gloo:` threads move the data. If kernels are launched and not shown, the threads alone would be a part of
+/// all: nothing is taken. Only if there are none, and no kernel was `launched` either, the calls on the host are taken, for a backend that does its work in them: `record_param_comms`, or else `c10d::`.
 /// A transfer inside a `record_param_comms` takes over what that knows.
 pub fn choose(mut candidates: Vec<Candidate>, slices: &mut [Slice], launched: bool) -> Vec<Collective> {
     let has = |source| candidates.iter().any(|candidate| candidate.source == source);
-    let chosen: &[Source] = if has(Source::Device) || has(Source::Transfer) {
+    let chosen: &[Source] = if has(Source::Device) {
         &[Source::Device, Source::Transfer]
-    } else if launched || has(Source::Launch) {
+    } else if has(Source::Launch) {
+        &[]
+    } else if has(Source::Transfer) {
+        &[Source::Transfer]
+    } else if launched {
         &[]
     } else if has(Source::Arguments) {
         &[Source::Arguments]

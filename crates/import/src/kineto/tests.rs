@@ -231,7 +231,7 @@ fn traces_are_recognised_by_what_they_say() {
     assert!(recognise(GPU.as_bytes()));
     assert!(recognise(&GPU.as_bytes()[..200]), "a head is enough");
     assert!(recognise(br#"{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a"}]}"#));
-    assert!(recognise(br#" [{"ph":"X","cat": "kernel","name":"a"}]"#));
+    assert!(recognise(br#" [{"ph":"X","cat": "kernel","name":"a","args":{"External id": 1}}]"#));
     // A Horovod timeline, another program's trace, a run log, and things that are no JSON.
     assert!(!recognise(br#"[{"name": "process_name", "ph": "M", "pid": 0, "args": {"name": "grad"}}"#));
     assert!(!recognise(br#"{"traceEvents":[{"ph":"X","name":"a"}]}"#));
@@ -258,5 +258,8 @@ fn work_of_a_kind_that_is_not_known_is_named_and_is_no_idle_time() {
     let trace = read_bytes(file_of(&[&unknown, &call, &exchange]).as_bytes()).unwrap();
     assert_eq!(trace.slices.iter().map(|slice| slice.kind).collect::<Vec<_>>(), [Kind::Call, Kind::Operator]);
     assert!(trace.unread && trace.collectives.is_empty(), "how long a call took says nothing of the device");
+    let profiler = unknown.replace("mtia_ccp_events", "cuda_profiler_range");
+    let profiled = read_bytes(file_of(&[&profiler]).as_bytes()).expect("a trace");
+    assert!(profiled.unread, "what CUPTI's profiler measures may be work of a device");
     assert!(trace.warnings[0].contains("not read (1 mtia_ccp_events)"), "{:?}", trace.warnings);
 }

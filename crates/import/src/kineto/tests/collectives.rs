@@ -1,8 +1,9 @@
 //! One collective shows in several places; it counts once, where the data moves.
 
-use paceline_record::Bytes;
+use paceline_record::{Bytes, Phase};
 
 use super::{file_of, read_bytes, read_clean};
+use crate::ranks::{Told, join};
 use crate::trace::{Kind, Trace};
 
 fn event(category: &str, name: &str, span: (u32, u32), args: &str) -> String {
@@ -103,4 +104,19 @@ fn an_event_off_the_clock_leaves_collectives_in_their_place() {
     let trace = read_bytes(text.as_bytes()).unwrap();
     let seen: Vec<_> = collectives(&trace).into_iter().map(|(_, _, _, _, number)| number).collect();
     assert_eq!(seen, [Some(1), Some(2)]);
+}
+
+#[test]
+fn a_transfer_of_the_host_is_not_all_where_the_kernels_that_were_launched_are_not_shown() {
+    let events = [
+        event("user_annotation", "hccl:all_gather", (1, 2), ""),
+        event("user_annotation", "gloo:barrier", (3, 9), ""),
+        event("mtia_ccp_events", "a", (20, 90), ""),
+        event("cpu_op", "aten::mm", (10, 12), ""),
+    ];
+    let trace = read_bytes(file_of(&events.each_ref().map(String::as_str)).as_bytes()).expect("a trace");
+    assert!(trace.unread && trace.collectives.is_empty());
+    assert!(trace.warnings.iter().any(|note| note.contains("their time is unknown")), "{:?}", trace.warnings);
+    let run = join(vec![trace], &Told::default()).expect("one rank");
+    assert!(!run.origin().knows(Phase::CommWait));
 }
