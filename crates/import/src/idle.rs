@@ -3,7 +3,8 @@
 //! - **Waiting in a stream**: the call that launched some later work had returned at least [`LAUNCH`] before.
 //! - Otherwise the call that launches the next work is still to come, if it is known. The **host was late** while a thread
 //!   that launches work was in a call or an operator. While none was, **nothing was queued**: Python, input or sleep, which
-//!   the trace does not show. The same holds after the last work.
+//!   the trace does not show. The same holds after the last work. Some profilers record calls apart from what threads did
+//!   otherwise: then that is unknown.
 //! - Before the first work and after the last, calls that neither launch work nor wait for it **set up** the device, or shut
 //!   it down.
 //! - In all cases, time spent getting a batch is loading.
@@ -32,6 +33,8 @@ pub struct Host {
     idle_calls: Spans,
     /// When it was getting a batch.
     pub loading: Spans,
+    /// Whether the trace shows what other threads did, and of those that launch work only their calls.
+    apart: bool,
     /// Which tracks are of the host: what works there needs no launch.
     on_host: Vec<bool>,
 }
@@ -66,8 +69,12 @@ impl Host {
                 loading.push(slice.begin, slice.end);
             }
         }
-        let on_host = trace.tracks.iter().map(|track| track.device.is_none()).collect();
-        Self { launches, active, idle_calls, loading, on_host }
+        let on_host: Vec<bool> = trace.tracks.iter().map(|track| track.device.is_none()).collect();
+        let mut named = trace.slices.iter().filter(|slice| {
+            matches!(slice.kind, Kind::Operator | Kind::Range) && on_host[slice.track as usize]
+        });
+        let apart = !threads.is_empty() && named.clone().next().is_some() && named.all(|slice| !threads.contains(&slice.track));
+        Self { launches, active, idle_calls, loading, apart, on_host }
     }
 
     /// The call that launched a slice.
@@ -117,8 +124,9 @@ impl Host {
         let set_up = unasked.intersect(&before.union(&after)).intersect(&self.idle_calls);
         let unasked = unasked.subtract(&set_up);
         let host_late = unasked.intersect(&self.active);
+        let silent = if self.apart { Spans::default() } else { unasked.subtract(&host_late) };
         [
-            (Part::NothingQueued, unasked.subtract(&host_late)),
+            (Part::NothingQueued, silent),
             (Part::HostLate, host_late),
             (Part::Queued, collect(queued)),
             (Part::SetUp, set_up),

@@ -113,7 +113,15 @@ struct Row<'a> {
     step: Option<u64>,
     /// The device of the CPU that it is an operation of.
     ordinal: Option<u32>,
+    copy: Option<Copied>,
+}
+
+/// What the details of a copy say.
+#[derive(Clone, Copy, Default)]
+struct Copied {
     bytes: Option<Bytes>,
+    /// The device that it goes to.
+    to: Option<u32>,
 }
 
 impl Space {
@@ -155,7 +163,7 @@ impl Space {
         let at = device as usize;
         let named = ["gpu_device_name", "device_type_string"].iter().find_map(|name| plane.stat(name));
         self.names.resize(self.names.len().max(at + 1), String::new());
-        self.names[at] = named.map_or_else(|| plane.name.clone(), |stat| plane.text(stat));
+        self.names[at] = named.map(|stat| plane.text(stat)).unwrap_or_default();
         let has = |name: &str| plane.lines.iter().any(|line| line.name.starts_with(name));
         let (streams, transfers) = (has("Stream #"), has("Async XLA Ops"));
         // The other lines repeat these, or show no work.
@@ -250,7 +258,7 @@ impl Space {
                 correlation: number(correlation).unwrap_or(0),
                 step: number(step),
                 ordinal: stat(op).and_then(|_| in_range(number(ordinal).unwrap_or(0))),
-                bytes: stat(copy).and_then(|stat| copied(&plane.text(stat))),
+                copy: stat(copy).map(|stat| copied(&plane.text(stat))),
             });
         }
         rows.sort_by_key(|row| (row.begin, std::cmp::Reverse(row.end)));
@@ -304,7 +312,8 @@ impl Rank {
 
     fn push(&mut self, row: &Row<'_>, name: &str, kind: Kind, track: u32) {
         let name = self.trace.names.enter(name);
-        let Row { begin, end, correlation, bytes, .. } = *row;
+        let Row { begin, end, correlation, copy, .. } = *row;
+        let bytes = copy.and_then(|copy| copy.bytes);
         self.trace.slices.push(Slice { kind, name, begin, end, track, correlation, bytes });
     }
 
@@ -362,9 +371,15 @@ fn in_range(device: u64) -> Option<u32> {
     u32::try_from(device).ok().filter(|&device| device < MOST_DEVICES)
 }
 
-/// Bytes of a copy, from its details: `kind_src:pageable kind_dst:device size:4096 dest:0 async:1`.
-fn copied(details: &str) -> Option<Bytes> {
-    let mut words = details.split([' ', '\n']).filter_map(|word| word.split_once(':'));
-    let (_, size) = words.find(|(what, _)| ["size", "num_bytes"].contains(what))?;
-    size.parse().ok().map(Bytes)
+/// Reads the details of a copy: `kind_src:pageable kind_dst:device size:4096 dest:0 async:1`.
+fn copied(details: &str) -> Copied {
+    let mut copied = Copied::default();
+    for (what, value) in details.split([' ', '\n']).filter_map(|word| word.split_once(':')) {
+        match what {
+            "size" | "num_bytes" => copied.bytes = value.parse().ok().map(Bytes),
+            "dest" => copied.to = value.parse().ok(),
+            _ => {}
+        }
+    }
+    copied
 }

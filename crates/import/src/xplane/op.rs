@@ -63,16 +63,23 @@ impl Rank {
     /// Takes the kernels and copies of a stream.
     pub(super) fn take_stream(&mut self, rows: &[Row<'_>], track: u32) {
         for row in rows {
-            let kind = match row.name {
-                "MemcpyH2D" => Kind::CopyIn,
-                "MemcpyD2H" => Kind::CopyOut,
-                name if name.starts_with("Memcpy") => Kind::CopyDevice,
-                name if name.starts_with("Memset") => Kind::Fill,
-                _ => Kind::Compute,
+            let (name, device) = (row.name, self.trace.tracks[track as usize].device);
+            let is_copy = row.copy.is_some() || name.starts_with("Memcpy");
+            let elsewhere = row.copy.is_some_and(|copy| copy.to.is_some() && copy.to != device);
+            let kind = match operations::of_copy(name) {
+                Kind::CopyDevice if is_copy && (elsewhere || name == "MemcpyP2P") => Kind::Collective,
+                kind if is_copy => kind,
+                _ if name.starts_with("Memset") => Kind::Fill,
+                _ => operations::of_runtime(name).unwrap_or(Kind::Compute),
             };
-            match operations::of_kernel(row.name).filter(|_| kind == Kind::Compute) {
+            let exchange = match kind {
+                Kind::Collective => Some("peer_copy"),
+                Kind::Compute => operations::of_kernel(name),
+                _ => None,
+            };
+            match exchange {
                 Some(operation) => self.push_collective(row, operation, track),
-                None => self.push(row, row.name, kind, track),
+                None => self.push(row, name, kind, track),
             }
         }
     }

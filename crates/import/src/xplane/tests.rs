@@ -169,6 +169,40 @@ fn a_gpu_is_read_by_its_streams_with_launches_copies_and_steps() {
     assert_eq!(trace.warnings, Vec::<String>::new());
 }
 
+/// As ROCm's profilers write it: calls on lines of their own, no name of the device.
+#[test]
+fn copies_of_an_amd_gpu_are_told_from_computation_and_by_where_they_go() {
+    let planes = vec![
+        plane("/device:GPU:1")
+            .line("Stream #8(MemcpyOther)")
+            .event("CopyDeviceToDevice", 0, 5, &[])
+            .text("memcpy_details", "kind:Unknown size:655360 dest:2 async:1")
+            .event("CopyDeviceToDevice", 5, 9, &[])
+            .text("memcpy_details", "kind:Unknown size:64 dest:1 async:1")
+            .event("CopyHostToDevice", 10, 12, &[])
+            .text("memcpy_details", "kind:Unknown size:64 dest:1 async:1")
+            .line("Stream #9(Kernel)")
+            .event("__amd_rocclr_copyBuffer.kd", 20, 22, &[("correlation_id", 3)])
+            .event("__amd_rocclr_fillBufferAligned.kd", 22, 23, &[])
+            .event("Cijk_Ailk.kd", 90, 100, &[("correlation_id", 4)]),
+        plane("/host:CPU")
+            .line("py_xla_execute/1")
+            .event("Build buffer allocations", 0, 80, &[])
+            .line("Host Threads/9")
+            .event("hipMemcpyDtoDAsync", 16, 18, &[("correlation_id", 3)])
+            .event("hipModuleLaunchKernel", 84, 86, &[("correlation_id", 4)]),
+    ];
+    let trace = read_bytes(&encode(planes)).unwrap();
+    let kinds: Vec<Kind> = work(&trace).iter().map(|(_, kind, ..)| *kind).collect();
+    use Kind::{Collective, Compute, CopyDevice, CopyIn, Fill};
+    assert_eq!(kinds, [Collective, CopyDevice, CopyIn, CopyDevice, Fill, Compute]);
+    assert_eq!(trace.names.text(trace.collectives[0].operation), "peer_copy");
+    assert_eq!(trace.slices[trace.collectives[0].slice].bytes, Some(Bytes(655_360)));
+    let screen = profile::render(&profile::summarise(&trace, &profile::Cut::default()).unwrap());
+    assert!(!screen.contains("no thread that launches work"), "{screen}");
+    assert!(screen.contains("device 1: busy"), "{screen}");
+}
+
 fn tpu(name: &str) -> PlaneMessage {
     let start = "%all-reduce-start.1 = (f32[8]{0:T(8,128)}, f32[8]{0}) all-reduce-start(f32[8]{0} %p)";
     let done = "%all-reduce-done.9 = f32[8]{0} all-reduce-done((f32[8]{0}, f32[8]{0}) %all-reduce-start.1)";
