@@ -13,6 +13,7 @@ mod stragglers;
 
 use std::cmp::Ordering;
 
+use paceline_record::Phase;
 use serde::Serialize;
 
 use self::advice::Program;
@@ -186,8 +187,6 @@ struct Loss {
 impl Member<'_> {
     /// All that can be said about the case.
     fn look(&self) -> impl Iterator<Item = Finding> {
-        let input =
-            "prepare batches in advance on separate cores, use smaller images, or keep the data in memory";
         let evaluation = self.program().evaluation(self.case.learning.as_ref());
         let found = [
             self.fixed_cost(Kind::StartUp, Cause::StartUp, "starting up (launch and init)"),
@@ -196,7 +195,7 @@ impl Member<'_> {
             self.off_core(),
             self.computation(),
             self.idle(),
-            self.cost(Kind::Input, Cause::Input, "waiting for input (load and copies)", input),
+            self.input(),
             self.communication(),
             self.stragglers(),
             self.update(),
@@ -228,6 +227,26 @@ impl Member<'_> {
             // What a few steps took says little about the next ones.
             _ => !(kind.is_about_steps() && self.has_few_steps()),
         }
+    }
+
+    /// Input, or else copies of results: the waterfall has both in one part.
+    fn input(&self) -> Option<Finding> {
+        let all = self.loss(Cause::Input)?;
+        let phases = self.case.phases_s.as_ref()?;
+        let time = |phase: Phase| phases.get(&phase).copied().unwrap_or(0.0);
+        let (input, out) = (time(Phase::Load) + time(Phase::CopyIn), time(Phase::CopyOut));
+        let (part, what, advice) = match input >= out {
+            true => (input, "waiting for input (load and copies in)", self.program().input()),
+            false => (
+                out,
+                "copying results out",
+                "copy less of them, less often, or while the device computes the next step",
+            ),
+        };
+        let part = part / (input + out);
+        let loss = Loss { seconds: part * all.seconds, fraction: part * all.fraction };
+        (loss.fraction >= NOTABLE)
+            .then(|| self.finding(Kind::Input, self.spends(what, loss), advice.into(), Some(loss)))
     }
 
     fn communication(&self) -> Option<Finding> {
@@ -406,7 +425,7 @@ impl Member<'_> {
                 split.nothing_queued,
             ),
             (
-                "queued work waited in its stream for other work",
+                "queued work did not begin, and the trace does not show what it waited for",
                 "look for what it waits for: events between streams, synchronising calls, other devices",
                 split.queued,
             ),

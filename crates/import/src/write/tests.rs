@@ -1,3 +1,4 @@
+use paceline_lab::numbers::waterfall::Cause;
 use paceline_lab::origin::Format;
 use paceline_lab::{Kind as Finding, Report, markdown, terminal};
 use paceline_record::Phase;
@@ -268,11 +269,53 @@ fn the_advice_on_an_idle_device_is_by_its_cause() {
         (idle.text, idle.advice)
     };
     let (text, advice) = found(Some(|_| 0), false);
-    assert!(text.contains("waited in its stream") && advice.contains("events between streams"), "{text}");
+    assert!(text.contains("queued work did not begin") && advice.contains("events between streams"), "{text}");
     let (text, advice) = found(Some(|step| step * 1000 + 598), true);
     assert!(text.contains("100 % of it the host was late") && advice.contains("CUDA graphs"), "{text}");
     let (text, advice) = found(Some(|step| step * 1000 + 598), false);
     assert!(text.contains("100 % of it nothing was queued") && advice.contains("loader workers"), "{text}");
     let (text, advice) = found(None, false);
     assert!(text.contains("100 % of it the trace does not show why") && advice.contains("launch"), "{text}");
+}
+
+#[test]
+fn a_rank_whose_trace_begins_later_is_not_said_to_start_up() {
+    let traced = |begin: u64| {
+        let mut draft = Draft::default();
+        let stream = draft.stream();
+        draft.slice(stream, Kind::Compute, "gemm", (begin * US, 1000 * US));
+        (draft.0.clock, draft.0.host) = (Clock::Epoch, Some("host".into()));
+        draft.trace()
+    };
+    let run = join(vec![traced(0), traced(600)], &Told::default()).expect("two ranks");
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = import(&[("run".into(), run)], &folder.path().join("study"));
+    let texts: Vec<&str> = report.findings.iter().map(|finding| finding.text.as_str()).collect();
+    assert!(!texts.iter().any(|text| text.contains("starting up")), "{texts:?}");
+    let cost = report.cases[0].cost.as_ref().expect("steps");
+    let of = |cause: Cause| cost.parts.iter().find(|part| part.cause == cause).map(|part| part.seconds);
+    assert!(of(Cause::Other).is_some_and(|seconds| (seconds - 300e-6).abs() < 1e-9), "{:?}", cost.parts);
+}
+
+#[test]
+fn copies_of_results_are_no_input_and_a_run_need_not_train_on_images() {
+    let found = |kind: Kind| {
+        let mut draft = Draft::default();
+        let stream = draft.stream();
+        for step in 0..30 {
+            let at = |from, to| ((step * 1000 + from) * US, (step * 1000 + to) * US);
+            draft.step(step, at(0, 1000));
+            draft.slice(stream, Kind::Compute, "gemm", at(0, 700));
+            draft.slice(stream, kind, "copy", at(700, 1000));
+        }
+        let run = join(vec![draft.trace()], &Told::default()).expect("one rank");
+        let folder = tempfile::tempdir().expect("a folder");
+        let findings = import(&[("run".into(), run)], &folder.path().join("study")).findings;
+        let input = findings.into_iter().find(|finding| finding.kind == Finding::Input).expect("30 %");
+        (input.text, input.advice)
+    };
+    let (text, advice) = found(Kind::CopyIn);
+    assert!(text.contains("30 %") && text.contains("waiting for input") && !advice.contains("images"), "{advice}");
+    let (text, _) = found(Kind::CopyOut);
+    assert!(text.contains("30 %") && text.contains("copying results out"), "{text}");
 }

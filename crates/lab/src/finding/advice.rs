@@ -90,6 +90,14 @@ impl Program {
         }
     }
 
+    /// Batches come too late. Others may not train on images.
+    pub fn input(self) -> &'static str {
+        match self.is_ours() {
+            true => "prepare batches in advance on separate cores, use smaller images, or keep the data in memory",
+            false => "prepare batches in advance on separate cores, or keep the data in memory",
+        }
+    }
+
     /// The host launches work too late.
     pub fn late_host(self) -> &'static str {
         match self {
@@ -318,6 +326,7 @@ pub fn every_advice(command: &str) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for (&program, case) in programs.iter().flat_map(|program| cases().map(move |case| (program, case))) {
         let plain = [
+            program.input(),
             program.late_host(),
             program.silent_host(),
             program.unseen(),

@@ -228,6 +228,11 @@ fn spent(run: &Run, from: usize) -> Option<BTreeMap<Cause, f64>> {
                 Cause::OffCore => off.total().seconds(),
                 Cause::Communication => booked - late_rank,
                 Cause::Stragglers => late_rank,
+                // A window of a run begins when its first rank does; nothing is known about how the others started.
+                Cause::StartUp if run.launcher.header.window => 0.0,
+                Cause::Other if run.launcher.header.window => {
+                    booked + Cause::StartUp.phases().iter().map(|phase| tiled[phase]).sum::<f64>()
+                }
                 Cause::StartUp => booked - toll.replacing,
                 Cause::Tail => booked - toll.unfinished,
                 Cause::Recovery => booked + toll.replacing + toll.unfinished,

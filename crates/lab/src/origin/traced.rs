@@ -121,7 +121,7 @@ impl Traced {
             ]);
         }
         let mut collectives = Table::of_numbers(
-            "collectives",
+            "exchanges",
             &["count", "under way ms", "waiting ms", "moving ms", "mean us", "MB", "% of total"],
         );
         for one in self.collectives.iter().take(SHOWN) {
