@@ -76,7 +76,7 @@ pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let mut header = Header::default();
     let told = text.lines().filter(|line| header.read(line)).count();
-    told >= 4 && header.has_model()
+    told >= 4 && header.is_own()
         || text.lines().any(|line| matches!(read_line(line), Some(Told::Steps(_))))
 }
 

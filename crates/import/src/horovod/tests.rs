@@ -249,6 +249,8 @@ fn what_is_no_timeline_is_one_clear_error() {
         assert!(why(text).contains("not a Horovod timeline"), "{text}: {}", why(text));
     }
     assert!(recognise(write(1).as_bytes()));
+    let other = br#"[{"name":"process_name","ph":"M","pid":0,"args":{"name":"Step","start_time_since_epoch_in_micros":1}},{"ph":"X","name":"a","ts":1}]"#;
+    assert!(!recognise(other), "others write their origin like this, too");
     assert!(
         !recognise(b"[]")
             && !recognise(b"{\"traceEvents\": [{\"ph\": \"B\", \"name\": \"NEGOTIATE_ALLREDUCE\"}]}")

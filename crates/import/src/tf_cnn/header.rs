@@ -45,6 +45,11 @@ impl Header {
         self.0.contains_key("Model")
     }
 
+    /// Whether it has lines that only this benchmark prints: pages name a model, a dataset and a batch, too.
+    pub(super) fn is_own(&self) -> bool {
+        ["Model", "Devices", "Variables"].iter().all(|key| self.0.contains_key(key))
+    }
+
     fn text(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }

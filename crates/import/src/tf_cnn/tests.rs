@@ -159,6 +159,8 @@ fn what_is_no_log_is_one_clear_error() {
         let error = import(&[(file_of(text).path(), None)]).expect_err("no log").to_string();
         assert!(error.ends_with("no line has images/sec"), "{error}");
     }
+    let page = "Model: resnet50\nDataset: imagenet\nBatch size: 64 per device\nOptimizer: sgd\n\n| GPUs | rate |\n|---|---|\n";
+    assert!(!recognise(page.as_bytes()), "a page that names these has no rates of the benchmark");
     assert!(!recognise(b"") && !recognise(b"Model: x\n") && !recognise(b"# gpu pwr\n"));
 }
 
