@@ -21,7 +21,7 @@ use super::{ImportError, open};
 use crate::trace::Slice;
 
 /// Why it is no run.
-pub const NO_RUN: &str = "a Chrome trace that marks no steps: there is no run to import";
+pub const NO_RUN: &str = "a Chrome trace of a program that is not known: steps are not looked for in it, so there is no run to import";
 
 /// What a trace shows.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -1,6 +1,6 @@
 //! Foreign files as byte streams; gzip is unpacked and UTF-16 becomes UTF-8 on the fly, whatever the file's name.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
@@ -21,11 +21,16 @@ const HEAD: u64 = 64;
 /// times its size.
 pub fn open(path: &Path) -> Result<Box<dyn Read>, ImportError> {
     let fail = |source| ImportError::Io { path: path.into(), source };
-    let file = File::open(path).map_err(fail)?;
-    if file.metadata().map_err(fail)?.is_dir() {
+    // To open a pipe waits for its writer, and what it gave once is gone.
+    let kind = fs::metadata(path).map_err(fail)?.file_type();
+    if kind.is_dir() {
         return Err(fail(io::ErrorKind::IsADirectory.into()));
     }
-    plain(file).map_err(fail)
+    if !kind.is_file() {
+        let why = "not a regular file but a pipe or a device; save what it gives to a file first";
+        return Err(ImportError::bad(path, why));
+    }
+    plain(File::open(path).map_err(fail)?).map_err(fail)
 }
 
 /// A stream as its author meant it: unpacked, and text in UTF-16 as UTF-8.
@@ -157,6 +162,32 @@ pub fn head(path: &Path, most: usize) -> Result<Vec<u8>, ImportError> {
     }
     head.truncate(filled);
     Ok(head)
+}
+
+/// The bytes of a file from the first place where it has a word, unpacked; none if its first 256 MiB have none.
+pub fn head_from(path: &Path, word: &[u8], most: usize) -> Result<Vec<u8>, ImportError> {
+    let mut source = open(path)?.take(1 << 28);
+    let mut window = Vec::new();
+    loop {
+        let read = (&mut source).take(most.max(word.len()) as u64).read_to_end(&mut window);
+        match read {
+            Err(source) if !is_damage(&source) => return Err(ImportError::Io { path: path.into(), source }),
+            read => {
+                let place = memchr::memmem::find(&window, word);
+                let ended = !matches!(read, Ok(1..));
+                // Another round fills up what follows the word.
+                if let Some(place) = place.filter(|place| ended || window.len() - place >= most) {
+                    window.truncate(place.saturating_add(most).min(window.len()));
+                    return Ok(window.split_off(place));
+                }
+                if ended {
+                    return Ok(Vec::new());
+                }
+                let keep = place.unwrap_or(window.len().saturating_sub(word.len() - 1));
+                window.drain(..keep);
+            }
+        }
+    }
 }
 
 /// Whether a read error means that the file is truncated or damaged, rather than a system error.

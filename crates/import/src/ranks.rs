@@ -187,11 +187,13 @@ fn case(traces: &[Trace], told: &Told) -> Case {
     let backend = traces.iter().find_map(|trace| trace.backend.clone()).map(|name| ("backend".into(), name));
     let world = traces.iter().filter_map(|trace| trace.world).max();
     // A subset of the ranks must not be compared with a full run of that size.
-    let part = world.filter(|&world| world as usize > traces.len());
-    let part = part.map(|world| ("ranks".into(), format!("{} of {world}", traces.len())));
+    let unknown = world.is_none() && traces[0].clock == Clock::Writer;
+    let all = world.filter(|&world| world as usize > traces.len()).map(|world| world.to_string());
+    let all = all.or_else(|| unknown.then(|| "an unknown number".into()));
+    let part = all.map(|all| ("ranks".into(), format!("{} of {all}", traces.len())));
     Case {
         model: told.model.clone(),
-        engine: traces.iter().find_map(|trace| trace.devices.first().cloned()),
+        engine: traces.iter().find_map(|trace| trace.devices.first().filter(|name| !name.is_empty()).cloned()),
         workers: traces.len() as u32,
         batch_per_worker: told.batch,
         settings: backend.into_iter().chain(part).collect(),

@@ -33,7 +33,11 @@ type Recognise = fn(&[u8]) -> bool;
 
 /// The format of a file; `None` if unknown.
 pub fn recognise(path: &Path) -> Result<Option<Format>, ImportError> {
-    let head = open::head(path, HEAD)?;
+    let mut head = open::head(path, HEAD)?;
+    // Other members may come before the events of a trace.
+    if head.len() == HEAD && head.trim_ascii_start().starts_with(b"{") {
+        head.extend(open::head_from(path, b"\"traceEvents\"", HEAD)?);
+    }
     let readers: [(Recognise, Format); 9] = [
         // The reader reports a damaged or unrelated database.
         (sqlite::recognise, Format::Sqlite),
@@ -84,27 +88,27 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// The result; a damaged file inside a folder becomes a warning.
-    fn unless<T>(&mut self, source: &Source, read: Result<T, ImportError>) -> Result<Option<T>, ImportError> {
+    /// The result of reading some files; if they lie in a folder, a failure becomes a warning.
+    fn unless<T>(
+        &mut self,
+        files: &[&Source],
+        read: Result<T, ImportError>,
+    ) -> Result<Option<T>, ImportError> {
         match read {
             Ok(read) => Ok(Some(read)),
-            Err(error) if source.named.as_os_str().is_empty() => Err(error),
+            Err(error) if files.iter().any(|source| source.named.as_os_str().is_empty()) => Err(error),
             Err(error) => {
-                self.warnings.push(format!("skipped: {error}"));
-                let (path, why) = match error {
-                    ImportError::Io { path, source } => (path, source.to_string()),
-                    ImportError::Bad { path, why } => (path, why),
-                    ImportError::Apart { .. } => (source.named.clone(), error.to_string()),
+                let why = match error {
+                    ImportError::Io { source, .. } => source.to_string(),
+                    ImportError::Bad { why, .. } => why,
+                    error @ ImportError::Apart { .. } => error.to_string(),
                 };
-                self.note(why, &path);
+                let names: Vec<String> = files.iter().map(|source| name_in(&source.named, &source.path)).collect();
+                self.warnings.push(format!("skipped {}: {why}", list(&names)));
+                self.kinds.entry(why).or_default().extend(names);
                 Ok(None)
             }
         }
-    }
-
-    fn note(&mut self, what: impl Into<String>, path: &Path) {
-        let name = unknown::quote(&path.file_name().unwrap_or_default().to_string_lossy());
-        self.kinds.entry(what.into()).or_default().push(name);
     }
 
     /// Why there is no run at all: what the files are, in one line.
@@ -142,6 +146,18 @@ fn infer_workers(found: &mut [Found]) {
     }
 }
 
+/// Gives a timeline that does not show its ranks their number by its name.
+fn name_world(mut traces: Vec<Trace>, path: &Path) -> Vec<Trace> {
+    let folder = path.parent().map(name_of);
+    let mut names = [name_of(path)].into_iter().chain(folder);
+    if let [trace @ Trace { world: None, .. }] = traces.as_mut_slice() {
+        trace.world = names.find_map(|name| named::workers(&name));
+        let note = |ranks: u32| format!("only the name says that there are {ranks} ranks");
+        trace.warnings.extend(trace.world.map(note));
+    }
+    traces
+}
+
 /// One worker has no backend: copy that of the others, so that it is in the same group.
 fn share_backend(found: &mut [Found]) {
     let told: BTreeSet<String> =
@@ -162,18 +178,20 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     for (name, files) in traces(&sources) {
         let mut traces: Vec<(&Source, Trace)> = Vec::new();
         for source in files {
-            let read = left_out.unless(source, read_work(source))?.into_iter().flatten();
+            let read = left_out.unless(&[source], read_work(source))?.into_iter().flatten();
             traces.extend(read.map(|trace| (source, trace)));
         }
         for (name, traces) in set_apart(name, traces) {
             let Some(&(first, _)) = traces.first() else { continue };
-            let alone = traces.len() == 1;
+            let mut files: Vec<&Source> = traces.iter().map(|(source, _)| *source).collect();
+            files.dedup_by(|one, other| std::ptr::eq(*one, *other));
+            let alone = files.len() == 1;
             let joined = ranks::join(traces.into_iter().map(|(_, trace)| trace).collect(), told);
             let joined = joined.map_err(|error| match error {
                 ImportError::Apart { why } if alone => ImportError::bad(&first.path, why),
                 error => error,
             });
-            let run = left_out.unless(first, joined)?;
+            let run = left_out.unless(&files, joined)?;
             found.extend(run.map(|run| Found::new(name, first.format, &first.path, run)));
         }
     }
@@ -185,13 +203,17 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
                 Format::Events => events::import(&paths).map(|run| vec![run]),
                 _ => tf_cnn::import(&paths),
             };
-            let runs = left_out.unless(first, runs)?.into_iter().flatten();
+            let files: Vec<&Source> = files.iter().map(|(source, _)| *source).collect();
+            let runs = left_out.unless(&files, runs)?.into_iter().flatten();
             found.extend(runs.map(|run| Found::new(name.clone(), format, &first.path, run)));
         }
     }
     for source in &sources {
         let run = match source.format {
-            Format::Horovod => horovod::read(&source.path).and_then(|traces| ranks::join(traces, told)),
+            Format::Horovod => {
+                let traces = horovod::read(&source.path).map(|traces| name_world(traces, &source.path));
+                traces.and_then(|traces| ranks::join(traces, told))
+            }
             Format::MetricLog => metric_log::import(&source.path),
             Format::Chrome => {
                 let see = "; use `paceline explain` to see it";
@@ -200,15 +222,16 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
             }
             _ => continue,
         };
-        let run = left_out.unless(source, run)?;
+        let run = left_out.unless(&[source], run)?;
         found.extend(run.map(|run| Found::new(name_of(&source.path), source.format, &source.path, run)));
     }
     infer_workers(&mut found);
     share_backend(&mut found);
     for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
-        let Some(monitor) = left_out.unless(source, nvidia_smi::read(&source.path))? else { continue };
+        let Some(monitor) = left_out.unless(&[source], nvidia_smi::read(&source.path))? else { continue };
         if found.is_empty() {
-            left_out.note("only nvidia-smi samples", &source.path);
+            let what = "only nvidia-smi samples".to_owned();
+            left_out.kinds.entry(what).or_default().push(name_in(&source.named, &source.path));
         }
         let beside = |one: &Found| source.path.parent() == Some(one.folder());
         let any = found.iter().any(beside);
@@ -319,21 +342,25 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         files.retain(|path| path.canonicalize().map_or(true, |path| seen.insert(path)));
         for path in files {
             let named = if folder { named.clone() } else { PathBuf::new() };
-            match recognise(&path)? {
-                Some(format) => sources.push(Source { path, format, named }),
-                None if folder => {
-                    let what = unknown::describe(&open::head(&path, HEAD)?);
-                    left_out.note(what.unwrap_or_else(|| "text; tables are read file by file".into()), &path);
-                    passed.push(unknown::quote(&path.file_name().unwrap_or_default().to_string_lossy()));
-                }
-                None => {
-                    let known = "unknown format; read are a PyTorch trace, an nvprof or Nsight Systems profile, an XPlane \
-                                 profile of JAX or TensorFlow, a Horovod timeline, a TensorBoard event file, a \
-                                 tf_cnn_benchmarks log, a metric.log and nvidia-smi's output";
-                    let what = unknown::describe(&open::head(&path, HEAD)?);
-                    return Err(ImportError::bad(path, what.unwrap_or_else(|| known.into())));
-                }
+            if let Some(format) = recognise(&path)? {
+                sources.push(Source { path, format, named });
+                continue;
             }
+            let head = open::head(&path, HEAD)?;
+            let what = unknown::describe(&head).unwrap_or_else(|| match head.is_empty() {
+                true => "empty".into(),
+                false if folder => "text; tables are read file by file".into(),
+                false => "unknown format; read are a PyTorch trace, an nvprof or Nsight Systems profile, an XPlane profile of \
+                          JAX or TensorFlow, a Horovod timeline, a TensorBoard event file, a tf_cnn_benchmarks log, a \
+                          metric.log and nvidia-smi's output; `paceline explain` reads tables"
+                    .into(),
+            });
+            if !folder {
+                return Err(ImportError::bad(path, what));
+            }
+            let name = name_in(&named, &path);
+            left_out.kinds.entry(what).or_default().push(name.clone());
+            passed.push(name);
         }
         if !passed.is_empty() {
             let (count, names) = (passed.len(), list(&passed));
@@ -344,6 +371,11 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         true => Err(left_out.refuse(paths)),
         false => Ok(sources),
     }
+}
+
+/// What a file below a folder is called: names may occur in several folders.
+fn name_in(folder: &Path, path: &Path) -> String {
+    unknown::quote(&path.strip_prefix(folder).unwrap_or(path).to_string_lossy())
 }
 
 /// The first of some names.

@@ -24,7 +24,7 @@ use serde::Serialize;
 use super::idle::Host;
 use super::operations::Source;
 use super::spans::Spans;
-use super::steps;
+use super::{profile, steps};
 use crate::trace::{Kind, Slice, StepRange, Trace};
 
 /// Forward has at least this part of the computation that is neither backward nor update.
@@ -248,14 +248,14 @@ impl Tiling {
                 if span.begin < span.end { self.parts[Part::SetUp as usize].within(span) } else { Nanos(0) }
             };
             let longest = calls.max_by_key(set_up)?;
-            let (time, name) = (set_up(&longest).seconds(), trace.names.text(longest.name));
+            let (time, name) = (set_up(&longest), trace.names.text(longest.name));
             let what = match (from == begin, name.starts_with("cu")) {
                 (true, true) => "start-up of the CUDA context",
                 (true, false) => "start-up",
                 (false, _) => "shut-down",
             };
-            let sentence = || format!("{what}: the host spends {:.1} ms in {name} {when}", 1e3 * time);
-            (time >= NOTABLE * end.since(begin).seconds() && time > 0.0).then(sentence)
+            let sentence = || format!("{what}: the host spends {} in {name} {when}", profile::time(time));
+            (time.seconds() >= NOTABLE * end.since(begin).seconds() && !time.is_zero()).then(sentence)
         })
     }
 

@@ -10,8 +10,9 @@ use std::ops::Range;
 use paceline_record::Nanos;
 
 use super::idle::Host;
+use super::profile;
 use super::split::Sight;
-use crate::trace::{Kind, StepRange, Trace};
+use crate::trace::{Kind, Slice, StepRange, Trace};
 
 /// A step at either end with less than this part of the work of any other is not whole.
 const WHOLE: f64 = 0.1;
@@ -84,11 +85,11 @@ fn count_outside(trace: &Trace, sight: Sight, steps: &[StepRange]) -> Option<Str
     };
     let slices = trace.collectives.iter().map(|collective| &trace.slices[collective.slice]);
     let outside = slices.filter(|slice| sight.counts(trace, slice) && is_outside(slice.begin));
-    let lengths: Vec<f64> = outside.map(|slice| slice.end.since(slice.begin).seconds()).collect();
-    let (count, ms) = (lengths.len(), 1e3 * lengths.iter().sum::<f64>());
+    let lengths: Vec<Nanos> = outside.map(Slice::length).collect();
+    let (count, all) = (lengths.len(), profile::time(lengths.into_iter().sum()));
     let (collectives, are) = if count == 1 { ("collective", "is") } else { ("collectives", "are") };
     (count > 0 && !steps.is_empty()).then(|| {
-        format!("{count} {collectives} outside the marked steps, {ms:.3} ms in all, {are} not counted")
+        format!("{count} {collectives} outside the marked steps, {all} in all, {are} not counted")
     })
 }
 

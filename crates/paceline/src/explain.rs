@@ -214,6 +214,9 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = if path == Path::new("-") { open::plain(io::stdin()) } else { Ok(open::open(path)?) };
     let done = file.and_then(|file| file.take(most).read_to_end(&mut bytes));
-    done.with_context(|| format!("cannot read {}", path.display()))?;
+    match done {
+        Err(error) if open::is_damage(&error) => Err(Usage::because(path.display().to_string(), error))?,
+        done => done.with_context(|| format!("cannot read {}", path.display()))?,
+    };
     Ok(bytes)
 }

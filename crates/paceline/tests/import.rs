@@ -111,6 +111,6 @@ fn profiles_of_jax_and_chrome_traces_are_shown_and_only_the_first_are_runs() {
     assert_eq!((&case["workers"], &case["origin"]["format"]), (&json!(2), &json!("xplane")));
     let refused = paceline(folder.path(), "import logs/plugins/profile/run/object.json --out other");
     let why = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && why.contains("marks no steps"), "{why}");
+    assert!(refused.status.code() == Some(2) && why.contains("steps are not looked for"), "{why}");
     assert_eq!(why.lines().count(), 1, "{why}");
 }

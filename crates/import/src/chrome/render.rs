@@ -23,7 +23,7 @@ impl Timeline {
             count(self.threads.len(), "thread"),
             count(slices as usize, "slice"),
         );
-        text += "no steps are marked in it: it cannot tell computation, exchange or waiting apart\n";
+        text += "steps, computation, exchange and waiting are not looked for in it\n";
         let mut threads = Table::new([
             ("process", Align::Left),
             ("thread", Align::Left),

@@ -59,7 +59,7 @@ fn time_is_given_to_the_innermost_slice_and_adds_up_to_busy_threads() {
     assert!(timeline.warnings.is_empty(), "{:?}", timeline.warnings);
     let text = timeline.render();
     let first = "Chrome trace, 220.0 us: 2 processes, 2 threads, 5 slices\n";
-    assert!(text.starts_with(first) && text.contains("no steps are marked"), "{text}");
+    assert!(text.starts_with(first) && text.contains("\nsteps, computation, exchange"), "{text}");
 }
 
 #[test]
@@ -109,16 +109,22 @@ fn traces_of_known_writers_are_theirs_in_any_layout() {
 }
 
 #[test]
+fn kernels_of_an_operating_system_are_none_of_pytorch() {
+    let text = r#"{"traceEvents":[{"ph":"X","cat":"kernel","name":"sys_read","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
+    assert_eq!(source::recognise(&file(text).1).unwrap(), Some(Format::Chrome));
+}
+
+#[test]
 fn it_is_no_run_and_in_a_folder_it_is_passed_over() {
     let (folder, path) = file(EVENTS);
     let error = source::import(std::slice::from_ref(&path), &Told::default()).unwrap_err().to_string();
-    assert!(error.contains("marks no steps") && !error.contains('\n'), "{error}");
+    assert!(error.contains("steps are not looked for") && !error.contains('\n'), "{error}");
     let kineto = r#"{"schemaVersion":1,"traceEvents":[{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
     fs::write(folder.path().join("rank0.json"), kineto).unwrap();
     let runs = source::import(&[folder.path().into()], &Told::default()).unwrap();
     assert_eq!(runs.len(), 1);
     assert!(
-        runs[0].1.warnings.iter().any(|warning| warning.contains("marks no steps")),
+        runs[0].1.warnings.iter().any(|warning| warning.contains("steps are not looked for")),
         "{:?}",
         runs[0].1.warnings
     );

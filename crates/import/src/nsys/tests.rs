@@ -347,8 +347,8 @@ fn start_up_and_shut_down_are_named_and_no_part_of_a_step() {
     assert_eq!((profile.length, profile.idle.as_ref().unwrap()[&Part::SetUp]), (ms(104), ms(0)));
     let text = profile::render(&profile).replace("\n  ", " ");
     for said in [
-        "start-up of the CUDA context: the host spends 900.0 ms in cudaMalloc before its first work",
-        "shut-down: the host spends 480.0 ms in cuModuleUnload after its last work",
+        "start-up of the CUDA context: the host spends 900.00 ms in cudaMalloc before its first work",
+        "shut-down: the host spends 480.00 ms in cuModuleUnload after its last work",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }

@@ -11,7 +11,7 @@ pub fn render(profile: &Profile) -> String {
     let mut text = head(profile);
     let kernels = if profile.has_device { "kernels" } else { "operators" };
     for (title, rows) in
-        [(kernels, &profile.kernels), ("copies", &profile.copies), ("collectives", &profile.collectives)]
+        [(kernels, &profile.kernels), ("copies", &profile.copies), ("exchanges", &profile.collectives)]
     {
         text += &list(title, title, rows);
     }
@@ -44,7 +44,7 @@ fn head(profile: &Profile) -> String {
     }
     for device in &profile.devices {
         let name =
-            device.name.as_deref().map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
+            device.name.as_deref().filter(|name| !name.is_empty()).map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
         let busy = words::or_dash(device.utilisation, |busy| format!("{:.1} %", 100.0 * busy));
         let line = format!("device {}{name}: busy {busy}, {}", device.device, time(device.busy));
         text += &format!("{}\n", words::wrap(&line));
@@ -81,19 +81,16 @@ fn word(part: Share) -> &'static str {
 }
 
 fn verdict(part: Share, profile: &Profile) -> String {
-    let taken = match is_notable(Share::HostCopies, profile) {
-        true => format!("; input and output take {}", taken(Share::HostCopies, profile)),
-        // A profile without any copy may not show them.
-        false if profile.copies.is_empty() => String::new(),
-        false => "; input and output do not slow it down".into(),
-    };
+    let copies = is_notable(Share::HostCopies, profile);
+    let taken = || format!("; copies between host and device take {}", taken(Share::HostCopies, profile));
+    let taken = copies.then(taken).unwrap_or_default();
     match part {
         Share::Compute => format!("computation dominates{taken}"),
         Share::Collective => {
             format!("communication dominates: computation does not hide the collectives{taken}")
         }
         Share::HostCopies => {
-            "input and output dominate: the device mostly copies from and to the host".into()
+            "copies between host and device dominate: nothing else runs in the meantime".into()
         }
         Share::DeviceCopies => format!("copies on the device dominate{taken}"),
         Share::Unknown => "most of the time is unknown: the profile does not show all work".into(),
@@ -106,7 +103,9 @@ fn verdict(part: Share, profile: &Profile) -> String {
                 Some((Part::HostLate, _)) => {
                     ": the host is late, busy in calls and operators before it launches the next work"
                 }
-                Some((Part::Queued, _)) => " although work is queued: it waits in its stream for other work",
+                Some((Part::Queued, _)) => {
+                    " although work is queued: it does not begin, and the trace does not show what it waits for"
+                }
                 Some((Part::NothingQueued, _)) => {
                     ": nothing is queued, and no thread that launches work is in a call or an operator (Python, input, \
                      start-up)"
@@ -133,7 +132,7 @@ fn list(title: &str, whole: &str, rows: &[Work]) -> String {
     let numbers = ["count", "total", "mean", &share, "moved", "GB/s"].map(|name| (name, Align::Right));
     let mut table = Table::new([(title, Align::Left)].into_iter().chain(numbers).take(1 + columns));
     let moved = |row: &Work| match row.sized < row.count {
-        true => words::or_dash(row.bytes, |bytes| format!("{} by {}", words::bytes(bytes), row.sized)),
+        true => words::or_dash(row.bytes, |bytes| format!("{} in {} of {}", words::bytes(bytes), row.sized, row.count)),
         false => words::or_dash(row.bytes, words::bytes),
     };
     for (row, name) in rows.iter().zip(names::shorten(rows.iter().map(|row| row.name.as_str()))) {

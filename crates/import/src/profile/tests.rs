@@ -203,7 +203,7 @@ fn work_belongs_to_the_step_that_launched_it_however_late_it_is_done() {
     let said = profile.warnings.join("\n");
     assert!(said.contains("step 3 was left out: it is not whole, with 1 pieces of work where"), "{said}");
     assert!(
-        said.contains("1 collective outside the marked steps, 3.000 ms in all, is not counted"),
+        said.contains("1 collective outside the marked steps, 3.00 ms in all, is not counted"),
         "{said}"
     );
 }
@@ -229,7 +229,7 @@ fn what_dominates_is_named() {
     let copies = trace(&[(Kind::CopyIn, "in", 0, 60, 0, 0, 1), (Kind::Compute, "x", 50, 80, 1, 0, 0)]);
     let profile = summarise_all(&copies);
     assert_eq!(profile.dominant, Some(Share::HostCopies));
-    assert!(render(&profile).contains("input and output dominate"));
+    assert!(render(&profile).contains("copies between host and device dominate"));
     let late = trace(&[
         (Kind::Compute, "x", 0, 1, 0, 0, 0),
         (Kind::Call, "launch", 98, 99, 3, 7, 0),
@@ -239,7 +239,7 @@ fn what_dominates_is_named() {
     assert_eq!(profile.dominant, Some(Share::Idle));
     let text = render(&profile).replace("\n  ", " ");
     assert!(text.contains("no thread that launches work is in a call or an operator (Python"), "{text}");
-    assert!(!text.contains("input and output"), "no copy is in it: {text}");
+    assert!(!text.contains("copies between"), "no copy is in it: {text}");
     assert!(text.contains("the device is idle most of the time"), "{text}");
     let thirds = trace(&[
         (Kind::Compute, "x", 0, 32, 0, 0, 0),
@@ -249,7 +249,7 @@ fn what_dominates_is_named() {
     let text = render(&summarise_all(&thirds));
     assert!(text.contains("idle time of the device is the largest part"), "{text}");
     let both = trace(&[(Kind::Compute, "x", 0, 90, 0, 0, 0), (Kind::CopyOut, "out", 90, 100, 0, 0, 1)]);
-    assert!(render(&summarise_all(&both)).contains("computation dominates; input and output take 10.0 %"));
+    assert!(render(&summarise_all(&both)).contains("computation dominates; copies between host and device take 10.0 %"));
 }
 
 #[test]
@@ -358,13 +358,13 @@ fn a_rate_is_of_the_copies_that_say_how_much_they_move_and_fills_have_none() {
     assert_eq!((copy.count, copy.sized, copy.bytes), (2, 1, Some(Bytes(20_000))));
     assert!((copy.bytes_per_s.unwrap() - 2e9).abs() < 1.0, "30 us of copies moved nobody knows what");
     assert_eq!((fill.bytes, fill.bytes_per_s), (Some(Bytes(4_000_000)), None));
-    assert!(render(&profile).contains("20.0 kB by 1  2.00"), "{}", render(&profile));
+    assert!(render(&profile).contains("20.0 kB in 1 of 2  2.00"), "{}", render(&profile));
 }
 
 #[test]
 fn every_share_says_what_it_is_of() {
     let text = render(&summarise_all(&planted()));
-    for of in ["% of kernels", "% of copies", "% of collectives", "% of 100.0 us"] {
+    for of in ["% of kernels", "% of copies", "% of exchanges", "% of 100.0 us"] {
         assert!(text.contains(of), "{of}: {text}");
     }
 }

@@ -355,6 +355,68 @@ fn an_event_file_of_other_things_is_refused_with_what_it_holds() {
 }
 
 #[test]
+fn traces_of_a_folder_that_form_no_run_are_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, begin) in [("a.json", "1700000000000000"), ("b.json", "1700009000000000")] {
+        let text = format!(
+            r#"{{"schemaVersion":1,"traceEvents":[{{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":{begin},"dur":2}}]}}"#
+        );
+        fs::write(folder.path().join(name), text).expect("a file");
+    }
+    let said = import(&[folder.path().into()], &Told::default()).expect_err("no run").to_string();
+    assert!(said.contains("a.json, b.json (these traces do not form one run: they were not recorded"), "{said}");
+}
+
+#[test]
+fn a_table_and_a_pipe_are_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let table = folder.path().join("table.csv");
+    fs::write(&table, "workers,rate\n1,2\n").expect("a file");
+    let refuse = |path: &Path| import(&[path.into()], &Told::default()).expect_err("no run").to_string();
+    assert!(refuse(&table).contains("`paceline explain` reads tables"), "{}", refuse(&table));
+    let device = refuse(Path::new("/dev/null"));
+    assert!(device.contains("not a regular file"), "{device}");
+}
+
+#[test]
+fn events_after_other_members_are_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("trace.json");
+    for (category, format) in [("cpu_op", Format::Kineto), ("x", Format::Chrome)] {
+        for length in [HEAD - 40, HEAD, 3 * HEAD + 7] {
+            let text = format!(
+                r#"{{"otherData":"{}","traceEvents":[{{"ph":"X","cat":"{category}","name":"a","pid":1,"tid":1,"ts":1,"dur":2}}]}}"#,
+                "x".repeat(length)
+            );
+            fs::write(&path, text).expect("a file");
+            assert_eq!(recognise(&path).expect("a file"), Some(format), "{length}");
+        }
+    }
+    fs::write(&path, format!(r#"{{"otherData":"{}"}}"#, "x".repeat(3 * HEAD))).expect("a file");
+    assert_eq!(recognise(&path).expect("a file"), None);
+}
+
+#[test]
+fn the_name_of_a_folder_says_how_many_ranks_a_timeline_without_arrivals_has() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let exchanges = (0..3).map(|step: u32| {
+        let at = 1000 * step;
+        format!(
+            r#"{{"ph":"B","name":"ALLREDUCE","ts":{at},"pid":1}},{{"ph":"E","ts":{},"pid":1}}"#,
+            at + 100
+        )
+    });
+    let text = format!("[{}]", exchanges.collect::<Vec<_>>().join(","));
+    for (name, ranks) in [("job", "1 of an unknown number"), ("workers_4", "1 of 4")] {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).expect("a folder");
+        fs::write(path.join("t.json"), &text).expect("a file");
+        let runs = import(&[path], &Told::default()).expect("a run");
+        assert_eq!(runs[0].1.case.settings["ranks"], ranks);
+    }
+}
+
+#[test]
 fn a_folder_without_a_run_is_refused_in_one_line_that_says_what_its_files_are() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let refuse = || {
@@ -367,11 +429,14 @@ fn a_folder_without_a_run_is_refused_in_one_line_that_says_what_its_files_are() 
     for name in ["a.json", "b.json"] {
         fs::write(folder.path().join(name), trace).expect("a file");
     }
-    assert!(refuse().contains("a.json, b.json (a Chrome trace that marks no steps"), "{}", refuse());
+    assert!(refuse().contains("a.json, b.json (a Chrome trace of a program that is not known: steps are not looked for"), "{}", refuse());
     let empty = r#"{"schemaVersion":1,"traceEvents":[{"ph":"X","cat":"user_annotation","name":"a","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
     fs::write(folder.path().join("c.json"), empty).expect("a file");
     fs::write(folder.path().join("d.csv"), "workers,rate\n1,2\n").expect("a file");
     for kind in ["c.json (there is a trace without kernels", "d.csv (text;", "a.json, b.json (a Chrome"] {
         assert!(refuse().contains(kind), "{kind}: {}", refuse());
     }
+    fs::create_dir(folder.path().join("deep")).expect("a folder");
+    fs::write(folder.path().join("deep/d.csv"), "").expect("a file");
+    assert!(refuse().contains("deep/d.csv (empty); d.csv (text;"), "{}", refuse());
 }
