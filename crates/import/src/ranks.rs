@@ -218,6 +218,4 @@ fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
 }
 
 #[cfg(test)]
-mod samples;
-#[cfg(test)]
 mod tests;
