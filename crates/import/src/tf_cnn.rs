@@ -130,12 +130,11 @@ pub fn import(files: &[LogFile<'_>]) -> Result<Vec<Imported>, ImportError> {
         }
     }
     runs.retain(|log| !log.lines.is_empty());
-    for (path, log) in others {
+    for (path, mut log) in others {
         match runs.iter_mut().find(|run| run.has_all_of(&log)) {
             Some(run) => {
-                run.header.add(log.header);
-                run.total = run.total.or(log.total);
-                run.warmed_up |= log.warmed_up;
+                (log.lines, log.warnings) = Default::default();
+                run.add(log);
                 let note = format!("{} repeats lines of the ranks: they count once", path.display());
                 if run.warnings.last() != Some(&note) {
                     run.warnings.push(note);
