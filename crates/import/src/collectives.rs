@@ -15,6 +15,7 @@ use super::align::Shift;
 use super::operations;
 use super::spans::Spans;
 use super::split::Sight;
+use super::steps;
 use super::top::KEPT;
 use crate::trace::{Clock, StepRange, Trace};
 
@@ -56,7 +57,7 @@ impl Matching {
             let mut places: HashMap<Key<'_>, usize> = HashMap::new();
             for collective in &trace.collectives {
                 let slice = &trace.slices[collective.slice];
-                let Some(step) = find_step(&steps[rank], slice.begin) else { continue };
+                let Some(step) = steps::find_at(&steps[rank], slice.begin) else { continue };
                 let operation = trace.names.text(collective.operation);
                 // Where one rank wrote about all, only those with a number show who was late.
                 let told = collective.sequence.is_some() || trace.clock != Clock::Writer;
@@ -83,12 +84,6 @@ impl Matching {
         let unmatched = all - groups.iter().map(Vec::len).sum::<usize>();
         Self { groups, unmatched }
     }
-}
-
-/// The step that contains a time.
-fn find_step(steps: &[StepRange], moment: Nanos) -> Option<&StepRange> {
-    let next = steps.partition_point(|step| step.end <= moment);
-    steps.get(next).filter(|step| step.begin <= moment)
 }
 
 /// One rank's part of a collective, compared with the others.

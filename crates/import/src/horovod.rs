@@ -49,7 +49,14 @@ pub fn recognise(head: &[u8]) -> bool {
         |words: &[&str]| words.iter().any(|word| memchr::memmem::find(head, word.as_bytes()).is_some());
     head.trim_ascii_start().first() == Some(&b'[')
         && says(&["\"ph\""])
-        && says(&["\"NEGOTIATE_", "\"CYCLE_START\"", "Horovod", "\"ALLREDUCE\"", "\"ALLGATHER\"", "\"BROADCAST\""])
+        && says(&[
+            "\"NEGOTIATE_",
+            "\"CYCLE_START\"",
+            "Horovod",
+            "\"ALLREDUCE\"",
+            "\"ALLGATHER\"",
+            "\"BROADCAST\"",
+        ])
 }
 
 /// Reads a timeline: a trace of each rank if it shows when they were ready, otherwise one of what its writer saw. Of a

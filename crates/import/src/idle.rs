@@ -16,7 +16,7 @@ use paceline_lab::run::Span;
 use paceline_record::Nanos;
 
 use super::spans::Spans;
-use super::split::{Part, is_loading};
+use super::split::{Part, Sight, is_loading};
 use crate::trace::{Kind, Slice, Trace};
 
 /// Time from a launch on the host to its start on an idle device; work waits only after that.
@@ -35,8 +35,6 @@ pub struct Host {
     pub loading: Spans,
     /// Whether the trace shows what other threads did, and of those that launch work only their calls.
     apart: bool,
-    /// Which tracks are of the host: what works there needs no launch.
-    on_host: Vec<bool>,
 }
 
 impl Host {
@@ -69,12 +67,13 @@ impl Host {
                 loading.push(slice.begin, slice.end);
             }
         }
-        let on_host: Vec<bool> = trace.tracks.iter().map(|track| track.device.is_none()).collect();
-        let mut named = trace.slices.iter().filter(|slice| {
-            matches!(slice.kind, Kind::Operator | Kind::Range) && on_host[slice.track as usize]
-        });
-        let apart = !threads.is_empty() && named.clone().next().is_some() && named.all(|slice| !threads.contains(&slice.track));
-        Self { launches, active, idle_calls, loading, apart, on_host }
+        let named = |slice: &&Slice| matches!(slice.kind, Kind::Operator | Kind::Range);
+        let mut named =
+            trace.slices.iter().filter(named).filter(|slice| trace.device_of(slice).is_none()).peekable();
+        let apart = !threads.is_empty()
+            && named.peek().is_some()
+            && named.all(|slice| !threads.contains(&slice.track));
+        Self { launches, active, idle_calls, loading, apart }
     }
 
     /// The call that launched a slice.
@@ -83,10 +82,10 @@ impl Host {
     }
 
     /// Explains the time outside `busy`, in which a device was idle: by cause, without overlap; the cause of the rest is
-    /// unknown. `work` is what the device did, latest begin first.
-    pub fn explain<'a>(&self, work: impl Iterator<Item = &'a Slice>, busy: &Spans) -> [(Part, Spans); 5] {
+    /// unknown. `sight` tells what the work of the device is.
+    pub fn explain(&self, trace: &Trace, sight: Sight, busy: &Spans) -> [(Part, Spans); 5] {
         let (mut unasked, mut queued) = (Vec::new(), Vec::new());
-        let mut work = work.peekable();
+        let mut work = trace.slices.iter().rev().filter(|slice| sight.counts(trace, slice)).peekable();
         let mut ready: Option<Nanos> = None;
         let begins = busy.as_slice().iter().rev();
         let ends = begins.clone().skip(1).map(|span| span.end).chain([Nanos(0)]);
@@ -99,7 +98,8 @@ impl Host {
         for (next, from) in begins.map(|span| span.begin).zip(ends) {
             let mut known = false;
             while let Some(slice) = work.next_if(|slice| slice.begin >= next) {
-                let on_host = self.on_host.get(slice.track as usize).is_some_and(|on_host| *on_host);
+                // What works on the host needs no launch.
+                let on_host = trace.device_of(slice).is_none();
                 let itself = on_host.then_some(Span { begin: slice.begin, end: slice.begin });
                 if let Some(call) = self.launch(slice).or(itself) {
                     known |= slice.begin == next;

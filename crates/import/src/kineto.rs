@@ -34,8 +34,14 @@ pub fn recognise(head: &[u8]) -> bool {
     let signs =
         ["\"schemaVersion\"", "\"distributedInfo\"", "\"deviceProperties\"", "\"baseTimeNanoseconds\""];
     // Others have kernels, too: of an operating system.
-    let categories =
-        ["\"cpu_op\"", "\"cuda_runtime\"", "\"gpu_memcpy\"", "\"user_annotation\"", "\"ac2g\"", "\"External id\""];
+    let categories = [
+        "\"cpu_op\"",
+        "\"cuda_runtime\"",
+        "\"gpu_memcpy\"",
+        "\"user_annotation\"",
+        "\"ac2g\"",
+        "\"External id\"",
+    ];
     match head.trim_ascii_start().first() {
         Some(b'{') => signs.iter().chain(&categories).any(says),
         Some(b'[') => categories.iter().any(says),

@@ -18,7 +18,7 @@ use paceline_lab::origin::DeviceUse;
 use paceline_record::Bytes;
 use serde::Serialize;
 
-use self::columns::{Column, Form, is_dmon_header, is_query_header, is_unit_row};
+use self::columns::{Column, Form};
 use super::lines::Lines;
 use super::{ImportError, Imported};
 
@@ -57,9 +57,7 @@ impl Monitor {
                 .into(),
         );
     }
-}
 
-impl Monitor {
     /// The result as text: how each device was used, and warnings.
     pub fn render(&self) -> String {
         let mut text = DeviceUse::table(&self.devices).map_or_else(String::new, |table| table.to_string());
@@ -90,7 +88,7 @@ impl Monitor {
 pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let Some(first) = text.lines().find(|line| !line.trim().is_empty()) else { return false };
-    is_dmon_header(first) || is_query_header(first) || Form::guess(first).is_some()
+    Form::of_header(first).or_else(|| Form::guess(first)).is_some()
 }
 
 /// Reads a log of `nvidia-smi`.
@@ -182,15 +180,10 @@ struct Reader {
 
 impl Reader {
     fn take(&mut self, line: &str) {
-        if line.is_empty() || is_unit_row(line) {
-            return;
-        }
-        if is_dmon_header(line) {
-            self.form = Some(Form::of_dmon(line));
-            return;
-        }
-        if is_query_header(line) {
-            self.form = Some(Form::of_query(line));
+        let header = Form::of_header(line);
+        // Under the names of `dmon` stand their units.
+        if header.is_some() || line.is_empty() || line.starts_with('#') {
+            self.form = header.or(self.form.take());
             return;
         }
         if self.form.is_none() {

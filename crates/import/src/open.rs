@@ -14,7 +14,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const UTF_8: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// Bytes at the beginning of a text that tell how it is encoded.
-const HEAD: u64 = 64;
+const HEAD: usize = 64;
 
 /// Opens a file for reading once from begin to end. A truncated gzip file fails at its end, with
 /// [`io::ErrorKind::UnexpectedEof`]. The reader that comes back is unbounded: a small file can unpack to a thousand
@@ -30,138 +30,88 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, ImportError> {
         let why = "not a regular file but a pipe or a device; save what it gives to a file first";
         return Err(ImportError::bad(path, why));
     }
-    plain(File::open(path).map_err(fail)?).map_err(fail)
+    File::open(path).map(plain).map_err(fail)
 }
 
-/// A stream as its author meant it: unpacked, and text in UTF-16 as UTF-8.
-pub fn plain(mut source: impl Read + 'static) -> io::Result<Box<dyn Read>> {
-    let mut magic = Vec::with_capacity(GZIP.len());
-    (&mut source).take(GZIP.len() as u64).read_to_end(&mut magic)?;
+/// A stream as its author meant it: unpacked, without the mark that says how its text is encoded, and text in UTF-16 as UTF-8.
+pub fn plain(source: impl Read + 'static) -> Box<dyn Read> {
+    let (magic, rest) = peek(Box::new(source), GZIP.len());
     let packed = magic == GZIP;
-    let whole = io::Cursor::new(magic).chain(source);
-    Ok(match packed {
-        true => Box::new(Text::new(MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole)))),
-        false => Box::new(Text::new(whole)),
-    })
+    let whole = io::Cursor::new(magic).chain(rest);
+    let (mut head, rest) = match packed {
+        true => peek(Box::new(MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole))), HEAD),
+        false => peek(Box::new(whole), HEAD),
+    };
+    // Without a mark: of the letters of a page in a European language, one byte is zero.
+    let zero =
+        |at: usize| head.len() >= 8 && head.chunks_exact(2).all(|pair| pair[at] == 0 && pair[1 - at] >= 0x09);
+    let (unit, mark): (Option<Unit>, usize) = match head.as_slice() {
+        [0xff, 0xfe, ..] => (Some(u16::from_le_bytes), 2),
+        [0xfe, 0xff, ..] => (Some(u16::from_be_bytes), 2),
+        _ if zero(1) => (Some(u16::from_le_bytes), 0),
+        _ if zero(0) => (Some(u16::from_be_bytes), 0),
+        _ => (None, if head.starts_with(&UTF_8) { UTF_8.len() } else { 0 }),
+    };
+    head.drain(..mark);
+    let source = io::Cursor::new(head).chain(rest);
+    match unit {
+        Some(unit) => Box::new(Utf16 { source, unit, ready: io::Cursor::default() }),
+        None => Box::new(source),
+    }
 }
 
-/// A stream without the mark at the beginning that says how its text is encoded, and in UTF-8 if it is in UTF-16.
-struct Text<R> {
-    source: Peeked<R>,
-    form: Option<Form>,
-    /// Letters that were decoded, the last one first.
-    ready: Vec<u8>,
+/// The begin of a stream, and the rest. If it fails at its begin, the rest is that failure.
+fn peek(mut source: Box<dyn Read>, most: usize) -> (Vec<u8>, Box<dyn Read>) {
+    let mut head = Vec::new();
+    match (&mut source).take(most as u64).read_to_end(&mut head) {
+        Ok(_) => (head, source),
+        Err(error) => (head, Box::new(Failed(Some(error)))),
+    }
 }
 
-/// A stream whose beginning was looked at. If it fails there, it does so again after what was read.
-struct Peeked<R> {
-    head: io::Cursor<Vec<u8>>,
-    failed: Option<io::Error>,
+/// A stream that fails once.
+struct Failed(Option<io::Error>);
+
+impl Read for Failed {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
+}
+
+/// Two bytes of UTF-16 as a number.
+type Unit = fn([u8; 2]) -> u16;
+
+/// Text in UTF-16, read as UTF-8.
+struct Utf16<R> {
     source: R,
+    unit: Unit,
+    ready: io::Cursor<Vec<u8>>,
 }
 
-impl<R: Read> Peeked<R> {
-    fn peek(&mut self) -> &[u8] {
-        let head = self.head.get_mut();
-        self.failed = (&mut self.source).take(HEAD).read_to_end(head).err();
-        head
-    }
-}
-
-impl<R: Read> Read for Peeked<R> {
+impl<R: Read> Read for Utf16<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match (self.head.read(into)?, self.failed.take()) {
-            (0, Some(error)) => Err(error),
-            (0, None) => self.source.read(into),
-            (count, failed) => {
-                self.failed = failed;
-                Ok(count)
+        if self.ready.position() == self.ready.get_ref().len() as u64 {
+            let mut bytes = Vec::new();
+            self.source.by_ref().take(1 << 16).read_to_end(&mut bytes)?;
+            let unit = |pair: &[u8]| (self.unit)([pair[0], pair[1]]);
+            // The second half of a letter may be still to come.
+            if bytes.chunks_exact(2).last().is_some_and(|last| (0xd800..0xdc00).contains(&unit(last))) {
+                self.source.by_ref().take(2).read_to_end(&mut bytes)?;
             }
+            let units: Vec<u16> = bytes.chunks_exact(2).map(unit).collect();
+            self.ready = io::Cursor::new(String::from_utf16_lossy(&units).into_bytes());
         }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Form {
-    Bytes,
-    Utf16(fn([u8; 2]) -> u16),
-}
-
-impl<R: Read> Text<R> {
-    fn new(source: R) -> Self {
-        let source = Peeked { head: io::Cursor::default(), failed: None, source };
-        Self { source, form: None, ready: Vec::new() }
-    }
-
-    fn take(&mut self, most: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        (&mut self.source).take(most).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn begin(&mut self) -> Form {
-        let head = self.source.peek();
-        // Without a mark: of the letters of a page in a European language, one byte is zero.
-        let zero = |at: usize| {
-            head.len() >= 8 && head.chunks_exact(2).all(|pair| pair[at] == 0 && pair[1 - at] >= 0x09)
-        };
-        let (form, mark) = match head {
-            [0xff, 0xfe, ..] => (Form::Utf16(u16::from_le_bytes), 2),
-            [0xfe, 0xff, ..] => (Form::Utf16(u16::from_be_bytes), 2),
-            _ if zero(1) => (Form::Utf16(u16::from_le_bytes), 0),
-            _ if zero(0) => (Form::Utf16(u16::from_be_bytes), 0),
-            _ => (Form::Bytes, if head.starts_with(&UTF_8) { UTF_8.len() } else { 0 }),
-        };
-        self.source.head.set_position(mark as u64);
-        *self.form.insert(form)
-    }
-
-    /// Decodes the next letters.
-    fn decode(&mut self, unit: fn([u8; 2]) -> u16) -> io::Result<()> {
-        let mut bytes = self.take(1 << 16)?;
-        let units =
-            |bytes: &[u8]| bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]])).collect::<Vec<_>>();
-        // The second half of a letter may be still to come.
-        if units(&bytes).last().is_some_and(|last| (0xd800..0xdc00).contains(last)) {
-            bytes.extend(self.take(2)?);
-        }
-        self.ready = String::from_utf16_lossy(&units(&bytes)).into_bytes();
-        self.ready.reverse();
-        Ok(())
-    }
-}
-
-impl<R: Read> Read for Text<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let form = self.form.unwrap_or_else(|| self.begin());
-        if self.ready.is_empty() {
-            match form {
-                Form::Bytes => return self.source.read(into),
-                Form::Utf16(unit) => self.decode(unit)?,
-            }
-        }
-        let count = into.len().min(self.ready.len());
-        into[..count].iter_mut().for_each(|byte| *byte = self.ready.pop().unwrap_or_default());
-        Ok(count)
+        self.ready.read(into)
     }
 }
 
 /// The first bytes of a file, unpacked; fewer if it is short or truncated.
 pub fn head(path: &Path, most: usize) -> Result<Vec<u8>, ImportError> {
-    let mut source = open(path)?;
-    let mut head = vec![0; most];
-    let mut filled = 0;
-    while filled < most {
-        match source.read(&mut head[filled..]) {
-            Ok(0) => break,
-            Ok(got) => filled += got,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if is_damage(&error) => break,
-            Err(source) => return Err(ImportError::Io { path: path.into(), source }),
-        }
+    let mut head = Vec::new();
+    match open(path)?.take(most as u64).read_to_end(&mut head) {
+        Err(source) if !is_damage(&source) => Err(ImportError::Io { path: path.into(), source }),
+        _ => Ok(head),
     }
-    head.truncate(filled);
-    Ok(head)
 }
 
 /// The bytes of a file from the first place where it has a word, unpacked; none if its first 256 MiB have none.
@@ -169,23 +119,17 @@ pub fn head_from(path: &Path, word: &[u8], most: usize) -> Result<Vec<u8>, Impor
     let mut source = open(path)?.take(1 << 28);
     let mut window = Vec::new();
     loop {
-        let read = (&mut source).take(most.max(word.len()) as u64).read_to_end(&mut window);
-        match read {
+        let ended = match source.by_ref().take(most as u64).read_to_end(&mut window) {
             Err(source) if !is_damage(&source) => return Err(ImportError::Io { path: path.into(), source }),
-            read => {
-                let place = memchr::memmem::find(&window, word);
-                let ended = !matches!(read, Ok(1..));
-                // Another round fills up what follows the word.
-                if let Some(place) = place.filter(|place| ended || window.len() - place >= most) {
-                    window.truncate(place.saturating_add(most).min(window.len()));
-                    return Ok(window.split_off(place));
-                }
-                if ended {
-                    return Ok(Vec::new());
-                }
-                let keep = place.unwrap_or(window.len().saturating_sub(word.len() - 1));
-                window.drain(..keep);
-            }
+            read => !matches!(read, Ok(1..)),
+        };
+        // A word may begin in one piece and end in the next.
+        let before = window.len().saturating_sub(word.len() - 1);
+        window.drain(..memchr::memmem::find(&window, word).unwrap_or(before));
+        let found = window.starts_with(word);
+        if ended || found && window.len() >= most {
+            window.truncate(if found { most } else { 0 });
+            return Ok(window);
         }
     }
 }

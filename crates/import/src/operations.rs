@@ -194,7 +194,10 @@ mod tests {
                 "barrier",
             ),
             ("c10d::symmetric_memory::put_signal_kernel(unsigned int**)", "symmetric_memory"),
-            ("c10d::symmetric_memory::(anonymous namespace)::multimem_one_shot_reduce_kernel<float>()", "reduce"),
+            (
+                "c10d::symmetric_memory::(anonymous namespace)::multimem_one_shot_reduce_kernel<float>()",
+                "reduce",
+            ),
             ("void (anonymous namespace)::multimem_copy_kernel<16>(char*)", "symmetric_memory"),
             ("symm_mem_barrier_kernel", "barrier"),
             ("void barrier_kernel(unsigned int**, unsigned long, unsigned long, unsigned long)", "barrier"),

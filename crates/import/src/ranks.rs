@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use paceline_lab::origin::Traced;
+use paceline_lab::origin::{Traced, UNKNOWN_RANKS};
 use paceline_lab::run::Span;
 use paceline_record::{Case, Nanos, Phase, Rank, Step, StepRecord};
 
@@ -189,11 +189,13 @@ fn case(traces: &[Trace], told: &Told) -> Case {
     // A subset of the ranks must not be compared with a full run of that size.
     let unknown = world.is_none() && traces[0].clock == Clock::Writer;
     let all = world.filter(|&world| world as usize > traces.len()).map(|world| world.to_string());
-    let all = all.or_else(|| unknown.then(|| "an unknown number".into()));
+    let all = all.or_else(|| unknown.then(|| UNKNOWN_RANKS.into()));
     let part = all.map(|all| ("ranks".into(), format!("{} of {all}", traces.len())));
     Case {
         model: told.model.clone(),
-        engine: traces.iter().find_map(|trace| trace.devices.first().filter(|name| !name.is_empty()).cloned()),
+        engine: traces
+            .iter()
+            .find_map(|trace| trace.devices.first().filter(|name| !name.is_empty()).cloned()),
         workers: traces.len() as u32,
         batch_per_worker: told.batch,
         settings: backend.into_iter().chain(part).collect(),
@@ -219,7 +221,5 @@ fn warn(traces: &[Trace], matching: &Matching, warnings: &mut Vec<String>) {
     }
 }
 
-#[cfg(test)]
-mod samples;
 #[cfg(test)]
 mod tests;

@@ -79,13 +79,9 @@ impl Found {
     }
 }
 
-/// Files that could not be used.
+/// The names of files that could not be used, by what they are.
 #[derive(Default)]
-struct LeftOut {
-    warnings: Vec<String>,
-    /// Their names, by what they are.
-    kinds: BTreeMap<String, Vec<String>>,
-}
+struct LeftOut(BTreeMap<String, Vec<String>>);
 
 impl LeftOut {
     /// The result of reading some files; if they lie in a folder, a failure becomes a warning.
@@ -103,19 +99,29 @@ impl LeftOut {
                     ImportError::Bad { why, .. } => why,
                     error @ ImportError::Apart { .. } => error.to_string(),
                 };
-                let names: Vec<String> = files.iter().map(|source| name_in(&source.named, &source.path)).collect();
-                self.warnings.push(format!("skipped {}: {why}", list(&names)));
-                self.kinds.entry(why).or_default().extend(names);
+                files.iter().for_each(|source| self.note(&*why, &source.named, &source.path));
                 Ok(None)
             }
         }
     }
 
+    /// Notes a file by its name in the folder that the user named, or else by its own.
+    fn note(&mut self, what: impl Into<String>, named: &Path, path: &Path) {
+        let inside = path.strip_prefix(named).ok().filter(|_| !named.as_os_str().is_empty());
+        let name = inside.map(Path::as_os_str).filter(|name| !name.is_empty()).or(path.file_name());
+        let name = unknown::quote(&name.unwrap_or_default().to_string_lossy());
+        self.0.entry(what.into()).or_default().push(name);
+    }
+
+    fn warnings(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|(what, names)| format!("skipped {}: {what}", list(names)))
+    }
+
     /// Why there is no run at all: what the files are, in one line.
     fn refuse(&self, paths: &[PathBuf]) -> ImportError {
         let kind = |(what, names): (&String, &Vec<String>)| format!("{} ({what})", list(names));
-        let mut kinds: Vec<String> = self.kinds.iter().take(NAMED).map(kind).collect();
-        let more: usize = self.kinds.values().skip(NAMED).map(Vec::len).sum();
+        let mut kinds: Vec<String> = self.0.iter().take(NAMED).map(kind).collect();
+        let more: usize = self.0.values().skip(NAMED).map(Vec::len).sum();
         kinds.extend((more > 0).then(|| format!("and {more} of other kinds")));
         let why = if kinds.is_empty() {
             "no file is in it".into()
@@ -230,15 +236,14 @@ pub fn import(paths: &[PathBuf], told: &Told) -> Result<Vec<(String, Imported)>,
     for source in sources.iter().filter(|source| source.format == Format::NvidiaSmi) {
         let Some(monitor) = left_out.unless(&[source], nvidia_smi::read(&source.path))? else { continue };
         if found.is_empty() {
-            let what = "only nvidia-smi samples".to_owned();
-            left_out.kinds.entry(what).or_default().push(name_in(&source.named, &source.path));
+            left_out.note("only nvidia-smi samples", &source.named, &source.path);
         }
         let beside = |one: &Found| source.path.parent() == Some(one.folder());
         let any = found.iter().any(beside);
         found.iter_mut().filter(|one| !any || beside(one)).for_each(|one| monitor.attach(&mut one.run));
     }
     let Some(first) = found.first_mut() else { return Err(left_out.refuse(paths)) };
-    first.run.warnings.splice(0..0, left_out.warnings);
+    first.run.warnings.splice(0..0, left_out.warnings());
     let is_empty = |run: &Imported| {
         run.progress.is_none() && (run.ranks.is_empty() || run.ranks.iter().any(|rank| rank.steps.is_empty()))
     };
@@ -298,19 +303,24 @@ type Traces<'a> = Vec<(&'a Source, Trace)>;
 fn set_apart(name: String, traces: Traces<'_>) -> Vec<(String, Traces<'_>)> {
     let mut ranks = HashSet::new();
     let twice = traces.iter().filter_map(|(_, trace)| trace.rank).any(|rank| !ranks.insert(rank));
-    let mut runs: Vec<(String, Traces<'_>)> = Vec::new();
-    for (source, trace) in traces {
-        let folder = source.path.parent().filter(|_| twice && !source.named.as_os_str().is_empty());
-        let name = folder.map_or_else(|| name.clone(), name_of);
-        let beside = |run: &&mut (String, Traces<'_>)| {
-            folder.is_none() || run.1.iter().any(|(other, _)| other.path.parent() == folder)
-        };
-        match runs.iter_mut().find(beside) {
-            Some(run) => run.1.push((source, trace)),
-            None => runs.push((name, vec![(source, trace)])),
+    let runs = group(traces, |(source, _)| {
+        source.path.parent().filter(|_| twice && !source.named.as_os_str().is_empty())
+    });
+    let name = |folder: Option<&Path>| folder.map_or_else(|| name.clone(), name_of);
+    runs.into_iter().map(|(folder, traces)| (name(folder), traces)).collect()
+}
+
+/// What has the same key, in the order of the first of each.
+fn group<K: PartialEq, T>(all: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for one in all {
+        let own = key(&one);
+        match groups.iter_mut().find(|(key, _)| *key == own) {
+            Some((_, group)) => group.push(one),
+            None => groups.push((own, vec![one])),
         }
     }
-    runs
+    groups
 }
 
 /// Gives runs that are otherwise the same their names as a setting.
@@ -332,7 +342,6 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         let io = |source| ImportError::Io { path: named.clone(), source };
         let folder = fs::metadata(named).map_err(io)?.is_dir();
         let mut files = Vec::new();
-        let mut passed: Vec<String> = Vec::new();
         if StudyFolder::is_study(named) {
             let see = "is already a study: use `paceline report` or `paceline explain`";
             return Err(ImportError::bad(named, see));
@@ -340,10 +349,10 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
         collect(named, DEEP, &mut files)?;
         // Links may reach a file more than once.
         files.retain(|path| path.canonicalize().map_or(true, |path| seen.insert(path)));
+        let named = if folder { named.clone() } else { PathBuf::new() };
         for path in files {
-            let named = if folder { named.clone() } else { PathBuf::new() };
             if let Some(format) = recognise(&path)? {
-                sources.push(Source { path, format, named });
+                sources.push(Source { path, format, named: named.clone() });
                 continue;
             }
             let head = open::head(&path, HEAD)?;
@@ -358,24 +367,13 @@ fn gather(paths: &[PathBuf], left_out: &mut LeftOut) -> Result<Vec<Source>, Impo
             if !folder {
                 return Err(ImportError::bad(path, what));
             }
-            let name = name_in(&named, &path);
-            left_out.kinds.entry(what).or_default().push(name.clone());
-            passed.push(name);
-        }
-        if !passed.is_empty() {
-            let (count, names) = (passed.len(), list(&passed));
-            left_out.warnings.push(format!("skipped {count} files of unknown format: {names}"));
+            left_out.note(what, &named, &path);
         }
     }
     match sources.is_empty() {
         true => Err(left_out.refuse(paths)),
         false => Ok(sources),
     }
-}
-
-/// What a file below a folder is called: names may occur in several folders.
-fn name_in(folder: &Path, path: &Path) -> String {
-    unknown::quote(&path.strip_prefix(folder).unwrap_or(path).to_string_lossy())
 }
 
 /// The first of some names.
@@ -417,21 +415,13 @@ fn natural(text: &str) -> String {
 
 /// Groups traces: those of one folder, and those given individually.
 fn traces(sources: &[Source]) -> Vec<(String, Vec<&Source>)> {
-    let mut runs: Vec<(PathBuf, Vec<&Source>)> = Vec::new();
-    for source in sources
-        .iter()
-        .filter(|source| matches!(source.format, Format::Kineto | Format::Sqlite | Format::XPlane))
-    {
-        match runs.iter_mut().find(|(named, _)| *named == source.named) {
-            Some((_, files)) => files.push(source),
-            None => runs.push((source.named.clone(), vec![source])),
-        }
-    }
-    let name = |named: &Path, files: &[&Source]| match named.as_os_str().is_empty() {
-        true => name_of(&files[0].path),
-        false => name_of(named),
+    let is_trace =
+        |source: &&Source| matches!(source.format, Format::Kineto | Format::Sqlite | Format::XPlane);
+    let name = |named: &Path, first: &Source| {
+        name_of(if named.as_os_str().is_empty() { &first.path } else { named })
     };
-    runs.into_iter().map(|(named, files)| (name(&named, &files), files)).collect()
+    let runs = group(sources.iter().filter(is_trace), |source| source.named.as_path());
+    runs.into_iter().map(|(named, files)| (name(named, files[0]), files)).collect()
 }
 
 /// A log, and the rank that its name gives.

@@ -224,9 +224,8 @@ impl Tiling {
             tiling.busy = tiling.busy.union(spans);
         }
         if sight.device && !trace.unread {
-            let work = trace.slices.iter().rev().filter(|slice| sight.counts(trace, slice));
             tiling.knows_idle = true;
-            for (cause, spans) in host.explain(work, &tiling.busy) {
+            for (cause, spans) in host.explain(trace, sight, &tiling.busy) {
                 parts[cause as usize] = spans;
             }
         }

@@ -107,28 +107,16 @@ impl Database {
 
     /// Ordinary tables only: a view could be an endless query.
     fn find_tables(&mut self) -> rusqlite::Result<()> {
-        let mut names = Vec::new();
-        let mut statement = self
-            .connection
-            .prepare("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND rootpage > 0")?;
+        let mut statement = self.connection.prepare(
+            "SELECT list.name, info.name FROM sqlite_master AS list, pragma_table_info(list.name, 'main') AS info \
+             WHERE list.type = 'table' AND rootpage > 0 AND sql LIKE 'create table%'",
+        )?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let fields = Fields { row };
-            if let (Some(name), Some(sql)) = (fields.text(0), fields.text(1))
-                && sql.get(..12).is_some_and(|begin| begin.eq_ignore_ascii_case("create table"))
-            {
-                names.push(name.into_owned());
+            if let (Some(table), Some(column)) = (fields.text(0), fields.text(1)) {
+                self.tables.entry(table.into_owned()).or_default().insert(column.into_owned());
             }
-        }
-        for name in names {
-            let mut statement =
-                self.connection.prepare(&format!("PRAGMA main.table_info({})", quote(&name)))?;
-            let mut rows = statement.query([])?;
-            let mut columns = HashSet::new();
-            while let Some(row) = rows.next()? {
-                columns.extend(Fields { row }.text(1).map(Cow::into_owned));
-            }
-            self.tables.insert(name, columns);
         }
         Ok(())
     }

@@ -77,20 +77,21 @@ fn find_whole(amounts: &[u64]) -> Range<usize> {
     whole
 }
 
+/// The step at a moment.
+pub(super) fn find_at(steps: &[StepRange], moment: Nanos) -> Option<&StepRange> {
+    let next = steps.partition_point(|step| step.end <= moment);
+    steps.get(next).filter(|step| step.begin <= moment)
+}
+
 /// A sentence on the collectives that are in no step.
 fn count_outside(trace: &Trace, sight: Sight, steps: &[StepRange]) -> Option<String> {
-    let is_outside = |moment: Nanos| {
-        let next = steps.partition_point(|step| step.end <= moment);
-        steps.get(next).is_none_or(|step| moment < step.begin)
-    };
     let slices = trace.collectives.iter().map(|collective| &trace.slices[collective.slice]);
-    let outside = slices.filter(|slice| sight.counts(trace, slice) && is_outside(slice.begin));
+    let outside = slices.filter(|slice| sight.counts(trace, slice) && find_at(steps, slice.begin).is_none());
     let lengths: Vec<Nanos> = outside.map(Slice::length).collect();
     let (count, all) = (lengths.len(), profile::time(lengths.into_iter().sum()));
     let (collectives, are) = if count == 1 { ("collective", "is") } else { ("collectives", "are") };
-    (count > 0 && !steps.is_empty()).then(|| {
-        format!("{count} {collectives} outside the marked steps, {all} in all, {are} not counted")
-    })
+    (count > 0 && !steps.is_empty())
+        .then(|| format!("{count} {collectives} outside the marked steps, {all} in all, {are} not counted"))
 }
 
 /// Consecutive steps, each number once; overlaps with earlier ones are cut off.

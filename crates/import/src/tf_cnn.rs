@@ -76,8 +76,7 @@ pub fn recognise(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let mut header = Header::default();
     let told = text.lines().filter(|line| header.read(line)).count();
-    told >= 4 && header.is_own()
-        || text.lines().any(|line| matches!(read_line(line), Some(Told::Steps(_))))
+    told >= 4 && header.is_own() || text.lines().any(|line| matches!(read_line(line), Some(Told::Steps(_))))
 }
 
 /// The runs of a file: a header starts a new one if the previous run has steps.
@@ -130,12 +129,11 @@ pub fn import(files: &[LogFile<'_>]) -> Result<Vec<Imported>, ImportError> {
         }
     }
     runs.retain(|log| !log.lines.is_empty());
-    for (path, log) in others {
+    for (path, mut log) in others {
         match runs.iter_mut().find(|run| run.has_all_of(&log)) {
             Some(run) => {
-                run.header.add(log.header);
-                run.total = run.total.or(log.total);
-                run.warmed_up |= log.warmed_up;
+                (log.lines, log.warnings) = Default::default();
+                run.add(log);
                 let note = format!("{} repeats lines of the ranks: they count once", path.display());
                 if run.warnings.last() != Some(&note) {
                     run.warnings.push(note);

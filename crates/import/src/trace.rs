@@ -75,16 +75,6 @@ impl Names {
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(String::as_str)
     }
-
-    /// Number of names.
-    pub fn len(&self) -> usize {
-        self.texts.len()
-    }
-
-    /// Whether there are no names.
-    pub fn is_empty(&self) -> bool {
-        self.texts.is_empty()
-    }
 }
 
 /// What a slice of time was spent on.

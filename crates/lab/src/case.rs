@@ -14,11 +14,11 @@ use crate::numbers::{
     communication, computation, course, dispersion, fixed, hosts, idle, learning, memory, off_core, phases,
     rate, recovery, series, steady, time, waterfall,
 };
-use crate::origin::Origin;
+use crate::origin::{Origin, UNKNOWN_RANKS};
 use crate::run::{Waited, add_waits};
 use crate::stats::Work;
 use crate::stats::steady::Verdict;
-use crate::{LabError, Run, SoFar, Status};
+use crate::{LabError, Run, SoFar, Status, words};
 
 mod logged;
 mod speedups;
@@ -327,6 +327,12 @@ impl CaseReport {
         }
         // The numbers of a log are in the report already.
         self.origin = Some(Origin { progress: None, ..origin });
+    }
+
+    /// The number of workers in tables: a dash if the ranks that were recorded are some of an unknown number.
+    pub(crate) fn workers_shown(&self) -> String {
+        let some = self.case.settings.get("ranks").is_some_and(|ranks| ranks.ends_with(UNKNOWN_RANKS));
+        words::or_dash((!some).then_some(self.case.workers), |workers| workers.to_string())
     }
 
     /// Whether it finished but only a window of it is known.

@@ -51,6 +51,9 @@ pub struct Origin {
     pub progress: Option<Progress>,
 }
 
+/// How many ranks a run had, where its source shows some and does not say.
+pub const UNKNOWN_RANKS: &str = "an unknown number";
+
 impl Origin {
     /// An origin without any details.
     pub fn new(format: Option<Format>) -> Self {

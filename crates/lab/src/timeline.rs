@@ -13,21 +13,19 @@
 //! others get; the first steps of each case that fit are drawn. `otherData` says what was left out.
 
 mod pen;
-mod porter;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_record::log::{LauncherLog, LauncherReader, MemberReader, RankReader};
+use paceline_record::log::{LauncherLog, LauncherReader, MemberReader, PorterReader, RankReader};
 use paceline_record::{
-    Exit, Generation, Host, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Outcome, Rank,
-    RankEvent, Roster, StepRecord, Who,
+    Exit, Generation, Host, LauncherEvent, Member, MemberChange, MemberEvent, Nanos, Outcome, PorterEvent,
+    Rank, RankEvent, Roster, StepRecord, Who,
 };
 use serde_json::{Value, json};
 
 use self::pen::{Pen, STEPS};
-use self::porter::Moves;
 use crate::case::LAUNCHER_GONE;
 use crate::hosts::clock::Clock;
 use crate::hosts::{self, Station, Told};
@@ -182,51 +180,48 @@ impl<'a> CaseLog<'a> {
     }
 }
 
-/// What a worker logged, event by event, up to the first that cannot be read.
-fn open_log(folder: &Path, who: Who) -> Option<Box<dyn FnMut() -> Option<RankEvent>>> {
-    match who {
+/// What a worker logged, on the first host's clock, up to the first event that cannot be read.
+fn read_worker(Station { folder, clock }: &Station, who: Who) -> Option<impl Iterator<Item = RankEvent>> {
+    let mut next_event: Box<dyn FnMut() -> Option<RankEvent>> = match who {
         Who::Rank(rank) => {
             let mut log = RankReader::open(folder, rank).ok()?;
-            Some(Box::new(move || log.next_event().ok()?))
+            Box::new(move || log.next_event().ok()?)
         }
         Who::Member(member) => {
             let mut log = MemberReader::open(folder, member).ok()?;
-            Some(Box::new(move || log.next_event().ok()?))
+            Box::new(move || log.next_event().ok()?)
         }
-    }
-}
-
-/// The steps of a rank's log, up to the first that cannot be read.
-struct Steps<'a> {
-    next_event: Box<dyn FnMut() -> Option<RankEvent>>,
-    clock: &'a Clock,
-    main: Option<Nanos>,
-    last_end: Nanos,
-}
-
-impl<'a> Steps<'a> {
-    fn open(Station { folder, clock }: &'a Station, who: Who) -> Option<Self> {
-        Some(Self { next_event: open_log(folder, who)?, clock, main: None, last_end: Nanos(0) })
-    }
-}
-
-impl Iterator for Steps<'_> {
-    type Item = StepRecord;
-
-    fn next(&mut self) -> Option<StepRecord> {
-        loop {
-            match (self.next_event)()? {
-                RankEvent::Step(mut step) => {
-                    self.clock.step(&mut step)?;
-                    let forward = self.last_end <= step.begin && step.begin <= step.end;
-                    self.last_end = step.end;
-                    return forward.then_some(step);
-                }
-                RankEvent::Main { at, .. } => self.main = self.clock.moment(at),
-                _ => {}
+    };
+    let mut last_end = Nanos(0);
+    Some(std::iter::from_fn(move || {
+        let mut event = next_event()?;
+        match &mut event {
+            RankEvent::Step(step) => {
+                clock.step(step)?;
+                (last_end <= step.begin && step.begin <= step.end).then_some(())?;
+                last_end = step.end;
             }
+            RankEvent::Main { at, .. } => *at = clock.moment(*at)?,
+            _ => {}
         }
-    }
+        Some(event)
+    }))
+}
+
+/// What a porter logged, on the first host's clock, up to the first event that cannot be read; `None` where there is no log.
+fn read_porter(Station { folder, clock }: &Station) -> Option<impl Iterator<Item = PorterEvent>> {
+    let mut log = PorterReader::open(folder).ok()??;
+    Some(std::iter::from_fn(move || {
+        let mut event = log.next_event().ok()??;
+        match &mut event {
+            PorterEvent::Moved(moved) => {
+                (moved.begin, moved.end) = (clock.moment(moved.begin)?, clock.moment(moved.end)?);
+            }
+            PorterEvent::Connected { at, .. } | PorterEvent::Lost { at, .. } => *at = clock.moment(*at)?,
+            PorterEvent::Worked { .. } | PorterEvent::Dropped { .. } => {}
+        }
+        Some(event)
+    }))
 }
 
 /// Whose time a process of the timeline shows.
@@ -265,19 +260,23 @@ impl<'a> Track<'a> {
             frame_events: 0,
             allowance: 0,
         };
-        let mut pen = Pen::counting();
+        let mut pen = Pen::default();
         match actor {
             Actor::Worker(who) => {
-                let mut log = Steps::open(&case.station, who)?;
-                for step in log.by_ref() {
-                    pen.step(case.rank_of(who, &step), &step);
-                    let first = track.training.map_or(step.begin, |(first, _)| first);
-                    track.training = Some((first, step.end));
-                    track.steps += 1;
+                for event in read_worker(&case.station, who)? {
+                    match event {
+                        RankEvent::Main { at, .. } => track.main = Some(at),
+                        RankEvent::Step(step) => {
+                            pen.step(case.rank_of(who, &step), &step);
+                            let first = track.training.map_or(step.begin, |(first, _)| first);
+                            track.training = Some((first, step.end));
+                            track.steps += 1;
+                        }
+                        _ => {}
+                    }
                 }
-                track.main = log.main;
             }
-            Actor::Porter => Moves::open(&case.station)?.for_each(|event| pen.moved(&event)),
+            Actor::Porter => read_porter(&case.station)?.for_each(|event| pen.moved(&event)),
         }
         track.step_events = pen.events;
         track.frame(&mut pen, 0);
@@ -339,7 +338,7 @@ impl<'a> Track<'a> {
         }
         out.put(&mut pen)?;
         let Actor::Worker(who) = self.actor else {
-            for event in Moves::open(&self.case.station).into_iter().flatten() {
+            for event in read_porter(&self.case.station).into_iter().flatten() {
                 pen.moved(&event);
                 if pen.events > self.allowance {
                     break;
@@ -348,7 +347,11 @@ impl<'a> Track<'a> {
             }
             return Ok(());
         };
-        let steps = Steps::open(&self.case.station, who).into_iter().flatten();
+        let steps =
+            read_worker(&self.case.station, who).into_iter().flatten().filter_map(|event| match event {
+                RankEvent::Step(step) => Some(step),
+                _ => None,
+            });
         for step in steps.take(usize::try_from(most).unwrap_or(usize::MAX)) {
             pen.step(self.case.rank_of(who, &step), &step);
             if pen.events > self.allowance {

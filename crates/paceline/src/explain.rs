@@ -212,8 +212,8 @@ fn explain_tables(text: &str, options: &Options) -> Result<()> {
 fn read(path: &Path) -> Result<Vec<u8>> {
     let most = explain::LONGEST as u64 + 1;
     let mut bytes = Vec::new();
-    let file = if path == Path::new("-") { open::plain(io::stdin()) } else { Ok(open::open(path)?) };
-    let done = file.and_then(|file| file.take(most).read_to_end(&mut bytes));
+    let file = if path == Path::new("-") { open::plain(io::stdin()) } else { open::open(path)? };
+    let done = file.take(most).read_to_end(&mut bytes);
     match done {
         Err(error) if open::is_damage(&error) => Err(Usage::because(path.display().to_string(), error))?,
         done => done.with_context(|| format!("cannot read {}", path.display()))?,

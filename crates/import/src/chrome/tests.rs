@@ -110,7 +110,8 @@ fn traces_of_known_writers_are_theirs_in_any_layout() {
 
 #[test]
 fn kernels_of_an_operating_system_are_none_of_pytorch() {
-    let text = r#"{"traceEvents":[{"ph":"X","cat":"kernel","name":"sys_read","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
+    let text =
+        r#"{"traceEvents":[{"ph":"X","cat":"kernel","name":"sys_read","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
     assert_eq!(source::recognise(&file(text).1).unwrap(), Some(Format::Chrome));
 }
 

@@ -115,7 +115,11 @@ fn steps_are_rounds_of_all_tensors_and_the_late_rank_is_waited_for() {
     assert_eq!(lengths(&run.ranks[0].steps), [ms(100), ms(100), ms(120), ms(100), ms(100)]);
     let late = &run.ranks[0].steps[2];
     // Ready at 60 ms. The first tensor is exchanged from 60.21 to 75.21 ms; then rank 2 is waited for until 80.002 ms.
-    assert_eq!(late.late_rank, Nanos(2_000 + 4_792_000), "not while the first is exchanged, not while bytes are queued");
+    assert_eq!(
+        late.late_rank,
+        Nanos(2_000 + 4_792_000),
+        "not while the first is exchanged, not while bytes are queued"
+    );
     assert_eq!(late.phases[Phase::CommWait], late.late_rank + ms(30), "what moved the bytes of both");
     assert_eq!(run.ranks[2].steps[2].late_rank, Nanos(0), "nobody waits for himself");
     let waits: Vec<_> = late.buckets.iter().map(|bucket| (bucket.last_rank, bucket.waited_late)).collect();

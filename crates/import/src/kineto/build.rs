@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use paceline_record::{Bytes, Nanos, Rank};
-use serde::Deserialize;
 
 use super::super::operations::{self, Source};
 use super::collective::{self, Candidate};
@@ -94,21 +93,6 @@ enum Place {
     Device,
 }
 
-/// What a trace says about its run.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Distributed {
-    backend: Option<String>,
-    rank: serde_json::Value,
-    world_size: serde_json::Value,
-}
-
-#[derive(Deserialize)]
-struct Device {
-    #[serde(default)]
-    name: Option<String>,
-}
-
 impl Builder {
     /// For a trace that is not of PyTorch's profiler.
     pub fn of_any_writer() -> Self {
@@ -129,17 +113,18 @@ impl Builder {
             "baseTimeNanoseconds" => self.base = parse_whole(value.raw).and_then(|base| base.try_into().ok()),
             "host_name" => trace.host = Some(value.plain()).filter(|host| !host.is_empty()),
             "distributedInfo" => {
-                let told: Distributed = serde_json::from_slice(value.raw).unwrap_or_default();
-                let number = |value: serde_json::Value| {
-                    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let told: serde_json::Value = serde_json::from_slice(value.raw).unwrap_or_default();
+                let number = |key: &str| {
+                    let text = told[key].as_str().map_or_else(|| told[key].to_string(), str::to_owned);
                     parse_whole(text.as_bytes()).and_then(|number| number.try_into().ok())
                 };
-                trace.backend = told.backend.filter(|backend| !backend.is_empty());
-                (trace.rank, trace.world) = (number(told.rank).map(Rank), number(told.world_size));
+                trace.backend = told["backend"].as_str().filter(|name| !name.is_empty()).map(Into::into);
+                (trace.rank, trace.world) = (number("rank").map(Rank), number("world_size"));
             }
             "deviceProperties" => {
-                let devices: Vec<Device> = serde_json::from_slice(value.raw).unwrap_or_default();
-                trace.devices = devices.into_iter().filter_map(|device| device.name).collect();
+                let devices: Vec<serde_json::Value> = serde_json::from_slice(value.raw).unwrap_or_default();
+                let names = devices.iter().filter_map(|device| device["name"].as_str());
+                trace.devices = names.map(Into::into).collect();
             }
             _ => {}
         }

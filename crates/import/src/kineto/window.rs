@@ -24,8 +24,9 @@ pub enum Halt {
 pub struct Window {
     source: Box<dyn Read>,
     buffer: Vec<u8>,
+    /// How large the buffer may get, for now.
+    room: usize,
     at: usize,
-    filled: usize,
     passed: u64,
     failed: Option<io::Error>,
 }
@@ -33,7 +34,7 @@ pub struct Window {
 impl Window {
     /// The begin of a stream.
     pub fn new(source: Box<dyn Read>) -> Self {
-        Self { source, buffer: vec![0; FIRST], at: 0, filled: 0, passed: 0, failed: None }
+        Self { source, buffer: Vec::new(), room: FIRST, at: 0, passed: 0, failed: None }
     }
 
     /// Bytes of the stream before the window.
@@ -45,7 +46,7 @@ impl Window {
     /// ran out of input and there is more, so it must have no side effects unless it succeeds.
     pub fn read<T>(&mut self, mut read: impl FnMut(&mut Cursor<'_>) -> Result<T, Stop>) -> Result<T, Halt> {
         loop {
-            let mut cursor = Cursor::new(&self.buffer[self.at..self.filled]);
+            let mut cursor = Cursor::new(&self.buffer[self.at..]);
             match read(&mut cursor) {
                 Ok(value) => {
                     self.at += cursor.at();
@@ -61,37 +62,33 @@ impl Window {
     pub fn skip(&mut self) -> Result<(), Halt> {
         let mut skip = Skip::default();
         loop {
-            if let Some(end) = skip.feed(&self.buffer[self.at..self.filled]) {
+            if let Some(end) = skip.feed(&self.buffer[self.at..]) {
                 self.at += end;
                 return Ok(());
             }
-            self.at = self.filled;
+            self.at = self.buffer.len();
             self.fill()?;
         }
     }
 
     /// Fills the window, so that a value is read only a few times, however small the pieces are.
     fn fill(&mut self) -> Result<(), Halt> {
-        self.buffer.copy_within(self.at..self.filled, 0);
+        self.buffer.drain(..self.at);
         self.passed += self.at as u64;
-        self.filled -= self.at;
         self.at = 0;
-        if self.filled == self.buffer.len() {
-            if self.filled >= MOST {
+        let before = self.buffer.len();
+        if before == self.room {
+            if before >= MOST {
                 return Err(Halt::Large);
             }
-            self.buffer.resize(2 * self.filled, 0);
+            self.room = 2 * before;
         }
-        let before = self.filled;
-        while self.filled < self.buffer.len() && self.failed.is_none() {
-            match self.source.read(&mut self.buffer[self.filled..]) {
-                Ok(0) => break,
-                Ok(got) => self.filled += got,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Data before the error is read first.
-                Err(error) => self.failed = Some(error),
-            }
+        if self.failed.is_none() {
+            self.buffer.reserve_exact(self.room - before);
+            let free = (self.room - before) as u64;
+            // Data before the error is read first.
+            self.failed = self.source.by_ref().take(free).read_to_end(&mut self.buffer).err();
         }
-        if self.filled == before { Err(Halt::Ended(self.failed.take())) } else { Ok(()) }
+        if self.buffer.len() == before { Err(Halt::Ended(self.failed.take())) } else { Ok(()) }
     }
 }

@@ -29,46 +29,31 @@ fn named(name: &str) -> Option<Column> {
     }
 }
 
-/// What tells how a device was used.
-const USE: [Column; 3] = [Utilisation, Mebibytes, Watts];
-
-/// The layout of rows.
+/// What the columns of rows hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Form {
-    columns: Vec<Option<Column>>,
-    commas: bool,
-}
+pub(super) struct Form(Vec<Option<Column>>);
 
-/// Whether a line names the columns of `dmon`.
-pub(super) fn is_dmon_header(line: &str) -> bool {
-    let form = Form::of_dmon(line);
-    line.trim_start().starts_with('#') && form.has(Device) && form.tells()
-}
-
-/// Whether a line holds the units under such names.
-pub(super) fn is_unit_row(line: &str) -> bool {
-    line.starts_with('#') && !is_dmon_header(line)
-}
-
-/// Whether a line names the columns of `--query-gpu`.
-pub(super) fn is_query_header(line: &str) -> bool {
-    line.contains(',') && Form::of_query(line).tells()
+/// The cells of a line: between commas or, without any, between spaces.
+fn split(line: &str) -> Vec<&str> {
+    match line.contains(',') {
+        true => line.split(',').map(str::trim).collect(),
+        false => line.split_whitespace().collect(),
+    }
 }
 
 impl Form {
-    pub fn of_dmon(line: &str) -> Self {
-        let words = line.split([' ', ',', '#', '\t']).filter(|word| !word.is_empty());
-        Self { columns: words.map(named).collect(), commas: line.contains(',') }
-    }
-
-    pub fn of_query(line: &str) -> Self {
+    /// Columns by a header, that of `dmon` after `#` or that of `--query-gpu`; `None` if the line is none.
+    pub fn of_header(line: &str) -> Option<Self> {
+        let of_dmon = line.trim_start().strip_prefix('#');
         let column = |cell: &str| named(cell.split('[').next().unwrap_or_default());
-        Self { columns: line.split(',').map(column).collect(), commas: true }
+        let form = Self(split(of_dmon.unwrap_or(line)).into_iter().map(column).collect());
+        let whole = if of_dmon.is_some() { form.has(Device) } else { line.contains(',') };
+        (whole && form.tells()).then_some(form)
     }
 
     /// Columns identified by the units of a row without a header; `None` if no cell has a unit.
     pub fn guess(line: &str) -> Option<Self> {
-        let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+        let cells = split(line);
         let ends = |unit: &str, cell: &str| {
             cell.strip_suffix(unit).is_some_and(|rest| rest.trim().parse::<f64>().is_ok())
         };
@@ -83,24 +68,21 @@ impl Form {
             _ if cell.starts_with("GPU-") => Some(DeviceId),
             _ => None,
         };
-        let form = Self { columns: cells.iter().enumerate().map(column).collect(), commas: true };
-        (cells.len() > 1 && form.tells()).then_some(form)
+        let form = Self(cells.iter().enumerate().map(column).collect());
+        (line.contains(',') && form.tells()).then_some(form)
     }
 
     pub fn has(&self, column: Column) -> bool {
-        self.columns.contains(&Some(column))
+        self.0.contains(&Some(column))
     }
 
     fn tells(&self) -> bool {
-        USE.into_iter().any(|column| self.has(column))
+        [Utilisation, Mebibytes, Watts].into_iter().any(|column| self.has(column))
     }
 
     /// The cells of a row; `None` if their number differs from the columns.
     pub fn cells<'a>(&self, line: &'a str) -> Option<Vec<(Option<Column>, &'a str)>> {
-        let cells: Vec<&str> = match self.commas {
-            true => line.split(',').map(str::trim).collect(),
-            false => line.split_whitespace().collect(),
-        };
-        (cells.len() == self.columns.len()).then(|| self.columns.iter().copied().zip(cells).collect())
+        let cells = split(line);
+        (cells.len() == self.0.len()).then(|| self.0.iter().copied().zip(cells).collect())
     }
 }

@@ -43,8 +43,11 @@ fn head(profile: &Profile) -> String {
         text += &format!("{}\n", words::wrap(&format!("{whose}: {}", shares.join(", "))));
     }
     for device in &profile.devices {
-        let name =
-            device.name.as_deref().filter(|name| !name.is_empty()).map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
+        let name = device
+            .name
+            .as_deref()
+            .filter(|name| !name.is_empty())
+            .map_or_else(String::new, |name| format!(" ({})", names::clean(name)));
         let busy = words::or_dash(device.utilisation, |busy| format!("{:.1} %", 100.0 * busy));
         let line = format!("device {}{name}: busy {busy}, {}", device.device, time(device.busy));
         text += &format!("{}\n", words::wrap(&line));
@@ -132,7 +135,9 @@ fn list(title: &str, whole: &str, rows: &[Work]) -> String {
     let numbers = ["count", "total", "mean", &share, "moved", "GB/s"].map(|name| (name, Align::Right));
     let mut table = Table::new([(title, Align::Left)].into_iter().chain(numbers).take(1 + columns));
     let moved = |row: &Work| match row.sized < row.count {
-        true => words::or_dash(row.bytes, |bytes| format!("{} in {} of {}", words::bytes(bytes), row.sized, row.count)),
+        true => words::or_dash(row.bytes, |bytes| {
+            format!("{} in {} of {}", words::bytes(bytes), row.sized, row.count)
+        }),
         false => words::or_dash(row.bytes, words::bytes),
     };
     for (row, name) in rows.iter().zip(names::shorten(rows.iter().map(|row| row.name.as_str()))) {

@@ -202,10 +202,7 @@ fn work_belongs_to_the_step_that_launched_it_however_late_it_is_done() {
     );
     let said = profile.warnings.join("\n");
     assert!(said.contains("step 3 was left out: it is not whole, with 1 pieces of work where"), "{said}");
-    assert!(
-        said.contains("1 collective outside the marked steps, 3.00 ms in all, is not counted"),
-        "{said}"
-    );
+    assert!(said.contains("1 collective outside the marked steps, 3.00 ms in all, is not counted"), "{said}");
 }
 
 #[test]
@@ -249,7 +246,10 @@ fn what_dominates_is_named() {
     let text = render(&summarise_all(&thirds));
     assert!(text.contains("idle time of the device is the largest part"), "{text}");
     let both = trace(&[(Kind::Compute, "x", 0, 90, 0, 0, 0), (Kind::CopyOut, "out", 90, 100, 0, 0, 1)]);
-    assert!(render(&summarise_all(&both)).contains("computation dominates; copies between host and device take 10.0 %"));
+    assert!(
+        render(&summarise_all(&both))
+            .contains("computation dominates; copies between host and device take 10.0 %")
+    );
 }
 
 #[test]

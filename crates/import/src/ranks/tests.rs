@@ -1,3 +1,5 @@
+mod samples;
+
 use paceline_record::Phase;
 
 use super::*;

@@ -364,7 +364,10 @@ fn traces_of_a_folder_that_form_no_run_are_named() {
         fs::write(folder.path().join(name), text).expect("a file");
     }
     let said = import(&[folder.path().into()], &Told::default()).expect_err("no run").to_string();
-    assert!(said.contains("a.json, b.json (these traces do not form one run: they were not recorded"), "{said}");
+    assert!(
+        said.contains("a.json, b.json (these traces do not form one run: they were not recorded"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -401,10 +404,7 @@ fn the_name_of_a_folder_says_how_many_ranks_a_timeline_without_arrivals_has() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let exchanges = (0..3).map(|step: u32| {
         let at = 1000 * step;
-        format!(
-            r#"{{"ph":"B","name":"ALLREDUCE","ts":{at},"pid":1}},{{"ph":"E","ts":{},"pid":1}}"#,
-            at + 100
-        )
+        format!(r#"{{"ph":"B","name":"ALLREDUCE","ts":{at},"pid":1}},{{"ph":"E","ts":{},"pid":1}}"#, at + 100)
     });
     let text = format!("[{}]", exchanges.collect::<Vec<_>>().join(","));
     for (name, ranks) in [("job", "1 of an unknown number"), ("workers_4", "1 of 4")] {
@@ -413,6 +413,10 @@ fn the_name_of_a_folder_says_how_many_ranks_a_timeline_without_arrivals_has() {
         fs::write(path.join("t.json"), &text).expect("a file");
         let runs = import(&[path], &Told::default()).expect("a run");
         assert_eq!(runs[0].1.case.settings["ranks"], ranks);
+        let (written, study) =
+            write::write(&runs, &[], &folder.path().join("study"), Held::Replace).expect("room");
+        let text = terminal::render_report(&written.analyse(&study), terminal::Screen::PLAIN);
+        assert_eq!(text.contains("an unknown number        -"), name == "job", "{text}");
     }
 }
 
@@ -429,7 +433,13 @@ fn a_folder_without_a_run_is_refused_in_one_line_that_says_what_its_files_are() 
     for name in ["a.json", "b.json"] {
         fs::write(folder.path().join(name), trace).expect("a file");
     }
-    assert!(refuse().contains("a.json, b.json (a Chrome trace of a program that is not known: steps are not looked for"), "{}", refuse());
+    assert!(
+        refuse().contains(
+            "a.json, b.json (a Chrome trace of a program that is not known: steps are not looked for"
+        ),
+        "{}",
+        refuse()
+    );
     let empty = r#"{"schemaVersion":1,"traceEvents":[{"ph":"X","cat":"user_annotation","name":"a","pid":1,"tid":1,"ts":1,"dur":2}]}"#;
     fs::write(folder.path().join("c.json"), empty).expect("a file");
     fs::write(folder.path().join("d.csv"), "workers,rate\n1,2\n").expect("a file");

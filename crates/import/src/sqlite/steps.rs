@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use paceline_record::Nanos;
 
-use crate::trace::{Kind, Name, Slice, StepRange, Trace};
+use crate::trace::{Kind, Slice, StepRange, Trace};
 
 const STEP: [&str; 7] = ["step", "iteration", "iter", "batch", "minibatch", "profilerstep", "trainstep"];
 const TRAINING: [&str; 4] = ["train", "training", "global", "the"];
@@ -22,8 +22,7 @@ type Numbered<'trace> = (&'trace Slice, Option<u64>);
 
 /// Steps among the slices of `trace` that `closed` lets through, in order of their begin.
 pub fn find(trace: &Trace, closed: impl Fn(usize) -> bool) -> Vec<StepRange> {
-    let forms: Vec<Option<Form>> =
-        (0..trace.names.len()).map(|at| form(trace.names.text(Name(at as u32)))).collect();
+    let forms: Vec<Option<Form>> = trace.names.texts().map(form).collect();
     let mut ways: BTreeMap<(u32, &str), Vec<Numbered<'_>>> = BTreeMap::new();
     for (at, slice) in trace.slices.iter().enumerate() {
         if slice.kind == Kind::Range

@@ -269,7 +269,10 @@ fn the_advice_on_an_idle_device_is_by_its_cause() {
         (idle.text, idle.advice)
     };
     let (text, advice) = found(Some(|_| 0), false);
-    assert!(text.contains("queued work did not begin") && advice.contains("events between streams"), "{text}");
+    assert!(
+        text.contains("queued work did not begin") && advice.contains("events between streams"),
+        "{text}"
+    );
     let (text, advice) = found(Some(|step| step * 1000 + 598), true);
     assert!(text.contains("100 % of it the host was late") && advice.contains("CUDA graphs"), "{text}");
     let (text, advice) = found(Some(|step| step * 1000 + 598), false);
@@ -315,7 +318,10 @@ fn copies_of_results_are_no_input_and_a_run_need_not_train_on_images() {
         (input.text, input.advice)
     };
     let (text, advice) = found(Kind::CopyIn);
-    assert!(text.contains("30 %") && text.contains("waiting for input") && !advice.contains("images"), "{advice}");
+    assert!(
+        text.contains("30 %") && text.contains("waiting for input") && !advice.contains("images"),
+        "{advice}"
+    );
     let (text, _) = found(Kind::CopyOut);
     assert!(text.contains("30 %") && text.contains("copying results out"), "{text}");
 }

@@ -93,7 +93,9 @@ impl Program {
     /// Batches come too late. Others may not train on images.
     pub fn input(self) -> &'static str {
         match self.is_ours() {
-            true => "prepare batches in advance on separate cores, use smaller images, or keep the data in memory",
+            true => {
+                "prepare batches in advance on separate cores, use smaller images, or keep the data in memory"
+            }
             false => "prepare batches in advance on separate cores, or keep the data in memory",
         }
     }

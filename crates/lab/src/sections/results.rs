@@ -46,7 +46,7 @@ pub fn cases(cases: &Cases<'_>) -> Table {
     // One worker compared with itself says nothing.
     let compared = cases.done().any(|(case, _)| case.case.workers > 1 && case.speedup_speed.is_some());
     for (case, label) in &cases.all {
-        let workers = case.case.workers.to_string();
+        let workers = case.workers_shown();
         if case.status != Status::Done {
             // A reason may span several lines; the table has room for one.
             let reason = case.reason.as_deref().and_then(|reason| reason.lines().next());
@@ -121,7 +121,7 @@ pub fn phases(cases: &Cases<'_>) -> Table {
             shown.iter().map(|&(phase, most)| digits(ms(case, phase), if most < 10.0 { 3 } else { 2 }));
         let off_core = case.off_core.as_ref().and_then(|time| step_ms(case, time.seconds));
         let last = [digits(off_core, 2), digits(case.overlap.map(|fraction| 100.0 * fraction), 0)];
-        table.row([label.to_owned(), case.case.workers.to_string()].into_iter().chain(times).chain(last));
+        table.row([label.to_owned(), case.workers_shown()].into_iter().chain(times).chain(last));
     }
     table
 }
@@ -142,7 +142,7 @@ pub fn steps(cases: &Cases<'_>) -> Table {
         let spread = case.dispersion;
         table.row([
             label.to_owned(),
-            case.case.workers.to_string(),
+            case.workers_shown(),
             case.steps.to_string(),
             case.repeats.to_string(),
             digits(spread.map(|spread| 1e3 * spread.p50_s), 2),

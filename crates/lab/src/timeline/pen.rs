@@ -32,12 +32,13 @@ const ORDER: [Phase; 13] = [
 type Stretch = (Nanos, Nanos);
 
 /// Draws the events of one process.
+#[derive(Default)]
 pub(super) struct Pen {
     /// Drawn events that have not been written yet.
     pub text: String,
     /// Total number of events.
     pub events: usize,
-    /// Whether events are drawn, or only counted.
+    /// Whether events are drawn, or only counted, as by default.
     draws: bool,
     process: usize,
     origin: Nanos,
@@ -52,21 +53,7 @@ pub(super) struct Pen {
 impl Pen {
     /// A pen for a process whose clock begins at `origin`.
     pub(super) fn new(process: usize, origin: Nanos) -> Self {
-        Self {
-            text: String::new(),
-            events: 0,
-            draws: true,
-            process,
-            origin,
-            exchanges: Vec::new(),
-            peers: Vec::new(),
-            ranks_are_of: "",
-        }
-    }
-
-    /// A pen that only counts.
-    pub(super) fn counting() -> Self {
-        Self { draws: false, ..Self::new(0, Nanos(0)) }
+        Self { draws: true, process, origin, ..Self::default() }
     }
 
     fn event(&mut self, fields: fmt::Arguments<'_>) {
