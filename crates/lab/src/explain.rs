@@ -195,7 +195,7 @@ fn check_map(tables: &[page::Found], options: &Options) -> Result<(), ExplainErr
     let named = |name: &str| {
         tables.iter().any(|page::Found { grid, .. }| {
             let mut names = grid.header.iter().chain(grid.rows.iter().filter_map(|row| row.first()));
-            names.any(|heading| heading.trim().eq_ignore_ascii_case(name.trim()))
+            names.any(|heading| series::same_name(name, heading))
         })
     };
     for (at, (name, meaning)) in options.map.iter().enumerate() {

@@ -186,6 +186,7 @@ pub fn unit(text: &str) -> Option<Unit> {
         "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Seconds(3600.0),
         "%" | "percent" | "pct" | "percentage" => Unit::Percent,
         "x" | "×" | "times" | "fold" => Unit::Times,
+        "byte" | "bytes" => Unit::Bytes(1.0),
         "kb" => Unit::Bytes(1e3),
         "mb" => Unit::Bytes(1e6),
         "gb" => Unit::Bytes(1e9),

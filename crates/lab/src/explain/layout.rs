@@ -9,6 +9,7 @@ use std::hash::Hash;
 use super::figure::{self, Cell};
 use super::meaning::{self, Counts, Meaning};
 use super::page::Grid;
+use crate::names;
 
 /// The name of the workers in a table that has them in its header.
 pub const HEADER: &str = "header";
@@ -30,8 +31,8 @@ pub struct Long {
     pub counted_by: String,
     /// Workers of each row; `None` if its cell does not count them.
     pub workers: Vec<Option<u64>>,
-    /// What distinguishes a row from others with as many workers.
-    pub labels: Vec<String>,
+    /// What distinguishes a row from others with as many workers, as many parts for each.
+    pub labels: Vec<Vec<String>>,
     /// The measures and settings.
     pub columns: Vec<Raw>,
 }
@@ -68,17 +69,12 @@ pub fn long(grid: &Grid, told: Told) -> Result<Long, String> {
     }
     turned(grid, told).ok_or_else(|| {
         let names: Vec<String> =
-            grid.header.iter().take(8).map(|name| format!("{:?}", shorten(name))).collect();
+            grid.header.iter().take(8).map(|name| format!("{:?}", names::clean(name))).collect();
         format!(
             "none of the columns {} is the number of workers; name it with --map COLUMN=workers",
             names.join(", ")
         )
     })
-}
-
-/// The beginning of a text.
-pub fn shorten(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 /// The number of workers at the start of a cell: `4`, `4 GPUs`, `8x V100`, `2 nodes x 4 GPUs`, `GPU (4)`, `GPU=1,BS=96`.
@@ -272,27 +268,37 @@ fn filled(grid: &Grid, at: usize) -> Vec<&str> {
 
 fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
     let Counted { name, workers, rests, used } = counted;
-    let (mut labels, mut columns) = (rests, Vec::new());
+    let mut labels: Vec<Vec<String>> = rests.into_iter().map(|rest| vec![rest]).collect();
+    let mut columns = Vec::new();
     for at in (0..grid.header.len()).filter(|at| !used.contains(at)) {
         let heading = &grid.header[at];
-        let told = told(heading);
-        if told.is_some() || !is_worded(grid, at) {
+        let (told, worded) = (told(heading), is_worded(grid, at));
+        let labels_runs = told.map_or(worded, |told| told == Meaning::Setting);
+        if !labels_runs {
             let cells = grid.rows.iter().map(|row| row[at].clone()).collect();
             columns.push(Raw { name: heading.clone(), cells, told, under: None });
             continue;
         }
-        if meaning::words(heading).iter().any(|word| meaning::among(NOTES, word)) {
+        if told.is_none() && meaning::words(heading).iter().any(|word| meaning::among(NOTES, word)) {
             continue;
         }
-        for ((label, cell), workers) in labels.iter_mut().zip(filled(grid, at)).zip(&workers) {
-            // `2x RTX 3090` beside 2 GPUs is an RTX 3090.
-            let repeats = count(cell).filter(|count| Some(count.value) == *workers);
-            let cell = repeats.map_or_else(|| without(cell, *workers), |count| count.rest);
-            if !label.is_empty() && !cell.is_empty() {
-                label.push_str(", ");
-            }
-            label.push_str(&cell);
+        if !worded {
+            let cells = grid.rows.iter().map(|row| row[at].as_str());
+            let named =
+                |cell: &str| if cell.is_empty() { String::new() } else { format!("{heading} {cell}") };
+            labels.iter_mut().zip(cells).for_each(|(label, cell)| label.push(named(cell)));
+            continue;
         }
+        // `2x RTX 3090` beside 2 GPUs is an RTX 3090, if that makes rows alike: `32x32` beside 32 GPUs is a size.
+        let whole: Vec<String> = filled(grid, at).into_iter().map(str::to_owned).collect();
+        let rest = whole.iter().zip(&workers).map(|(cell, workers)| {
+            let repeats = count(cell).filter(|count| Some(count.value) == *workers);
+            repeats.map_or_else(|| without(cell, *workers), |count| count.rest)
+        });
+        let rest: Vec<String> = rest.collect();
+        let kinds = |cells: &[String]| cells.iter().collect::<HashSet<_>>().len();
+        let cells = if kinds(&rest) < kinds(&whole) { rest } else { whole };
+        labels.iter_mut().zip(cells).for_each(|(label, cell)| label.push(cell));
     }
     Long { counted_by: name, workers, labels, columns }
 }
@@ -351,7 +357,7 @@ fn turned(grid: &Grid, told: Told) -> Option<Long> {
         }
     }
     let workers: Vec<Option<u64>> = counts.into_iter().map(Some).collect();
-    Some(Long { counted_by: HEADER.into(), labels: vec![String::new(); workers.len()], workers, columns })
+    Some(Long { counted_by: HEADER.into(), labels: vec![Vec::new(); workers.len()], workers, columns })
 }
 
 /// Rows that differ only in workers.
@@ -376,9 +382,23 @@ pub struct Setting {
 /// Separates rows of different runs: by their labels; then, where numbers of workers repeat, by the settings that repeat least; then
 /// where the numbers begin again. What still repeats are runs that were repeated.
 pub fn groups(long: &Long, settings: &[Setting]) -> Vec<Group> {
-    let counted = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
-    let all = Group { name: String::new(), rows: counted };
-    partition(&all, |row| long.labels[row].as_str(), str::to_owned)
+    let counted: Vec<usize> = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
+    // Named by the parts in which labels differ; if they do not, by the first, which says what the runs are.
+    let first = counted.first().map_or(&[][..], |row| &long.labels[*row]);
+    let differs: Vec<bool> = (0..first.len())
+        .map(|part| counted.iter().any(|row| long.labels[*row][part] != first[part]))
+        .collect();
+    let name = |label: &[String]| {
+        let parts = label.iter().enumerate().filter(|(_, part)| !part.is_empty());
+        let telling: Vec<&str> =
+            parts.clone().filter(|(at, _)| differs[*at]).map(|(_, part)| part.as_str()).collect();
+        match telling.is_empty() {
+            true => parts.take(1).map(|(_, part)| part.clone()).collect(),
+            false => telling.join(", "),
+        }
+    };
+    let all = Group { name: String::new(), rows: counted.clone() };
+    partition(&all, |row| long.labels[row].as_slice(), name)
         .into_iter()
         .flat_map(|group| split(long, settings, group))
         .collect()

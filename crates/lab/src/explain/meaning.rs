@@ -58,6 +58,8 @@ pub enum Meaning {
     Batch,
     /// Examples in total.
     Examples,
+    /// What distinguishes runs, such as a model.
+    Setting,
     /// Nothing that matters here.
     Ignore,
 }
@@ -90,7 +92,7 @@ impl Meaning {
 
     /// Whether the column is a setting of a run, not a result.
     pub fn is_setting(self) -> bool {
-        matches!(self, Epochs | Steps | Batch | Examples)
+        matches!(self, Epochs | Steps | Batch | Examples | Setting)
     }
 }
 
@@ -267,7 +269,7 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     // What somebody hopes for is no measure; neither is what differs between runs.
     if has(
         "ideal theoretical expected perfect linear amdahl gustafson lo hi lower upper p90 p95 p99 50th 75th 90th 95th 99th percentile without \
-         projected predicted estimated gflop tflop mflops flop std stddev stdev deviation variance \
+         projected predicted estimated hidden overlap overlapped gflop tflop mflops flop std stddev stdev deviation variance \
          error err learning lr params parameters flops tflops gflops bandwidth utilization \
          utilisation util usage power temperature price cost energy version date link log mfu watt \
          watts",
@@ -447,8 +449,11 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
     // `exchange ms per step`, `memory MB per worker`, but not `images per sec`.
     let within = || {
         let words = words(name);
+        // `95 % interval` and `99 % latency` are not in percent.
+        let counted = |at: usize| at > 0 && words[at - 1].parse::<f64>().is_ok();
         let plain = |at: &usize| {
-            words[*at].len() > 1 && words[*at] != "min" && !words[..*at].iter().any(|word| word == "per")
+            let after = words[..*at].iter().any(|word| word == "per");
+            words[*at].len() > 1 && words[*at] != "min" && !after && !counted(*at)
         };
         let units = (0..words.len()).filter(plain).filter_map(|at| figure::unit(&words[at]));
         units.into_iter().find(|unit| !matches!(unit, Unit::Times | Unit::PerSecond))

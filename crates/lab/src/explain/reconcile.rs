@@ -16,10 +16,11 @@
 
 use serde::Serialize;
 
+use super::audit::round_to;
 use super::figure::Figure;
 use super::meaning::Meaning;
 use super::series::{Column, Series};
-use super::span::Span;
+use super::span::{ARITHMETIC, Span};
 use crate::stats::regression::{self, Estimate};
 
 /// How much the two speed-ups may differ and still count as equal.
@@ -27,9 +28,6 @@ pub const TOLERATED: f64 = 0.05;
 
 /// Standard errors to either side of a 95 % interval.
 pub(super) const NORMAL: f64 = 1.96;
-
-/// How much examples / time may deviate, beyond rounding, from a rate that was computed from it.
-const SAME: f64 = 0.003;
 
 /// Rows count as the same work if the logarithm of the ratio of their examples is below this.
 const SURE: f64 = 0.5;
@@ -326,19 +324,45 @@ pub(super) fn same(series: &Series, work: Work) -> Option<(&Column, f64)> {
     let clocks = [Meaning::EpochTime, Meaning::TrainTime, Meaning::TotalTime];
     clocks.into_iter().filter_map(|meaning| series.column(meaning)).find_map(|clock| {
         let implied = implied(series, clock, work)?;
-        let mut values: Vec<f64> = implied.iter().map(|(_, span)| span.value).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = *values.get(values.len() / 2)?;
-        let holds = |span: &Span| {
-            let (lo, hi) = span.ends();
-            lo * (1.0 - SAME) <= middle && middle <= hi * (1.0 + SAME)
+        let spans: Vec<(f64, f64)> = implied.iter().map(|(_, span)| span.ends()).collect();
+        let (lo, hi) = common(&spans)?;
+        let examples = roundest(lo, hi);
+        // Where few digits are printed, rows agree with anything.
+        let agrees = |(_, span): &&(usize, Span)| {
+            let (from, to) = span.ends();
+            from <= hi && lo <= to && (span.value / examples - 1.0).abs() < 0.02
         };
-        let close = |span: &Span| (span.value / middle - 1.0).abs() < 0.02;
-        let agreeing = implied.iter().filter(|(_, span)| holds(span) && close(span)).count();
+        let agreeing = implied.iter().filter(agrees).count();
         // One row may be a mistake, which the audit reports.
-        (values.len() >= 3 && agreeing + usize::from(values.len() > 3) >= values.len())
-            .then_some((clock, middle))
+        (spans.len() >= 3 && agreeing + usize::from(spans.len() > 3) >= spans.len())
+            .then_some((clock, examples))
     })
+}
+
+/// What most spans have in common.
+fn common(spans: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let mut ends: Vec<(f64, i64)> = spans
+        .iter()
+        .flat_map(|(lo, hi)| [(lo * (1.0 - ARITHMETIC), 1), (hi * (1.0 + ARITHMETIC), -1)])
+        .collect();
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut within, mut most, mut best) = (0, 0, None);
+    for pair in ends.windows(2) {
+        within += pair[0].1;
+        if within > most {
+            (most, best) = (within, Some((pair[0].0, pair[1].0)));
+        }
+    }
+    best
+}
+
+/// The number with the fewest digits in a range above zero.
+fn roundest(lo: f64, hi: f64) -> f64 {
+    let middle = 0.5 * (lo + hi);
+    (1..=15)
+        .map(|digits| round_to(middle, digits))
+        .find(|number| lo <= *number && *number <= hi)
+        .unwrap_or(middle)
 }
 
 fn batch(examples: Estimate, standard_error: f64, told: Option<u64>) -> Batch {

@@ -6,9 +6,10 @@ use serde::Serialize;
 
 use super::audit;
 use super::figure::{self, Cell, Figure, SPREAD, Unit};
-use super::layout::{self, Long, Raw, Setting, shorten};
+use super::layout::{self, Group, Long, Raw, Setting};
 use super::meaning::{self, Counted, Heading, Meaning, Qualifier};
 use super::page::Grid;
+use crate::{csv, names};
 
 /// How far a rate may be, as the mean of logarithms, from the speed-up or the clock that shows whose it is.
 const NEAR: f64 = 0.7;
@@ -80,6 +81,9 @@ pub struct Series {
     pub comparable: bool,
     /// What the user says.
     pub context: Context,
+    /// All that is said about its runs; a title may leave out what others have, too.
+    #[serde(skip)]
+    runs: String,
 }
 
 impl Series {
@@ -155,11 +159,18 @@ pub struct Place<'a> {
 
 /// Reads a table as one series, or as several if words, settings or precisions distinguish them.
 pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
+    let ours = csv::meanings(&grid.header).unwrap_or_default();
     let told = |name: &str| {
-        place.map.iter().find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
+        let mut known = place.map.iter().chain(&ours);
+        known.find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
     };
     let long = layout::long(grid, &told)?;
-    let all: Vec<Column> = long.columns.iter().map(|raw| column(raw, &long, warnings)).collect();
+    let mut all: Vec<Column> = long.columns.iter().map(|raw| column(raw, &long, warnings)).collect();
+    let is_ours = |column: &Column| {
+        let given = place.map.iter().any(|(heading, _)| same_name(heading, &column.name));
+        !ours.is_empty() && !given
+    };
+    all.iter_mut().filter(|column| is_ours(column)).for_each(|column| column.ground = Ground::Name);
     let settings: Vec<Setting> = all
         .iter()
         .filter(|column| column.meaning.is_none_or(Meaning::is_setting))
@@ -190,11 +201,13 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
             .filter(|column| column.figures.iter().flatten().next().is_some())
             .collect();
         let comparable = comparable && same_settings(&columns, &workers);
+        let label = rows.first().map(|row| &long.labels[*row]);
+        let alike = label.filter(|label| rows.iter().all(|row| long.labels[*row] == **label));
+        let runs = alike.map_or_else(String::new, |label| label.join(", "));
         let mut found = Vec::new();
         for (qualifier, columns) in apart(columns) {
             let mut titles: Vec<&str> = place.headings.iter().map(String::as_str).collect();
-            let long_name = |name: &str| name.chars().take(80).collect::<String>();
-            let (name, qualifier) = (long_name(name), long_name(&qualifier));
+            let (name, qualifier) = (names::clean(name), names::clean(&qualifier));
             titles
                 .extend([&name, &qualifier].into_iter().filter(|name| !name.is_empty()).map(String::as_str));
             let titles = titles.split_off(titles.len().saturating_sub(3));
@@ -206,6 +219,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
                 columns,
                 comparable,
                 context: place.context,
+                runs: runs.clone(),
             };
             settle_ratios(&mut series);
             let is_measure = |meaning: Meaning| !meaning.is_setting() && meaning != Meaning::Ignore;
@@ -217,11 +231,20 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     };
     let groups = layout::groups(&long, &settings);
     let differ = |rows: &[usize]| rows.iter().any(|row| long.workers[*row] != long.workers[rows[0]]);
-    let mut found: Vec<Series> = groups
-        .iter()
-        .filter(|group| differ(&group.rows))
-        .flat_map(|group| build(&group.name, &group.rows, true))
-        .collect();
+    let (scaling, alone): (Vec<&Group>, Vec<&Group>) = groups.iter().partition(|group| differ(&group.rows));
+    let mut found: Vec<Series> =
+        scaling.iter().flat_map(|group| build(&group.name, &group.rows, true)).collect();
+    if !found.is_empty() && !alone.is_empty() {
+        let rows = alone.iter().map(|group| group.rows.len()).sum::<usize>();
+        let names: Vec<&str> = alone.iter().take(3).map(|group| group.name.as_str()).collect();
+        warnings.push(format!(
+            "line {}: left out {rows} {}, from which no other differs only in workers ({}{})",
+            place.line,
+            if rows == 1 { "row" } else { "rows" },
+            names.join("; "),
+            if alone.len() > names.len() { "; ..." } else { "" }
+        ));
+    }
     if found.is_empty() {
         let rows: Vec<usize> = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
         // Words may describe the numbers of workers instead of different runs: then printed speed-ups follow over all rows.
@@ -238,7 +261,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     }
     if found.is_empty() {
         let names: Vec<String> =
-            long.columns.iter().take(8).map(|raw| format!("{:?}", shorten(&raw.name))).collect();
+            long.columns.iter().take(8).map(|raw| format!("{:?}", names::clean(&raw.name))).collect();
         return Err(format!(
             "none of the measures {} is understood; name one with --map COLUMN=MEANING",
             names.join(", ")
@@ -258,7 +281,7 @@ pub fn join(all: Vec<Series>) -> Vec<Series> {
             });
             other.comparable
                 && series.comparable
-                && other.title == series.title
+                && (&other.title, &other.runs) == (&series.title, &series.runs)
                 && other.workers == series.workers
                 && other.lines != series.lines
                 && !repeated
@@ -276,8 +299,9 @@ pub fn join(all: Vec<Series>) -> Vec<Series> {
     joined
 }
 
-fn same_name(a: &str, b: &str) -> bool {
-    a.trim().eq_ignore_ascii_case(b.trim())
+/// Whether a name is that of a heading, in full or as it is shown.
+pub fn same_name(name: &str, heading: &str) -> bool {
+    [heading, &names::clean(heading)].iter().any(|heading| name.trim().eq_ignore_ascii_case(heading.trim()))
 }
 
 /// Separates columns whose headings say that they are of different runs, such as `FP32` and `AMP`.
@@ -397,7 +421,8 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
     let guessed = meaning
         .or_else(|| meaning::read(under.as_ref()?, unit).meaning)
         .filter(|meaning| *meaning != Meaning::Workers);
-    let communicates = || meaning::words(spoken).iter().any(|word| word.starts_with("communicat"));
+    let communicates =
+        || meaning::words(spoken).iter().any(|word| word == "comm" || word.starts_with("communicat"));
     let guessed = guessed.or_else(|| (ratio && communicates()).then_some(Meaning::CommRatio));
     let meaning = told.or(guessed).map(|meaning| match meaning {
         // In percent, scaling is an efficiency unless it grows.
@@ -449,7 +474,7 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
             Cell::NotFinite => {
                 warnings.push(format!(
                     "{:?} contains a value that is not a finite number; treated as missing",
-                    shorten(name)
+                    names::clean(name)
                 ));
                 None
             }
@@ -461,8 +486,8 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
             if others.is_empty() { String::new() } else { format!(" (and {} more cells)", others.len()) };
         warnings.push(format!(
             "{:?} contains {:?}, which is not understood there{more}; treated as missing",
-            shorten(name),
-            shorten(first)
+            names::clean(name),
+            names::clean(first)
         ));
     }
     let has_spread =
@@ -473,7 +498,7 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
         _ => unit.is_some() || ratio,
     };
     let is_ratio = matches!(meaning, Some(Meaning::Speedup | Meaning::Efficiency));
-    Column { name: shorten(name), meaning, ground, has_unit, has_spread, figures, is_ratio, qualifier }
+    Column { name: names::clean(name), meaning, ground, has_unit, has_spread, figures, is_ratio, qualifier }
 }
 
 fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Option<Meaning>) -> Figure {

@@ -222,3 +222,92 @@ fn a_line_that_describes_nothing_is_not_told() {
     let page = render(&read(text));
     assert!(!page.contains("T = fixed") && !page.contains("inf"), "{page}");
 }
+
+#[test]
+fn entities_of_html_are_letters_and_a_table_around_a_table_is_not_one() {
+    let entities = "<table><tr><th>GPUs<th>images&#47;sec<th>speed&#8209;up<th>efficiency&#x20;&#37;<tr><td>1<td>100<td>1.00&thinsp;<td>100&#37;<tr><td>2<td>190<td>1.90<td>95&#37;<tr><td>4<td>350<td>3.50<td>87.5&#37;</table>";
+    let series = read(entities).series.remove(0);
+    assert_eq!(series.audit.follows, ["speed-up", "efficiency %"]);
+    assert_eq!(series.rows[2].by_rate, Some(3.5));
+    let table = "<table><tr><th>GPUs<th>img/s<tr><td>1<td>100<tr><td>2<td>190<tr><td>4<td>350</table>";
+    let nested = format!("<table><tr><td>nested{table}</td></tr><tr><td>{table}</td></tr></table>");
+    assert_eq!(told(&nested), vec![("Table".into(), vec![1, 2, 4], 0); 2]);
+    let odd = "<table><tr><th>GPUs<th>R&D img/s &amp;lt;<tr><td>1<td>100<tr><td>2<td>190</table>";
+    assert_eq!(read(odd).series[0].understood.columns[0].name, "R&D img/s &lt;");
+}
+
+#[test]
+fn a_series_is_named_by_what_distinguishes_it_and_a_long_name_shows_that_it_is_cut() {
+    let text = "model,engine,data,GPUs,images/s\nresnet50,cpu,cifar,1,10\nresnet50,cpu,cifar,2,19\nvgg16,cpu,cifar,1,5\nvgg16,cpu,cifar,2,8\n";
+    let titles: Vec<String> = told(text).into_iter().map(|(title, ..)| title).collect();
+    assert_eq!(titles, ["resnet50", "vgg16"]);
+    let name = format!(
+        "images/s of a network {}with many layers",
+        "that has a long name and was trained ".repeat(2)
+    );
+    let found = read(&format!("GPUs,{name}\n1,10\n2,10\n4,11\n"));
+    let shown = &found.series[0].understood.columns[0].name;
+    assert!(shown.contains("...") && shown.ends_with("many layers"), "{shown}");
+    let map = vec![(shown.clone(), Meaning::RateGlobal)];
+    let given =
+        explain_text(&format!("GPUs,{name}\n1,10\n2,10\n4,11\n"), &Options { map, ..Options::default() });
+    assert_eq!(given.expect("a name as it is shown").series[0].rows[2].by_rate, Some(1.1));
+}
+
+#[test]
+fn rows_that_belong_to_no_series_are_told() {
+    let text = "state,GPUs,images/s\ncalm,1,10\ncalm,2,19\nbusy,4,30\n";
+    let found = read(text);
+    assert_eq!(found.series[0].understood.workers, [1, 2]);
+    assert_eq!(
+        found.warnings,
+        ["line 1: left out 1 row, from which no other differs only in workers (busy)"]
+    );
+}
+
+#[test]
+fn a_level_of_confidence_is_no_unit_and_what_is_hidden_is_no_share() {
+    let text = "| GPUs | img/s (95 % interval) | speed-up (95 % interval) | hidden communication % |\n|-|-|-|-|\n| 1 | 100.0 (99 .. 101) | 1.00 | - |\n| 16 | 1500.0 (1490 .. 1510) | 15.00 (14.8 .. 15.2) | 74 |\n| 32 | 2850.0 (2800 .. 2900) | 28.50 (28.0 .. 29.0) | 74 |\n";
+    let series = read(text).series.remove(0);
+    let meanings: Vec<Option<Meaning>> =
+        series.understood.columns.iter().map(|column| column.meaning).collect();
+    assert_eq!(meanings, [Some(Meaning::RateGlobal), Some(Meaning::Speedup), None]);
+    assert_eq!(series.audit.follows, ["speed-up (95 % interval)"]);
+}
+
+#[test]
+fn a_rate_is_called_computed_from_the_clock_only_if_the_digits_allow_it() {
+    let related = |rates: [f64; 4]| {
+        let rows = [(1, 10.16), (2, 10.19), (4, 10.21), (8, 10.24)].into_iter().zip(rates);
+        let rows: String = rows.map(|((n, clock), rate)| format!("{n},{clock:.2},{rate:.1}\n")).collect();
+        read(&format!("GPUs,train time (s),images/s\n{rows}")).series.remove(0).reconciliation
+    };
+    let computed = related([1259.9, 2512.4, 5013.5, 10002.0]);
+    assert!(matches!(computed, Some(Reconciliation::Same { examples: 12_800.0, .. })), "{computed:?}");
+    let apart = related([1259.9, 2519.4, 5018.5, 10012.0]);
+    assert!(!matches!(apart, Some(Reconciliation::Same { .. })), "{apart:?}");
+}
+
+#[test]
+fn a_whole_that_is_a_little_longer_than_its_parts_has_others() {
+    let text = "GPUs,init time (s),train time (s),total time (s)\n1,0.05,100.00,100.05\n2,0.05,51.00,51.05\n4,0.05,26.00,26.09\n8,0.05,13.50,13.61\n";
+    assert!(read(text).series[0].audit.slips.is_empty());
+    assert_eq!(told(&text.replace("26.09", "25.09"))[0].2, 1, "a whole is not shorter");
+}
+
+#[test]
+fn a_column_given_as_a_setting_distinguishes_runs() {
+    let text = "GPUs,blocks,images/s\n1,4,10\n2,4,19\n1,8,7\n2,8,13\n";
+    let map = vec![("blocks".to_owned(), Meaning::Setting)];
+    let found = explain_text(text, &Options { map, ..Options::default() }).expect("a table");
+    let titles: Vec<&str> = found.series.iter().map(|series| series.understood.title.as_str()).collect();
+    assert_eq!(titles, ["blocks 4", "blocks 8"]);
+}
+
+#[test]
+fn a_size_that_equals_the_number_of_workers_is_no_count() {
+    let text = "input,GPUs,images/s\n32x32,1,10\n32x32,8,75\n32x32,32,280\n";
+    assert_eq!(told(text), [("32x32".into(), vec![1, 8, 32], 0)]);
+    let cards = "hardware,GPUs,images/s\nRTX 3090,1,10\n2x RTX 3090,2,19\n4x RTX 3090,4,36\n";
+    assert_eq!(told(cards), [("RTX 3090".into(), vec![1, 2, 4], 0)]);
+}
