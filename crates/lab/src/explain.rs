@@ -29,7 +29,7 @@ pub use reconcile::Work;
 pub use words::render;
 
 use page::Form;
-use series::{Context, Place, Series, Skipped};
+use series::{Context, Series, Skipped};
 
 /// Longest text that is read, in bytes.
 pub const LONGEST: usize = 16 << 20;
@@ -156,16 +156,10 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
     check_map(&tables, options)?;
     let (mut all, mut skipped, mut doubtful) = (Vec::new(), Vec::new(), Vec::new());
     for table in &tables {
-        let place = Place {
-            line: table.line,
-            headings: &table.headings,
-            map: &options.map,
-            context: options.context,
-        };
-        match series::read(&table.grid, &place, &mut warnings) {
+        match series::read(table, options, &mut warnings) {
             Ok(found) => all.extend(found),
             // Lines of prose may look like a table.
-            Err(why) if matches!(table.grid.form, Form::Aligned | Form::Separated) => {
+            Err(why) if table.grid.form == Form::Plain => {
                 doubtful.push(Skipped { line: table.line, why });
             }
             Err(why) => skipped.push(Skipped { line: table.line, why }),
@@ -219,14 +213,16 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
     let doubt = if printed { None } else { doubt(&series, &rows) };
     let believed = doubt.is_none();
     let reconciliation = work.filter(|_| believed).and_then(|work| reconcile::reconcile(&series, work));
+    // A rate that was computed from the clock says the same again.
     let one = match &reconciliation {
         Some(found) => matches!(found, reconcile::Reconciliation::Same { .. }),
         None => series.rate().is_none(),
     };
-    let witnesses = if one { scaling::Witnesses::One } else { scaling::Witnesses::Two };
+    let mut laws = if believed { scaling::fit(&rows) } else { Vec::new() };
+    laws.truncate(if one { 1 } else { laws.len() });
     SeriesExplanation {
         audit,
-        laws: if believed { scaling::fit(&rows, witnesses) } else { Vec::new() },
+        laws,
         clock_law: if believed { scaling::clock_law(&series, work) } else { None },
         unknown: unknown::list(&series, work, &rows),
         doubt,

@@ -322,8 +322,11 @@ fn check_told(series: &Series) -> Option<Slip> {
     })
 }
 
-/// A number with so many digits.
+/// A number with so many digits; more would be false precision.
 pub(super) fn round_to(value: f64, digits: i32) -> f64 {
+    if value == 0.0 {
+        return value;
+    }
     let unit = 10f64.powi(value.abs().log10().floor() as i32 + 1 - digits);
     (value / unit).round() * unit
 }

@@ -9,6 +9,7 @@ use std::hash::Hash;
 use super::figure::{self, Cell};
 use super::meaning::{self, Counts, Meaning};
 use super::page::Grid;
+use super::series::Column;
 use crate::names;
 
 /// The name of the workers in a table that has them in its header.
@@ -165,25 +166,13 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
         2 * cells(at).flatten().count() >= grid.rows.iter().filter(|row| !row[at].is_empty()).count()
     };
     let distinct = |at: usize| cells(at).flatten().map(|count| count.value).collect::<BTreeSet<_>>().len();
-    let one = |at: usize| {
-        let mut last = None;
-        let filled: Vec<Option<Count>> = cells(at).collect();
-        // A gap repeats what stands above it.
-        let workers = filled.iter().zip(&grid.rows).map(|(count, row)| {
-            if !row[at].is_empty() {
-                last = count.as_ref().map(|count| count.value);
-            }
-            last
-        });
-        Counted {
-            name: grid.header[at].clone(),
-            workers: workers.collect(),
-            rests: filled
-                .iter()
-                .map(|count| count.as_ref().map_or_else(String::new, |count| remark_off(&count.rest)))
-                .collect(),
-            used: vec![at],
-        }
+    let one = |at: usize| Counted {
+        name: grid.header[at].clone(),
+        workers: filled(grid, at).into_iter().map(|cell| Some(count(cell)?.value)).collect(),
+        rests: cells(at)
+            .map(|count| count.map_or_else(String::new, |count| remark_off(&count.rest)))
+            .collect(),
+        used: vec![at],
     };
     let columns = 0..grid.header.len();
     if let Some(at) = columns.clone().find(|at| told(&grid.header[*at]) == Some(Meaning::Workers)) {
@@ -251,19 +240,14 @@ fn is_worded(grid: &Grid, at: usize) -> bool {
         > cells().filter(|cell| matches!(cell, Cell::Number(..) | Cell::Ratio(..))).count()
 }
 
-/// The cells of a column of words, where a gap repeats what stands above it.
+/// The cells of a column, where a gap repeats what stands above it.
 fn filled(grid: &Grid, at: usize) -> Vec<&str> {
-    let mut last = "";
-    let fill = |row: &'_ Vec<String>| !row[at].is_empty();
-    grid.rows
-        .iter()
-        .map(|row| {
-            if fill(row) {
-                last = &row[at];
-            }
-            last
-        })
-        .collect()
+    let mut cells = Vec::new();
+    for row in &grid.rows {
+        let above = cells.last().copied().unwrap_or("");
+        cells.push(if row[at].is_empty() { above } else { row[at].as_str() });
+    }
+    cells
 }
 
 fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
@@ -293,7 +277,7 @@ fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
         let whole: Vec<String> = filled(grid, at).into_iter().map(str::to_owned).collect();
         let rest = whole.iter().zip(&workers).map(|(cell, workers)| {
             let repeats = count(cell).filter(|count| Some(count.value) == *workers);
-            repeats.map_or_else(|| without(cell, *workers), |count| count.rest)
+            repeats.map_or_else(|| cell.clone(), |count| count.rest)
         });
         let rest: Vec<String> = rest.collect();
         let kinds = |cells: &[String]| cells.iter().collect::<HashSet<_>>().len();
@@ -301,16 +285,6 @@ fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
         labels.iter_mut().zip(cells).for_each(|(label, cell)| label.push(cell));
     }
     Long { counted_by: name, workers, labels, columns }
-}
-
-/// A cell without the number of workers, if it is a product such as `64x8`.
-fn without(cell: &str, workers: Option<u64>) -> String {
-    let is = |text: &str| text.trim().parse().ok() == workers && workers.is_some();
-    match cell.split_once(['x', '×', '*']) {
-        Some((one, other)) if is(one) => other.trim().to_owned(),
-        Some((one, other)) if is(other) => one.trim().to_owned(),
-        _ => cell.to_owned(),
-    }
 }
 
 /// Turns a table that has its workers in the header: each row becomes a column.
@@ -369,19 +343,9 @@ pub struct Group {
     pub rows: Vec<usize>,
 }
 
-/// A number that may distinguish runs.
-pub struct Setting {
-    /// Its heading.
-    pub name: String,
-    /// Its value in each row.
-    pub values: Vec<Option<f64>>,
-    /// Whether it may be that of all workers together.
-    pub is_batch: bool,
-}
-
 /// Separates rows of different runs: by their labels; then, where numbers of workers repeat, by the settings that repeat least; then
 /// where the numbers begin again. What still repeats are runs that were repeated.
-pub fn groups(long: &Long, settings: &[Setting]) -> Vec<Group> {
+pub fn groups(long: &Long, settings: &[&Column]) -> Vec<Group> {
     let counted: Vec<usize> = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
     // Named by the parts in which labels differ; if they do not, by the first, which says what the runs are.
     let first = counted.first().map_or(&[][..], |row| &long.labels[*row]);
@@ -427,17 +391,17 @@ fn partition<K: Copy + Eq + Hash>(
     parts.into_iter().map(|(key, rows)| Group { name: named(key), rows }).collect()
 }
 
-fn split(long: &Long, settings: &[Setting], group: Group) -> Vec<Group> {
+fn split(long: &Long, settings: &[&Column], group: Group) -> Vec<Group> {
     let counts =
         |group: &Group| group.rows.iter().map(|row| long.workers[*row]).collect::<BTreeSet<_>>().len();
     let mut found = vec![group];
     loop {
-        let key = |(setting, divided): (&Setting, bool), row: usize| {
+        let key = |(setting, divided): (&Column, bool), row: usize| {
             let workers = if divided { long.workers[row].unwrap_or(1) as f64 } else { 1.0 };
-            setting.values[row].map(|value| (value / workers).to_bits())
+            setting.figures[row].map(|figure| (figure.value / workers).to_bits())
         };
         // Rows that repeat a number of workers, and parts, if the groups were separated.
-        let judge = |way: Option<(&Setting, bool)>| {
+        let judge = |way: Option<(&Column, bool)>| {
             let (mut runs, mut parts, mut scales) = (0, 0, false);
             for group in &found {
                 let keyed = group.rows.iter().map(|row| (way.map(|way| key(way, *row)), long.workers[*row]));
@@ -450,9 +414,9 @@ fn split(long: &Long, settings: &[Setting], group: Group) -> Vec<Group> {
             (found.iter().map(|group| group.rows.len()).sum::<usize>() - runs, parts, scales)
         };
         let (repeats, ..) = judge(None);
-        let ways = settings.iter().flat_map(|setting| {
-            std::iter::once((setting, false)).chain(setting.is_batch.then_some((setting, true)))
-        });
+        // A batch may be that of all workers together.
+        let divided = settings.iter().filter(|setting| setting.meaning == Some(Meaning::Batch));
+        let ways = settings.iter().map(|way| (*way, false)).chain(divided.map(|way| (*way, true)));
         let judged = ways.map(|way| (judge(Some(way)), way));
         let better = judged.filter(|((left, _, scales), _)| *scales && *left < repeats);
         let Some((_, way)) = better.min_by_key(|((left, parts, _), _)| (*left, *parts)) else { break };

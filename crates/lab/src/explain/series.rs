@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
+use super::Options;
 use super::audit;
 use super::figure::{self, Cell, Figure, SPREAD, Unit};
-use super::layout::{self, Group, Long, Raw, Setting};
+use super::layout::{self, Group, Long, Raw};
 use super::meaning::{self, Counted, Heading, Meaning, Qualifier};
-use super::page::Grid;
+use super::page::Found;
 use crate::{csv, names};
 
 /// How far a rate may be, as the mean of logarithms, from the speed-up or the clock that shows whose it is.
@@ -145,46 +146,27 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Position of a table.
-pub struct Place<'a> {
-    /// Its first line.
-    pub line: usize,
-    /// The headings above it.
-    pub headings: &'a [String],
-    /// Meanings that the user gave to headings.
-    pub map: &'a [(String, Meaning)],
-    /// What the user says.
-    pub context: Context,
-}
-
 /// Reads a table as one series, or as several if words, settings or precisions distinguish them.
-pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
-    let ours = csv::meanings(&grid.header).unwrap_or_default();
+pub fn read(table: &Found, options: &Options, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
+    let ours = csv::meanings(&table.grid.header).unwrap_or_default();
     let told = |name: &str| {
-        let mut known = place.map.iter().chain(&ours);
+        let mut known = options.map.iter().chain(&ours);
         known.find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
     };
-    let long = layout::long(grid, &told)?;
+    let long = layout::long(&table.grid, &told)?;
     let mut all: Vec<Column> = long.columns.iter().map(|raw| column(raw, &long, warnings)).collect();
     let is_ours = |column: &Column| {
-        let given = place.map.iter().any(|(heading, _)| same_name(heading, &column.name));
+        let given = options.map.iter().any(|(heading, _)| same_name(heading, &column.name));
         !ours.is_empty() && !given
     };
     all.iter_mut().filter(|column| is_ours(column)).for_each(|column| column.ground = Ground::Name);
-    let settings: Vec<Setting> = all
-        .iter()
-        .filter(|column| column.meaning.is_none_or(Meaning::is_setting))
-        .map(|column| Setting {
-            name: column.name.clone(),
-            values: column.figures.iter().map(|figure| figure.map(|figure| figure.value)).collect(),
-            is_batch: column.meaning == Some(Meaning::Batch),
-        })
-        .collect();
+    let settings: Vec<&Column> =
+        all.iter().filter(|column| column.meaning.is_none_or(Meaning::is_setting)).collect();
     let skipped = (0..long.workers.len()).filter(|row| long.workers[*row].is_none()).count();
     if skipped > 0 {
         warnings.push(format!(
             "line {}: skipped {skipped} rows whose number of workers is not a whole number above zero",
-            place.line
+            table.line
         ));
     }
     let build = |name: &str, rows: &[usize], comparable: bool| -> Vec<Series> {
@@ -206,19 +188,18 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
         let runs = alike.map_or_else(String::new, |label| label.join(", "));
         let mut found = Vec::new();
         for (qualifier, columns) in apart(columns) {
-            let mut titles: Vec<&str> = place.headings.iter().map(String::as_str).collect();
-            let (name, qualifier) = (names::clean(name), names::clean(&qualifier));
-            titles
-                .extend([&name, &qualifier].into_iter().filter(|name| !name.is_empty()).map(String::as_str));
-            let titles = titles.split_off(titles.len().saturating_sub(3));
+            let own = [name, &qualifier].map(names::clean);
+            let titles = table.headings.iter().chain(own.iter().filter(|name| !name.is_empty()));
+            let titles: Vec<&str> = titles.map(String::as_str).collect();
+            let last = &titles[titles.len().saturating_sub(3)..];
             let mut series = Series {
-                title: if titles.is_empty() { "Table".into() } else { titles.join(" / ") },
-                lines: vec![place.line],
+                title: if last.is_empty() { "Table".into() } else { last.join(" / ") },
+                lines: vec![table.line],
                 counted_by: long.counted_by.clone(),
                 workers: workers.clone(),
                 columns,
                 comparable,
-                context: place.context,
+                context: options.context,
                 runs: runs.clone(),
             };
             settle_ratios(&mut series);
@@ -239,7 +220,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
         let names: Vec<&str> = alone.iter().take(3).map(|group| group.name.as_str()).collect();
         warnings.push(format!(
             "line {}: left out {rows} {}, from which no other differs only in workers ({}{})",
-            place.line,
+            table.line,
             if rows == 1 { "row" } else { "rows" },
             names.join("; "),
             if alone.len() > names.len() { "; ..." } else { "" }
@@ -316,11 +297,10 @@ fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
         let keeps = |word: &&String| meaning::is_precision(word) || counts && !common(word);
         column.qualifier = column.qualifier.iter().filter(keeps).cloned().collect();
     }
-    let originals: Vec<Qualifier> = columns.iter().map(|column| column.qualifier.clone()).collect();
-    let mut all: Vec<&Qualifier> = Vec::new();
-    for qualifier in originals.iter().filter(|qualifier| !qualifier.is_empty()) {
-        if !all.contains(&qualifier) {
-            all.push(qualifier);
+    let mut all: Vec<Qualifier> = Vec::new();
+    for qualifier in columns.iter().map(|column| &column.qualifier) {
+        if !qualifier.is_empty() && !all.contains(qualifier) {
+            all.push(qualifier.clone());
         }
     }
     let whole = columns.iter().any(|column| {
@@ -340,13 +320,10 @@ fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
         }
     }
     let is_part = |column: &Column| whole && column.meaning == Some(Meaning::PartTime);
-    let all: Vec<&Qualifier> = all
-        .into_iter()
-        .filter(|qualifier| columns.iter().any(|column| column.qualifier == **qualifier && !is_part(column)))
-        .collect();
+    all.retain(|words| columns.iter().any(|column| column.qualifier == *words && !is_part(column)));
     if all.is_empty()
         || all.len() == 1
-            && columns.iter().all(|column| column.qualifier == *all[0] || !counts_for(column.meaning))
+            && columns.iter().all(|column| column.qualifier == all[0] || !counts_for(column.meaning))
     {
         return vec![(String::new(), columns)];
     }
@@ -358,7 +335,7 @@ fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
     let mut left = None;
     for column in columns {
         let own =
-            all.iter().position(|qualifier| **qualifier == column.qualifier).filter(|_| !is_part(&column));
+            all.iter().position(|qualifier| *qualifier == column.qualifier).filter(|_| !is_part(&column));
         let ratio = matches!(column.meaning, Some(Meaning::Speedup | Meaning::Efficiency));
         let setting = column.meaning.is_some_and(Meaning::is_setting);
         // A ratio without a name of its own belongs to the measure before it, settings to all.
