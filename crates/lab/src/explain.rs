@@ -208,9 +208,8 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
     let work = reconcile::work(&series, options.work);
     let rows = scaling::rows(&series, work);
     let audit = audit::audit(&series);
-    // A table that prints such a speed-up means it.
-    let printed = series.columns.iter().any(|column| column.is_ratio);
-    let doubt = if printed { None } else { doubt(&series, &rows) };
+    // A table whose printed speed-ups follow from its measures means them.
+    let doubt = if audit.confirmed { None } else { doubt(&series, &rows) };
     let believed = doubt.is_none();
     let reconciliation = work.filter(|_| believed).and_then(|work| reconcile::reconcile(&series, work));
     // A rate that was computed from the clock says the same again.
@@ -236,7 +235,7 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
 /// Workers that seem faster together than each alone are a reason to doubt the reading first.
 fn doubt(series: &Series, rows: &[scaling::Row]) -> Option<String> {
     let too_good = |row: &scaling::Row| {
-        let faster = row.by_rate.into_iter().chain(row.by_clock).reduce(f64::max)?;
+        let faster = row.by_rate.into_iter().chain(row.by_clock).chain(row.printed).reduce(f64::max)?;
         (row.workers > row.over && row.efficiency(faster) > BELIEVED).then_some((
             row.workers,
             row.over,

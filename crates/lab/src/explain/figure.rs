@@ -166,6 +166,7 @@ pub fn unit(text: &str) -> Option<Unit> {
         "s" | "sec" | "secs" | "second" | "seconds" => Unit::Seconds(1.0),
         "ms" | "msec" | "millisecond" | "milliseconds" => Unit::Seconds(1e-3),
         "us" | "µs" | "μs" => Unit::Seconds(1e-6),
+        "ns" => Unit::Seconds(1e-9),
         "m" | "min" | "mins" | "minute" | "minutes" => Unit::Seconds(60.0),
         "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Seconds(3600.0),
         "%" | "percent" | "pct" | "percentage" => Unit::Percent,

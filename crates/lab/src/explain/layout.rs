@@ -65,8 +65,9 @@ pub type Told<'a> = &'a dyn Fn(&str) -> Option<Meaning>;
 
 /// Makes a table long; an error says what is missing.
 pub fn long(grid: &Grid, told: Told) -> Result<Long, String> {
-    if let Some(workers) = in_columns(grid, told) {
-        return Ok(rows(grid, workers, told));
+    if let Some((workers, others)) = in_columns(grid, told) {
+        let told = |at: usize| told(&grid.header[at]).or(others.contains(&at).then_some(Meaning::Setting));
+        return Ok(rows(grid, workers, &told));
     }
     turned(grid, told).ok_or_else(|| {
         let names: Vec<String> =
@@ -96,6 +97,12 @@ fn count(text: &str) -> Option<Count> {
     }
     let (first, used) = whole(text)?;
     let (of, after) = noun(&text[used..]);
+    // `80GB A100` and `101% of a core` count something else.
+    let is_product =
+        after.strip_prefix(['x', 'X']).is_some_and(|rest| !rest.starts_with(char::is_alphabetic));
+    if of.is_none() && !is_product && after.starts_with(|c: char| c.is_alphabetic() || c == '%') {
+        return None;
+    }
     // Each of the nodes has as many.
     let times = after.trim_start().strip_prefix(['x', '×', '*', 'X']).filter(|_| of != Some(Counts::Devices));
     if let Some((each, used, after)) = times.and_then(|times| {
@@ -159,8 +166,18 @@ struct Counted {
     used: Vec<usize>,
 }
 
-/// The workers of a table that has them in a column, or in two.
-fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
+impl Counted {
+    /// Whether another count does not grow with the workers: it is of something that they are divided into, or that each has.
+    fn crosses(&self, other: &[Option<u64>]) -> bool {
+        let mut both: Vec<(u64, u64)> =
+            self.workers.iter().zip(other).filter_map(|(workers, other)| (*workers).zip(*other)).collect();
+        both.sort_unstable();
+        both.windows(2).any(|pair| pair[0].1 > pair[1].1 || pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1)
+    }
+}
+
+/// The workers of a table that has them in a column, or in two; and other counts, by which runs are separate.
+fn in_columns(grid: &Grid, told: Told) -> Option<(Counted, Vec<usize>)> {
     let cells = |at: usize| grid.rows.iter().map(move |row| count(&row[at]));
     let counting = |at: usize| {
         2 * cells(at).flatten().count() >= grid.rows.iter().filter(|row| !row[at].is_empty()).count()
@@ -176,7 +193,7 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
     };
     let columns = 0..grid.header.len();
     if let Some(at) = columns.clone().find(|at| told(&grid.header[*at]) == Some(Meaning::Workers)) {
-        return Some(one(at));
+        return Some((one(at), Vec::new()));
     }
     let free = |at: &usize| told(&grid.header[*at]).is_none();
     // `Device` over 3070 and 3080 names products.
@@ -194,10 +211,19 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
             .collect()
     };
     let (devices, each, nodes) = (of(Counts::Devices), of(Counts::OnEach), of(Counts::Nodes));
-    let total = |at: &&usize| meaning::words(&grid.header[**at]).iter().any(|word| word == "total");
+    let says = |at: usize, names: &str| {
+        meaning::words(&grid.header[at]).iter().any(|word| meaning::among(names, word))
+    };
+    let apart = |counted: Counted| {
+        let others = devices.iter().chain(&each).chain(&nodes).copied();
+        let others =
+            others.filter(|at| counted.used != [*at] && counted.crosses(&one(*at).workers)).collect();
+        Some((counted, others))
+    };
     let device = devices
         .iter()
-        .find(total)
+        .find(|at| says(**at, "total"))
+        .or(devices.iter().find(|at| says(**at, "worker workers")))
         .or(devices.iter().find(|at| distinct(**at) > 1))
         .or(devices.first())
         .copied();
@@ -209,28 +235,30 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
         let runs = pairs.iter().collect::<BTreeSet<_>>().len();
         let (totals, products) =
             (different(&|pair| pair.1), different(&|pair| pair.0.saturating_mul(pair.1)));
-        // `GPUs` beside `nodes` may be all of them, or those of a node: then equal numbers mean different runs.
-        if !each.is_empty() || totals < runs && products == runs && different(&|pair| pair.0) > 1 {
+        // `GPUs` beside `nodes` may be all of them, or those of a node: then equal numbers mean different runs, or there are more nodes.
+        let more = pairs.iter().any(|(nodes, devices)| nodes > devices);
+        let each_differs = totals < runs && products == runs && different(&|pair| pair.0) > 1;
+        if !each.is_empty() || more || each_differs {
             let product = |(nodes, each): (&Option<u64>, &Option<u64>)| {
                 nodes.as_ref()?.checked_mul(each.as_ref().copied()?)
             };
-            return Some(Counted {
+            return apart(Counted {
                 name: format!("{} x {}", grid.header[nodes], grid.header[on]),
                 workers: all.workers.iter().zip(&on_each.workers).map(product).collect(),
                 rests: on_each.rests,
                 used: vec![nodes, on],
             });
         }
-        return Some(Counted { used: vec![nodes, on], ..on_each });
+        return apart(Counted { used: vec![nodes, on], ..on_each });
     }
     if let Some(at) = device.or(nodes.first().copied()).or(each.first().copied()) {
-        return Some(one(at));
+        return apart(one(at));
     }
     // Cells that say what they count.
     let named = columns.clone().filter(free).find(|at| {
         distinct(*at) > 1 && cells(*at).all(|count| count.is_some_and(|count| count.of.is_some()))
     })?;
-    Some(one(named))
+    Some((one(named), Vec::new()))
 }
 
 /// Whether a column has more words than numbers.
@@ -250,13 +278,14 @@ fn filled(grid: &Grid, at: usize) -> Vec<&str> {
     cells
 }
 
-fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
+fn rows(grid: &Grid, counted: Counted, told: &dyn Fn(usize) -> Option<Meaning>) -> Long {
     let Counted { name, workers, rests, used } = counted;
     let mut labels: Vec<Vec<String>> = rests.into_iter().map(|rest| vec![rest]).collect();
     let mut columns = Vec::new();
-    for at in (0..grid.header.len()).filter(|at| !used.contains(at)) {
+    let rest = |at: &usize| !used.contains(at) || told(*at) == Some(Meaning::Setting);
+    for at in (0..grid.header.len()).filter(rest) {
         let heading = &grid.header[at];
-        let (told, worded) = (told(heading), is_worded(grid, at));
+        let (told, worded) = (told(at), is_worded(grid, at));
         let labels_runs = told.map_or(worded, |told| told == Meaning::Setting);
         if !labels_runs {
             let cells = grid.rows.iter().map(|row| row[at].clone()).collect();

@@ -160,8 +160,10 @@ pub fn read(table: &Found, options: &Options, warnings: &mut Vec<String>) -> Res
         !ours.is_empty() && !given
     };
     all.iter_mut().filter(|column| is_ours(column)).for_each(|column| column.ground = Ground::Name);
-    let settings: Vec<&Column> =
-        all.iter().filter(|column| column.meaning.is_none_or(Meaning::is_setting)).collect();
+    let settings: Vec<&Column> = all
+        .iter()
+        .filter(|column| column.meaning.is_none_or(Meaning::is_setting) && !repeats(column))
+        .collect();
     let skipped = (0..long.workers.len()).filter(|row| long.workers[*row].is_none()).count();
     if skipped > 0 {
         warnings.push(format!(
@@ -280,6 +282,14 @@ pub fn join(all: Vec<Series>) -> Vec<Series> {
     joined
 }
 
+/// Whether a column numbers the repetitions of a run.
+fn repeats(column: &Column) -> bool {
+    let words = meaning::words(&column.name);
+    words
+        .iter()
+        .all(|word| meaning::among("trial run repetition repeat rep attempt id no number idx index", word))
+}
+
 /// Whether a name is that of a heading, in full or as it is shown.
 pub fn same_name(name: &str, heading: &str) -> bool {
     [heading, &names::clean(heading)].iter().any(|heading| name.trim().eq_ignore_ascii_case(heading.trim()))
@@ -309,13 +319,15 @@ fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
             Some(Meaning::TotalTime | Meaning::TrainTime | Meaning::StepTime | Meaning::EpochTime)
         ) && column.qualifier.is_empty()
     });
+    let parts = columns.iter().filter(|column| column.meaning == Some(Meaning::PartTime)).count();
     // Times beside a whole one are its parts; without a whole, each is one.
     for column in &mut columns {
         let precise = column.qualifier.iter().all(|word| meaning::is_precision(word));
         if whole && !precise && column.meaning == Some(Meaning::StepTime) && column.ground != Ground::Given {
             column.meaning = Some(Meaning::PartTime);
         }
-        if column.meaning == Some(Meaning::PartTime) && !whole && !column.qualifier.is_empty() {
+        if column.meaning == Some(Meaning::PartTime) && !whole && (parts == 1 || !column.qualifier.is_empty())
+        {
             column.meaning = Some(Meaning::TotalTime);
         }
     }
@@ -387,11 +399,13 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
     let read: Vec<Cell> = cells.iter().map(|cell| figure::read(cell)).collect();
     let unit = read.iter().find_map(|cell| if let Cell::Number(_, unit) = cell { *unit } else { None });
     let ratio = read.iter().any(|cell| matches!(cell, Cell::Ratio(..)));
-    // Beside a largest value, `min` is the smallest and not a minute.
+    // Beside each other, `min` and `max` are the ends of a range, not a minute and a measure.
     let has = |name: &str, wanted: &str| meaning::words(name).iter().any(|word| word == wanted);
-    let smallest = has(name, "min") && long.columns.iter().any(|other| has(&other.name, "max"));
-    let spoken = &if smallest { name.to_lowercase().replace("min", "minimum") } else { name.clone() };
+    let beside = |wanted: &str| long.columns.iter().any(|other| has(&other.name, wanted));
+    let ends = has(name, "min") && beside("max") || has(name, "max") && beside("min");
+    let spoken = &if ends { name.to_lowercase().replace("min", "minimum") } else { name.clone() };
     let Heading { meaning, qualifier } = meaning::read(spoken, unit);
+    let meaning = meaning.filter(|_| !ends);
     // `Speedup (FP32 to AMP)` compares two runs, not two numbers of workers.
     let compares = qualifier.iter().filter(|word| meaning::is_precision(word)).count() > 1;
     let meaning = meaning.filter(|_| !compares);
@@ -467,8 +481,8 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
             names::clean(first)
         ));
     }
-    let has_spread =
-        cells.iter().any(|cell| cell.contains(" .. ") || SPREAD.iter().any(|sign| cell.contains(sign)));
+    let has_spread = ends
+        || cells.iter().any(|cell| cell.contains(" .. ") || SPREAD.iter().any(|sign| cell.contains(sign)));
     let ground = if told.is_some() { Ground::Given } else { Ground::Name };
     let has_unit = match meaning {
         Some(Meaning::Memory) => matches!(unit, Some(Unit::Bytes(_))),

@@ -20,7 +20,9 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
             unknown.push(sentence.to_owned());
         }
     };
-    say(series.base().is_none(), "any speed-up over one worker: there is no row for one worker");
+    let ones = series.workers.iter().filter(|workers| **workers == 1).count();
+    say(ones == 0, "any speed-up over one worker: there is no row for one worker");
+    say(ones > 1, "any speed-up over one worker: there are several rows for one worker");
     let open = series.column(Meaning::Rate).filter(|_| series.workers.len() > 1);
     if let Some(Column { name, .. }) = open {
         let asked = format!(

@@ -2,7 +2,7 @@
 
 use paceline_record::Bytes;
 
-use super::audit::{Check, Slip, Weight};
+use super::audit::{Check, Slip, Weight, round_to};
 use super::figure::Figure;
 use super::reconcile::Work;
 use super::scaling::{Laws, Measure, Row};
@@ -48,7 +48,8 @@ pub(super) fn skipped(all: &[Skipped]) -> Vec<String> {
     if let Some(more) = all.get(MOST_SKIPPED..).filter(|more| !more.is_empty()) {
         let lines: Vec<String> = more.iter().take(20).map(|skipped| skipped.line.to_string()).collect();
         let further = if more.len() > 20 { ", ..." } else { "" };
-        told.push(format!("on {} other lines: {}{further}", more.len(), lines.join(", ")));
+        let noun = if more.len() == 1 { "line" } else { "lines" };
+        told.push(format!("on {} other {noun}: {}{further}", more.len(), lines.join(", ")));
     }
     told
 }
@@ -138,17 +139,15 @@ fn understood(series: &Series) -> String {
             format!("{printed}{seconds}"),
         ]);
     }
-    let unread: Vec<&str> = series
-        .columns
-        .iter()
-        .filter(|column| column.meaning.is_none())
-        .map(|column| column.name.as_str())
-        .collect();
-    let unread = match &unread[..] {
-        [] => String::new(),
-        names => item(&format!("not understood (name one with --map): {}", names.join(", "))),
+    let unread = |is_ratio: bool, why: &str| {
+        let unread =
+            series.columns.iter().filter(|column| column.meaning.is_none() && column.is_ratio == is_ratio);
+        let names: Vec<&str> = unread.map(|column| column.name.as_str()).collect();
+        if names.is_empty() { String::new() } else { item(&format!("{why}: {}", names.join(", "))) }
     };
-    indent(&table) + &unread
+    indent(&table)
+        + &unread(true, "not used, because not relative to one worker of these runs (name one with --map)")
+        + &unread(false, "not understood (name one with --map)")
 }
 
 fn context(found: &SeriesExplanation) -> Vec<String> {
@@ -206,7 +205,12 @@ fn print(figure: Figure) -> String {
     if figure.value.abs() < 1e-3 && figure.value != 0.0 || figure.value.abs() >= 1e12 {
         return format!("{:.3e}", figure.value);
     }
-    figure.print()
+    // Numbers of programs have more digits than a reader needs.
+    if figure.half < 1e-8 * figure.value.abs() {
+        round_to(figure.value, 7).to_string()
+    } else {
+        figure.print()
+    }
 }
 
 /// A number with about three significant digits.
@@ -225,7 +229,8 @@ fn number(value: f64) -> String {
         }
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
+        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
+        _ => print(Figure { value, half: 5e-4 * 10f64.powf(value.abs().log10().floor() + 1.0) }),
     }
 }
 
@@ -300,7 +305,11 @@ fn parameters(parameters: &[Parameter]) -> String {
     let one = |parameter: &Parameter| {
         let Parameter { name, value, lo, hi, .. } = parameter;
         let digits = if value.abs() >= 10.0 { 1 } else { 4 };
-        format!("{name} {value:.digits$} ({lo:.digits$} .. {hi:.digits$})")
+        let print = |value: f64| match value.abs() < 1e-3 && value != 0.0 {
+            true => format!("{value:.1e}"),
+            false => format!("{value:.digits$}"),
+        };
+        format!("{name} {} ({} .. {})", print(*value), print(*lo), print(*hi))
     };
     parameters.iter().map(one).collect::<Vec<_>>().join(", ")
 }
@@ -317,10 +326,11 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
         let aicc = best.aicc.map_or_else(String::new, |aicc| format!(" (AICc {aicc:.1}{others})"));
         let (name, formula) = (best.name, best.formula);
         sentences.push(match best.is_rough() {
-            false => format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters)),
+            false => {
+                format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters))
+            }
             true => format!(
-                "{measure}, no law fits the points: {name} has the lowest AICc{aicc} and is off by {:.0} %. More worker counts would \
-                 help",
+                "{measure}, no law fits the points: {name} has the lowest AICc{aicc} and is off by {:.0} %",
                 100.0 * best.residual_sd
             ),
         });
@@ -341,7 +351,7 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
         .and_then(|best| best.peak)
         .filter(|peak| *peak <= 2.0 * most)
     {
-        sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers"));
+        sentences.push(format!("{measure}, this law has its peak at {peak:.0} workers"));
     }
     sentences.extend(laws.next.map(|next| {
         let (unit, print): (String, fn(f64) -> String) = match laws.measure {

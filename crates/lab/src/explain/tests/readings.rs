@@ -311,3 +311,67 @@ fn a_size_that_equals_the_number_of_workers_is_no_count() {
     let cards = "hardware,GPUs,images/s\nRTX 3090,1,10\n2x RTX 3090,2,19\n4x RTX 3090,4,36\n";
     assert_eq!(told(cards), [("RTX 3090".into(), vec![1, 2, 4], 0)]);
 }
+
+#[test]
+fn a_second_count_that_does_not_grow_with_the_first_separates_runs() {
+    let nodes = "| #Nodes | #GPUs | Runtime |\n|-|-|-|\n| 1 | 1 | 2:22:01 |\n| 1 | 2 | 1:14:46 |\n| 1 | 3 | 0:51:27 |\n| 2 | 1 | 1:25:00 |\n| 3 | 1 | 1:00:08 |\n";
+    assert_eq!(told(nodes), [("#Nodes 1".into(), vec![1, 2, 3], 0)]);
+    let hybrid = "nprocs,nthreads,time (s)\n1,8,10.1\n2,4,10.4\n4,2,11.0\n8,1,12.5\n";
+    assert!(read(hybrid).series.iter().all(|series| series.rows.is_empty()));
+    let named = "procs,workers,time (s)\n2,1,10.0\n3,2,5.2\n5,4,2.7\n";
+    assert_eq!(told(named)[0].1, [1, 2, 4], "the one called so");
+}
+
+#[test]
+fn a_number_with_a_unit_counts_no_workers() {
+    let text = "| GPU | GPU Numbers | images/s |\n|-|-|-|\n| 80GB A100 | 1 | 10 |\n| 80GB A100 | 8 | 75 |\n";
+    assert_eq!(told(text), [("80GB A100".into(), vec![1, 8], 0)]);
+    let error = explain_text(
+        "| load | images/s |\n|-|-|\n| 101% of a core | 10 |\n| 102% of a core | 20 |\n",
+        &Options::default(),
+    );
+    assert!(error.is_err(), "{error:?}");
+}
+
+#[test]
+fn a_serial_time_and_a_range_are_no_clock_and_the_only_time_is_one() {
+    let meanings = |header: &str| -> Vec<Option<Meaning>> {
+        let text = format!("threads,{header}\n1,10.1,10.0,9.9\n2,5.2,10.1,5.1\n4,2.7,9.9,2.6\n");
+        read(&text).series[0].understood.columns.iter().map(|column| column.meaning).collect()
+    };
+    assert_eq!(meanings("T_parallel_s,T_serial_s,x"), [Some(Meaning::TotalTime), None, None]);
+    assert_eq!(meanings("time_sec,time_min,time_max"), [Some(Meaning::TotalTime), None, None]);
+    assert_eq!(meanings("Time (µs),Time (%),Grad Acc"), [Some(Meaning::TotalTime), None, None]);
+}
+
+#[test]
+fn ratios_of_methods_and_printed_ratios_that_nothing_confirms_are_doubted() {
+    let methods = "Processes,MyBcast (s),MPI_Bcast (s),Speedup Ratio\n2,0.239036,0.020914,11.43x\n4,0.711881,0.041010,17.36x\n8,1.381668,0.190880,7.24x\n";
+    assert!(!render(&read(methods)).contains("11.43x  "), "no efficiency of 571 %");
+    let alone = "Cores,Speedup\n4,5.87\n8,11.6\n16,23.0\n";
+    assert!(read(alone).series[0].doubt.is_some());
+    let versus = "threads,time (s),speedup_vs_naive\n1,10.0,1.00\n2,5.2,8.57\n";
+    assert_eq!(read(versus).series[0].understood.columns[1].meaning, None);
+}
+
+#[test]
+fn rows_that_differ_only_in_their_trial_are_repetitions() {
+    let rows: String = [1, 2, 4]
+        .iter()
+        .flat_map(|n| (1..=3).map(move |trial| format!("{n},{trial},{}\n", 120 / n + trial)))
+        .collect();
+    let found = read(&format!("threads,trial,time (s)\n{rows}"));
+    assert_eq!(found.series.len(), 1);
+    let page = render(&found);
+    assert!(
+        page.contains("several rows for one worker") && !page.contains("no number has a spread"),
+        "{page}"
+    );
+}
+
+#[test]
+fn rates_of_other_units_are_not_called_examples() {
+    let page = |header: &str| render(&read(&format!("threads,{header}\n1,10.0\n2,19.0\n4,36.0\n")));
+    assert!(page("files/s").contains("units/s") && page("images/s").contains("examples/s"));
+    assert!(explain_text("threads,Throughput (mol/ms)\n1,10.0\n2,19.0\n", &Options::default()).is_err());
+}
