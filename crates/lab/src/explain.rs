@@ -235,7 +235,7 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
 /// Workers that seem faster together than each alone are a reason to doubt the reading first.
 fn doubt(series: &Series, rows: &[scaling::Row]) -> Option<String> {
     let too_good = |row: &scaling::Row| {
-        let faster = row.by_rate.into_iter().chain(row.by_clock).chain(row.printed).reduce(f64::max)?;
+        let faster = row.by_rate.into_iter().chain(row.by_clock).reduce(f64::max).or(row.printed)?;
         (row.workers > row.over && row.efficiency(faster) > BELIEVED).then_some((
             row.workers,
             row.over,

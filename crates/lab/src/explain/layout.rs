@@ -36,6 +36,8 @@ pub struct Long {
     pub labels: Vec<Vec<String>>,
     /// The measures and settings.
     pub columns: Vec<Raw>,
+    /// Other counts: their headings, and their numbers in each row.
+    pub others: Vec<(String, Vec<Option<u64>>)>,
 }
 
 /// A column as text.
@@ -65,9 +67,8 @@ pub type Told<'a> = &'a dyn Fn(&str) -> Option<Meaning>;
 
 /// Makes a table long; an error says what is missing.
 pub fn long(grid: &Grid, told: Told) -> Result<Long, String> {
-    if let Some((workers, others)) = in_columns(grid, told) {
-        let told = |at: usize| told(&grid.header[at]).or(others.contains(&at).then_some(Meaning::Setting));
-        return Ok(rows(grid, workers, &told));
+    if let Some(workers) = in_columns(grid, told) {
+        return Ok(rows(grid, workers, told));
     }
     turned(grid, told).ok_or_else(|| {
         let names: Vec<String> =
@@ -98,9 +99,11 @@ fn count(text: &str) -> Option<Count> {
     let (first, used) = whole(text)?;
     let (of, after) = noun(&text[used..]);
     // `80GB A100` and `101% of a core` count something else.
-    let is_product =
-        after.strip_prefix(['x', 'X']).is_some_and(|rest| !rest.starts_with(char::is_alphabetic));
-    if of.is_none() && !is_product && after.starts_with(|c: char| c.is_alphabetic() || c == '%') {
+    let glued = after.starts_with(|c: char| c.is_alphabetic() || c == '%');
+    let counts = after.strip_prefix(['x', 'X']).map(str::trim_start);
+    let counts =
+        counts.is_some_and(|rest| !rest.starts_with(char::is_alphabetic) || meaning::is_device(rest));
+    if of.is_none() && glued && !counts {
         return None;
     }
     // Each of the nodes has as many.
@@ -164,20 +167,12 @@ struct Counted {
     workers: Vec<Option<u64>>,
     rests: Vec<String>,
     used: Vec<usize>,
+    /// Other columns that count.
+    others: Vec<usize>,
 }
 
-impl Counted {
-    /// Whether another count does not grow with the workers: it is of something that they are divided into, or that each has.
-    fn crosses(&self, other: &[Option<u64>]) -> bool {
-        let mut both: Vec<(u64, u64)> =
-            self.workers.iter().zip(other).filter_map(|(workers, other)| (*workers).zip(*other)).collect();
-        both.sort_unstable();
-        both.windows(2).any(|pair| pair[0].1 > pair[1].1 || pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1)
-    }
-}
-
-/// The workers of a table that has them in a column, or in two; and other counts, by which runs are separate.
-fn in_columns(grid: &Grid, told: Told) -> Option<(Counted, Vec<usize>)> {
+/// The workers of a table that has them in a column, or in two.
+fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
     let cells = |at: usize| grid.rows.iter().map(move |row| count(&row[at]));
     let counting = |at: usize| {
         2 * cells(at).flatten().count() >= grid.rows.iter().filter(|row| !row[at].is_empty()).count()
@@ -190,10 +185,11 @@ fn in_columns(grid: &Grid, told: Told) -> Option<(Counted, Vec<usize>)> {
             .map(|count| count.map_or_else(String::new, |count| remark_off(&count.rest)))
             .collect(),
         used: vec![at],
+        others: Vec::new(),
     };
     let columns = 0..grid.header.len();
     if let Some(at) = columns.clone().find(|at| told(&grid.header[*at]) == Some(Meaning::Workers)) {
-        return Some((one(at), Vec::new()));
+        return Some(one(at));
     }
     let free = |at: &usize| told(&grid.header[*at]).is_none();
     // `Device` over 3070 and 3080 names products.
@@ -214,16 +210,13 @@ fn in_columns(grid: &Grid, told: Told) -> Option<(Counted, Vec<usize>)> {
     let says = |at: usize, names: &str| {
         meaning::words(&grid.header[at]).iter().any(|word| meaning::among(names, word))
     };
-    let apart = |counted: Counted| {
-        let others = devices.iter().chain(&each).chain(&nodes).copied();
-        let others =
-            others.filter(|at| counted.used != [*at] && counted.crosses(&one(*at).workers)).collect();
-        Some((counted, others))
+    let others = |used: &[usize]| -> Vec<usize> {
+        nodes.iter().chain(&each).chain(&devices).copied().filter(|at| used != [*at]).collect()
     };
     let device = devices
         .iter()
         .find(|at| says(**at, "total"))
-        .or(devices.iter().find(|at| says(**at, "worker workers")))
+        .or(devices.iter().find(|at| says(**at, "worker workers") && distinct(**at) > 1))
         .or(devices.iter().find(|at| distinct(**at) > 1))
         .or(devices.first())
         .copied();
@@ -242,23 +235,24 @@ fn in_columns(grid: &Grid, told: Told) -> Option<(Counted, Vec<usize>)> {
             let product = |(nodes, each): (&Option<u64>, &Option<u64>)| {
                 nodes.as_ref()?.checked_mul(each.as_ref().copied()?)
             };
-            return apart(Counted {
+            return Some(Counted {
                 name: format!("{} x {}", grid.header[nodes], grid.header[on]),
                 workers: all.workers.iter().zip(&on_each.workers).map(product).collect(),
                 rests: on_each.rests,
                 used: vec![nodes, on],
+                others: others(&[]),
             });
         }
-        return apart(Counted { used: vec![nodes, on], ..on_each });
+        return Some(Counted { used: vec![nodes, on], others: others(&[on]), ..on_each });
     }
     if let Some(at) = device.or(nodes.first().copied()).or(each.first().copied()) {
-        return apart(one(at));
+        return Some(Counted { others: others(&[at]), ..one(at) });
     }
     // Cells that say what they count.
     let named = columns.clone().filter(free).find(|at| {
         distinct(*at) > 1 && cells(*at).all(|count| count.is_some_and(|count| count.of.is_some()))
     })?;
-    Some((one(named), Vec::new()))
+    Some(one(named))
 }
 
 /// Whether a column has more words than numbers.
@@ -278,14 +272,13 @@ fn filled(grid: &Grid, at: usize) -> Vec<&str> {
     cells
 }
 
-fn rows(grid: &Grid, counted: Counted, told: &dyn Fn(usize) -> Option<Meaning>) -> Long {
-    let Counted { name, workers, rests, used } = counted;
+fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
+    let Counted { name, workers, rests, used, others } = counted;
     let mut labels: Vec<Vec<String>> = rests.into_iter().map(|rest| vec![rest]).collect();
     let mut columns = Vec::new();
-    let rest = |at: &usize| !used.contains(at) || told(*at) == Some(Meaning::Setting);
-    for at in (0..grid.header.len()).filter(rest) {
+    for at in (0..grid.header.len()).filter(|at| !used.contains(at)) {
         let heading = &grid.header[at];
-        let (told, worded) = (told(at), is_worded(grid, at));
+        let (told, worded) = (told(heading), is_worded(grid, at));
         let labels_runs = told.map_or(worded, |told| told == Meaning::Setting);
         if !labels_runs {
             let cells = grid.rows.iter().map(|row| row[at].clone()).collect();
@@ -313,7 +306,11 @@ fn rows(grid: &Grid, counted: Counted, told: &dyn Fn(usize) -> Option<Meaning>) 
         let cells = if kinds(&rest) < kinds(&whole) { rest } else { whole };
         labels.iter_mut().zip(cells).for_each(|(label, cell)| label.push(cell));
     }
-    Long { counted_by: name, workers, labels, columns }
+    let counts = |at: &usize| {
+        let counts = filled(grid, *at).into_iter().map(|cell| Some(count(cell)?.value)).collect();
+        (grid.header[*at].clone(), counts)
+    };
+    Long { counted_by: name, workers, labels, columns, others: others.iter().map(counts).collect() }
 }
 
 /// Turns a table that has its workers in the header: each row becomes a column.
@@ -360,7 +357,13 @@ fn turned(grid: &Grid, told: Told) -> Option<Long> {
         }
     }
     let workers: Vec<Option<u64>> = counts.into_iter().map(Some).collect();
-    Some(Long { counted_by: HEADER.into(), labels: vec![Vec::new(); workers.len()], workers, columns })
+    Some(Long {
+        counted_by: HEADER.into(),
+        labels: vec![Vec::new(); workers.len()],
+        workers,
+        columns,
+        others: Vec::new(),
+    })
 }
 
 /// Rows that differ only in workers.
@@ -393,8 +396,25 @@ pub fn groups(long: &Long, settings: &[&Column]) -> Vec<Group> {
     let all = Group { name: String::new(), rows: counted.clone() };
     partition(&all, |row| long.labels[row].as_slice(), name)
         .into_iter()
+        .flat_map(|group| cross(long, group))
         .flat_map(|group| split(long, settings, group))
         .collect()
+}
+
+/// Separates rows by another count that does not grow with the workers: it is of what they are divided into, or of what each has.
+fn cross(long: &Long, group: Group) -> Vec<Group> {
+    long.others.iter().fold(vec![group], |groups, (heading, counts)| {
+        let apart = |group: Group| {
+            let both = group.rows.iter().filter_map(|row| long.workers[*row].zip(counts[*row]));
+            let both: BTreeSet<(u64, u64)> = both.collect();
+            let mut pairs = both.iter().zip(both.iter().skip(1));
+            let crosses = pairs.any(|(one, more)| one.0 == more.0 || one.1 > more.1);
+            let name =
+                |count: Option<u64>| count.map_or_else(String::new, |count| format!("{heading} {count}"));
+            if crosses { partition(&group, |row| counts[row], name) } else { vec![group] }
+        };
+        groups.into_iter().flat_map(apart).collect()
+    })
 }
 
 /// Parts of a group, by what their rows have in common and its name.

@@ -303,8 +303,8 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
             // Bytes per second are a bandwidth.
             return (!among(BYTES, above)).then(|| rate_scope(words));
         }
-        // Rates are read per second only.
-        if among(UNITS, below) && !among(UNITS, above) && !among(TIMES, above) {
+        // Rates are read per second only; `ns/day` is simulated time.
+        if among(UNITS, below) || among("day days", below) {
             return None;
         }
         if among(UNITS, above) || above == "time" || above == "cost" || above == "duration" {

@@ -2,7 +2,7 @@
 
 use paceline_record::Bytes;
 
-use super::audit::{Check, Slip, Weight, round_to};
+use super::audit::{Check, Slip, Weight};
 use super::figure::Figure;
 use super::reconcile::Work;
 use super::scaling::{Laws, Measure, Row};
@@ -206,11 +206,9 @@ fn print(figure: Figure) -> String {
         return format!("{:.3e}", figure.value);
     }
     // Numbers of programs have more digits than a reader needs.
-    if figure.half < 1e-8 * figure.value.abs() {
-        round_to(figure.value, 7).to_string()
-    } else {
-        figure.print()
-    }
+    let long = figure.half < 1e-8 * figure.value.abs();
+    let short = || format!("{:.6e}", figure.value).parse::<f64>().ok().filter(|_| long);
+    short().map_or_else(|| figure.print(), |value| value.to_string())
 }
 
 /// A number with about three significant digits.
