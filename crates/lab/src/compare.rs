@@ -9,6 +9,7 @@ use paceline_record::Case;
 use serde::Serialize;
 
 use crate::numbers::SEED;
+use crate::report::VARIANTS;
 use crate::section::{Section, Topic};
 use crate::stats::{self, Ratio};
 use crate::words::{digits, range};
@@ -246,44 +247,26 @@ fn name(case: &CaseReport, report: &Report) -> String {
 
 /// Everything that identifies a case, by name.
 fn features(case: &Case) -> BTreeMap<String, String> {
-    let Case { model, engine, layout, precision, update, scaling, workers, .. } = case;
-    let Case { batch_per_worker, threads, input, classes, global_batch, settings, .. } = case;
-    let mut features = settings.clone();
-    let text = |number: Option<u64>| number.map(|number| number.to_string());
-    let batch = if global_batch.is_some() { None } else { *batch_per_worker };
-    for (name, value) in [
-        ("model", Some(model.clone())),
-        ("engine", engine.clone()),
-        ("layout", layout.clone()),
-        ("precision", precision.clone()),
-        ("update", update.clone()),
-        ("scaling", scaling.clone()),
-        ("workers", Some(workers.to_string())),
-        ("batch", text(batch)),
-        ("threads", text(threads.map(u64::from))),
-        ("input", input.clone()),
-        ("classes", text(*classes)),
-        ("global-batch", text(*global_batch)),
-    ] {
-        features.extend(value.map(|value| (name.to_owned(), value)));
-    }
+    let mut features = case.settings.clone();
+    let named = [
+        ("model", Some(case.model.clone())),
+        ("update", case.update.clone()),
+        ("workers", Some(case.workers.to_string())),
+    ];
+    let all = named.into_iter().chain(VARIANTS.map(|(name, of)| (name, of(case))));
+    features.extend(all.filter_map(|(name, value)| Some((name.to_owned(), value?))));
     features
 }
 
-/// A fact about a machine.
-type Fact = fn(&Machine) -> Option<String>;
-
 /// Differences between the machines of two studies.
 fn find_machine_differences(before: &Report, after: &Report) -> Vec<Difference> {
-    let facts: [(&str, Fact); 2] = [
-        ("cpu", |machine| machine.cpu.clone()),
-        ("cores", |machine| machine.cores.map(|cores| cores.to_string())),
-    ];
-    let differs = |(name, of): (&str, Fact)| {
-        let (before, after) = (of(&before.machine)?, of(&after.machine)?);
-        (before != after).then(|| Difference { name: name.into(), before, after })
-    };
-    facts.into_iter().filter_map(differs).collect()
+    let cores = |machine: &Machine| machine.cores.map(|cores| cores.to_string());
+    let (old, new) = (&before.machine, &after.machine);
+    let facts = [("cpu", old.cpu.clone(), new.cpu.clone()), ("cores", cores(old), cores(new))];
+    let known = facts.into_iter().filter_map(|(name, before, after)| {
+        Some(Difference { name: name.into(), before: before?, after: after? })
+    });
+    known.filter(|fact| fact.before != fact.after).collect()
 }
 
 /// Settings that have one value in each study, but not the same; a missing setting counts as `unset`. Networks and

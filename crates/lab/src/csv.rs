@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use paceline_record::Phase;
 use serde_json::{Value, json};
 
+use crate::explain::Meaning;
 use crate::numbers::waterfall::{Cause, Cost};
 use crate::{CaseReport, Report};
 
@@ -53,6 +54,27 @@ const REST: &str = "\
     recovery/worker_s/unfinished recovery/worker_s/replacing recovery/worker_s/sum recovery/share \
     recovery/slower_s recovery/more_events";
 
+/// What the names of settings begin with.
+const SETTING: &str = "setting_";
+
+/// What columns mean. Of the others, no two need follow from each other: phases and costs are sums over ranks or shares of them.
+const MEANINGS: [(&str, Meaning); 14] = [
+    ("model engine layout precision update scaling global_batch threads input classes", Meaning::Setting),
+    ("workers", Meaning::Workers),
+    ("batch_per_worker", Meaning::Batch),
+    ("steps", Meaning::Steps),
+    ("init_s", Meaning::InitTime),
+    ("train_s", Meaning::TrainTime),
+    ("total_s", Meaning::TotalTime),
+    ("images_per_s_mean", Meaning::RateGlobal),
+    ("speedup_speed speedup_time speedup_total", Meaning::Speedup),
+    ("efficiency_speed efficiency_time", Meaning::Efficiency),
+    ("communication_share", Meaning::CommShare),
+    ("peak_memory_per_worker_bytes", Meaning::Memory),
+    ("test_accuracy", Meaning::Accuracy),
+    ("test_loss", Meaning::Loss),
+];
+
 /// The whole table.
 pub fn render(report: &Report) -> String {
     let settings = report.cases.iter().flat_map(|case| case.case.settings.keys());
@@ -85,28 +107,46 @@ fn row(case: &CaseReport, settings: &BTreeSet<String>) -> Row {
         let parts: BTreeMap<Cause, f64> = parts.iter().map(|part| (part.cause, part.seconds)).collect();
         told["cost"] = json!({ "seconds": seconds, "parts": parts });
     }
-    let column = |column: &str| {
-        let (name, path) = column.split_once('=').unwrap_or((column, column));
-        (name.replace('/', "_"), told.pointer(&format!("/{path}")).and_then(cell))
-    };
-    let columns = |columns: &'static str| columns.split(' ').map(column);
-    let phase = |phase: Phase| column(&format!("phase_{phase}_s=phases_s/{phase}"));
-    let cause = |cause: Cause| {
-        let cause = column_name(cause);
-        column(&format!("cost_{cause}_s=cost/parts/{cause}"))
-    };
+    let number = |(name, path): (String, String)| (name, told.pointer(&path).and_then(cell));
     let setting = |column: &String| {
         let mut held = case.case.settings.iter();
         let value = held.find(|(name, _)| snake(name) == *column).map(|(_, value)| value.clone());
-        (format!("setting_{column}"), value)
+        (format!("{SETTING}{column}"), value)
     };
-    columns(MEASURED)
+    columns().map(number).chain(settings.iter().map(setting)).collect()
+}
+
+/// The columns before the settings, each with the path of its number.
+fn columns() -> impl Iterator<Item = (String, String)> {
+    let listed = |list: &'static str| list.split(' ').map(str::to_owned);
+    let phase = |phase: Phase| format!("phase_{phase}_s=phases_s/{phase}");
+    let cause = |cause: Cause| {
+        let cause = column_name(cause);
+        format!("cost_{cause}_s=cost/parts/{cause}")
+    };
+    let all = listed(MEASURED)
         .chain(Phase::ALL.map(phase))
-        .chain(columns(EXCHANGED))
+        .chain(listed(EXCHANGED))
         .chain(Cause::all().map(cause))
-        .chain(columns(REST))
-        .chain(settings.iter().map(setting))
-        .collect()
+        .chain(listed(REST));
+    all.map(|column| {
+        let (name, path) = column.split_once('=').unwrap_or((&column, &column));
+        (name.replace('/', "_"), format!("/{path}"))
+    })
+}
+
+/// What the columns of this table mean to somebody who compares its cases; `None` if it is another table.
+pub fn meanings(header: &[String]) -> Option<Vec<(String, Meaning)>> {
+    let meaning =
+        |name: &String| match MEANINGS.iter().find(|(names, _)| names.split(' ').any(|it| it == name)) {
+            Some((_, meaning)) => *meaning,
+            None if name.starts_with(SETTING) => Meaning::Setting,
+            None => Meaning::Ignore,
+        };
+    let (ours, settings) = header.split_at_checked(columns().count())?;
+    let is_ours = columns().map(|(name, _)| name).eq(ours.iter().cloned());
+    (is_ours && settings.iter().all(|name| name.starts_with(SETTING)))
+        .then(|| header.iter().map(|name| (name.clone(), meaning(name))).collect())
 }
 
 fn cell(value: &Value) -> Option<String> {

@@ -29,7 +29,7 @@ pub use reconcile::Work;
 pub use words::render;
 
 use page::Form;
-use series::{Context, Place, Series, Skipped};
+use series::{Context, Series, Skipped};
 
 /// Longest text that is read, in bytes.
 pub const LONGEST: usize = 16 << 20;
@@ -156,16 +156,10 @@ pub fn explain_text(text: &str, options: &Options) -> Result<Explanation, Explai
     check_map(&tables, options)?;
     let (mut all, mut skipped, mut doubtful) = (Vec::new(), Vec::new(), Vec::new());
     for table in &tables {
-        let place = Place {
-            line: table.line,
-            headings: &table.headings,
-            map: &options.map,
-            context: options.context,
-        };
-        match series::read(&table.grid, &place, &mut warnings) {
+        match series::read(table, options, &mut warnings) {
             Ok(found) => all.extend(found),
             // Lines of prose may look like a table.
-            Err(why) if matches!(table.grid.form, Form::Aligned | Form::Separated) => {
+            Err(why) if table.grid.form == Form::Plain => {
                 doubtful.push(Skipped { line: table.line, why });
             }
             Err(why) => skipped.push(Skipped { line: table.line, why }),
@@ -195,7 +189,7 @@ fn check_map(tables: &[page::Found], options: &Options) -> Result<(), ExplainErr
     let named = |name: &str| {
         tables.iter().any(|page::Found { grid, .. }| {
             let mut names = grid.header.iter().chain(grid.rows.iter().filter_map(|row| row.first()));
-            names.any(|heading| heading.trim().eq_ignore_ascii_case(name.trim()))
+            names.any(|heading| series::same_name(name, heading))
         })
     };
     for (at, (name, meaning)) in options.map.iter().enumerate() {
@@ -214,19 +208,20 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
     let work = reconcile::work(&series, options.work);
     let rows = scaling::rows(&series, work);
     let audit = audit::audit(&series);
-    // A table that prints such a speed-up means it.
-    let printed = series.columns.iter().any(|column| column.is_ratio);
-    let doubt = if printed { None } else { doubt(&series, &rows) };
+    // A table whose printed speed-ups follow from its measures means them.
+    let doubt = if audit.confirmed { None } else { doubt(&series, &rows) };
     let believed = doubt.is_none();
     let reconciliation = work.filter(|_| believed).and_then(|work| reconcile::reconcile(&series, work));
+    // A rate that was computed from the clock says the same again.
     let one = match &reconciliation {
         Some(found) => matches!(found, reconcile::Reconciliation::Same { .. }),
         None => series.rate().is_none(),
     };
-    let witnesses = if one { scaling::Witnesses::One } else { scaling::Witnesses::Two };
+    let mut laws = if believed { scaling::fit(&rows) } else { Vec::new() };
+    laws.truncate(if one { 1 } else { laws.len() });
     SeriesExplanation {
         audit,
-        laws: if believed { scaling::fit(&rows, witnesses) } else { Vec::new() },
+        laws,
         clock_law: if believed { scaling::clock_law(&series, work) } else { None },
         unknown: unknown::list(&series, work, &rows),
         doubt,
@@ -240,7 +235,7 @@ fn explain(series: Series, options: &Options) -> SeriesExplanation {
 /// Workers that seem faster together than each alone are a reason to doubt the reading first.
 fn doubt(series: &Series, rows: &[scaling::Row]) -> Option<String> {
     let too_good = |row: &scaling::Row| {
-        let faster = row.by_rate.into_iter().chain(row.by_clock).reduce(f64::max)?;
+        let faster = row.by_rate.into_iter().chain(row.by_clock).reduce(f64::max).or(row.printed)?;
         (row.workers > row.over && row.efficiency(faster) > BELIEVED).then_some((
             row.workers,
             row.over,

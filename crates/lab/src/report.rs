@@ -144,7 +144,7 @@ const RESUMING: [&str; 6] = [RESUMED, "shards", "shards-before", "steps", "scali
 
 /// Fields of a case that are named only if cases of a study differ in them.
 type Field = fn(&Case) -> Option<String>;
-const VARIANTS: [(&str, Field); 8] = [
+pub(crate) const VARIANTS: [(&str, Field); 8] = [
     ("engine", |case| case.engine.clone()),
     ("layout", |case| case.layout.clone()),
     ("precision", |case| case.precision.clone()),

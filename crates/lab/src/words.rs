@@ -6,10 +6,10 @@ mod verdict;
 
 use paceline_record::{Bytes, Phase};
 
-use crate::numbers::law::{Forecast, Law, Laws, Parameter};
+use crate::numbers::law::{Forecast, Laws};
 use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
-use crate::stats::laws::Unfit;
+use crate::stats::laws::{Fit, Parameter, Unfit};
 use crate::stats::steady::Verdict;
 use crate::{CaseReport, Explained, Report, Status, Table};
 
@@ -151,7 +151,8 @@ pub fn threads(count: u32) -> String {
 /// What the fitted laws say about a group, one sentence each.
 pub fn laws(laws: &Laws) -> Vec<String> {
     let mut sentences = Vec::new();
-    let named = |name: &Option<String>| laws.throughput.iter().find(|law| Some(&law.name) == name.as_ref());
+    let all = || laws.throughput.iter().map(|law| &law.fit);
+    let named = |name: &Option<String>| all().find(|fit| Some(fit.name) == name.as_deref());
     let best = named(&laws.best);
     if let Some(law) = best {
         sentences.push(format!("{} fits images/s best: {}", law.name, describe(law)));
@@ -164,7 +165,7 @@ pub fn laws(laws: &Laws) -> Vec<String> {
             100.0 * law.residual_sd
         ));
     }
-    if best.is_some() && laws.throughput.iter().any(|law| law.name == "USL" && law.aicc.is_none()) {
+    if best.is_some() && all().any(|law| law.name == "USL" && law.aicc.is_none()) {
         sentences.push("the USL was not considered: with three parameters, its AICc needs 6 points".into());
     }
     if let Some(unfit) = laws.unfit {
@@ -175,13 +176,13 @@ pub fn laws(laws: &Laws) -> Vec<String> {
     {
         sentences.push(format!("by this law, throughput peaks at {peak:.0} workers"));
     }
-    if let Some(Forecast { workers, images_per_s, lo: Some(lo), hi: Some(hi) }) = laws.next {
+    if let Some(Forecast { workers, images_per_s, lo, hi }) = laws.next {
         sentences.push(format!(
             "{workers} workers would give {images_per_s:.0} images/s (95 % interval {lo:.0} .. {hi:.0}) if no new bottleneck appears"
         ));
     }
-    if let Some(Parameter { value, lo: Some(lo), hi: Some(hi), .. }) =
-        laws.clock.as_ref().and_then(|law| law.parameters.first())
+    if let Some(Parameter { value, lo, hi, .. }) =
+        laws.clock.as_ref().and_then(|law| law.fit.parameters.first())
         && hi - lo <= *value
     {
         sentences.push(format!(
@@ -202,13 +203,9 @@ fn help(unfit: Unfit) -> &'static str {
     }
 }
 
-fn describe(law: &Law) -> String {
-    let parameter = |parameter: &Parameter| {
-        let Parameter { name, value, lo, hi } = parameter;
-        match lo.zip(*hi) {
-            Some((lo, hi)) => format!("{name} = {value:.4} ({lo:.4} .. {hi:.4})"),
-            None => format!("{name} = {value:.4}"),
-        }
+fn describe(law: &Fit) -> String {
+    let parameter = |Parameter { name, value, lo, hi, .. }: &Parameter| {
+        format!("{name} = {value:.4} ({lo:.4} .. {hi:.4})")
     };
     let parameters: Vec<String> = law.parameters.iter().map(parameter).collect();
     let r2 = law.r2.map_or_else(String::new, |r2| format!(", R2 {r2:.4}"));

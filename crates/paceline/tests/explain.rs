@@ -151,26 +151,52 @@ fn our_own_report_is_read_back_as_it_was_meant() {
         let run = Command::new(cargo_bin!("paceline")).current_dir(folder.path()).args(arguments).output();
         printed(&run.expect("the program runs"))
     };
-    let workers = ["--workers", "1,2,4,8", "--steps", "20"];
-    paceline(&[&["bench", "--engine", "simulated", "mobilenet_v2", "--out", "study"], &workers[..]].concat());
+    let bench = "bench resnet50 mobilenet_v2 --engine simulated --workers 1,2,4,8,16,32 --steps 200 --repeat 2 --out study";
+    paceline(&bench.split(' ').collect::<Vec<_>>());
     let report: serde_json::Value =
         serde_json::from_slice(&fs::read(folder.path().join("study/report.json")).expect("a report"))
             .expect("JSON");
-    let rates: Vec<f64> =
-        (0..4).map(|case| report["cases"][case]["images_per_s"]["mean"].as_f64().expect("a rate")).collect();
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
     for file in ["study/report.md", "study/report.csv"] {
         let found: serde_json::Value =
             serde_json::from_str(&paceline(&["explain", file, "--json"])).expect("JSON");
-        let series = &found["series"][0];
-        let rows = series["rows"].as_array().expect("rows");
-        let by_rate: Vec<f64> = rows.iter().map(|row| row["by_rate"].as_f64().expect("a rate")).collect();
-        for (found, rate) in by_rate.iter().zip(&rates) {
-            assert!((found * rates[0] / rate - 1.0).abs() < 0.01, "{file}: {by_rate:?} {rates:?}");
-        }
-        assert_eq!(series["work"], "per-worker", "{file}");
         let all = found["series"].as_array().expect("series");
-        let slips = all.iter().flat_map(|series| series["audit"]["slips"].as_array().expect("slips"));
-        assert_eq!(slips.filter(|slip| slip["weight"] == "contradiction").count(), 0, "{file}");
-        assert!(all.iter().all(|series| series["doubt"].is_null()), "{file}");
+        assert_eq!(all.len(), 2, "{file}: one for each model");
+        for (series, model) in all.iter().zip(["resnet50", "mobilenet_v2"]) {
+            let title = series["understood"]["title"].as_str().expect("a title");
+            assert_eq!(title.rsplit(" / ").next(), Some(model), "{file}");
+            let cases =
+                report["cases"].as_array().expect("cases").iter().filter(|case| case["model"] == model);
+            let mut cases: Vec<_> = cases.collect();
+            cases.sort_by_key(|case| case["workers"].as_u64());
+            let rows = series["rows"].as_array().expect("rows");
+            assert_eq!((rows.len(), cases.len()), (6, 6), "{file}, {model}");
+            for (row, case) in rows.iter().zip(cases) {
+                assert_eq!(row["workers"], case["workers"], "{file}, {model}");
+                for (of, expected) in [("by_rate", "speedup_speed"), ("by_clock", "speedup_time")] {
+                    let (of, expected) = (number(&row[of]), number(&case[expected]));
+                    assert!((of / expected - 1.0).abs() < 0.002, "{file}, {model}: {of} {expected}");
+                }
+            }
+            assert_eq!((&series["work"], &series["doubt"]), (&"per-worker".into(), &().into()), "{file}");
+            let related = &series["reconciliation"];
+            assert_eq!(
+                (&related["kind"], number(&related["examples"])),
+                (&"same".into(), 12_800.0),
+                "{file}"
+            );
+            let slips = series["audit"]["slips"].as_array().expect("slips");
+            assert!(slips.is_empty(), "{file}, {model}: {slips:?}");
+            let follows = series["audit"]["follows"].as_array().expect("names");
+            let ratios = follows.iter().filter_map(|name| name.as_str()).filter(|name| {
+                name.starts_with("speed-up") || name.starts_with("speedup") || name.starts_with("efficiency")
+            });
+            assert_eq!(ratios.count(), 5, "{file}, {model}: {follows:?}");
+            let unknown = series["unknown"].to_string();
+            assert_eq!(unknown, "[]", "{file}, {model}");
+        }
+        let text = paceline(&["explain", file]);
+        assert!(text.contains("64 workers would give") && !text.contains("32 workers would give"), "{text}");
+        assert!(!text.contains("left out") && !text.contains("hidden communication %  comm-share"), "{text}");
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::meaning;
+
 /// Longest cell that is read as a number.
 const LONGEST: usize = 200;
 
@@ -128,47 +130,29 @@ fn with_unit(figure: Figure, rest: &str) -> Cell {
     if rest.is_empty() {
         return Cell::Number(figure, None);
     }
-    if let Some(duration) = duration(figure, rest) {
-        return Cell::Number(duration, Some(Unit::Seconds(1.0)));
-    }
     match unit(rest) {
         Some(Unit::Percent) => Cell::Number(figure.times(0.01), Some(Unit::Percent)),
         Some(unit) => Cell::Number(figure, Some(unit)),
+        None if let Some(duration) = duration(figure, rest) => {
+            Cell::Number(duration, Some(Unit::Seconds(1.0)))
+        }
         // A remark in brackets, or the name of what is counted.
-        None if rest.starts_with(['(', '[']) || counts(rest) => Cell::Number(figure, None),
+        None if rest.starts_with(['(', '[']) || meaning::is_counted(rest) => Cell::Number(figure, None),
         None => Cell::Words,
     }
 }
 
-/// `1h 2m 3s` in seconds.
+/// `1h 2m 3s` in seconds: a number with a unit of time, and what follows it.
 fn duration(first: Figure, rest: &str) -> Option<Figure> {
-    let (mut sum, mut rest) = (None, rest);
-    let mut part = first;
-    loop {
-        let end = rest.find(|c: char| !c.is_alphabetic()).filter(|&end| end > 0)?;
-        let (name, after) = rest.split_at(end);
-        let Some(Unit::Seconds(seconds)) = unit(name) else { return None };
-        let scaled = part.times(seconds);
-        let total: f64 = sum.map_or(0.0, |sum: Figure| sum.value) + scaled.value;
-        let (next, tail) = number(after.trim_start())?;
-        let tail_unit = unit(tail.trim());
-        if let Some(Unit::Seconds(last)) = tail_unit {
-            let last = next.times(last);
-            return Some(Figure { value: total + last.value, half: last.half });
-        }
-        sum = Some(Figure { value: total, half: scaled.half });
-        (part, rest) = (next, tail);
+    let (name, after) = rest.split_at(rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len()));
+    let Some(Unit::Seconds(seconds)) = unit(name) else { return None };
+    let scaled = first.times(seconds);
+    if after.trim().is_empty() {
+        return Some(scaled);
     }
-}
-
-/// Whether words name what is counted.
-fn counts(words: &str) -> bool {
-    let word = words.trim_end_matches('s');
-    [
-        "gpu", "worker", "node", "proces", "device", "image", "example", "sample", "step", "epoch", "core",
-        "rank",
-    ]
-    .contains(&word)
+    let (next, tail) = number(after.trim_start())?;
+    let rest = duration(next, tail.trim())?;
+    Some(Figure { value: scaled.value + rest.value, half: rest.half })
 }
 
 /// The unit that a text names.
@@ -182,10 +166,12 @@ pub fn unit(text: &str) -> Option<Unit> {
         "s" | "sec" | "secs" | "second" | "seconds" => Unit::Seconds(1.0),
         "ms" | "msec" | "millisecond" | "milliseconds" => Unit::Seconds(1e-3),
         "us" | "µs" | "μs" => Unit::Seconds(1e-6),
+        "ns" => Unit::Seconds(1e-9),
         "m" | "min" | "mins" | "minute" | "minutes" => Unit::Seconds(60.0),
         "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Seconds(3600.0),
         "%" | "percent" | "pct" | "percentage" => Unit::Percent,
         "x" | "×" | "times" | "fold" => Unit::Times,
+        "byte" | "bytes" => Unit::Bytes(1.0),
         "kb" => Unit::Bytes(1e3),
         "mb" => Unit::Bytes(1e6),
         "gb" => Unit::Bytes(1e9),

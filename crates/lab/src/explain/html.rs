@@ -4,6 +4,9 @@
 const MOST_COVERED: usize = 64;
 const MOST_ROWS: usize = super::page::MOST_ROWS + 1;
 
+/// Most bytes of an entity.
+const LONGEST_ENTITY: usize = 12;
+
 /// A row of a table.
 #[derive(Debug)]
 pub struct Row {
@@ -15,9 +18,14 @@ pub struct Row {
 
 /// The text before the first table, the table, and the text after it.
 pub fn split(text: &str) -> Option<(&str, &str, &str)> {
-    let from = find(text, "<table")?;
-    let length = find(&text[from..], "</table").unwrap_or(text.len() - from);
-    let end = text[from + length..].find('>').map_or(text.len(), |close| from + length + close + 1);
+    let first = find(text, "<table")?;
+    let length = find(&text[first..], "</table").unwrap_or(text.len() - first);
+    let end = text[first + length..].find('>').map_or(text.len(), |close| first + length + close + 1);
+    // A table around another only arranges the page.
+    let mut from = first;
+    while let Some(inner) = find(&text[from + 1..first + length], "<table") {
+        from += 1 + inner;
+    }
     Some((&text[..from], &text[from..end], &text[end..]))
 }
 
@@ -119,21 +127,49 @@ pub fn strip(text: &str) -> String {
         }
     }
     out.push_str(rest);
-    if out.contains('&') {
-        for (entity, letter) in [
-            ("&nbsp;", " "),
-            ("&lt;", "<"),
-            ("&gt;", ">"),
-            ("&times;", "×"),
-            ("&plusmn;", "±"),
-            ("&quot;", "\""),
-            ("&#37;", "%"),
-            ("&mdash;", "—"),
-            ("&ndash;", "–"),
-            ("&amp;", "&"),
-        ] {
-            out = out.replace(entity, letter);
-        }
+    let plain = decode(&out).replace(['\u{2010}', '\u{2011}'], "-").replace('\u{ad}', "");
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A text with letters in place of entities; what is no entity stays.
+fn decode(text: &str) -> String {
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find('&') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let end = rest.bytes().take(LONGEST_ENTITY).position(|letter| letter == b';');
+        let found = end.and_then(|end| Some((entity(&rest[1..end])?, end + 1)));
+        let (letter, used) = found.unwrap_or(('&', 1));
+        out.push(letter);
+        rest = &rest[used..];
     }
-    out.split_whitespace().collect::<Vec<_>>().join(" ")
+    out + rest
+}
+
+/// The letter that an entity stands for.
+fn entity(name: &str) -> Option<char> {
+    if let Some(number) = name.strip_prefix('#') {
+        let code = match number.strip_prefix(['x', 'X']) {
+            Some(hex) => u32::from_str_radix(hex, 16),
+            None => number.parse(),
+        };
+        return char::from_u32(code.ok()?).map(|letter| if letter.is_control() { ' ' } else { letter });
+    }
+    Some(match name {
+        "nbsp" | "thinsp" | "ensp" | "emsp" => ' ',
+        "lt" => '<',
+        "gt" => '>',
+        "amp" => '&',
+        "quot" => '"',
+        "apos" => '\'',
+        "times" => '×',
+        "plusmn" => '±',
+        "minus" => '−',
+        "ndash" => '–',
+        "mdash" => '—',
+        "asymp" => '≈',
+        "micro" => 'µ',
+        "shy" => '\u{ad}',
+        _ => return None,
+    })
 }

@@ -9,6 +9,8 @@ use std::hash::Hash;
 use super::figure::{self, Cell};
 use super::meaning::{self, Counts, Meaning};
 use super::page::Grid;
+use super::series::Column;
+use crate::names;
 
 /// The name of the workers in a table that has them in its header.
 pub const HEADER: &str = "header";
@@ -30,10 +32,12 @@ pub struct Long {
     pub counted_by: String,
     /// Workers of each row; `None` if its cell does not count them.
     pub workers: Vec<Option<u64>>,
-    /// What distinguishes a row from others with as many workers.
-    pub labels: Vec<String>,
+    /// What distinguishes a row from others with as many workers, as many parts for each.
+    pub labels: Vec<Vec<String>>,
     /// The measures and settings.
     pub columns: Vec<Raw>,
+    /// Other counts: their headings, and their numbers in each row.
+    pub others: Vec<(String, Vec<Option<u64>>)>,
 }
 
 /// A column as text.
@@ -68,17 +72,12 @@ pub fn long(grid: &Grid, told: Told) -> Result<Long, String> {
     }
     turned(grid, told).ok_or_else(|| {
         let names: Vec<String> =
-            grid.header.iter().take(8).map(|name| format!("{:?}", shorten(name))).collect();
+            grid.header.iter().take(8).map(|name| format!("{:?}", names::clean(name))).collect();
         format!(
             "none of the columns {} is the number of workers; name it with --map COLUMN=workers",
             names.join(", ")
         )
     })
-}
-
-/// The beginning of a text.
-pub fn shorten(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 /// The number of workers at the start of a cell: `4`, `4 GPUs`, `8x V100`, `2 nodes x 4 GPUs`, `GPU (4)`, `GPU=1,BS=96`.
@@ -99,6 +98,14 @@ fn count(text: &str) -> Option<Count> {
     }
     let (first, used) = whole(text)?;
     let (of, after) = noun(&text[used..]);
+    // `80GB A100` and `101% of a core` count something else.
+    let glued = after.starts_with(|c: char| c.is_alphabetic() || c == '%');
+    let counts = after.strip_prefix(['x', 'X']).map(str::trim_start);
+    let counts =
+        counts.is_some_and(|rest| !rest.starts_with(char::is_alphabetic) || meaning::is_device(rest));
+    if of.is_none() && glued && !counts {
+        return None;
+    }
     // Each of the nodes has as many.
     let times = after.trim_start().strip_prefix(['x', '×', '*', 'X']).filter(|_| of != Some(Counts::Devices));
     if let Some((each, used, after)) = times.and_then(|times| {
@@ -160,6 +167,8 @@ struct Counted {
     workers: Vec<Option<u64>>,
     rests: Vec<String>,
     used: Vec<usize>,
+    /// Other columns that count.
+    others: Vec<usize>,
 }
 
 /// The workers of a table that has them in a column, or in two.
@@ -169,25 +178,14 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
         2 * cells(at).flatten().count() >= grid.rows.iter().filter(|row| !row[at].is_empty()).count()
     };
     let distinct = |at: usize| cells(at).flatten().map(|count| count.value).collect::<BTreeSet<_>>().len();
-    let one = |at: usize| {
-        let mut last = None;
-        let filled: Vec<Option<Count>> = cells(at).collect();
-        // A gap repeats what stands above it.
-        let workers = filled.iter().zip(&grid.rows).map(|(count, row)| {
-            if !row[at].is_empty() {
-                last = count.as_ref().map(|count| count.value);
-            }
-            last
-        });
-        Counted {
-            name: grid.header[at].clone(),
-            workers: workers.collect(),
-            rests: filled
-                .iter()
-                .map(|count| count.as_ref().map_or_else(String::new, |count| remark_off(&count.rest)))
-                .collect(),
-            used: vec![at],
-        }
+    let one = |at: usize| Counted {
+        name: grid.header[at].clone(),
+        workers: filled(grid, at).into_iter().map(|cell| Some(count(cell)?.value)).collect(),
+        rests: cells(at)
+            .map(|count| count.map_or_else(String::new, |count| remark_off(&count.rest)))
+            .collect(),
+        used: vec![at],
+        others: Vec::new(),
     };
     let columns = 0..grid.header.len();
     if let Some(at) = columns.clone().find(|at| told(&grid.header[*at]) == Some(Meaning::Workers)) {
@@ -209,10 +207,16 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
             .collect()
     };
     let (devices, each, nodes) = (of(Counts::Devices), of(Counts::OnEach), of(Counts::Nodes));
-    let total = |at: &&usize| meaning::words(&grid.header[**at]).iter().any(|word| word == "total");
+    let says = |at: usize, names: &str| {
+        meaning::words(&grid.header[at]).iter().any(|word| meaning::among(names, word))
+    };
+    let others = |used: &[usize]| -> Vec<usize> {
+        nodes.iter().chain(&each).chain(&devices).copied().filter(|at| used != [*at]).collect()
+    };
     let device = devices
         .iter()
-        .find(total)
+        .find(|at| says(**at, "total"))
+        .or(devices.iter().find(|at| says(**at, "worker workers") && distinct(**at) > 1))
         .or(devices.iter().find(|at| distinct(**at) > 1))
         .or(devices.first())
         .copied();
@@ -224,8 +228,10 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
         let runs = pairs.iter().collect::<BTreeSet<_>>().len();
         let (totals, products) =
             (different(&|pair| pair.1), different(&|pair| pair.0.saturating_mul(pair.1)));
-        // `GPUs` beside `nodes` may be all of them, or those of a node: then equal numbers mean different runs.
-        if !each.is_empty() || totals < runs && products == runs && different(&|pair| pair.0) > 1 {
+        // `GPUs` beside `nodes` may be all of them, or those of a node: then equal numbers mean different runs, or there are more nodes.
+        let more = pairs.iter().any(|(nodes, devices)| nodes > devices);
+        let each_differs = totals < runs && products == runs && different(&|pair| pair.0) > 1;
+        if !each.is_empty() || more || each_differs {
             let product = |(nodes, each): (&Option<u64>, &Option<u64>)| {
                 nodes.as_ref()?.checked_mul(each.as_ref().copied()?)
             };
@@ -234,12 +240,13 @@ fn in_columns(grid: &Grid, told: Told) -> Option<Counted> {
                 workers: all.workers.iter().zip(&on_each.workers).map(product).collect(),
                 rests: on_each.rests,
                 used: vec![nodes, on],
+                others: others(&[]),
             });
         }
-        return Some(Counted { used: vec![nodes, on], ..on_each });
+        return Some(Counted { used: vec![nodes, on], others: others(&[on]), ..on_each });
     }
     if let Some(at) = device.or(nodes.first().copied()).or(each.first().copied()) {
-        return Some(one(at));
+        return Some(Counted { others: others(&[at]), ..one(at) });
     }
     // Cells that say what they count.
     let named = columns.clone().filter(free).find(|at| {
@@ -255,56 +262,55 @@ fn is_worded(grid: &Grid, at: usize) -> bool {
         > cells().filter(|cell| matches!(cell, Cell::Number(..) | Cell::Ratio(..))).count()
 }
 
-/// The cells of a column of words, where a gap repeats what stands above it.
+/// The cells of a column, where a gap repeats what stands above it.
 fn filled(grid: &Grid, at: usize) -> Vec<&str> {
-    let mut last = "";
-    let fill = |row: &'_ Vec<String>| !row[at].is_empty();
-    grid.rows
-        .iter()
-        .map(|row| {
-            if fill(row) {
-                last = &row[at];
-            }
-            last
-        })
-        .collect()
+    let mut cells = Vec::new();
+    for row in &grid.rows {
+        let above = cells.last().copied().unwrap_or("");
+        cells.push(if row[at].is_empty() { above } else { row[at].as_str() });
+    }
+    cells
 }
 
 fn rows(grid: &Grid, counted: Counted, told: Told) -> Long {
-    let Counted { name, workers, rests, used } = counted;
-    let (mut labels, mut columns) = (rests, Vec::new());
+    let Counted { name, workers, rests, used, others } = counted;
+    let mut labels: Vec<Vec<String>> = rests.into_iter().map(|rest| vec![rest]).collect();
+    let mut columns = Vec::new();
     for at in (0..grid.header.len()).filter(|at| !used.contains(at)) {
         let heading = &grid.header[at];
-        let told = told(heading);
-        if told.is_some() || !is_worded(grid, at) {
+        let (told, worded) = (told(heading), is_worded(grid, at));
+        let labels_runs = told.map_or(worded, |told| told == Meaning::Setting);
+        if !labels_runs {
             let cells = grid.rows.iter().map(|row| row[at].clone()).collect();
             columns.push(Raw { name: heading.clone(), cells, told, under: None });
             continue;
         }
-        if meaning::words(heading).iter().any(|word| meaning::among(NOTES, word)) {
+        if told.is_none() && meaning::words(heading).iter().any(|word| meaning::among(NOTES, word)) {
             continue;
         }
-        for ((label, cell), workers) in labels.iter_mut().zip(filled(grid, at)).zip(&workers) {
-            // `2x RTX 3090` beside 2 GPUs is an RTX 3090.
-            let repeats = count(cell).filter(|count| Some(count.value) == *workers);
-            let cell = repeats.map_or_else(|| without(cell, *workers), |count| count.rest);
-            if !label.is_empty() && !cell.is_empty() {
-                label.push_str(", ");
-            }
-            label.push_str(&cell);
+        if !worded {
+            let cells = grid.rows.iter().map(|row| row[at].as_str());
+            let named =
+                |cell: &str| if cell.is_empty() { String::new() } else { format!("{heading} {cell}") };
+            labels.iter_mut().zip(cells).for_each(|(label, cell)| label.push(named(cell)));
+            continue;
         }
+        // `2x RTX 3090` beside 2 GPUs is an RTX 3090, if that makes rows alike: `32x32` beside 32 GPUs is a size.
+        let whole: Vec<String> = filled(grid, at).into_iter().map(str::to_owned).collect();
+        let rest = whole.iter().zip(&workers).map(|(cell, workers)| {
+            let repeats = count(cell).filter(|count| Some(count.value) == *workers);
+            repeats.map_or_else(|| cell.clone(), |count| count.rest)
+        });
+        let rest: Vec<String> = rest.collect();
+        let kinds = |cells: &[String]| cells.iter().collect::<HashSet<_>>().len();
+        let cells = if kinds(&rest) < kinds(&whole) { rest } else { whole };
+        labels.iter_mut().zip(cells).for_each(|(label, cell)| label.push(cell));
     }
-    Long { counted_by: name, workers, labels, columns }
-}
-
-/// A cell without the number of workers, if it is a product such as `64x8`.
-fn without(cell: &str, workers: Option<u64>) -> String {
-    let is = |text: &str| text.trim().parse().ok() == workers && workers.is_some();
-    match cell.split_once(['x', '×', '*']) {
-        Some((one, other)) if is(one) => other.trim().to_owned(),
-        Some((one, other)) if is(other) => one.trim().to_owned(),
-        _ => cell.to_owned(),
-    }
+    let counts = |at: &usize| {
+        let counts = filled(grid, *at).into_iter().map(|cell| Some(count(cell)?.value)).collect();
+        (grid.header[*at].clone(), counts)
+    };
+    Long { counted_by: name, workers, labels, columns, others: others.iter().map(counts).collect() }
 }
 
 /// Turns a table that has its workers in the header: each row becomes a column.
@@ -351,7 +357,13 @@ fn turned(grid: &Grid, told: Told) -> Option<Long> {
         }
     }
     let workers: Vec<Option<u64>> = counts.into_iter().map(Some).collect();
-    Some(Long { counted_by: HEADER.into(), labels: vec![String::new(); workers.len()], workers, columns })
+    Some(Long {
+        counted_by: HEADER.into(),
+        labels: vec![Vec::new(); workers.len()],
+        workers,
+        columns,
+        others: Vec::new(),
+    })
 }
 
 /// Rows that differ only in workers.
@@ -363,25 +375,46 @@ pub struct Group {
     pub rows: Vec<usize>,
 }
 
-/// A number that may distinguish runs.
-pub struct Setting {
-    /// Its heading.
-    pub name: String,
-    /// Its value in each row.
-    pub values: Vec<Option<f64>>,
-    /// Whether it may be that of all workers together.
-    pub is_batch: bool,
-}
-
 /// Separates rows of different runs: by their labels; then, where numbers of workers repeat, by the settings that repeat least; then
 /// where the numbers begin again. What still repeats are runs that were repeated.
-pub fn groups(long: &Long, settings: &[Setting]) -> Vec<Group> {
-    let counted = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
-    let all = Group { name: String::new(), rows: counted };
-    partition(&all, |row| long.labels[row].as_str(), str::to_owned)
+pub fn groups(long: &Long, settings: &[&Column]) -> Vec<Group> {
+    let counted: Vec<usize> = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
+    // Named by the parts in which labels differ; if they do not, by the first, which says what the runs are.
+    let first = counted.first().map_or(&[][..], |row| &long.labels[*row]);
+    let differs: Vec<bool> = (0..first.len())
+        .map(|part| counted.iter().any(|row| long.labels[*row][part] != first[part]))
+        .collect();
+    let name = |label: &[String]| {
+        let parts = label.iter().enumerate().filter(|(_, part)| !part.is_empty());
+        let telling: Vec<&str> =
+            parts.clone().filter(|(at, _)| differs[*at]).map(|(_, part)| part.as_str()).collect();
+        match telling.is_empty() {
+            true => parts.take(1).map(|(_, part)| part.clone()).collect(),
+            false => telling.join(", "),
+        }
+    };
+    let all = Group { name: String::new(), rows: counted.clone() };
+    partition(&all, |row| long.labels[row].as_slice(), name)
         .into_iter()
+        .flat_map(|group| cross(long, group))
         .flat_map(|group| split(long, settings, group))
         .collect()
+}
+
+/// Separates rows by another count that does not grow with the workers: it is of what they are divided into, or of what each has.
+fn cross(long: &Long, group: Group) -> Vec<Group> {
+    long.others.iter().fold(vec![group], |groups, (heading, counts)| {
+        let apart = |group: Group| {
+            let both = group.rows.iter().filter_map(|row| long.workers[*row].zip(counts[*row]));
+            let both: BTreeSet<(u64, u64)> = both.collect();
+            let mut pairs = both.iter().zip(both.iter().skip(1));
+            let crosses = pairs.any(|(one, more)| one.0 == more.0 || one.1 > more.1);
+            let name =
+                |count: Option<u64>| count.map_or_else(String::new, |count| format!("{heading} {count}"));
+            if crosses { partition(&group, |row| counts[row], name) } else { vec![group] }
+        };
+        groups.into_iter().flat_map(apart).collect()
+    })
 }
 
 /// Parts of a group, by what their rows have in common and its name.
@@ -407,17 +440,17 @@ fn partition<K: Copy + Eq + Hash>(
     parts.into_iter().map(|(key, rows)| Group { name: named(key), rows }).collect()
 }
 
-fn split(long: &Long, settings: &[Setting], group: Group) -> Vec<Group> {
+fn split(long: &Long, settings: &[&Column], group: Group) -> Vec<Group> {
     let counts =
         |group: &Group| group.rows.iter().map(|row| long.workers[*row]).collect::<BTreeSet<_>>().len();
     let mut found = vec![group];
     loop {
-        let key = |(setting, divided): (&Setting, bool), row: usize| {
+        let key = |(setting, divided): (&Column, bool), row: usize| {
             let workers = if divided { long.workers[row].unwrap_or(1) as f64 } else { 1.0 };
-            setting.values[row].map(|value| (value / workers).to_bits())
+            setting.figures[row].map(|figure| (figure.value / workers).to_bits())
         };
         // Rows that repeat a number of workers, and parts, if the groups were separated.
-        let judge = |way: Option<(&Setting, bool)>| {
+        let judge = |way: Option<(&Column, bool)>| {
             let (mut runs, mut parts, mut scales) = (0, 0, false);
             for group in &found {
                 let keyed = group.rows.iter().map(|row| (way.map(|way| key(way, *row)), long.workers[*row]));
@@ -430,9 +463,9 @@ fn split(long: &Long, settings: &[Setting], group: Group) -> Vec<Group> {
             (found.iter().map(|group| group.rows.len()).sum::<usize>() - runs, parts, scales)
         };
         let (repeats, ..) = judge(None);
-        let ways = settings.iter().flat_map(|setting| {
-            std::iter::once((setting, false)).chain(setting.is_batch.then_some((setting, true)))
-        });
+        // A batch may be that of all workers together.
+        let divided = settings.iter().filter(|setting| setting.meaning == Some(Meaning::Batch));
+        let ways = settings.iter().map(|way| (*way, false)).chain(divided.map(|way| (*way, true)));
         let judged = ways.map(|way| (judge(Some(way)), way));
         let better = judged.filter(|((left, _, scales), _)| *scales && *left < repeats);
         let Some((_, way)) = better.min_by_key(|((left, parts, _), _)| (*left, *parts)) else { break };

@@ -58,6 +58,8 @@ pub enum Meaning {
     Batch,
     /// Examples in total.
     Examples,
+    /// What distinguishes runs, such as a model.
+    Setting,
     /// Nothing that matters here.
     Ignore,
 }
@@ -90,7 +92,7 @@ impl Meaning {
 
     /// Whether the column is a setting of a run, not a result.
     pub fn is_setting(self) -> bool {
-        matches!(self, Epochs | Steps | Batch | Examples)
+        matches!(self, Epochs | Steps | Batch | Examples | Setting)
     }
 }
 
@@ -110,7 +112,7 @@ pub fn among(list: &str, word: &str) -> bool {
 /// What counts as a worker, in the singular.
 const DEVICES: &str = "gpu worker card rank process proc replica device npu tpu accelerator chip learner np ngpu nproc \
     nworker core thread cpu hpu";
-const NODES: &str = "node machine host instance server nnode";
+const NODES: &str = "node machine host server nnode";
 
 /// What a heading or a cell counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,16 +136,22 @@ pub fn counts(word: &str) -> Option<Counts> {
     if is(DEVICES) { Some(Counts::Devices) } else { is(NODES).then_some(Counts::Nodes) }
 }
 
+/// Whether a word names what a number counts.
+pub fn is_counted(word: &str) -> bool {
+    counts(word).is_some() || among(EXAMPLES, word) || among("step steps epoch epochs", word)
+}
+
 /// What a heading counts, if it says nothing else: `# of GPUs`, `num_gpus`, `Nodes`, `GPUs per node`.
 pub fn counted(name: &str) -> Option<Counts> {
     let words = words(name);
-    let filler = "number num nr no of the count total used in and or task training physical logical";
+    let filler = "number numbers num nr no of the count total used in and or task training physical logical";
     let keeps = |word: &&str| {
         !among(filler, word) && (word.len() > 1 || word.starts_with(|c: char| c.is_ascii_digit()))
     };
     let left: Vec<&str> = words.iter().map(String::as_str).filter(keeps).collect();
     match &left[..] {
-        ["world", "size"] => Some(Counts::Devices),
+        // `MPI tasks`.
+        ["world", "size"] | ["mpi"] => Some(Counts::Devices),
         // The number of a rank is no number of ranks.
         ["rank"] => None,
         [one] => counts(one),
@@ -220,7 +228,7 @@ const EXAMPLES: &str = "image images img imgs example examples sample samples se
 const TIMES: &str = "time times duration elapsed latency wallclock runtime walltime";
 const STEPS: &str = "step steps it its iter iters iteration iterations batch batches minibatch";
 const UNITS: &str =
-    "ns us ms s sec secs second seconds min mins minute minutes h hr hrs hour hours percent x m";
+    "ns us µs μs ms s sec secs second seconds min mins minute minutes h hr hrs hour hours percent x m";
 
 /// Words that say how precisely numbers are held, each with its synonyms. They always distinguish columns.
 const PRECISIONS: [&str; 8] =
@@ -267,7 +275,7 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     // What somebody hopes for is no measure; neither is what differs between runs.
     if has(
         "ideal theoretical expected perfect linear amdahl gustafson lo hi lower upper p90 p95 p99 50th 75th 90th 95th 99th percentile without \
-         projected predicted estimated gflop tflop mflops flop std stddev stdev deviation variance \
+         projected predicted estimated hidden overlap overlapped gflop tflop mflops flop std stddev stdev deviation variance \
          error err learning lr params parameters flops tflops gflops bandwidth utilization \
          utilisation util usage power temperature price cost energy version date link log mfu watt \
          watts",
@@ -279,6 +287,14 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     }
     // `gain from X` and `length scaling` are ratios of something else.
     let plain = words.iter().all(|word| says_what(word, Some(Speedup)) || is_precision(word));
+    // `speed-up vs naive` compares methods.
+    let compares = words.windows(2).any(|pair| {
+        let one = "1 one single serial sequential seq base baseline linear fewest the a";
+        among("vs versus over to", &pair[0]) && !among(one, &pair[1]) && counts(&pair[1]).is_none()
+    });
+    if has("speedup speedups") && (compares || has("gain")) {
+        return None;
+    }
     if has("speedup speedups") || plain && (has("scaling scalability") || unit == Some(Unit::Times)) {
         return Some(Speedup);
     }
@@ -286,6 +302,10 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
         if among(SECONDS, below) {
             // Bytes per second are a bandwidth.
             return (!among(BYTES, above)).then(|| rate_scope(words));
+        }
+        // Rates are read per second only; `ns/day` is simulated time.
+        if among(UNITS, below) || among("day days", below) {
+            return None;
         }
         if among(UNITS, above) || above == "time" || above == "cost" || above == "duration" {
             if among(STEPS, below) {
@@ -296,10 +316,10 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
             }
         }
     }
-    if unit == Some(Unit::PerSecond) || has("throughput ips fps qps wps") || has("speed rate") && !timed {
+    if unit == Some(Unit::PerSecond) || has("throughput ips fps qps wps sps") || has("speed rate") && !timed {
         return Some(rate_scope(words));
     }
-    if begins("accura") || has("acc top1 top5") {
+    if begins("accura") || has("acc top1 top5") && !has("grad gradient") {
         return Some(Accuracy);
     }
     if has("loss") {
@@ -320,7 +340,9 @@ fn guess(words: &[String], unit: Option<Unit>) -> Option<Meaning> {
     if takes_time {
         // `Latency 99 %` is a percentile.
         let percentile = words.windows(2).any(|pair| pair[1] == "percent" && pair[0].parse::<f64>().is_ok());
-        return if percentile { None } else { time_kind(words) };
+        // In percent, it is a part of a time; one worker's time is no time of these.
+        let other = percentile || unit == Some(Unit::Percent) || has("seq sequential serial baseline");
+        return if other { None } else { time_kind(words) };
     }
     if has("epoch epochs") {
         return Some(Epochs);
@@ -400,6 +422,8 @@ pub enum Counted {
     Tokens,
     /// Steps, of whatever batch.
     Steps,
+    /// Something else, such as files.
+    Units,
 }
 
 impl Counted {
@@ -409,6 +433,7 @@ impl Counted {
             Self::Examples => "examples",
             Self::Tokens => "tokens",
             Self::Steps => "steps",
+            Self::Units => "units",
         }
     }
 }
@@ -421,7 +446,12 @@ pub fn counted_by(words: &[&str]) -> Counted {
     } else if any("it its iter iters iteration iterations step steps batches") {
         Counted::Steps
     } else {
-        Counted::Examples
+        let other = |three: &[&str]| {
+            three[1] == "per"
+                && among(SECONDS, three[2])
+                && !among("throughput speed rate processed", three[0])
+        };
+        if !any(EXAMPLES) && words.windows(3).any(other) { Counted::Units } else { Counted::Examples }
     }
 }
 
@@ -442,13 +472,18 @@ pub fn heading_unit(name: &str) -> Option<Unit> {
             .iter()
             .any(|name| lower.ends_with(&format!("{name} s")));
         let per = words(name).iter().any(|word| word == "per");
-        (!per && (word.len() > 1 || lower.ends_with("_s") || timed)).then(|| figure::unit(word))?
+        let unit = figure::unit(word)?;
+        let marked = word.len() > 1 || lower.ends_with("_s") || timed;
+        (marked && !per || matches!(unit, Unit::Bytes(_))).then_some(unit)
     };
     // `exchange ms per step`, `memory MB per worker`, but not `images per sec`.
     let within = || {
         let words = words(name);
+        // `95 % interval` and `99 % latency` are not in percent.
+        let counted = |at: usize| at > 0 && words[at - 1].parse::<f64>().is_ok();
         let plain = |at: &usize| {
-            words[*at].len() > 1 && words[*at] != "min" && !words[..*at].iter().any(|word| word == "per")
+            let after = words[..*at].iter().any(|word| word == "per");
+            words[*at].len() > 1 && words[*at] != "min" && !after && !counted(*at)
         };
         let units = (0..words.len()).filter(plain).filter_map(|at| figure::unit(&words[at]));
         units.into_iter().find(|unit| !matches!(unit, Unit::Times | Unit::PerSecond))

@@ -44,15 +44,14 @@ pub struct Found {
 /// How the cells of a table are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// By tags.
-    Html,
-    /// By bars.
-    Markdown,
-    /// By tabs, commas or semicolons.
-    Separated,
-    /// By two or more spaces, or by single ones if all cells are numbers.
-    Aligned,
+    /// By tags or bars.
+    Marked,
+    /// By tabs, commas, semicolons or spaces, as words of prose may be.
+    Plain,
 }
+
+/// The cells of each row.
+type Rows = Vec<Vec<String>>;
 
 /// Cells as text: a header, and rows of the same length.
 #[derive(Clone, Debug)]
@@ -74,8 +73,8 @@ pub fn read(text: &str) -> Page {
         line += before.matches('\n').count();
         if let Some(rows) = html::rows(table) {
             let layers = rows.iter().take_while(|row| row.heads).count().max(1);
-            let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row.cells).collect();
-            reader.table(rows, layers, Form::Html, line);
+            let rows: Rows = rows.into_iter().map(|row| row.cells).collect();
+            reader.table(rows, layers, Form::Marked, line);
         }
         line += table.matches('\n').count();
         rest = after;
@@ -138,7 +137,7 @@ impl Reader {
         self.headings = self.headings[..above].iter().cloned().chain([title]).collect();
     }
 
-    fn table(&mut self, mut rows: Vec<Vec<String>>, layers: usize, form: Form, line: usize) {
+    fn table(&mut self, mut rows: Rows, layers: usize, form: Form, line: usize) {
         let warnings = &mut self.page.warnings;
         self.tables += 1;
         if self.tables > MOST_TABLES {
@@ -179,7 +178,7 @@ impl Reader {
 }
 
 /// Joins the layers of a header: those that are marked as such, and rows of words below a header with gaps.
-fn grid(mut rows: Vec<Vec<String>>, layers: usize, form: Form) -> Option<Grid> {
+fn grid(mut rows: Rows, layers: usize, form: Form) -> Option<Grid> {
     let numbers =
         |row: &Vec<String>| row.iter().any(|cell| !matches!(figure::read(cell), Cell::Words | Cell::Blank));
     let layers = layers.min(rows.len().saturating_sub(1)).max(1);
@@ -249,19 +248,19 @@ fn underline(line: &str) -> Option<usize> {
 }
 
 /// The table at the start of the lines, its form, and its number of lines.
-fn table(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
-    markdown(lines)
-        .or_else(|| tabs(lines))
-        .or_else(|| separated(lines))
-        .or_else(|| aligned(lines))
-        .or_else(|| spaced(lines))
+fn table(lines: &[&str]) -> Option<(Form, Rows, usize)> {
+    if let Some((rows, taken)) = markdown(lines) {
+        return Some((Form::Marked, rows, taken));
+    }
+    let plain = [tabs, separated, aligned, spaced].into_iter().find_map(|read| read(lines));
+    plain.map(|(rows, taken)| (Form::Plain, rows, taken))
 }
 
 fn is_rule(line: &str) -> bool {
     line.contains('-') && line.chars().all(|c| matches!(c, '-' | '|' | ':' | '+' | '=' | ' ' | '\t'))
 }
 
-fn markdown(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
+fn markdown(lines: &[&str]) -> Option<(Rows, usize)> {
     let starts = |line: &str| line.trim_start().starts_with(['|', '+']);
     let ruled = lines.get(1).is_some_and(|next| is_rule(next) && next.contains('|'));
     let drawn = starts(lines[0]) && lines.get(1).is_some_and(|next| starts(next));
@@ -276,18 +275,18 @@ fn markdown(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
         line.split('|').map(|cell| cell.replace('\u{1}', "|").trim().into()).collect()
     };
     let belongs = |line: &str| line.contains('|') || starts(line) && is_rule(line);
-    gather(lines, belongs, cells, |_| true).map(|(rows, taken)| (Form::Markdown, rows, taken))
+    gather(lines, belongs, cells, |_| true)
 }
 
-fn tabs(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
+fn tabs(lines: &[&str]) -> Option<(Rows, usize)> {
     let cells = |line: &str| line.split('\t').map(|cell| cell.trim().into()).collect();
     // In indented text, nothing precedes the tab.
     let indented = |rows: &[Vec<String>]| rows.iter().all(|row| row[0].is_empty());
     let belongs = |line: &str| line.trim_end().contains('\t');
-    gather(lines, belongs, cells, |rows| !indented(rows)).map(|(rows, taken)| (Form::Separated, rows, taken))
+    gather(lines, belongs, cells, |rows| !indented(rows))
 }
 
-fn separated(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
+fn separated(lines: &[&str]) -> Option<(Rows, usize)> {
     let mark = [';', ','].into_iter().find(|&mark| {
         let count = |line: &str| split_quoted(line, mark).len();
         count(lines[0]) > 1 && lines.get(1).is_some_and(|next| count(next) == count(lines[0]))
@@ -302,26 +301,25 @@ fn separated(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
     let cells = |line: &str| split_quoted(line, mark);
     // A number alone is a row with missing cells.
     let belongs = |line: &str| line.contains(mark) || matches!(figure::read(line), Cell::Number(..));
-    gather(lines, belongs, cells, likely).map(|(rows, taken)| (Form::Separated, rows, taken))
+    gather(lines, belongs, cells, likely)
 }
 
-fn aligned(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
+fn aligned(lines: &[&str]) -> Option<(Rows, usize)> {
     let cells = |line: &str| -> Vec<String> {
         line.trim().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(Into::into).collect()
     };
     let columns = cells(lines[0]).len();
     let belongs = |line: &str| is_rule(line) || cells(line).len() == columns;
-    gather(lines, belongs, cells, mostly_numbers).map(|(rows, taken)| (Form::Aligned, rows, taken))
+    gather(lines, belongs, cells, mostly_numbers)
 }
 
 /// Columns separated by single spaces: only numbers below a header of as many words are certainly a table.
-fn spaced(lines: &[&str]) -> Option<(Form, Vec<Vec<String>>, usize)> {
+fn spaced(lines: &[&str]) -> Option<(Rows, usize)> {
     let cells = |line: &str| -> Vec<String> { line.split_whitespace().map(Into::into).collect() };
     let columns = cells(lines[0]).len();
     let numbers = |row: &Vec<String>| row.iter().all(|cell| !matches!(figure::read(cell), Cell::Words));
     let likely = |rows: &[Vec<String>]| rows.len() > 2 && !numbers(&rows[0]) && rows[1..].iter().all(numbers);
     gather(lines, |line| cells(line).len() == columns, cells, likely)
-        .map(|(rows, taken)| (Form::Aligned, rows, taken))
 }
 
 /// The rows in the first lines, as far as lines belong to the table. Whether it is a table is decided from its
@@ -331,11 +329,11 @@ fn gather(
     belongs: impl Fn(&str) -> bool,
     cells: impl Fn(&str) -> Vec<String>,
     likely: impl Fn(&[Vec<String>]) -> bool,
-) -> Option<(Vec<Vec<String>>, usize)> {
+) -> Option<(Rows, usize)> {
     let held = |most: usize| {
         lines.iter().take(most).take_while(|line| line.len() <= LONGEST_LINE && belongs(line)).count()
     };
-    let read = |taken: usize| -> Vec<Vec<String>> {
+    let read = |taken: usize| -> Rows {
         lines[..taken].iter().filter(|line| !is_rule(line)).map(|line| cells(line)).collect()
     };
     let first = read(held(BEGINNING));
@@ -348,18 +346,10 @@ fn gather(
 
 /// Fields of a line; a quoted one may contain the separator and doubled quotes (RFC 4180).
 fn split_quoted(line: &str, mark: char) -> Vec<String> {
-    let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
-    let mut letters = line.trim().chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if quoted && letters.peek() == Some(&'"') => field.extend(letters.next()),
-            '"' => quoted = !quoted,
-            _ if letter == mark && !quoted => fields.push(std::mem::take(&mut field).trim().into()),
-            _ => field.push(letter),
-        }
-    }
-    fields.push(field.trim().into());
-    fields
+    let mut reader = csv::ReaderBuilder::new();
+    reader.has_headers(false).delimiter(mark as u8).trim(csv::Trim::All).buffer_capacity(256);
+    let fields = reader.from_reader(line.trim().as_bytes()).into_records().find_map(Result::ok);
+    fields.map_or_else(Vec::new, |fields| fields.iter().map(Into::into).collect())
 }
 
 /// Whether at least half of the cells below the header are numbers or empty; prose has commas, too.

@@ -16,10 +16,11 @@
 
 use serde::Serialize;
 
+use super::audit::round_to;
 use super::figure::Figure;
 use super::meaning::Meaning;
 use super::series::{Column, Series};
-use super::span::Span;
+use super::span::{ARITHMETIC, Span};
 use crate::stats::regression::{self, Estimate};
 
 /// How much the two speed-ups may differ and still count as equal.
@@ -27,9 +28,6 @@ pub const TOLERATED: f64 = 0.05;
 
 /// Standard errors to either side of a 95 % interval.
 pub(super) const NORMAL: f64 = 1.96;
-
-/// How much examples / time may deviate, beyond rounding, from a rate that was computed from it.
-const SAME: f64 = 0.003;
 
 /// Rows count as the same work if the logarithm of the ratio of their examples is below this.
 const SURE: f64 = 0.5;
@@ -164,6 +162,43 @@ pub struct Enough {
     pub steps_interval: Option<(f64, f64)>,
 }
 
+/// A row with a rate and a time.
+struct Point {
+    workers: u64,
+    rate: Figure,
+    time: Figure,
+    /// Workers that each do the whole work, or one if it is divided.
+    scale: f64,
+}
+
+impl Point {
+    /// Seconds that one example takes at the rate.
+    fn each(&self) -> f64 {
+        self.scale / self.rate.value
+    }
+
+    /// Examples that rate and time imply.
+    fn examples(&self) -> Span {
+        Span::from(self.rate) * self.time.into() / Span::exact(self.scale)
+    }
+}
+
+/// The rows that have a rate and a time; `None` if the series has no rate.
+fn points(series: &Series, clock: &Column, work: Work) -> Option<Vec<Point>> {
+    let (_, rates) = series.rate()?;
+    let point = |(&workers, (rate, time)): (&u64, (Option<Figure>, &Option<Figure>))| {
+        let positive = |figure: &Figure| figure.value > 0.0;
+        let scale = if work == Work::Divided { 1.0 } else { workers as f64 };
+        Some(Point { workers, rate: rate.filter(positive)?, time: time.filter(positive)?, scale })
+    };
+    Some(series.workers.iter().zip(rates.into_iter().zip(&clock.figures)).filter_map(point).collect())
+}
+
+/// The clock over the time of an example.
+fn line(points: &[Point]) -> (Vec<[f64; 2]>, Vec<f64>) {
+    points.iter().map(|point| ([1.0, point.each()], point.time.value)).unzip()
+}
+
 /// How the work of a series grows with workers: as given, or as its numbers show.
 pub fn work(series: &Series, told: Option<Work>) -> Option<Work> {
     if !series.comparable {
@@ -171,41 +206,30 @@ pub fn work(series: &Series, told: Option<Work>) -> Option<Work> {
     }
     told.or_else(|| {
         let spread = |work: Work| {
-            let implied: Vec<f64> =
-                implied(series, series.clock()?, work)?.iter().map(|(_, span)| span.value.ln()).collect();
-            let ends = implied.iter().fold((f64::MAX, f64::MIN), |(lo, hi), x| (lo.min(*x), hi.max(*x)));
-            (implied.len() > 1).then_some(ends.1 - ends.0).filter(|spread| spread.is_finite())
+            let points = points(series, series.clock()?, work)?;
+            let implied = || points.iter().map(|point| point.examples().value.ln());
+            let spread = implied().reduce(f64::max)? - implied().reduce(f64::min)?;
+            (points.len() > 1 && spread.is_finite()).then_some((work, spread, points))
         };
-        match (spread(Work::Divided), spread(Work::PerWorker)) {
-            (Some(divided), Some(each)) => {
-                let (work, spread) =
-                    if divided <= each { (Work::Divided, divided) } else { (Work::PerWorker, each) };
-                (spread < SURE || describes(series, work)).then_some(work)
-            }
-            _ => alone(series),
-        }
+        let Some((divided, each)) = spread(Work::Divided).zip(spread(Work::PerWorker)) else {
+            return alone(series);
+        };
+        let (work, spread, points) = if divided.1 <= each.1 { divided } else { each };
+        (spread < SURE || describes(&points)).then_some(work)
     })
 }
 
 /// Whether a fixed time and this work explain the clock, so that rows look uneven only because of the fixed time. Two
 /// rows always lie on a line.
-fn describes(series: &Series, work: Work) -> bool {
-    let (Some(clock), Some((_, rates))) = (series.clock(), series.rate()) else { return false };
-    let rows = (0..series.workers.len()).filter_map(|row| {
-        let (rate, time) = rates[row].zip(clock.figures[row]).filter(|(rate, _)| rate.value > 0.0)?;
-        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        Some(([1.0, scale / rate.value], time.value))
-    });
-    let (x, y): (Vec<[f64; 2]>, Vec<f64>) = rows.unzip();
-    if x.len() < 3 {
-        return true;
-    }
+fn describes(points: &[Point]) -> bool {
+    let (x, y) = line(points);
     let mean = y.iter().sum::<f64>() / y.len() as f64;
-    regression::fit(&x, &y).is_some_and(|fit| {
-        let [fixed, each] = [fit.coefficients[0], fit.coefficients[1]];
-        let strays = x.iter().zip(&y).map(|(x, y)| (y - fixed - each * x[1]).powi(2)).sum::<f64>();
-        each > 0.0 && (strays / y.len() as f64).sqrt() < STRAY * mean
-    })
+    x.len() < 3
+        || regression::fit(&x, &y).is_some_and(|fit| {
+            let [fixed, each] = fit.coefficients;
+            let strays = x.iter().zip(&y).map(|(x, y)| (y - fixed - each * x[1]).powi(2)).sum::<f64>();
+            each > 0.0 && (strays / y.len() as f64).sqrt() < STRAY * mean
+        })
 }
 
 /// With a clock alone: an epoch is the same work for any number of workers, and a time that gets shorter was divided. A
@@ -222,48 +246,24 @@ fn alone(series: &Series) -> Option<Work> {
     (epochs || shorter).then_some(Work::Divided)
 }
 
-/// Examples that each row's rate and time imply.
-fn implied(series: &Series, clock: &Column, work: Work) -> Option<Vec<(usize, Span)>> {
-    let (_, rates) = series.rate()?;
-    let rows = (0..series.workers.len()).filter_map(|row| {
-        let (rate, time) = rates[row].zip(clock.figures[row])?;
-        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        let positive = |figure: Figure| figure.value > 0.0;
-        (positive(rate) && positive(time)).then(|| (row, Span::from(rate) * time.into() / Span::exact(scale)))
-    });
-    Some(rows.collect())
-}
-
 /// Relates rate and clock; `None` if one is missing or there are fewer than three rows.
 pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
-    let (rate, rates) = series.rate()?;
-    let clocks = [Meaning::TrainTime, Meaning::TotalTime, Meaning::EpochTime];
-    let clock = clocks.into_iter().find_map(|meaning| series.column(meaning))?;
+    let (rate, _) = series.rate()?;
+    let clock = series.clock()?;
     if let Some((clock, examples)) = same(series, work) {
         let (rate, clock) = (rate.name.clone(), clock.name.clone());
         return Some(Reconciliation::Same { rate, clock, examples, work });
     }
-    let usable = |row: &usize| {
-        rates[*row].zip(clock.figures[*row]).is_some_and(|(rate, time)| rate.value > 0.0 && time.value > 0.0)
-    };
-    let rows: Vec<usize> = (0..series.workers.len()).filter(usable).collect();
-    // Seconds that one example takes at the steady rate.
-    let each = |row: usize| -> Option<f64> {
-        let scale = if work == Work::Divided { 1.0 } else { series.workers[row] as f64 };
-        Some(scale / rates[row]?.value)
-    };
-    let x: Option<Vec<[f64; 2]>> = rows.iter().map(|row| Some([1.0, each(*row)?])).collect();
-    let y: Option<Vec<f64>> = rows.iter().map(|row| Some(clock.figures[*row]?.value)).collect();
-    let (x, y) = (x?, y?);
+    let points = points(series, clock, work)?;
+    let (x, y) = line(&points);
     let fit = regression::fit(&x, &y)?;
-    let rounding = |row: &usize| -> Option<f64> {
-        let (rate, time) = (rates[*row]?, clock.figures[*row]?);
-        let moved = fit.coefficients[1] * each(*row)? * rate.half / rate.value;
+    let rounding = |Point { rate, time, .. }: &Point, each: f64| {
+        let moved = fit.coefficients[1] * each * rate.half / rate.value;
         // Uniform over a unit of the last digit.
-        Some(((time.half.powi(2) + moved.powi(2)) / 3.0).sqrt())
+        ((time.half.powi(2) + moved.powi(2)) / 3.0).sqrt()
     };
-    let roundings: Option<Vec<f64>> = rows.iter().map(rounding).collect();
-    let by_digits = fit.spread(&x, &roundings?);
+    let roundings: Vec<f64> = points.iter().map(|point| rounding(point, point.each())).collect();
+    let by_digits = fit.spread(&x, &roundings);
     let estimate = |at: usize| {
         let by_rows = fit.coefficient(at);
         let (rows, digits) = (by_rows.hi - by_rows.value, NORMAL * by_digits[at]);
@@ -286,27 +286,20 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
         let estimate = Estimate { value: part(examples.value), lo: part(examples.lo), hi: part(examples.hi) };
         batch(estimate, part(fit.standard_errors[1].max(by_digits[1])), series.context.batch)
     });
-    let most = rows.iter().copied().max_by_key(|row| series.workers[*row])?;
-    let base = series.base().filter(|base| rows.contains(base) && series.workers[most] > 1);
-    let ends = base.and_then(|base| {
-        Some(Ends {
-            each_one: each(base)?,
-            each_most: each(most)?,
-            clock_one: clock.figures[base]?.value,
-            clock_most: clock.figures[most]?.value,
-        })
-    });
-    let speedups = ends.map(|ends| speedups(series.workers[most], work, fixed, ends));
-    let enough = ends
+    let most = points.iter().max_by_key(|point| point.workers)?;
+    let one = points.iter().find(|point| point.workers == 1 && series.base().is_some());
+    let one = one.filter(|_| most.workers > 1);
+    let speedups = one.map(|one| speedups(one, most, fixed));
+    let enough = one
         .filter(|_| verdict == Verdict::Fixed)
-        .and_then(|ends| enough(fixed, examples.value, steps, ends));
+        .and_then(|one| enough(fixed, examples.value, steps, [one.each(), most.each()]));
     let as_told = series.context.examples.map(|told| (examples.lo..=examples.hi).contains(&(told as f64)));
     let (rate, clock) = (rate.name.clone(), clock.name.clone());
     let fitted = Fitted {
         rate,
         clock,
         work,
-        points: rows.len(),
+        points: points.len(),
         fixed,
         verdict,
         by_digits_s,
@@ -325,20 +318,46 @@ pub fn reconcile(series: &Series, work: Work) -> Option<Reconciliation> {
 pub(super) fn same(series: &Series, work: Work) -> Option<(&Column, f64)> {
     let clocks = [Meaning::EpochTime, Meaning::TrainTime, Meaning::TotalTime];
     clocks.into_iter().filter_map(|meaning| series.column(meaning)).find_map(|clock| {
-        let implied = implied(series, clock, work)?;
-        let mut values: Vec<f64> = implied.iter().map(|(_, span)| span.value).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = *values.get(values.len() / 2)?;
-        let holds = |span: &Span| {
-            let (lo, hi) = span.ends();
-            lo * (1.0 - SAME) <= middle && middle <= hi * (1.0 + SAME)
+        let implied: Vec<Span> = points(series, clock, work)?.iter().map(Point::examples).collect();
+        let spans: Vec<(f64, f64)> = implied.iter().map(|span| span.ends()).collect();
+        let (lo, hi) = common(&spans)?;
+        let examples = roundest(lo, hi);
+        // Where few digits are printed, rows agree with anything.
+        let agrees = |span: &&Span| {
+            let (from, to) = span.ends();
+            from <= hi && lo <= to && (span.value / examples - 1.0).abs() < 0.02
         };
-        let close = |span: &Span| (span.value / middle - 1.0).abs() < 0.02;
-        let agreeing = implied.iter().filter(|(_, span)| holds(span) && close(span)).count();
+        let agreeing = implied.iter().filter(agrees).count();
         // One row may be a mistake, which the audit reports.
-        (values.len() >= 3 && agreeing + usize::from(values.len() > 3) >= values.len())
-            .then_some((clock, middle))
+        (spans.len() >= 3 && agreeing + usize::from(spans.len() > 3) >= spans.len())
+            .then_some((clock, examples))
     })
+}
+
+/// What most spans have in common.
+fn common(spans: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let mut ends: Vec<(f64, i64)> = spans
+        .iter()
+        .flat_map(|(lo, hi)| [(lo * (1.0 - ARITHMETIC), 1), (hi * (1.0 + ARITHMETIC), -1)])
+        .collect();
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut within, mut most, mut best) = (0, 0, None);
+    for pair in ends.windows(2) {
+        within += pair[0].1;
+        if within > most {
+            (most, best) = (within, Some((pair[0].0, pair[1].0)));
+        }
+    }
+    best
+}
+
+/// The number with the fewest digits in a range above zero.
+fn roundest(lo: f64, hi: f64) -> f64 {
+    let middle = 0.5 * (lo + hi);
+    (1..=15)
+        .map(|digits| round_to(middle, digits))
+        .find(|number| lo <= *number && *number <= hi)
+        .unwrap_or(middle)
 }
 
 fn batch(examples: Estimate, standard_error: f64, told: Option<u64>) -> Batch {
@@ -349,20 +368,11 @@ fn batch(examples: Estimate, standard_error: f64, told: Option<u64>) -> Batch {
     Batch { examples, standard_error, expected, consistent: expected.map(holds) }
 }
 
-/// One worker and the most workers: time per example by the rate, and the clock.
-#[derive(Clone, Copy)]
-struct Ends {
-    each_one: f64,
-    each_most: f64,
-    clock_one: f64,
-    clock_most: f64,
-}
-
-fn speedups(workers: u64, work: Work, fixed: Estimate, ends: Ends) -> Speedups {
-    let Ends { each_one, each_most, clock_one: one, clock_most: last } = ends;
-    let scale = if work == Work::Divided { 1.0 } else { workers as f64 };
+fn speedups(one: &Point, most: &Point, fixed: Estimate) -> Speedups {
+    let Point { workers, scale, time: Figure { value: last, .. }, .. } = *most;
+    let (rate, one) = (most.rate.value / one.rate.value, one.time.value);
     let at = |fixed: f64| scale * (one - fixed) / (last - fixed);
-    let (rate, clock) = (scale * each_one / each_most, scale * one / last);
+    let clock = scale * one / last;
     let left = |fixed: f64| fixed < last && fixed < one;
     let hi = left(fixed.hi).then(|| at(fixed.hi));
     let without = (fixed.lo > 0.0 && left(fixed.value)).then(|| Without {
@@ -384,11 +394,8 @@ fn speedups(workers: u64, work: Work, fixed: Estimate, ends: Ends) -> Speedups {
 
 /// With w examples, the clock's speed-up is `(a + w x1) / (a + w xN)` and that of the rate `x1 / xN`; their quotient
 /// reaches `1 - t` at `w = a ((1 - t) x1 - xN) / (t x1 xN)`.
-fn enough(fixed: Estimate, examples: f64, steps: Option<u64>, ends: Ends) -> Option<Enough> {
-    let Ends { each_one, each_most, .. } = ends;
-    let need = |fixed: f64| {
-        fixed.max(0.0) * ((1.0 - TOLERATED) * each_one - each_most) / (TOLERATED * each_one * each_most)
-    };
+fn enough(fixed: Estimate, examples: f64, steps: Option<u64>, [one, most]: [f64; 2]) -> Option<Enough> {
+    let need = |fixed: f64| fixed.max(0.0) * ((1.0 - TOLERATED) * one - most) / (TOLERATED * one * most);
     let batch = steps.map(|steps| examples / steps as f64);
     let (value, lo, hi) = (need(fixed.value), need(fixed.lo), need(fixed.hi));
     (value > 0.0 && value.is_finite()).then(|| Enough {

@@ -37,6 +37,11 @@ impl Row {
         self.by_rate.or(self.by_clock).or(self.printed)
     }
 
+    /// The printed speed-up, if nothing else tells it.
+    pub fn printed_only(&self) -> Option<f64> {
+        self.printed.filter(|_| self.by_rate.or(self.by_clock).is_none())
+    }
+
     /// A speed-up divided by the increase in workers.
     pub fn efficiency(&self, speedup: f64) -> f64 {
         speedup * self.over as f64 / self.workers as f64
@@ -146,20 +151,11 @@ pub struct Forecast {
     pub throughput: Estimate,
 }
 
-/// Whether rate and clock are two measures or one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Witnesses {
-    /// One was computed from the other.
-    One,
-    /// Each was measured.
-    Two,
-}
-
 /// A number of a row.
 type Measured = fn(&Row) -> Option<f64>;
 
-/// Fits the laws of throughput to each measure that differs from the ones before.
-pub fn fit(rows: &[Row], witnesses: Witnesses) -> Vec<Laws> {
+/// Fits the laws of throughput to each measure; to printed speed-ups only if there is nothing else.
+pub fn fit(rows: &[Row]) -> Vec<Laws> {
     let measures: [(Measure, Measured); 3] = [
         (Measure::Rate, |row| row.rate),
         (Measure::Clock, |row| row.by_clock),
@@ -168,8 +164,7 @@ pub fn fit(rows: &[Row], witnesses: Witnesses) -> Vec<Laws> {
     let mut found: Vec<Laws> = Vec::new();
     for (measure, of) in measures {
         let points: Vec<(u64, f64)> = rows.iter().filter_map(|row| Some((row.workers, of(row)?))).collect();
-        let repeated = !found.is_empty() && (witnesses == Witnesses::One || measure == Measure::Printed);
-        if points.len() > 1 && !repeated {
+        if points.len() > 1 && (found.is_empty() || measure != Measure::Printed) {
             found.push(laws_of(measure, &points));
         }
     }

@@ -4,11 +4,13 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
+use super::Options;
 use super::audit;
 use super::figure::{self, Cell, Figure, SPREAD, Unit};
-use super::layout::{self, Long, Raw, Setting, shorten};
+use super::layout::{self, Group, Long, Raw};
 use super::meaning::{self, Counted, Heading, Meaning, Qualifier};
-use super::page::Grid;
+use super::page::Found;
+use crate::{csv, names};
 
 /// How far a rate may be, as the mean of logarithms, from the speed-up or the clock that shows whose it is.
 const NEAR: f64 = 0.7;
@@ -80,6 +82,9 @@ pub struct Series {
     pub comparable: bool,
     /// What the user says.
     pub context: Context,
+    /// All that is said about its runs; a title may leave out what others have, too.
+    #[serde(skip)]
+    runs: String,
 }
 
 impl Series {
@@ -141,39 +146,29 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Position of a table.
-pub struct Place<'a> {
-    /// Its first line.
-    pub line: usize,
-    /// The headings above it.
-    pub headings: &'a [String],
-    /// Meanings that the user gave to headings.
-    pub map: &'a [(String, Meaning)],
-    /// What the user says.
-    pub context: Context,
-}
-
 /// Reads a table as one series, or as several if words, settings or precisions distinguish them.
-pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
+pub fn read(table: &Found, options: &Options, warnings: &mut Vec<String>) -> Result<Vec<Series>, String> {
+    let ours = csv::meanings(&table.grid.header).unwrap_or_default();
     let told = |name: &str| {
-        place.map.iter().find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
+        let mut known = options.map.iter().chain(&ours);
+        known.find(|(heading, _)| same_name(heading, name)).map(|(_, meaning)| *meaning)
     };
-    let long = layout::long(grid, &told)?;
-    let all: Vec<Column> = long.columns.iter().map(|raw| column(raw, &long, warnings)).collect();
-    let settings: Vec<Setting> = all
+    let long = layout::long(&table.grid, &told)?;
+    let mut all: Vec<Column> = long.columns.iter().map(|raw| column(raw, &long, warnings)).collect();
+    let is_ours = |column: &Column| {
+        let given = options.map.iter().any(|(heading, _)| same_name(heading, &column.name));
+        !ours.is_empty() && !given
+    };
+    all.iter_mut().filter(|column| is_ours(column)).for_each(|column| column.ground = Ground::Name);
+    let settings: Vec<&Column> = all
         .iter()
-        .filter(|column| column.meaning.is_none_or(Meaning::is_setting))
-        .map(|column| Setting {
-            name: column.name.clone(),
-            values: column.figures.iter().map(|figure| figure.map(|figure| figure.value)).collect(),
-            is_batch: column.meaning == Some(Meaning::Batch),
-        })
+        .filter(|column| column.meaning.is_none_or(Meaning::is_setting) && !repeats(column))
         .collect();
     let skipped = (0..long.workers.len()).filter(|row| long.workers[*row].is_none()).count();
     if skipped > 0 {
         warnings.push(format!(
             "line {}: skipped {skipped} rows whose number of workers is not a whole number above zero",
-            place.line
+            table.line
         ));
     }
     let build = |name: &str, rows: &[usize], comparable: bool| -> Vec<Series> {
@@ -190,22 +185,24 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
             .filter(|column| column.figures.iter().flatten().next().is_some())
             .collect();
         let comparable = comparable && same_settings(&columns, &workers);
+        let label = rows.first().map(|row| &long.labels[*row]);
+        let alike = label.filter(|label| rows.iter().all(|row| long.labels[*row] == **label));
+        let runs = alike.map_or_else(String::new, |label| label.join(", "));
         let mut found = Vec::new();
         for (qualifier, columns) in apart(columns) {
-            let mut titles: Vec<&str> = place.headings.iter().map(String::as_str).collect();
-            let long_name = |name: &str| name.chars().take(80).collect::<String>();
-            let (name, qualifier) = (long_name(name), long_name(&qualifier));
-            titles
-                .extend([&name, &qualifier].into_iter().filter(|name| !name.is_empty()).map(String::as_str));
-            let titles = titles.split_off(titles.len().saturating_sub(3));
+            let own = [name, &qualifier].map(names::clean);
+            let titles = table.headings.iter().chain(own.iter().filter(|name| !name.is_empty()));
+            let titles: Vec<&str> = titles.map(String::as_str).collect();
+            let last = &titles[titles.len().saturating_sub(3)..];
             let mut series = Series {
-                title: if titles.is_empty() { "Table".into() } else { titles.join(" / ") },
-                lines: vec![place.line],
+                title: if last.is_empty() { "Table".into() } else { last.join(" / ") },
+                lines: vec![table.line],
                 counted_by: long.counted_by.clone(),
                 workers: workers.clone(),
                 columns,
                 comparable,
-                context: place.context,
+                context: options.context,
+                runs: runs.clone(),
             };
             settle_ratios(&mut series);
             let is_measure = |meaning: Meaning| !meaning.is_setting() && meaning != Meaning::Ignore;
@@ -217,11 +214,20 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     };
     let groups = layout::groups(&long, &settings);
     let differ = |rows: &[usize]| rows.iter().any(|row| long.workers[*row] != long.workers[rows[0]]);
-    let mut found: Vec<Series> = groups
-        .iter()
-        .filter(|group| differ(&group.rows))
-        .flat_map(|group| build(&group.name, &group.rows, true))
-        .collect();
+    let (scaling, alone): (Vec<&Group>, Vec<&Group>) = groups.iter().partition(|group| differ(&group.rows));
+    let mut found: Vec<Series> =
+        scaling.iter().flat_map(|group| build(&group.name, &group.rows, true)).collect();
+    if !found.is_empty() && !alone.is_empty() {
+        let rows = alone.iter().map(|group| group.rows.len()).sum::<usize>();
+        let names: Vec<&str> = alone.iter().take(3).map(|group| group.name.as_str()).collect();
+        warnings.push(format!(
+            "line {}: left out {rows} {}, from which no other differs only in workers ({}{})",
+            table.line,
+            if rows == 1 { "row" } else { "rows" },
+            names.join("; "),
+            if alone.len() > names.len() { "; ..." } else { "" }
+        ));
+    }
     if found.is_empty() {
         let rows: Vec<usize> = (0..long.workers.len()).filter(|row| long.workers[*row].is_some()).collect();
         // Words may describe the numbers of workers instead of different runs: then printed speed-ups follow over all rows.
@@ -238,7 +244,7 @@ pub fn read(grid: &Grid, place: &Place, warnings: &mut Vec<String>) -> Result<Ve
     }
     if found.is_empty() {
         let names: Vec<String> =
-            long.columns.iter().take(8).map(|raw| format!("{:?}", shorten(&raw.name))).collect();
+            long.columns.iter().take(8).map(|raw| format!("{:?}", names::clean(&raw.name))).collect();
         return Err(format!(
             "none of the measures {} is understood; name one with --map COLUMN=MEANING",
             names.join(", ")
@@ -258,7 +264,7 @@ pub fn join(all: Vec<Series>) -> Vec<Series> {
             });
             other.comparable
                 && series.comparable
-                && other.title == series.title
+                && (&other.title, &other.runs) == (&series.title, &series.runs)
                 && other.workers == series.workers
                 && other.lines != series.lines
                 && !repeated
@@ -276,8 +282,17 @@ pub fn join(all: Vec<Series>) -> Vec<Series> {
     joined
 }
 
-fn same_name(a: &str, b: &str) -> bool {
-    a.trim().eq_ignore_ascii_case(b.trim())
+/// Whether a column numbers the repetitions of a run.
+fn repeats(column: &Column) -> bool {
+    let words = meaning::words(&column.name);
+    words
+        .iter()
+        .all(|word| meaning::among("trial run repetition repeat rep attempt id no number idx index", word))
+}
+
+/// Whether a name is that of a heading, in full or as it is shown.
+pub fn same_name(name: &str, heading: &str) -> bool {
+    [heading, &names::clean(heading)].iter().any(|heading| name.trim().eq_ignore_ascii_case(heading.trim()))
 }
 
 /// Separates columns whose headings say that they are of different runs, such as `FP32` and `AMP`.
@@ -292,11 +307,10 @@ fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
         let keeps = |word: &&String| meaning::is_precision(word) || counts && !common(word);
         column.qualifier = column.qualifier.iter().filter(keeps).cloned().collect();
     }
-    let originals: Vec<Qualifier> = columns.iter().map(|column| column.qualifier.clone()).collect();
-    let mut all: Vec<&Qualifier> = Vec::new();
-    for qualifier in originals.iter().filter(|qualifier| !qualifier.is_empty()) {
-        if !all.contains(&qualifier) {
-            all.push(qualifier);
+    let mut all: Vec<Qualifier> = Vec::new();
+    for qualifier in columns.iter().map(|column| &column.qualifier) {
+        if !qualifier.is_empty() && !all.contains(qualifier) {
+            all.push(qualifier.clone());
         }
     }
     let whole = columns.iter().any(|column| {
@@ -305,24 +319,23 @@ fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
             Some(Meaning::TotalTime | Meaning::TrainTime | Meaning::StepTime | Meaning::EpochTime)
         ) && column.qualifier.is_empty()
     });
+    let parts = columns.iter().filter(|column| column.meaning == Some(Meaning::PartTime)).count();
     // Times beside a whole one are its parts; without a whole, each is one.
     for column in &mut columns {
         let precise = column.qualifier.iter().all(|word| meaning::is_precision(word));
         if whole && !precise && column.meaning == Some(Meaning::StepTime) && column.ground != Ground::Given {
             column.meaning = Some(Meaning::PartTime);
         }
-        if column.meaning == Some(Meaning::PartTime) && !whole && !column.qualifier.is_empty() {
+        if column.meaning == Some(Meaning::PartTime) && !whole && (parts == 1 || !column.qualifier.is_empty())
+        {
             column.meaning = Some(Meaning::TotalTime);
         }
     }
     let is_part = |column: &Column| whole && column.meaning == Some(Meaning::PartTime);
-    let all: Vec<&Qualifier> = all
-        .into_iter()
-        .filter(|qualifier| columns.iter().any(|column| column.qualifier == **qualifier && !is_part(column)))
-        .collect();
+    all.retain(|words| columns.iter().any(|column| column.qualifier == *words && !is_part(column)));
     if all.is_empty()
         || all.len() == 1
-            && columns.iter().all(|column| column.qualifier == *all[0] || !counts_for(column.meaning))
+            && columns.iter().all(|column| column.qualifier == all[0] || !counts_for(column.meaning))
     {
         return vec![(String::new(), columns)];
     }
@@ -334,7 +347,7 @@ fn apart(mut columns: Vec<Column>) -> Vec<(String, Vec<Column>)> {
     let mut left = None;
     for column in columns {
         let own =
-            all.iter().position(|qualifier| **qualifier == column.qualifier).filter(|_| !is_part(&column));
+            all.iter().position(|qualifier| *qualifier == column.qualifier).filter(|_| !is_part(&column));
         let ratio = matches!(column.meaning, Some(Meaning::Speedup | Meaning::Efficiency));
         let setting = column.meaning.is_some_and(Meaning::is_setting);
         // A ratio without a name of its own belongs to the measure before it, settings to all.
@@ -386,18 +399,21 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
     let read: Vec<Cell> = cells.iter().map(|cell| figure::read(cell)).collect();
     let unit = read.iter().find_map(|cell| if let Cell::Number(_, unit) = cell { *unit } else { None });
     let ratio = read.iter().any(|cell| matches!(cell, Cell::Ratio(..)));
-    // Beside a largest value, `min` is the smallest and not a minute.
+    // Beside each other, `min` and `max` are the ends of a range, not a minute and a measure.
     let has = |name: &str, wanted: &str| meaning::words(name).iter().any(|word| word == wanted);
-    let smallest = has(name, "min") && long.columns.iter().any(|other| has(&other.name, "max"));
-    let spoken = &if smallest { name.to_lowercase().replace("min", "minimum") } else { name.clone() };
+    let beside = |wanted: &str| long.columns.iter().any(|other| has(&other.name, wanted));
+    let ends = has(name, "min") && beside("max") || has(name, "max") && beside("min");
+    let spoken = &if ends { name.to_lowercase().replace("min", "minimum") } else { name.clone() };
     let Heading { meaning, qualifier } = meaning::read(spoken, unit);
+    let meaning = meaning.filter(|_| !ends);
     // `Speedup (FP32 to AMP)` compares two runs, not two numbers of workers.
     let compares = qualifier.iter().filter(|word| meaning::is_precision(word)).count() > 1;
     let meaning = meaning.filter(|_| !compares);
     let guessed = meaning
         .or_else(|| meaning::read(under.as_ref()?, unit).meaning)
         .filter(|meaning| *meaning != Meaning::Workers);
-    let communicates = || meaning::words(spoken).iter().any(|word| word.starts_with("communicat"));
+    let communicates =
+        || meaning::words(spoken).iter().any(|word| word == "comm" || word.starts_with("communicat"));
     let guessed = guessed.or_else(|| (ratio && communicates()).then_some(Meaning::CommRatio));
     let meaning = told.or(guessed).map(|meaning| match meaning {
         // In percent, scaling is an efficiency unless it grows.
@@ -449,7 +465,7 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
             Cell::NotFinite => {
                 warnings.push(format!(
                     "{:?} contains a value that is not a finite number; treated as missing",
-                    shorten(name)
+                    names::clean(name)
                 ));
                 None
             }
@@ -461,19 +477,19 @@ fn column(raw: &Raw, long: &Long, warnings: &mut Vec<String>) -> Column {
             if others.is_empty() { String::new() } else { format!(" (and {} more cells)", others.len()) };
         warnings.push(format!(
             "{:?} contains {:?}, which is not understood there{more}; treated as missing",
-            shorten(name),
-            shorten(first)
+            names::clean(name),
+            names::clean(first)
         ));
     }
-    let has_spread =
-        cells.iter().any(|cell| cell.contains(" .. ") || SPREAD.iter().any(|sign| cell.contains(sign)));
+    let has_spread = ends
+        || cells.iter().any(|cell| cell.contains(" .. ") || SPREAD.iter().any(|sign| cell.contains(sign)));
     let ground = if told.is_some() { Ground::Given } else { Ground::Name };
     let has_unit = match meaning {
         Some(Meaning::Memory) => matches!(unit, Some(Unit::Bytes(_))),
         _ => unit.is_some() || ratio,
     };
     let is_ratio = matches!(meaning, Some(Meaning::Speedup | Meaning::Efficiency));
-    Column { name: shorten(name), meaning, ground, has_unit, has_spread, figures, is_ratio, qualifier }
+    Column { name: names::clean(name), meaning, ground, has_unit, has_spread, figures, is_ratio, qualifier }
 }
 
 fn scale(figure: Figure, own: Option<Unit>, shared: Option<Unit>, meaning: Option<Meaning>) -> Figure {

@@ -3,7 +3,7 @@
 use super::figure::Figure;
 
 /// Relative tolerance for floating-point error.
-const ARITHMETIC: f64 = 1e-9;
+pub const ARITHMETIC: f64 = 1e-9;
 
 /// The range of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]

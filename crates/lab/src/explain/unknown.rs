@@ -1,9 +1,12 @@
 //! What a table does not show.
 
-use super::meaning::Meaning;
+use super::meaning::{self, Meaning};
 use super::reconcile::Work;
 use super::scaling::Row;
 use super::series::{Column, Series};
+
+/// Words for columns that hold the spread of others.
+const SPREADS: &str = "lo hi lower upper std stddev stdev deviation variance variation cv interval ci";
 
 pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<String> {
     if !series.comparable {
@@ -17,7 +20,9 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
             unknown.push(sentence.to_owned());
         }
     };
-    say(series.base().is_none(), "any speed-up over one worker: there is no row for one worker");
+    let ones = series.workers.iter().filter(|workers| **workers == 1).count();
+    say(ones == 0, "any speed-up over one worker: there is no row for one worker");
+    say(ones > 1, "any speed-up over one worker: there are several rows for one worker");
     let open = series.column(Meaning::Rate).filter(|_| series.workers.len() > 1);
     if let Some(Column { name, .. }) = open {
         let asked = format!(
@@ -25,10 +30,13 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
         );
         say(true, &asked);
     }
-    let spread = series.columns.iter().any(|column| column.has_spread);
+    let says = |column: &Column, names: &str| {
+        meaning::words(&column.name).iter().any(|word| meaning::among(names, word))
+    };
+    let spread = series.columns.iter().any(|column| column.has_spread || says(column, SPREADS));
     let repeated =
         series.workers.iter().enumerate().any(|(row, workers)| series.workers[..row].contains(workers));
-    say(!spread && !repeated, "how much runs vary: each number is one run, without a spread");
+    say(!spread && !repeated, "how much runs vary: no number has a spread");
     say(!clock && rate, "whether the whole run speeds up as much as the rate: there is no clock");
     say(
         clock && !rate,
@@ -51,9 +59,10 @@ pub(super) fn list(series: &Series, work: Option<Work>, rows: &[Row]) -> Vec<Str
         has(Meaning::CommTime),
         "how much of the communication is waiting for the last worker and how much is moving bytes",
     );
-    say(
-        series.column(Meaning::Memory).is_some_and(|column| !column.has_unit),
-        "the unit of the memory, and whether it is per worker or for all",
-    );
+    if let Some(memory) = series.column(Meaning::Memory).filter(|column| !column.has_unit) {
+        let whose =
+            if says(memory, "per each total all") { "" } else { ", and whether it is per worker or for all" };
+        say(true, &format!("the unit of the memory{whose}"));
+    }
     unknown
 }

@@ -6,10 +6,10 @@ use super::audit::{Check, Slip, Weight};
 use super::figure::Figure;
 use super::reconcile::Work;
 use super::scaling::{Laws, Measure, Row};
-use super::series::{Context, Ground, Series, Skipped};
+use super::series::{Column, Context, Ground, Series, Skipped};
 use super::{Explanation, Meaning, SeriesExplanation};
 use crate::stats::laws::{Fit, Parameter};
-use crate::words::{bytes, or_dash};
+use crate::words::{bytes, fill, or_dash};
 use crate::{Align, Table};
 
 mod reconciled;
@@ -48,32 +48,15 @@ pub(super) fn skipped(all: &[Skipped]) -> Vec<String> {
     if let Some(more) = all.get(MOST_SKIPPED..).filter(|more| !more.is_empty()) {
         let lines: Vec<String> = more.iter().take(20).map(|skipped| skipped.line.to_string()).collect();
         let further = if more.len() > 20 { ", ..." } else { "" };
-        told.push(format!("on {} other lines: {}{further}", more.len(), lines.join(", ")));
+        let noun = if more.len() == 1 { "line" } else { "lines" };
+        told.push(format!("on {} other {noun}: {}{further}", more.len(), lines.join(", ")));
     }
     told
 }
 
 /// A list item, broken into lines.
 fn item(sentence: &str) -> String {
-    let (mut text, mut line) = (String::new(), String::from("  -"));
-    // Keep percent signs with their numbers.
-    let mut words: Vec<String> = Vec::new();
-    for word in sentence.split_whitespace() {
-        match words.last_mut().filter(|_| word.starts_with('%')) {
-            Some(number) => number.push_str(&format!(" {word}")),
-            None => words.push(word.into()),
-        }
-    }
-    for word in &words {
-        if line.chars().count() + 1 + word.chars().count() > WIDTH {
-            text.push_str(&line);
-            text.push('\n');
-            line = "   ".into();
-        }
-        line.push(' ');
-        line.push_str(word);
-    }
-    text + &line + "\n"
+    fill(sentence, WIDTH, ["  - ", "    "]) + "\n"
 }
 
 fn indent(table: &Table) -> String {
@@ -156,63 +139,65 @@ fn understood(series: &Series) -> String {
             format!("{printed}{seconds}"),
         ]);
     }
-    let unread: Vec<&str> = series
-        .columns
-        .iter()
-        .filter(|column| column.meaning.is_none())
-        .map(|column| column.name.as_str())
-        .collect();
-    let unread = match &unread[..] {
-        [] => String::new(),
-        names => item(&format!("not understood (name one with --map): {}", names.join(", "))),
+    let unread = |is_ratio: bool, why: &str| {
+        let unread =
+            series.columns.iter().filter(|column| column.meaning.is_none() && column.is_ratio == is_ratio);
+        let names: Vec<&str> = unread.map(|column| column.name.as_str()).collect();
+        if names.is_empty() { String::new() } else { item(&format!("{why}: {}", names.join(", "))) }
     };
-    indent(&table) + &unread
+    indent(&table)
+        + &unread(true, "not used, because not relative to one worker of these runs (name one with --map)")
+        + &unread(false, "not understood (name one with --map)")
 }
 
 fn context(found: &SeriesExplanation) -> Vec<String> {
-    let Context { steps, batch, epochs, examples } = found.understood.context;
+    let SeriesExplanation { understood: series, work, .. } = found;
+    let Context { steps, batch, epochs, examples } = series.context;
     let given = [("steps", steps), ("batch", batch), ("epochs", epochs), ("examples", examples)];
     let facts: Vec<String> =
         given.into_iter().filter_map(|(name, value)| Some(format!("{name} {} (given)", value?))).collect();
     let mut sentences = Vec::new();
-    if found.understood.lines.len() > 1 {
-        sentences.push("these tables describe the same runs and were joined by worker count".into());
-    }
-    if !facts.is_empty() {
-        sentences.push(facts.join("; "));
-    }
-    sentences.extend(found.work.filter(|_| found.understood.clock().is_some()).map(|work| match work {
-        Work::Divided => {
-            "the total work is the same for any number of workers: it is divided among them".into()
-        }
-        Work::PerWorker => "each worker does the same work, so more workers do more in total".into(),
-    }));
-    let steps = found.understood.clock().is_none() && found.understood.column(Meaning::StepTime).is_some();
-    let steps = found.work.filter(|_| steps && found.understood.rate().is_none());
-    sentences.extend(steps.map(|work| match work {
-        Work::Divided => {
-            "assumed: the work of a step is divided among the workers (if not: --work per-worker)".into()
-        }
-        Work::PerWorker => {
-            "assumed: each worker keeps its batch, so N workers do N times as much per step (if not: --work divided)".into()
-        }
-    }));
-    if let Some((used, _)) = found.understood.rate() {
+    let mut say = |told: bool, sentence: String| sentences.extend(told.then_some(sentence));
+    say(series.lines.len() > 1, "these tables describe the same runs and were joined by worker count".into());
+    say(!facts.is_empty(), facts.join("; "));
+    let (divided, each) = (*work == Some(Work::Divided), *work == Some(Work::PerWorker));
+    let clock = series.clock().is_some();
+    say(
+        clock && divided,
+        "the total work is the same for any number of workers: it is divided among them".into(),
+    );
+    say(clock && each, "each worker does the same work, so more workers do more in total".into());
+    let steps = !clock && series.column(Meaning::StepTime).is_some() && series.rate().is_none();
+    say(
+        steps && divided,
+        "assumed: the work of a step is divided among the workers (if not: --work per-worker)".into(),
+    );
+    say(
+        steps && each,
+        "assumed: each worker keeps its batch, so N workers do N times as much per step (if not: --work divided)".into(),
+    );
+    if let Some((used, _)) = series.rate() {
+        let name = &used.name;
         let guessed = used.ground == Ground::Values && used.meaning == Some(Meaning::RateGlobal);
-        sentences.extend((guessed && found.understood.base().is_none()).then(|| {
-            let name = &used.name;
-            format!("{name} grows with the workers, so it is read as the rate of all (if not: --map {name:?}=rate-per-worker)")
-        }));
-        let others = found.understood.all(used.meaning.unwrap_or(Meaning::Rate)).skip(1);
+        say(
+            guessed && series.base().is_none(),
+            format!(
+                "{name} grows with the workers, so it is read as the rate of all (if not: --map {name:?}=rate-per-worker)"
+            ),
+        );
+        let others = series.all(used.meaning.unwrap_or(Meaning::Rate)).skip(1);
         let others: Vec<&str> = others.map(|column| column.name.as_str()).collect();
-        sentences.extend((!others.is_empty()).then(|| {
-            format!("the rate is {}, not {} (choose another with --map)", used.name, others.join(", "))
-        }));
+        say(
+            !others.is_empty(),
+            format!("the rate is {name}, not {} (choose another with --map)", others.join(", ")),
+        );
     }
-    let whose = found.understood.columns.iter().find(|column| column.meaning == Some(Meaning::RatePerWorker));
-    sentences.extend(whose.filter(|column| column.ground == Ground::Values).map(|column| {
-        format!("{} stays the same while the speed-up grows, so it is the rate of one worker", column.name)
-    }));
+    if let Some(Column { name, ground, .. }) = series.column(Meaning::RatePerWorker) {
+        say(
+            *ground == Ground::Values,
+            format!("{name} stays the same while the speed-up grows, so it is the rate of one worker"),
+        );
+    }
     sentences
 }
 
@@ -220,7 +205,10 @@ fn print(figure: Figure) -> String {
     if figure.value.abs() < 1e-3 && figure.value != 0.0 || figure.value.abs() >= 1e12 {
         return format!("{:.3e}", figure.value);
     }
-    figure.print()
+    // Numbers of programs have more digits than a reader needs.
+    let long = figure.half < 1e-8 * figure.value.abs();
+    let short = || format!("{:.6e}", figure.value).parse::<f64>().ok().filter(|_| long);
+    short().map_or_else(|| figure.print(), |value| value.to_string())
 }
 
 /// A number with about three significant digits.
@@ -239,7 +227,8 @@ fn number(value: f64) -> String {
         }
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
+        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
+        _ => print(Figure { value, half: 5e-4 * 10f64.powf(value.abs().log10().floor() + 1.0) }),
     }
 }
 
@@ -267,45 +256,39 @@ fn describe(slip: &Slip) -> String {
     }
 }
 
-/// A number in its unit.
-type Printed = fn(f64) -> String;
-
-/// A number of a row.
-type Measured = fn(&Row) -> Option<f64>;
+/// A number of a row, in its unit; `None` if it is unknown.
+type Printed = fn(&Row) -> Option<String>;
 
 fn speedups(found: &SeriesExplanation) -> Table {
-    let rows = &found.rows;
     let rate = format!("{}/s", found.understood.counted().name());
-    let any = |of: Measured| rows.iter().any(|row| of(row).is_some());
-    let columns: [(&str, Measured, Printed); 9] = [
-        (&rate, |row| row.rate, number),
-        ("by rate", |row| row.by_rate, |value| format!("{value:.2}x")),
-        ("efficiency", |row| Some(row.efficiency(row.by_rate?)), |value| format!("{:.1} %", 100.0 * value)),
-        ("by clock", |row| row.by_clock, |value| format!("{value:.2}x")),
-        ("efficiency", |row| Some(row.efficiency(row.by_clock?)), |value| format!("{:.1} %", 100.0 * value)),
-        ("with start-up", |row| row.by_total, |value| format!("{value:.2}x")),
-        (
-            "printed",
-            |row| row.printed.filter(|_| row.by_rate.or(row.by_clock).is_none()),
-            |value| format!("{value:.2}x"),
-        ),
-        (
-            "efficiency",
-            |row| Some(row.efficiency(row.printed.filter(|_| row.by_rate.or(row.by_clock).is_none())?)),
-            |value| format!("{:.1} %", 100.0 * value),
-        ),
-        ("serial part", |row| row.serial(), |value| format!("{:.1} %", 100.0 * value)),
+    let columns: [(&str, Printed); 9] = [
+        (&rate, |row| row.rate.map(number)),
+        ("by rate", |row| row.by_rate.map(times)),
+        ("efficiency", |row| row.by_rate.map(|speedup| percent(row.efficiency(speedup)))),
+        ("by clock", |row| row.by_clock.map(times)),
+        ("efficiency", |row| row.by_clock.map(|speedup| percent(row.efficiency(speedup)))),
+        ("with start-up", |row| row.by_total.map(times)),
+        ("printed", |row| row.printed_only().map(times)),
+        ("efficiency", |row| row.printed_only().map(|speedup| percent(row.efficiency(speedup)))),
+        ("serial part", |row| row.serial().map(percent)),
     ];
-    let shown: Vec<_> = columns.iter().filter(|(_, of, _)| any(*of)).collect();
-    let mut header = vec![("workers", Align::Right)];
-    header.extend(shown.iter().map(|(name, ..)| (*name, Align::Right)));
-    let mut table = Table::new(header);
-    for row in rows {
-        let mut cells = vec![row.workers.to_string()];
-        cells.extend(shown.iter().map(|(_, of, print)| or_dash(of(row), print)));
-        table.row(cells);
+    // Columns without a number are left out by the table.
+    let mut table = Table::new(
+        std::iter::once("workers").chain(columns.map(|(name, _)| name)).map(crate::Column::numbers),
+    );
+    for row in &found.rows {
+        let cells = columns.iter().map(|(_, of)| or_dash(of(row), |cell| cell));
+        table.row([row.workers.to_string()].into_iter().chain(cells));
     }
     table
+}
+
+fn times(speedup: f64) -> String {
+    format!("{speedup:.2}x")
+}
+
+fn percent(fraction: f64) -> String {
+    format!("{:.1} %", 100.0 * fraction)
 }
 
 fn measured(measure: Measure) -> &'static str {
@@ -320,7 +303,11 @@ fn parameters(parameters: &[Parameter]) -> String {
     let one = |parameter: &Parameter| {
         let Parameter { name, value, lo, hi, .. } = parameter;
         let digits = if value.abs() >= 10.0 { 1 } else { 4 };
-        format!("{name} {value:.digits$} ({lo:.digits$} .. {hi:.digits$})")
+        let print = |value: f64| match value.abs() < 1e-3 && value != 0.0 {
+            true => format!("{value:.1e}"),
+            false => format!("{value:.digits$}"),
+        };
+        format!("{name} {} ({} .. {})", print(*value), print(*lo), print(*hi))
     };
     parameters.iter().map(one).collect::<Vec<_>>().join(", ")
 }
@@ -335,12 +322,13 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
         let others =
             if others.is_empty() { String::new() } else { format!(", others {}", others.join(", ")) };
         let aicc = best.aicc.map_or_else(String::new, |aicc| format!(" (AICc {aicc:.1}{others})"));
-        let (name, formula) = (best.name, best.law.formula());
+        let (name, formula) = (best.name, best.formula);
         sentences.push(match best.is_rough() {
-            false => format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters)),
+            false => {
+                format!("{measure}, {name} fits best{aicc}: {formula}, {}", parameters(&best.parameters))
+            }
             true => format!(
-                "{measure}, no law fits the points: {name} has the lowest AICc{aicc} and is off by {:.0} %. More worker counts would \
-                 help",
+                "{measure}, no law fits the points: {name} has the lowest AICc{aicc} and is off by {:.0} %",
                 100.0 * best.residual_sd
             ),
         });
@@ -361,7 +349,7 @@ fn laws(laws: &Laws, counted: &str, over: u64) -> Vec<String> {
         .and_then(|best| best.peak)
         .filter(|peak| *peak <= 2.0 * most)
     {
-        sentences.push(format!("{measure}, throughput peaks at {peak:.0} workers"));
+        sentences.push(format!("{measure}, this law has its peak at {peak:.0} workers"));
     }
     sentences.extend(laws.next.map(|next| {
         let (unit, print): (String, fn(f64) -> String) = match laws.measure {

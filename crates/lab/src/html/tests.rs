@@ -7,6 +7,7 @@ use super::*;
 use crate::fixture::{self, Plan, report_on, study};
 use crate::numbers::law::{Law, Laws};
 use crate::numbers::speedup::Interval;
+use crate::stats::laws::{self, Point};
 use crate::words;
 
 /// The part of a page that says something; it is well-formed XML.
@@ -250,15 +251,9 @@ fn the_best_law_is_drawn_where_there_is_one() {
         marks(&drawn(&parse(&page), "speedup")[0]).len()
     };
     let before = lines(&report);
-    let law = Law {
-        name: "USL".into(),
-        formula: "f".into(),
-        parameters: Vec::new(),
-        r2: None,
-        aicc: None,
-        residual_sd: 0.01,
-        curve: vec![(1.0, 600.0), (4.0, 2000.0), (8.0, 3000.0)],
-    };
+    let points = [1.0, 2.0, 4.0, 8.0].map(|x| Point { x, y: 600.0 * x / (1.0 + 0.1 * (x - 1.0)) });
+    let fit = laws::fit(laws::Law::Usl, &points).expect("a law");
+    let law = Law { fit, curve: vec![(1.0, 600.0), (4.0, 2000.0), (8.0, 3000.0)] };
     report.explained[0].laws = Laws { throughput: vec![law], best: Some("USL".into()), ..Laws::default() };
     assert_eq!(lines(&report), before + 1);
     assert!(render(&report).contains("USL fits images/s best"));

@@ -1,7 +1,8 @@
 use super::*;
 use crate::Machine;
 use crate::fixture::{self, Plan};
-use crate::numbers::law::{Law, Laws, Parameter};
+use crate::numbers::law::{Law, Laws};
+use crate::stats::laws::{self, Parameter, Point};
 
 /// A report whose fits do not depend on how they are made.
 fn pinned() -> Report {
@@ -14,18 +15,10 @@ fn pinned() -> Report {
         }
     }
     for group in report.explained.iter_mut().filter(|group| !group.speedups.is_empty()) {
-        group.laws = Laws {
-            clock: Some(Law {
-                name: "clock".into(),
-                formula: "T = a + b * examples / N".into(),
-                parameters: vec![Parameter { name: "a".into(), value: 0.4, lo: Some(0.3), hi: Some(0.5) }],
-                r2: None,
-                aicc: None,
-                residual_sd: 0.01,
-                curve: Vec::new(),
-            }),
-            ..Laws::default()
-        };
+        let points = [1.0, 2.0, 3.0].map(|x| Point { x, y: 0.4 + x });
+        let mut fit = laws::fit(laws::Law::Clock, &points).expect("a line");
+        fit.parameters = vec![Parameter { name: "a", value: 0.4, lo: 0.3, hi: 0.5, at_bound: false }];
+        group.laws = Laws { clock: Some(Law { fit, curve: Vec::new() }), ..Laws::default() };
     }
     report
 }

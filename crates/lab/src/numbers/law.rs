@@ -8,39 +8,17 @@ use serde::Serialize;
 use crate::CaseReport;
 use crate::stats;
 use crate::stats::laws::{self, Fit, Point, Unfit};
+use crate::stats::regression::Estimate;
 
 /// Segments of a law's curve.
 const CURVE: u32 = 48;
 
-/// A parameter of a law, with its 95 % interval.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Parameter {
-    /// Its name in the formula.
-    pub name: String,
-    /// Its value.
-    pub value: f64,
-    /// Lower end; `None` if there are no more points than parameters.
-    pub lo: Option<f64>,
-    /// Upper end.
-    pub hi: Option<f64>,
-}
-
 /// A fitted law.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Law {
-    /// Its name.
-    pub name: String,
-    /// Its formula.
-    pub formula: String,
-    /// Its fitted parameters.
-    pub parameters: Vec<Parameter>,
-    /// Fraction of the variance that it explains.
-    pub r2: Option<f64>,
-    /// Corrected Akaike information criterion: less is better; `None` with too few points.
-    pub aicc: Option<f64>,
-    /// Standard deviation of the relative errors.
-    #[serde(skip)]
-    pub residual_sd: f64,
+    /// The fit.
+    #[serde(flatten)]
+    pub fit: Fit,
     /// The curve, for plots: workers and images/s (throughput laws only).
     pub curve: Vec<(f64, f64)>,
 }
@@ -53,9 +31,9 @@ pub struct Forecast {
     /// Images per second.
     pub images_per_s: f64,
     /// Lower end of the 95 % interval.
-    pub lo: Option<f64>,
+    pub lo: f64,
     /// Upper end.
-    pub hi: Option<f64>,
+    pub hi: f64,
 }
 
 /// The laws of a group.
@@ -99,40 +77,24 @@ pub fn fit(cases: &[&CaseReport]) -> Laws {
         laws::Law::THROUGHPUT.into_iter().filter_map(|law| laws::fit(law, &points).ok()).collect();
     Laws {
         peak_workers: fits.iter().find_map(|fit| fit.peak),
-        throughput: fits.iter().map(|fit| describe(fit, most)).collect(),
         unfit: best.as_ref().err().copied().filter(|_| done.len() > 1),
         next: best.as_ref().ok().filter(|fit| !fit.is_rough()).map(|fit| forecast(fit, 2 * most)),
         rough: best.as_ref().ok().filter(|fit| fit.is_rough()).map(|fit| fit.name.into()),
         best: best.ok().filter(|fit| !fit.is_rough()).map(|fit| fit.name.into()),
-        clock: laws::fit(laws::Law::Clock, &times).ok().map(|fit| describe(&fit, 0)),
+        throughput: fits.into_iter().map(|fit| Law { curve: curve(&fit, most), fit }).collect(),
+        clock: laws::fit(laws::Law::Clock, &times).ok().map(|fit| Law { fit, curve: Vec::new() }),
     }
 }
 
-fn describe(fit: &Fit, most: u32) -> Law {
-    let parameter = |parameter: &laws::Parameter| Parameter {
-        name: parameter.name.into(),
-        value: parameter.value,
-        lo: parameter.lo.is_finite().then_some(parameter.lo),
-        hi: parameter.hi.is_finite().then_some(parameter.hi),
-    };
-    // A smooth line over the measured range and on to twice as many workers.
-    let curve = (0..=CURVE).map(|at| 1.0 + (2.0 * f64::from(most) - 1.0) * f64::from(at) / f64::from(CURVE));
-    let curve = curve.map(|workers| (workers, fit.predict(workers).value));
-    Law {
-        name: fit.name.into(),
-        formula: fit.law.formula().into(),
-        parameters: fit.parameters.iter().map(parameter).collect(),
-        r2: fit.r2,
-        aicc: fit.aicc,
-        residual_sd: fit.residual_sd,
-        curve: if fit.law == laws::Law::Clock { Vec::new() } else { curve.collect() },
-    }
+/// A smooth line over the measured range and on to twice as many workers.
+fn curve(fit: &Fit, most: u32) -> Vec<(f64, f64)> {
+    let places = (0..=CURVE).map(|at| 1.0 + (2.0 * f64::from(most) - 1.0) * f64::from(at) / f64::from(CURVE));
+    places.map(|workers| (workers, fit.predict(workers).value)).collect()
 }
 
 fn forecast(fit: &Fit, workers: u32) -> Forecast {
-    let expected = fit.predict(f64::from(workers));
-    let known = |end: f64| end.is_finite().then_some(end);
-    Forecast { workers, images_per_s: expected.value, lo: known(expected.lo), hi: known(expected.hi) }
+    let Estimate { value, lo, hi } = fit.predict(f64::from(workers));
+    Forecast { workers, images_per_s: value, lo, hi }
 }
 
 #[cfg(test)]
@@ -157,7 +119,7 @@ mod tests {
         let cases = cases([1, 2, 4, 8, 16].into_iter().map(plan));
         let laws = fit(&cases.iter().collect::<Vec<_>>());
         let clock = laws.clock.expect("five points");
-        assert!((clock.parameters[0].value - 5.013).abs() < 0.05, "{clock:?}");
+        assert!((clock.fit.parameters[0].value - 5.013).abs() < 0.05, "{clock:?}");
         assert_eq!(laws.best.as_deref(), Some("linear"), "steps are as fast at any number of workers");
         let next = laws.next.expect("a law");
         let one = cases[0].images_per_s.expect("done").mean;

@@ -74,16 +74,6 @@ impl Law {
     /// The laws of throughput, which [`best`] chooses from.
     pub const THROUGHPUT: [Self; 4] = [Self::Linear, Self::Amdahl, Self::Gustafson, Self::Usl];
 
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        LAWS[self as usize].0
-    }
-
-    /// The formula in reports.
-    pub fn formula(self) -> &'static str {
-        LAWS[self as usize].1
-    }
-
     /// Names and bounds of the parameters.
     fn parameters(self) -> &'static [Bounded] {
         LAWS[self as usize].2
@@ -162,6 +152,7 @@ pub struct Parameter {
     /// Upper end of the interval.
     pub hi: f64,
     /// Whether the fit would exceed the bound, so that the value is the bound.
+    #[serde(skip)]
     pub at_bound: bool,
 }
 
@@ -169,20 +160,26 @@ pub struct Parameter {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
     /// Which law.
+    #[serde(skip)]
     pub law: Law,
     /// Its name in reports.
     pub name: &'static str,
+    /// Its formula.
+    pub formula: &'static str,
     /// Its parameters.
     pub parameters: Vec<Parameter>,
     /// Number of points it was fitted to.
+    #[serde(skip)]
     pub points: usize,
     /// Fraction of the variance that it explains; `None` where all measurements are equal.
     pub r2: Option<f64>,
     /// Corrected Akaike criterion, for comparison on the same points; `None` with too few points.
     pub aicc: Option<f64>,
     /// Standard deviation of the relative errors.
+    #[serde(skip)]
     pub residual_sd: f64,
     /// Worker count with the highest throughput, `sqrt((1 - s) / k)`; `None` if it never falls.
+    #[serde(skip)]
     pub peak: Option<f64>,
     #[serde(skip)]
     values: Values,
@@ -237,7 +234,8 @@ pub fn fit(law: Law, points: &[Point]) -> Result<Fit, Unfit> {
     let correction = (n > k + 1.0).then(|| 2.0 * k + 2.0 * k * (k + 1.0) / (n - k - 1.0));
     Ok(Fit {
         law,
-        name: law.name(),
+        name: LAWS[law as usize].0,
+        formula: LAWS[law as usize].1,
         parameters: law.parameters().iter().enumerate().map(parameter).collect(),
         points: points.len(),
         r2: (total > 0.0).then_some(1.0 - rest / total),

@@ -62,9 +62,10 @@ const STAIRS: usize = 4;
 const TREND: f64 = 6.0;
 
 /// What a series of step times looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Verdict {
     /// One level from the start.
+    #[default]
     #[serde(rename = "flat")]
     Flat,
     /// Slower steps first, then the steady state.
@@ -85,7 +86,7 @@ pub enum Verdict {
 }
 
 /// The steady state of a series of step times.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SteadyState {
     /// First step that counts.
     pub from: usize,
@@ -105,7 +106,7 @@ pub struct SteadyState {
 }
 
 /// Steps that became slower than their neighbours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slower {
     /// First step of the level before.
     pub neighbour: usize,
@@ -118,15 +119,8 @@ pub struct Slower {
 /// Finds the steady state in step times, in any unit. Times that are not finite count as outliers.
 pub fn find(times: &[f64]) -> SteadyState {
     if times.len() < SHORT {
-        return SteadyState {
-            from: WARM_UP.min(times.len().saturating_sub(1)),
-            verdict: Verdict::TooShort,
-            changes: Vec::new(),
-            slower: None,
-            outliers: Vec::new(),
-            mser: None,
-            disagrees: false,
-        };
+        let from = WARM_UP.min(times.len().saturating_sub(1));
+        return SteadyState { from, verdict: Verdict::TooShort, ..SteadyState::default() };
     }
     Series::new(times).judge()
 }

@@ -135,7 +135,7 @@ pub fn relations(series: &Series) -> Vec<Relation> {
     let mut all = Builder { series, found: Vec::new() };
     for (column, found) in series.columns.iter().enumerate() {
         match found.meaning {
-            Some(Speedup) => all.speedup(column),
+            Some(Speedup) => all.ratio(Check::Speedup, column, false),
             Some(Efficiency) => all.efficiency(column),
             Some(RateGlobal) => all.rates(column),
             Some(StepTime) => all.step(column),
@@ -180,35 +180,25 @@ impl Builder<'_> {
         let series = self.series;
         let more = |row: usize| series.workers[row] as f64 / series.workers[reference] as f64;
         let part = |row: usize| if per { 1.0 / more(row) } else { 1.0 };
-        for source in self.columns(&[Rate, RateGlobal, RatePerWorker]) {
-            let base = Cell { column: source, row: reference };
+        let rates = self.columns(&[Rate, RateGlobal, RatePerWorker]);
+        for source in rates.into_iter().chain(self.columns(&[TrainTime, TotalTime, EpochTime, StepTime])) {
+            let (base, whose) = (Cell { column: source, row: reference }, series.columns[source].meaning);
+            let (now, then) = match whose.is_some_and(Meaning::is_time) {
+                true => (Side::Below, Side::Above),
+                false => (Side::Above, Side::Below),
+            };
+            // A rate of all or of each; the same work divided, or the same for each worker.
             for each in [false, true] {
-                let whose = series.columns[source].meaning;
                 if whose == Some(if each { RateGlobal } else { RatePerWorker }) {
                     continue;
                 }
                 self.add(check, column, Some(base), |row| {
                     let scale = if each { more(row) } else { 1.0 } * part(row);
-                    let factors = vec![(Cell { column: source, row }, Side::Above), (base, Side::Below)];
+                    let factors = vec![(Cell { column: source, row }, now), (base, then)];
                     (row != reference).then_some(Form::Product(scale, factors))
                 });
             }
         }
-        for source in self.columns(&[TrainTime, TotalTime, EpochTime, StepTime]) {
-            let base = Cell { column: source, row: reference };
-            // The same work divided, or the same for each worker.
-            for each in [false, true] {
-                self.add(check, column, Some(base), |row| {
-                    let scale = if each { more(row) } else { 1.0 } * part(row);
-                    let factors = vec![(base, Side::Above), (Cell { column: source, row }, Side::Below)];
-                    (row != reference).then_some(Form::Product(scale, factors))
-                });
-            }
-        }
-    }
-
-    fn speedup(&mut self, column: usize) {
-        self.ratio(Check::Speedup, column, false);
     }
 
     fn efficiency(&mut self, column: usize) {
@@ -277,16 +267,14 @@ impl Builder<'_> {
                 for each in [false, true] {
                     self.add(Check::StepTime, column, None, |row| {
                         let workers = if each { series.workers[row] as f64 } else { 1.0 };
-                        let mut factors = vec![(Cell { column: rate, row }, Side::Below)];
-                        let scale = match batch {
-                            Some(batch) => {
-                                // A batch is an exact number.
-                                series.columns[*batch].figures[row]?.value * workers
-                            }
-                            None => series.context.batch? as f64 * workers,
-                        };
-                        factors.retain(|_| scale > 0.0);
-                        (!factors.is_empty()).then_some(Form::Product(scale, factors))
+                        // A batch is an exact number.
+                        let scale = workers
+                            * match batch {
+                                Some(batch) => series.columns[*batch].figures[row]?.value,
+                                None => series.context.batch? as f64,
+                            };
+                        (scale > 0.0)
+                            .then(|| Form::Product(scale, vec![(Cell { column: rate, row }, Side::Below)]))
                     });
                 }
             }

@@ -222,3 +222,156 @@ fn a_line_that_describes_nothing_is_not_told() {
     let page = render(&read(text));
     assert!(!page.contains("T = fixed") && !page.contains("inf"), "{page}");
 }
+
+#[test]
+fn entities_of_html_are_letters_and_a_table_around_a_table_is_not_one() {
+    let entities = "<table><tr><th>GPUs<th>images&#47;sec<th>speed&#8209;up<th>efficiency&#x20;&#37;<tr><td>1<td>100<td>1.00&thinsp;<td>100&#37;<tr><td>2<td>190<td>1.90<td>95&#37;<tr><td>4<td>350<td>3.50<td>87.5&#37;</table>";
+    let series = read(entities).series.remove(0);
+    assert_eq!(series.audit.follows, ["speed-up", "efficiency %"]);
+    assert_eq!(series.rows[2].by_rate, Some(3.5));
+    let table = "<table><tr><th>GPUs<th>img/s<tr><td>1<td>100<tr><td>2<td>190<tr><td>4<td>350</table>";
+    let nested = format!("<table><tr><td>nested{table}</td></tr><tr><td>{table}</td></tr></table>");
+    assert_eq!(told(&nested), vec![("Table".into(), vec![1, 2, 4], 0); 2]);
+    let odd = "<table><tr><th>GPUs<th>R&D img/s &amp;lt;<tr><td>1<td>100<tr><td>2<td>190</table>";
+    assert_eq!(read(odd).series[0].understood.columns[0].name, "R&D img/s &lt;");
+}
+
+#[test]
+fn a_series_is_named_by_what_distinguishes_it_and_a_long_name_shows_that_it_is_cut() {
+    let text = "model,engine,data,GPUs,images/s\nresnet50,cpu,cifar,1,10\nresnet50,cpu,cifar,2,19\nvgg16,cpu,cifar,1,5\nvgg16,cpu,cifar,2,8\n";
+    let titles: Vec<String> = told(text).into_iter().map(|(title, ..)| title).collect();
+    assert_eq!(titles, ["resnet50", "vgg16"]);
+    let name = format!(
+        "images/s of a network {}with many layers",
+        "that has a long name and was trained ".repeat(2)
+    );
+    let found = read(&format!("GPUs,{name}\n1,10\n2,10\n4,11\n"));
+    let shown = &found.series[0].understood.columns[0].name;
+    assert!(shown.contains("...") && shown.ends_with("many layers"), "{shown}");
+    let map = vec![(shown.clone(), Meaning::RateGlobal)];
+    let given =
+        explain_text(&format!("GPUs,{name}\n1,10\n2,10\n4,11\n"), &Options { map, ..Options::default() });
+    assert_eq!(given.expect("a name as it is shown").series[0].rows[2].by_rate, Some(1.1));
+}
+
+#[test]
+fn rows_that_belong_to_no_series_are_told() {
+    let text = "state,GPUs,images/s\ncalm,1,10\ncalm,2,19\nbusy,4,30\n";
+    let found = read(text);
+    assert_eq!(found.series[0].understood.workers, [1, 2]);
+    assert_eq!(
+        found.warnings,
+        ["line 1: left out 1 row, from which no other differs only in workers (busy)"]
+    );
+}
+
+#[test]
+fn a_level_of_confidence_is_no_unit_and_what_is_hidden_is_no_share() {
+    let text = "| GPUs | img/s (95 % interval) | speed-up (95 % interval) | hidden communication % |\n|-|-|-|-|\n| 1 | 100.0 (99 .. 101) | 1.00 | - |\n| 16 | 1500.0 (1490 .. 1510) | 15.00 (14.8 .. 15.2) | 74 |\n| 32 | 2850.0 (2800 .. 2900) | 28.50 (28.0 .. 29.0) | 74 |\n";
+    let series = read(text).series.remove(0);
+    let meanings: Vec<Option<Meaning>> =
+        series.understood.columns.iter().map(|column| column.meaning).collect();
+    assert_eq!(meanings, [Some(Meaning::RateGlobal), Some(Meaning::Speedup), None]);
+    assert_eq!(series.audit.follows, ["speed-up (95 % interval)"]);
+}
+
+#[test]
+fn a_rate_is_called_computed_from_the_clock_only_if_the_digits_allow_it() {
+    let related = |rates: [f64; 4]| {
+        let rows = [(1, 10.16), (2, 10.19), (4, 10.21), (8, 10.24)].into_iter().zip(rates);
+        let rows: String = rows.map(|((n, clock), rate)| format!("{n},{clock:.2},{rate:.1}\n")).collect();
+        read(&format!("GPUs,train time (s),images/s\n{rows}")).series.remove(0).reconciliation
+    };
+    let computed = related([1259.9, 2512.4, 5013.5, 10002.0]);
+    assert!(matches!(computed, Some(Reconciliation::Same { examples: 12_800.0, .. })), "{computed:?}");
+    let apart = related([1259.9, 2519.4, 5018.5, 10012.0]);
+    assert!(!matches!(apart, Some(Reconciliation::Same { .. })), "{apart:?}");
+}
+
+#[test]
+fn a_whole_that_is_a_little_longer_than_its_parts_has_others() {
+    let text = "GPUs,init time (s),train time (s),total time (s)\n1,0.05,100.00,100.05\n2,0.05,51.00,51.05\n4,0.05,26.00,26.09\n8,0.05,13.50,13.61\n";
+    assert!(read(text).series[0].audit.slips.is_empty());
+    assert_eq!(told(&text.replace("26.09", "25.09"))[0].2, 1, "a whole is not shorter");
+}
+
+#[test]
+fn a_column_given_as_a_setting_distinguishes_runs() {
+    let text = "GPUs,blocks,images/s\n1,4,10\n2,4,19\n1,8,7\n2,8,13\n";
+    let map = vec![("blocks".to_owned(), Meaning::Setting)];
+    let found = explain_text(text, &Options { map, ..Options::default() }).expect("a table");
+    let titles: Vec<&str> = found.series.iter().map(|series| series.understood.title.as_str()).collect();
+    assert_eq!(titles, ["blocks 4", "blocks 8"]);
+}
+
+#[test]
+fn a_size_that_equals_the_number_of_workers_is_no_count() {
+    let text = "input,GPUs,images/s\n32x32,1,10\n32x32,8,75\n32x32,32,280\n";
+    assert_eq!(told(text), [("32x32".into(), vec![1, 8, 32], 0)]);
+    let cards = "hardware,GPUs,images/s\nRTX 3090,1,10\n2x RTX 3090,2,19\n4x RTX 3090,4,36\n";
+    assert_eq!(told(cards), [("RTX 3090".into(), vec![1, 2, 4], 0)]);
+}
+
+#[test]
+fn a_second_count_that_does_not_grow_with_the_first_separates_runs() {
+    let nodes = "| #Nodes | #GPUs | Runtime |\n|-|-|-|\n| 1 | 1 | 2:22:01 |\n| 1 | 2 | 1:14:46 |\n| 1 | 3 | 0:51:27 |\n| 2 | 1 | 1:25:00 |\n| 3 | 1 | 1:00:08 |\n";
+    assert_eq!(told(nodes), [("#Nodes 1".into(), vec![1, 2, 3], 0)]);
+    let hybrid = "nprocs,nthreads,time (s)\n1,8,10.1\n2,4,10.4\n4,2,11.0\n8,1,12.5\n";
+    assert!(read(hybrid).series.iter().all(|series| series.rows.is_empty()));
+    let named = "procs,workers,time (s)\n2,1,10.0\n3,2,5.2\n5,4,2.7\n";
+    assert_eq!(told(named)[0].1, [1, 2, 4], "the one called so");
+}
+
+#[test]
+fn a_number_with_a_unit_counts_no_workers() {
+    let text = "| GPU | GPU Numbers | images/s |\n|-|-|-|\n| 80GB A100 | 1 | 10 |\n| 80GB A100 | 8 | 75 |\n";
+    assert_eq!(told(text), [("80GB A100".into(), vec![1, 8], 0)]);
+    let error = explain_text(
+        "| load | images/s |\n|-|-|\n| 101% of a core | 10 |\n| 102% of a core | 20 |\n",
+        &Options::default(),
+    );
+    assert!(error.is_err(), "{error:?}");
+}
+
+#[test]
+fn a_serial_time_and_a_range_are_no_clock_and_the_only_time_is_one() {
+    let meanings = |header: &str| -> Vec<Option<Meaning>> {
+        let text = format!("threads,{header}\n1,10.1,10.0,9.9\n2,5.2,10.1,5.1\n4,2.7,9.9,2.6\n");
+        read(&text).series[0].understood.columns.iter().map(|column| column.meaning).collect()
+    };
+    assert_eq!(meanings("T_parallel_s,T_serial_s,x"), [Some(Meaning::TotalTime), None, None]);
+    assert_eq!(meanings("time_sec,time_min,time_max"), [Some(Meaning::TotalTime), None, None]);
+    assert_eq!(meanings("Time (µs),Time (%),Grad Acc"), [Some(Meaning::TotalTime), None, None]);
+}
+
+#[test]
+fn ratios_of_methods_and_printed_ratios_that_nothing_confirms_are_doubted() {
+    let methods = "Processes,MyBcast (s),MPI_Bcast (s),Speedup Ratio\n2,0.239036,0.020914,11.43x\n4,0.711881,0.041010,17.36x\n8,1.381668,0.190880,7.24x\n";
+    assert!(!render(&read(methods)).contains("11.43x  "), "no efficiency of 571 %");
+    let alone = "Cores,Speedup\n4,5.87\n8,11.6\n16,23.0\n";
+    assert!(read(alone).series[0].doubt.is_some());
+    let versus = "threads,time (s),speedup_vs_naive\n1,10.0,1.00\n2,5.2,8.57\n";
+    assert_eq!(read(versus).series[0].understood.columns[1].meaning, None);
+}
+
+#[test]
+fn rows_that_differ_only_in_their_trial_are_repetitions() {
+    let rows: String = [1, 2, 4]
+        .iter()
+        .flat_map(|n| (1..=3).map(move |trial| format!("{n},{trial},{}\n", 120 / n + trial)))
+        .collect();
+    let found = read(&format!("threads,trial,time (s)\n{rows}"));
+    assert_eq!(found.series.len(), 1);
+    let page = render(&found);
+    assert!(
+        page.contains("several rows for one worker") && !page.contains("no number has a spread"),
+        "{page}"
+    );
+}
+
+#[test]
+fn rates_of_other_units_are_not_called_examples() {
+    let page = |header: &str| render(&read(&format!("threads,{header}\n1,10.0\n2,19.0\n4,36.0\n")));
+    assert!(page("files/s").contains("units/s") && page("images/s").contains("examples/s"));
+    assert!(explain_text("threads,Throughput (mol/ms)\n1,10.0\n2,19.0\n", &Options::default()).is_err());
+}

@@ -1,7 +1,9 @@
 //! A rate and a clock, in sentences.
 
-use super::super::reconcile::{Fitted, Reconciliation, Speedups, Verdict, Work};
+use super::super::audit::round_to;
+use super::super::reconcile::{Batch, Fitted, Reconciliation, Speedups, Verdict, Work};
 use super::number;
+use crate::stats::regression::Estimate;
 use crate::words::workers;
 
 /// How a rate and a clock relate.
@@ -20,51 +22,25 @@ pub(super) fn sentences(found: &Reconciliation) -> Vec<String> {
 }
 
 fn explain_fit(fit: &Fitted) -> Vec<String> {
-    let Fitted {
-        rate,
-        clock,
-        work,
-        points,
-        fixed,
-        verdict,
-        by_digits_s,
-        examples,
-        as_told,
-        steps,
-        batch,
-        r2,
-        ..
-    } = fit;
-    let Fitted { speedups, enough, .. } = fit;
-    let mut sentences = Vec::new();
-    let divided = if *work == Work::Divided { "" } else { " per worker" };
-    let r2 = r2.map_or_else(String::new, |r2| format!(", R2 {r2:.3}"));
-    let work = match (steps, batch) {
-        (Some(steps), Some(batch)) => format!(
-            "T(N) = fixed + batch * {steps} steps / rate(N) fits {clock} in {points} rows: fixed {:.1} s (95 % interval {:.1} .. {:.1}), \
-             batch {:.1} (standard error {:.1}, 95 % interval {:.1} .. {:.1}){r2}",
-            fixed.value,
-            fixed.lo,
-            fixed.hi,
-            batch.examples.value,
-            batch.standard_error,
-            batch.examples.lo,
-            batch.examples.hi
+    let Fitted { rate, clock, fixed, examples, points, by_digits_s, .. } = fit;
+    let divided = if fit.work == Work::Divided { "" } else { " per worker" };
+    let r2 = fit.r2.map_or_else(String::new, |r2| format!(", R2 {r2:.3}"));
+    let Estimate { value, lo, hi } = fixed;
+    let fits =
+        format!("fits {clock} in {points} rows: fixed {value:.1} s (95 % interval {lo:.1} .. {hi:.1})");
+    let [count, fewest, most] = [examples.value, examples.lo, examples.hi].map(number);
+    let mut sentences = vec![match (fit.steps, fit.batch) {
+        (Some(steps), Some(Batch { examples: Estimate { value, lo, hi }, standard_error, .. })) => format!(
+            "T(N) = fixed + batch * {steps} steps / rate(N) {fits}, batch {value:.1} (standard error {standard_error:.1}, 95 % \
+             interval {lo:.1} .. {hi:.1}){r2}"
         ),
         _ => format!(
-            "T(N) = fixed + examples / rate(N) fits {clock} in {points} rows: fixed {:.1} s (95 % interval {:.1} .. {:.1}), {} examples{divided} \
-             ({} .. {}){r2}; give --steps to get the batch",
-            fixed.value,
-            fixed.lo,
-            fixed.hi,
-            number(examples.value),
-            number(examples.lo),
-            number(examples.hi)
+            "T(N) = fixed + examples / rate(N) {fits}, {count} examples{divided} ({fewest} .. {most}){r2}; give --steps to get the \
+             batch"
         ),
-    };
-    sentences.push(work);
-    if let Some((batch, expected)) = batch.and_then(|batch| Some((batch, batch.expected?))) {
-        sentences.push(if batch.consistent == Some(true) {
+    }];
+    if let Some(Batch { expected: Some(expected), consistent, .. }) = fit.batch {
+        sentences.push(if consistent == Some(true) {
             format!("the batch is consistent with {expected}")
         } else {
             format!(
@@ -72,18 +48,13 @@ fn explain_fit(fit: &Fitted) -> Vec<String> {
             )
         });
     }
-    sentences.extend(as_told.map(|as_told| {
+    sentences.extend(fit.as_told.map(|as_told| {
         let agree = if as_told { "agrees" } else { "does not agree" };
-        format!(
-            "the given number of examples {agree} with the fit: {} .. {}",
-            number(examples.lo),
-            number(examples.hi)
-        )
+        format!("the given number of examples {agree} with the fit: {fewest} .. {most}")
     }));
-    sentences.push(match verdict {
+    sentences.push(match fit.verdict {
         Verdict::Fixed => format!(
-            "{rate} leaves out {:.1} s of every run, whatever the number of workers: the time before and after the steady steps",
-            fixed.value
+            "{rate} leaves out {value:.1} s of every run, whatever the number of workers: the time before and after the steady steps"
         ),
         Verdict::None => "the fixed time is not distinguishable from zero".into(),
         Verdict::Negative => format!(
@@ -91,25 +62,21 @@ fn explain_fit(fit: &Fitted) -> Vec<String> {
              the rate (all workers or one) is wrong"
         ),
     });
-    if 3.0 * by_digits_s >= fixed.hi - fixed.value && *by_digits_s >= 0.05 {
+    if 3.0 * by_digits_s >= hi - value && *by_digits_s >= 0.05 {
         sentences
             .push(format!("rounding limits this: the printed digits alone allow +/- {by_digits_s:.1} s"));
     }
-    sentences.extend(speedups.iter().flat_map(|at| compare(at, fit)));
-    if let Some(enough) = enough {
+    sentences.extend(fit.speedups.iter().flat_map(|at| compare(at, fit)));
+    sentences.extend(fit.enough.map(|enough| {
         let length = match (enough.steps, enough.steps_interval) {
             (Some(steps), Some((lo, hi))) => {
-                format!(
-                    "{} steps ({} .. {})",
-                    number(round(steps)),
-                    number(round(lo.max(0.0))),
-                    number(round(hi))
-                )
+                let [steps, lo, hi] = [steps, lo.max(0.0), hi].map(|steps| number(round_to(steps, 3)));
+                format!("{steps} steps ({lo} .. {hi})")
             }
-            _ => format!("{} examples", number(round(enough.examples))),
+            _ => format!("{} examples", number(round_to(enough.examples, 3))),
         };
-        sentences.push(format!("the two agree within 5 % in runs of at least {length}"));
-    }
+        format!("the two agree within 5 % in runs of at least {length}")
+    }));
     sentences
 }
 
@@ -151,13 +118,4 @@ fn compare(at: &Speedups, fit: &Fitted) -> Vec<String> {
         "the two measures are not consistent: a fixed time alone does not explain the difference".into()
     };
     vec![sentence, verdict]
-}
-
-/// A number rounded to three digits; more would be false precision.
-fn round(value: f64) -> f64 {
-    if value <= 0.0 {
-        return 0.0;
-    }
-    let unit = 10f64.powf((value.log10()).floor() - 2.0);
-    (value / unit).round() * unit
 }

@@ -56,7 +56,7 @@ fn plot(group: &Group<'_>, measures: &[&Measure], law: Option<Vec<(f64, f64)>>) 
 fn best_law(group: &Group<'_>) -> Option<(String, Vec<(f64, f64)>)> {
     let laws = &group.explained.laws;
     let best = laws.best.as_ref()?;
-    let law = laws.throughput.iter().find(|law| law.name == *best)?;
+    let law = laws.throughput.iter().find(|law| law.fit.name == *best)?;
     let one = group.one?.images_per_s?.mean;
     let within = |(workers, _): &(f64, f64)| (1.0..=f64::from(group.most_workers())).contains(workers);
     let curve: Vec<_> = law.curve.iter().copied().filter(within).map(|(n, rate)| (n, rate / one)).collect();

@@ -9,9 +9,8 @@ use crate::{CaseReport, Report, words};
 /// A loss that varies by more than this factor is drawn on a logarithmic axis.
 const WIDE: f64 = 30.0;
 
-/// What a panel shows: of the steps, and of the tests.
+/// What a panel shows: of the steps, and of the tests. A `%` in its name belongs to the axis alone.
 struct Measure {
-    name: &'static str,
     label: &'static str,
     factor: f64,
     steps: fn(&Course) -> &[Option<f64>],
@@ -19,28 +18,21 @@ struct Measure {
 }
 
 const MEASURES: [Measure; 3] = [
+    Measure { label: "loss", factor: 1.0, steps: |course| &course.loss, test: |test| test.loss },
     Measure {
-        name: "loss",
-        label: "loss",
-        factor: 1.0,
-        steps: |course| &course.loss,
-        test: |test| test.loss,
-    },
-    Measure {
-        name: "accuracy",
         label: "accuracy, %",
         factor: 100.0,
         steps: |course| &course.accuracy,
         test: |test| test.accuracy,
     },
-    Measure {
-        name: "learning rate",
-        label: "learning rate",
-        factor: 1.0,
-        steps: |course| &course.learning_rate,
-        test: |_| None,
-    },
+    Measure { label: "learning rate", factor: 1.0, steps: |course| &course.learning_rate, test: |_| None },
 ];
+
+impl Measure {
+    fn name(&self) -> &'static str {
+        self.label.trim_end_matches(", %")
+    }
+}
 
 /// A training and its style.
 struct Line<'a> {
@@ -98,7 +90,7 @@ impl<'a> Line<'a> {
                     "{}, test after {} steps: {} {}",
                     self.name(),
                     test.steps,
-                    measure.name,
+                    measure.name(),
                     digits(value)
                 );
                 points.push(((test.steps as f64, value), says));
@@ -163,7 +155,7 @@ fn draw(lines: &[Line<'_>], measure: &Measure, end: f64) -> Option<Tag> {
     let values: Vec<f64> = of_steps.chain(tests.iter().flatten().map(|((_, value), _)| *value)).collect();
     let (low, high) =
         (values.iter().copied().min_by(f64::total_cmp)?, values.iter().copied().max_by(f64::total_cmp)?);
-    let y = match low > 0.0 && high > WIDE * low && measure.name == "loss" {
+    let y = match low > 0.0 && high > WIDE * low && measure.label == "loss" {
         true => Axis::log(low, high, measure.label),
         false => Axis::linear(low.min(0.0), high, 5, measure.label),
     };
@@ -175,7 +167,7 @@ fn draw(lines: &[Line<'_>], measure: &Measure, end: f64) -> Option<Tag> {
         for points in steps {
             match points[..] {
                 [only] => {
-                    let says = format!("{}: {} {}", line.name(), measure.name, digits(only.1));
+                    let says = format!("{}: {} {}", line.name(), measure.name(), digits(only.1));
                     plot.points(&[(only, says)], line.steps, Sign::Circle);
                 }
                 _ => plot.line(points, line.steps, Sign::Line),
@@ -183,6 +175,6 @@ fn draw(lines: &[Line<'_>], measure: &Measure, end: f64) -> Option<Tag> {
         }
         plot.points(tests, line.tests, line.sign);
     }
-    let drawing = plot.render(&format!("{} over the steps of the training", measure.name));
-    Some(panel(measure.name, "", drawing))
+    let drawing = plot.render(&format!("{} over the steps of the training", measure.name()));
+    Some(panel(measure.name(), "", drawing))
 }
