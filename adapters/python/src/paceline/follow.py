@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 
 from . import ddp, hooks
@@ -50,6 +51,11 @@ def _begin_again():
                 old.lines.close()
 
 
+def parameters_of(optimizers):
+    groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())]
+    return [parameter for group in groups for parameter in group["params"]]
+
+
 class Follower(Listener):
     def __init__(self, torch, order):
         super().__init__(torch)
@@ -65,6 +71,7 @@ class Follower(Listener):
         self.quiet = 0  # backward passes in a row without one
         self.until = None  # end of an evaluation's last forward
         self.batches = []
+        self.optimizers = weakref.WeakSet()
         self.precision, self.input = None, None
         self.failed = False
 
@@ -261,6 +268,8 @@ class Follower(Listener):
             self.open_step()
         if not self.opened:
             self.become_rank(optimizer)
+        if optimizer not in self.optimizers:
+            self.meet(optimizer)
         self.updating = optimizer
         self.step.worked = True
         self.step.optimizers |= keys
@@ -309,27 +318,35 @@ class Follower(Listener):
         self.started = True
         self.thread = threading.get_ident()
         self.roots.find()
-        ddps = [each for root in self.roots.modules for each in root.modules()
-                if isinstance(each, self.torch.nn.parallel.DistributedDataParallel)]
-        for model in ddps:
-            why = ddp.follow(self.torch, model)
-            if why is not None:
-                self.note(why, ["comm_wait", "comm_cpu"])
-        self.exchanged = [hook for hook in map(ddp.followed.get, ddps) if hook is not None and hook.model is not None]
+        self.follow_exchanges()
         parameters = [each for root in self.roots.modules for each in root.parameters()]
         self.use_device(self.torch, parameters)
         if self.on_device:
             self.stream = self.torch.cuda.current_stream()
             self.step = self.scheduler = None  # of the host's clock
 
-    def become_rank(self, optimizer):
-        self.opened = True
-        trained = self.parameters_of(optimizer)
+    def follow_exchanges(self):
+        kind = self.torch.nn.parallel.DistributedDataParallel
+        models = [each for root in self.roots.modules for each in root.modules() if isinstance(each, kind)]
+        for model in models:
+            why = ddp.follow(self.torch, model)
+            if why is not None:
+                self.note(why, ["comm_wait", "comm_cpu"])
+        self.exchanged = [hook for hook in map(ddp.followed.get, models) if hook is not None and hook.model is not None]
+
+    def meet(self, optimizer):
+        """Looks for the models that this optimizer trains, now that it is known."""
+        self.optimizers.add(optimizer)
+        trained = parameters_of(self.optimizers)
         if trained:
             self.roots.find(trained)
+            self.follow_exchanges()
+
+    def become_rank(self, optimizer):
+        self.opened = True
+        trained = parameters_of([optimizer])
         self.rank, self.world = place(self.torch)
-        out = self.order["out"]
-        self.lines = claim(out, self.rank, self.world)
+        self.lines = self.claim()
         self.main = max(process_start(), int(self.order.get("spawn") or 0))
         self.sharded = any(hasattr(each, "device_mesh") for each in trained)
         if self.sharded and self.on_device:
@@ -342,9 +359,8 @@ class Follower(Listener):
         # Processes that multiprocessing forks leave without atexit.
         util.Finalize(None, self.close, exitpriority=0)
 
-    def parameters_of(self, optimizer):
-        groups = getattr(optimizer, "param_groups", None) or []
-        return [parameter for group in groups for parameter in group["params"]]
+    def claim(self):
+        return claim(self.order["out"], self.rank, self.world)
 
     def look_at(self, given):
         """Precision and shape of what the model computes on."""
@@ -403,12 +419,11 @@ class Follower(Listener):
         super().write_steps(steps)
 
     def header(self):
-        names = {type(unwrapped(root)).__name__ for root in self.top}
         batches = {rows for rows in self.batches if rows}
         batch = self.order.get("batch") or (batches.pop() if len(batches) == 1 else None)
         settings = {"device": "cuda" if self.on_device else "cpu"}
         case = {
-            "model": self.order.get("model") or "+".join(sorted(names)) or "model", "engine": "pytorch", "layout": None,
+            "model": self.model(), "engine": "pytorch", "layout": None,
             "precision": self.precision, "update": "sharded" if self.sharded else "allreduce", "scaling": "weak",
             "workers": self.world, "batch_per_worker": batch, "threads": self.torch.get_num_threads(), "input": self.input,
             "classes": None, "global_batch": None, "settings": settings,
@@ -416,9 +431,9 @@ class Follower(Listener):
         untold = sorted(self.untold)
         return {"rank": self.rank, "world": self.world, "host": host(), "case": case, "untold": untold}
 
-    @property
-    def top(self):
-        return self.roots.outermost or self.roots.modules
+    def model(self):
+        names = {type(unwrapped(root)).__name__ for root in self.roots.outermost}
+        return self.order.get("model") or "+".join(sorted(names)) or "model"
 
     def hook_excepthook(self):
         before = sys.excepthook
@@ -437,10 +452,10 @@ class Follower(Listener):
         if hooks.listener is self:
             hooks.listen(None)
         kind, error, _ = sys.exc_info()
-        failed = self.failed or (kind is not None and not (kind is SystemExit and error.code in (None, 0)))
+        self.failed |= kind is not None and not (kind is SystemExit and error.code in (None, 0))
         self.end_last()
         self.write_rest()
-        if not failed:
+        if not self.failed:
             self.write_done()
         if self.lines is not None:
             self.lines.close()

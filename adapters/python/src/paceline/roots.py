@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import sys
 
 from . import hooks
 
@@ -53,10 +54,17 @@ class Roots:
         """Nobody calls these modules themselves, but what is in them: as Lightning calls methods of its module."""
         inner = [child for module in self.modules for child in module._modules.values() if child is not None]
         inner = [child for child in inner if any(True for _ in child.parameters())]
+        if self.has_compiled():
+            # They may be called within a compiled function, which a hook would make PyTorch compile once more.
+            inner = [child for child in inner if "_orig_mod" in child._modules]
         if not inner:
             return False
         self.attach(inner)
         return True
+
+    def has_compiled(self):
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        return dynamo is not None and bool(dynamo.counters["frames"]["total"])
 
     def hook(self, module):
         begins, ended = hooks.Hook(self.begins), hooks.Hook(self.ended)
