@@ -50,6 +50,8 @@ pub enum Kind {
     Computation,
     /// Devices are idle.
     Idle,
+    /// Devices have nothing to do because their host is late, in whatever phase.
+    Starved,
     /// Ranks wait for data.
     Input,
     /// Communication is exposed: computation does not hide it.
@@ -118,7 +120,7 @@ pub struct Finding {
 pub(crate) fn find(study: &Study, cases: &[CaseReport], explained: &[Explained]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for group in explained {
-        let done = group.cases.iter().filter(|&&place| cases[place].status == Status::Done);
+        let done = group.cases.iter().filter(|&&place| cases[place].is_told());
         let one = done.clone().map(|&place| &cases[place]).find(|case| case.case.workers == 1);
         let members: Vec<Member<'_>> =
             done.map(|&place| Member { place, case: &cases[place], one, cases, group, study }).collect();
@@ -148,6 +150,7 @@ impl Kind {
             Self::OffCore
                 | Self::Computation
                 | Self::Idle
+                | Self::Starved
                 | Self::Input
                 | Self::Communication
                 | Self::Stragglers
@@ -186,8 +189,7 @@ struct Loss {
 impl Member<'_> {
     /// All that can be said about the case.
     fn look(&self) -> impl Iterator<Item = Finding> {
-        let input =
-            "prepare batches in advance on separate cores, use smaller images, or keep the data in memory";
+        let input = self.program().input();
         let evaluation = self.program().evaluation(self.case.learning.as_ref());
         let found = [
             self.fixed_cost(Kind::StartUp, Cause::StartUp, "starting up (launch and init)"),
@@ -196,6 +198,7 @@ impl Member<'_> {
             self.off_core(),
             self.computation(),
             self.idle(),
+            self.starved(),
             self.cost(Kind::Input, Cause::Input, "waiting for input (load and copies)", input),
             self.communication(),
             self.stragglers(),
@@ -383,13 +386,20 @@ impl Member<'_> {
         if loss.fraction < NOTABLE {
             return None;
         }
-        let text = format!(
+        let mut text = format!(
             "with {}, each rank computes {:.0} % longer per image than one worker alone ({:.1} worker-seconds)",
             self.worker_count(),
             100.0 * slower,
             loss.seconds
         );
-        let advice = self.program().computation(&self.case.case);
+        let threads = self.case.case.threads.zip(one.case.threads).filter(|(own, one)| own < one);
+        let advice = match threads {
+            Some((own, one)) => {
+                text.push_str(&format!(", which had {}; each of these has {own}", words::threads(one)));
+                self.program().fewer_threads()
+            }
+            None => self.program().computation(&self.case.case),
+        };
         Some(self.finding(Kind::Computation, text, advice.into(), Some(loss)))
     }
 
@@ -423,6 +433,16 @@ impl Member<'_> {
         Some(self.finding(Kind::Idle, text, advice.into(), Some(loss)))
     }
 
+    /// A device that its host keeps waiting. The time is part of other phases.
+    fn starved(&self) -> Option<Finding> {
+        let seconds = self.case.starved_s?;
+        let loss = Loss { seconds, fraction: seconds / (self.workers() * self.case.total_s?) };
+        let text = self.spends("with a device that waits for its host to launch work", loss);
+        let advice = self.program().late_host();
+        (loss.fraction >= NOTABLE)
+            .then(|| self.finding(Kind::Starved, text, advice.into(), Some(loss)))
+    }
+
     fn update(&self) -> Option<Finding> {
         let grown = self.growth(Cause::Update).filter(|loss| loss.fraction >= NOTABLE);
         let large = self.loss_from(NOTABLE_UPDATE, Cause::Update);
@@ -434,7 +454,9 @@ impl Member<'_> {
     }
 
     fn diverged(&self) -> Option<Finding> {
-        let known = self.case.loss_first.is_some() && self.case.loss_last.is_none();
+        // Who follows from outside does not see every loss.
+        let seen = self.program() != Program::Followed;
+        let known = seen && self.case.loss_first.is_some() && self.case.loss_last.is_none();
         known.then(|| {
             let text = format!(
                 "training with {} diverged: the loss is a number in the first step but not in the last",
@@ -453,8 +475,10 @@ impl Member<'_> {
                 words::threads(threads),
                 words::cores(cores)
             );
-            let advice =
-                format!("its times measure contention for cores: keep workers times threads within {cores}");
+            let set = if self.program().is_pytorch() { " (OMP_NUM_THREADS)" } else { "" };
+            let advice = format!(
+                "its times measure contention for cores: keep workers times threads{set} within {cores}"
+            );
             self.finding(Kind::Crowded, text, advice, None)
         })
     }

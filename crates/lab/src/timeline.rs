@@ -78,6 +78,8 @@ struct CaseLog<'a> {
     workers: Vec<Who>,
     /// Who was which rank, where workers come and go.
     places: BTreeMap<(Generation, Member), Rank>,
+    /// The clocks of ranks on other machines than the first.
+    clocks: BTreeMap<Who, Clock>,
     /// What happened to whom, and when.
     marks: Vec<(Who, Nanos, String)>,
     spawns: Vec<(Who, Nanos)>,
@@ -99,6 +101,7 @@ impl<'a> CaseLog<'a> {
             station,
             workers: (0..world).map(|rank| Who::Rank(Rank(rank))).collect(),
             places: BTreeMap::new(),
+            clocks: BTreeMap::new(),
             marks: Vec::new(),
             spawns: Vec::new(),
             reaps: Vec::new(),
@@ -126,6 +129,9 @@ impl<'a> CaseLog<'a> {
             case.spawns.iter().map(|&(who, _)| who).filter(|who| matches!(who, Who::Member(_))).collect();
         if !members.is_empty() {
             case.workers = members.into_iter().collect();
+        }
+        if host.is_none() {
+            case.clocks = crate::run::clocks_of(&case.station.folder, world);
         }
         case.first_spawn = case.spawns.iter().map(|&(_, at)| at).min()?;
         case.last_reap = case.reaps.iter().map(|&(_, at)| at).max();
@@ -162,6 +168,12 @@ impl<'a> CaseLog<'a> {
             self.places.insert((roster.generation, member), rank);
             self.marks.push((Who::Member(member), roster.at, name.clone()));
         }
+    }
+
+    /// The steps of a worker's log.
+    fn steps(&self, who: Who) -> Option<Steps<'_>> {
+        let clock = self.clocks.get(&who).unwrap_or(&self.station.clock);
+        Steps::open(&self.station.folder, clock, who)
     }
 
     /// The rank that a worker had in a step, if it is known.
@@ -205,7 +217,7 @@ struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    fn open(Station { folder, clock }: &'a Station, who: Who) -> Option<Self> {
+    fn open(folder: &Path, clock: &'a Clock, who: Who) -> Option<Self> {
         Some(Self { next_event: open_log(folder, who)?, clock, main: None, last_end: Nanos(0) })
     }
 }
@@ -268,7 +280,7 @@ impl<'a> Track<'a> {
         let mut pen = Pen::counting();
         match actor {
             Actor::Worker(who) => {
-                let mut log = Steps::open(&case.station, who)?;
+                let mut log = case.steps(who)?;
                 for step in log.by_ref() {
                     pen.step(case.rank_of(who, &step), &step);
                     let first = track.training.map_or(step.begin, |(first, _)| first);
@@ -348,7 +360,7 @@ impl<'a> Track<'a> {
             }
             return Ok(());
         };
-        let steps = Steps::open(&self.case.station, who).into_iter().flatten();
+        let steps = self.case.steps(who).into_iter().flatten();
         for step in steps.take(usize::try_from(most).unwrap_or(usize::MAX)) {
             pen.step(self.case.rank_of(who, &step), &step);
             if pen.events > self.allowance {

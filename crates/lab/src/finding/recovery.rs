@@ -64,7 +64,7 @@ impl Member<'_> {
         let is_twin = |other: &&CaseReport| {
             let mut case = other.case.clone();
             let planted = case.settings.insert("faults".into(), faults.clone());
-            other.status == Status::Done
+            other.is_told()
                 && planted.is_none_or(|faults| faults.is_empty())
                 && case == self.case.case
         };

@@ -25,7 +25,7 @@ pub struct Group<'a> {
 impl<'a> Group<'a> {
     fn new(report: &'a Report, explained: &'a Explained) -> Option<Self> {
         let cases = explained.cases.iter().filter_map(|&place| report.cases.get(place));
-        let done: Vec<&CaseReport> = cases.filter(|case| case.status == Status::Done).collect();
+        let done: Vec<&CaseReport> = cases.filter(|case| case.is_told()).collect();
         let one = done.iter().copied().find(|case| case.case.workers == 1);
         (!done.is_empty()).then_some(Self { explained, done, one })
     }

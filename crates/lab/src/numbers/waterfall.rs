@@ -95,6 +95,15 @@ impl Cause {
         CAUSES[self as usize].2
     }
 
+    /// Whether any of its time can be told, if these phases are.
+    pub(crate) fn is_known(self, knows: &dyn Fn(Phase) -> bool) -> bool {
+        match self {
+            Self::Stragglers => knows(Phase::CommWait),
+            Self::WarmUp | Self::OffCore | Self::Other => true,
+            _ => self.phases().iter().any(|&phase| knows(phase)),
+        }
+    }
+
     /// Its seconds within a step.
     fn within(self, step: &StepRecord) -> f64 {
         let booked: f64 = self.phases().iter().map(|&phase| on_core(step, phase)).sum();
@@ -147,7 +156,7 @@ pub struct Cost {
     pub unit: Unit,
     /// `c(N)`.
     pub seconds: f64,
-    /// Its parts, one for each cause, in order of [`Cause::all`].
+    /// Its parts, one for each cause that is known, in order of [`Cause::all`].
     pub parts: Vec<Part>,
 }
 
@@ -267,7 +276,9 @@ fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64,
             };
             Work { amount: run.records(k).map(|step| cause.within(step)).sum(), seconds: counted }
         };
-        (from..run.steps()).map(step).collect()
+        // What was made up for the other steps says nothing about how much steps vary.
+        let is_measured = |&k: &usize| run.records(k).all(|step| step.sampled);
+        (from..run.steps()).filter(is_measured).map(step).collect()
     };
     let steps: Vec<Vec<Work>> = repeats.iter().map(steady_steps).collect();
     let slices: Vec<&[Work]> = steps.iter().map(Vec::as_slice).collect();
@@ -280,20 +291,21 @@ fn interval(cause: Cause, unit: Unit, repeats: &[(&Run, usize)]) -> Option<(f64,
 /// Compares the cost on N workers with that on one; `None` unless both are known per example.
 pub fn waterfall(many: &Cost, one: &Cost) -> Option<Waterfall> {
     let alike = many.unit == Unit::Example && one.unit == Unit::Example;
-    let difference = |(many, one): (&Part, &Part)| {
+    let difference = |many: &Part| {
+        let one = one.parts.iter().find(|one| one.cause == many.cause)?;
         let seconds = many.seconds - one.seconds;
         let reach = |a: Option<f64>, b: Option<f64>| Some((a? - many.seconds).hypot(b? - one.seconds));
-        Part {
+        Some(Part {
             cause: many.cause,
             seconds,
             lo: reach(many.lo, one.hi).map(|below| seconds - below),
             hi: reach(many.hi, one.lo).map(|above| seconds + above),
-        }
+        })
     };
     alike.then(|| Waterfall {
         workers: many.workers,
         from_s: one.seconds,
         to_s: many.seconds,
-        parts: many.parts.iter().zip(&one.parts).map(difference).collect(),
+        parts: many.parts.iter().filter_map(difference).collect(),
     })
 }

@@ -47,7 +47,7 @@ pub fn cases(cases: &Cases<'_>) -> Table {
     let compared = cases.done().any(|(case, _)| case.case.workers > 1 && case.speedup_speed.is_some());
     for (case, label) in &cases.all {
         let workers = case.case.workers.to_string();
-        if case.status != Status::Done {
+        if !case.is_told() {
             // A reason may span several lines; the table has room for one.
             let reason = case.reason.as_deref().and_then(|reason| reason.lines().next());
             let ended = case.status.name();
