@@ -439,8 +439,7 @@ impl Member<'_> {
         let loss = Loss { seconds, fraction: seconds / (self.workers() * self.case.total_s?) };
         let text = self.spends("with a device that waits for its host to launch work", loss);
         let advice = self.program().late_host();
-        (loss.fraction >= NOTABLE)
-            .then(|| self.finding(Kind::Starved, text, advice.into(), Some(loss)))
+        (loss.fraction >= NOTABLE).then(|| self.finding(Kind::Starved, text, advice.into(), Some(loss)))
     }
 
     fn update(&self) -> Option<Finding> {

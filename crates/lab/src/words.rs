@@ -103,12 +103,8 @@ pub fn reconcile(speedup: &Speedup) -> Option<String> {
 
 /// Why the finished cases of a group have no speed-ups; `None` where they have, or where none finished.
 pub fn incomparable(report: &Report, group: &Explained) -> Option<&'static str> {
-    let mut done = group
-        .cases
-        .iter()
-        .map(|&place| &report.cases[place])
-        .filter(|case| case.is_told())
-        .peekable();
+    let mut done =
+        group.cases.iter().map(|&place| &report.cases[place]).filter(|case| case.is_told()).peekable();
     if !group.speedups.is_empty() || done.peek().is_none() {
         return None;
     }
