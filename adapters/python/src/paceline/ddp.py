@@ -27,7 +27,7 @@ def wrap(torch):
             return register(self, state, hook)
         ours = Buckets(torch, self, hook, state)
         self._check_comm_hook(hook)
-        ours.__qualname__ = getattr(hook, "__qualname__", type(hook).__qualname__)
+        ours.__qualname__ = hook.__qualname__
         place_hook(self, register, ours)
         self._comm_hooks.append((hook, state))
 
@@ -55,9 +55,11 @@ def wrap(torch):
 
 
 def place_hook(model, register, ours):
-    register(model, None, ours)
-    # The list is for DDP's own use and is pickled with the model: what stands there is the script's.
-    model._comm_hooks.pop()
+    try:
+        register(model, None, ours)
+    finally:
+        # The list is for DDP's own use and is pickled with the model: what stands there is the script's.
+        model._comm_hooks[:] = [each for each in model._comm_hooks if each[0] is not ours]
     followed[model] = ours
 
 

@@ -20,13 +20,13 @@ from .clock import now
 from .files import claim
 from .listener import Listener
 from .machine import host, place, process_start
-from .recorder import guarded
+from .recorder import MANY, guarded
 from .roots import Roots, unwrapped
 from .scheduling import Scheduler
 from .step import Step, count_examples
 
 FIRST = 3  # steps that are written together at first: the header says how large their batches are
-LOOKS = 3  # loaders whose first batch is a reason to look for models, before anything is trained
+LOOKS = 3  # batches that are a reason to look for models, before anything is trained
 PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
@@ -67,6 +67,7 @@ class Follower(Listener):
         self.pending = deque(maxlen=64)  # rows of batches that were loaded and not worked on yet
         self.roots, self.looks = Roots(torch), 0
         self.started, self.opened, self.headed = False, False, False
+        self.many = FIRST
         self.heard = False  # a root's forward since the last backward
         self.quiet = 0  # backward passes in a row without one
         self.until = None  # end of an evaluation's last forward
@@ -109,6 +110,7 @@ class Follower(Listener):
         begin = later.marks[0]
         if phase is None:
             before.marks += later.marks
+            before.exchanges += later.exchanges
         else:
             before.marks.append((phase, *begin[1:]))
             self.current = phase
@@ -178,13 +180,13 @@ class Follower(Listener):
             if self.step is not None and not self.in_tail() and not self.step.worked:
                 self.step.tested = True
             if self.step is not None and not self.in_tail():
-                self.take()
+                self.take(args or kwargs)
                 self.begin_forward()
             return
         if self.step is None and not self.started:
             self.open_step()
         self.work()
-        self.take()
+        self.take(args or kwargs)
         if self.step.rows is None or self.current != "forward":
             if not self.pending and self.step.loaded is None:
                 rows = count_examples(args or kwargs)
@@ -194,16 +196,20 @@ class Follower(Listener):
             self.look_at(args or kwargs)
         self.begin_forward()
 
-    def take(self):
-        """The next of the batches that were loaded is worked on."""
+    def take(self, given):
+        """One of the batches that were loaded is worked on: the first, or the first of that size if some were loaded ahead."""
         if self.pending:
-            rows = self.pending.popleft()
+            rows = self.pending[0]
+            if len(self.pending) > 1:
+                rows = count_examples(given)
+                rows = rows if rows in self.pending else self.pending[0]
+            self.pending.remove(rows)
             if rows is not None:
                 self.step.counted = (self.step.counted or 0) + rows
 
     def evaluate(self):
         if self.pending:
-            self.pending.popleft()
+            self.pending.pop()  # behind what was loaded ahead for training
         if self.step is None:
             return
         if not self.in_tail() and not self.step.worked:
@@ -316,6 +322,7 @@ class Follower(Listener):
     def begin_training(self):
         """The first backward or update: models and their wrappers are there."""
         self.started = True
+        hooks.wrap_late()
         self.thread = threading.get_ident()
         self.roots.find()
         self.follow_exchanges()
@@ -351,7 +358,7 @@ class Follower(Listener):
         self.sharded = any(hasattr(each, "device_mesh") for each in trained)
         if self.sharded and self.on_device:
             self.note("FSDP on a GPU: how long computation waited for exchanges is not told", ["comm_wait"])
-        self.pid = os.getpid()
+        self.pid, self.written_at = os.getpid(), now()
         atexit.register(self.close)
         self.hook_excepthook()
         from multiprocessing import util
@@ -383,39 +390,21 @@ class Follower(Listener):
 
     # -- Writing
 
-    def note(self, text, untold=()):
-        if text not in self.told and not self.off:
-            self.told.add(text)
-            note = {"at": now(), "text": text, **({"untold": list(untold)} if untold else {})}
-            self.notes.append({"note": note})
-            self.untold.update(untold)
-
-    @property
-    def notes(self):
-        return self.__dict__.setdefault("_notes", [])
-
-    @property
-    def untold(self):
-        return self.__dict__.setdefault("_untold", set())
-
     def finish(self, step):
+        self.count(step)
+        super().finish(step)
+
+    def count(self, step):
         if len(self.batches) < FIRST:
             self.batches.append(step.told_examples())
-        self.waiting.append(step)
-        many = 32 if self.headed else FIRST
-        if len(self.waiting) >= many or now() - self.written_at > 1_000_000_000:
-            self.write_known()
 
     def write_steps(self, steps):
         if self.lines is None:
             return
         if not self.headed:
-            self.headed = True
+            self.headed, self.many = True, MANY
             self.lines.head(self.header())
             self.lines.append({"main": {"at": self.main, "pid": self.pid}})
-        for note in self.notes:
-            self.lines.append(note)
-        self.notes.clear()
         super().write_steps(steps)
 
     def header(self):
@@ -473,6 +462,5 @@ class Follower(Listener):
         else:
             last.end = last.marks[-1][1]
         last.counters_after = last.counters_after or (self.counters() if last.sampled else None)
-        if len(self.batches) < FIRST:
-            self.batches.append(last.told_examples())
+        self.count(last)
         self.waiting.append(last)
