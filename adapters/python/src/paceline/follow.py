@@ -27,6 +27,7 @@ from .step import Step, count_examples
 
 FIRST = 3  # steps that are written together at first: the header says how large their batches are
 LOOKS = 3  # batches that are a reason to look for models, before anything is trained
+DEEPEST = 6  # levels of modules to enter
 PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
@@ -68,8 +69,8 @@ class Follower(Listener):
         self.roots, self.looks = Roots(torch), 0
         self.started, self.opened, self.headed = False, False, False
         self.many = FIRST
-        self.heard = False  # a root's forward since the last backward
-        self.quiet = 0  # backward passes in a row without one
+        self.heard = False  # a root's forward in this step
+        self.quiet = 0  # steps in a row without one
         self.until = None  # end of an evaluation's last forward
         self.batches = []
         self.optimizers = weakref.WeakSet()
@@ -187,11 +188,10 @@ class Follower(Listener):
             self.open_step()
         self.work()
         self.take(args or kwargs)
-        if self.step.rows is None or self.current != "forward":
-            if not self.pending and self.step.loaded is None:
-                rows = count_examples(args or kwargs)
-                if rows is not None:
-                    self.step.rows = (self.step.rows or 0) + rows
+        if self.step.loaded is None and self.step.counted is None and self.current != "forward":
+            rows = count_examples(args or kwargs)
+            if rows is not None:
+                self.step.rows = (self.step.rows or 0) + rows
         if self.precision is None:
             self.look_at(args or kwargs)
         self.begin_forward()
@@ -236,18 +236,7 @@ class Follower(Listener):
         if self.step is None:
             self.open_step()
         self.work()
-        if self.heard:
-            self.quiet = 0
-        elif self.quiet < 6:
-            self.quiet += 1
-            if self.quiet > 1:
-                self.roots.descend()
-        self.heard = False
-        for hook in self.exchanged:
-            hook.backward_begins()
         super().backward_begins()
-
-    exchanged = ()  # DDP's hooks that must know when backward begins
 
     def is_open(self):
         return super().is_open() and self.step is not None
@@ -299,6 +288,17 @@ class Follower(Listener):
             self.step.marks.append((None, stamp, self.processor()))
             self.current = None
             self.ended = self.step
+            self.listen_closer()
+
+    def listen_closer(self):
+        """A step without a forward, though the model is known: it is not called as a whole."""
+        if self.heard:
+            self.quiet = 0
+        elif self.quiet < DEEPEST:
+            self.quiet += 1
+            if self.quiet > 1:
+                self.roots.descend()
+        self.heard = False
 
     # -- Captured graphs
 
@@ -339,7 +339,6 @@ class Follower(Listener):
             why = ddp.follow(self.torch, model)
             if why is not None:
                 self.note(why, ["comm_wait", "comm_cpu"])
-        self.exchanged = [hook for hook in map(ddp.followed.get, models) if hook is not None and hook.model is not None]
 
     def meet(self, optimizer):
         """Looks for the models that this optimizer trains, now that it is known."""
@@ -455,12 +454,10 @@ class Follower(Listener):
         last = self.ended
         if last is None:
             return
-        if self.current == "eval" and self.until is not None:
-            last.end = self.until
-            if last.marks[-1][0] != "eval":
-                last.marks.append(("eval", *last.marks[-1][1:]))
-        else:
-            last.end = last.marks[-1][1]
+        last.end = last.marks[-1][1]
+        if last.marks[-1][0] == "eval":
+            # It lasted until its last forward ended, or until something else was loaded.
+            last.end = self.step.marks[0][1] if not self.in_tail() else self.until or last.end
         last.counters_after = last.counters_after or (self.counters() if last.sampled else None)
         self.count(last)
         self.waiting.append(last)

@@ -10,6 +10,7 @@ from .sitecustomize import Waiter
 
 listener = None
 installed = False
+before_backward = []  # functions to call, whether somebody listens or not: results depend on them
 
 
 def listen(new):
@@ -62,6 +63,8 @@ def wrap_backward(torch):
     @functools.wraps(backward)
     def followed(*args, **kwargs):
         to = listener
+        for call in before_backward:
+            call()
         # A backward within another, as of checkpointed layers, is part of it.
         if to is None or is_compiling() or to.in_backward or to.capturing:
             return backward(*args, **kwargs)
