@@ -21,7 +21,7 @@ use crate::numbers::fixed;
 use crate::numbers::waterfall::{Cause, Unit, Waterfall};
 use crate::origin::Origin;
 use crate::report::Explained;
-use crate::{CaseReport, Status, Study, words};
+use crate::{CaseReport, Study, words};
 
 /// A cause is reported if it takes at least this fraction of the workers' time: less than 5 %, so that one that takes 5 % is, whatever
 /// noise makes of it.

@@ -11,7 +11,7 @@ use crate::numbers::phases::RankPhases;
 use crate::numbers::speedup::Speedup;
 use crate::stats::laws::Unfit;
 use crate::stats::steady::Verdict;
-use crate::{CaseReport, Explained, Report, Status, Table};
+use crate::{CaseReport, Explained, Report, Table};
 
 pub use self::head::{load, made, notices};
 pub use self::recovery::{event_table, recovery};
@@ -283,6 +283,7 @@ pub fn steady(case: &CaseReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Status;
     use crate::fixture::{Plan, report_on};
 
     #[test]

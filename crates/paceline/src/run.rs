@@ -127,16 +127,16 @@ fn check_folder(path: &Path) -> Result<()> {
             );
             Err(Usage::new(why).into())
         }
-        Err(LabError::NoStudy { .. }) => {
-            let taken = |mut entries: fs::ReadDir| entries.any(|entry| entry.is_ok_and(|it| !is_ours(&it)));
-            match fs::read_dir(path) {
-                Ok(entries) if taken(entries) => Err(LabError::NotAStudy { path: path.into() }.into()),
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    Err(LabError::io("read", path)(error).into())
-                }
-                _ => Ok(()),
+        Err(LabError::NoStudy { .. }) => match fs::read_dir(path) {
+            Ok(mut entries) => match entries.any(|entry| entry.is_ok_and(|it| !is_ours(&it))) {
+                true => Err(LabError::NotAStudy { path: path.into() }.into()),
+                false => Ok(()),
+            },
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(LabError::io("read", path)(error).into())
             }
-        }
+            _ => Ok(()),
+        },
         Err(error) => Err(error.into()),
     }
 }

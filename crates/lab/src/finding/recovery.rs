@@ -3,8 +3,8 @@
 use paceline_record::Exit;
 
 use super::{Finding, Kind, Loss, Member};
+use crate::CaseReport;
 use crate::numbers::recovery::{Recovery, What};
-use crate::{CaseReport, Status};
 
 /// A part of the cost is named if it is more than this fraction of it.
 const MOST_OF_IT: f64 = 0.5;

@@ -20,7 +20,7 @@ pub(super) fn fill(steps: &mut [StepRecord]) {
         .chain(ALWAYS)
         .collect();
     let measured: Vec<usize> = (0..steps.len()).filter(|&at| steps[at].sampled).collect();
-    let mut after = 0;
+    let mut after = 0_usize;
     for at in 0..steps.len() {
         if steps[at].sampled {
             after += 1;
